@@ -1,0 +1,43 @@
+//! One packet's journey.
+
+use latpath_words::{Ns, PointId, StreamId};
+
+/// Points that one run can have: a journey's set of points is a `u64`.
+pub const MAX_POINTS: usize = 64;
+
+/// All sightings of one packet. Borrowed from the joiner or from a run, valid until the next one is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Journey<'a> {
+    /// The stream.
+    pub stream: StreamId,
+    /// The packet's key in its stream (smpCnt for SV).
+    pub key: u32,
+    /// The packet's number in its stream, counted from 0 by first sighting; names the packet where keys wrap.
+    pub number: u64,
+    /// Points that saw it: bit `1 << PointId`.
+    pub seen: u64,
+    /// Time of the (first) sighting at each point, host timeline; meaningful where `seen` has the bit.
+    pub t: &'a [Ns],
+    /// CPU of each sighting, likewise.
+    pub cpu: &'a [u16],
+    /// Thread of each sighting, likewise.
+    pub tid: &'a [u32],
+    /// Further sightings of this packet at points that had seen it already.
+    pub duplicates: u32,
+    /// It reached some point after a packet that was first seen later than it.
+    pub out_of_order: bool,
+    /// Where a `drop` point saw it: index of its note plus one, 0 for none.
+    pub drop_note: u16,
+}
+
+impl Journey<'_> {
+    /// The time at a point, if the point saw the packet.
+    pub fn at(&self, point: PointId) -> Option<Ns> {
+        (self.seen >> point & 1 == 1).then(|| self.t[usize::from(point)])
+    }
+
+    /// Time from one point to another, if both saw it. May be negative: a clock fault to report, never clamped.
+    pub fn between(&self, from: PointId, to: PointId) -> Option<Ns> {
+        Some(self.at(to)? - self.at(from)?)
+    }
+}

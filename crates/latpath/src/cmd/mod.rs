@@ -1,0 +1,22 @@
+//! The commands: each module parses its own flags, calls the rooms, prints what comes back.
+
+/// How a command ended, when nothing failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// Measured, but a limit that the user set was broken.
+    LimitBroken,
+}
+
+/// The user asked for something that makes no sense: exit code 2, like an unknown flag.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}

@@ -1,0 +1,35 @@
+//! The `latpath` command. Here flags are parsed, rooms called and results printed; nothing is measured here.
+
+mod cmd;
+
+use clap::{Parser, Subcommand};
+use cmd::{Outcome, Usage};
+use std::process::ExitCode;
+
+/// Follows every packet of a time-critical stream from the wire, through a virtualised host, to the application in the
+/// guest: how long each segment took, and what held a late packet.
+#[derive(Parser)]
+#[command(name = "latpath", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {}
+
+fn dispatch(command: Command) -> anyhow::Result<Outcome> {
+    match command {}
+}
+
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::LimitBroken) => ExitCode::from(3),
+        Err(error) => {
+            eprintln!("latpath: {error:#}");
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
+
+use latpath_words::{Ns, Point};
+use serde::{Deserialize, Serialize};
+
+/// One row: the times of one segment. All times in ns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SegmentFigures {
+    /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbouring points.
+    pub name: String,
+    /// Where it starts, as `machine/kind@device`.
+    pub from: String,
+    /// Where it ends.
+    pub to: String,
+    /// Journeys that were seen at both ends.
+    pub count: u64,
+    /// Journeys a second over the time covered.
+    pub rate_hz: f64,
+    /// Shortest.
+    pub min_ns: Ns,
+    /// Arithmetic mean, exact, rounded to 1 ns.
+    pub mean_ns: Ns,
+    /// Standard deviation of the population.
+    pub stddev_ns: Ns,
+    /// Percentiles: at most 1 % off.
+    pub p50_ns: Ns,
+    /// 90 %.
+    pub p90_ns: Ns,
+    /// 99 %.
+    pub p99_ns: Ns,
+    /// 99.9 %.
+    pub p99_9_ns: Ns,
+    /// 99.99 %.
+    pub p99_99_ns: Ns,
+    /// Longest.
+    pub max_ns: Ns,
+    /// Journeys that took longer here than the threshold.
+    pub over_threshold: u64,
+    /// Journeys whose time here was negative: a clock fault.
+    pub negative: u64,
+    /// How wrong a time here can be, because two machines' clocks took it. 0 on one machine.
+    pub error_bound_ns: Ns,
+    /// Non-empty buckets in rising order.
+    pub histogram: Vec<Bucket>,
+}
+
+/// One bucket of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Lower edge, inclusive.
+    pub from_ns: Ns,
+    /// Upper edge, exclusive.
+    pub to_ns: Ns,
+    /// Journeys in it.
+    pub count: u64,
+}
+
+/// Packets that did not arrive, by the last place that saw them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The last point of the path that saw them.
+    pub place: String,
+    /// The kernel's reason and function where a `drop` point saw it: `FULL_RING in tun_net_xmit`.
+    pub reason: Option<String>,
+    /// Packets.
+    pub count: u64,
+}
+
+/// One stream's share of a summary.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamFigures {
+    /// The stream, as the user may write it.
+    pub stream: String,
+    /// Packets seen at any point.
+    pub journeys: u64,
+    /// Packets seen at every point of the path.
+    pub complete: u64,
+    /// Packets that did not reach the last point.
+    pub lost: Vec<Loss>,
+    /// Further sightings at a point that had seen the packet already.
+    pub duplicates: u64,
+    /// Packets that were overtaken on the way.
+    pub out_of_order: u64,
+    /// Sequence numbers that no point saw (the publisher skipped them, or they were lost before the first point).
+    pub never_seen: u64,
+    /// The stream's segments.
+    pub segments: Vec<SegmentFigures>,
+}
+
+/// One machine's clock against the host's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineFigures {
+    /// `guest0`.
+    pub machine: String,
+    /// How the offset is known: `same clock`, `timed exchanges`, `ptp_kvm`.
+    pub method: String,
+    /// Machine's clock minus the host's.
+    pub offset_ns: Ns,
+    /// Drift in parts per billion, rounded.
+    pub drift_ppb: i64,
+    /// Largest error bound since the start.
+    pub error_bound_ns: Ns,
+    /// Exchanges that went into it.
+    pub exchanges: u64,
+    /// What is wrong with it now, if anything (`no answer for 2.1 s`).
+    pub fault: Option<String>,
+}
+
+/// What tracing itself cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToolCost {
+    /// Sightings made, on all machines.
+    pub sightings: u64,
+    /// Sightings lost in full buffers.
+    pub sightings_dropped: u64,
+    /// Mean time a sighting took in the kernel, sampled.
+    pub ns_per_sighting: u64,
+    /// CPU used: latpath's own process and the kernel programs, in % of one CPU.
+    pub cpu_percent: f64,
+    /// Largest resident memory of latpath's process.
+    pub max_rss_bytes: u64,
+}
+
+/// One step of a packet's waterfall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorstStep {
+    /// The point.
+    pub point: String,
+    /// Time since the packet's first sighting.
+    pub since_first_ns: Ns,
+    /// Time since the step before.
+    pub since_last_ns: Ns,
+    /// CPU that took it.
+    pub cpu: u16,
+    /// Thread that ran.
+    pub tid: u32,
+}
+
+/// One of the worst packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worst {
+    /// The stream.
+    pub stream: String,
+    /// Its key (smpCnt).
+    pub key: u32,
+    /// Its first sighting, TAI or UTC ns since 1970 as the run's clock says.
+    pub time_ns: Ns,
+    /// First to last sighting.
+    pub total_ns: Ns,
+    /// All sightings in order.
+    pub steps: Vec<WorstStep>,
+}
+
+/// Everything one screen, one JSON line or one report shows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Time covered.
+    pub elapsed_ns: Ns,
+    /// The threshold that `over_threshold` counts against.
+    pub threshold_ns: Ns,
+    /// Points in the order in which packets pass.
+    pub points: Vec<Point>,
+    /// All streams together: packets seen at any point.
+    pub journeys: u64,
+    /// Packets seen at every point of the path.
+    pub complete: u64,
+    /// Packets that did not reach the last point.
+    pub lost: Vec<Loss>,
+    /// Further sightings at a point that had seen the packet already.
+    pub duplicates: u64,
+    /// Packets that were overtaken on the way.
+    pub out_of_order: u64,
+    /// Frames of the right ethertype that could not be read.
+    pub malformed: u64,
+    /// All streams together, a row per segment.
+    pub segments: Vec<SegmentFigures>,
+    /// The streams one by one.
+    pub streams: Vec<StreamFigures>,
+    /// The machines' clocks.
+    pub machines: Vec<MachineFigures>,
+    /// The worst packets, longest first (reports only).
+    pub worst: Vec<Worst>,
+    /// What tracing cost.
+    pub tool: ToolCost,
+    /// What the reader must know: missing points, clock faults, streams that never came.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,5 @@
+//! Figures over journeys: one model that the live view, the reports and their JSON all show.
+
+pub mod figures;
+
+pub use figures::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};

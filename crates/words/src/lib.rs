@@ -1,0 +1,18 @@
+//! The words every room of latpath speaks, one meaning each: stream, matcher, key, point, sighting.
+//!
+//! Times are `i64` nanoseconds in a named clock; unless a doc says otherwise, the clock is the machine's
+//! `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the kernel).
+
+pub mod point;
+pub mod sighting;
+pub mod stream;
+
+pub use point::{Link, Point, PointId, PointInfo, PointKind};
+pub use sighting::{Counters, DropNote, Sighting, Source};
+pub use stream::{KeyRule, Matcher, StreamId, StreamSpec};
+
+/// Nanoseconds: a time in a named clock, or a difference of two.
+pub type Ns = i64;
+
+/// The name of the machine that latpath itself runs on.
+pub const HOST: &str = "host";

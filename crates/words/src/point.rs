@@ -1,0 +1,177 @@
+//! Measurement points, written `machine/kind@device`.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A point's index in the table of points of one run, in order of first appearance.
+pub type PointId = u16;
+
+/// What passes at a point; see docs/points.md for the kernel place of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PointKind {
+    /// The packet is handed to a device: tap, NIC, virtio (`net:net_dev_start_xmit`).
+    Tx,
+    /// The packet enters the stack on a device (`net:napi_gro_receive_entry`, `net:netif_receive_skb`).
+    NicRx,
+    /// vhost or QEMU takes the packet off the tap (`skb:skb_copy_datagram_iovec` on a tun/tap device).
+    VmRead,
+    /// The application receives the packet (`skb:skb_copy_datagram_iovec` on a socket). The device is the thread's name.
+    AppRead,
+    /// The kernel gave the packet up (`skb:kfree_skb`). The device is the one that the packet was on, `-` if none.
+    Drop,
+}
+
+impl PointKind {
+    /// All kinds, in the order of their wire numbers.
+    pub const ALL: [PointKind; 5] = [Self::Tx, Self::NicRx, Self::VmRead, Self::AppRead, Self::Drop];
+
+    /// The name as it stands in a point: `nic-rx`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tx => "tx",
+            Self::NicRx => "nic-rx",
+            Self::VmRead => "vm-read",
+            Self::AppRead => "app-read",
+            Self::Drop => "drop",
+        }
+    }
+
+    /// The number shared with the kernel programs and the agent's protocol.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind with this number, if there is one.
+    pub fn from_number(n: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(n)).copied()
+    }
+}
+
+impl fmt::Display for PointKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for PointKind {
+    type Err = BadPoint;
+    fn from_str(s: &str) -> Result<Self, BadPoint> {
+        Self::ALL.into_iter().find(|k| k.name() == s).ok_or_else(|| BadPoint::Kind(s.into()))
+    }
+}
+
+/// A measurement point: `guest0/nic-rx@eth1`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Point {
+    /// `host`, or the name that the user gave a machine.
+    pub machine: String,
+    /// What passes here.
+    pub kind: PointKind,
+    /// Device name, or the thread's name for `app-read`. `%netns` is appended where a name alone is ambiguous.
+    pub device: String,
+}
+
+/// Why a text is no point.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadPoint {
+    /// The text lacks `/` or `@`.
+    #[error("{0:?}: not a point; write machine/kind@device, as in host/nic-rx@eth0")]
+    Form(String),
+    /// The middle part names no kind.
+    #[error("{0:?}: no such kind of point (there are: tx, nic-rx, vm-read, app-read, drop)")]
+    Kind(String),
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}/{}@{}", self.machine, self.kind, self.device))
+    }
+}
+
+impl FromStr for Point {
+    type Err = BadPoint;
+    fn from_str(s: &str) -> Result<Self, BadPoint> {
+        let form = || BadPoint::Form(s.into());
+        let (machine, rest) = s.split_once('/').ok_or_else(form)?;
+        let (kind, device) = rest.split_once('@').ok_or_else(form)?;
+        if machine.is_empty() || device.is_empty() {
+            return Err(form());
+        }
+        Ok(Self { machine: machine.into(), kind: kind.parse()?, device: device.into() })
+    }
+}
+
+impl Serialize for Point {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Point {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a point's device is, as far as the order of points depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Link {
+    /// A NIC (physical or virtio), or something without a kind of its own.
+    #[default]
+    Nic,
+    /// A bridge's own device: what is received on it is the bridge's local copy, a side branch.
+    Bridge,
+    /// A port of Open vSwitch that the host itself uses (`internal`).
+    OvsInternal,
+    /// A tun or tap device: a VM's NIC seen from the host.
+    Tap,
+    /// A veth.
+    Veth,
+    /// No device: an application's socket.
+    Socket,
+}
+
+/// A point as the probe found it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointInfo {
+    /// The point's name.
+    pub point: Point,
+    /// What its device is.
+    pub link: Link,
+    /// Inode number of the device's network namespace (`/proc/PID/ns/net`).
+    pub netns: u32,
+    /// The device's index in that namespace, 0 where there is none.
+    pub ifindex: u32,
+    /// The clock that takes this point's times.
+    pub clock: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_reads_back_as_written() {
+        for text in ["host/nic-rx@enp7s0", "guest0/app-read@relay", "host/tx@vnet0%blue"] {
+            assert_eq!(text.parse::<Point>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_point_is_refused_by_name() {
+        assert_eq!("eth0".parse::<Point>(), Err(BadPoint::Form("eth0".into())));
+        assert_eq!("host/rx@eth0".parse::<Point>(), Err(BadPoint::Kind("rx".into())));
+        assert!("host/tx@".parse::<Point>().is_err());
+    }
+
+    #[test]
+    fn kinds_keep_their_numbers() {
+        for kind in PointKind::ALL {
+            assert_eq!(PointKind::from_number(kind.number()), Some(kind));
+            assert_eq!(kind.name().parse::<PointKind>().unwrap(), kind);
+        }
+        assert_eq!(PointKind::from_number(200), None);
+    }
+}

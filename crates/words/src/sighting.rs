@@ -1,0 +1,70 @@
+//! A sighting: one packet seen at one point.
+
+use crate::{Ns, PointId, PointInfo, StreamId};
+use serde::{Deserialize, Serialize};
+
+/// One packet seen at one point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// When, in the machine's `CLOCK_MONOTONIC` (or on the host's timeline, once the clock room has mapped it).
+    pub t: Ns,
+    /// The packet's key in its stream: a sequence number, or a hash.
+    pub key: u32,
+    /// Thread that ran at the time (for softirqs: the interrupted one).
+    pub tid: u32,
+    /// The stream.
+    pub stream: StreamId,
+    /// The point; an index into the table of whoever hands the sighting over.
+    pub point: PointId,
+    /// The CPU.
+    pub cpu: u16,
+    /// For `drop`: index into the source's [`DropNote`]s, plus one. Otherwise 0.
+    pub note: u16,
+}
+
+/// Why and where the kernel gave a packet up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DropNote {
+    /// The kernel's reason (`FULL_RING`), or `unknown` where the kernel gives none (before 5.17).
+    pub reason: String,
+    /// The kernel function that freed it.
+    pub function: String,
+}
+
+/// What a source counted since it was attached. All are totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Sightings made.
+    pub sightings: u64,
+    /// Sightings lost because a buffer was full.
+    pub dropped: u64,
+    /// Frames of the right ethertype that no parser could read.
+    pub malformed: u64,
+    /// Sightings not made because the table of points was full.
+    pub points_overflow: u64,
+    /// Packets whose bytes could not be read where they lay (paged data on a kernel that does not let us).
+    pub unreadable: u64,
+    /// Time spent in the programs for one sighting, sampled; the tracepoint's own entry is not in it.
+    pub ns_per_sighting: u64,
+    /// Packets of any kind that the programs looked at.
+    pub packets_seen: u64,
+}
+
+/// Anything that makes sightings: the kernel programs of this machine, or an agent's stream.
+pub trait Source: Send {
+    /// The error of this source.
+    type Error: std::fmt::Display + Send + Sync + 'static;
+
+    /// The points found so far. Indexes stay; later calls may return more.
+    fn points(&mut self) -> Result<Vec<PointInfo>, Self::Error>;
+
+    /// The drop notes found so far. Indexes stay; later calls may return more.
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Self::Error>;
+
+    /// Appends the sightings that are ready, ordered by time, and returns the watermark: no later call
+    /// returns a sighting older than it.
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Self::Error>;
+
+    /// What was counted so far.
+    fn counters(&mut self) -> Result<Counters, Self::Error>;
+}
