@@ -1,5 +1,6 @@
 //! Figures over journeys: one model that the live view, the reports and their JSON all show.
 
 pub mod figures;
+pub mod units;
 
 pub use figures::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};
