@@ -75,6 +75,9 @@ pub struct StreamFigures {
     pub journeys: u64,
     /// Packets seen at every point of the path.
     pub complete: u64,
+    /// Packets that reached the last point but lack a sighting before it. `journeys` = `complete` + `incomplete` + `lost`.
+    #[serde(default)]
+    pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
     /// Further sightings at a point that had seen the packet already.
@@ -164,6 +167,9 @@ pub struct Summary {
     pub journeys: u64,
     /// Packets seen at every point of the path.
     pub complete: u64,
+    /// Packets that reached the last point but lack a sighting before it. `journeys` = `complete` + `incomplete` + `lost`.
+    #[serde(default)]
+    pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
     /// Further sightings at a point that had seen the packet already.
