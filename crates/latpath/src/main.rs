@@ -16,10 +16,18 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Publish(cmd::publish::Args),
+    Streams(cmd::streams::Args),
+    Subscribe(cmd::subscribe::Args),
+}
 
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
-    match command {}
+    match command {
+        Command::Publish(args) => cmd::publish::run(args),
+        Command::Streams(args) => cmd::streams::run(args),
+        Command::Subscribe(args) => cmd::subscribe::run(args),
+    }
 }
 
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.

@@ -1,1 +1,35 @@
+//! IEC 61850-9-2 Sampled Values as they stand on the wire: a strict parser, a builder and the profiles in use.
+//!
+//! ```text
+//! dst(6) src(6) [802.1Q tag(4)]{0,2} 88BA APPID(2) length(2) reserved(2+2)
+//! 60 savPdu { 80 noASDU, 81 security?, A2 { 30 ASDU { 80 svID, 81 datSet?, 82 smpCnt, 83 confRev, 84 refrTm?,
+//!                                                     85 smpSynch, 86 smpRate?, 87 samples, 88 smpMod?, 89 gmIdentity? } … } }
+//! ```
+//! `length` counts from APPID to the end of savPdu; what follows it in the frame is padding. BER lengths are in short form or
+//! in the long form with one or two bytes (`81 xx`, `82 xx xx`); indefinite and longer ones are refused.
+//!
+//! Nothing here copies or allocates while parsing, and no input makes the parser panic or read out of bounds.
+#![forbid(unsafe_code)]
 
+mod ber;
+mod build;
+mod error;
+mod parse;
+mod profile;
+mod samples;
+
+pub use build::{AsduSpec, BuildError, FrameSpec};
+pub use error::FrameError;
+pub use parse::{Asdu, Asdus, Frame, Tag};
+pub use profile::{Profile, UnknownProfile};
+pub use samples::{Waveform, PHSMEAS1_LEN};
+
+/// The ethertype of Sampled Values.
+pub const ETHERTYPE: u16 = 0x88BA;
+/// Longest svID: IEC 61850-9-2 Ed. 2.1, VisibleString129.
+pub const MAX_SVID: usize = 129;
+/// The first multicast address that IEC 61850-9-2 annex B recommends for Sampled Values is 01-0C-CD-04-00-00; publishers start
+/// at the next one.
+pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x04, 0x00, 0x01];
+/// APPID of a stream that nobody configured (9-2LE, 6.2).
+pub const DEFAULT_APPID: u16 = 0x4000;

@@ -1,5 +1,9 @@
 //! The commands: each module parses its own flags, calls the rooms, prints what comes back.
 
+pub mod publish;
+pub mod streams;
+pub mod subscribe;
+
 /// How a command ended, when nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -1,0 +1,313 @@
+//! `latpath publish`: sends Sampled Values, and says how punctual it was.
+
+use super::{Outcome, Usage};
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_stats::units::{count, duration, rate};
+use latpath_sv::{FrameSpec, Profile, Tag, DEFAULT_APPID, FIRST_GROUP, MAX_SVID};
+use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name};
+use latpath_traffic::{
+    publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,
+    SyntheticOptions,
+};
+use latpath_words::stream::{format_mac, parse_mac};
+use latpath_words::Ns;
+use serde_json::{json, Value};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Above this many frames a second, several overdue ones go in one system call.
+const BATCH_ABOVE_HZ: f64 = 50_000.0;
+/// Most frames that a system call takes.
+const MOST_BATCH: usize = 64;
+
+/// Send IEC 61850 Sampled Values at exact times, and report how exact they were.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Device to send on
+    #[arg(short, long, value_name = "IF")]
+    interface: String,
+    /// What a publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
+    #[arg(long, default_value = "9-2le-50", conflicts_with = "replay")]
+    profile: Profile,
+    /// svID; of several streams the beginning: MU becomes MU01, MU02 …
+    #[arg(long, value_name = "ID", default_value = "MU01", conflicts_with = "replay")]
+    svid: String,
+    /// Streams to send, all with the same smpCnt at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u16).range(1..=256))]
+    streams: u16,
+    /// Tag frames with this VLAN
+    #[arg(long, value_name = "VID", conflicts_with = "replay", value_parser = clap::value_parser!(u16).range(0..=4094))]
+    vlan: Option<u16>,
+    /// Priority in the tag (alone: VLAN 0)
+    #[arg(long, value_name = "0-7", conflicts_with = "replay", value_parser = clap::value_parser!(u8).range(0..=7))]
+    pcp: Option<u8>,
+    /// APPID, as 0x4000 or 16384
+    #[arg(long, value_name = "ID", default_value_t = Hex(DEFAULT_APPID), conflicts_with = "replay")]
+    appid: Hex,
+    /// Source MAC [default: the device's]
+    #[arg(long, value_name = "MAC", value_parser = mac, conflicts_with = "replay")]
+    src: Option<[u8; 6]>,
+    /// Destination MAC of the first stream; the next ones count up from it [default: 01:0c:cd:04:00:01]
+    #[arg(long, value_name = "MAC", value_parser = mac, conflicts_with = "replay")]
+    dst: Option<[u8; 6]>,
+    /// smpSynch: 0 none, 1 local, 2 global
+    #[arg(long, value_name = "N", default_value_t = 2, conflicts_with = "replay")]
+    smp_synch: u8,
+    /// smpCnt of the first sample
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "replay")]
+    first: u16,
+    /// Where smpCnt returns to 0 [default: the profile's samples per second; for a replay what its file shows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    wrap: Option<u32>,
+    /// Frames a second of each stream (of a replay: of all together), or max [default: the profile's, the file's]
+    #[arg(long, value_name = "F|max")]
+    rate: Option<Rate>,
+    /// Send N frames of each stream at once, every N intervals
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    burst: u32,
+    /// Send the Sampled Values of a pcap or pcapng file instead
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// Start the file over at its end, with smpCnt going on
+    #[arg(long = "loop", requires = "replay")]
+    rounds: bool,
+    /// Break each frame (cut, changed, random bytes), to test what receives it
+    #[arg(long)]
+    corrupt: bool,
+    /// Break them otherwise
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
+    seed: u64,
+    /// Stop after this time (10s, 1h 30m)
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Stop after N frames, of all streams together
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Real-time priority (SCHED_FIFO); also locks memory
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
+    fifo: Option<u8>,
+    /// Run on this CPU only
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Wait awake for the last part before each deadline [default: 20us with --fifo, else 0s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    spin: Option<Duration>,
+    /// Most frames handed over in one system call [default: 1; 64 above 50,000 frames/s]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MOST_BATCH as i64))]
+    batch: Option<u8>,
+    /// Hand frames straight to the driver; latpath then has no tx point on this device
+    #[arg(long)]
+    bypass_qdisc: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Hex(u16);
+
+impl std::fmt::Display for Hex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+impl std::str::FromStr for Hex {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        let n = match s.strip_prefix("0x") {
+            Some(hex) => u16::from_str_radix(hex, 16).ok(),
+            None => s.parse().ok(),
+        };
+        n.map(Self).ok_or_else(|| "an APPID is 0 to 0xffff".into())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Rate {
+    Max,
+    Hz(Pace),
+}
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "max" => Ok(Self::Max),
+            s => s.parse().map(Self::Hz).map_err(|e| format!("{e}, or max")),
+        }
+    }
+}
+
+fn mac(s: &str) -> Result<[u8; 6], String> {
+    parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
+}
+
+fn ns(d: Duration) -> Ns {
+    Ns::try_from(d.as_nanos()).unwrap_or(Ns::MAX)
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends it at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let mut socket = PacketSocket::open(&args.interface, Listen::No)?;
+    if args.bypass_qdisc {
+        socket.bypass_qdisc()?;
+    }
+    let (mut frames, what) = source(&args, socket.mac())?;
+    let hz = frames.frames_per_s();
+    if args.corrupt {
+        frames = Box::new(Corrupted::new(frames, args.seed));
+    }
+    let default_batch = if hz.is_none_or(|hz| hz > BATCH_ABOVE_HZ) { MOST_BATCH } else { 1 };
+    let default_spin = if args.fifo.is_some() { 20_000 } else { 0 };
+    let options = PublishOptions {
+        duration: args.duration.map(ns),
+        count: args.count,
+        spin: args.spin.map_or(default_spin, ns),
+        batch: args.batch.map_or(default_batch, usize::from),
+    };
+
+    set_name("publish");
+    if let Some(cpu) = args.cpu {
+        pin(cpu)?;
+    }
+    if let Some(priority) = args.fifo {
+        lock_memory()?;
+        set_fifo(priority)?;
+    }
+    let mut sent = Punctuality::default();
+    let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
+    if args.json {
+        println!("{}", to_json(&args, &what, hz, &sent));
+    } else {
+        print(&args, &what, hz, frames.interval(), &sent);
+    }
+    ended?;
+    Ok(Outcome::Done)
+}
+
+/// What is sent, for the summary.
+struct What {
+    text: String,
+    svids: Vec<String>,
+    skipped: u64,
+    malformed: u64,
+}
+
+fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
+    let rate = args.rate.map(|r| match r {
+        Rate::Max => None,
+        Rate::Hz(pace) => Some(pace),
+    });
+    if let Some(path) = &args.replay {
+        let replay = Replay::open(path, rate, args.rounds, args.wrap)?;
+        let what = What {
+            text: format!("{}: {} frames, {} streams", path.display(), count(replay.len() as u64), replay.streams()),
+            svids: Vec::new(),
+            skipped: replay.skipped,
+            malformed: replay.malformed,
+        };
+        return Ok((Box::new(replay), what));
+    }
+    let svids: Vec<String> = match args.streams {
+        1 => vec![args.svid.clone()],
+        n => (1..=n).map(|i| format!("{}{i:02}", args.svid)).collect(),
+    };
+    if let Some(bad) = svids.iter().find(|s| !(1..=MAX_SVID).contains(&s.len())) {
+        return Err(Usage(format!("svID {bad:?}: has {} bytes, 1 to 129 are allowed", bad.len())).into());
+    }
+    let wrap = args.wrap.unwrap_or(args.profile.samples_per_s);
+    if u32::from(args.first) >= wrap {
+        return Err(Usage(format!("--first {}: smpCnt runs from 0 to {}", args.first, wrap - 1)).into());
+    }
+    let first_dst = args.dst.unwrap_or(FIRST_GROUP);
+    let tag =
+        (args.vlan.is_some() || args.pcp.is_some()).then(|| Tag::new(args.vlan.unwrap_or(0), args.pcp.unwrap_or(4)));
+    let header = |i: u16| {
+        let mut dst = first_dst;
+        let low = u16::from_be_bytes([dst[4], dst[5]]).wrapping_add(i);
+        dst[4..].copy_from_slice(&low.to_be_bytes());
+        FrameSpec {
+            dst,
+            src: args.src.unwrap_or(own_mac),
+            tags: tag.into_iter().collect(),
+            appid: args.appid.0,
+            ..FrameSpec::default()
+        }
+    };
+    let options = SyntheticOptions {
+        profile: args.profile,
+        headers: (0..args.streams).map(header).collect(),
+        svids: svids.iter().map(|s| s.clone().into_bytes()).collect(),
+        wrap,
+        first: args.first,
+        conf_rev: 1,
+        smp_synch: args.smp_synch,
+        pace: rate.unwrap_or(Some(Pace::per_second(args.profile.frames_per_s()))),
+        burst: args.burst,
+    };
+    let names = match svids.as_slice() {
+        [one] => one.clone(),
+        [first, .., last] => format!("{first} to {last}"),
+        [] => String::new(),
+    };
+    let text = format!("{names}, {}, to {}", args.profile, format_mac(&first_dst));
+    let what = What { text, svids, skipped: 0, malformed: 0 };
+    Ok((Box::new(Synthetic::new(options)?), what))
+}
+
+fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
+    let e = &sent.error;
+    json!({
+        "interface": args.interface,
+        "svids": what.svids,
+        "replay": args.replay,
+        "frames_sent": sent.sent,
+        "refused": sent.refused,
+        "late": sent.late,
+        "skipped": what.skipped,
+        "malformed": what.malformed,
+        "elapsed_ns": sent.last - sent.first,
+        "target_rate_hz": hz,
+        "rate_hz": sent.rate_hz(),
+        "pacing_count": e.count(),
+        "pacing_min_ns": e.min(),
+        "pacing_mean_ns": e.mean(),
+        "pacing_p50_ns": e.percentile(500_000),
+        "pacing_p99_ns": e.percentile(990_000),
+        "pacing_p99_9_ns": e.percentile(999_000),
+        "pacing_max_ns": e.max(),
+    })
+}
+
+fn print(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctuality) {
+    println!("{} on {}", what.text, args.interface);
+    let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
+    let elapsed = duration(sent.last - sent.first);
+    println!("sent     {} frames in {elapsed}, {}/s ({asked})", count(sent.sent), rate(sent.rate_hz()));
+    let e = &sent.error;
+    let figure = |per_million| duration(e.percentile(per_million).unwrap_or(0));
+    if let Some(max) = e.max() {
+        let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
+        println!("pacing   p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {} after the deadline", duration(max));
+        println!("late     {} frames, by more than {}", count(sent.late), duration(interval));
+    }
+    if sent.refused > 0 {
+        println!("refused  {} frames: the device's queue was full, they are lost", count(sent.refused));
+    }
+    if what.skipped > 0 {
+        println!("skipped  {} packets of the file: not Sampled Values", count(what.skipped));
+    }
+    if what.malformed > 0 {
+        println!("note     {} frames of the file cannot be read; they were sent as they are", count(what.malformed));
+    }
+}

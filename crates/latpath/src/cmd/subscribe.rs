@@ -1,0 +1,261 @@
+//! `latpath subscribe`: the application at the end of the path.
+
+use super::{Outcome, Usage};
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_stats::units::{count, duration, rate};
+use latpath_traffic::kernel::{lock_memory, monotonic, pin, set_fifo, set_name};
+use latpath_traffic::{Groups, Listen, PacketSocket, Receiver, Spread, StreamReceived, Subscription};
+use latpath_words::stream::parse_mac;
+use latpath_words::{Matcher, Ns, StreamSpec};
+use serde_json::{json, Map, Value};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After this time without a stream that was asked for, the user is told.
+const PATIENCE: Ns = 3_000_000_000;
+
+/// Receive Sampled Values as an application does, and check sequence and timing.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Device to receive on
+    #[arg(short, long, value_name = "IF")]
+    interface: String,
+    /// Stream to take, as svid:MU01; several are allowed [default: all that come]
+    #[arg(short, long = "stream", value_name = "STREAM")]
+    streams: Vec<StreamSpec>,
+    /// Group address to join; several are allowed [default: those of the streams' mac=, else all groups]
+    #[arg(long = "group", value_name = "MAC", value_parser = mac)]
+    groups: Vec<[u8; 6]>,
+    /// Read frames from a ring that is mapped into memory (TPACKET_V2), instead of by copies
+    #[arg(long)]
+    ring: bool,
+    /// Stop after this time (10s, 1h 30m)
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Stop after N frames
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Real-time priority (SCHED_FIFO); also locks memory
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
+    fifo: Option<u8>,
+    /// Run on this CPU only
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Name of the receiving thread: the point is called app-read@NAME
+    #[arg(long, value_name = "NAME", default_value = "subscribe")]
+    name: String,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn mac(s: &str) -> Result<[u8; 6], String> {
+    parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends it at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let subscription = Subscription::new(&args.streams)
+        .map_err(|s| Usage(format!("{s}: not Sampled Values; subscribe takes streams of the form svid:ID")))?;
+    let socket = PacketSocket::open(&args.interface, Listen::Sv)?;
+    socket.join(&groups(&args))?;
+    let mut receiver = Receiver::new(socket, args.ring)?;
+
+    set_name(&args.name);
+    if let Some(cpu) = args.cpu {
+        pin(cpu)?;
+    }
+    if let Some(priority) = args.fifo {
+        lock_memory()?;
+        set_fifo(priority)?;
+    }
+    let mut run = Run { subscription, start: monotonic(), elapsed: 0, dropped: 0, told: false };
+    let ended = run.receive(&mut receiver, &args, &stop);
+    run.elapsed = monotonic() - run.start;
+    run.dropped = receiver.dropped();
+    if args.json {
+        println!("{}", run.to_json(&args));
+    } else {
+        run.print(&args);
+    }
+    ended?;
+    Ok(Outcome::Done)
+}
+
+fn groups(args: &Args) -> Groups {
+    let wanted = |s: &StreamSpec| s.link().mac.filter(|m| m[0] & 1 == 1);
+    let of_streams: Option<Vec<[u8; 6]>> = args.streams.iter().map(wanted).collect();
+    match of_streams {
+        _ if !args.groups.is_empty() => Groups::These(args.groups.clone()),
+        Some(macs) if !macs.is_empty() => Groups::These(macs),
+        _ => Groups::All,
+    }
+}
+
+struct Run {
+    subscription: Subscription,
+    start: Ns,
+    elapsed: Ns,
+    dropped: u64,
+    told: bool,
+}
+
+impl Run {
+    fn receive(&mut self, receiver: &mut Receiver, args: &Args, stop: &AtomicBool) -> Result<()> {
+        let end =
+            args.duration.map_or(Ns::MAX, |d| self.start.saturating_add(d.as_nanos().try_into().unwrap_or(Ns::MAX)));
+        let most = args.count.unwrap_or(u64::MAX);
+        while !stop.load(Ordering::Relaxed) && self.subscription.taken < most && monotonic() < end {
+            receiver.receive(&mut |frame| {
+                if self.subscription.taken < most {
+                    self.subscription.note(&frame);
+                }
+            })?;
+            if !self.told && monotonic() - self.start > PATIENCE {
+                self.tell(args);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says once which streams have not come.
+    fn tell(&mut self, args: &Args) {
+        self.told = true;
+        let absent = self.subscription.streams().iter().filter(|s| s.totals().received == 0);
+        let absent: Vec<String> = absent.map(|s| s.stream.to_string()).collect();
+        let nothing = self.subscription.streams().is_empty();
+        if absent.is_empty() && !nothing {
+            return;
+        }
+        let what = if nothing { "Sampled Values".into() } else { absent.join(", ") };
+        let others = match self.subscription.other_svids.as_slice() {
+            [] => String::new(),
+            some => format!("; svIDs that did: {}", some.join(", ")),
+        };
+        eprintln!("latpath: {}: no frame of {what} for 3 s{others}; still waiting", args.interface);
+    }
+
+    fn to_json(&self, args: &Args) -> Value {
+        let s = &self.subscription;
+        let sum = |f: fn(&StreamReceived) -> u64| s.streams().iter().map(f).sum::<u64>();
+        json!({
+            "interface": args.interface,
+            "mode": if args.ring { "ring" } else { "copy" },
+            "elapsed_ns": self.elapsed,
+            "received": sum(|s| s.totals().received),
+            "lost": sum(|s| s.totals().lost),
+            "duplicates": sum(|s| s.totals().duplicates),
+            "out_of_order": sum(|s| s.totals().out_of_order),
+            "malformed": s.malformed,
+            "other_frames": s.others,
+            "other_svids": s.other_svids,
+            "socket_dropped": self.dropped,
+            "unstamped": s.unstamped,
+            "streams": s.streams().iter().map(stream_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn print(&self, args: &Args) {
+        let s = &self.subscription;
+        let mode = if args.ring { "mapped ring" } else { "copying read" };
+        println!("{} ({mode}), {}: {} frames", args.interface, duration(self.elapsed), count(s.taken));
+        for stream in s.streams() {
+            print_stream(stream);
+        }
+        if s.others > 0 {
+            println!("others         {} frames of {}", count(s.others), s.other_svids.join(", "));
+        }
+        if s.malformed > 0 {
+            println!("malformed      {} frames could not be read", count(s.malformed));
+        }
+        if self.dropped > 0 {
+            println!("dropped        {} frames: the socket's buffer was full", count(self.dropped));
+        }
+    }
+}
+
+fn spread_json(into: &mut Map<String, Value>, name: &str, spread: &Spread) {
+    let figures = [
+        ("min", spread.min()),
+        ("mean", spread.mean()),
+        ("p50", spread.percentile(500_000)),
+        ("p90", spread.percentile(900_000)),
+        ("p99", spread.percentile(990_000)),
+        ("p99_9", spread.percentile(999_000)),
+        ("max", spread.max()),
+    ];
+    into.extend(figures.map(|(figure, value)| (format!("{name}_{figure}_ns"), json!(value))));
+}
+
+fn stream_json(s: &StreamReceived) -> Value {
+    let totals = s.totals();
+    let svid = match &s.stream.matcher {
+        Matcher::Sv { svid, .. } => String::from_utf8_lossy(svid).into_owned(),
+        _ => String::new(),
+    };
+    let mut row = Map::new();
+    row.insert("stream".into(), json!(s.stream.to_string()));
+    row.insert("svid".into(), json!(svid));
+    row.insert("received".into(), json!(totals.received));
+    row.insert("lost".into(), json!(totals.lost));
+    row.insert("gaps".into(), json!(totals.gaps));
+    row.insert("duplicates".into(), json!(totals.duplicates));
+    row.insert("out_of_order".into(), json!(totals.out_of_order));
+    row.insert("restarts".into(), json!(totals.restarts));
+    row.insert("wrap".into(), json!(s.tracker.wrap()));
+    row.insert("asdus".into(), json!(s.samples));
+    row.insert("rate_hz".into(), json!(rate_hz(s)));
+    spread_json(&mut row, "interarrival", &s.interarrival);
+    spread_json(&mut row, "delay", &s.delay);
+    row.insert("delay_negative".into(), json!(s.delay.negative()));
+    Value::Object(row)
+}
+
+fn rate_hz(s: &StreamReceived) -> f64 {
+    let (n, t) = (s.totals().received, s.last - s.first);
+    if n > 1 && t > 0 {
+        (n - 1) as f64 * 1e9 / t as f64
+    } else {
+        0.0
+    }
+}
+
+fn print_stream(s: &StreamReceived) {
+    let t = s.totals();
+    println!("{}", s.stream);
+    if t.received == 0 {
+        println!("  never came");
+        return;
+    }
+    let wrap = s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string());
+    println!(
+        "  received     {} frames, {}/s, {} ASDUs each, smpCnt wraps at: {wrap}",
+        count(t.received),
+        rate(rate_hz(s)),
+        s.samples
+    );
+    println!("  lost         {} in {} gaps", count(t.lost), count(t.gaps));
+    println!("  duplicates   {}, out of order {}", count(t.duplicates), count(t.out_of_order));
+    if t.restarts > 0 {
+        println!("  restarts     {}: the publisher began again", count(t.restarts));
+    }
+    for (name, spread) in [("interarrival", &s.interarrival), ("delay", &s.delay)] {
+        let figure = |per_million| duration(spread.percentile(per_million).unwrap_or(0));
+        if let (Some(min), Some(max)) = (spread.min(), spread.max()) {
+            let (min, max) = (duration(min), duration(max));
+            let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
+            println!("  {name:<12} min {min}, p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max}");
+        }
+    }
+    if s.delay.negative() > 0 {
+        println!("  clock fault  {} delays are negative: the system clock was set back", count(s.delay.negative()));
+    }
+}

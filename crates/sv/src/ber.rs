@@ -1,0 +1,131 @@
+//! The part of BER that Sampled Values use: one-byte tags, definite lengths up to 65535.
+
+use crate::FrameError;
+
+/// Reads elements of `frame[pos..end]`; positions stay those of the frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    frame: &'a [u8],
+    pos: usize,
+    end: usize,
+}
+
+/// One element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element<'a> {
+    pub tag: u8,
+    /// Where the tag stands.
+    pub tag_at: usize,
+    /// Where the value starts.
+    pub at: usize,
+    pub value: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `frame[pos..end]`, cut to what the frame has.
+    pub fn new(frame: &'a [u8], pos: usize, end: usize) -> Self {
+        let end = end.min(frame.len());
+        Self { frame, pos: pos.min(end), end }
+    }
+
+    pub fn left(&self) -> usize {
+        self.end - self.pos
+    }
+
+    /// The tag that comes next.
+    pub fn peek(&self) -> Option<u8> {
+        self.frame[self.pos..self.end].first().copied()
+    }
+
+    /// A reader of the inside of an element.
+    pub fn inside(&self, e: &Element<'a>) -> Reader<'a> {
+        Reader { frame: self.frame, pos: e.at, end: e.at + e.value.len() }
+    }
+
+    fn byte(&mut self, what: &'static str) -> Result<u8, FrameError> {
+        let b = self.peek().ok_or(FrameError::Truncated { what, at: self.pos, needed: 1, left: 0 })?;
+        self.pos += 1;
+        Ok(b)
+    }
+
+    /// The next element, whatever its tag; `what` names it in errors.
+    pub fn any(&mut self, what: &'static str) -> Result<Element<'a>, FrameError> {
+        let tag_at = self.pos;
+        let tag = self.byte(what)?;
+        let length_at = self.pos;
+        let len = match self.byte(what)? {
+            short @ 0..=0x7f => usize::from(short),
+            0x81 => usize::from(self.byte(what)?),
+            0x82 => usize::from(self.byte(what)?) << 8 | usize::from(self.byte(what)?),
+            form => return Err(FrameError::LengthForm { what, at: length_at, form }),
+        };
+        let (at, left) = (self.pos, self.left());
+        if len > left {
+            return Err(FrameError::Truncated { what, at, needed: len, left });
+        }
+        self.pos += len;
+        Ok(Element { tag, tag_at, at, value: &self.frame[at..at + len] })
+    }
+
+    /// The next element, which must have this tag.
+    pub fn expect(&mut self, tag: u8, what: &'static str) -> Result<Element<'a>, FrameError> {
+        let e = self.any(what)?;
+        if e.tag != tag {
+            return Err(FrameError::BadTag { expected: what, at: e.tag_at, found: e.tag });
+        }
+        Ok(e)
+    }
+
+    /// The next element if it has this tag.
+    pub fn optional(&mut self, tag: u8, what: &'static str) -> Result<Option<Element<'a>>, FrameError> {
+        match self.peek() {
+            Some(t) if t == tag => self.any(what).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Nothing may be left.
+    pub fn finish(&self, what: &'static str) -> Result<(), FrameError> {
+        match self.left() {
+            0 => Ok(()),
+            left => Err(FrameError::LeftOver { what, left }),
+        }
+    }
+}
+
+impl<'a> Element<'a> {
+    /// The value, which must have exactly N bytes.
+    pub fn fixed<const N: usize>(&self, what: &'static str) -> Result<[u8; N], FrameError> {
+        let wrong = FrameError::BadLength { what, at: self.at, found: self.value.len() };
+        <[u8; N]>::try_from(self.value).map_err(|_| wrong)
+    }
+
+    /// The value as an unsigned number of 1 to `max` bytes.
+    pub fn unsigned(&self, max: usize, what: &'static str) -> Result<u32, FrameError> {
+        if self.value.is_empty() || self.value.len() > max {
+            return Err(FrameError::BadLength { what, at: self.at, found: self.value.len() });
+        }
+        Ok(self.value.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
+    }
+}
+
+/// Appends a length in its shortest form.
+pub(crate) fn put_length(out: &mut Vec<u8>, len: u16) {
+    match len {
+        0..=0x7f => out.push(len as u8),
+        0x80..=0xff => out.extend([0x81, len as u8]),
+        _ => {
+            out.push(0x82);
+            out.extend(len.to_be_bytes());
+        }
+    }
+}
+
+/// Bytes that [`put_length`] takes.
+pub(crate) fn length_len(len: usize) -> usize {
+    match len {
+        0..=0x7f => 1,
+        0x80..=0xff => 2,
+        _ => 3,
+    }
+}

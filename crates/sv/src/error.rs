@@ -1,0 +1,80 @@
+//! Why bytes are no Sampled Values frame.
+
+/// Why bytes are no Sampled Values frame. Positions count from the first byte of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Another protocol: nothing is wrong with the frame, it is just none of ours.
+    #[error("not Sampled Values: ethertype {ethertype:#06x}")]
+    NotSv {
+        /// The ethertype after any 802.1Q tags.
+        ethertype: u16,
+    },
+    /// More than two 802.1Q tags.
+    #[error("more than two 802.1Q tags")]
+    TooManyTags,
+    /// The bytes end, or the element around ends, inside an element.
+    #[error("{what} at byte {at} needs {needed} bytes, {left} are left")]
+    Truncated {
+        /// The element.
+        what: &'static str,
+        /// Where it starts.
+        at: usize,
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that are left for it.
+        left: usize,
+    },
+    /// A BER length in a form that Sampled Values do not use: indefinite, or of more than two bytes.
+    #[error("{what}: BER length form {form:#04x} at byte {at} (short, 81 and 82 are known)")]
+    LengthForm {
+        /// The element.
+        what: &'static str,
+        /// Where the length stands.
+        at: usize,
+        /// Its first byte.
+        form: u8,
+    },
+    /// An element has a length that its type does not allow.
+    #[error("{what} at byte {at} has {found} bytes")]
+    BadLength {
+        /// The element.
+        what: &'static str,
+        /// Where its value starts.
+        at: usize,
+        /// The length found.
+        found: usize,
+    },
+    /// Another element than the one that must stand here.
+    #[error("tag {found:#04x} at byte {at}, where {expected} must stand")]
+    BadTag {
+        /// What must stand here.
+        expected: &'static str,
+        /// Where the tag stands.
+        at: usize,
+        /// The tag found.
+        found: u8,
+    },
+    /// noASDU and the ASDUs that are there differ.
+    #[error("noASDU says {said}, {found} ASDUs are there")]
+    AsduCount {
+        /// noASDU.
+        said: u32,
+        /// ASDUs found.
+        found: u32,
+    },
+    /// Bytes are left over inside an element.
+    #[error("{left} bytes too many at the end of {what}")]
+    LeftOver {
+        /// The element.
+        what: &'static str,
+        /// Bytes left over.
+        left: usize,
+    },
+}
+
+impl FrameError {
+    /// True for a frame of the right ethertype that could not be read; false for one of another protocol.
+    pub fn is_malformed(&self) -> bool {
+        !matches!(self, Self::NotSv { .. })
+    }
+}

@@ -1,0 +1,207 @@
+//! From bytes to a frame. Everything is checked once, in [`Frame::parse`]; afterwards nothing can fail.
+
+use crate::ber::Reader;
+use crate::{FrameError, ETHERTYPE, MAX_SVID};
+
+/// Ethertypes that announce an 802.1Q tag: customer and service tag.
+const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+
+/// One 802.1Q tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag {
+    /// 0x8100 or 0x88a8.
+    pub tpid: u16,
+    /// Priority (3 bits), drop eligible (1), VLAN (12).
+    pub tci: u16,
+}
+
+impl Tag {
+    /// A customer tag.
+    pub fn new(vlan: u16, priority: u8) -> Self {
+        Self { tpid: 0x8100, tci: u16::from(priority & 7) << 13 | (vlan & 0x0fff) }
+    }
+
+    /// VLAN identifier.
+    pub fn vlan(self) -> u16 {
+        self.tci & 0x0fff
+    }
+
+    /// Priority code point.
+    pub fn priority(self) -> u8 {
+        (self.tci >> 13) as u8
+    }
+}
+
+/// One Sampled Values frame; borrows its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Destination MAC.
+    pub dst: [u8; 6],
+    /// Source MAC.
+    pub src: [u8; 6],
+    tags: [Tag; 2],
+    tag_count: usize,
+    /// APPID.
+    pub appid: u16,
+    /// Bytes from APPID to the end of savPdu, as the frame says.
+    pub length: u16,
+    /// First reserved field: bit 15 marks simulated values.
+    pub reserved1: u16,
+    /// Second reserved field.
+    pub reserved2: u16,
+    /// ASDUs in the frame.
+    pub asdu_count: u32,
+    asdus: Reader<'a>,
+}
+
+/// One ASDU. `smpMod` and `smpRate` are the numbers as they stand; `refr_tm` is a UtcTime of IEC 61850-8-1 (8.1.3.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asdu<'a> {
+    /// svID: 1 to 129 bytes.
+    pub svid: &'a [u8],
+    /// datSet, the reference of the data set.
+    pub dat_set: Option<&'a [u8]>,
+    /// smpCnt.
+    pub smp_cnt: u16,
+    /// Where smpCnt's two bytes stand in the frame.
+    pub smp_cnt_at: usize,
+    /// confRev.
+    pub conf_rev: u32,
+    /// refrTm.
+    pub refr_tm: Option<[u8; 8]>,
+    /// smpSynch: 0 none, 1 local, 2 global, 5 to 254 a local area clock.
+    pub smp_synch: u8,
+    /// smpRate.
+    pub smp_rate: Option<u16>,
+    /// The samples.
+    pub data: &'a [u8],
+    /// Where the samples stand in the frame.
+    pub data_at: usize,
+    /// smpMod: 0 samples a period, 1 samples a second, 2 seconds a sample.
+    pub smp_mod: Option<u16>,
+    /// gmIdentity of the clock (IEC 61850-9-2 Ed. 2.1).
+    pub gm_identity: Option<[u8; 8]>,
+}
+
+impl<'a> Frame<'a> {
+    /// Reads a frame from its destination MAC to its last byte, without the frame check sequence.
+    ///
+    /// # Errors
+    /// [`FrameError::NotSv`] for another ethertype; otherwise the first thing that is wrong.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
+        let dst = array(frame, 0, "destination MAC")?;
+        let src = array(frame, 6, "source MAC")?;
+        let mut tags = [Tag::default(); 2];
+        let (mut tag_count, mut at) = (0, 12);
+        loop {
+            let ethertype = u16::from_be_bytes(array(frame, at, "ethertype")?);
+            at += 2;
+            if ethertype == ETHERTYPE {
+                break;
+            }
+            if !TPIDS.contains(&ethertype) {
+                return Err(FrameError::NotSv { ethertype });
+            }
+            let tci = u16::from_be_bytes(array(frame, at, "802.1Q tag")?);
+            *tags.get_mut(tag_count).ok_or(FrameError::TooManyTags)? = Tag { tpid: ethertype, tci };
+            tag_count += 1;
+            at += 2;
+        }
+        let number = |i: usize, what| Ok::<_, FrameError>(u16::from_be_bytes(array(frame, at + 2 * i, what)?));
+        let (appid, length) = (number(0, "APPID")?, number(1, "length")?);
+        let (reserved1, reserved2) = (number(2, "reserved 1")?, number(3, "reserved 2")?);
+
+        // From here on `length` rules: what follows it is padding, or a security extension (IEC 62351-6).
+        let (needed, left) = (usize::from(length), frame.len() - at);
+        if needed > left {
+            return Err(FrameError::Truncated { what: "what length announces", at, needed, left });
+        }
+        if needed < 8 {
+            return Err(FrameError::BadLength { what: "length", at: at + 2, found: needed });
+        }
+        let mut pdu = Reader::new(frame, at + 8, at + needed);
+        let sav = pdu.expect(0x60, "savPdu")?;
+        let mut inside = pdu.inside(&sav);
+        let said = inside.expect(0x80, "noASDU")?.unsigned(3, "noASDU")?;
+        inside.optional(0x81, "security")?;
+        let seq = inside.expect(0xa2, "seqASDU")?;
+        inside.finish("savPdu")?;
+        let asdus = inside.inside(&seq);
+
+        let (mut rest, mut found) = (asdus, 0);
+        while rest.left() > 0 {
+            asdu(&mut rest)?;
+            found += 1;
+        }
+        if said != found || found == 0 {
+            return Err(FrameError::AsduCount { said, found });
+        }
+        Ok(Self { dst, src, tags, tag_count, appid, length, reserved1, reserved2, asdu_count: found, asdus })
+    }
+
+    /// The 802.1Q tags, outermost first.
+    pub fn tags(&self) -> &[Tag] {
+        &self.tags[..self.tag_count]
+    }
+
+    /// The values are simulated.
+    pub fn simulated(&self) -> bool {
+        self.reserved1 & 0x8000 != 0
+    }
+
+    /// The ASDUs in the frame's order.
+    pub fn asdus(&self) -> Asdus<'a> {
+        Asdus(self.asdus)
+    }
+}
+
+/// The ASDUs of a frame, see [`Frame::asdus`].
+#[derive(Clone, Debug)]
+pub struct Asdus<'a>(Reader<'a>);
+
+impl<'a> Iterator for Asdus<'a> {
+    type Item = Asdu<'a>;
+
+    fn next(&mut self) -> Option<Asdu<'a>> {
+        // `parse` has walked the same bytes: an error cannot come here, the end can.
+        asdu(&mut self.0).ok()
+    }
+}
+
+fn array<const N: usize>(frame: &[u8], at: usize, what: &'static str) -> Result<[u8; N], FrameError> {
+    let rest = frame.get(at..).unwrap_or(&[]);
+    rest.first_chunk().copied().ok_or(FrameError::Truncated { what, at, needed: N, left: rest.len() })
+}
+
+fn asdu<'a>(reader: &mut Reader<'a>) -> Result<Asdu<'a>, FrameError> {
+    let whole = reader.expect(0x30, "ASDU")?;
+    let mut r = reader.inside(&whole);
+    let svid = r.expect(0x80, "svID")?;
+    if !(1..=MAX_SVID).contains(&svid.value.len()) {
+        return Err(FrameError::BadLength { what: "svID", at: svid.at, found: svid.value.len() });
+    }
+    let dat_set = r.optional(0x81, "datSet")?.map(|e| e.value);
+    let smp_cnt = r.expect(0x82, "smpCnt")?;
+    let conf_rev = r.expect(0x83, "confRev")?.unsigned(4, "confRev")?;
+    let refr_tm = r.optional(0x84, "refrTm")?.map(|e| e.fixed("refrTm")).transpose()?;
+    let [smp_synch] = r.expect(0x85, "smpSynch")?.fixed("smpSynch")?;
+    let smp_rate = r.optional(0x86, "smpRate")?.map(|e| e.fixed("smpRate").map(u16::from_be_bytes)).transpose()?;
+    let data = r.expect(0x87, "samples")?;
+    let smp_mod = r.optional(0x88, "smpMod")?.map(|e| e.unsigned(2, "smpMod")).transpose()?;
+    let gm_identity = r.optional(0x89, "gmIdentity")?.map(|e| e.fixed("gmIdentity")).transpose()?;
+    r.finish("ASDU")?;
+    Ok(Asdu {
+        svid: svid.value,
+        dat_set,
+        smp_cnt: u16::from_be_bytes(smp_cnt.fixed("smpCnt")?),
+        smp_cnt_at: smp_cnt.at,
+        conf_rev,
+        refr_tm,
+        smp_synch,
+        smp_rate,
+        data: data.value,
+        data_at: data.at,
+        smp_mod: smp_mod.map(|m| m as u16),
+        gm_identity,
+    })
+}

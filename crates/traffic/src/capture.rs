@@ -1,0 +1,179 @@
+//! Reads captures: pcap and pcapng, found out by their first bytes.
+
+use latpath_words::Ns;
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, PcapError};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Why a capture cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The file cannot be opened or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file is no capture, or broken.
+    #[error("{}: packet {at}: not a readable pcap or pcapng file: {source}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// Packets read before.
+        at: u64,
+        /// What is wrong.
+        source: PcapError,
+    },
+    /// The frames are no Ethernet frames.
+    #[error("{}: captured on a link of type {link}; only Ethernet can be read", path.display())]
+    Link {
+        /// The file.
+        path: PathBuf,
+        /// Its type.
+        link: String,
+    },
+}
+
+/// One packet of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// When it was captured, ns since 1970.
+    pub t: Ns,
+    /// Its bytes from the destination MAC on, as far as they were captured.
+    pub bytes: Vec<u8>,
+}
+
+/// A capture being read.
+pub struct Capture {
+    path: PathBuf,
+    read: u64,
+    kind: Kind,
+}
+
+enum Kind {
+    Pcap(Box<PcapReader<BufReader<File>>>),
+    Ng(Box<PcapNgReader<BufReader<File>>>),
+}
+
+/// Units of time of a pcapng interface (`if_tsresol`: a power of ten, or of two with the top bit set).
+fn nanoseconds(units: u64, resolution: u8) -> Ns {
+    let (units, exponent) = (u128::from(units), u32::from(resolution & 0x7f));
+    let ns = if resolution & 0x80 != 0 {
+        if exponent >= 64 {
+            0
+        } else {
+            units * 1_000_000_000 >> exponent
+        }
+    } else if exponent <= 9 {
+        units * 10u128.pow(9 - exponent)
+    } else {
+        10u128.checked_pow(exponent - 9).map_or(0, |p| units / p)
+    };
+    Ns::try_from(ns).unwrap_or(Ns::MAX)
+}
+
+impl Capture {
+    /// Opens a file.
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        let io = |source| CaptureError::Io { path: path.into(), source };
+        let broken = |source| match source {
+            PcapError::IoError(source) => CaptureError::Io { path: path.into(), source },
+            source => CaptureError::Broken { path: path.into(), at: 0, source },
+        };
+        let mut file = File::open(path).map_err(io)?;
+        let mut magic = [0; 4];
+        file.read_exact(&mut magic).map_err(io)?;
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        let reader = BufReader::with_capacity(1 << 20, file);
+        // The section header block's type reads the same in both byte orders.
+        let kind = if magic == [0x0a, 0x0d, 0x0d, 0x0a] {
+            Kind::Ng(Box::new(PcapNgReader::new(reader).map_err(broken)?))
+        } else {
+            let reader = PcapReader::new(reader).map_err(broken)?;
+            ethernet(path, reader.header().datalink)?;
+            Kind::Pcap(Box::new(reader))
+        };
+        Ok(Self { path: path.into(), read: 0, kind })
+    }
+
+    /// The next packet; `None` at the end. A file that was cut in the middle of a packet ends with an error.
+    pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
+        let (path, at) = (self.path.clone(), self.read);
+        let broken = |source| match source {
+            PcapError::IoError(source) => CaptureError::Io { path: path.clone(), source },
+            source => CaptureError::Broken { path: path.clone(), at, source },
+        };
+        let packet = match &mut self.kind {
+            Kind::Pcap(reader) => match reader.next_packet() {
+                None => None,
+                Some(p) => {
+                    let p = p.map_err(broken)?;
+                    let t = Ns::try_from(p.timestamp.as_nanos()).unwrap_or(Ns::MAX);
+                    Some(Packet { t, bytes: p.data.into_owned() })
+                }
+            },
+            Kind::Ng(reader) => next_ng(reader, &path, &broken)?,
+        };
+        self.read += u64::from(packet.is_some());
+        Ok(packet)
+    }
+}
+
+fn ethernet(path: &Path, link: DataLink) -> Result<(), CaptureError> {
+    match link {
+        DataLink::ETHERNET => Ok(()),
+        link => Err(CaptureError::Link { path: path.into(), link: format!("{link:?}") }),
+    }
+}
+
+fn next_ng(
+    reader: &mut PcapNgReader<BufReader<File>>,
+    path: &Path,
+    broken: &dyn Fn(PcapError) -> CaptureError,
+) -> Result<Option<Packet>, CaptureError> {
+    loop {
+        let (interface, units, bytes) = match reader.next_block() {
+            None => return Ok(None),
+            Some(block) => match block.map_err(broken)? {
+                // The crate hands over the raw units as if they were nanoseconds.
+                Block::EnhancedPacket(p) => {
+                    (p.interface_id as usize, p.timestamp.as_nanos() as u64, p.data.into_owned())
+                }
+                Block::Packet(p) => (usize::from(p.interface_id), p.timestamp, p.data.into_owned()),
+                Block::SimplePacket(p) => (0, 0, p.data.into_owned()),
+                _ => continue,
+            },
+        };
+        let interface = reader.interfaces().get(interface);
+        let interface = interface.ok_or_else(|| broken(PcapError::InvalidInterfaceId(0)))?;
+        ethernet(path, interface.linktype)?;
+        let resolution = interface.options.iter().find_map(|o| match o {
+            InterfaceDescriptionOption::IfTsResol(r) => Some(*r),
+            _ => None,
+        });
+        return Ok(Some(Packet { t: nanoseconds(units, resolution.unwrap_or(6)), bytes }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_every_resolution_are_in_nanoseconds() {
+        assert_eq!(nanoseconds(1_000_001, 6), 1_000_001_000);
+        assert_eq!(nanoseconds(5, 9), 5);
+        assert_eq!(nanoseconds(5_000, 12), 5);
+        assert_eq!(nanoseconds(1, 0x80 | 10), 976_562);
+        assert_eq!(nanoseconds(u64::MAX, 0), Ns::MAX);
+        for r in 0..=255 {
+            nanoseconds(u64::MAX, r);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What makes a thread punctual, and the clocks.
+
+use latpath_words::Ns;
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::sys::prctl;
+use nix::time::{clock_gettime, clock_nanosleep, ClockId, ClockNanosleepFlags};
+use nix::unistd::Pid;
+use std::ffi::CString;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Why a thread could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ThreadError {
+    /// SCHED_FIFO was refused.
+    #[error("SCHED_FIFO priority {priority}: {source}; it needs root, CAP_SYS_NICE or a limit (ulimit -r) of at least {priority}")]
+    Fifo {
+        /// The priority asked for.
+        priority: u8,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The CPU does not exist or is not allowed.
+    #[error("CPU {cpu}: {source} (CPUs that this process may use: {allowed})")]
+    Cpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// The kernel's answer.
+        source: io::Error,
+        /// CPUs that are allowed.
+        allowed: String,
+    },
+    /// Memory could not be locked.
+    #[error("locking memory: {0}; it needs root, CAP_IPC_LOCK or a higher limit (ulimit -l)")]
+    Memory(io::Error),
+}
+
+/// `CLOCK_MONOTONIC`.
+pub fn monotonic() -> Ns {
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// `CLOCK_REALTIME`, the clock of the kernel's packet times.
+pub fn realtime() -> Ns {
+    read(ClockId::CLOCK_REALTIME)
+}
+
+fn read(clock: ClockId) -> Ns {
+    // These two clocks exist on every Linux; reading them cannot fail.
+    clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
+}
+
+/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), the last `spin` ns of it awake, and returns the time then. `None` if `stop`
+/// was set meanwhile; it is looked at on every signal and at least every 100 ms.
+pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Ns> {
+    loop {
+        let now = monotonic();
+        if now >= deadline {
+            return Some(now);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let wake = (deadline - spin).min(now + 100_000_000);
+        if wake > now {
+            let at = nix::sys::time::TimeSpec::new(wake / 1_000_000_000, wake % 1_000_000_000);
+            // An error here can only be EINTR: the loop looks at `stop` and sleeps again.
+            let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Gives the calling thread SCHED_FIFO at `priority` (1 to 99).
+pub fn set_fifo(priority: u8) -> Result<(), ThreadError> {
+    let param = libc::sched_param { sched_priority: i32::from(priority) };
+    // SAFETY: `param` outlives the call; pid 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
+        0 => Ok(()),
+        _ => Err(ThreadError::Fifo { priority, source: io::Error::last_os_error() }),
+    }
+}
+
+/// Keeps the calling thread on one CPU.
+pub fn pin(cpu: usize) -> Result<(), ThreadError> {
+    let mut set = CpuSet::new();
+    set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|e| {
+        let allowed = nix::sched::sched_getaffinity(Pid::from_raw(0)).map_or_else(
+            |_| "?".into(),
+            |s| {
+                let cpus = (0..CpuSet::count()).filter(|c| s.is_set(*c).unwrap_or(false));
+                cpus.map(|c| c.to_string()).collect::<Vec<_>>().join(",")
+            },
+        );
+        ThreadError::Cpu { cpu, source: e.into(), allowed }
+    })
+}
+
+/// Keeps all memory of the process, present and future, from being paged out.
+pub fn lock_memory() -> Result<(), ThreadError> {
+    // SAFETY: takes flags only.
+    match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } {
+        0 => Ok(()),
+        _ => Err(ThreadError::Memory(io::Error::last_os_error())),
+    }
+}
+
+/// Names the calling thread (the kernel keeps 15 bytes) and makes its timers exact: without real-time priority the kernel may
+/// otherwise delay them by 50 µs.
+pub fn set_name(name: &str) {
+    let short: Vec<u8> = name.bytes().filter(|b| *b != 0).take(15).collect();
+    if let Ok(short) = CString::new(short) {
+        // Neither can fail with these arguments, and nothing depends on them but precision and a name.
+        let _ = prctl::set_name(&short);
+    }
+    let _ = prctl::set_timerslack(1);
+}

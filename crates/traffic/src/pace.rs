@@ -1,0 +1,80 @@
+//! When frame number i is due: exact over any time, whatever the rate.
+
+use latpath_words::Ns;
+use std::{fmt, str::FromStr};
+
+/// Frames a second, in millionths, so that 4800/s and 0.1/s are exact alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    micro_hz: u64,
+}
+
+/// A text is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?}: not a rate; write frames a second, above 0 and up to 100000000 (4800, 0.5)")]
+pub struct BadRate(pub String);
+
+impl Pace {
+    /// So many frames a second, at least one.
+    pub fn per_second(n: u32) -> Self {
+        Self { micro_hz: u64::from(n.max(1)) * 1_000_000 }
+    }
+
+    /// When frame number `i` is due, after the start. Rounded down, never summed up: no drift.
+    pub fn due(self, i: u64) -> Ns {
+        let t = u128::from(i) * 1_000_000_000_000_000 / u128::from(self.micro_hz);
+        Ns::try_from(t).unwrap_or(Ns::MAX)
+    }
+
+    /// Time from one frame to the next.
+    pub fn interval(self) -> Ns {
+        self.due(1).max(1)
+    }
+
+    /// For display.
+    pub fn hz(self) -> f64 {
+        self.micro_hz as f64 / 1e6
+    }
+}
+
+impl FromStr for Pace {
+    type Err = BadRate;
+    fn from_str(s: &str) -> Result<Self, BadRate> {
+        let bad = || BadRate(s.into());
+        let (whole, part) = s.split_once('.').unwrap_or((s, ""));
+        if part.len() > 6 || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(bad());
+        }
+        let whole: u64 = whole.parse().map_err(|_| bad())?;
+        let part: u64 = format!("{part:0<6}").parse().map_err(|_| bad())?;
+        if whole > 100_000_000 || whole + part == 0 {
+            return Err(bad());
+        }
+        Ok(Self { micro_hz: whole * 1_000_000 + part })
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.hz())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rate_drifts() {
+        assert_eq!(Pace::per_second(4800).due(4800 * 3600), 3_600_000_000_000);
+        assert_eq!(Pace::per_second(4800).due(1), 208_333);
+        assert_eq!("0.5".parse::<Pace>().unwrap().due(3), 6_000_000_000);
+    }
+
+    #[test]
+    fn what_is_no_rate_is_refused() {
+        for text in ["", "0", "-1", "1e6", "0.0000001", "100000001", "4000/s", "."] {
+            assert_eq!(text.parse::<Pace>(), Err(BadRate(text.into())));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Sends frames by absolute deadlines, and says how well it kept them.
+
+use crate::kernel::{monotonic, wait_until, DeviceError, PacketSocket};
+use crate::Spread;
+use latpath_words::Ns;
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Time from the start of [`publish()`] to the first deadline: memory is warm and the thread asleep by then.
+const LEAD: Ns = 5_000_000;
+
+/// Where frames come from.
+pub trait Frames {
+    /// Puts the next frame into `out` (which is cleared) and returns when it is due, in ns after the start; never earlier than
+    /// the one before. `None` at the end.
+    fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns>;
+    /// Time between two deadlines of one publisher: a frame that is later than this counts as late. 0 if there is no pace.
+    fn interval(&self) -> Ns;
+    /// Frames a second; `None` for as fast as possible.
+    fn frames_per_s(&self) -> Option<f64>;
+}
+
+impl<F: Frames + ?Sized> Frames for Box<F> {
+    fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns> {
+        (**self).next(out)
+    }
+    fn interval(&self) -> Ns {
+        (**self).interval()
+    }
+    fn frames_per_s(&self) -> Option<f64> {
+        (**self).frames_per_s()
+    }
+}
+
+/// How frames are sent.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishOptions {
+    /// Stop before the first frame that is due later than this after the start; without a pace, after this time.
+    pub duration: Option<Ns>,
+    /// Stop after this many frames.
+    pub count: Option<u64>,
+    /// Be awake this long before a deadline.
+    pub spin: Ns,
+    /// Most frames in one system call; at least 1.
+    pub batch: usize,
+}
+
+/// Whether frames have deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// Each has.
+    Deadlines,
+    /// As fast as possible.
+    None,
+}
+
+/// What was sent, and how late.
+#[derive(Clone, Debug, Default)]
+pub struct Punctuality {
+    /// Frames that the kernel took.
+    pub sent: u64,
+    /// Frames that the kernel refused because a queue was full: lost.
+    pub refused: u64,
+    /// Frames that were handed over more than one interval after they were due.
+    pub late: u64,
+    /// Time of handing over minus deadline, of every frame. The time is taken right before the system call.
+    pub error: Spread,
+    /// Time of the first handing over, `CLOCK_MONOTONIC`.
+    pub first: Ns,
+    /// Time of the last.
+    pub last: Ns,
+}
+
+impl Punctuality {
+    /// Frames a second, first to last. For display.
+    pub fn rate_hz(&self) -> f64 {
+        let (n, t) = (self.sent + self.refused, self.last - self.first);
+        if n < 2 || t <= 0 {
+            return 0.0;
+        }
+        (n - 1) as f64 * 1e9 / t as f64
+    }
+}
+
+/// Sends `frames` on `socket` until they end, a limit is reached or `stop` is set.
+///
+/// No frame is sent early and none is left out: what is overdue goes at once, several in one system call if `batch` allows.
+///
+/// # Errors
+/// When the device fails; what was sent until then is in `result` all the same.
+pub fn publish(
+    socket: &mut PacketSocket,
+    frames: &mut dyn Frames,
+    options: &PublishOptions,
+    stop: &AtomicBool,
+    result: &mut Punctuality,
+) -> Result<(), DeviceError> {
+    let pacing = if frames.frames_per_s().is_some() { Pacing::Deadlines } else { Pacing::None };
+    let interval = frames.interval();
+    let start = monotonic() + LEAD;
+    let end = options.duration.map_or(Ns::MAX, |d| start.saturating_add(d));
+    let mut left = options.count.unwrap_or(u64::MAX);
+    let mut queue = Queue { slots: (0..options.batch.max(1)).map(|_| Slot::default()).collect(), filled: 0 };
+
+    // One frame is always ready before its deadline, so that nothing but the send stands between waking and sending.
+    queue.fill(frames, start);
+    while queue.filled > 0 && left > 0 {
+        let now = match pacing {
+            Pacing::Deadlines if queue.slots[0].due >= end => break,
+            Pacing::Deadlines => wait_until(queue.slots[0].due, options.spin, stop),
+            Pacing::None => Some(monotonic()).filter(|now| *now < end && !stop.load(Ordering::Relaxed)),
+        };
+        let Some(now) = now else { break };
+        // A thread that never has to wait must still see a stop.
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let due_now = if pacing == Pacing::None { Ns::MAX } else { now.min(end - 1) };
+        let most = left.min(queue.slots.len() as u64) as usize;
+        while queue.filled < most && queue.slots[queue.filled - 1].due <= due_now {
+            if !queue.fill(frames, start) {
+                break;
+            }
+        }
+        // The last one may have been filled to find that it is not due yet.
+        let ready = queue.slots[..queue.filled.min(most)].iter().take_while(|s| s.due <= due_now).count().max(1);
+        let done = queue.send(socket, ready, result)?;
+        if result.first == 0 {
+            result.first = now;
+        }
+        result.last = now;
+        if pacing == Pacing::Deadlines {
+            for slot in &queue.slots[..done] {
+                let error = now - slot.due;
+                result.error.add(error);
+                result.late += u64::from(error > interval);
+            }
+        }
+        left -= done as u64;
+        queue.remove(done);
+        if queue.filled == 0 {
+            queue.fill(frames, start);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Slot {
+    bytes: Vec<u8>,
+    due: Ns,
+}
+
+struct Queue {
+    slots: Vec<Slot>,
+    filled: usize,
+}
+
+impl Queue {
+    /// Takes one more frame; false at their end.
+    fn fill(&mut self, frames: &mut dyn Frames, start: Ns) -> bool {
+        let slot = &mut self.slots[self.filled];
+        match frames.next(&mut slot.bytes) {
+            Some(due) => {
+                slot.due = start.saturating_add(due);
+                self.filled += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Sends the first `ready` frames, or as many as one system call takes, and returns how many are done with.
+    fn send(
+        &mut self,
+        socket: &mut PacketSocket,
+        ready: usize,
+        result: &mut Punctuality,
+    ) -> Result<usize, DeviceError> {
+        const MOST: usize = 64;
+        let mut slices: [IoSlice<'_>; MOST] = std::array::from_fn(|_| IoSlice::new(&[]));
+        let ready = ready.min(MOST);
+        for (slice, slot) in slices.iter_mut().zip(&self.slots[..ready]) {
+            *slice = IoSlice::new(&slot.bytes);
+        }
+        let sent = socket.send(&slices[..ready])?;
+        result.sent += sent.taken as u64;
+        result.refused += u64::from(sent.refused);
+        Ok(sent.taken + usize::from(sent.refused))
+    }
+
+    fn remove(&mut self, done: usize) {
+        self.slots[..self.filled].rotate_left(done);
+        self.filled -= done;
+    }
+}

@@ -1,0 +1,34 @@
+//! Receiving, by copies or from a mapped ring.
+
+use crate::kernel::{CopyReceiver, DeviceError, PacketSocket, Received, RingReceiver};
+
+/// A socket's receiving side.
+pub enum Receiver {
+    /// The kernel copies each frame (`recvmmsg`).
+    Copy(CopyReceiver),
+    /// Frames are read where the kernel put them (TPACKET_V2).
+    Ring(RingReceiver),
+}
+
+impl Receiver {
+    /// Receives from this socket.
+    pub fn new(socket: PacketSocket, ring: bool) -> Result<Self, DeviceError> {
+        Ok(if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) })
+    }
+
+    /// Waits at most 100 ms for frames, hands each to `take` and returns how many there were.
+    pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
+        match self {
+            Self::Copy(r) => r.receive(take),
+            Self::Ring(r) => r.receive(take),
+        }
+    }
+
+    /// Frames that the kernel dropped, because they were not taken fast enough.
+    pub fn dropped(&mut self) -> u64 {
+        match self {
+            Self::Copy(r) => r.socket().dropped(),
+            Self::Ring(r) => r.socket().dropped(),
+        }
+    }
+}

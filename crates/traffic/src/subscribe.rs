@@ -1,0 +1,261 @@
+//! The application at the end: checks what it receives.
+
+use crate::{Received, Spread, Totals, Tracker};
+use latpath_sv::{Asdu, Frame};
+use latpath_words::stream::MAX_STREAMS;
+use latpath_words::{Matcher, Ns, StreamSpec};
+use std::collections::HashMap;
+
+/// svIDs of streams that were not asked for that are remembered, to help who mistyped one.
+const OTHERS: usize = 32;
+
+/// One stream as it was received.
+#[derive(Clone, Debug)]
+pub struct StreamReceived {
+    /// The stream as it was asked for, or as it would be asked for exactly.
+    pub stream: StreamSpec,
+    /// What the sequence numbers say.
+    pub tracker: Tracker,
+    /// Samples of the stream in the newest frame.
+    pub samples: u16,
+    /// Time from one arrival to the next, by the kernel's clock at reception.
+    pub interarrival: Spread,
+    /// Time from the kernel's reception to the application.
+    pub delay: Spread,
+    /// Arrival of the first frame.
+    pub first: Ns,
+    /// Arrival of the newest frame.
+    pub last: Ns,
+}
+
+/// What an application receives of the streams that it asked for.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    streams: Vec<StreamReceived>,
+    /// Streams were named; otherwise all are taken as they come.
+    named: bool,
+    by_svid: HashMap<Vec<u8>, Vec<usize>>,
+    /// Frames that could not be read.
+    pub malformed: u64,
+    /// Frames of streams that were not asked for, or that came when the table of streams was full.
+    pub others: u64,
+    /// svIDs of those frames, the first few.
+    pub other_svids: Vec<String>,
+    /// Frames of the streams asked for.
+    pub taken: u64,
+    /// Frames without the kernel's time of arrival: they have no delay.
+    pub unstamped: u64,
+}
+
+impl StreamReceived {
+    fn new(stream: StreamSpec) -> Self {
+        Self {
+            stream,
+            tracker: Tracker::default(),
+            samples: 0,
+            interarrival: Spread::default(),
+            delay: Spread::default(),
+            first: 0,
+            last: 0,
+        }
+    }
+
+    /// What the sequence numbers say.
+    pub fn totals(&self) -> Totals {
+        self.tracker.totals()
+    }
+}
+
+impl Subscription {
+    /// To these streams, or to all there are if none is named.
+    ///
+    /// # Errors
+    /// The first stream that is none of Sampled Values.
+    pub fn new(streams: &[StreamSpec]) -> Result<Self, StreamSpec> {
+        let mut by_svid: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+        for (i, s) in streams.iter().enumerate() {
+            let Matcher::Sv { svid, .. } = &s.matcher else { return Err(s.clone()) };
+            by_svid.entry(svid.clone()).or_default().push(i);
+        }
+        Ok(Self {
+            streams: streams.iter().cloned().map(StreamReceived::new).collect(),
+            named: !streams.is_empty(),
+            by_svid,
+            malformed: 0,
+            others: 0,
+            other_svids: Vec::new(),
+            taken: 0,
+            unstamped: 0,
+        })
+    }
+
+    /// The streams: those asked for, or those that came, in order of appearance.
+    pub fn streams(&self) -> &[StreamReceived] {
+        &self.streams
+    }
+
+    /// Takes a frame.
+    pub fn note(&mut self, r: &Received<'_>) {
+        let frame = match Frame::parse(r.frame) {
+            Ok(frame) => frame,
+            Err(e) => {
+                self.malformed += u64::from(e.is_malformed());
+                return;
+            }
+        };
+        let vlan = r.tag.or(frame.tags().first().copied()).map(latpath_sv::Tag::vlan);
+        let (mut taken, mut asdus) = (false, frame.asdus().peekable());
+        // Mostly all ASDUs of a frame have the same svID: take each run of one svID at once.
+        let mut done: Vec<usize> = Vec::new();
+        while let Some(asdu) = asdus.next() {
+            let mut samples = 1u16;
+            while asdus.next_if(|next| next.svid == asdu.svid).is_some() {
+                samples = samples.saturating_add(1);
+            }
+            for i in self.find(&frame, &asdu, vlan) {
+                // A stream's key is the smpCnt of its first ASDU in the frame.
+                if !done.contains(&i) {
+                    done.push(i);
+                    self.streams[i].take(r, asdu.smp_cnt, samples);
+                    taken = true;
+                }
+            }
+        }
+        if taken {
+            self.taken += 1;
+            self.unstamped += u64::from(r.arrival.is_none());
+            return;
+        }
+        self.others += 1;
+        if self.other_svids.len() < OTHERS {
+            for asdu in frame.asdus() {
+                let svid = String::from_utf8_lossy(asdu.svid).into_owned();
+                if !self.other_svids.contains(&svid) && self.other_svids.len() < OTHERS {
+                    self.other_svids.push(svid);
+                }
+            }
+        }
+    }
+
+    /// The streams that this ASDU belongs to.
+    fn find(&mut self, frame: &Frame<'_>, asdu: &Asdu<'_>, vlan: Option<u16>) -> Vec<usize> {
+        let (streams, fits) = (&self.streams, |i: &usize, streams: &[StreamReceived]| {
+            let Matcher::Sv { appid, link, .. } = &streams[*i].stream.matcher else { return false };
+            appid.is_none_or(|a| a == frame.appid)
+                && link.mac.is_none_or(|m| m == frame.dst)
+                && link.vlan.is_none_or(|v| v == vlan.unwrap_or(0))
+        });
+        let known = self.by_svid.get(asdu.svid).map_or(&[][..], Vec::as_slice);
+        let found: Vec<usize> = known.iter().copied().filter(|i| fits(i, streams)).collect();
+        if !found.is_empty() || self.named || self.streams.len() >= MAX_STREAMS {
+            return found;
+        }
+        let mut spec = StreamSpec::svid(&String::from_utf8_lossy(asdu.svid));
+        if let Matcher::Sv { svid, appid, link } = &mut spec.matcher {
+            *svid = asdu.svid.to_vec();
+            *appid = Some(frame.appid);
+            link.mac = Some(frame.dst);
+            link.vlan = Some(vlan.unwrap_or(0));
+        }
+        let i = self.streams.len();
+        self.streams.push(StreamReceived::new(spec));
+        self.by_svid.entry(asdu.svid.to_vec()).or_default().push(i);
+        vec![i]
+    }
+}
+
+impl StreamReceived {
+    fn take(&mut self, r: &Received<'_>, smp_cnt: u16, samples: u16) {
+        let arrival = r.arrival.unwrap_or(r.had);
+        if self.totals().received == 0 {
+            self.first = arrival;
+        } else {
+            self.interarrival.add(arrival - self.last);
+        }
+        self.last = arrival;
+        if let Some(arrival) = r.arrival {
+            self.delay.add(r.had - arrival);
+        }
+        self.samples = samples;
+        self.tracker.note(arrival, smp_cnt, samples);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_sv::{AsduSpec, FrameSpec, Tag};
+
+    fn frame(svids: &[&str], smp_cnt: u16) -> Vec<u8> {
+        let asdus = svids.iter().enumerate().map(|(i, svid)| AsduSpec {
+            svid: svid.as_bytes().to_vec(),
+            smp_cnt: smp_cnt + i as u16,
+            data: vec![0; 64],
+            ..AsduSpec::default()
+        });
+        FrameSpec { asdus: asdus.collect(), ..FrameSpec::default() }.build().unwrap()
+    }
+
+    fn give(s: &mut Subscription, t: Ns, bytes: &[u8], tag: Option<Tag>) {
+        s.note(&Received { frame: bytes, tag, arrival: Some(t), had: t + 7 });
+    }
+
+    #[test]
+    fn loss_duplicates_and_order_of_a_named_stream_are_counted_and_others_set_aside() {
+        let mut s = Subscription::new(&[StreamSpec::svid("MU01")]).unwrap();
+        for (i, count) in [0, 1, 2, 5, 4, 4, 6].into_iter().enumerate() {
+            give(&mut s, i as Ns * 1000, &frame(&["MU01"], count), None);
+            give(&mut s, i as Ns * 1000, &frame(&["MU02"], count), None);
+        }
+        let row = &s.streams()[0];
+        let expected = Totals { received: 7, lost: 1, gaps: 1, duplicates: 1, out_of_order: 1, restarts: 0 };
+        assert_eq!(row.totals(), expected);
+        assert_eq!((s.others, s.other_svids.as_slice()), (7, &["MU02".to_string()][..]));
+        assert_eq!((row.delay.count(), row.delay.max(), row.interarrival.count()), (7, Some(7), 6));
+    }
+
+    #[test]
+    fn a_stream_is_found_by_its_vlan_whether_the_kernel_took_the_tag_off_or_not() {
+        let spec: StreamSpec = "svid:A,vlan=7".parse().unwrap();
+        let mut s = Subscription::new(&[spec]).unwrap();
+        let tagged = FrameSpec {
+            tags: vec![Tag::new(7, 4)],
+            asdus: vec![AsduSpec { svid: b"A".to_vec(), smp_cnt: 1, ..AsduSpec::default() }],
+            ..FrameSpec::default()
+        };
+        give(&mut s, 0, &frame(&["A"], 0), Some(Tag::new(7, 4)));
+        give(&mut s, 1, &tagged.build().unwrap(), None);
+        give(&mut s, 2, &frame(&["A"], 2), Some(Tag::new(8, 4)));
+        give(&mut s, 3, &frame(&["A"], 2), None);
+        assert_eq!((s.taken, s.others), (2, 2));
+    }
+
+    #[test]
+    fn the_key_is_the_first_asdu_of_the_stream_and_samples_are_counted() {
+        let mut s = Subscription::new(&[]).unwrap();
+        for n in 0..10 {
+            give(&mut s, n, &frame(&["A", "A", "B"], n as u16 * 2), None);
+        }
+        let names: Vec<String> = s.streams().iter().map(|r| r.stream.short()).collect();
+        assert_eq!(names, ["A", "B"]);
+        assert_eq!(s.streams()[0].samples, 2);
+        assert_eq!(s.streams()[0].totals(), Totals { received: 10, ..Totals::default() });
+    }
+
+    #[test]
+    fn a_flood_of_new_svids_fills_the_table_and_is_then_counted() {
+        let mut s = Subscription::new(&[]).unwrap();
+        for n in 0..2 * MAX_STREAMS {
+            give(&mut s, n as Ns, &frame(&[&format!("S{n}")], 0), None);
+        }
+        assert_eq!((s.streams().len(), s.others as usize), (MAX_STREAMS, MAX_STREAMS));
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_as_malformed() {
+        let mut s = Subscription::new(&[]).unwrap();
+        give(&mut s, 0, &frame(&["A"], 0)[..40], None);
+        give(&mut s, 0, &[0; 60], None);
+        assert_eq!((s.malformed, s.taken), (1, 0));
+    }
+}
