@@ -1,1 +1,24 @@
+//! Puts every machine's times on one timeline, the host's `CLOCK_MONOTONIC`, and says how wrong that can be.
+//!
+//! * [`ClockTie`] ties `CLOCK_MONOTONIC` to `CLOCK_REALTIME` and `CLOCK_TAI`; [`RealtimeWatch`] notices when somebody
+//!   sets the time.
+//! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for certain.
+//! * [`ptp_kvm`] reads the host's time inside a KVM guest.
+//! * [`Timeline`] uses both, checks the one against the other, and maps a machine's times without ever changing their order.
+//!
+//! docs/clocks.md explains the method and what it assumes.
 
+mod estimator;
+mod exchange;
+mod now;
+pub mod ptp_kvm;
+mod slope;
+mod tie;
+mod timeline;
+
+pub use estimator::{Assumed, Causality, Estimate, OffsetEstimator};
+pub use exchange::{Exchange, Fault, FaultKind};
+pub use now::now_monotonic;
+pub use ptp_kvm::PtpPair;
+pub use tie::{ClockTie, RealtimeWatch, Step};
+pub use timeline::{ClockState, Method, Timeline};

@@ -1,0 +1,448 @@
+//! The offset between two clocks, from limits that hold for certain.
+//!
+//! Let θ(g) = g − h, where the guest's clock shows g at the moment the host's shows h. Each exchange proves θ(t2) ≤ t2 − t1
+//! and θ(t3) ≥ t3 − t4. A limit holds at its own moment; how far it may be carried to another depends on how fast θ can
+//! move. That is the one assumption ([`Assumed`]): within the window θ stays close to *some* straight line,
+//!
+//! ```text
+//! |θ(a) − θ(b) − s·(a − b)| ≤ steering · |a − b|      and |slope| ≤ max_drift
+//! ```
+//!
+//! The slope s is not guessed: upper and lower limits at different times leave a range of it ([`Hulls`]), and a limit is
+//! carried by the worst slope of the range. At any moment the tightest carried limits enclose θ; their middle is the
+//! estimate, half their distance the bound. Slow exchanges give loose limits and so change nothing; limits that exclude each
+//! other prove that a clock did what was assumed away: a [`Fault`], after which the fit starts anew.
+
+use crate::exchange::{Exchange, Fault, FaultKind, Limits, LATEST};
+use crate::slope::{from_ppb, times_down, times_up, to_ppb, Hulls, Slope, FRACTION};
+use latpath_words::Ns;
+use std::collections::VecDeque;
+
+/// Exchanges of one slot of a window; of more, the slowest are forgotten.
+const KEPT_PER_SLOT: usize = 4;
+/// Slots of a window. With [`KEPT_PER_SLOT`], this bounds memory however long a run is.
+const SLOTS: Ns = 300;
+/// A clock may be steered this hard (in ppb) before the estimator takes every exchange to be a jump.
+const HARDEST_STEERING_PPB: i64 = 200_000;
+
+/// What is assumed of two clocks; see the head of this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assumed {
+    /// How long a limit is kept.
+    pub window_ns: Ns,
+    /// The most that one clock can run faster than the other, in ppb.
+    pub max_drift_ppb: i64,
+    /// The most that the drift departs from a constant within a window, in ppb. A contradiction small enough to be steering
+    /// doubles it; a calm window halves it again, down to this.
+    pub steering_ppb: i64,
+}
+
+impl Assumed {
+    /// For timed exchanges over a stream: limits are loose (tens of µs), so a generous assumption costs little.
+    pub const EXCHANGES: Self = Self { window_ns: 30_000_000_000, max_drift_ppb: 1_000_000, steering_ppb: 10_000 };
+    /// For pairs of times of one moment: limits are so tight that steering shows at once as a contradiction.
+    pub const PAIRS: Self = Self { window_ns: 10_000_000_000, max_drift_ppb: 1_000_000, steering_ppb: 1_000 };
+}
+
+/// The offset at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// Guest's clock minus host's.
+    pub offset_ns: Ns,
+    /// The true offset is within `offset_ns` ± this.
+    pub bound_ns: Ns,
+    /// How much faster the guest's clock runs, in parts per billion.
+    pub drift_ppb: i64,
+}
+
+/// What checks by causality found; see [`OffsetEstimator::check_host_before_guest`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Causality {
+    /// Checks made.
+    pub checked: u64,
+    /// Checks that the estimate failed, its bound granted.
+    pub violated: u64,
+    /// By how much at worst, in ns.
+    pub worst_ns: Ns,
+}
+
+/// Knows a guest's clock from exchanges. Memory is bounded; see the head of the module for the method.
+#[derive(Clone, Debug)]
+pub struct OffsetEstimator {
+    assumed: Assumed,
+    /// Ordered by both guest times.
+    kept: VecDeque<Limits>,
+    steering: Slope,
+    /// Guest time of the last fault, or of the last time the steering was halved.
+    calm_since: Ns,
+    /// The range of slopes that the kept limits leave.
+    least: Slope,
+    greatest: Slope,
+    hulls: Hulls,
+    added: u64,
+    faults: u64,
+    causality: Causality,
+}
+
+impl OffsetEstimator {
+    /// Starts knowing nothing.
+    pub fn new(assumed: Assumed) -> Self {
+        let drift = from_ppb(assumed.max_drift_ppb);
+        Self {
+            assumed,
+            kept: VecDeque::new(),
+            steering: from_ppb(assumed.steering_ppb),
+            calm_since: 0,
+            least: -drift,
+            greatest: drift,
+            hulls: Hulls::default(),
+            added: 0,
+            faults: 0,
+            causality: Causality::default(),
+        }
+    }
+
+    /// Takes in an exchange; they come in the order in which the guest answered. Returns the fault that it proves, if any.
+    pub fn add(&mut self, exchange: &Exchange) -> Option<Fault> {
+        self.take(Limits::of(exchange), exchange.t3, exchange.t4)
+    }
+
+    /// Takes in two readings of one moment, `guest` ± `uncertainty` being the guest's time when the host's clock showed `host`.
+    pub fn add_pair(&mut self, guest: Ns, host: Ns, uncertainty: Ns) -> Option<Fault> {
+        self.take(Limits::of_pair(guest, host, uncertainty), guest, host)
+    }
+
+    fn take(&mut self, limits: Option<Limits>, at_guest: Ns, at_host: Ns) -> Option<Fault> {
+        self.added += 1;
+        let fault = |kind, gap_ns| Some(Fault { kind, at_host, at_guest, gap_ns });
+        let Some(new) = limits else {
+            self.faults += 1;
+            return fault(FaultKind::Disordered, 0);
+        };
+        if let Some(last) = self.kept.back() {
+            let back = (last.upper_at - new.upper_at).max(last.lower_at - new.lower_at);
+            if back > 0 {
+                self.restart(new, back);
+                return fault(FaultKind::WentBack, back);
+            }
+            // Against what was known before: this gives the true size of a jump.
+            let above = self.upper_at(new.lower_at).map_or(0, |upper| new.lower - upper);
+            let below = self.lower_at(new.upper_at).map_or(0, |lower| lower - new.upper);
+            let gap = above.max(below);
+            if gap > 0 {
+                self.restart(new, gap);
+                return fault(FaultKind::Contradiction, gap);
+            }
+        }
+        self.keep(new);
+        let gap = self.fit();
+        if gap > 0 {
+            self.restart(new, gap);
+            return fault(FaultKind::Contradiction, gap);
+        }
+        if new.lower_at - self.calm_since > self.assumed.window_ns {
+            self.calm_since = new.lower_at;
+            self.steering = (self.steering / 2).max(from_ppb(self.assumed.steering_ppb));
+        }
+        None
+    }
+
+    fn keep(&mut self, new: Limits) {
+        let oldest = new.lower_at - self.assumed.window_ns;
+        while self.kept.front().is_some_and(|l| l.lower_at < oldest) {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(new);
+        let slot = |l: &Limits| l.upper_at / (self.assumed.window_ns / SLOTS).max(1);
+        let from = self.kept.len() - self.kept.iter().rev().take_while(|l| slot(l) == slot(&new)).count();
+        if self.kept.len() - from > KEPT_PER_SLOT {
+            // The newest stays: it is the one that shows a jump.
+            let slowest = (from..self.kept.len() - 1).max_by_key(|&i| self.kept[i].width()).expect("the slot is full");
+            self.kept.remove(slowest);
+        }
+    }
+
+    /// Forgets all but the limits that just contradicted the others by `gap`.
+    fn restart(&mut self, new: Limits, gap: Ns) {
+        self.faults += 1;
+        self.kept.clear();
+        self.calm_since = new.lower_at;
+        let hardest = from_ppb(HARDEST_STEERING_PPB);
+        if gap <= times_up(self.assumed.window_ns, hardest) {
+            self.steering = (self.steering * 2).min(hardest);
+        }
+        self.kept.push_back(new);
+        if self.fit() > 0 {
+            // The exchange contradicts itself.
+            self.kept.clear();
+            self.fit();
+        }
+    }
+
+    /// Finds the range of slopes, and by how much the kept limits contradict each other (0 if they do not).
+    fn fit(&mut self) -> Ns {
+        let drift = from_ppb(self.assumed.max_drift_ppb);
+        let (least, greatest) = self
+            .hulls
+            .range(self.kept.iter().map(|l| (l.upper_at, l.upper)), self.kept.iter().map(|l| (l.lower_at, l.lower)));
+        // The line's slope lies between least − steering and greatest + steering; θ itself departs by steering again.
+        self.least = least.map_or(-drift, |s| (s - 2 * self.steering).clamp(-drift, drift + 1));
+        self.greatest = greatest.map_or(drift, |s| (s + 2 * self.steering).clamp(-drift - 1, drift));
+        if self.least > self.greatest {
+            let span = self.kept.back().map_or(0, |b| b.lower_at) - self.kept.front().map_or(0, |f| f.upper_at);
+            return times_up(span, self.least - self.greatest).max(1);
+        }
+        self.contradiction()
+    }
+
+    /// Sweeps through the limits in order of time, carrying the tightest upper and lower one along.
+    fn contradiction(&self) -> Ns {
+        let fixed = |ns: Ns| i128::from(ns) << FRACTION;
+        let (mut upper, mut lower) = (None::<(Ns, i128)>, None::<(Ns, i128)>);
+        let mut worst = 0i128;
+        let (mut uppers, mut lowers) = (self.kept.iter().peekable(), self.kept.iter().peekable());
+        loop {
+            let is_upper = match (uppers.peek(), lowers.peek()) {
+                (Some(u), Some(l)) => u.upper_at <= l.lower_at,
+                (None, Some(_)) => false,
+                _ => break,
+            };
+            let at = if is_upper { uppers.peek().map(|l| l.upper_at) } else { lowers.peek().map(|l| l.lower_at) };
+            let at = at.expect("peeked");
+            let carried_upper = upper.map(|(t, v)| v + i128::from(at - t) * self.greatest);
+            let carried_lower = lower.map(|(t, v)| v + i128::from(at - t) * self.least);
+            if is_upper {
+                let value = fixed(uppers.next().expect("peeked").upper);
+                worst = worst.max(carried_lower.map_or(0, |l| l - value));
+                upper = Some((at, carried_upper.map_or(value, |u| u.min(value))));
+            } else {
+                let value = fixed(lowers.next().expect("peeked").lower);
+                worst = worst.max(carried_upper.map_or(0, |u| value - u));
+                lower = Some((at, carried_lower.map_or(value, |l| l.max(value))));
+            }
+        }
+        -((-worst) >> FRACTION) as Ns
+    }
+
+    /// The tightest upper limit at a guest time.
+    fn upper_at(&self, guest: Ns) -> Option<Ns> {
+        let carried = |l: &Limits| {
+            let dt = guest - l.upper_at;
+            l.upper + times_up(dt, if dt >= 0 { self.greatest } else { self.least })
+        };
+        self.kept.iter().map(carried).min()
+    }
+
+    /// The tightest lower limit at a guest time.
+    fn lower_at(&self, guest: Ns) -> Option<Ns> {
+        let carried = |l: &Limits| {
+            let dt = guest - l.lower_at;
+            l.lower + times_down(dt, if dt >= 0 { self.least } else { self.greatest })
+        };
+        self.kept.iter().map(carried).max()
+    }
+
+    /// The limits of the offset at a guest time: θ lies in `lower..=upper`.
+    pub fn limits_at(&self, guest: Ns) -> Option<(Ns, Ns)> {
+        let guest = guest.clamp(0, LATEST);
+        Some((self.lower_at(guest)?, self.upper_at(guest)?))
+    }
+
+    /// The offset at a time of the guest's clock; `None` before the first exchange.
+    pub fn at(&self, guest: Ns) -> Option<Estimate> {
+        let (lower, upper) = self.limits_at(guest)?;
+        let offset_ns = lower + (upper - lower) / 2;
+        let bound_ns = (upper - offset_ns).max(offset_ns - lower);
+        Some(Estimate { offset_ns, bound_ns, drift_ppb: to_ppb((self.least + self.greatest) / 2) })
+    }
+
+    /// The offset at a time of the host's clock.
+    pub fn at_host(&self, host: Ns) -> Option<Estimate> {
+        let last = self.kept.back()?;
+        let mut estimate = self.at(host.saturating_add(last.upper))?;
+        for _ in 0..2 {
+            estimate = self.at(host.saturating_add(estimate.offset_ns))?;
+        }
+        Some(estimate)
+    }
+
+    /// The host's time at a guest time, and how wrong it can be.
+    pub fn to_host(&self, guest: Ns) -> Option<(Ns, Ns)> {
+        let e = self.at(guest)?;
+        Some((guest.saturating_sub(e.offset_ns), e.bound_ns))
+    }
+
+    /// How far the range of drifts that remains possible spans, in ns per second of time.
+    pub(crate) fn drift_span(&self) -> Slope {
+        self.greatest - self.least
+    }
+
+    /// Checks the estimate by a packet that the host saw at `host` before the guest saw it at `guest`: θ(guest) ≤ guest − host.
+    /// Counted only; the estimate is not changed. Returns by how many ns it is violated, if it is.
+    pub fn check_host_before_guest(&mut self, host: Ns, guest: Ns) -> Option<Ns> {
+        let lower = self.limits_at(guest)?.0;
+        self.check(lower.saturating_sub(guest.saturating_sub(host)))
+    }
+
+    /// Checks the estimate by a packet that the guest saw at `guest` before the host saw it at `host`: θ(guest) ≥ guest − host.
+    pub fn check_guest_before_host(&mut self, guest: Ns, host: Ns) -> Option<Ns> {
+        let upper = self.limits_at(guest)?.1;
+        self.check(guest.saturating_sub(host).saturating_sub(upper))
+    }
+
+    fn check(&mut self, excess: Ns) -> Option<Ns> {
+        self.causality.checked += 1;
+        if excess <= 0 {
+            return None;
+        }
+        self.causality.violated += 1;
+        self.causality.worst_ns = self.causality.worst_ns.max(excess);
+        Some(excess)
+    }
+
+    /// What the checks by causality found so far.
+    pub fn causality(&self) -> Causality {
+        self.causality
+    }
+
+    /// Exchanges (or pairs) taken in since the start.
+    pub fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Exchanges that the present estimate rests on.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Faults since the start.
+    pub fn faults(&self) -> u64 {
+        self.faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    /// An exchange with a guest whose clock is ahead by `offset`, after these times on the way.
+    fn exchange(host: Ns, offset: Ns, there: Ns, back: Ns) -> Exchange {
+        let t2 = host + there + offset;
+        Exchange { t1: host, t2, t3: t2 + 500, t4: host + there + 500 + back }
+    }
+
+    fn estimator() -> OffsetEstimator {
+        OffsetEstimator::new(Assumed::EXCHANGES)
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_exchange() {
+        let mut e = estimator();
+        assert_eq!(e.at(0), None);
+        assert_eq!(e.at_host(0), None);
+        assert_eq!(e.to_host(0), None);
+        assert_eq!(e.check_host_before_guest(1, 2), None);
+    }
+
+    #[test]
+    fn one_exchange_bounds_the_offset_by_half_its_round_trip() {
+        let mut e = estimator();
+        assert_eq!(e.add(&exchange(1_000 * MS, 7 * MS, 40_000, 60_000)), None);
+        let at = e.at(1_007 * MS + 40_250).unwrap();
+        assert!((at.offset_ns - 7 * MS).abs() <= at.bound_ns);
+        assert!((50_000..50_010).contains(&at.bound_ns), "{at:?}");
+        let (host, bound) = e.to_host(1_007 * MS + 40_250).unwrap();
+        assert!((host - (1_000 * MS + 40_250)).abs() <= bound);
+    }
+
+    #[test]
+    fn slow_exchanges_change_nothing_that_the_fastest_knows() {
+        let mut e = estimator();
+        e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
+        let fast = e.at(1_001 * MS).unwrap();
+        e.add(&exchange(1_000 * MS + 50_000, 0, 9_000_000, 3_000_000));
+        assert_eq!(e.at(1_001 * MS).unwrap().bound_ns, fast.bound_ns);
+    }
+
+    #[test]
+    fn the_bound_grows_with_the_distance_to_the_last_exchange() {
+        let mut e = estimator();
+        e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
+        let bounds: Vec<Ns> = (0..5).map(|s| e.at(1_001 * MS + s * 1_000 * MS).unwrap().bound_ns).collect();
+        assert!(bounds.is_sorted() && bounds[4] > 3_900_000, "{bounds:?}");
+    }
+
+    #[test]
+    fn memory_stays_the_same_however_many_exchanges_come() {
+        let mut e = estimator();
+        for i in 0..9_000 {
+            assert_eq!(e.add(&exchange(i * 10 * MS, 5 * MS, 20_000 + i % 7, 30_000)), None);
+        }
+        assert!(e.kept() <= 1210, "{}", e.kept());
+        assert_eq!(e.added(), 9_000);
+    }
+
+    #[test]
+    fn a_jump_is_a_fault_with_its_time_and_size_and_the_fit_goes_on() {
+        let mut e = estimator();
+        for i in 0..200 {
+            e.add(&exchange(i * 50 * MS, 3 * MS, 50_000, 50_000));
+        }
+        let fault = e.add(&exchange(10_000 * MS, 5 * MS, 50_000, 50_000)).unwrap();
+        assert_eq!((fault.kind, fault.at_host), (FaultKind::Contradiction, 10_000 * MS + 100_500));
+        assert!((1_890_000..=2_000_000).contains(&fault.gap_ns), "{fault:?}");
+        let at = e.at(10_005 * MS).unwrap();
+        assert!((at.offset_ns - 5 * MS).abs() <= at.bound_ns);
+        assert_eq!(e.faults(), 1);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_is_told_from_one_that_jumps() {
+        let mut e = estimator();
+        e.add(&exchange(1_000 * MS, 500 * MS, 50_000, 50_000));
+        let fault = e.add(&exchange(1_010 * MS, 0, 50_000, 50_000)).unwrap();
+        assert_eq!((fault.kind, fault.gap_ns), (FaultKind::WentBack, 490 * MS));
+    }
+
+    #[test]
+    fn impossible_times_are_a_fault_and_left_out() {
+        let mut e = estimator();
+        e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
+        let before = e.at(1_001 * MS);
+        for bad in [
+            Exchange { t1: 10, t2: 0, t3: 0, t4: 5 },
+            Exchange { t1: 0, t2: 9, t3: 8, t4: 20 },
+            Exchange { t1: 0, t2: Ns::MIN, t3: Ns::MAX, t4: 20 },
+            Exchange { t1: 0, t2: Ns::MAX, t3: Ns::MAX, t4: Ns::MAX },
+        ] {
+            assert_eq!(e.add(&bad).unwrap().kind, FaultKind::Disordered);
+        }
+        assert_eq!(e.at(1_001 * MS), before);
+    }
+
+    #[test]
+    fn a_packet_that_seems_to_arrive_before_it_was_sent_is_counted() {
+        let mut e = estimator();
+        e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
+        assert_eq!(e.check_host_before_guest(1_000 * MS, 1_000 * MS + 5_000), None);
+        assert!(e.check_host_before_guest(1_000 * MS + 100_000, 1_000 * MS + 20_000).unwrap() >= 69_000);
+        assert_eq!(e.check_guest_before_host(1_000 * MS, 1_000 * MS + 5_000), None);
+        let found = e.causality();
+        assert_eq!((found.checked, found.violated), (3, 1));
+    }
+
+    #[test]
+    fn times_at_the_ends_of_the_scale_do_not_overflow() {
+        let mut e = estimator();
+        e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
+        for t in [Ns::MIN, -1, 0, Ns::MAX] {
+            e.at(t).unwrap();
+            e.at_host(t).unwrap();
+            e.to_host(t).unwrap();
+            e.check_host_before_guest(t, 0);
+            e.check_guest_before_host(0, t);
+        }
+    }
+}

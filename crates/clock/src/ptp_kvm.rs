@@ -1,0 +1,183 @@
+//! The host's time of day, read inside a KVM guest through `/dev/ptp_kvm`.
+//!
+//! `PTP_SYS_OFFSET_PRECISE` on it answers with the host's `CLOCK_REALTIME` and the guest's `CLOCK_REALTIME` of one and the same
+//! moment (the hypercall returns the counter's value, the kernel converts it: `drivers/ptp/ptp_kvm_common.c`). Only guests
+//! whose host keeps its clock on the TSC have it; latpath uses it where it works and never relies on it.
+
+use crate::tie::{ClockTie, RealtimeWatch};
+use latpath_words::Ns;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// `clock_name` of the virtual clock, in the kernel's own words.
+const CLOCK_NAME: &str = "KVM virtual PTP";
+/// What converting counter values to ns may cost, on either side.
+const CONVERSION_NS: Ns = 50;
+
+/// Guest and host time of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PtpPair {
+    /// Guest's `CLOCK_MONOTONIC`.
+    pub guest_ns: Ns,
+    /// Host's `CLOCK_REALTIME`.
+    pub host_realtime_ns: Ns,
+    /// How wrong the two can be against each other.
+    pub uncertainty_ns: Ns,
+}
+
+/// One reading of the virtual clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Host's `CLOCK_REALTIME`.
+    pub host_realtime_ns: Ns,
+    /// Guest's `CLOCK_REALTIME` at the same moment.
+    pub guest_realtime_ns: Ns,
+}
+
+/// Where readings come from: the device, or a test.
+pub trait Reader: Send {
+    /// Reads both clocks at one moment.
+    fn read(&mut self) -> io::Result<Reading>;
+}
+
+/// Reads a pair, and converts the guest's side to `CLOCK_MONOTONIC`.
+pub fn read_pair(reader: &mut dyn Reader, watch: &mut RealtimeWatch) -> io::Result<PtpPair> {
+    pair_from(reader.read()?, &ClockTie::read(), watch)
+}
+
+fn pair_from(reading: Reading, tie: &ClockTie, watch: &mut RealtimeWatch) -> io::Result<PtpPair> {
+    if watch.observe(tie).is_some() {
+        // The reading may be from before the step, the tie is from after it.
+        return Err(io::Error::other("the guest's time of day was set just now"));
+    }
+    let (guest_ns, uncertainty) = watch.to_monotonic(reading.guest_realtime_ns);
+    let pair =
+        PtpPair { guest_ns, host_realtime_ns: reading.host_realtime_ns, uncertainty_ns: uncertainty + CONVERSION_NS };
+    Ok(pair)
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Device(File);
+
+impl Device {
+    /// Opens this guest's virtual clock; `None` where there is none that works.
+    pub fn open() -> Option<Self> {
+        let mut device = Self::open_in(Path::new("/sys/class/ptp"), Path::new("/dev"))?;
+        device.read().is_ok().then_some(device)
+    }
+
+    fn open_in(sys: &Path, dev: &Path) -> Option<Self> {
+        let named = |entry: &fs::DirEntry| {
+            fs::read_to_string(entry.path().join("clock_name")).is_ok_and(|name| name.trim_end() == CLOCK_NAME)
+        };
+        let clock = fs::read_dir(sys).ok()?.flatten().find(named)?;
+        File::open(dev.join(clock.file_name())).ok().map(Self)
+    }
+}
+
+impl Reader for Device {
+    fn read(&mut self) -> io::Result<Reading> {
+        let offset = kernel::offset_precise(self.0.as_raw_fd())?;
+        let ns = |t: kernel::ClockTime| {
+            t.sec.checked_mul(1_000_000_000).and_then(|s| s.checked_add(i64::from(t.nsec))).unwrap_or(Ns::MAX)
+        };
+        Ok(Reading { host_realtime_ns: ns(offset.device), guest_realtime_ns: ns(offset.sys_realtime) })
+    }
+}
+
+/// `PTP_SYS_OFFSET_PRECISE` of `linux/ptp_clock.h`.
+mod kernel {
+    use std::os::fd::RawFd;
+
+    /// `struct ptp_clock_time`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    pub struct ClockTime {
+        pub sec: i64,
+        pub nsec: u32,
+        reserved: u32,
+    }
+
+    /// `struct ptp_sys_offset_precise`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    pub struct SysOffsetPrecise {
+        pub device: ClockTime,
+        pub sys_realtime: ClockTime,
+        sys_monoraw: ClockTime,
+        reserved: [u32; 4],
+    }
+
+    mod request {
+        nix::ioctl_readwrite!(sys_offset_precise, b'=', 8, super::SysOffsetPrecise);
+    }
+
+    pub fn offset_precise(fd: RawFd) -> nix::Result<SysOffsetPrecise> {
+        let mut offset = SysOffsetPrecise::default();
+        // SAFETY: the request's size is that of the struct, which the kernel fills and which outlives the call; any bytes
+        // are valid integers. A descriptor that is no PTP clock fails with ENOTTY.
+        unsafe { request::sys_offset_precise(fd, &mut offset) }?;
+        Ok(offset)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_struct_is_as_large_as_the_kernels() {
+            assert_eq!(size_of::<SysOffsetPrecise>(), 64);
+        }
+
+        #[test]
+        fn what_is_no_clock_is_refused_by_the_kernel() {
+            use std::os::fd::AsRawFd;
+            let null = std::fs::File::open("/dev/null").unwrap();
+            assert_eq!(offset_precise(null.as_raw_fd()).err(), Some(nix::errno::Errno::ENOTTY));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_found_by_its_name_and_not_by_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sys, dev) = (dir.path().join("sys"), dir.path().join("dev"));
+        for (clock, name) in [("ptp0", "igb clock\n"), ("ptp1", "KVM virtual PTP\n")] {
+            fs::create_dir_all(sys.join(clock)).unwrap();
+            fs::write(sys.join(clock).join("clock_name"), name).unwrap();
+        }
+        fs::create_dir(&dev).unwrap();
+        assert!(Device::open_in(&sys, &dev).is_none(), "no device node");
+        fs::write(dev.join("ptp1"), "").unwrap();
+        assert!(Device::open_in(&sys, &dev).is_some());
+        fs::write(sys.join("ptp1/clock_name"), "other\n").unwrap();
+        assert!(Device::open_in(&sys, &dev).is_none());
+    }
+
+    #[test]
+    fn a_reading_becomes_a_pair_of_the_guests_monotonic_time() {
+        let tie = ClockTie { monotonic_ns: 1_000, realtime_ns: 900_000, tai_ns: 900_000, uncertainty_ns: 20 };
+        let mut watch = RealtimeWatch::new(&tie);
+        let reading = Reading { host_realtime_ns: 1_234, guest_realtime_ns: 900_500 };
+        let pair = pair_from(reading, &tie, &mut watch).unwrap();
+        assert_eq!((pair.guest_ns, pair.host_realtime_ns), (1_500, 1_234));
+        assert!((20..200).contains(&pair.uncertainty_ns));
+    }
+
+    #[test]
+    fn no_pair_is_made_while_the_guests_time_is_being_set() {
+        let tie = ClockTie { monotonic_ns: 1_000, realtime_ns: 900_000, tai_ns: 900_000, uncertainty_ns: 20 };
+        let mut watch = RealtimeWatch::new(&tie);
+        let stepped = ClockTie { monotonic_ns: 2_000, realtime_ns: 5_900_000, ..tie };
+        let reading = Reading { host_realtime_ns: 1_234, guest_realtime_ns: 900_500 };
+        assert!(pair_from(reading, &stepped, &mut watch).is_err());
+        assert!(pair_from(reading, &stepped, &mut watch).is_ok());
+    }
+}

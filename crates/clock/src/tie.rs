@@ -1,0 +1,145 @@
+//! What ties `CLOCK_MONOTONIC` to the time of day.
+
+use crate::now::{now_monotonic, read};
+use latpath_words::Ns;
+use nix::time::ClockId;
+use serde::{Deserialize, Serialize};
+
+/// Readings of which the tightest is kept.
+const READINGS: usize = 16;
+/// Two ties may differ by this much without a step: each clock's reading is cut to whole ns.
+const ROUNDING_NS: Ns = 2;
+
+/// One moment in three clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockTie {
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic_ns: Ns,
+    /// `CLOCK_REALTIME` (UTC since 1970).
+    pub realtime_ns: Ns,
+    /// `CLOCK_TAI`. Equal to `realtime_ns` (within the uncertainty) where nobody told the kernel the TAI offset.
+    pub tai_ns: Ns,
+    /// The other two were read at `monotonic_ns` ± this.
+    pub uncertainty_ns: Ns,
+}
+
+impl ClockTie {
+    /// Reads the clocks now: each reading lies between two of `CLOCK_MONOTONIC`, the tightest of several is kept.
+    pub fn read() -> Self {
+        let one = || {
+            let before = now_monotonic();
+            let (realtime_ns, tai_ns) = (read(ClockId::CLOCK_REALTIME), read(ClockId::CLOCK_TAI));
+            let width = now_monotonic() - before;
+            Self { monotonic_ns: before + width / 2, realtime_ns, tai_ns, uncertainty_ns: (width + 1) / 2 }
+        };
+        (0..READINGS).map(|_| one()).min_by_key(|tie| tie.uncertainty_ns).expect("there are several readings")
+    }
+
+    /// Seconds between TAI and UTC as the kernel has it; `None` where nobody set it.
+    pub fn tai_offset_s(&self) -> Option<i64> {
+        let seconds = (self.tai_ns - self.realtime_ns + 500_000_000).div_euclid(1_000_000_000);
+        (seconds != 0).then_some(seconds)
+    }
+
+    fn difference(&self) -> (Ns, Ns) {
+        let d = self.realtime_ns - self.monotonic_ns;
+        (d - self.uncertainty_ns, d + self.uncertainty_ns)
+    }
+}
+
+/// Somebody set the time of day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// When it was noticed, `CLOCK_MONOTONIC`. It happened since the tie before.
+    pub noticed_at_ns: Ns,
+    /// How far `CLOCK_REALTIME` jumped.
+    pub by_ns: Ns,
+}
+
+/// Follows `CLOCK_REALTIME` − `CLOCK_MONOTONIC`.
+///
+/// The kernel steers both clocks alike, so the difference is constant but for steps (`settimeofday`, a step by NTP or PTP, a
+/// leap second). Each tie therefore narrows it further, and one that contradicts those before is a step.
+#[derive(Clone, Debug)]
+pub struct RealtimeWatch {
+    low: Ns,
+    high: Ns,
+    steps: u64,
+}
+
+impl RealtimeWatch {
+    /// Starts from one tie.
+    pub fn new(tie: &ClockTie) -> Self {
+        let (low, high) = tie.difference();
+        Self { low, high, steps: 0 }
+    }
+
+    /// Takes in a later tie. Returns the step if there was one since the last.
+    pub fn observe(&mut self, tie: &ClockTie) -> Option<Step> {
+        let (low, high) = tie.difference();
+        if low > self.high + ROUNDING_NS || high < self.low - ROUNDING_NS {
+            let by_ns = (low + high - self.low - self.high) / 2;
+            (self.low, self.high) = (low, high);
+            self.steps += 1;
+            return Some(Step { noticed_at_ns: tie.monotonic_ns, by_ns });
+        }
+        self.low = self.low.max(low.min(self.high));
+        self.high = self.high.min(high.max(self.low));
+        None
+    }
+
+    /// Steps seen so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time since the last step, and how wrong it can be.
+    pub fn to_monotonic(&self, realtime: Ns) -> (Ns, Ns) {
+        let middle = self.low + (self.high - self.low) / 2;
+        (realtime.saturating_sub(middle), self.high - middle + ROUNDING_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tie(monotonic_ns: Ns, realtime_ns: Ns, uncertainty_ns: Ns) -> ClockTie {
+        ClockTie { monotonic_ns, realtime_ns, tai_ns: realtime_ns + 37_000_000_000, uncertainty_ns }
+    }
+
+    #[test]
+    fn this_machine_ties_its_clocks_to_within_a_millisecond() {
+        let tie = ClockTie::read();
+        assert!(tie.uncertainty_ns < 1_000_000, "{tie:?}");
+        assert!(tie.realtime_ns > tie.monotonic_ns);
+    }
+
+    #[test]
+    fn the_tai_offset_is_known_only_where_it_was_set() {
+        assert_eq!(tie(0, 1_700_000_000_000_000_000, 10).tai_offset_s(), Some(37));
+        let unset = ClockTie { tai_ns: 1_000_000_050, ..tie(0, 1_000_000_000, 50) };
+        assert_eq!(unset.tai_offset_s(), None);
+    }
+
+    #[test]
+    fn each_tie_narrows_the_difference_and_none_widens_it() {
+        let mut watch = RealtimeWatch::new(&tie(1000, 5000, 400));
+        assert_eq!(watch.observe(&tie(2000, 6300, 400)), None);
+        assert_eq!(watch.to_monotonic(5150), (1000, 252));
+        assert_eq!(watch.observe(&tie(3000, 7000, 100_000)), None);
+        assert_eq!(watch.to_monotonic(5150), (1000, 252));
+    }
+
+    #[test]
+    fn a_step_of_the_time_of_day_is_noticed_with_its_size() {
+        let mut watch = RealtimeWatch::new(&tie(1000, 5000, 20));
+        assert_eq!(watch.observe(&tie(2000, 6010, 20)), None);
+        let step = watch.observe(&tie(3000, 1_007_005, 20)).unwrap();
+        assert_eq!(step.noticed_at_ns, 3000);
+        assert!((step.by_ns - 1_000_000).abs() <= 40, "{step:?}");
+        assert_eq!(watch.steps(), 1);
+        assert_eq!(watch.observe(&tie(4000, 1_008_005, 20)), None);
+        assert_eq!(watch.to_monotonic(1_008_005).0, 4000);
+    }
+}

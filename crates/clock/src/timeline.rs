@@ -1,0 +1,390 @@
+//! One machine's times on the host's timeline.
+
+use crate::estimator::{Assumed, Estimate, OffsetEstimator};
+use crate::exchange::{Exchange, Fault, LATEST};
+use crate::ptp_kvm::PtpPair;
+use crate::slope::times_up;
+use crate::tie::RealtimeWatch;
+use latpath_words::Ns;
+use std::collections::VecDeque;
+
+/// The mapping follows a better estimate at most this fast beyond the drift (100 ppm), so that a difference of two times of
+/// the same machine is true to 0.01 %.
+const FASTEST_CORRECTION: i64 = 10_000;
+/// After a fault the mapping jumps only over more than this; anything less is corrected within a second.
+const LEAST_BREAK: Ns = 100_000;
+/// Knots kept: sightings may come this many steps late and are still mapped as their neighbours were.
+const KNOTS: usize = 64;
+/// Pairs that must agree with the exchanges before they are used, and after they once did not.
+const PAIRS_TO_TRUST: u32 = 3;
+const PAIRS_TO_TRUST_AGAIN: u32 = 100;
+
+/// How an offset is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// From the messages between host and guest.
+    #[default]
+    TimedExchanges,
+    /// From the hypervisor, by `/dev/ptp_kvm`, checked against the exchanges.
+    PtpKvm,
+}
+
+impl Method {
+    /// As results show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TimedExchanges => "timed exchanges",
+            Self::PtpKvm => "ptp_kvm",
+        }
+    }
+}
+
+/// A machine's clock against the host's, now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClockState {
+    /// How the offset is known.
+    pub method: Method,
+    /// Machine's clock minus host's.
+    pub offset_ns: Ns,
+    /// Drift in parts per billion.
+    pub drift_ppb: i64,
+    /// How wrong a time mapped now can be.
+    pub error_bound_ns: Ns,
+    /// The largest bound of any time mapped since the start.
+    pub max_error_bound_ns: Ns,
+    /// Exchanges since the start.
+    pub exchanges: u64,
+    /// Faults since the start.
+    pub faults: u64,
+    /// The last fault: when (host clock), and what.
+    pub last_fault: Option<(Ns, String)>,
+    /// Why `ptp_kvm` is there and not used.
+    pub pairs_refused: Option<String>,
+}
+
+/// The mapping between two knots is a straight line.
+#[derive(Clone, Copy, Debug)]
+struct Knot {
+    guest: Ns,
+    offset: Ns,
+}
+
+/// Maps a machine's times to the host's timeline. The map is continuous and rising: it never changes the order of sightings
+/// and bends so little that times within the machine stay true. It breaks only after a fault of the clock.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    exchanges: OffsetEstimator,
+    pairs: OffsetEstimator,
+    agreeing: u32,
+    needed: u32,
+    pairs_refused: Option<String>,
+    knots: VecDeque<Knot>,
+    may_break: bool,
+    bound: Ns,
+    max_bound: Ns,
+    breaks: u64,
+    last_fault: Option<(Ns, String)>,
+}
+
+/// Cuts a time that no clock shows (the peer may say anything) to one whose differences cannot overflow.
+fn sane(t: Ns) -> Ns {
+    t.clamp(0, LATEST)
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Timeline {
+    /// Starts knowing nothing.
+    pub fn new() -> Self {
+        Self {
+            exchanges: OffsetEstimator::new(Assumed::EXCHANGES),
+            pairs: OffsetEstimator::new(Assumed::PAIRS),
+            agreeing: 0,
+            needed: PAIRS_TO_TRUST,
+            pairs_refused: None,
+            knots: VecDeque::new(),
+            may_break: false,
+            bound: 0,
+            max_bound: 0,
+            breaks: 0,
+            last_fault: None,
+        }
+    }
+
+    /// Takes in an exchange.
+    pub fn add(&mut self, exchange: &Exchange) -> Option<Fault> {
+        let fault = self.exchanges.add(exchange);
+        self.note(fault);
+        fault
+    }
+
+    /// Takes in a pair of the hypervisor's, converting host time of day to `CLOCK_MONOTONIC` by `host`. The pair must lie
+    /// within what the exchanges prove; one that does not ends the use of pairs until a hundred have agreed again.
+    pub fn add_pair(&mut self, pair: &PtpPair, host: &RealtimeWatch) {
+        let (at_host, host_uncertainty) = host.to_monotonic(pair.host_realtime_ns);
+        let Some((lower, upper)) = self.exchanges.limits_at(pair.guest_ns) else { return };
+        let uncertainty = pair.uncertainty_ns.saturating_add(host_uncertainty);
+        let offset = pair.guest_ns.saturating_sub(at_host);
+        let outside = lower.saturating_sub(offset).max(offset.saturating_sub(upper)).saturating_sub(uncertainty);
+        if outside > 0 {
+            self.refuse_pairs(at_host, format!("ptp_kvm contradicts the timed exchanges by {outside} ns"));
+            return;
+        }
+        let fault = self.pairs.add_pair(pair.guest_ns, at_host, uncertainty);
+        self.note(fault);
+        self.agreeing = self.agreeing.saturating_add(1);
+        if self.agreeing >= self.needed {
+            self.pairs_refused = None;
+        }
+    }
+
+    fn refuse_pairs(&mut self, at_host: Ns, why: String) {
+        if self.pairs_refused.is_none() {
+            self.last_fault = Some((at_host, why.clone()));
+        }
+        self.pairs_refused = Some(why);
+        self.pairs = OffsetEstimator::new(Assumed::PAIRS);
+        (self.agreeing, self.needed) = (0, PAIRS_TO_TRUST_AGAIN);
+    }
+
+    fn note(&mut self, fault: Option<Fault>) {
+        if let Some(fault) = fault {
+            self.may_break = true;
+            self.last_fault = Some((fault.at_host, fault.to_string()));
+        }
+    }
+
+    fn estimator(&self) -> (&OffsetEstimator, Method) {
+        match self.agreeing >= self.needed && self.pairs.kept() > 0 {
+            true => (&self.pairs, Method::PtpKvm),
+            false => (&self.exchanges, Method::TimedExchanges),
+        }
+    }
+
+    /// The offset at a guest time: from pairs where they are trusted, unless the exchanges know it better by now (pairs that
+    /// stopped coming).
+    fn estimate(&self, guest: Ns) -> Option<(Estimate, Method)> {
+        let (estimator, method) = self.estimator();
+        let best = estimator.at(guest)?;
+        let timed = self.exchanges.at(guest)?;
+        Some(if timed.bound_ns < best.bound_ns { (timed, Method::TimedExchanges) } else { (best, method) })
+    }
+
+    /// Fixes the mapping up to a guest time. To be called with each batch's newest time, before its times are mapped.
+    /// Returns false as long as no exchange came.
+    pub fn advance(&mut self, guest: Ns) -> bool {
+        let guest = sane(guest);
+        let Some((now, _)) = self.estimate(guest) else { return false };
+        let Some(last) = self.knots.back().copied() else {
+            self.push(Knot { guest, offset: now.offset_ns }, now.bound_ns);
+            return true;
+        };
+        let dt = guest.saturating_sub(last.guest);
+        if dt <= 0 {
+            return true;
+        }
+        let drifted = i128::from(dt) * i128::from(now.drift_ppb) / 1_000_000_000;
+        let straight = last.offset + drifted as Ns;
+        let error = now.offset_ns - straight;
+        if std::mem::take(&mut self.may_break) && error.abs() > now.bound_ns.max(LEAST_BREAK) {
+            self.knots.clear();
+            self.breaks += 1;
+            self.push(Knot { guest, offset: now.offset_ns }, now.bound_ns);
+            return true;
+        }
+        let most = dt / FASTEST_CORRECTION + 1;
+        let knot = Knot { guest, offset: straight + error.clamp(-most, most) };
+        let off = |k: &Knot, e: &Estimate| (k.offset - e.offset_ns).abs() + e.bound_ns;
+        let before = self.estimate(last.guest).map_or(0, |(e, _)| off(&last, &e));
+        // Between the knots, the offset can leave the line by a quarter of what the range of drifts spans.
+        let between = times_up(dt, self.estimator().0.drift_span()) / 4 + 1;
+        self.push(knot, before.max(off(&knot, &now)) + between);
+        true
+    }
+
+    fn push(&mut self, knot: Knot, bound: Ns) {
+        self.bound = bound;
+        self.max_bound = self.max_bound.max(bound);
+        if self.knots.len() == KNOTS {
+            self.knots.pop_front();
+        }
+        self.knots.push_back(knot);
+    }
+
+    /// The host's time at a guest time up to which [`Self::advance`] was called. `None` before the first exchange.
+    pub fn to_host(&self, guest: Ns) -> Option<Ns> {
+        let guest = sane(guest);
+        let right = match self.knots.len() {
+            0 => return None,
+            // Nearly every time lies between the last two.
+            n if n >= 2 && self.knots[n - 2].guest <= guest => n - 1,
+            n => self.knots.partition_point(|k| k.guest < guest).clamp(usize::from(n > 1), n - 1),
+        };
+        let b = self.knots[right];
+        let offset = match right.checked_sub(1).map(|left| self.knots[left]) {
+            Some(a) if guest >= a.guest && guest <= b.guest => {
+                let rise = i128::from(b.offset - a.offset) * i128::from(guest - a.guest);
+                a.offset + rise.div_euclid(i128::from(b.guest - a.guest)) as Ns
+            }
+            Some(a) if guest < a.guest => a.offset,
+            _ => b.offset,
+        };
+        Some(guest.saturating_sub(offset))
+    }
+
+    /// The clock at a host time.
+    pub fn state(&self, host: Ns) -> ClockState {
+        let guest = self.knots.back().map_or(host, |k| host.saturating_add(k.offset));
+        let guest = self.exchanges.at_host(host).map_or(guest, |e| host.saturating_add(e.offset_ns));
+        let Some((now, method)) = self.estimate(guest) else { return ClockState::default() };
+        ClockState {
+            method,
+            offset_ns: now.offset_ns,
+            drift_ppb: now.drift_ppb,
+            error_bound_ns: self.bound.max(now.bound_ns),
+            max_error_bound_ns: self.max_bound.max(now.bound_ns),
+            exchanges: self.exchanges.added(),
+            faults: self.exchanges.faults() + self.pairs.faults(),
+            last_fault: self.last_fault.clone(),
+            pairs_refused: self.pairs_refused.clone(),
+        }
+    }
+
+    /// How often the mapping had to jump, each time after a fault.
+    pub fn breaks(&self) -> u64 {
+        self.breaks
+    }
+
+    /// The latest host time at which the guest can have shown `guest`, to tell a time that lies in the future.
+    pub fn latest_host(&self, guest: Ns) -> Option<Ns> {
+        let (host, bound) = self.exchanges.to_host(guest)?;
+        Some(host.saturating_add(bound))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tie::ClockTie;
+
+    const MS: Ns = 1_000_000;
+    const OFFSET: Ns = 7_000_000;
+
+    fn exchange(host: Ns, offset: Ns) -> Exchange {
+        let t2 = host + 40_000 + offset;
+        Exchange { t1: host, t2, t3: t2 + 500, t4: host + 100_500 }
+    }
+
+    /// The host's realtime is its monotonic time plus one second.
+    fn watch() -> RealtimeWatch {
+        let (monotonic_ns, realtime_ns) = (0, 1_000_000_000);
+        RealtimeWatch::new(&ClockTie { monotonic_ns, realtime_ns, tai_ns: realtime_ns, uncertainty_ns: 20 })
+    }
+
+    fn pair(host: Ns, offset: Ns) -> PtpPair {
+        PtpPair { guest_ns: host + offset, host_realtime_ns: host + 1_000_000_000, uncertainty_ns: 100 }
+    }
+
+    #[test]
+    fn the_map_never_changes_the_order_of_times() {
+        let mut timeline = Timeline::new();
+        let mut mapped = Vec::new();
+        for i in 0..2000 {
+            let host = 1_000 * MS + i * 10 * MS;
+            // The offset wanders by 5 ppm this way and that; exchanges differ in speed.
+            let offset = OFFSET + (i / 100 % 2 * 100 - i % 100).abs() * 50;
+            let slow = i * 7919 % 300 * 1000;
+            let e = exchange(host, offset);
+            timeline.add(&Exchange { t1: e.t1 - slow, t4: e.t4 + slow / 2, ..e });
+            assert!(timeline.advance(host + offset));
+            mapped.extend((0..100).map(|j| timeline.to_host(host + offset - 99_000 + j * 1000).unwrap()));
+        }
+        assert!(mapped.is_sorted());
+        assert_eq!(timeline.breaks(), 0);
+        assert!(timeline.state(21_000 * MS).max_error_bound_ns < 400_000);
+    }
+
+    #[test]
+    fn times_of_one_machine_keep_their_distance_while_the_estimate_moves() {
+        let mut timeline = Timeline::new();
+        let e = exchange(1_000 * MS, OFFSET);
+        timeline.add(&Exchange { t1: e.t1 - 900_000, ..e });
+        timeline.advance(1_007 * MS);
+        // Much better exchanges follow: the estimate moves by nearly half a millisecond.
+        for i in 1..50 {
+            timeline.add(&exchange(1_000 * MS + i * 10 * MS, OFFSET));
+            timeline.advance(1_007 * MS + i * 10 * MS);
+            let at = 1_007 * MS + i * 10 * MS;
+            let apart = timeline.to_host(at).unwrap() - timeline.to_host(at - 1_000_000).unwrap();
+            assert!((apart - 1_000_000).abs() <= 300, "1 ms became {apart} ns");
+        }
+    }
+
+    #[test]
+    fn a_jump_of_the_clock_breaks_the_map_once_and_is_told() {
+        let mut timeline = Timeline::new();
+        for i in 0..100 {
+            let offset = if i < 50 { OFFSET } else { OFFSET - 5 * MS };
+            timeline.add(&exchange(1_000 * MS + i * 50 * MS, offset));
+            timeline.advance(1_000 * MS + i * 50 * MS + offset);
+        }
+        assert_eq!(timeline.breaks(), 1);
+        let state = timeline.state(6_000 * MS);
+        assert_eq!(state.faults, 1);
+        assert!(state.last_fault.unwrap().1.contains("jumped"));
+        assert!((state.offset_ns - 2 * MS).abs() < 100_000);
+        let mapped = timeline.to_host(5_950 * MS + 2 * MS).unwrap();
+        assert!((mapped - 5_950 * MS).abs() < 100_000, "{mapped}");
+    }
+
+    #[test]
+    fn pairs_of_the_hypervisor_are_used_once_they_agree_with_the_exchanges() {
+        let mut timeline = Timeline::new();
+        for i in 0..20 {
+            let host = 1_000 * MS + i * 50 * MS;
+            timeline.add(&exchange(host, OFFSET));
+            timeline.add_pair(&pair(host + 200_000, OFFSET), &watch());
+        }
+        let state = timeline.state(1_950 * MS + 300_000);
+        assert_eq!(state.method, Method::PtpKvm);
+        assert!((state.offset_ns - OFFSET).abs() < 200);
+        assert!(timeline.estimate(1_950 * MS + 300_000 + OFFSET).unwrap().0.bound_ns < 1_000);
+    }
+
+    #[test]
+    fn pairs_that_contradict_the_exchanges_are_refused_and_told() {
+        let mut timeline = Timeline::new();
+        for i in 0..20 {
+            let host = 1_000 * MS + i * 50 * MS;
+            timeline.add(&exchange(host, OFFSET));
+            timeline.add_pair(&pair(host + 200_000, OFFSET + i / 10 * MS), &watch());
+        }
+        let state = timeline.state(1_950 * MS + 300_000);
+        assert_eq!(state.method, Method::TimedExchanges);
+        assert!(state.pairs_refused.unwrap().contains("contradicts the timed exchanges by 9"));
+        for i in 20..130 {
+            let host = 1_000 * MS + i * 50 * MS;
+            timeline.add(&exchange(host, OFFSET));
+            timeline.add_pair(&pair(host + 200_000, OFFSET), &watch());
+        }
+        let state = timeline.state(7_450 * MS + 300_000);
+        assert_eq!((state.method, state.pairs_refused), (Method::PtpKvm, None));
+    }
+
+    #[test]
+    fn hostile_times_do_not_overflow() {
+        let mut timeline = Timeline::new();
+        timeline.add(&exchange(1_000 * MS, OFFSET));
+        for t in [Ns::MAX, Ns::MIN, 0] {
+            timeline.advance(t);
+            timeline.to_host(t);
+            timeline.latest_host(t);
+            timeline.add_pair(&PtpPair { guest_ns: t, host_realtime_ns: t, uncertainty_ns: t }, &watch());
+            timeline.state(t);
+        }
+    }
+}

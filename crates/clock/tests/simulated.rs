@@ -1,0 +1,196 @@
+//! Simulated clocks and delays, where the true offset is known: the estimate must never claim more than is true.
+
+use latpath_clock::{Assumed, Exchange, FaultKind, OffsetEstimator, Timeline};
+use latpath_words::Ns;
+use proptest::prelude::*;
+
+const MS: Ns = 1_000_000;
+const SECOND: Ns = 1_000_000_000;
+
+/// A guest's clock: offset and drift at the start, then a drift that wanders within what the estimator assumes.
+#[derive(Clone, Debug)]
+struct Guest {
+    offset: Ns,
+    drift_ppb: i64,
+    /// The drift departs from `drift_ppb` by this much, this way for half a period and that way for the other half.
+    wander_ppb: i64,
+    half_period: Ns,
+    step_at: Ns,
+    step: Ns,
+}
+
+impl Guest {
+    /// The guest's time at a host time, to the ns.
+    fn at(&self, host: Ns) -> Ns {
+        let part = |dt: Ns, ppb: i64| (i128::from(dt) * i128::from(ppb) / 1_000_000_000) as Ns;
+        let phase = host.rem_euclid(2 * self.half_period);
+        let wandered = phase.min(2 * self.half_period - phase);
+        let step = if host >= self.step_at { self.step } else { 0 };
+        host + self.offset + part(host, self.drift_ppb) + part(wandered, self.wander_ppb) + step
+    }
+
+    fn exchange(&self, host: Ns, there: Ns, inside: Ns, back: Ns) -> Exchange {
+        let (t2, t3) = (self.at(host + there), self.at(host + there + inside));
+        Exchange { t1: host, t2, t3, t4: host + there + inside + back }
+    }
+}
+
+fn guest() -> impl Strategy<Value = Guest> {
+    (-40_000 * SECOND..40_000 * SECOND, -400_000i64..400_000, 0i64..9_000, 1i64..40).prop_map(
+        |(offset, drift_ppb, wander_ppb, half_period)| Guest {
+            offset: offset + 50_000 * SECOND,
+            drift_ppb,
+            wander_ppb,
+            half_period: half_period * SECOND / 2,
+            step_at: Ns::MAX,
+            step: 0,
+        },
+    )
+}
+
+/// Time on the way: a floor, a usual spread, and now and then a long wait. The two ways differ.
+fn delay() -> impl Strategy<Value = Ns> {
+    (20_000i64..200_000, prop_oneof![8 => 0i64..100_000, 2 => 0i64..3_000_000, 1 => 0i64..80_000_000])
+        .prop_map(|(floor, more)| floor + more)
+}
+
+/// Host pause before the exchange, way there, time inside, way back.
+fn exchanges(n: usize) -> impl Strategy<Value = Vec<(Ns, Ns, Ns, Ns)>> {
+    prop::collection::vec((MS..100 * MS, delay(), 0i64..300_000, delay()), n)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_true_offset_always_lies_within_the_bound(
+        guest in guest(),
+        exchanges in exchanges(900),
+        look in 0i64..2 * SECOND,
+    ) {
+        let mut estimator = OffsetEstimator::new(Assumed::EXCHANGES);
+        let mut host = SECOND;
+        for (i, (pause, there, inside, back)) in exchanges.into_iter().enumerate() {
+            host += pause;
+            let e = guest.exchange(host, there, inside, back);
+            host = e.t4;
+            prop_assert_eq!(estimator.add(&e), None);
+            // Now, and some time ahead or back.
+            let when = if i % 3 == 0 { host } else { (host + look * if i % 3 == 1 { 1 } else { -1 }).max(SECOND) };
+            let shown = guest.at(when);
+            let estimate = estimator.at(shown).unwrap();
+            let error = (estimate.offset_ns - (shown - when)).abs();
+            prop_assert!(error <= estimate.bound_ns + 1, "off by {} ns, bound {}", error, estimate.bound_ns);
+            let by_host = estimator.at_host(when).unwrap();
+            prop_assert!((by_host.offset_ns - (shown - when)).abs() <= by_host.bound_ns + 1);
+        }
+    }
+
+    #[test]
+    fn the_bound_comes_near_half_the_fastest_round_trip(
+        guest in guest(),
+        exchanges in exchanges(600),
+    ) {
+        let mut estimator = OffsetEstimator::new(Assumed::EXCHANGES);
+        let (mut host, mut round_trips) = (SECOND, Vec::new());
+        for (pause, there, inside, back) in exchanges {
+            host += pause;
+            let e = guest.exchange(host, there, inside, back);
+            host = e.t4;
+            estimator.add(&e);
+            round_trips.push((e.t4, e.round_trip()));
+        }
+        // The range of drifts adds a few ppm: after the fastest exchange of the last second, at most 100 µs.
+        let fastest = round_trips.iter().filter(|(t, _)| *t > host - SECOND).map(|(_, r)| *r).min().unwrap();
+        let bound = estimator.at(guest.at(host)).unwrap().bound_ns;
+        prop_assert!(bound <= fastest / 2 + 100_000, "bound {}, fastest {}", bound, fastest);
+    }
+
+    #[test]
+    fn a_step_beyond_the_delays_is_found_by_the_next_fast_exchange(
+        guest in guest(),
+        exchanges in prop::collection::vec((MS..60 * MS, 20_000i64..200_000, 0i64..100_000, 20_000i64..200_000), 400),
+        size in prop_oneof![-20 * SECOND..-2 * MS, 2 * MS..20 * SECOND],
+    ) {
+        let mut guest = guest;
+        let mut estimator = OffsetEstimator::new(Assumed::EXCHANGES);
+        let (mut host, mut since_step, mut faults) = (SECOND, 0, 0);
+        for (i, (pause, there, inside, back)) in exchanges.into_iter().enumerate() {
+            host += pause;
+            if i == 250 {
+                guest.step_at = host;
+                guest.step = size;
+            }
+            let e = guest.exchange(host, there, inside, back);
+            host = e.t4;
+            if let Some(fault) = estimator.add(&e) {
+                faults += 1;
+                prop_assert!(i >= 250 && since_step < 3, "fault at exchange {}: {}", i, fault);
+                prop_assert!(fault.kind != FaultKind::Disordered);
+                prop_assert!(fault.at_host >= guest.step_at);
+            }
+            since_step += i32::from(i >= 250);
+            if i < 250 || since_step >= 3 {
+                let estimate = estimator.at(guest.at(host)).unwrap();
+                let error = (estimate.offset_ns - (guest.at(host) - host)).abs();
+                prop_assert!(error <= estimate.bound_ns + 1, "off by {} ns, bound {}", error, estimate.bound_ns);
+            }
+        }
+        prop_assert_eq!(faults, 1);
+    }
+
+    #[test]
+    fn every_time_on_the_timeline_is_true_within_the_bound_and_in_order(
+        guest in guest(),
+        exchanges in exchanges(400),
+    ) {
+        let mut timeline = Timeline::new();
+        let (mut host, mut before) = (SECOND, Ns::MIN);
+        for (pause, there, inside, back) in exchanges {
+            let begin = host;
+            host += pause;
+            let e = guest.exchange(host, there, inside, back);
+            host = e.t4;
+            prop_assert_eq!(timeline.add(&e), None);
+            prop_assert!(timeline.advance(guest.at(host)));
+            if before == Ns::MIN {
+                before = timeline.to_host(guest.at(host)).unwrap();
+                continue;
+            }
+            let bound = timeline.state(host).max_error_bound_ns;
+            for k in 0..20 {
+                let when = begin + (host - begin) * k / 20;
+                let mapped = timeline.to_host(guest.at(when)).unwrap();
+                prop_assert!((mapped - when).abs() <= bound + 2, "off by {}, bound {}", mapped - when, bound);
+                prop_assert!(mapped >= before);
+                before = mapped;
+            }
+        }
+    }
+
+    #[test]
+    fn no_exchange_whatsoever_makes_it_panic_or_grow(
+        exchanges in prop::collection::vec(
+            (any::<[i64; 4]>(), 0..3u8),
+            0..300,
+        ),
+    ) {
+        let mut estimator = OffsetEstimator::new(Assumed::EXCHANGES);
+        let mut timeline = Timeline::new();
+        for ([a, b, c, d], kind) in exchanges {
+            let e = match kind {
+                0 => Exchange { t1: a, t2: b, t3: c, t4: d },
+                1 => Exchange { t1: a >> 3 & i64::MAX, t2: b >> 3 & i64::MAX, t3: b >> 2 & i64::MAX, t4: a >> 2 & i64::MAX },
+                _ => Exchange { t1: a & 0xffff_ffff, t2: b & 0xffff_ffff, t3: b & 0xffff_ffff, t4: (a & 0xffff_ffff) + (d & 0xff_ffff) },
+            };
+            estimator.add(&e);
+            estimator.at(b);
+            estimator.at_host(c);
+            timeline.add(&e);
+            timeline.advance(c);
+            timeline.to_host(b);
+            timeline.state(d);
+        }
+        prop_assert!(estimator.kept() <= 1210);
+    }
+}
