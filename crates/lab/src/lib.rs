@@ -1,1 +1,59 @@
+//! A path to measure, on one machine: publisher ─ veth ─ bridge ─ tap ─ QEMU guest, made of network namespaces that this
+//! process owns and a guest that boots in seconds from Debian's own kernel and a root made of a few files.
+//!
+//! Nothing is left behind: namespaces, processes and files go when their handles go, when the process dies the kernel
+//! ends its children, and what a killed process could not remove the next [`Lab::new`] does.
+//!
+//! ```text
+//!  namespace pub          namespace hyp                     guest
+//!  lp-pub ────veth──── nic0 ── br0 ── vnet0 ── QEMU ── eth0 ── application
+//!                                       or: veth0 ──veth── lp-app, in namespace app, without a guest
+//! ```
 
+mod error;
+mod guest;
+mod image;
+mod initramfs;
+mod kernel;
+mod modules;
+mod namespace;
+mod path;
+mod process;
+mod qemu;
+
+pub use error::{Error, Result};
+pub use guest::{Guest, GuestPlan, Output};
+pub use namespace::{Counters, Namespace};
+pub use path::{Application, Lab, LabPath, APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
+pub use process::Running;
+pub use qemu::Acceleration;
+
+/// Asked during every wait: whether the user wants to stop.
+pub type Stop<'a> = &'a dyn Fn() -> bool;
+
+/// Told one line at each step that takes time.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// The first thing that this machine lacks for a lab, said as an error; `None` when all is there. Being offline shows
+/// only when a kernel has to be fetched.
+pub fn missing(application: Application) -> Option<Error> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some(Error::NotRoot);
+    }
+    let mut programs = vec![("ip", "iproute2")];
+    if application == Application::Guest {
+        programs.extend([(qemu::PROGRAM, qemu::PACKAGE), ("ldd", "libc-bin")]);
+    }
+    let lacks = programs.into_iter().find(|(program, _)| path_of(program).is_none());
+    if let Some((program, package)) = lacks {
+        return Some(Error::Missing { program, package });
+    }
+    (application == Application::Guest).then(image::busybox).and_then(Result::err)
+}
+
+/// Where a program is, by `PATH` and the folders of root's programs.
+pub(crate) fn path_of(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(Into::into));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}

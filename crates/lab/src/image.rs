@@ -1,0 +1,104 @@
+//! What the guest's root holds: busybox, the modules, the programs asked for with their shared libraries, and an init
+//! that offers a shell on a virtio-serial port.
+
+use crate::{
+    error::{Doing, Error, Result},
+    initramfs::Initramfs,
+    kernel::{Kernel, MODULES},
+    process,
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+const INIT: &str = include_str!("init.sh");
+/// Loaded where the kernel has them; nothing fails without.
+const WELCOME: [&str; 2] = ["8021q", "virtio_rng"];
+
+/// Builds the archive. `programs`: file here, path in the guest.
+pub(crate) fn build(kernel: &Kernel, programs: &[(PathBuf, String)]) -> Result<Vec<u8>> {
+    let mut image = Initramfs::default();
+    for folder in ["bin", "dev", "etc", "proc", "root", "run", "sys", "tmp"] {
+        image.folder(folder);
+    }
+    image.character_device("/dev/console", 5, 1);
+    image.file("/init", 0o755, INIT.as_bytes());
+    image.file("/bin/busybox", 0o755, &read(&busybox()?)?);
+    image.link("/bin/sh", "busybox");
+    let mut names = MODULES.to_vec();
+    names.extend(WELCOME.iter().filter(|m| kernel.modules.has(m)));
+    for (n, module) in kernel.modules.load(&names)?.iter().enumerate() {
+        // The shell's `*` gives them in this order.
+        image.file(&format!("/modules/{n:02}-{}.ko", module.name), 0o644, &module.bytes);
+    }
+    let mut libraries = BTreeSet::new();
+    for (file, inside) in programs {
+        image.file(inside, 0o755, &read(file)?);
+        libraries.extend(libraries_of(file)?);
+    }
+    for library in libraries {
+        image.file(&library, 0o755, &read(Path::new(&library))?);
+    }
+    Ok(image.finish())
+}
+
+/// A busybox that needs no libraries.
+pub(crate) fn busybox() -> Result<PathBuf> {
+    let missing = Error::Missing { program: "busybox (static)", package: "busybox-static" };
+    let found = crate::path_of("busybox").ok_or(missing)?;
+    match libraries_of(&found)?.is_empty() {
+        true => Ok(found),
+        false => Err(Error::Missing { program: "busybox (static)", package: "busybox-static" }),
+    }
+}
+
+/// The shared libraries that a program of this machine's loader would load, the loader among them.
+fn libraries_of(program: &Path) -> Result<Vec<String>> {
+    match process::run(Command::new("ldd").arg(program), Duration::from_secs(20), &|| false) {
+        Ok(printed) => read_ldd(&String::from_utf8_lossy(&printed), program),
+        // It says so on stderr, and fails, when a program has none.
+        Err(Error::Command { why, .. }) if why.contains("not a dynamic executable") => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+fn read_ldd(printed: &str, program: &Path) -> Result<Vec<String>> {
+    let mut libraries = Vec::new();
+    for line in printed.lines() {
+        let path = match line.split_once("=>") {
+            Some((name, found)) if found.contains("not found") => {
+                let (command, why) = (format!("ldd {}", program.display()), format!("{} not found", name.trim()));
+                return Err(Error::Command { command, why });
+            }
+            Some((_, found)) => found,
+            None => line,
+        };
+        let path = path.split('(').next().unwrap_or_default().trim();
+        if path.starts_with('/') {
+            libraries.push(path.to_owned());
+        }
+    }
+    Ok(libraries)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).doing(format!("read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_ldd() {
+        let printed = "\tlinux-vdso.so.1 (0x1)\n\tlibm.so.6 => /lib/x/libm.so.6 (0x2)\n\t/lib64/ld.so (0x3)\n";
+        assert_eq!(read_ldd(printed, Path::new("p")).unwrap(), ["/lib/x/libm.so.6", "/lib64/ld.so"]);
+        assert_eq!(read_ldd("\tstatically linked\n", Path::new("p")).unwrap(), Vec::<String>::new());
+        let error = read_ldd("\tlibq.so => not found\n", Path::new("p")).unwrap_err().to_string();
+        assert_eq!(error, "ldd p: libq.so not found");
+    }
+}

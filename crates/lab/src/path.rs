@@ -1,0 +1,137 @@
+//! The lab itself: its folder, its namespaces, and the path that packets take through them.
+
+use crate::{
+    error::{Doing, Error, Result},
+    namespace::{self, LabId, Namespace},
+};
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The publisher's device.
+pub const PUBLISHER: &str = "lp-pub";
+/// Other end of the publisher's cable: what stands for the host's NIC.
+pub const NIC: &str = "nic0";
+/// The host's bridge.
+pub const BRIDGE: &str = "br0";
+/// The guest's tap, on the host.
+pub const TAP: &str = "vnet0";
+/// Without a guest: the bridge's port to the application.
+pub const VETH: &str = "veth0";
+/// Without a guest: the application's device.
+pub const APPLICATION: &str = "lp-app";
+/// The guest's device, in the guest.
+pub const GUEST_DEVICE: &str = "eth0";
+
+/// Sockets, consoles and images of running labs.
+const FOLDERS: &str = "/run/latpath";
+
+/// Where the application at the path's end runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Application {
+    /// In a QEMU guest behind a tap.
+    Guest,
+    /// In a third namespace behind a veth.
+    Namespace,
+}
+
+/// One lab of this process; any number may run at once, in this process and in others.
+#[derive(Clone, Debug)]
+pub struct Lab {
+    id: LabId,
+    folder: Arc<Folder>,
+}
+
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed at the next start.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Lab {
+    /// Starts an empty lab, and removes what labs of dead processes left; returns their names too.
+    pub fn new() -> Result<(Self, Vec<String>)> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(Error::NotRoot);
+        }
+        if crate::path_of("ip").is_none() {
+            return Err(Error::Missing { program: "ip", package: "iproute2" });
+        }
+        let swept = namespace::sweep(Path::new(FOLDERS));
+        let id = LabId::next();
+        let folder = Path::new(FOLDERS).join(id.to_string());
+        let mut private = fs::DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&folder).doing(format!("make folder {}", folder.display()))?;
+        Ok((Self { id, folder: Arc::new(Folder(folder)) }, swept))
+    }
+
+    /// This lab's folder; gone with the lab.
+    pub fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+
+    /// Makes a namespace of this lab; `role` is the end of its name. It goes with its last handle.
+    pub fn namespace(&self, role: &str) -> Result<Namespace> {
+        Namespace::new(self.id, role)
+    }
+
+    /// Lays the path up to the application's door: namespaces, cables and the bridge, or its tap.
+    pub fn lay(&self, application: Application) -> Result<LabPath> {
+        let publisher = self.namespace("pub")?;
+        let hypervisor = self.namespace("hyp")?;
+        hypervisor.ip(&format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0"))?;
+        // A kernel that cannot snoop refuses to be told not to; both flood, which is what is wanted here.
+        let _ = hypervisor.ip(&format!("link set {BRIDGE} type bridge mcast_snooping 0"));
+        cable(&publisher, PUBLISHER, &hypervisor, NIC)?;
+        let (port, application) = match application {
+            Application::Guest => {
+                hypervisor.ip(&format!("tuntap add dev {TAP} mode tap"))?;
+                (TAP, None)
+            }
+            Application::Namespace => {
+                let space = self.namespace("app")?;
+                cable(&space, APPLICATION, &hypervisor, VETH)?;
+                (VETH, Some(space))
+            }
+        };
+        for device in [NIC, port] {
+            hypervisor.ip(&format!("link set {device} master {BRIDGE}"))?;
+            hypervisor.ip(&format!("link set {device} up"))?;
+        }
+        hypervisor.ip(&format!("link set {BRIDGE} up"))?;
+        publisher.ip(&format!("link set {PUBLISHER} up"))?;
+        if let Some(space) = &application {
+            space.ip(&format!("link set {APPLICATION} up"))?;
+        }
+        Ok(LabPath { publisher, hypervisor, application })
+    }
+}
+
+/// A laid path. Its devices go with it.
+#[derive(Clone, Debug)]
+pub struct LabPath {
+    /// Where packets are made: holds [`PUBLISHER`].
+    pub publisher: Namespace,
+    /// The host: holds [`NIC`], [`BRIDGE`] and [`TAP`] or [`VETH`].
+    pub hypervisor: Namespace,
+    /// Without a guest, where the application runs: holds [`APPLICATION`].
+    pub application: Option<Namespace>,
+}
+
+/// A veth pair with an end in each namespace. It never shows in any other.
+fn cable(left: &Namespace, left_device: &str, right: &Namespace, right_device: &str) -> Result<()> {
+    let right_name = right.name();
+    left.ip(&format!("link add {left_device} type veth peer name {right_device} netns {right_name}")).map(drop)
+}
+
+/// Where the remembered findings of this boot are kept, beside the labs' folders.
+pub(crate) fn remembered(what: &str) -> PathBuf {
+    Path::new(FOLDERS).join(what)
+}

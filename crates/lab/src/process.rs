@@ -1,0 +1,242 @@
+//! Processes that live no longer than the lab: started in a network namespace, in a process group of their own (so that
+//! a terminal's Ctrl-C reaches them only through us), and signalled by the kernel when their parent dies.
+
+use crate::{
+    error::{Doing, Error, Result},
+    Stop,
+};
+use nix::{
+    sched::{setns, CloneFlags},
+    sys::signal::{kill, Signal},
+    unistd::{getpid, getppid, Pid},
+};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{mpsc, Arc, Mutex, OnceLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often a wait looks again.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A child that is ended, at the latest, when this value goes.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    what: String,
+}
+
+impl Running {
+    /// Starts `command` in `namespace` (or where we are). When this process dies, however it dies, the kernel sends
+    /// `on_parent_death` to the child.
+    pub fn start(command: Command, namespace: Option<&Arc<File>>, on_parent_death: Signal) -> Result<Self> {
+        let what = command.get_program().to_string_lossy().into_owned();
+        let child = spawn(command, namespace.cloned(), on_parent_death).doing(format!("start {what}"))?;
+        Ok(Self { child, what })
+    }
+
+    /// The child's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().doing(format!("wait for {}", self.what))
+    }
+
+    /// Sends a signal; a child that is gone already is no error.
+    pub fn signal(&self, signal: Signal) {
+        // The child is not reaped before `ended` or drop, so its id cannot have been reused.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+    }
+
+    /// Waits until it ends, at most `limit`; `None` when it still runs then.
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Asks it to end by `signal`, and kills it when it has not after `limit`. `None`: it had to be killed.
+    pub fn end(&mut self, signal: Signal, limit: Duration) -> Result<Option<ExitStatus>> {
+        if self.ended()?.is_none() {
+            self.signal(signal);
+        }
+        let status = self.wait(limit)?;
+        if status.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        Ok(status)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The kernel ties the parent-death signal to the thread that forked, not to the process. One thread that never ends
+/// therefore forks for all.
+fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal) -> io::Result<Child> {
+    type Job = (Command, mpsc::Sender<io::Result<Child>>);
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            for (mut command, reply) in inbox {
+                let _ = reply.send(command.spawn());
+            }
+        });
+        Mutex::new(jobs)
+    });
+    let mut command = command;
+    command.process_group(0);
+    let parent = getpid();
+    let before_exec = move || {
+        nix::sys::prctl::set_pdeathsig(on_parent_death)?;
+        if getppid() != parent {
+            // It died between fork and prctl: no signal would come any more.
+            return Err(io::Error::from(io::ErrorKind::Interrupted));
+        }
+        if let Some(namespace) = &namespace {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe system calls are made, and nothing is allocated: an
+    // `io::Error` made from an errno or a kind does not allocate.
+    unsafe { command.pre_exec(before_exec) };
+    let (reply, answer) = mpsc::channel();
+    let gone = || io::Error::other("the spawning thread is gone");
+    spawner.lock().map_err(|_| gone())?.send((command, reply)).map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+/// Runs a short command to its end and returns what it printed; a failure carries the command's own last words.
+pub(crate) fn run(command: &mut Command, limit: Duration, stop: Stop) -> Result<Vec<u8>> {
+    let output = output(command, limit, stop)?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let why = match words.trim() {
+        "" => output.status.to_string(),
+        words => words.lines().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("; "),
+    };
+    Err(Error::Command { command: line(command), why })
+}
+
+fn output(command: &mut Command, limit: Duration, stop: Stop) -> Result<Output> {
+    let mut taken = Command::new(command.get_program());
+    taken.args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        taken.current_dir(dir);
+    }
+    taken.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(taken, None, Signal::SIGKILL)?;
+    let drain = |pipe: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut pipe) = pipe {
+                let _ = pipe.read_to_end(&mut bytes);
+            }
+            bytes
+        })
+    };
+    let stdout = drain(running.child.stdout.take().map(|p| Box::new(p) as _));
+    let stderr = drain(running.child.stderr.take().map(|p| Box::new(p) as _));
+    let until = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = running.wait(TICK)? {
+            break status;
+        }
+        if stop() {
+            return Err(Error::Interrupted);
+        }
+        if Instant::now() >= until {
+            return Err(Error::Command { command: line(command), why: format!("not done after {limit:?}") });
+        }
+    };
+    Ok(Output { status, stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() })
+}
+
+/// A command line as a person would type it.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// When a process started, in clock ticks since boot (proc(5), field 22 of stat); `None` when there is no such process.
+/// Together with the pid it names a process for as long as the machine is up.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses and may itself hold spaces and parentheses.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if state == "Z" || state == "X" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_process_has_a_start_and_a_dead_one_has_none() {
+        assert!(start_ticks(std::process::id()).is_some());
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert_eq!(start_ticks(pid), None);
+    }
+
+    #[test]
+    fn a_failing_command_is_reported_in_its_own_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such tap >&2; exit 3"]);
+        let error = run(&mut command, Duration::from_secs(10), &|| false).unwrap_err().to_string();
+        assert!(error.ends_with("no such tap"), "{error}");
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let error = run(&mut command, Duration::from_millis(50), &|| false).unwrap_err().to_string();
+        assert!(error.contains("not done after"), "{error}");
+        assert!(matches!(run(&mut command, Duration::from_secs(1000), &|| true), Err(Error::Interrupted)));
+    }
+
+    #[test]
+    fn a_child_outlives_the_thread_that_started_it() {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let mut running = thread::spawn(|| Running::start(command, None, Signal::SIGKILL).unwrap()).join().unwrap();
+        assert!(running.wait(Duration::from_millis(100)).unwrap().is_none());
+        assert!(running.end(Signal::SIGTERM, Duration::from_secs(10)).unwrap().is_some());
+    }
+}

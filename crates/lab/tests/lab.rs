@@ -1,0 +1,211 @@
+//! What the lab promises, on the real machine: packets pass, the guest boots and answers, and nothing stays behind, not
+//! even when the process that made the lab is killed.
+
+use latpath_lab::{missing, Application, Guest, GuestPlan, Lab, LabPath, APPLICATION, NIC, PUBLISHER, TAP, VETH};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::sys::signal::Signal;
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// With this word the test program plays the process that is killed in the middle of its work.
+const VICTIM: &str = "--victim";
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    if let Some(at) = words.iter().position(|w| w == VICTIM) {
+        victim(words.get(at + 1).is_some_and(|w| w == "guest"));
+        return;
+    }
+    let skip = |application| {
+        let reason = missing(application);
+        if let Some(reason) = &reason {
+            eprintln!("skipped: {reason}");
+        }
+        reason.is_some()
+    };
+    let (no_namespaces, no_guest) = (skip(Application::Namespace), skip(Application::Guest));
+    let tests = vec![
+        Trial::test("a_packet_crosses_the_bridge_between_namespaces_and_is_counted", crosses)
+            .with_ignored_flag(no_namespaces),
+        Trial::test("a_lab_is_gone_with_its_last_handle", gone).with_ignored_flag(no_namespaces),
+        Trial::test("two_labs_stand_side_by_side", side_by_side).with_ignored_flag(no_namespaces),
+        Trial::test("what_a_killed_process_leaves_is_swept_up_by_the_next_lab", swept).with_ignored_flag(no_namespaces),
+        Trial::test("a_guest_boots_runs_scripts_and_answers_packets", guest_answers).with_ignored_flag(no_guest),
+        Trial::test("a_guest_dies_with_the_process_that_booted_it", guest_swept).with_ignored_flag(no_guest),
+        Trial::test("a_guest_that_is_killed_is_reported_and_no_call_hangs", guest_killed).with_ignored_flag(no_guest),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
+
+/// Lays a lab, says its name and what to look for, and waits to be killed.
+fn victim(with_guest: bool) {
+    let (lab, _) = Lab::new().unwrap();
+    let application = if with_guest { Application::Guest } else { Application::Namespace };
+    let path = lab.lay(application).unwrap();
+    let guest = with_guest.then(|| boot(&lab, &path));
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    let running = path.publisher.start(sleep, Signal::SIGKILL).unwrap();
+    let child = guest.as_ref().map_or(running.pid(), Guest::pid);
+    println!("{} {} {child}", path.publisher.name(), lab.folder().display());
+    thread::sleep(Duration::from_secs(1000));
+}
+
+fn boot(lab: &Lab, path: &LabPath) -> Guest {
+    Guest::boot(lab, path, &GuestPlan::default(), &mut |line| eprintln!("{line}"), NEVER).unwrap()
+}
+
+fn ip(words: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(words.split(' '));
+    command
+}
+
+fn done(space: &latpath_lab::Namespace, command: Command) -> Result<(), Failed> {
+    let status = space.start(command, Signal::SIGKILL)?.wait(Duration::from_secs(60))?;
+    match status {
+        Some(status) if status.success() => Ok(()),
+        status => Err(format!("{status:?}").into()),
+    }
+}
+
+fn there(name: &str) -> bool {
+    Path::new("/run/netns").join(name).exists()
+}
+
+/// `192.0.2.1` on the publisher's side, fixed neighbours: no ARP disturbs the counts.
+fn ping(from: &latpath_lab::Namespace, times: u64) -> Result<(), Failed> {
+    let mut ping = Command::new("busybox");
+    ping.args(["ping", "-c", &times.to_string(), "-W", "10", "192.0.2.2"]).stdout(Stdio::null());
+    done(from, ping)
+}
+
+fn crosses() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Namespace)?;
+    let application = path.application.as_ref().ok_or("no namespace for the application")?;
+    done(&path.publisher, ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}")))?;
+    done(application, ip(&format!("addr add 192.0.2.2/24 dev {APPLICATION}")))?;
+    let before = path.hypervisor.counters_of(NIC)?;
+    assert_eq!((before.rx_packets, before.tx_packets), (0, 0), "something sends on a lab link unasked");
+    // One ARP exchange and three echoes, each way.
+    let mut ping = Command::new("ping");
+    ping.args(["-c", "3", "-i", "0.2", "-W", "5", "192.0.2.2"]).stdout(Stdio::null());
+    if done(&path.publisher, ping).is_err() {
+        self::ping(&path.publisher, 3)?;
+    }
+    assert!(path.hypervisor.counters_of(NIC)?.since(&before).rx_packets >= 4);
+    assert!(path.hypervisor.counters_of(VETH)?.tx_packets >= 4);
+    let error = path.hypervisor.counters_of("vnet7").unwrap_err().to_string();
+    assert_eq!(error, "counters of vnet7: no such device (devices here: lo, br0, nic0, veth0)");
+    Ok(())
+}
+
+fn gone() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let folder = lab.folder().to_owned();
+    let path = lab.lay(Application::Namespace)?;
+    let (lab_again, name, kept) = (lab.clone(), path.publisher.name().to_owned(), path.hypervisor.clone());
+    drop((lab, path));
+    assert!(folder.is_dir() && !there(&name) && there(kept.name()));
+    let hypervisor = kept.name().to_owned();
+    drop((lab_again, kept));
+    assert!(!folder.exists() && !there(&hypervisor));
+    Ok(())
+}
+
+fn side_by_side() -> Result<(), Failed> {
+    let (first, _) = Lab::new()?;
+    let paths = (first.lay(Application::Namespace)?, Lab::new()?.0.lay(Application::Guest)?);
+    assert_ne!(paths.0.hypervisor.name(), paths.1.hypervisor.name());
+    assert_eq!(paths.1.hypervisor.counters_of(TAP)?.tx_packets, 0);
+    Ok(())
+}
+
+fn swept() -> Result<(), Failed> {
+    killed_and_swept("namespaces")
+}
+
+fn guest_swept() -> Result<(), Failed> {
+    killed_and_swept("guest")
+}
+
+fn killed_and_swept(what: &str) -> Result<(), Failed> {
+    let me = std::env::current_exe()?;
+    let mut victim = Command::new(me).args([VICTIM, what]).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(victim.stdout.take().ok_or("no pipe")?).read_line(&mut line)?;
+    let [name, folder, child] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+        victim.kill()?;
+        return Err(format!("the victim said {line:?}").into());
+    };
+    assert!(there(name) && Path::new(folder).is_dir());
+    victim.kill()?;
+    victim.wait()?;
+    let process = Path::new("/proc").join(child);
+    let until = Instant::now() + Duration::from_secs(30);
+    while process.exists() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!process.exists(), "process {child} outlived its parent");
+    // A lab that another test starts meanwhile may sweep before this one does.
+    drop(Lab::new()?);
+    assert!(!there(name) && !Path::new(folder).exists());
+    Ok(())
+}
+
+fn guest_answers() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Guest)?;
+    let mut guest = boot(&lab, &path);
+    eprintln!("booted Linux {} in {:.1?}, {}", guest.release(), guest.boot_time(), guest.acceleration());
+
+    assert_eq!(guest.expect("echo one; echo two >&2; printf %s 'th ree'", NEVER)?, "one\ntwo\nth ree");
+    let output = guest.run("echo no; exit 3", Duration::from_secs(30), NEVER)?;
+    assert_eq!((output.status, output.text.as_str()), (3, "no\n"));
+    // A script whose time is over costs an error; its late answer is not taken for the next one's.
+    assert!(guest.run("sleep 2; echo late", Duration::from_millis(300), NEVER).is_err());
+    assert_eq!(guest.expect("echo next", NEVER)?, "next\n");
+    let long = guest.expect("head -c 3000000 /dev/zero | tr '\\0' x", NEVER)?;
+    assert_eq!(long.len(), 3_000_000);
+
+    guest.start(
+        "count",
+        "sh -c 'trap \"echo ended; exit 5\" TERM; echo began; while :; do usleep 10000; done'",
+        false,
+        NEVER,
+    )?;
+    thread::sleep(Duration::from_millis(500));
+    let output = guest.end("count", Duration::from_secs(10), NEVER)?;
+    assert_eq!((output.status, output.text.as_str()), (5, "began\nended\n"));
+
+    for needed in ["/sys/kernel/tracing/events/net", "/sys/kernel/btf/vmlinux", "/dev/virtio-ports/latpath.agent"] {
+        guest.expect(&format!("[ -e {needed} ]"), NEVER)?;
+    }
+    assert!(!guest.expect("ls /proc/sys/net", NEVER)?.contains("ipv6"));
+
+    done(&path.publisher, ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}")))?;
+    let before = guest.counters(NEVER)?;
+    assert_eq!((before.rx_packets, path.hypervisor.counters_of(TAP)?.tx_packets), (0, 0), "something sends unasked");
+    guest.expect("ip addr add 192.0.2.2/24 dev eth0; ping -c 3 -W 10 192.0.2.1", NEVER)?;
+    let counted = guest.counters(NEVER)?.since(&before);
+    assert!(counted.rx_packets >= 3 && counted.tx_packets >= 3, "{counted:?}");
+    assert_eq!(path.hypervisor.counters_of(TAP)?.tx_packets, counted.rx_packets);
+    Ok(())
+}
+
+fn guest_killed() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Guest)?;
+    let mut guest = boot(&lab, &path);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guest.pid() as i32), Signal::SIGKILL)?;
+    let error = guest.run("echo still there", Duration::from_secs(30), NEVER).unwrap_err().to_string();
+    assert!(error.starts_with("guest guest0: "), "{error}");
+    Ok(())
+}
