@@ -1,1 +1,26 @@
+//! The probe: kernel programs that turn packets into sightings.
+//!
+//! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. In
+//! record mode it is a [`latpath_words::Source`] of sightings; in live mode the kernel itself joins sightings to journeys
+//! and counts segment times, and [`Probe::histogram`] and [`Probe::live_streams`] read the results from shared memory.
 
+mod attach;
+mod config;
+mod kernel;
+mod layout;
+mod live;
+mod maps;
+mod names;
+mod points;
+mod probe;
+mod ring;
+mod skel {
+    #![allow(unused_imports)]
+    include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
+}
+
+pub use attach::{AttachError, Mode, Options};
+pub use config::BadStreams;
+pub use kernel::{abilities, release, Abilities, Unable};
+pub use live::{KernelHist, LiveJourney, LiveStream};
+pub use probe::{Never, Probe};

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The few kernel types that the programs read, cut down to the fields they use. CO-RE relocates every access to where
+ * the running kernel keeps the field, so no generated vmlinux.h is needed and any machine can build.
+ */
+#ifndef LATPATH_KERNEL_H
+#define LATPATH_KERNEL_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct rtnl_link_ops {
+	const char *kind;
+};
+
+struct net_device {
+	char name[16];
+	int ifindex;
+	possible_net_t nd_net;
+	const struct rtnl_link_ops *rtnl_link_ops;
+};
+
+struct sock;
+
+struct sk_buff {
+	struct net_device *dev;
+	struct sock *sk;
+	unsigned int len;
+	unsigned int data_len;
+	int skb_iif;
+	__be16 vlan_proto;
+	__u16 vlan_tci;
+	__be16 protocol;
+	__u16 mac_header;
+	unsigned int end;
+	unsigned char *head;
+	unsigned char *data;
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+struct task_struct {
+	int pid;
+	struct nsproxy *nsproxy;
+};
+
+struct skb_shared_info {
+	__u8 nr_frags;
+	void *frags[1]; /* only its offset is used */
+};
+
+struct page {
+	unsigned long flags;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * The kernel programs: each stands at one tracepoint, recognises the user's streams, and takes the time, the CPU and the
+ * thread. A packet is named by bytes of its own (the key), never by its skb: bridges and Open vSwitch copy and clone it.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "kernel.h"
+#include "shared.h"
+#include "parse.h"
+#include "match.h"
+#include "sight.h"
+#include "points.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#ifdef __TARGET_ARCH_x86
+/* Where struct pages and their pages are mapped. */
+extern const void vmemmap_base __ksym __weak;
+extern const void page_offset_base __ksym __weak;
+#endif
+
+/*
+ * Notes where the first page fragment lies: struct page's place in vmemmap gives its page's address. Where this cannot be
+ * told, a paged frame counts as unreadable.
+ */
+static __always_inline void find_fragment(struct frame *f, struct sk_buff *skb)
+{
+#ifdef __TARGET_ARCH_x86
+	struct { __u64 page; __u32 len; __u32 off; } frag = {};
+	__u64 at = (__u64)skb->head + skb->end + bpf_core_field_offset(struct skb_shared_info, frags);
+	__u64 maps = 0, direct = 0;
+
+	if (!&vmemmap_base || !&page_offset_base)
+		return;
+	if (bpf_probe_read_kernel(&maps, 8, &vmemmap_base) || bpf_probe_read_kernel(&direct, 8, &page_offset_base))
+		return;
+	if (bpf_probe_read_kernel(&frag, sizeof(frag), (void *)at))
+		return;
+	if (frag.page & 1 || frag.page < maps) /* not a page: memory of a device */
+		return;
+	f->frag = direct + ((frag.page - maps) / bpf_core_type_size(struct page) << 12) + frag.off;
+	f->frag_len = frag.len;
+#endif
+}
+
+/* Whether frames of this ethertype can be anyone's: asked before a byte is read. */
+static __always_inline int protocol_wanted(__be16 protocol, int sure)
+{
+	switch (bpf_ntohs(protocol)) {
+	case ETH_SV:
+		return want_sv | want_ether;
+	case ETH_VLAN:
+	case ETH_QINQ:
+		return 1;
+	case ETH_IP:
+	case ETH_IP6:
+		return want_ip | want_ether;
+	case 0x0806:
+		return want_ether;
+	default: /* a sender's packet socket may leave protocol unset or wrong */
+		return want_ether | !sure;
+	}
+}
+
+/* The two doors of nic-rx: a frame that passed GRO's is not counted again at the stack's. */
+enum door { DOOR_ONE, DOOR_GRO, DOOR_STACK };
+
+static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux, enum door door)
+{
+	struct frame f = {};
+	struct found found = {};
+	struct seen_at w = {};
+	struct percpu *p;
+	__u64 mac, data;
+	__u32 off;
+	int point, bad = 0;
+
+	w.t = bpf_ktime_get_ns();
+	if (!protocol_wanted(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
+		return 0;
+	w.cpu = bpf_get_smp_processor_id();
+	p = bpf_map_lookup_elem(&percpu, &w.cpu);
+	if (!p)
+		return 0;
+	if (door == DOOR_STACK && known_gro(dev, w.cpu))
+		return 0;
+	data = (__u64)skb->data;
+	mac = (__u64)skb->head + skb->mac_header;
+	if (kind == POINT_TX || skb->mac_header == 0xffff)
+		mac = data;
+	f.base = mac;
+	f.linear = (__u32)(data - mac) + skb->len - skb->data_len;
+	if (f.linear > 0x10000)
+		return 0;
+	if (skb->data_len)
+		find_fragment(&f, skb);
+	f.vlan = skb->vlan_proto ? skb->vlan_tci & 0xfff : NONE;
+	__sync_fetch_and_add(&p->packets_seen, 1);
+	if (fill(&f))
+		return 0;
+	off = ethernet(&f);
+	if (!off)
+		return 0;
+	if (f.ethertype == ETH_SV && want_sv) {
+		bad = match_sv(&f, off, &found);
+		if (bad && f.have < WINDOW && skb->data_len && !f.frag)
+			__sync_fetch_and_add(&p->unreadable, 1);
+		else if (bad)
+			__sync_fetch_and_add(&p->malformed, 1);
+	}
+	if (want_ip | want_ether)
+		match_other(&f, off, &found);
+	if (!found.n)
+		return 0;
+	point = kind == POINT_APP_READ ? thread_point(kind) : dev ? device_point(dev, kind, w.cpu) : -1;
+	if (kind == POINT_DROP && !dev) {
+		struct point_key key = { .kind = kind };
+
+		point = find_point(&key, 0);
+	}
+	if (point < 0 || point >= MAX_POINTS) {
+		__sync_fetch_and_add(&p->points_overflow, 1);
+		return 0;
+	}
+	if (door != DOOR_ONE && passed_gro(point, door == DOOR_GRO))
+		return 0;
+	w.point = point;
+	w.kind = kind;
+	w.aux = aux;
+	w.tid = (__u32)bpf_get_current_pid_tgid();
+	for (int i = 0; i < MAX_FOUND; i++) {
+		if (i >= found.n)
+			break;
+		sight(&w, found.at[i].stream, found.at[i].key);
+	}
+	return 0;
+}
+
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(tx, struct sk_buff *skb, struct net_device *dev)
+{
+	return look(skb, skb->dev, POINT_TX, 0, DOOR_ONE);
+}
+
+SEC("tp_btf/napi_gro_receive_entry")
+int BPF_PROG(gro, struct sk_buff *skb)
+{
+	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_GRO);
+}
+
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(stack_rx, struct sk_buff *skb)
+{
+	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
+}
+
+/* A tap's packets are read by vhost or QEMU; no socket owns them. Everything else is an application's read. */
+SEC("tp_btf/skb_copy_datagram_iovec")
+int BPF_PROG(copy_out, struct sk_buff *skb, int len)
+{
+	struct net_device *dev = skb->dev;
+
+	if (!skb->sk && is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
+		char kind[4] = {};
+
+		bpf_probe_read_kernel(kind, 3, dev->rtnl_link_ops->kind);
+		if (kind[0] == 't' && kind[1] == 'u' && kind[2] == 'n')
+			return look(skb, dev, POINT_VM_READ, 0, DOOR_ONE);
+	}
+	return look(skb, 0, POINT_APP_READ, 0, DOOR_ONE);
+}
+
+static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 reason)
+{
+	struct net_device *dev = skb->dev;
+	/* Reasons of subsystems carry their number in the upper half: 4 bits of it are kept. */
+	__u64 r = reason >> 16 ? (reason >> 16 & 15) << 12 | (reason & 0xfff) : reason & 0xffff;
+
+	if (!is_kernel_address((__u64)dev))
+		dev = 0;
+	return look(skb, dev, POINT_DROP, (location & 0xffffffffffffull) | r << 48, DOOR_ONE);
+}
+
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(drop, struct sk_buff *skb, void *location, int reason)
+{
+	return dropped(skb, (__u64)location, reason);
+}
+
+/* Kernels before 5.17 give no reason. */
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
+{
+	return dropped(skb, (__u64)location, 0);
+}

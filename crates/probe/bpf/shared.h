@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The contract between the kernel programs and user space: what both keep in shared maps. The build makes the Rust twin of
+ * every struct from the type information of the compiled programs.
+ */
+#ifndef LATPATH_SHARED_H
+#define LATPATH_SHARED_H
+
+#define MAX_STREAMS 256
+#define MAX_POINTS 32        /* points of one machine: the width of slot.seen */
+#define MAX_SEGMENTS 16      /* histograms of one stream */
+#define SEGMENTS_TO 6        /* segments that may end at one point */
+#define SVID_SHORT 31        /* svIDs up to this length take the fast map */
+#define SVID_LONG 135
+#define NONE 0xffff
+#define BUCKETS 1728         /* log-linear: 0..127 ns exact, then 64 buckets an octave up to 2^32 ns */
+#define REORDER 256          /* journeys by which a point may see packets out of order */
+
+enum stream_kind { KIND_SV = 0, KIND_UDP = 1, KIND_ETHER = 2 };
+enum key_rule { KEY_SMPCNT = 0, KEY_SEQ = 1, KEY_HASH = 2 };
+enum point_kind { POINT_TX = 0, POINT_NIC_RX = 1, POINT_VM_READ = 2, POINT_APP_READ = 3, POINT_DROP = 4 };
+
+#define FILTER_APPID 1
+#define FILTER_MAC 2
+#define FILTER_VLAN 4
+#define FILTER_SRC 8
+#define FILTER_DST 16
+
+/* One stream as the user asked for it. Streams with the same svID hang together by `next`. */
+struct stream_conf {
+	__u8 kind;
+	__u8 rule;
+	__u8 filters;
+	__u8 ip_version;
+	__u16 key_off;
+	__u16 key_len;
+	__u16 appid;
+	__u16 vlan;
+	__u16 ethertype;
+	__u16 next;
+	__u16 src_port;
+	__u16 dst_port;
+	__u8 mac[6];
+	__u8 pad[2];
+	__u8 src[16];
+	__u8 dst[16];
+};
+
+struct svid_short {
+	__u8 len;
+	__u8 id[SVID_SHORT];
+};
+
+struct svid_long {
+	__u8 len;
+	__u8 id[SVID_LONG];
+};
+
+/* Identifies a point. For app-read the device is the thread's name. */
+struct point_key {
+	__u32 netns;
+	__u32 ifindex;
+	__u8 kind;
+	__u8 pad[7];
+	__u8 comm[16];
+};
+
+struct point_entry {
+	struct point_key key;
+	__u8 device[16];
+	__u8 link[16];
+	__u32 valid;
+	__u32 gro; /* nic-rx: seen at GRO's door, so the later tracepoint is the same sighting again */
+};
+
+/* One sighting on its way to user space. `lap` is written last: it says that the record is whole. */
+struct record {
+	__u64 t;
+	__u64 aux; /* drop: location in the low 48 bits, reason above */
+	__u32 key;
+	__u32 tid;
+	__u16 stream;
+	__u16 cpu;
+	__u8 point;
+	__u8 pad;
+	__u16 lap;
+};
+
+/* One CPU's counters and its ring's ends. `tail` is written by user space alone, on a cache line of its own. */
+struct percpu {
+	__u64 head;
+	__u64 sightings;
+	__u64 dropped;
+	__u64 malformed;
+	__u64 points_overflow;
+	__u64 unreadable;
+	__u64 packets_seen;
+	__u64 pad0;
+	__u64 cost_ns;
+	__u64 cost_samples;
+	__u64 pad1[6];
+	__u64 tail;
+	__u64 pad2[7];
+};
+
+/* Live mode: one journey. Times are offsets from t0, which saturate at 4.29 s. */
+struct slot {
+	__u64 t0;
+	__u32 number; /* order of first sighting in the stream; 0 is an empty slot */
+	__u32 key;
+	__u32 prev;   /* the journey before it in the same bucket of the index */
+	__u32 seen;
+	__u32 dt[MAX_POINTS];
+};
+
+/* Live mode: one stream's counters. */
+struct stream_state {
+	__u64 next;
+	__u64 duplicates;
+	__u64 out_of_order;
+	__u64 late;
+	__u64 last_t;
+	__u64 pad[3];
+	__u32 last[MAX_POINTS]; /* the last journey that each point saw */
+};
+
+/* Live mode: journeys that left the table, by the set of points that saw them. */
+struct ended_key {
+	__u32 stream;
+	__u32 seen;
+};
+
+struct drop_key {
+	__u32 stream;
+	__u32 point;
+	__u64 at;
+};
+
+/* Live mode: the segments that end at one point. */
+struct segments_to {
+	__u8 count;
+	__u8 from[SEGMENTS_TO];
+	__u8 hist[SEGMENTS_TO];
+	__u8 pad[3];
+};
+
+struct hist {
+	__u64 count;
+	__u64 sum;
+	__u64 min;
+	__u64 max;
+	__u64 over;
+	__u64 negative;
+	__u64 bucket[BUCKETS];
+};
+
+#endif

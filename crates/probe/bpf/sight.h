@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* What becomes of a sighting: a record in the CPU's ring (record), or a step in the journey table (live). */
+#ifndef LATPATH_SIGHT_H
+#define LATPATH_SIGHT_H
+
+const volatile __u32 live = 0;
+const volatile __u32 ring_size = 0;   /* records of one CPU, a power of two */
+const volatile __u32 slots_each = 0;  /* journeys kept of one stream, a power of two */
+const volatile __u64 window_ns = 0;   /* a packet later than this is not matched any more */
+const volatile __u64 threshold_ns = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct percpu);
+} percpu SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct record);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} slot_index SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stream_state);
+} stream_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct ended_key);
+	__type(value, __u64);
+} ended SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct drop_key);
+	__type(value, __u64);
+} drops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MAX_POINTS);
+	__type(key, __u32);
+	__type(value, struct segments_to);
+} segments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hist);
+} hists SEC(".maps");
+
+/* Where and when the packet was seen. */
+struct seen_at {
+	__u64 t;
+	__u64 aux;
+	__u32 tid;
+	__u32 cpu;
+	__u32 point;
+	__u32 kind;
+};
+
+/* Makes the record whole for the reader: all other stores first. x86 keeps the order of stores by itself. */
+static __always_inline void publish(struct record *r, __u16 lap)
+{
+#if defined(__TARGET_ARCH_x86)
+	asm volatile("" ::: "memory");
+	*(volatile __u16 *)&r->lap = lap;
+#else
+	/* cpu and point share the word with lap; exchange is a full barrier. */
+	__u32 *word = (__u32 *)((void *)r + 28);
+	__u32 whole = (__u32)r->point | (__u32)lap << 16;
+
+	__sync_lock_test_and_set(word, whole);
+#endif
+}
+
+/* Appends to this CPU's ring; a full ring drops the sighting and counts it. */
+static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
+{
+	__u64 head = p->head, at;
+	struct record *r;
+	__u32 idx;
+
+	/* Some records of room are left for interrupts that come between here and the reservation. */
+	if (head - *(volatile __u64 *)&p->tail >= ring_size - 8) {
+		__sync_fetch_and_add(&p->dropped, 1);
+		return;
+	}
+	at = __sync_fetch_and_add(&p->head, 1);
+	idx = w->cpu * ring_size + ((__u32)at & (ring_size - 1));
+	r = bpf_map_lookup_elem(&ring, &idx);
+	if (!r)
+		return;
+	r->t = w->t;
+	r->aux = w->aux;
+	r->key = key;
+	r->tid = w->tid;
+	r->stream = stream;
+	r->cpu = w->cpu;
+	r->point = w->point;
+	publish(r, (__u16)(at / ring_size) | 1u << 15);
+}
+
+/* Index of the log-linear bucket of v: src/layout.rs has the same. */
+static __always_inline __u32 bucket_of(__u32 v)
+{
+	__u32 x = v, msb = 0;
+
+	if (v < 128)
+		return v;
+	if (x >= 1u << 16) { x >>= 16; msb += 16; }
+	if (x >= 1u << 8) { x >>= 8; msb += 8; }
+	if (x >= 1u << 4) { x >>= 4; msb += 4; }
+	if (x >= 1u << 2) { x >>= 2; msb += 2; }
+	if (x >= 1u << 1) msb += 1;
+	return ((msb - 6) << 6) + (v >> (msb - 6));
+}
+
+__noinline int to_hist(__u32 idx, __s64 d)
+{
+	struct hist *h = bpf_map_lookup_elem(&hists, &idx);
+	__u64 v = d, old;
+	__u32 b;
+
+	if (!h)
+		return 0;
+	if (d < 0) {
+		__sync_fetch_and_add(&h->negative, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&h->count, 1);
+	__sync_fetch_and_add(&h->sum, v);
+	if (v > threshold_ns)
+		__sync_fetch_and_add(&h->over, 1);
+	b = bucket_of(v > 0xffffffffull ? 0xffffffffu : (__u32)v);
+	if (b < BUCKETS)
+		__sync_fetch_and_add(&h->bucket[b], 1);
+	for (int i = 0; i < 4; i++) {
+		old = h->max;
+		if (v <= old || __sync_val_compare_and_swap(&h->max, old, v) == old)
+			break;
+	}
+	for (int i = 0; i < 4; i++) { /* min is kept as its complement, so that 0 means none */
+		old = h->min;
+		if (~v <= old || __sync_val_compare_and_swap(&h->min, old, ~v) == old)
+			break;
+	}
+	return 0;
+}
+
+static __always_inline void count_ended(__u32 stream, __u32 seen)
+{
+	struct ended_key key = { .stream = stream, .seen = seen };
+	__u64 one = 1, *n = bpf_map_lookup_elem(&ended, &key);
+
+	if (!n) {
+		if (!bpf_map_update_elem(&ended, &key, &one, BPF_NOEXIST))
+			return;
+		n = bpf_map_lookup_elem(&ended, &key);
+	}
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline void count_drop(struct seen_at *w, __u32 stream)
+{
+	struct drop_key key = { .stream = stream, .point = w->point, .at = w->aux };
+	__u64 one = 1, *n = bpf_map_lookup_elem(&drops, &key);
+
+	if (!n && bpf_map_update_elem(&drops, &key, &one, BPF_NOEXIST))
+		n = bpf_map_lookup_elem(&drops, &key);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline struct slot *slot_of(__u32 stream, __u32 number)
+{
+	__u32 idx = stream * slots_each + (number & (slots_each - 1));
+
+	return bpf_map_lookup_elem(&slots, &idx);
+}
+
+
+/*
+ * Finds the journey that this sighting continues: one with the same key that lacks the point. Where several are left
+ * (the counter has wrapped), a sequence tells them apart: a point sees packets in order, so the right journey is the one
+ * next to the last that the point saw; after a gap, the newest. docs/journeys.md gives the reasons.
+ * *over says that the sighting is accounted for and starts no journey.
+ */
+static __always_inline struct slot *find_journey(__u32 stream, struct stream_state *st, struct seen_at *w, __u32 key,
+						 __u32 n, __u32 sequence, int *over)
+{
+	__u32 bit = 1u << (w->point & 31), last = st->last[w->point & 31];
+	struct slot *newest = 0;
+
+	for (int i = 0; i < 4; i++) {
+		struct slot *s;
+		__s32 ahead;
+
+		if (!n)
+			break;
+		s = slot_of(stream, n);
+		if (!s || s->number != n)
+			break;
+		ahead = (__s32)(n - last);
+		if (s->key != key) {
+			n = s->prev;
+			continue;
+		}
+		if (s->seen & bit) {
+			/* Seen here before, and not a wrap ago: a duplicate. */
+			if ((!sequence || (ahead <= 0 && ahead > -REORDER)) && w->t - s->t0 < window_ns) {
+				if (w->kind != POINT_DROP)
+					__sync_fetch_and_add(&st->duplicates, 1);
+				*over = 1;
+				return 0;
+			}
+		} else if (!sequence || !last || (ahead <= REORDER && ahead > -REORDER)) {
+			if (w->t - s->t0 < window_ns)
+				return s;
+			if (sequence && last) {
+				__sync_fetch_and_add(&st->late, 1);
+				*over = 1;
+				return 0;
+			}
+		} else if (!newest && ahead > -REORDER && w->t - s->t0 < window_ns) {
+			newest = s;
+		}
+		n = s->prev;
+	}
+	return newest;
+}
+
+static __always_inline struct slot *new_journey(__u32 stream, struct stream_state *st, struct seen_at *w, __u32 key,
+						__u32 *index)
+{
+	__u32 number = (__u32)__sync_fetch_and_add(&st->next, 1) + 1;
+	struct slot *s;
+
+	if (!number) /* 0 means none: skip it, every 4,294,967,296 journeys */
+		number = (__u32)__sync_fetch_and_add(&st->next, 1) + 1;
+	s = slot_of(stream, number);
+	if (!s)
+		return 0;
+	if (s->number)
+		count_ended(stream, s->seen);
+	s->seen = 0;
+	s->number = number;
+	s->key = key;
+	s->t0 = w->t;
+	s->prev = *index;
+	*index = number;
+	return s;
+}
+
+static __always_inline int to_table(struct seen_at *w, __u32 stream, __u32 key)
+{
+	struct stream_state *st = bpf_map_lookup_elem(&stream_states, &stream);
+	__u32 bit = 1u << (w->point & 31), at = stream * slots_each + (key & (slots_each - 1)), sequence;
+	__u32 *index = bpf_map_lookup_elem(&slot_index, &at), point = w->point, number;
+	struct stream_conf *conf = bpf_map_lookup_elem(&streams, &stream);
+	struct segments_to *seg;
+	struct slot *s;
+	int over = 0;
+	__u64 since;
+
+	if (!st || !index || !conf)
+		return 0;
+	sequence = conf->rule != KEY_HASH;
+	s = find_journey(stream, st, w, key, *index, sequence, &over);
+	if (over)
+		return 0;
+	if (!s) {
+		s = new_journey(stream, st, w, key, index);
+		if (!s)
+			return 0;
+	}
+	since = w->t - s->t0;
+	s->dt[point & 31] = since > 0xffffffff ? 0xffffffff : (__u32)since;
+	__sync_fetch_and_or(&s->seen, bit);
+	number = s->number;
+	if (st->last[point & 31] && (__s32)(number - st->last[point & 31]) < 0)
+		__sync_fetch_and_add(&st->out_of_order, 1);
+	else
+		st->last[point & 31] = number;
+	st->last_t = w->t;
+	seg = bpf_map_lookup_elem(&segments, &point);
+	if (!seg)
+		return 0;
+	for (int i = 0; i < SEGMENTS_TO; i++) {
+		__u32 from;
+
+		if (i >= seg->count)
+			break;
+		from = seg->from[i] & 31;
+		if (s->seen & 1u << from)
+			to_hist(stream * MAX_SEGMENTS + (seg->hist[i] & (MAX_SEGMENTS - 1)), (__s64)since - s->dt[from]);
+	}
+	return 0;
+}
+
+/* Takes one sighting. */
+__noinline int sight(struct seen_at *w, __u32 stream, __u32 key)
+{
+	struct percpu *p;
+	__u32 cpu;
+
+	if (!w || stream >= MAX_STREAMS)
+		return 0;
+	cpu = w->cpu;
+	p = bpf_map_lookup_elem(&percpu, &cpu);
+	if (!p)
+		return 0;
+	__sync_fetch_and_add(&p->sightings, 1);
+	if (live) {
+		if (w->kind == POINT_DROP)
+			count_drop(w, stream);
+		to_table(w, stream, key);
+	} else {
+		to_ring(p, w, stream, key);
+	}
+	/* One sighting in 64 says what a sighting costs. */
+	if (((w->t >> 5) & 63) == 0) {
+		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
+		__sync_fetch_and_add(&p->cost_samples, 1);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,222 @@
+//! Loading the programs and attaching them.
+
+use crate::config::{BadStreams, Table};
+use crate::kernel::{self, Abilities, Unable};
+use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
+use crate::maps::Mapped;
+use crate::skel::{OpenProbeSkel, ProbeSkelBuilder};
+use latpath_words::{Ns, StreamSpec};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Where sightings go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Into in-kernel histograms; nothing crosses to user space per packet.
+    Live,
+    /// One by one to user space.
+    Record,
+}
+
+/// What to attach.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The machine's name in its points.
+    pub machine: String,
+    /// The streams.
+    pub streams: Vec<StreamSpec>,
+    /// Where sightings go.
+    pub mode: Mode,
+    /// Record: memory for rings, all CPUs together, in bytes.
+    pub ring_bytes: usize,
+    /// A packet that comes to a point later than this after its first sighting is not matched any more.
+    pub window: Ns,
+    /// Live: times above this are counted.
+    pub threshold: Ns,
+}
+
+impl Options {
+    /// The usual choice for these streams on this machine.
+    pub fn new(machine: &str, streams: Vec<StreamSpec>, mode: Mode) -> Self {
+        Self { machine: machine.into(), streams, mode, ring_bytes: 16 << 20, window: 1_000_000_000, threshold: 200_000 }
+    }
+}
+
+/// Why the programs are not attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// The streams cannot be followed.
+    #[error(transparent)]
+    Streams(#[from] BadStreams),
+    /// The kernel refused a program or map.
+    #[error("kernel {release} refused the tracing programs ({step}): {source}{hint}")]
+    Refused {
+        /// `uname -r`.
+        release: String,
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        source: libbpf_rs::Error,
+        /// What may help.
+        hint: &'static str,
+    },
+    /// A map could not be mapped.
+    #[error("a table shared with the kernel could not be mapped: {0}")]
+    Map(#[from] std::io::Error),
+}
+
+/// The attached programs: their links and the maps that user space reads.
+pub(crate) struct Attached {
+    /// Closing them detaches the programs.
+    pub links: Vec<OwnedFd>,
+    pub table: Table,
+    pub abilities: Abilities,
+    pub percpu: Mapped<PerCpu>,
+    pub points: Mapped<PointEntry>,
+    pub ring: Mapped<Record>,
+    pub ring_size: usize,
+    pub cpus: usize,
+    pub live: Option<LiveMaps>,
+}
+
+/// The tables of live mode.
+pub(crate) struct LiveMaps {
+    pub slots: Mapped<layout::Slot>,
+    pub slots_each: usize,
+    pub states: Mapped<layout::StreamState>,
+    pub segments: Mapped<layout::SegmentsTo>,
+    pub hists: Mapped<layout::Hist>,
+    pub ended: MapHandle,
+    pub drops: MapHandle,
+}
+
+/// Largest power of two not above `n`, at least `least`.
+fn power_of_two(n: usize, least: usize) -> usize {
+    let n = n.max(least);
+    1 << (usize::BITS - 1 - n.leading_zeros())
+}
+
+/// Journeys that live mode keeps of one stream.
+fn slots_each(streams: usize) -> usize {
+    power_of_two((1 << 16) / streams, 1 << 10).min(1 << 14)
+}
+
+fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
+    map.set_max_entries(entries as u32)
+}
+
+/// Sets the programs' constants and the tables' sizes for these options.
+fn configure(
+    skel: &mut OpenProbeSkel<'_>,
+    options: &Options,
+    table: &Table,
+    abilities: &Abilities,
+    cpus: usize,
+) -> libbpf_rs::Result<usize> {
+    let streams = table.streams.len();
+    let live = options.mode == Mode::Live;
+    let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
+    let each = slots_each(streams);
+    let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+    consts.first_other = table.first_other;
+    consts.stream_count = streams as u32;
+    (consts.want_sv, consts.want_ip, consts.want_ether) =
+        (table.wants[0].into(), table.wants[1].into(), table.wants[2].into());
+    consts.want_long = (!table.long.is_empty()).into();
+    consts.live = live.into();
+    consts.ring_size = ring_size as u32;
+    consts.slots_each = each as u32;
+    consts.window_ns = options.window as u64;
+    consts.threshold_ns = options.threshold as u64;
+    size(&mut skel.maps.percpu, cpus)?;
+    size(&mut skel.maps.point_cache, cpus * 32)?;
+    if live {
+        size(&mut skel.maps.slots, streams * each)?;
+        size(&mut skel.maps.slot_index, streams * each)?;
+        size(&mut skel.maps.stream_states, streams)?;
+        size(&mut skel.maps.hists, streams * MAX_SEGMENTS)?;
+    } else {
+        size(&mut skel.maps.ring, cpus * ring_size)?;
+    }
+    let lacks = |name| abilities.missing.contains(&name);
+    skel.progs.tx.set_autoload(!lacks("net_dev_start_xmit"));
+    skel.progs.gro.set_autoload(!lacks("napi_gro_receive_entry"));
+    skel.progs.stack_rx.set_autoload(!lacks("netif_receive_skb"));
+    skel.progs.copy_out.set_autoload(!lacks("skb_copy_datagram_iovec"));
+    skel.progs.drop.set_autoload(!lacks("kfree_skb") && abilities.drop_reasons);
+    skel.progs.drop_no_reason.set_autoload(!lacks("kfree_skb") && !abilities.drop_reasons);
+    Ok(if live { 0 } else { ring_size })
+}
+
+/// Hands the streams to the loaded programs.
+fn name_streams(
+    table: &Table,
+    streams: &impl MapCore,
+    short: &impl MapCore,
+    long: &impl MapCore,
+) -> libbpf_rs::Result<()> {
+    for (i, conf) in table.streams.iter().enumerate() {
+        streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;
+    }
+    for (svid, first) in &table.short {
+        short.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
+    }
+    for (svid, first) in &table.long {
+        long.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
+    }
+    Ok(())
+}
+
+/// Loads the programs for these options and attaches them. All goes with the returned value: a link's file descriptor is
+/// what holds a program in place, so the kernel detaches it even after kill -9.
+pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
+    let table = Table::new(&options.streams)?;
+    let abilities = kernel::abilities()?;
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
+        tracing::debug!("libbpf: {}", text.trim_end())
+    })));
+    let refused = |step, hint| {
+        let release = abilities.release.clone();
+        move |source| AttachError::Refused { release, step, source, hint }
+    };
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs", ""))?;
+    let mut storage = MaybeUninit::uninit();
+    let mut open = ProbeSkelBuilder::default().open(&mut storage).map_err(refused("opening", ""))?;
+    let ring_size =
+        configure(&mut open, options, &table, &abilities, cpus).map_err(refused("sizing its tables", ""))?;
+    let hint = "; RUST_LOG=debug shows the verifier's log";
+    let mut skel = open.load().map_err(refused("loading", hint))?;
+    let maps = &skel.maps;
+    name_streams(&table, &maps.streams, &maps.svids_short, &maps.svids_long)
+        .map_err(refused("naming the streams", ""))?;
+    let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
+    let points = Mapped::new(&maps.points.as_fd(), layout::MAX_POINTS)?;
+    let ring = Mapped::new(&maps.ring.as_fd(), (cpus * ring_size).max(1))?;
+    let live = match options.mode {
+        Mode::Record => None,
+        Mode::Live => {
+            let (streams, each) = (table.streams.len(), slots_each(table.streams.len()));
+            Some(LiveMaps {
+                slots: Mapped::new(&maps.slots.as_fd(), streams * each)?,
+                slots_each: each,
+                states: Mapped::new(&maps.stream_states.as_fd(), streams)?,
+                segments: Mapped::new(&maps.segments.as_fd(), layout::MAX_POINTS)?,
+                hists: Mapped::new(&maps.hists.as_fd(), streams * MAX_SEGMENTS)?,
+                ended: MapHandle::try_from(&maps.ended).map_err(refused("sharing its tables", ""))?,
+                drops: MapHandle::try_from(&maps.drops).map_err(refused("sharing its tables", ""))?,
+            })
+        }
+    };
+    skel.attach().map_err(refused("attaching", ""))?;
+    let l = &skel.links;
+    let mut links = Vec::new();
+    for link in [&l.tx, &l.gro, &l.stack_rx, &l.copy_out, &l.drop, &l.drop_no_reason].into_iter().flatten() {
+        links.push(link.as_fd().try_clone_to_owned()?);
+    }
+    Ok(Attached { links, table, abilities, percpu, points, ring, ring_size, cpus, live })
+}

@@ -1,0 +1,189 @@
+//! Live mode: the in-kernel journey table and histograms, read from shared memory.
+
+use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, MAX_SEGMENTS, SEGMENTS_TO};
+use crate::probe::Probe;
+use crate::ring::monotonic;
+use latpath_words::{Ns, PointId, StreamId};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::HashMap;
+
+/// One segment's times in the kernel, since the segments were set.
+#[derive(Clone, Debug)]
+pub struct KernelHist {
+    /// Times.
+    pub count: u64,
+    /// Their sum, ns.
+    pub sum: u64,
+    /// Shortest, ns; 0 if there is none.
+    pub min: u64,
+    /// Longest, ns.
+    pub max: u64,
+    /// Times above the threshold.
+    pub over: u64,
+    /// Times that were negative.
+    pub negative: u64,
+    /// Log-linear buckets: 0 to 127 ns one by one, then 64 an octave.
+    pub buckets: Vec<u64>,
+}
+
+/// One stream's counters. All are totals since the programs were attached.
+#[derive(Clone, Debug, Default)]
+pub struct LiveStream {
+    /// Packets seen at any point.
+    pub journeys: u64,
+    /// Of these, packets still on their way: seen less than a window ago.
+    pub open: HashMap<u64, u64>,
+    /// Packets whose journey is over, by the set of points (bit per `PointId`) that saw them.
+    pub ended: HashMap<u64, u64>,
+    /// Further sightings at a point that had seen the packet already.
+    pub duplicates: u64,
+    /// Sightings that came out of order.
+    pub out_of_order: u64,
+    /// Sightings that came after their journey's window.
+    pub late: u64,
+    /// Time of the last sighting, 0 if there was none.
+    pub last_t: Ns,
+    /// Drops: (point, note) and how many.
+    pub drops: HashMap<(PointId, u16), u64>,
+}
+
+/// A journey in the table, as the route finder wants it.
+#[derive(Clone, Debug)]
+pub struct LiveJourney {
+    /// The stream.
+    pub stream: StreamId,
+    /// The packet's key.
+    pub key: u32,
+    /// Order of first sighting.
+    pub number: u32,
+    /// Points that saw it, bit per `PointId`.
+    pub seen: u64,
+    /// Times by `PointId`.
+    pub t: Vec<Ns>,
+}
+
+fn entries<K: crate::layout::Plain>(map: &MapHandle) -> Vec<(K, u64)> {
+    let value = |k: &[u8]| map.lookup(k, MapFlags::ANY).ok().flatten().and_then(|v| from_bytes::<u64>(&v));
+    map.keys().filter_map(|k| Some((from_bytes(&k)?, value(&k)?))).collect()
+}
+
+impl Probe {
+    /// Says which segments to count, as (from, to). What was counted before is forgotten if they change.
+    /// Segments beyond what the kernel's table holds are left out; how many were taken is returned.
+    pub fn set_segments(&mut self, segments: &[(PointId, PointId)]) -> usize {
+        let mut table = [SegmentsTo::default(); crate::layout::MAX_POINTS];
+        let mut taken = 0;
+        for (hist, (from, to)) in segments.iter().take(MAX_SEGMENTS).enumerate() {
+            let (Some(from), Some(to)) = (self.points.index(*from), self.points.index(*to)) else { break };
+            let row = &mut table[to];
+            let at = usize::from(row.count);
+            if at == SEGMENTS_TO {
+                break;
+            }
+            (row.from[at], row.hist[at]) = (from as u8, hist as u8);
+            row.count += 1;
+            taken += 1;
+        }
+        let Some(live) = &self.attached.live else { return 0 };
+        (0..table.len()).for_each(|i| live.segments.set(i, SegmentsTo::default()));
+        self.clear_histograms();
+        let live = self.attached.live.as_ref().expect("looked at above");
+        table.iter().enumerate().for_each(|(i, row)| live.segments.set(i, *row));
+        taken
+    }
+
+    /// Starts all histograms anew.
+    pub fn clear_histograms(&mut self) {
+        let Some(live) = &self.attached.live else { return };
+        (0..live.hists.len()).for_each(|i| live.hists.set(i, Hist::default()));
+    }
+
+    /// The times of segment `segment` (as numbered in [`Probe::set_segments`]) of one stream.
+    pub fn histogram(&self, stream: StreamId, segment: usize) -> Option<KernelHist> {
+        let live = self.attached.live.as_ref()?;
+        let kernel = self.attached.table.user.iter().position(|s| *s == stream)?;
+        let h = live.hists.get(kernel * MAX_SEGMENTS + segment);
+        Some(KernelHist {
+            count: h.count,
+            sum: h.sum,
+            min: if h.min == 0 { 0 } else { !h.min },
+            max: h.max,
+            over: h.over,
+            negative: h.negative,
+            buckets: h.bucket.to_vec(),
+        })
+    }
+
+    /// A set of the kernel's points as a set of `PointId`s.
+    fn seen(&self, kernel: u32) -> u64 {
+        let bits = (0..32).filter(|i| kernel >> i & 1 == 1);
+        bits.filter_map(|i| self.points.id(i)).fold(0, |set, id| set | 1 << id)
+    }
+
+    /// The counters of every stream, in the user's order, as of now.
+    pub fn live_streams(&mut self) -> Vec<LiveStream> {
+        let mut streams = vec![LiveStream::default(); self.attached.table.user.len()];
+        self.points.refresh(&self.options.machine, &self.attached.points);
+        let Some(live) = &self.attached.live else { return streams };
+        let (ended, drops) = (entries::<EndedKey>(&live.ended), entries::<DropKey>(&live.drops));
+        let now = monotonic();
+        for (kernel, user) in self.attached.table.user.iter().enumerate() {
+            let state = live.states.get(kernel);
+            let s = &mut streams[usize::from(*user)];
+            s.journeys = state.next;
+            (s.duplicates, s.out_of_order, s.late) = (state.duplicates, state.out_of_order, state.late);
+            s.last_t = state.last_t as Ns;
+            for i in 0..live.slots_each {
+                let slot: Slot = live.slots.get(kernel * live.slots_each + i);
+                if slot.number != 0 {
+                    let over = now - slot.t0 as Ns > self.options.window;
+                    let set = if over { &mut s.ended } else { &mut s.open };
+                    *set.entry(self.seen(slot.seen)).or_default() += 1;
+                }
+            }
+        }
+        for (key, count) in ended {
+            if let Some(user) = self.stream(key.stream as usize) {
+                *streams[usize::from(user)].ended.entry(self.seen(key.seen)).or_default() += count;
+            }
+        }
+        for (key, count) in drops {
+            let note = self.notes.note(key.at);
+            if let (Some(user), Some(point)) = (self.stream(key.stream as usize), self.points.id(key.point as usize)) {
+                *streams[usize::from(user)].drops.entry((point, note)).or_default() += count;
+            }
+        }
+        streams
+    }
+
+    /// Up to `most` of the youngest journeys of each stream that are at least `age` old.
+    pub fn live_journeys(&mut self, most: usize, age: Ns) -> Vec<LiveJourney> {
+        self.points.refresh(&self.options.machine, &self.attached.points);
+        let mut found = Vec::new();
+        let Some(live) = &self.attached.live else { return found };
+        let now = monotonic();
+        for (kernel, user) in self.attached.table.user.iter().enumerate() {
+            let last = live.states.get(kernel).next as u32;
+            let mut taken = 0;
+            for back in 0..live.slots_each as u32 {
+                let number = last.wrapping_sub(back);
+                let slot = live.slots.get(kernel * live.slots_each + number as usize % live.slots_each);
+                if slot.number != number || number == 0 || taken == most {
+                    break;
+                }
+                if now - slot.t0 as Ns >= age {
+                    let mut t = vec![0; self.points.known().len()];
+                    for (i, dt) in slot.dt.iter().enumerate().filter(|(i, _)| slot.seen >> i & 1 == 1) {
+                        if let Some(id) = self.points.id(i) {
+                            t[usize::from(id)] = slot.t0 as Ns + Ns::from(*dt);
+                        }
+                    }
+                    let seen = self.seen(slot.seen);
+                    found.push(LiveJourney { stream: *user, key: slot.key, number, seen, t });
+                    taken += 1;
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,91 @@
+//! Kernel maps as memory: arrays that were made to be mapped, shared with the running programs.
+
+use crate::layout::Plain;
+use std::{io, marker::PhantomData, os::fd::AsRawFd, ptr::NonNull};
+
+/// An array map in this process's memory. The kernel changes it at any time, so every access is volatile and by copy.
+pub struct Mapped<T: Plain> {
+    base: NonNull<u8>,
+    bytes: usize,
+    len: usize,
+    stride: usize,
+    _of: PhantomData<T>,
+}
+
+// SAFETY: the mapping belongs to this value alone and is accessed by volatile copies only.
+unsafe impl<T: Plain> Send for Mapped<T> {}
+
+impl<T: Plain> Mapped<T> {
+    /// Maps `len` entries of an array map with `BPF_F_MMAPABLE`.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn new(map: &impl AsRawFd, len: usize) -> io::Result<Self> {
+        // The kernel rounds a value's size up to 8 bytes.
+        let stride = size_of::<T>().next_multiple_of(8);
+        // SAFETY: asking for a constant of the system.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let bytes = (stride * len).next_multiple_of(page);
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the result is checked.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave a null address"))?;
+        Ok(Self { base, bytes, len, stride, _of: PhantomData })
+    }
+
+    /// Entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where entry `i` lies.
+    fn at(&self, i: usize) -> *mut T {
+        assert!(i < self.len, "entry {i} of a map of {}", self.len);
+        // SAFETY: i is in range, so the address is inside the mapping; entries are 8-byte aligned like T.
+        unsafe { self.base.as_ptr().add(i * self.stride).cast() }
+    }
+
+    /// A copy of entry `i` as it is now; fields may be of different moments.
+    pub fn get(&self, i: usize) -> T {
+        // SAFETY: `at` gives a valid, aligned address; any bytes are a T.
+        unsafe { self.at(i).read_volatile() }
+    }
+
+    /// Replaces entry `i`.
+    pub fn set(&self, i: usize, value: T) {
+        // SAFETY: as for `get`; the kernel side expects user space to write here.
+        unsafe { self.at(i).write_volatile(value) }
+    }
+
+    /// One field of entry `i`, found by `field` from the entry's address.
+    pub fn field<F: Plain>(&self, i: usize, offset: usize) -> F {
+        assert!(offset + size_of::<F>() <= size_of::<T>());
+        // SAFETY: inside the entry, by the assertion; alignment is that of a repr(C) field.
+        unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().read_volatile() }
+    }
+
+    /// Writes one field of entry `i`.
+    pub fn set_field<F: Plain>(&self, i: usize, offset: usize, value: F) {
+        assert!(offset + size_of::<F>() <= size_of::<T>());
+        // SAFETY: as for `field`.
+        unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().write_volatile(value) }
+    }
+}
+
+impl<T: Plain> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new` and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,77 @@
+//! The points that the kernel programs registered, with names.
+
+use crate::layout::{name, PointEntry, MAX_POINTS};
+use crate::maps::Mapped;
+use crate::names::namespaces;
+use latpath_words::{Link, Point, PointId, PointInfo, PointKind};
+
+/// The table of points as user space numbers it.
+#[derive(Default)]
+pub(crate) struct Points {
+    known: Vec<PointInfo>,
+    ids: [Option<PointId>; MAX_POINTS],
+}
+
+fn link_of(kind: PointKind, link: &str) -> Link {
+    match (kind, link) {
+        (PointKind::AppRead, _) => Link::Socket,
+        (_, "bridge") => Link::Bridge,
+        (_, "openvswitch") => Link::OvsInternal,
+        (_, "tun") => Link::Tap,
+        (_, "veth") => Link::Veth,
+        _ => Link::Nic,
+    }
+}
+
+impl Points {
+    /// Takes over what the programs have registered since the last call.
+    pub fn refresh(&mut self, machine: &str, table: &Mapped<PointEntry>) -> &[PointInfo] {
+        let mut spaces = None;
+        for i in 0..MAX_POINTS {
+            if self.ids[i].is_some() {
+                continue;
+            }
+            let entry = table.get(i);
+            let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
+            let device = match kind {
+                PointKind::AppRead => name(&entry.key.comm),
+                _ => name(&entry.device),
+            };
+            let mut point =
+                Point { machine: machine.into(), kind, device: if device.is_empty() { "-".into() } else { device } };
+            if self.known.iter().any(|k| k.point == point) {
+                // The same name in another namespace: say which.
+                let spaces = spaces.get_or_insert_with(namespaces);
+                let space = spaces.get(&entry.key.netns).filter(|n| !n.is_empty());
+                point.device += &match space {
+                    Some(space) => format!("%{space}"),
+                    None => format!("%{}", entry.key.netns),
+                };
+            }
+            self.ids[i] = Some(self.known.len() as PointId);
+            self.known.push(PointInfo {
+                point,
+                link: link_of(kind, &name(&entry.link)),
+                netns: entry.key.netns,
+                ifindex: entry.key.ifindex,
+                clock: "CLOCK_MONOTONIC".into(),
+            });
+        }
+        &self.known
+    }
+
+    /// Points known so far.
+    pub fn known(&self) -> &[PointInfo] {
+        &self.known
+    }
+
+    /// The id of the kernel's point `i`, if user space knows it.
+    pub fn id(&self, i: usize) -> Option<PointId> {
+        self.ids.get(i).copied().flatten()
+    }
+
+    /// The kernel's index of a point.
+    pub fn index(&self, id: PointId) -> Option<usize> {
+        self.ids.iter().position(|known| *known == Some(id))
+    }
+}

@@ -1,0 +1,137 @@
+//! The attached probe: a source of sightings (record) or of histograms (live).
+
+use crate::attach::{attach, AttachError, Attached, Options};
+use crate::kernel::Abilities;
+use crate::names::{Functions, Reasons};
+use crate::points::Points;
+use crate::ring::Reader;
+use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamId};
+use std::collections::HashMap;
+
+/// Names of functions and reasons, read when the first drop is seen.
+pub(crate) struct Notes {
+    names: Option<(Functions, Reasons)>,
+    by_place: HashMap<u64, u16>,
+    notes: Vec<DropNote>,
+}
+
+impl Notes {
+    fn new() -> Self {
+        Self { names: None, by_place: HashMap::new(), notes: Vec::new() }
+    }
+
+    /// Index plus one of the note for a place as the programs pack it: reason above 48 bits of location.
+    pub fn note(&mut self, place: u64) -> u16 {
+        if let Some(note) = self.by_place.get(&place) {
+            return *note;
+        }
+        let (functions, reasons) = self.names.get_or_insert_with(|| (Functions::read(), Reasons::read()));
+        // Kernel addresses have their top bits set; 48 were kept.
+        let function = functions.name(place | 0xffff << 48);
+        self.notes.push(DropNote { reason: reasons.name((place >> 48) as u16), function });
+        let note = self.notes.len() as u16;
+        self.by_place.insert(place, note);
+        note
+    }
+
+    pub fn all(&self) -> &[DropNote] {
+        &self.notes
+    }
+}
+
+/// The attached programs of this machine. Dropping it detaches them.
+pub struct Probe {
+    pub(crate) attached: Attached,
+    pub(crate) points: Points,
+    pub(crate) notes: Notes,
+    pub(crate) options: Options,
+    reader: Reader,
+    detached: bool,
+}
+
+impl Probe {
+    /// Loads the programs and attaches them.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace, the streams cannot be followed, or the kernel refuses a program.
+    pub fn attach(options: Options) -> Result<Self, AttachError> {
+        let attached = attach(&options)?;
+        let reader = Reader::new(attached.cpus, attached.ring_size);
+        Ok(Self { attached, points: Points::default(), notes: Notes::new(), options, reader, detached: false })
+    }
+
+    /// What this kernel offers.
+    pub fn abilities(&self) -> &Abilities {
+        &self.attached.abilities
+    }
+
+    /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
+    pub fn detach(&mut self) {
+        self.attached.links.clear();
+        self.detached = true;
+        // A program that is running right now ends within the settling time.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+
+    /// The user's number of the kernel's stream.
+    pub(crate) fn stream(&self, kernel: usize) -> Option<StreamId> {
+        self.attached.table.user.get(kernel).copied()
+    }
+}
+
+/// A source on this machine cannot fail once it is attached.
+#[derive(Debug, thiserror::Error)]
+pub enum Never {}
+
+impl Source for Probe {
+    type Error = Never;
+
+    fn points(&mut self) -> Result<Vec<PointInfo>, Never> {
+        Ok(self.points.refresh(&self.options.machine, &self.attached.points).to_vec())
+    }
+
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Never> {
+        Ok(self.notes.all().to_vec())
+    }
+
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Never> {
+        let Self { attached, points, notes, options, reader, detached } = self;
+        if attached.ring_size == 0 {
+            return Ok(crate::ring::monotonic());
+        }
+        let mut fresh = false;
+        let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
+            let kernel_point = usize::from(r.point);
+            if points.id(kernel_point).is_none() && !fresh {
+                points.refresh(&options.machine, &attached.points);
+                fresh = true;
+            }
+            let (Some(point), Some(stream)) =
+                (points.id(kernel_point), attached.table.user.get(usize::from(r.stream)).copied())
+            else {
+                return;
+            };
+            let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
+            out.push(Sighting { t: r.t as Ns, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
+        });
+        Ok(watermark)
+    }
+
+    fn counters(&mut self) -> Result<Counters, Never> {
+        let mut c = Counters::default();
+        let (mut cost, mut samples) = (0, 0);
+        for cpu in 0..self.attached.cpus {
+            let p = self.attached.percpu.get(cpu);
+            c.sightings += p.sightings;
+            c.dropped += p.dropped;
+            c.malformed += p.malformed;
+            c.points_overflow += p.points_overflow;
+            c.unreadable += p.unreadable;
+            c.packets_seen += p.packets_seen;
+            cost += p.cost_ns;
+            samples += p.cost_samples;
+        }
+        c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
+        Ok(c)
+    }
+}

@@ -1,0 +1,86 @@
+//! Reading the per-CPU rings of record mode.
+
+use crate::layout::{PerCpu, Record};
+use crate::maps::Mapped;
+use latpath_words::Ns;
+use std::mem::offset_of;
+use std::sync::atomic::{fence, Ordering};
+
+/// A program takes its time when it starts and hands the record over a little later: records this young may still be
+/// overtaken by older ones from another CPU.
+const SETTLE: Ns = 2_000_000;
+
+/// The reader of all rings.
+pub(crate) struct Reader {
+    tails: Vec<u64>,
+    size: u64,
+    pending: Vec<Record>,
+    watermark: Ns,
+}
+
+/// This machine's CLOCK_MONOTONIC, as `bpf_ktime_get_ns` reads it.
+pub(crate) fn monotonic() -> Ns {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: t is a valid timespec; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as Ns * 1_000_000_000 + t.tv_nsec as Ns
+}
+
+impl Reader {
+    pub fn new(cpus: usize, size: usize) -> Self {
+        Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), watermark: 0 }
+    }
+
+    /// Takes what is ready out of one CPU's ring. False if a record is reserved and not yet whole.
+    fn take(&mut self, cpu: usize, ring: &Mapped<Record>, percpu: &Mapped<PerCpu>) -> bool {
+        let head: u64 = percpu.field(cpu, offset_of!(PerCpu, head));
+        let mut tail = self.tails[cpu];
+        let mut whole = true;
+        while tail < head {
+            let at = cpu * self.size as usize + (tail & (self.size - 1)) as usize;
+            let lap = ((tail / self.size) as u16) | 1 << 15;
+            let seen: u32 = ring.field(at, offset_of!(Record, point));
+            if (seen >> 16) as u16 != lap {
+                whole = false;
+                break;
+            }
+            // The lap is stored last; what follows it was stored before.
+            fence(Ordering::Acquire);
+            self.pending.push(ring.get(at));
+            tail += 1;
+        }
+        if tail != self.tails[cpu] {
+            self.tails[cpu] = tail;
+            // The copies are done before the room is given back.
+            fence(Ordering::Release);
+            percpu.set_field(cpu, offset_of!(PerCpu, tail), tail);
+        }
+        whole
+    }
+
+    /// Hands over the settled records of all CPUs in order of time; returns the watermark.
+    /// With `all`, the programs are detached and nothing more can come.
+    pub fn drain(
+        &mut self,
+        ring: &Mapped<Record>,
+        percpu: &Mapped<PerCpu>,
+        all: bool,
+        mut each: impl FnMut(&Record),
+    ) -> Ns {
+        let now = monotonic();
+        let mut whole = true;
+        for cpu in 0..self.tails.len() {
+            whole &= self.take(cpu, ring, percpu);
+        }
+        let settled = if all { Ns::MAX } else { now - SETTLE };
+        // A reserved record may be as old as the last watermark; a second is longer than any program may run.
+        if whole || all || settled - self.watermark > 1_000_000_000 {
+            self.watermark = self.watermark.max(settled);
+        }
+        // The rings are sorted runs, nearly: the stable sort finds and merges them.
+        self.pending.sort_by_key(|r| r.t);
+        let ready = self.pending.partition_point(|r| (r.t as Ns) < self.watermark);
+        self.pending.drain(..ready).for_each(|r| each(&r));
+        self.watermark
+    }
+}
