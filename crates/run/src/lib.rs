@@ -1,1 +1,39 @@
+//! Runs: one recording on disk. docs/run-format.md describes every file and column.
+//!
+//! ```text
+//! RUN/manifest.json                      what was recorded, how, on what; replaced whole, never half
+//! RUN/clocks.jsonl                       every sample of every clock, a line each
+//! RUN/journeys/part-00000000.parquet     one second of journeys, or
+//! RUN/journeys/part-00000000-00000059.parquet    those parts merged
+//! ```
+//!
+//! A part appears under its name only when it is whole and on the disk, so that a run opens after a crash at any instant.
 
+pub mod error;
+pub mod facts;
+pub mod manifest;
+
+mod clocks;
+mod columns;
+mod encoder;
+mod merger;
+mod names;
+mod part;
+mod reader;
+mod rows;
+mod scan;
+mod writer;
+
+pub use error::RunError;
+pub use manifest::{ClockSample, MachineRecord, Manifest, NamedSegment, Stamp, State, ToolRecord, FORMAT};
+pub use reader::{Condition, Run};
+pub use rows::Rows;
+pub use scan::{Scan, Select};
+pub use writer::Writer;
+
+/// The manifest's name in a run's directory.
+pub const MANIFEST: &str = "manifest.json";
+/// The name of the file with the clocks' samples.
+pub const CLOCKS: &str = "clocks.jsonl";
+/// The directory of the parts.
+pub const JOURNEYS: &str = "journeys";

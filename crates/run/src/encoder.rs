@@ -1,0 +1,82 @@
+//! The thread that turns rows into parts, so that the one that joins journeys never waits for the disk.
+
+use crate::{
+    clocks::Clocks, manifest, merger::Finished, names::Span, part::Part, rows::Rows, ClockSample, RunError, JOURNEYS,
+};
+use latpath_words::Point;
+use std::{
+    path::PathBuf,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender},
+        Arc,
+    },
+};
+
+/// What the writer asks of the thread, in order.
+pub(crate) enum Work {
+    /// The points of the rows that follow. Comes between two parts only.
+    Points(Arc<[Point]>),
+    /// Rows for the part that is open.
+    Rows(Rows),
+    /// The part is to be closed. The manifest, if there is a new one, is replaced before the part appears, so that it
+    /// names all points of all parts that can be seen.
+    EndPart { manifest: Option<Vec<u8>>, samples: Vec<ClockSample> },
+}
+
+/// The thread's belongings.
+pub(crate) struct Encoder {
+    pub run: PathBuf,
+    pub clocks: Clocks,
+    /// Rows go back here to be filled again.
+    pub free: Sender<Rows>,
+    /// Closed parts go there to be merged.
+    pub merger: Sender<Finished>,
+    /// What was closed so far.
+    pub stored: Arc<Stored>,
+}
+
+/// Totals of the parts that were closed.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    pub journeys: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Encoder {
+    /// Works until the writer hangs up, or the first error.
+    pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
+        let directory = self.run.join(JOURNEYS);
+        let (mut points, mut part, mut number) = (Arc::<[Point]>::default(), None::<Part>, 0);
+        for item in work {
+            match item {
+                Work::Points(now) => points = now,
+                Work::Rows(rows) => {
+                    let open = match &mut part {
+                        Some(open) => open,
+                        none => none.insert(Part::create(&directory, Span::one(number), &points)?),
+                    };
+                    open.write(&rows)?;
+                    // The writer may be gone: then nobody needs them.
+                    let _ = self.free.send(rows);
+                }
+                Work::EndPart { manifest, samples } => {
+                    if let Some(bytes) = manifest {
+                        manifest::replace(&self.run, &bytes)?;
+                    }
+                    self.clocks.append(&samples)?;
+                    if let Some(done) = part.take() {
+                        let rows = done.rows();
+                        let path = done.publish()?;
+                        let bytes = std::fs::metadata(path).map_or(0, |m| m.len());
+                        self.stored.bytes.fetch_add(bytes, Ordering::Relaxed);
+                        self.stored.journeys.fetch_add(rows, Ordering::Relaxed);
+                        let _ = self.merger.send(Finished { span: Span::one(number), rows });
+                        number += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What can go wrong with a run, said so that the reader knows what to do next.
+
+use std::{io, path::PathBuf};
+
+/// Why a run cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The directory for a new run is there already and holds something.
+    #[error("{}: exists already{what}; name another directory with -o, or remove this one first", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+        /// What it is, as far as that is known: ` (a run of 2026-01-02T…)`.
+        what: String,
+    },
+    /// A file cannot be written.
+    #[error("{}: cannot write: {source}{}", path.display(), advice(source))]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("{}: cannot read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The path is no run.
+    #[error("{}: not a run: {why} (a run is a directory made by `latpath record -o DIR`)", path.display())]
+    NoRun {
+        /// The path.
+        path: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+    /// The run was made by a newer latpath.
+    #[error("{}: format {found} is newer than this latpath reads ({supported}); use latpath {by} or later", path.display())]
+    Newer {
+        /// The manifest.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format that is understood.
+        supported: u32,
+        /// The version that wrote it.
+        by: String,
+    },
+    /// A file's content is not what latpath writes.
+    #[error("{}: damaged: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        why: String,
+    },
+    /// A journey names a point that the writer was not told of: a fault of the caller.
+    #[error("a journey was seen at point {point}, but only {known} points are in the manifest")]
+    UnknownPoint {
+        /// The highest point of the journey.
+        point: u32,
+        /// Points in the manifest.
+        known: usize,
+    },
+    /// More points than a run can have.
+    #[error("{0} points: a run can have 64; name fewer with --points")]
+    TooManyPoints(usize),
+    /// A background thread is gone without an error: a fault of latpath.
+    #[error("{}: the thread that writes the run has ended unexpectedly; the run is readable up to there", .0.display())]
+    ThreadGone(PathBuf),
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => {
+            "; what was recorded so far can be read. Free some space, or record to another disk with -o"
+        }
+        io::ErrorKind::QuotaExceeded => {
+            "; what was recorded so far can be read. Raise the quota, or record elsewhere with -o"
+        }
+        io::ErrorKind::PermissionDenied => "; record to a directory that you may write, with -o",
+        io::ErrorKind::ReadOnlyFilesystem => "; record to another disk with -o",
+        io::ErrorKind::NotFound => "; make the directory above it first",
+        _ => "",
+    }
+}
+
+impl RunError {
+    pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Write { path, source }
+    }
+
+    pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Read { path, source }
+    }
+}

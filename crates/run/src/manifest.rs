@@ -1,0 +1,262 @@
+//! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
+
+use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
+use latpath_words::{Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
+use nix::time::{clock_gettime, ClockId};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+/// The format that this latpath writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+/// A manifest longer than this is refused: 64 points, 256 streams and their notes take far less.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Whether a recording came to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It goes on; or its latpath was killed ([`crate::Run::condition`] tells).
+    #[default]
+    Recording,
+    /// It ended as asked.
+    Finished,
+    /// It ended early; `interrupted_by` says why.
+    Interrupted,
+}
+
+/// One instant in the clocks that a run is tied to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stamp {
+    /// UTC for people: `2026-01-02T03:04:05.000000006Z`.
+    pub utc: String,
+    /// `CLOCK_REALTIME`, ns since 1970.
+    pub utc_ns: Ns,
+    /// `CLOCK_TAI`, ns since 1970; equals `utc_ns` where the kernel was not told the leap seconds.
+    pub tai_ns: Ns,
+    /// `CLOCK_MONOTONIC` of the host: the timeline of all times in the run.
+    pub monotonic_ns: Ns,
+}
+
+impl Stamp {
+    /// This instant.
+    pub fn now() -> Self {
+        let read = |clock| {
+            let t = clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
+            Ns::try_from(t.as_nanos()).unwrap_or(Ns::MAX)
+        };
+        // The shortest of a few readings: a preemption in between would shift the clocks against each other.
+        let reading = || {
+            let before = read(ClockId::CLOCK_MONOTONIC);
+            let (utc, tai) = (read(ClockId::CLOCK_REALTIME), read(ClockId::CLOCK_TAI));
+            let after = read(ClockId::CLOCK_MONOTONIC);
+            (after - before, before + (after - before) / 2, utc, tai)
+        };
+        let (_, monotonic_ns, utc_ns, tai_ns) =
+            (0..5).map(|_| reading()).min_by_key(|reading| reading.0).unwrap_or_default();
+        let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.unsigned_abs());
+        Self { utc: humantime::format_rfc3339_nanos(utc).to_string(), utc_ns, tai_ns, monotonic_ns }
+    }
+}
+
+/// A segment as the run names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedSegment {
+    /// `Tnet`, `total`, or the user's own.
+    pub name: String,
+    /// Where it starts.
+    pub from: Point,
+    /// Where it ends.
+    pub to: Point,
+}
+
+/// One machine and its clock against the host's; every sample of it is in `clocks.jsonl`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineRecord {
+    /// `host`, `guest0`.
+    pub machine: String,
+    /// Its kernel's release, empty if it did not say.
+    pub kernel: String,
+    /// How its clock's offset is known: `same clock`, `timed exchanges`, `ptp_kvm`.
+    pub method: String,
+    /// Its clock minus the host's, the latest.
+    pub offset_ns: Ns,
+    /// Its drift in parts per billion.
+    pub drift_ppb: i64,
+    /// Largest error bound since the start.
+    pub error_bound_ns: Ns,
+    /// Exchanges that went into it.
+    pub exchanges: u64,
+    /// What was wrong with it, if anything.
+    pub fault: Option<String>,
+    /// What its probe counted.
+    pub counters: Counters,
+}
+
+/// One sample of a clock: a line of `clocks.jsonl`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClockSample {
+    /// `utc`, `tai`, or a machine's name.
+    pub clock: String,
+    /// When: the host's `CLOCK_MONOTONIC`.
+    pub t_ns: Ns,
+    /// That clock minus the host's `CLOCK_MONOTONIC`.
+    pub offset_ns: Ns,
+    /// How wrong the offset can be.
+    pub error_bound_ns: Ns,
+}
+
+/// What recording itself took; sightings are in the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolRecord {
+    /// CPU used: latpath's own process and the kernel programs, in % of one CPU.
+    pub cpu_percent: f64,
+    /// Largest resident memory of latpath's process.
+    pub max_rss_bytes: u64,
+}
+
+/// A run's manifest. Fields that a newer minor version adds are ignored, those that an older one lacks are empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of the latpath that wrote it.
+    pub latpath: String,
+    /// Whether it came to its end.
+    pub state: State,
+    /// Why it ended early.
+    pub interrupted_by: Option<String>,
+    /// The command line.
+    pub command: Vec<String>,
+    /// When it began.
+    pub start: Stamp,
+    /// When it ended; none while it goes on and after a crash.
+    pub end: Option<Stamp>,
+    /// When this manifest was last written, `CLOCK_MONOTONIC`.
+    pub written_ns: Ns,
+    /// Journeys handed to the writer so far.
+    pub journeys: u64,
+    /// Times over this are spikes.
+    pub threshold_ns: Ns,
+    /// The streams; the column `stream` counts from 0 in this list.
+    pub streams: Vec<StreamSpec>,
+    /// The points in order of appearance.
+    pub points: Vec<PointInfo>,
+    /// Points in the order in which packets pass, as far as it is known.
+    pub route: Vec<Point>,
+    /// The segments and their names.
+    pub segments: Vec<NamedSegment>,
+    /// Why the kernel gave packets up; the column `drop_note` counts from 0 in this list.
+    pub drop_notes: Vec<DropNote>,
+    /// The host.
+    pub host: HostFacts,
+    /// All machines, the host first.
+    pub machines: Vec<MachineRecord>,
+    /// What was counted, all machines together.
+    pub counters: Counters,
+    /// Journeys given up unfinished because too many packets were under way.
+    pub evicted: u64,
+    /// Times at which more journeys came than could be written, and the caller had to wait.
+    pub writer_waits: u64,
+    /// What recording took.
+    pub tool: ToolRecord,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Manifest {
+    /// A manifest for a recording that begins now on this host.
+    pub fn begin() -> Self {
+        Self {
+            format: FORMAT,
+            latpath: env!("CARGO_PKG_VERSION").into(),
+            command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+            start: Stamp::now(),
+            host: HostFacts::read(),
+            ..Self::default()
+        }
+    }
+
+    /// Time from the start to the end; to the latest manifest where there is no end.
+    pub fn elapsed_ns(&self) -> Ns {
+        let end = self.end.as_ref().map_or(self.written_ns, |end| end.monotonic_ns);
+        end.saturating_sub(self.start.monotonic_ns).max(0)
+    }
+
+    /// What to add to a time of the run for UTC, as of the run's start.
+    pub fn utc_offset_ns(&self) -> Ns {
+        self.start.utc_ns.wrapping_sub(self.start.monotonic_ns)
+    }
+
+    /// Reads a run's manifest. Refuses newer formats and what is too long to be one.
+    pub fn load(run: &Path) -> Result<Self, RunError> {
+        let path = run.join(MANIFEST);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && run.is_dir() => {
+                return Err(RunError::NoRun { path: run.into(), why: format!("it has no {MANIFEST}") });
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(RunError::NoRun { path: run.into(), why: "no such directory".into() });
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
+                return Err(RunError::NoRun { path: run.into(), why: "it is a file".into() });
+            }
+            Err(e) => return Err(RunError::read(path)(e)),
+        };
+        let damaged = |why: String| RunError::Damaged { path: path.clone(), why };
+        let mut text = Vec::new();
+        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(RunError::read(&path))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(damaged(format!("longer than {MAX_BYTES} bytes")));
+        }
+        // The format first: what a newer one holds need not fit this one's types.
+        #[derive(Deserialize)]
+        #[serde(default)]
+        #[derive(Default)]
+        struct Head {
+            format: u32,
+            latpath: String,
+        }
+        let head: Head = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if head.format > FORMAT {
+            return Err(RunError::Newer { path, found: head.format, supported: FORMAT, by: head.latpath });
+        }
+        let manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if manifest.points.len() > latpath_journey::journey::MAX_POINTS {
+            return Err(damaged(format!("it names {} points, a run has 64 at most", manifest.points.len())));
+        }
+        Ok(manifest)
+    }
+
+    /// The manifest as it is written.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // Only maps with keys that are no strings and failing writers make this fail; here is neither.
+        let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+/// Puts a manifest in the place of the run's last one: after a crash one or the other is there, whole.
+pub(crate) fn replace(run: &Path, bytes: &[u8]) -> Result<(), RunError> {
+    let (path, temporary) = (run.join(MANIFEST), run.join(".manifest.json.tmp"));
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(e) = written.and_then(|()| std::fs::rename(&temporary, &path)) {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(RunError::write(path)(e));
+    }
+    sync_directory(run)
+}

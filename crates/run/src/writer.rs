@@ -1,0 +1,346 @@
+//! Writing a run.
+
+use crate::{
+    clocks::Clocks,
+    encoder::{Encoder, Stored, Work},
+    manifest::{self, Manifest, Stamp, State},
+    merger,
+    reader::lock,
+    rows::{Rows, GROUP_ROWS},
+    ClockSample, RunError, JOURNEYS,
+};
+use latpath_journey::{journey::MAX_POINTS, Journey};
+use latpath_words::Point;
+use nix::fcntl::Flock;
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        atomic::Ordering,
+        mpsc::{channel, sync_channel, Receiver, SyncSender},
+        Arc,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// A part is closed this long after its first row.
+const PART_TIME: Duration = Duration::from_secs(1);
+/// Full batches of a part: as many as stay below a million rows.
+const PART_GROUPS: usize = 1_000_000 / GROUP_ROWS;
+/// The manifest is written anew this often where only its counters changed.
+const MANIFEST_TIME: Duration = Duration::from_secs(5);
+/// Memory for rows under way to the encoder.
+const BUFFER_BYTES: usize = 32 << 20;
+/// How many rows may come between two looks at the clock.
+const LOOK_EVERY: usize = 256;
+
+/// Writes a run. Rows are gathered here, encoded on a second thread and merged on a third.
+///
+/// Call [`Writer::push`] for each journey, [`Writer::tick`] several times a second even if there is none, and
+/// [`Writer::finish`] at the end. Dropped without that, the run is marked as interrupted.
+pub struct Writer {
+    path: PathBuf,
+    manifest: Manifest,
+    rows: Rows,
+    /// Full batches that the open part has already.
+    groups: usize,
+    part_began: Option<Instant>,
+    manifest_due: bool,
+    manifest_written: Instant,
+    manifest_changed: bool,
+    samples: Vec<ClockSample>,
+    free: Receiver<Rows>,
+    batches_made: usize,
+    work: Option<SyncSender<Work>>,
+    encoder: Option<JoinHandle<Result<(), RunError>>>,
+    merger: Option<JoinHandle<Option<RunError>>>,
+    stored: Arc<Stored>,
+    part_time: Duration,
+    closed: bool,
+    _lock: Option<Flock<File>>,
+}
+
+impl Writer {
+    /// Makes a run's directory and begins to write into it. A directory that exists is taken only if it is empty.
+    pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
+        check_points(&manifest)?;
+        match std::fs::create_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let empty = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+                if !empty {
+                    return Err(RunError::Exists { path: path.into(), what: what_is(path) });
+                }
+            }
+            done => done.map_err(RunError::write(path))?,
+        }
+        let directory = path.join(JOURNEYS);
+        std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
+        let lock = lock(path);
+        let clocks = Clocks::create(path)?;
+        manifest.state = State::Recording;
+        manifest.written_ns = Stamp::now().monotonic_ns;
+        manifest::replace(path, &manifest.to_bytes())?;
+
+        let (work, items) = sync_channel(64);
+        let (free_sender, free) = channel();
+        let (merger_sender, finished) = channel();
+        let stored = Arc::<Stored>::default();
+        let encoder =
+            Encoder { run: path.into(), clocks, free: free_sender, merger: merger_sender, stored: Arc::clone(&stored) };
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let encoder = thread("latpath-encode").spawn(|| encoder.run(items)).map_err(RunError::write(path))?;
+        let merger =
+            thread("latpath-merge").spawn(move || merger::run(&directory, finished)).map_err(RunError::write(path))?;
+        let mut writer = Self {
+            path: path.into(),
+            rows: Rows::new(manifest.points.len()),
+            manifest,
+            groups: 0,
+            part_began: None,
+            manifest_due: false,
+            manifest_written: Instant::now(),
+            manifest_changed: false,
+            samples: Vec::new(),
+            free,
+            batches_made: 1,
+            work: Some(work),
+            encoder: Some(encoder),
+            merger: Some(merger),
+            stored,
+            part_time: PART_TIME,
+            closed: false,
+            _lock: lock,
+        };
+        writer.send_points()?;
+        Ok(writer)
+    }
+
+    /// The run's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The manifest as it stands.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Bytes of the parts that were closed so far, before they were merged.
+    pub fn bytes(&self) -> u64 {
+        self.stored.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Journeys that are on the disk: no crash can take them.
+    pub fn stored(&self) -> u64 {
+        self.stored.journeys.load(Ordering::Relaxed)
+    }
+
+    /// Closes parts this long after their first row, instead of 1 s: what a crash can lose.
+    pub fn set_part_time(&mut self, time: Duration) {
+        self.part_time = time;
+    }
+
+    /// Changes the manifest. Points may only be added at the end, before any journey that was seen there. It reaches the
+    /// disk with the next part, or within some seconds where only figures changed.
+    pub fn update(&mut self, change: impl FnOnce(&mut Manifest)) -> Result<(), RunError> {
+        let shape = |m: &Manifest| (m.points.len(), m.drop_notes.len(), m.streams.len(), m.notes.len());
+        let (before, segments, route) =
+            (shape(&self.manifest), self.manifest.segments.clone(), self.manifest.route.clone());
+        change(&mut self.manifest);
+        check_points(&self.manifest)?;
+        self.manifest_changed = true;
+        let after = shape(&self.manifest);
+        self.manifest_due |= before != after || segments != self.manifest.segments || route != self.manifest.route;
+        if before.0 != after.0 {
+            // A part has the points that its rows were made with.
+            self.end_part()?;
+            self.rows.clear(after.0);
+            self.send_points()?;
+        }
+        Ok(())
+    }
+
+    /// Notes a sample of a clock.
+    pub fn clock_sample(&mut self, sample: ClockSample) {
+        self.samples.push(sample);
+    }
+
+    /// Adds a journey. Waits where the disk is slower than the journeys come; how often is in the manifest.
+    ///
+    /// After an error the run is closed, readable up to there, and marked as interrupted.
+    #[inline]
+    pub fn push(&mut self, journey: &Journey) -> Result<(), RunError> {
+        let points = self.rows.points;
+        if points < MAX_POINTS && journey.seen >> points != 0 {
+            let point = 63 - journey.seen.leading_zeros();
+            return Err(RunError::UnknownPoint { point, known: points });
+        }
+        self.rows.push(journey);
+        self.manifest.journeys += 1;
+        let rows = self.rows.len();
+        if rows % LOOK_EVERY == 1 || rows >= GROUP_ROWS {
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Closes the part whose time is over. Call it several times a second.
+    pub fn tick(&mut self) -> Result<(), RunError> {
+        self.look()
+    }
+
+    fn look(&mut self) -> Result<(), RunError> {
+        if self.rows.is_empty() && self.groups == 0 {
+            let idle = self.manifest_changed && self.manifest_written.elapsed() >= MANIFEST_TIME;
+            if self.manifest_due || idle || self.samples.len() >= 64 {
+                return self.end_part();
+            }
+            // The thread may have failed on the last part.
+            return if self.encoder.as_ref().is_some_and(|e| !e.is_finished()) { Ok(()) } else { Err(self.fail()) };
+        }
+        let began = *self.part_began.get_or_insert_with(Instant::now);
+        if began.elapsed() >= self.part_time {
+            self.end_part()
+        } else if self.rows.len() >= GROUP_ROWS {
+            self.send_rows()?;
+            if self.groups >= PART_GROUPS {
+                self.end_part()?;
+            }
+            Ok(())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn send_points(&mut self) -> Result<(), RunError> {
+        let points: Arc<[Point]> = self.manifest.points.iter().map(|p| p.point.clone()).collect();
+        self.send(Work::Points(points))
+    }
+
+    fn send_rows(&mut self) -> Result<(), RunError> {
+        let points = self.rows.points;
+        let most = (BUFFER_BYTES / (GROUP_ROWS * Rows::row_bytes(points))).clamp(3, 12);
+        let mut empty = match self.free.try_recv() {
+            Ok(rows) => rows,
+            Err(_) if self.batches_made < most => {
+                self.batches_made += 1;
+                Rows::default()
+            }
+            Err(_) => {
+                self.manifest.writer_waits += 1;
+                match self.free.recv() {
+                    Ok(rows) => rows,
+                    Err(_) => return Err(self.fail()),
+                }
+            }
+        };
+        empty.clear(points);
+        let full = std::mem::replace(&mut self.rows, empty);
+        self.groups += 1;
+        self.send(Work::Rows(full))
+    }
+
+    fn end_part(&mut self) -> Result<(), RunError> {
+        if !self.rows.is_empty() {
+            self.send_rows()?;
+        }
+        self.groups = 0;
+        self.part_began = None;
+        let due = self.manifest_due || self.manifest_written.elapsed() >= MANIFEST_TIME;
+        let manifest = due.then(|| {
+            self.manifest_due = false;
+            self.manifest_changed = false;
+            self.manifest_written = Instant::now();
+            self.manifest.written_ns = Stamp::now().monotonic_ns;
+            self.manifest.to_bytes()
+        });
+        let samples = std::mem::take(&mut self.samples);
+        self.send(Work::EndPart { manifest, samples })
+    }
+
+    fn send(&mut self, item: Work) -> Result<(), RunError> {
+        match &self.work {
+            Some(work) if work.send(item).is_ok() => Ok(()),
+            _ => Err(self.fail()),
+        }
+    }
+
+    /// The encoder's error, after the run was closed with it.
+    fn fail(&mut self) -> RunError {
+        let error = self.join().err().unwrap_or_else(|| RunError::ThreadGone(self.path.clone()));
+        let _ = self.close(Some(error.to_string()));
+        error
+    }
+
+    /// Lets both threads end their work.
+    fn join(&mut self) -> Result<(), RunError> {
+        self.work = None;
+        let gone = || RunError::ThreadGone(self.path.clone());
+        let encoded = self.encoder.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(gone())));
+        if let Some(Ok(Some(error))) = self.merger.take().map(JoinHandle::join) {
+            self.manifest.notes.push(format!("small parts were left unmerged: {error}"));
+        }
+        encoded
+    }
+
+    /// Writes the manifest for the last time.
+    fn close(&mut self, interrupted_by: Option<String>) -> Result<(), RunError> {
+        if self.closed {
+            return Ok(());
+        }
+        self.closed = true;
+        let end = Stamp::now();
+        self.manifest.state = if interrupted_by.is_some() { State::Interrupted } else { State::Finished };
+        self.manifest.interrupted_by = interrupted_by;
+        self.manifest.written_ns = end.monotonic_ns;
+        self.manifest.end = Some(end);
+        manifest::replace(&self.path, &self.manifest.to_bytes())
+    }
+
+    fn end(&mut self, interrupted_by: Option<String>) -> Result<(), RunError> {
+        self.end_part()?;
+        if let Err(error) = self.join() {
+            let _ = self.close(Some(error.to_string()));
+            return Err(error);
+        }
+        self.close(interrupted_by)
+    }
+
+    /// Writes what is left and closes the run.
+    pub fn finish(mut self) -> Result<Manifest, RunError> {
+        self.end(None)?;
+        Ok(self.manifest.clone())
+    }
+
+    /// Writes what is left and closes the run as one that ended early.
+    pub fn interrupt(mut self, why: &str) -> Result<Manifest, RunError> {
+        self.end(Some(why.into()))?;
+        Ok(self.manifest.clone())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.closed {
+            let _ = self.end(Some("latpath gave up before the recording was closed".into()));
+        }
+    }
+}
+
+fn check_points(manifest: &Manifest) -> Result<(), RunError> {
+    match manifest.points.len() {
+        n if n > MAX_POINTS => Err(RunError::TooManyPoints(n)),
+        _ => Ok(()),
+    }
+}
+
+/// What a directory that is in the way holds.
+fn what_is(path: &Path) -> String {
+    match Manifest::load(path) {
+        Ok(manifest) => format!(" (a run of {})", manifest.start.utc.split('.').next().unwrap_or_default()),
+        Err(_) if path.is_dir() => " and is not empty".into(),
+        Err(_) => " and is no directory".into(),
+    }
+}

@@ -1,0 +1,184 @@
+//! What a run survives: its writer killed at any instant, its disk full. Each case needs a process of its own, which is
+//! this test program again.
+
+use latpath_journey::Journey;
+use latpath_run::{Condition, Manifest, Run, Select, Writer};
+use latpath_words::{Link, PointInfo, StreamSpec};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::{
+    mount::{mount, MsFlags},
+    sched::{unshare, CloneFlags},
+};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+const ROLE: &str = "LATPATH_TEST_ROLE";
+const DIRECTORY: &str = "LATPATH_TEST_DIRECTORY";
+
+fn main() -> ExitCode {
+    let directory = std::env::var_os(DIRECTORY).map(PathBuf::from).unwrap_or_default();
+    match std::env::var(ROLE).as_deref() {
+        Ok("write") => return write_for_ever(&directory),
+        Ok("fill") => return fill_a_disk(&directory),
+        Ok("try-disk") => return small_disk(&directory).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        _ => {}
+    }
+    let arguments = Arguments::from_args();
+    let disk = can_mount();
+    if !disk {
+        eprintln!("a_full_disk_stops_the_run_and_leaves_it_readable: skipped, a small file system needs root to mount");
+    }
+    let trials = vec![
+        Trial::test("a_writer_killed_at_any_instant_loses_only_its_open_part", killed),
+        Trial::test("a_full_disk_stops_the_run_and_leaves_it_readable", full_disk).with_ignored_flag(!disk),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn role(name: &str, directory: &Path) -> Result<Command, Failed> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(ROLE, name).env(DIRECTORY, directory);
+    Ok(command)
+}
+
+fn manifest() -> Manifest {
+    let point = |name: &str| PointInfo {
+        point: name.parse().expect("a point"),
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 1,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let points = vec![point("host/nic-rx@eth0"), point("host/tx@vnet0")];
+    Manifest { points, streams: vec![StreamSpec::svid("A")], ..Manifest::begin() }
+}
+
+fn push(writer: &mut Writer, number: u64) -> Result<(), latpath_run::RunError> {
+    // A noise that does not compress away.
+    let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let t = [number as i64 * 250_000 + (noise >> 50) as i64, number as i64 * 250_000 + 20_000 + (noise >> 40) as i64];
+    writer.push(&Journey {
+        stream: 0,
+        key: number as u32,
+        number,
+        seen: 3,
+        t: &t,
+        cpu: &[0, 1],
+        tid: &[0, (noise >> 33) as u32],
+        duplicates: 0,
+        out_of_order: false,
+        drop_note: 0,
+    })
+}
+
+/// Writes parts as fast as it can and says after each how many journeys are safe.
+fn write_for_ever(directory: &Path) -> ExitCode {
+    let mut writer = Writer::create(directory, manifest()).expect("a run");
+    writer.set_part_time(Duration::from_micros(500));
+    let (mut number, mut said) = (0, 0);
+    loop {
+        for _ in 0..100 {
+            push(&mut writer, number).expect("room on the disk");
+            number += 1;
+        }
+        writer.tick().expect("room on the disk");
+        if writer.stored() != said {
+            said = writer.stored();
+            println!("{said}");
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn killed() -> Result<(), Failed> {
+    for round in 0..25 {
+        let home = tempfile::tempdir()?;
+        let directory = home.path().join("run");
+        let mut child = role("write", &directory)?.stdout(Stdio::piped()).spawn()?;
+        let mut safe = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
+        // Rounds end at different instants, some before and some in the middle of a merge.
+        for _ in 0..=round * 11 {
+            safe.next().ok_or("the writer ended by itself")??;
+        }
+        child.kill()?;
+        child.wait()?;
+        let mut stored = 0;
+        for line in safe {
+            // The last line may be cut.
+            stored = line?.parse().unwrap_or(stored).max(stored);
+        }
+        let run = Run::open(&directory)?;
+        if *run.condition() != Condition::Killed {
+            return Err(format!("round {round}: {:?}, not killed", run.condition()).into());
+        }
+        let mut next = 0;
+        let damaged = run.for_each(&Select::default(), |j| {
+            let follows = j.number == next;
+            next += u64::from(follows);
+            follows
+        });
+        if !damaged.is_empty() || next != run.journeys() || next < stored {
+            return Err(format!(
+                "round {round}: {next} journeys in order of {} in the run, {stored} were said to be safe; damaged: {damaged:?}",
+                run.journeys()
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a file system of 3 MiB that only this process sees.
+fn small_disk(directory: &Path) -> nix::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    mount(Some("latpath-test"), directory, Some("tmpfs"), MsFlags::empty(), Some("size=3m"))
+}
+
+fn can_mount() -> bool {
+    let tried = tempfile::tempdir().ok().and_then(|home| role("try-disk", home.path()).ok()?.status().ok());
+    tried.is_some_and(|status| status.success())
+}
+
+/// Prints the error that the full disk makes, then what is left of the run.
+fn fill_a_disk(directory: &Path) -> ExitCode {
+    small_disk(directory).expect("a small disk");
+    let directory = directory.join("run");
+    let mut writer = Writer::create(&directory, manifest()).expect("a run");
+    writer.set_part_time(Duration::from_millis(5));
+    // Far more than fits.
+    let error = (0..20_000_000).find_map(|number| push(&mut writer, number).err());
+    let Some(error) = error else { return ExitCode::FAILURE };
+    println!("{error}");
+    let run = Run::open(&directory).expect("a readable run");
+    let mut next = 0;
+    let damaged = run.for_each(&Select::default(), |j| {
+        next += u64::from(j.number == next);
+        true
+    });
+    println!("{:?}", run.condition());
+    println!("{} {next} {}", run.journeys(), damaged.len());
+    let _ = std::io::stdout().flush();
+    ExitCode::SUCCESS
+}
+
+fn full_disk() -> Result<(), Failed> {
+    let home = tempfile::tempdir()?;
+    let output = role("fill", home.path())?.output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let [error, condition, counts] = text.lines().collect::<Vec<_>>()[..] else {
+        return Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)).into());
+    };
+    let named = error.contains("run/journeys/part-") && error.contains("No space left") && error.contains("with -o");
+    if !named || !condition.starts_with("Interrupted") {
+        return Err(text.into());
+    }
+    match counts.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?[..] {
+        [journeys, in_order, 0] if journeys > 10_000 && journeys == in_order => Ok(()),
+        _ => Err(text.into()),
+    }
+}

@@ -1,0 +1,306 @@
+//! What is written into a run is what is read from it.
+
+use latpath_journey::Journey;
+use latpath_run::{Condition, Manifest, Rows, Run, RunError, Select, Writer, JOURNEYS};
+use latpath_words::{Link, Ns, Point, PointInfo, StreamSpec};
+use proptest::prelude::*;
+use std::{path::Path, time::Duration};
+
+fn info(name: &str) -> PointInfo {
+    let point: Point = name.parse().unwrap();
+    PointInfo { point, link: Link::Nic, netns: 1, ifindex: 2, clock: "CLOCK_MONOTONIC".into() }
+}
+
+fn manifest(points: &[&str]) -> Manifest {
+    let streams = vec![StreamSpec::svid("A"), StreamSpec::svid("B"), StreamSpec::svid("C")];
+    Manifest { points: points.iter().map(|p| info(p)).collect(), streams, ..Manifest::begin() }
+}
+
+const POINTS: [&str; 3] = ["host/nic-rx@eth0.7", "host/tx@vnet0", "guest0/app-read@my relay"];
+
+#[derive(Clone, Debug, PartialEq)]
+struct Owned {
+    stream: u16,
+    key: u32,
+    number: u64,
+    at: Vec<Option<(Ns, u16, u32)>>,
+    duplicates: u32,
+    out_of_order: bool,
+    drop_note: u16,
+}
+
+impl Owned {
+    fn plain(stream: u16, number: u64, points: usize) -> Self {
+        let t = 1_000_000 * number as Ns;
+        let at = (0..points as Ns).map(|p| Some((t + 10 * p, p as u16, 7))).collect();
+        Self { stream, key: number as u32, number, at, duplicates: 0, out_of_order: false, drop_note: 0 }
+    }
+
+    fn of(j: &Journey) -> Self {
+        let at = (0..j.t.len()).map(|p| (j.seen >> p & 1 == 1).then(|| (j.t[p], j.cpu[p], j.tid[p]))).collect();
+        let Journey { stream, key, number, duplicates, out_of_order, drop_note, .. } = *j;
+        Self { stream, key, number, at, duplicates, out_of_order, drop_note }
+    }
+
+    fn lend<T>(&self, to: impl FnOnce(&Journey) -> T) -> T {
+        let get = |p: usize| self.at[p].unwrap_or((-77, 77, 77));
+        let (t, cpu, tid): (Vec<_>, Vec<_>, Vec<_>) = (0..self.at.len()).map(get).fold(
+            Default::default(),
+            |(mut a, mut b, mut c): (Vec<_>, Vec<_>, Vec<_>), v| {
+                a.push(v.0);
+                b.push(v.1);
+                c.push(v.2);
+                (a, b, c)
+            },
+        );
+        let seen = self.at.iter().enumerate().map(|(p, s)| u64::from(s.is_some()) << p).sum();
+        let Self { stream, key, number, duplicates, out_of_order, drop_note, .. } = *self;
+        to(&Journey { stream, key, number, seen, t: &t, cpu: &cpu, tid: &tid, duplicates, out_of_order, drop_note })
+    }
+}
+
+fn push(writer: &mut Writer, journey: &Owned) {
+    journey.lend(|j| writer.push(j)).unwrap();
+}
+
+fn everything() -> Select {
+    Select { cpus_and_threads: true, ..Select::default() }
+}
+
+fn read(run: &Path, select: &Select) -> Vec<Owned> {
+    let run = Run::open(run).unwrap();
+    let mut all = Vec::new();
+    let damaged = run.for_each(select, |j| {
+        all.push(Owned::of(j));
+        true
+    });
+    assert!(damaged.is_empty(), "{damaged:?}");
+    all
+}
+
+fn sighting() -> impl Strategy<Value = Option<(Ns, u16, u32)>> {
+    let t = prop_oneof![0..1_000_000_000_000_i64, any::<i64>(), Just(i64::MIN), Just(i64::MAX)];
+    proptest::option::weighted(0.9, (t, any::<u16>(), any::<u32>()))
+}
+
+fn journey() -> impl Strategy<Value = Owned> {
+    let rare = prop_oneof![3 => Just(0_u16), 1 => any::<u16>()];
+    (0..3_u16, any::<u32>(), any::<u64>(), proptest::collection::vec(sighting(), 3), any::<u32>(), any::<bool>(), rare)
+        .prop_map(|(stream, key, number, at, duplicates, out_of_order, drop_note)| Owned {
+            stream,
+            key,
+            number,
+            at,
+            duplicates,
+            out_of_order,
+            drop_note,
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_journey_reads_back_as_it_was_written(journeys in proptest::collection::vec(journey(), 0..300)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+        journeys.iter().for_each(|j| push(&mut writer, j));
+        writer.finish().unwrap();
+        let mut expected = journeys;
+        expected.sort_by_key(|j| j.stream);
+        prop_assert_eq!(read(&path, &everything()), expected);
+    }
+
+    #[test]
+    fn a_part_with_any_byte_changed_is_an_error_or_readable_but_never_the_end(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in proptest::option::weighted(0.2, any::<prop::sample::Index>()),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+        (0..200).for_each(|n| push(&mut writer, &Owned::plain(0, n, 3)));
+        writer.finish().unwrap();
+        let part = path.join(JOURNEYS).join("part-00000000.parquet");
+        let mut bytes = std::fs::read(&part).unwrap();
+        for (at, value) in &changes {
+            let at = at.index(bytes.len());
+            bytes[at] = *value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        std::fs::write(&part, bytes).unwrap();
+        let run = Run::open(&path).unwrap();
+        let scan = run.scan(&everything(), 2, || 0_u64, |n, _| *n += 1);
+        let read: u64 = scan.gathered.iter().sum();
+        prop_assert!(read <= 200, "{read} journeys of 200");
+    }
+}
+
+#[test]
+fn a_point_that_appears_later_is_missing_in_the_journeys_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS[..1])).unwrap();
+    push(&mut writer, &Owned::plain(0, 0, 1));
+    let late = Owned::plain(0, 1, 3);
+    assert!(matches!(late.lend(|j| writer.push(j)), Err(RunError::UnknownPoint { point: 2, known: 1 })));
+    writer.update(|m| m.points.extend([info(POINTS[1]), info(POINTS[2])])).unwrap();
+    push(&mut writer, &late);
+    writer.finish().unwrap();
+    let mut early = Owned::plain(0, 0, 1);
+    early.at.resize(3, None);
+    assert_eq!(read(&path, &everything()), vec![early, late]);
+}
+
+#[test]
+fn a_directory_that_holds_something_is_refused_and_an_empty_one_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    Writer::create(dir.path(), manifest(&POINTS)).unwrap().finish().unwrap();
+    let error = Writer::create(dir.path(), manifest(&POINTS)).err().unwrap().to_string();
+    assert!(error.contains("exists already (a run of 2") && error.contains("-o"), "{error}");
+
+    let file = dir.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    assert!(matches!(Writer::create(&file, manifest(&POINTS)), Err(RunError::Exists { .. })));
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+}
+
+#[test]
+fn small_parts_become_one_and_every_journey_stays_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    writer.set_part_time(Duration::ZERO);
+    let journeys: Vec<Owned> = (0..130 * 3).map(|n| Owned::plain((n % 3) as u16, n / 3, 3)).collect();
+    for three in journeys.chunks(3) {
+        three.iter().for_each(|j| push(&mut writer, j));
+        writer.tick().unwrap();
+    }
+    writer.finish().unwrap();
+    let run = Run::open(&path).unwrap();
+    assert_eq!((run.size().0, run.journeys()), (7, 390), "a part a journey: six times 60, and the rest");
+    let one_stream = Select { streams: Some(vec![1]), ..everything() };
+    let expected: Vec<Owned> = journeys.iter().filter(|j| j.stream == 1).cloned().collect();
+    assert_eq!(read(&path, &one_stream), expected);
+}
+
+#[test]
+fn parts_that_a_crash_left_beside_their_merged_one_do_not_count_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    writer.set_part_time(Duration::ZERO);
+    for n in 0..20 {
+        push(&mut writer, &Owned::plain(0, n, 3));
+        writer.tick().unwrap();
+    }
+    writer.finish().unwrap();
+    let parts = path.join(JOURNEYS);
+    std::fs::copy(parts.join("part-00000000-00000019.parquet"), parts.join("part-00000007.parquet")).unwrap();
+    std::fs::write(parts.join(".part-00000020.parquet.tmp"), "half").unwrap();
+    assert_eq!(read(&path, &everything()).len(), 20);
+}
+
+#[test]
+fn streams_and_times_select_journeys() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    (0..300).for_each(|n| push(&mut writer, &Owned::plain((n % 3) as u16, n, 3)));
+    writer.finish().unwrap();
+    let select = Select { streams: Some(vec![0, 2]), from_ns: 100_000_000, to_ns: 200_000_000, cpus_and_threads: true };
+    let numbers: Vec<u64> = read(&path, &select).iter().map(|j| j.number).collect();
+    let expected = |stream| (100..200).filter(move |n| n % 3 == stream);
+    assert_eq!(numbers, expected(0).chain(expected(2)).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_damaged_part_is_named_and_the_others_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    // Large enough to stay parts of their own.
+    let mut row = Owned::plain(0, 0, 3);
+    for n in 0..2_100_000 {
+        row.number = n;
+        if n % 983_040 == 0 {
+            writer.tick().unwrap();
+        }
+        push(&mut writer, &row);
+    }
+    writer.finish().unwrap();
+    let victim = path.join(JOURNEYS).join("part-00000001.parquet");
+    let bytes = std::fs::read(&victim).unwrap();
+    std::fs::write(&victim, &bytes[..bytes.len() / 2]).unwrap();
+    let run = Run::open(&path).unwrap();
+    assert!(run.notes().iter().any(|n| n.contains("part-00000001.parquet: damaged")), "{:?}", run.notes());
+    let scan = run.scan(&Select::default(), 2, || 0_u64, |n, _| *n += 1);
+    let read: u64 = scan.gathered.iter().sum();
+    assert_eq!(read, run.journeys());
+    assert!(read > 900_000 && read < 2_100_000, "{read}");
+    assert_eq!(scan.damaged.len(), 1);
+}
+
+#[test]
+fn a_run_says_how_its_recording_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let condition = |name: &str| Run::open(&dir.path().join(name)).unwrap().condition().clone();
+    let begin = |name: &str| {
+        let mut writer = Writer::create(&dir.path().join(name), manifest(&POINTS)).unwrap();
+        push(&mut writer, &Owned::plain(0, 0, 3));
+        writer
+    };
+
+    let writer = begin("a");
+    assert_eq!(condition("a"), Condition::Recording);
+    writer.finish().unwrap();
+    assert_eq!(condition("a"), Condition::Finished);
+
+    begin("b").interrupt("the guest went away").unwrap();
+    assert_eq!(condition("b"), Condition::Interrupted("the guest went away".into()));
+
+    drop(begin("c"));
+    assert!(matches!(condition("c"), Condition::Interrupted(_)));
+    assert_eq!(Run::open(&dir.path().join("c")).unwrap().journeys(), 1);
+}
+
+#[test]
+fn what_is_no_run_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = |path: &Path| Run::open(path).err().unwrap().to_string();
+    assert!(error(dir.path()).contains("it has no manifest.json"));
+    assert!(error(&dir.path().join("none")).contains("no such directory"));
+    std::fs::write(dir.path().join("manifest.json"), "{").unwrap();
+    assert!(error(dir.path()).contains("manifest.json: damaged"));
+    std::fs::write(dir.path().join("manifest.json"), r#"{"format": 9, "latpath": "7.0"}"#).unwrap();
+    assert!(error(dir.path()).contains("use latpath 7.0 or later"));
+}
+
+#[test]
+fn clock_samples_and_the_manifest_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    let sample = latpath_run::ClockSample { clock: "guest0".into(), t_ns: 5, offset_ns: -9, error_bound_ns: 3 };
+    writer.clock_sample(sample.clone());
+    writer.update(|m| m.notes.push("svid:C: never came".into())).unwrap();
+    let written = writer.finish().unwrap();
+    // A crash may cut the last line.
+    let clocks = path.join(latpath_run::CLOCKS);
+    std::fs::write(&clocks, std::fs::read_to_string(&clocks).unwrap() + "{\"clock\":\"gu").unwrap();
+    let run = Run::open(&path).unwrap();
+    assert_eq!(run.clock_samples().unwrap(), vec![sample]);
+    assert_eq!(*run.manifest(), written);
+    assert_eq!(run.notes(), ["svid:C: never came"]);
+}
+
+#[test]
+fn rows_lend_the_journeys_that_were_pushed() {
+    let journey = Owned::plain(2, 40, 3);
+    let mut rows = Rows::new(3);
+    journey.lend(|j| rows.push(j));
+    assert_eq!(rows.iter().map(|j| Owned::of(&j)).collect::<Vec<_>>(), vec![journey]);
+}
