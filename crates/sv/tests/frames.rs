@@ -1,0 +1,197 @@
+//! What is built reads back the same; what is broken is refused, and never makes the parser panic.
+
+use latpath_sv::{AsduSpec, Frame, FrameError, FrameSpec, Tag, MAX_SVID};
+use proptest::prelude::*;
+
+/// Any ASDU that a merging unit could send.
+fn any_asdu() -> impl Strategy<Value = AsduSpec> {
+    let bytes = |n| prop::collection::vec(any::<u8>(), n);
+    (
+        (bytes(1..=MAX_SVID), prop::option::of(bytes(0..=129)), any::<u16>(), any::<u32>()),
+        (any::<Option<[u8; 8]>>(), any::<u8>(), any::<Option<u16>>(), bytes(0..=300)),
+        (any::<Option<u16>>(), any::<Option<[u8; 8]>>()),
+    )
+        .prop_map(|((svid, dat_set, smp_cnt, conf_rev), (refr_tm, smp_synch, smp_rate, data), (smp_mod, gm))| {
+            AsduSpec { svid, dat_set, smp_cnt, conf_rev, refr_tm, smp_synch, smp_rate, data, smp_mod, gm_identity: gm }
+        })
+}
+
+fn any_frame() -> impl Strategy<Value = FrameSpec> {
+    let tag = (prop::sample::select(vec![0x8100, 0x88a8]), any::<u16>()).prop_map(|(tpid, tci)| Tag { tpid, tci });
+    let header = (any::<[u8; 6]>(), any::<[u8; 6]>(), prop::collection::vec(tag, 0..=2), any::<u16>(), any::<bool>());
+    (header, prop::collection::vec(any_asdu(), 1..=16))
+        .prop_map(|((dst, src, tags, appid, simulated), asdus)| FrameSpec { dst, src, tags, appid, simulated, asdus })
+}
+
+fn read_back(frame: &Frame<'_>) -> FrameSpec {
+    let asdus = frame.asdus().map(|a| AsduSpec {
+        svid: a.svid.to_vec(),
+        dat_set: a.dat_set.map(<[u8]>::to_vec),
+        smp_cnt: a.smp_cnt,
+        conf_rev: a.conf_rev,
+        refr_tm: a.refr_tm,
+        smp_synch: a.smp_synch,
+        smp_rate: a.smp_rate,
+        data: a.data.to_vec(),
+        smp_mod: a.smp_mod,
+        gm_identity: a.gm_identity,
+    });
+    FrameSpec {
+        dst: frame.dst,
+        src: frame.src,
+        tags: frame.tags().to_vec(),
+        appid: frame.appid,
+        simulated: frame.simulated(),
+        asdus: asdus.collect(),
+    }
+}
+
+fn small() -> FrameSpec {
+    let asdu = AsduSpec { svid: b"MU01".to_vec(), data: vec![7; 64], ..AsduSpec::default() };
+    FrameSpec { asdus: vec![asdu.clone(), asdu], ..FrameSpec::default() }
+}
+
+proptest! {
+    #[test]
+    fn any_frame_reads_back_as_it_was_built(spec in any_frame()) {
+        let bytes = spec.build().unwrap();
+        let frame = Frame::parse(&bytes).unwrap();
+        prop_assert_eq!(read_back(&frame), spec.clone());
+        prop_assert_eq!(frame.asdu_count as usize, spec.asdus.len());
+        prop_assert!(bytes.len() >= 60);
+        for asdu in frame.asdus() {
+            prop_assert_eq!(&bytes[asdu.smp_cnt_at..asdu.smp_cnt_at + 2], asdu.smp_cnt.to_be_bytes());
+            prop_assert_eq!(&bytes[asdu.data_at..asdu.data_at + asdu.data.len()], asdu.data);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_ends_too_early_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
+        let bytes = spec.build().unwrap();
+        // All that `length` announces, without the padding.
+        let whole = 14 + 4 * spec.tags.len() + usize::from(Frame::parse(&bytes).unwrap().length);
+        let error = Frame::parse(&bytes[..cut.index(whole)]).unwrap_err();
+        prop_assert!(matches!(error, FrameError::Truncated { .. }), "{error}");
+    }
+
+    #[test]
+    fn bytes_after_the_announced_length_do_not_matter(spec in any_frame(), more in prop::collection::vec(any::<u8>(), 0..64)) {
+        let mut bytes = spec.build().unwrap();
+        bytes.extend(more);
+        prop_assert_eq!(read_back(&Frame::parse(&bytes).unwrap()), spec);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), as_sv in any::<bool>()) {
+        let mut bytes = bytes;
+        if as_sv && bytes.len() > 14 {
+            bytes[12..14].copy_from_slice(&[0x88, 0xba]);
+        }
+        if let Ok(frame) = Frame::parse(&bytes) {
+            prop_assert_eq!(frame.asdus().count(), frame.asdu_count as usize);
+        }
+    }
+
+    #[test]
+    fn no_change_to_a_frame_makes_it_panic(
+        spec in any_frame(),
+        changes in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 1..8),
+    ) {
+        let mut bytes = spec.build().unwrap();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Ok(frame) = Frame::parse(&bytes) {
+            // Whatever it reads as, all of it lies in the frame.
+            prop_assert_eq!(frame.asdus().count(), frame.asdu_count as usize);
+            for asdu in frame.asdus() {
+                prop_assert!(bytes.get(asdu.smp_cnt_at..asdu.smp_cnt_at + 2).is_some());
+                prop_assert!((1..=MAX_SVID).contains(&asdu.svid.len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_length_form_is_used_where_it_must_be_and_read_back() {
+    // Around the edges of the short form and of the forms 81 and 82.
+    for len in [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 1400] {
+        let mut spec = small();
+        spec.asdus[1].data = vec![0xab; len];
+        let bytes = spec.build().unwrap();
+        assert_eq!(read_back(&Frame::parse(&bytes).unwrap()), spec, "{len} bytes of samples");
+    }
+}
+
+#[test]
+fn a_long_form_where_the_short_one_would_do_is_legal_ber() {
+    let bytes = small().build().unwrap();
+    let at = bytes.windows(6).position(|w| w == b"\x80\x04MU01").unwrap();
+    // svID's length as 82 00 04 instead of 04: three lengths around it grow by two.
+    let mut long = bytes[..at].to_vec();
+    long.extend(b"\x80\x82\x00\x04MU01");
+    long.extend(&bytes[at + 6..]);
+    assert_eq!(&long[14 + 8..][..2], &[0x60, 0x81], "savPdu has a long length in this frame");
+    for (grows, by) in [(17, 2), (24, 2), (30, 2), (32, 2)] {
+        long[grows] += by;
+    }
+    let frame = Frame::parse(&long).unwrap();
+    assert_eq!(read_back(&frame), small());
+}
+
+#[test]
+fn a_small_frame_is_padded_to_the_shortest_that_ethernet_allows() {
+    let asdu = AsduSpec { svid: b"A".to_vec(), data: vec![1, 2], ..AsduSpec::default() };
+    let bytes = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
+    let frame = Frame::parse(&bytes).unwrap();
+    assert_eq!((bytes.len(), usize::from(frame.length) + 14 < 60), (60, true));
+}
+
+#[test]
+fn what_9_2_does_not_allow_is_refused_with_the_place() {
+    let good = small().build().unwrap();
+    let svid = good.windows(6).position(|w| w == b"\x80\x04MU01").unwrap();
+    let broken = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        Frame::parse(&bytes).unwrap_err()
+    };
+    assert_eq!(broken(13, 0xb8), FrameError::NotSv { ethertype: 0x88b8 });
+    assert!(!broken(13, 0xb8).is_malformed());
+    assert_eq!(broken(22, 0x61), FrameError::BadTag { expected: "savPdu", at: 22, found: 0x61 });
+    assert_eq!(broken(23, 0x80), FrameError::LengthForm { what: "savPdu", at: 23, form: 0x80 });
+    assert_eq!(broken(23, 0x83), FrameError::LengthForm { what: "savPdu", at: 23, form: 0x83 });
+    assert_eq!(broken(27, 3), FrameError::AsduCount { said: 3, found: 2 });
+    assert_eq!(broken(27, 0), FrameError::AsduCount { said: 0, found: 2 });
+    assert_eq!(broken(svid, 0x81), FrameError::BadTag { expected: "svID", at: svid, found: 0x81 });
+    assert!(matches!(broken(svid + 1, 0), FrameError::BadLength { what: "svID", .. }));
+    assert!(matches!(broken(svid + 1, 0x7f), FrameError::Truncated { what: "svID", .. }));
+    assert_eq!(
+        Frame::parse(&[]).unwrap_err(),
+        FrameError::Truncated { what: "destination MAC", at: 0, needed: 6, left: 0 }
+    );
+    let tags = FrameSpec { tags: vec![Tag::new(1, 1); 3], ..small() }.build().unwrap();
+    assert_eq!(Frame::parse(&tags).unwrap_err(), FrameError::TooManyTags);
+}
+
+#[test]
+fn what_cannot_be_built_says_why() {
+    let with = |asdu: AsduSpec, n: usize| FrameSpec { asdus: vec![asdu; n], ..FrameSpec::default() }.build();
+    let good = small().asdus[0].clone();
+    let error = with(AsduSpec { svid: vec![b'x'; 130], ..good.clone() }, 1).unwrap_err().to_string();
+    assert!(error.contains("130 bytes"), "{error}");
+    assert!(with(AsduSpec { svid: vec![], ..good.clone() }, 1).is_err());
+    assert!(with(good.clone(), 0).is_err());
+    assert!(with(AsduSpec { data: vec![0; 60_000], ..good.clone() }, 2).is_err());
+    assert!(with(AsduSpec { data: vec![0; 70_000], ..good }, 1).is_err());
+}
+
+#[test]
+fn a_hundred_and_more_asdus_are_counted_with_a_signed_integer() {
+    let asdu = AsduSpec { svid: b"A".to_vec(), ..AsduSpec::default() };
+    for n in [127, 128, 255, 256, 2000] {
+        let bytes = FrameSpec { asdus: vec![asdu.clone(); n], ..FrameSpec::default() }.build().unwrap();
+        assert_eq!(Frame::parse(&bytes).unwrap().asdu_count as usize, n);
+    }
+}
