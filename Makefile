@@ -1,0 +1,46 @@
+# latpath. `make` builds; `make demo` and `make test`, as root, install what is missing first (Debian, apt) and say so.
+
+PREFIX ?= /usr/local
+LATPATH := target/release/latpath
+# Options of the demo, as in: make demo ARGS="--no-guest --duration 10s"
+ARGS ?=
+# Root installs what is missing; anyone else is told what it is.
+DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
+
+.PHONY: build deps demo test bench lint install uninstall clean help
+
+build: ## Build target/release/latpath (no root needed)
+	@$(DEPS) build
+	scripts/build
+
+deps: ## Install what is needed to build, run and test (root, Debian)
+	@scripts/deps install test
+
+demo: ## Build, then follow 4,000 frames/s into a real guest (root); ARGS="--no-guest --duration 10s"
+	@$(DEPS) run
+	scripts/build
+	$(LATPATH) demo $(ARGS)
+
+test: ## Run all tests; those that need root or a guest are skipped without, and counted
+	@$(DEPS) $(if $(filter 0,$(shell id -u)),test,build)
+	scripts/test
+
+bench: build ## Measure what latpath itself costs (root)
+	scripts/bench
+
+lint: ## Formatting and clippy, warnings are errors
+	@. scripts/rust && cargo fmt --all --check && cargo clippy --release --workspace --all-targets -- -D warnings
+
+install: ## Install to PREFIX (/usr/local); build first
+	@test -x $(LATPATH) || { echo "$(LATPATH): not built yet; run make first" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 -s $(LATPATH) $(DESTDIR)$(PREFIX)/bin/latpath
+
+uninstall: ## Remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/latpath
+
+clean: ## Remove everything that was built
+	@. scripts/rust && cargo clean
+
+help: ## Show this
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST)
