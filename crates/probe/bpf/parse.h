@@ -49,6 +49,7 @@ static __always_inline int fill(struct frame *f)
 		f->have = WINDOW;
 		return bpf_probe_read_kernel(f->buf, WINDOW, (void *)f->base);
 	}
+	__builtin_memset(f->buf, 0, WINDOW);
 	if (n < 14)
 		return -1;
 	if (bpf_probe_read_kernel(f->buf, n & (WINDOW - 1), (void *)f->base))

@@ -67,12 +67,18 @@ static __always_inline int protocol_wanted(__be16 protocol, int sure)
 	}
 }
 
+static __always_inline int count_other(struct percpu *p)
+{
+	__sync_fetch_and_add(&p->others, 1);
+	return 0;
+}
+
 /* The two doors of nic-rx: a frame that passed GRO's is not counted again at the stack's. */
 enum door { DOOR_ONE, DOOR_GRO, DOOR_STACK };
 
 static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux, enum door door)
 {
-	struct frame f = {};
+	struct frame f;
 	struct found found = {};
 	struct seen_at w = {};
 	struct percpu *p;
@@ -94,18 +100,18 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	if (kind == POINT_TX || skb->mac_header == 0xffff)
 		mac = data;
 	f.base = mac;
+	f.frag = f.frag_len = f.have = f.appid = f.ethertype = 0;
 	f.linear = (__u32)(data - mac) + skb->len - skb->data_len;
 	if (f.linear > 0x10000)
 		return 0;
 	if (skb->data_len)
 		find_fragment(&f, skb);
 	f.vlan = skb->vlan_proto ? skb->vlan_tci & 0xfff : NONE;
-	__sync_fetch_and_add(&p->packets_seen, 1);
 	if (fill(&f))
-		return 0;
+		return count_other(p);
 	off = ethernet(&f);
 	if (!off)
-		return 0;
+		return count_other(p);
 	if (f.ethertype == ETH_SV && want_sv) {
 		bad = match_sv(&f, off, &found);
 		if (bad && f.have < WINDOW && skb->data_len && !f.frag)
@@ -116,7 +122,7 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	if (want_ip | want_ether)
 		match_other(&f, off, &found);
 	if (!found.n)
-		return 0;
+		return count_other(p);
 	point = kind == POINT_APP_READ ? thread_point(kind) : dev ? device_point(dev, kind, w.cpu) : -1;
 	if (kind == POINT_DROP && !dev) {
 		struct point_key key = { .kind = kind };
@@ -136,7 +142,7 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	for (int i = 0; i < MAX_FOUND; i++) {
 		if (i >= found.n)
 			break;
-		sight(&w, found.at[i].stream, found.at[i].key);
+		sight(p, &w, found.at[i].stream, found.at[i].key);
 	}
 	return 0;
 }

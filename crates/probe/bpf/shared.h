@@ -10,7 +10,9 @@
 #define MAX_POINTS 32        /* points of one machine: the width of slot.seen */
 #define MAX_SEGMENTS 16      /* histograms of one stream */
 #define SEGMENTS_TO 6        /* segments that may end at one point */
-#define SVID_SHORT 31        /* svIDs up to this length take the fast map */
+#define SVID_SHORT 32        /* svIDs up to this length take the open table */
+#define SVID_PLACES 2048
+#define SVID_PROBES 4
 #define SVID_LONG 135
 #define NONE 0xffff
 #define BUCKETS 1728         /* log-linear: 0..127 ns exact, then 64 buckets an octave up to 2^32 ns */
@@ -46,9 +48,11 @@ struct stream_conf {
 	__u8 dst[16];
 };
 
+/* svIDs up to 32 bytes: an open table that user space fills, each within SVID_PROBES places of where its hash says. */
 struct svid_short {
-	__u8 len;
-	__u8 id[SVID_SHORT];
+	__u64 word[4]; /* the bytes, zeros behind them */
+	__u32 len;
+	__u32 first; /* stream plus one; 0 is an empty place */
 };
 
 struct svid_long {
@@ -94,7 +98,7 @@ struct percpu {
 	__u64 malformed;
 	__u64 points_overflow;
 	__u64 unreadable;
-	__u64 packets_seen;
+	__u64 others; /* packets that were looked at and are in no stream */
 	__u64 pad0;
 	__u64 cost_ns;
 	__u64 cost_samples;

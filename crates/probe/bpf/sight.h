@@ -115,7 +115,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		__sync_fetch_and_add(&p->dropped, 1);
 		return;
 	}
-	at = __sync_fetch_and_add(&p->head, 1);
+	at = __sync_fetch_and_add(&p->head, 1); /* also counts the sightings of record mode */
 	idx = w->cpu * ring_size + ((__u32)at & (ring_size - 1));
 	r = bpf_map_lookup_elem(&ring, &idx);
 	if (!r)
@@ -328,23 +328,22 @@ static __always_inline int to_table(struct seen_at *w, __u32 stream, __u32 key)
 	return 0;
 }
 
-/* Takes one sighting. */
-__noinline int sight(struct seen_at *w, __u32 stream, __u32 key)
+/* Live mode's part, verified once for all programs. */
+__noinline int sight_live(struct seen_at *w, __u32 stream, __u32 key)
 {
-	struct percpu *p;
-	__u32 cpu;
-
 	if (!w || stream >= MAX_STREAMS)
 		return 0;
-	cpu = w->cpu;
-	p = bpf_map_lookup_elem(&percpu, &cpu);
-	if (!p)
-		return 0;
-	__sync_fetch_and_add(&p->sightings, 1);
+	if (w->kind == POINT_DROP)
+		count_drop(w, stream);
+	return to_table(w, stream, key);
+}
+
+/* Takes one sighting. */
+static __always_inline void sight(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
+{
 	if (live) {
-		if (w->kind == POINT_DROP)
-			count_drop(w, stream);
-		to_table(w, stream, key);
+		__sync_fetch_and_add(&p->sightings, 1);
+		sight_live(w, stream, key);
 	} else {
 		to_ring(p, w, stream, key);
 	}
@@ -353,7 +352,6 @@ __noinline int sight(struct seen_at *w, __u32 stream, __u32 key)
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);
 	}
-	return 0;
 }
 
 #endif

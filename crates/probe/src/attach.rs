@@ -163,8 +163,8 @@ fn name_streams(
     for (i, conf) in table.streams.iter().enumerate() {
         streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;
     }
-    for (svid, first) in &table.short {
-        short.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
+    for (place, svid) in &table.short {
+        short.update(&place.to_ne_bytes(), bytes_of(svid), MapFlags::ANY)?;
     }
     for (svid, first) in &table.long {
         long.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;

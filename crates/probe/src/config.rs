@@ -1,6 +1,6 @@
 //! The user's streams as the kernel programs want them.
 
-use crate::layout::{StreamConf, NONE, SVID_LONG, SVID_SHORT};
+use crate::layout::{StreamConf, SvidShort, NONE, SVID_LONG, SVID_PLACES, SVID_PROBES, SVID_SHORT};
 use latpath_words::stream::LinkFilter;
 use latpath_words::{KeyRule, Matcher, StreamId, StreamSpec};
 use std::{collections::HashMap, net::IpAddr};
@@ -33,6 +33,9 @@ pub enum BadStreams {
     /// Too many that are not SV.
     #[error("{0} streams that are not SV: at most {MAX_OTHER} can be followed at once")]
     Other(usize),
+    /// No place left for an svID in the open table.
+    #[error("svID {0:?} collides with too many others: name fewer streams at once")]
+    Crowded(String),
     /// The same stream twice.
     #[error("stream {0} is named twice")]
     Twice(String),
@@ -45,14 +48,34 @@ pub struct Table {
     pub streams: Vec<StreamConf>,
     /// The user's stream of each entry.
     pub user: Vec<StreamId>,
-    /// First stream of each svID, by length and bytes.
-    pub short: HashMap<[u8; SVID_SHORT + 1], u32>,
-    /// Likewise for longer svIDs.
+    /// The open table of svIDs: its filled places.
+    pub short: HashMap<u32, SvidShort>,
+    /// First stream of each longer svID, by length and bytes.
     pub long: HashMap<[u8; SVID_LONG + 1], u32>,
     /// Index of the first stream that is not SV.
     pub first_other: u32,
     /// Whether any stream is SV, UDP, of an ethertype.
     pub wants: [bool; 3],
+}
+
+/// Puts an svID into the open table, where `lookup_words` in bpf/match.h looks for it.
+fn place(table: &mut HashMap<u32, SvidShort>, svid: &[u8], first: u32) -> Result<(), BadStreams> {
+    let mut bytes = [0; SVID_SHORT];
+    bytes[..svid.len()].copy_from_slice(svid);
+    let mut word = [0; 4];
+    for (w, b) in word.iter_mut().zip(bytes.chunks_exact(8)) {
+        *w = u64::from_ne_bytes(b.try_into().expect("eight bytes"));
+    }
+    let len = svid.len() as u32;
+    let mut h = word[0].wrapping_add(u64::from(len)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    h = (h ^ h >> 32 ^ word[1]).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h = (h ^ h >> 32 ^ word[2]).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h = (h ^ h >> 32 ^ word[3]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let place = (h >> 53) as u32;
+    let free = (0..SVID_PROBES).map(|i| (place + i) % SVID_PLACES).find(|at| !table.contains_key(at));
+    let at = free.ok_or_else(|| BadStreams::Crowded(String::from_utf8_lossy(svid).into_owned()))?;
+    table.insert(at, SvidShort { word, len, first: first + 1 });
+    Ok(())
 }
 
 fn svid_key<const N: usize>(svid: &[u8]) -> [u8; N] {
@@ -133,7 +156,7 @@ impl Table {
                 let chain = chains.entry(svid).or_default();
                 match chain.last() {
                     Some(last) => table.streams[*last].next = at as u16,
-                    None if svid.len() <= SVID_SHORT => drop(table.short.insert(svid_key(svid), at as u32)),
+                    None if svid.len() <= SVID_SHORT => place(&mut table.short, svid, at as u32)?,
                     None => drop(table.long.insert(svid_key(svid), at as u32)),
                 }
                 chain.push(at);

@@ -3,6 +3,7 @@
 pub use crate::skel::types::{
     drop_key as DropKey, ended_key as EndedKey, hist as Hist, percpu as PerCpu, point_entry as PointEntry,
     record as Record, segments_to as SegmentsTo, slot as Slot, stream_conf as StreamConf, stream_state as StreamState,
+    svid_short as SvidShort,
 };
 
 /// Points of one machine.
@@ -11,8 +12,12 @@ pub const MAX_POINTS: usize = 32;
 pub const MAX_SEGMENTS: usize = 16;
 /// Segments that may end at one point.
 pub const SEGMENTS_TO: usize = 6;
-/// Longest svID that takes the fast map.
-pub const SVID_SHORT: usize = 31;
+/// Longest svID that takes the open table.
+pub const SVID_SHORT: usize = 32;
+/// Places of the open table of short svIDs.
+pub const SVID_PLACES: u32 = 2048;
+/// Places from its hash's on where an svID may be.
+pub const SVID_PROBES: u32 = 4;
 /// Longest svID that the programs can compare.
 pub const SVID_LONG: usize = 135;
 /// `stream_conf.next` of the last stream in a chain.
@@ -30,7 +35,21 @@ macro_rules! plain {
         unsafe impl Plain for $t {}
     )* };
 }
-plain!(u32, u64, DropKey, EndedKey, Hist, PerCpu, PointEntry, Record, SegmentsTo, Slot, StreamConf, StreamState);
+plain!(
+    u32,
+    u64,
+    DropKey,
+    EndedKey,
+    Hist,
+    PerCpu,
+    PointEntry,
+    Record,
+    SegmentsTo,
+    Slot,
+    StreamConf,
+    StreamState,
+    SvidShort
+);
 
 /// The bytes of a plain value.
 pub fn bytes_of<T: Plain>(v: &T) -> &[u8] {
@@ -67,7 +86,7 @@ mod tests {
         assert_eq!(size_of::<Record>(), 32);
         assert_eq!(size_of::<PerCpu>(), 192);
         assert_eq!(size_of::<Slot>(), 24 + 4 * MAX_POINTS);
-        assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 12 + 0);
+        assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
         assert_eq!(size_of::<SegmentsTo>(), 1 + 2 * SEGMENTS_TO + 3);
         assert_eq!(std::mem::offset_of!(PerCpu, tail) % 64, 0, "user space writes to a cache line of its own");
         assert_eq!(std::mem::offset_of!(Record, point), 28, "publish() in bpf/sight.h relies on it");

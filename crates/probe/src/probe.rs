@@ -122,12 +122,14 @@ impl Source for Probe {
         let (mut cost, mut samples) = (0, 0);
         for cpu in 0..self.attached.cpus {
             let p = self.attached.percpu.get(cpu);
-            c.sightings += p.sightings;
+            // In record mode the ring's head counts them.
+            let sightings = p.sightings + p.head;
+            c.sightings += sightings;
             c.dropped += p.dropped;
             c.malformed += p.malformed;
             c.points_overflow += p.points_overflow;
             c.unreadable += p.unreadable;
-            c.packets_seen += p.packets_seen;
+            c.packets_seen += sightings + p.dropped + p.others;
             cost += p.cost_ns;
             samples += p.cost_samples;
         }
