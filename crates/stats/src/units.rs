@@ -60,14 +60,9 @@ impl Letters {
         if digits.len() < 5 {
             return digits;
         }
-        let mut text = String::with_capacity(digits.len() * 2);
-        for (i, digit) in digits.chars().enumerate() {
-            if i > 0 && (digits.len() - i) % 3 == 0 {
-                text.push(if self == Self::Ascii { ',' } else { '\u{202f}' });
-            }
-            text.push(digit);
-        }
-        text
+        let mut groups: Vec<String> = digits.as_bytes().rchunks(3).map(|g| String::from_utf8_lossy(g).into()).collect();
+        groups.reverse();
+        groups.join(if self == Self::Ascii { "," } else { "\u{202f}" })
     }
 
     /// A count in at most `width` columns (5 or more): in groups if that fits, else plain, else short (`48.0M`).

@@ -1,0 +1,319 @@
+//! What the screen shows: the latest figures, and what the user chose by keys. Drawing reads it, nothing else.
+
+use crate::{
+    keys::Key,
+    names,
+    theme::Theme,
+    watch::{self, Flow, Watch},
+    Action,
+};
+use latpath_stats::{Loss, SegmentFigures, StreamFigures, Summary};
+use latpath_words::Ns;
+use std::{cmp::Reverse, time::Duration};
+
+/// What the rows of the segments table are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// The classic names first, then neighbours in the order of the path.
+    Path,
+    /// Highest 99th percentile first.
+    P99,
+    /// Longest first.
+    Max,
+    /// Most journeys over the threshold first.
+    Over,
+}
+
+impl Sort {
+    /// The name, for the line of keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::P99 => "p99",
+            Self::Max => "max",
+            Self::Over => "over",
+        }
+    }
+
+    fn next(self) -> Self {
+        match self {
+            Self::Path => Self::P99,
+            Self::P99 => Self::Max,
+            Self::Max => Self::Over,
+            Self::Over => Self::Path,
+        }
+    }
+}
+
+/// What the middle of the screen is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Segments, and the histogram of one.
+    Both,
+    /// As many segments as fit.
+    Table,
+    /// The histogram, as large as it gets.
+    Histogram,
+    /// A row per stream.
+    Streams,
+}
+
+/// What lies over the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlay {
+    /// Nothing.
+    None,
+    /// The keys and marks.
+    Help,
+    /// Losses, clocks and notes in full, from this line on.
+    Details(usize),
+}
+
+/// The state behind the screen.
+pub struct Model {
+    /// What it is drawn with.
+    pub theme: Theme,
+    /// The screen's own time, since it started.
+    pub now: Duration,
+    /// Changes from summary to summary.
+    pub watch: Watch,
+    /// Time of day at which counting began.
+    pub since: String,
+    /// Sorting of the segments.
+    pub sort: Sort,
+    /// Use of the middle.
+    pub view: View,
+    /// What lies on top.
+    pub overlay: Overlay,
+    /// When the user paused.
+    pub paused_at: Option<Duration>,
+    latest: Option<Summary>,
+    held: Option<Summary>,
+    stream: Option<String>,
+    segment: Option<String>,
+    time_of_day: fn(Ns) -> String,
+}
+
+impl Model {
+    /// A screen without figures. `time_of_day` tells the time so many nanoseconds ago.
+    pub fn new(theme: Theme, time_of_day: fn(Ns) -> String) -> Self {
+        Self {
+            theme,
+            now: Duration::ZERO,
+            watch: Watch::new(Duration::ZERO),
+            since: time_of_day(0),
+            sort: Sort::Path,
+            view: View::Both,
+            overlay: Overlay::None,
+            paused_at: None,
+            latest: None,
+            held: None,
+            stream: None,
+            segment: None,
+            time_of_day,
+        }
+    }
+
+    /// Takes the next summary at `now`.
+    pub fn feed(&mut self, summary: &Summary, now: Duration) {
+        self.now = now;
+        let anew = self.watch.feed(summary, now);
+        if anew {
+            self.since = (self.time_of_day)(summary.elapsed_ns);
+            self.held = None;
+        }
+        if self.paused_at.is_some() && self.held.is_none() {
+            self.held = Some(summary.clone());
+        }
+        self.latest = Some(summary.clone());
+    }
+
+    /// The newest summary: what troubles are read from, also while paused.
+    pub fn latest(&self) -> Option<&Summary> {
+        self.latest.as_ref()
+    }
+
+    /// What is shown, if there is anything yet.
+    pub fn shown(&self) -> Option<Shown<'_>> {
+        let summary = self.held.as_ref().or(self.latest.as_ref())?;
+        let stream = self.stream.as_ref().and_then(|name| summary.streams.iter().find(|s| s.stream == *name));
+        Some(Shown { summary, stream })
+    }
+
+    /// The segments to show, sorted.
+    pub fn rows<'a>(&self, shown: &Shown<'a>) -> Vec<&'a SegmentFigures> {
+        let mut rows: Vec<_> = shown.segments().iter().collect();
+        rows.sort_by_key(|s| names::rank(&s.name));
+        match self.sort {
+            Sort::Path => {}
+            Sort::P99 => rows.sort_by_key(|s| Reverse(s.p99_ns)),
+            Sort::Max => rows.sort_by_key(|s| Reverse(s.max_ns)),
+            Sort::Over => rows.sort_by_key(|s| Reverse(s.over_threshold)),
+        }
+        rows
+    }
+
+    /// The selected one of these rows: the one that the user chose, else `total`, else the first.
+    pub fn selected(&self, rows: &[&SegmentFigures]) -> usize {
+        let find = |name: &str| rows.iter().position(|s| s.name == name);
+        self.segment.as_deref().and_then(find).or_else(|| find("total")).unwrap_or(0)
+    }
+
+    /// Does what a key asks; returns what the caller has to do.
+    pub fn key(&mut self, key: Key) -> Option<Action> {
+        match key {
+            Key::Interrupt | Key::Char('q' | 'Q') => return Some(Action::Quit),
+            Key::Char('?') | Key::F1 => {
+                self.overlay = if self.overlay == Overlay::Help { Overlay::None } else { Overlay::Help };
+                return None;
+            }
+            Key::Char('d') => {
+                let open = matches!(self.overlay, Overlay::Details(_));
+                self.overlay = if open { Overlay::None } else { Overlay::Details(0) };
+                return None;
+            }
+            Key::Char('p' | ' ') => return Some(self.pause()),
+            Key::Char('r') => return Some(Action::Reset),
+            _ => {}
+        }
+        if let Overlay::Details(from) = self.overlay {
+            self.overlay = match key {
+                Key::Up | Key::Char('k') => Overlay::Details(from.saturating_sub(1)),
+                Key::Down | Key::Char('j') => Overlay::Details(from.saturating_add(1)),
+                Key::PageUp => Overlay::Details(from.saturating_sub(10)),
+                Key::PageDown => Overlay::Details(from.saturating_add(10)),
+                Key::Home => Overlay::Details(0),
+                Key::Escape | Key::Enter => Overlay::None,
+                _ => self.overlay,
+            };
+            return None;
+        }
+        if self.overlay == Overlay::Help {
+            self.overlay = Overlay::None;
+            return None;
+        }
+        match key {
+            Key::Up | Key::Char('k') => self.move_segment(-1),
+            Key::Down | Key::Char('j') => self.move_segment(1),
+            Key::PageUp => self.move_segment(-5),
+            Key::PageDown => self.move_segment(5),
+            Key::Home => self.move_segment(isize::MIN),
+            Key::End => self.move_segment(isize::MAX),
+            Key::Left | Key::Char('h') => self.move_stream(false),
+            Key::Right | Key::Char('l') => self.move_stream(true),
+            Key::Char('s') => self.sort = self.sort.next(),
+            Key::Char('t') => self.view = self.next_view(),
+            _ => {}
+        }
+        None
+    }
+
+    fn pause(&mut self) -> Action {
+        match self.paused_at.take() {
+            Some(_) => {
+                self.held = None;
+                Action::Pause(false)
+            }
+            None => {
+                self.paused_at = Some(self.now);
+                self.held.clone_from(&self.latest);
+                Action::Pause(true)
+            }
+        }
+    }
+
+    fn move_segment(&mut self, by: isize) {
+        let Some(shown) = self.shown() else { return };
+        let rows = self.rows(&shown);
+        let Some(last) = rows.len().checked_sub(1) else { return };
+        let at = self.selected(&rows).saturating_add_signed(by).min(last);
+        self.segment = Some(rows[at].name.clone());
+    }
+
+    /// All streams, then each, then all again.
+    fn move_stream(&mut self, on: bool) {
+        let Some(shown) = self.shown() else { return };
+        let streams = &shown.summary.streams;
+        let at = shown.stream.and_then(|s| streams.iter().position(|o| std::ptr::eq(o, s)));
+        let next = match (at, on) {
+            (None, true) => 0,
+            (None, false) => streams.len().wrapping_sub(1),
+            (Some(i), true) => i + 1,
+            (Some(i), false) => i.wrapping_sub(1),
+        };
+        self.stream = streams.get(next).map(|s| s.stream.clone());
+    }
+
+    fn next_view(&self) -> View {
+        let many = self.shown().is_some_and(|s| s.summary.streams.len() > 1);
+        match self.view {
+            View::Both => View::Table,
+            View::Table => View::Histogram,
+            View::Histogram if many => View::Streams,
+            View::Histogram | View::Streams => View::Both,
+        }
+    }
+}
+
+/// The figures on the screen: those of all streams, or of the one that the user chose.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    /// The whole summary.
+    pub summary: &'a Summary,
+    /// The chosen stream.
+    pub stream: Option<&'a StreamFigures>,
+}
+
+impl<'a> Shown<'a> {
+    /// Packets seen at any point.
+    pub fn journeys(&self) -> u64 {
+        self.stream.map_or(self.summary.journeys, |s| s.journeys)
+    }
+
+    /// Packets seen at every point.
+    pub fn complete(&self) -> u64 {
+        self.stream.map_or(self.summary.complete, |s| s.complete)
+    }
+
+    /// Packets that arrived but lack a sighting.
+    pub fn incomplete(&self) -> u64 {
+        self.stream.map_or(self.summary.incomplete, |s| s.incomplete)
+    }
+
+    /// Losses by place, most first.
+    pub fn losses(&self) -> Vec<&'a Loss> {
+        let mut list: Vec<_> = self.stream.map_or(&self.summary.lost, |s| &s.lost).iter().collect();
+        list.sort_by_key(|l| Reverse(l.count));
+        list
+    }
+
+    /// All losses.
+    pub fn lost(&self) -> u64 {
+        watch::sum(self.losses().iter().map(|l| l.count))
+    }
+
+    /// Further sightings.
+    pub fn duplicates(&self) -> u64 {
+        self.stream.map_or(self.summary.duplicates, |s| s.duplicates)
+    }
+
+    /// Packets overtaken.
+    pub fn out_of_order(&self) -> u64 {
+        self.stream.map_or(self.summary.out_of_order, |s| s.out_of_order)
+    }
+
+    /// Sequence numbers that no point saw.
+    pub fn never_seen(&self) -> u64 {
+        self.stream.map_or_else(|| watch::sum(self.summary.streams.iter().map(|s| s.never_seen)), |s| s.never_seen)
+    }
+
+    /// The segments.
+    pub fn segments(&self) -> &'a [SegmentFigures] {
+        self.stream.map_or(&self.summary.segments, |s| &s.segments)
+    }
+
+    /// Whether packets come.
+    pub fn flow<'w>(&self, watch: &'w Watch) -> &'w Flow {
+        self.stream.and_then(|s| watch.streams.get(&s.stream)).unwrap_or(&watch.all)
+    }
+}

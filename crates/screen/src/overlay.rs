@@ -1,0 +1,142 @@
+//! What lies over the screen when asked for: the help, and the details in full.
+
+use crate::{
+    histogram::percent,
+    lines,
+    model::{Model, Overlay, Shown},
+    names,
+    theme::columns,
+};
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    text::Line,
+    widgets::{Clear, Widget},
+};
+
+/// Keys and what they do, then marks and what they mean.
+const HELP: [&str; 20] = [
+    " KEYS",
+    " q, Ctrl-C      quit",
+    " p, space       pause the figures; measuring and alarms go on",
+    " r              reset: count from zero",
+    " up/down, j/k   segment: its histogram is shown",
+    " left/right, h/l, Tab   stream: all, then each",
+    " s              sort segments: path, p99, max, over",
+    " t              view: both, table, histogram, streams",
+    " d              details: path, losses, clocks, notes in full",
+    " ?, F1          this help; any key closes it",
+    " Ctrl-Z suspend (fg comes back), Ctrl-L draw anew",
+    "",
+    " FIGURES",
+    " Tnet publisher to host NIC, Thyp host NIC to VM NIC,",
+    " Tsub VM NIC to application; 2-3: from point 2 to 3.",
+    " over: journeys over the threshold (line in histogram).",
+    " ~ shorter than its clock error bound: no fact.",
+    " Negative times are a clock fault, shown as measured.",
+    " lost after a point: that point saw the packet last.",
+    " dropped: sightings lost by latpath itself.",
+];
+
+/// Draws the overlay, if there is one.
+pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    match model.overlay {
+        Overlay::None => {}
+        Overlay::Help => {
+            let width = HELP.iter().map(|l| l.len()).max().unwrap_or(0) + 2;
+            let text = HELP.iter().map(|l| (*l).to_string()).collect::<Vec<_>>();
+            window(text, 0, centred(area, width, HELP.len()), model, buf);
+        }
+        Overlay::Details(from) => {
+            let width = usize::from(area.width);
+            let mut text = vec![" DETAILS   (up/down scroll, d closes)".to_string()];
+            for line in details(model, shown) {
+                text.extend(folded(&line, width));
+            }
+            window(text, from, centred(area, width, usize::from(area.height)), model, buf);
+        }
+    }
+}
+
+fn window(text: Vec<String>, from: usize, area: Rect, model: &Model, buf: &mut Buffer) {
+    Clear.render(area, buf);
+    let title = text.first().cloned().unwrap_or_default();
+    let room = usize::from(area.height).saturating_sub(1);
+    // The last line cannot be scrolled above the bottom.
+    let from = from.min(text.len().saturating_sub(room + 1));
+    let mut out = vec![Line::styled(crate::table::pad(&title, usize::from(area.width)), model.theme.warn())];
+    out.extend(text.into_iter().skip(1 + from).take(room).map(Line::raw));
+    lines::put(&out, area, buf);
+}
+
+fn centred(area: Rect, width: usize, height: usize) -> Rect {
+    let width = u16::try_from(width).unwrap_or(u16::MAX).min(area.width);
+    let height = u16::try_from(height).unwrap_or(u16::MAX).min(area.height);
+    Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }
+}
+
+/// Everything that the screen shortens, in full.
+fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
+    let (theme, summary) = (&model.theme, shown.summary);
+    let mut out = vec![String::new(), " PATH".into()];
+    for (i, point) in summary.points.iter().enumerate() {
+        out.push(format!(" {:3} {}", i + 1, theme.clean(&point.to_string())));
+    }
+    out.push(String::new());
+    out.push(format!(
+        " LOST {} of {} ({})",
+        theme.count(shown.lost()),
+        theme.count(shown.journeys()),
+        percent(shown.lost(), shown.journeys())
+    ));
+    for loss in shown.losses() {
+        let reason = loss.reason.as_ref().map_or(String::new(), |r| format!(": {}", theme.clean(r)));
+        out.push(format!("   {} after {}{reason}", theme.count(loss.count), theme.clean(&loss.place)));
+    }
+    out.push(String::new());
+    out.push(" CLOCKS".into());
+    for m in &summary.machines {
+        let fault = m.fault.as_ref().map_or(String::new(), |f| format!(", FAULT: {}", theme.clean(f)));
+        out.push(format!(
+            "   {}: {}, offset {} {}{}, drift {} ppb, {} exchanges{fault}",
+            theme.clean(&m.machine),
+            theme.clean(&m.method),
+            theme.duration(m.offset_ns),
+            theme.plus_minus(),
+            theme.duration(m.error_bound_ns),
+            m.drift_ppb,
+            theme.count(m.exchanges),
+        ));
+    }
+    out.push(String::new());
+    out.push(" STREAMS".into());
+    for s in &summary.streams {
+        let text = theme.clean(&s.stream);
+        out.push(format!("   {text} ({}): {} journeys", names::stream(&s.stream, theme), theme.count(s.journeys)));
+    }
+    out.push(String::new());
+    out.push(" NOTES".into());
+    out.extend(summary.notes.iter().map(|n| format!("   {}", theme.clean(n))));
+    out
+}
+
+/// A line folded to a width; what follows is indented.
+fn folded(line: &str, width: usize) -> Vec<String> {
+    if columns(line) <= width || width < 12 {
+        return vec![line.into()];
+    }
+    let mut out = vec![String::new()];
+    let mut used = 0;
+    for word in line.split_inclusive(' ') {
+        let need = columns(word.trim_end());
+        if used > 0 && used + need > width {
+            out.push("       ".into());
+            used = 7;
+        }
+        if let Some(last) = out.last_mut() {
+            last.push_str(word);
+        }
+        used += columns(word);
+    }
+    out
+}

@@ -1,0 +1,178 @@
+//! The lines under the histogram: losses, other faults of the stream, clocks, the tool's own cost, notes.
+
+use crate::{
+    histogram::percent,
+    lines::{fit, part, wrap, Part},
+    model::{Model, Shown},
+    names::{self, Path},
+    table::pad,
+};
+use latpath_stats::{units, Loss, MachineFigures};
+use ratatui::{
+    style::Style,
+    text::{Line, Span},
+};
+
+/// Columns of the label at the left of each line.
+const LABEL: usize = 9;
+
+fn labelled(model: &Model, name: &str, parts: Vec<Part>, width: usize) -> Line<'static> {
+    let mut line = fit(parts, model.theme.dot(), width.saturating_sub(LABEL), &model.theme);
+    line.spans.insert(0, label(model, name));
+    line
+}
+
+fn label(model: &Model, name: &str) -> Span<'static> {
+    Span::styled(pad(&format!(" {name}"), LABEL), model.theme.faint())
+}
+
+/// `12 after 3 tx@vnet0: FULL_RING in tun_net_xmit`
+fn loss(model: &Model, loss: &Loss, path: &Path<'_>) -> String {
+    let theme = &model.theme;
+    let reason = loss.reason.as_ref().map_or(String::new(), |r| format!(": {}", theme.clean(r)));
+    format!("{} after {}{reason}", theme.count(loss.count), path.point(&loss.place, theme))
+}
+
+/// Losses: one line if `lines` is 1, else a line for each place.
+pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+    let (theme, path) = (&model.theme, Path::of(shown.summary));
+    let all = shown.losses();
+    let total = shown.lost();
+    if total == 0 {
+        return vec![labelled(model, "lost", vec![part(0, "none")], width)];
+    }
+    let sum = Span::styled(theme.count(total), theme.bad());
+    let share = format!("{} of {}", percent(total, shown.journeys()), theme.count(shown.journeys()));
+    if lines <= 1 {
+        let mut spans = vec![sum];
+        // A text that alone is too long is cut rather than left out.
+        let longest = width.saturating_sub(LABEL + 16).max(20);
+        let places = all.iter().filter(|l| l.count > 0);
+        spans.extend(places.map(|one| Span::raw(theme.cut(&loss(model, one, &path), longest))));
+        let mut line = wrap(spans, theme.dot(), width.saturating_sub(LABEL), 1, theme).remove(0);
+        line.spans.insert(0, label(model, "lost"));
+        return vec![line];
+    }
+    let mut out = vec![labelled(model, "lost", vec![part(0, sum), part(1, share)], width)];
+    let room = lines - 1;
+    let shown_places = if all.len() > room { room - 1 } else { all.len() };
+    for one in all.iter().take(shown_places) {
+        out.push(labelled(model, "", vec![part(0, loss(model, one, &path))], width));
+    }
+    if shown_places < all.len() {
+        let rest = format!("and {} more places: press d", all.len() - shown_places);
+        out.push(labelled(model, "", vec![part(0, rest)], width));
+    }
+    out
+}
+
+/// Complete, incomplete, duplicates, order, never seen, malformed.
+pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
+    let theme = &model.theme;
+    let fault = |rank, n: u64, what: &str| {
+        let style = if n > 0 { theme.bad() } else { Style::new() };
+        // Faults that are there stay when the line is short; those that are not go first.
+        part(if n > 0 { 1 } else { rank }, Span::styled(format!("{} {what}", theme.count(n)), style))
+    };
+    let parts = vec![
+        part(6, format!("{} complete", theme.count(shown.complete()))),
+        fault(7, shown.incomplete(), "incomplete"),
+        fault(2, shown.duplicates(), "duplicates"),
+        fault(3, shown.out_of_order(), "out of order"),
+        fault(5, shown.never_seen(), "never seen"),
+        fault(4, shown.summary.malformed, "malformed"),
+    ];
+    labelled(model, "packets", parts, width)
+}
+
+fn clock(model: &Model, machine: &MachineFigures) -> Vec<Part> {
+    let theme = &model.theme;
+    let mut parts = vec![part(0, theme.clean(&machine.machine))];
+    if let Some(fault) = &machine.fault {
+        parts.push(part(1, Span::styled(format!(" {} ", theme.clean(fault)), theme.alarm())));
+    }
+    parts.push(part(2, format!("{}{}", theme.plus_minus(), theme.duration(machine.error_bound_ns))));
+    parts.push(part(3, theme.clean(&machine.method)));
+    parts.push(part(4, format!("offset {}", theme.duration(machine.offset_ns))));
+    parts.push(part(5, format!("drift {} ppb", machine.drift_ppb)));
+    parts.push(part(6, format!("{} exchanges", theme.count(machine.exchanges))));
+    parts
+}
+
+/// The machines' clocks: a line each, as far as `lines` reach.
+pub fn clocks(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+    let mut machines: Vec<_> = shown.summary.machines.iter().collect();
+    // Where not all can be shown, faults come first, then the worst bound.
+    machines.sort_by_key(|m| (m.fault.is_none(), std::cmp::Reverse(m.error_bound_ns)));
+    if machines.is_empty() {
+        let text = match (shown.summary.points.is_empty(), names::one_machine(shown.summary)) {
+            (true, _) => "no machine yet",
+            (_, true) => "one machine, one clock: no error between points",
+            _ => "no word from the other machines' clocks yet",
+        };
+        return vec![labelled(model, "clocks", vec![part(0, text)], width)];
+    }
+    let lines = lines.max(1);
+    let shown_machines = machines.len().min(lines);
+    let mut out: Vec<Line<'static>> = Vec::new();
+    for (i, machine) in machines.iter().take(shown_machines).enumerate() {
+        let mut parts = clock(model, machine);
+        if i + 1 == shown_machines && machines.len() > shown_machines {
+            parts.push(part(1, format!("+{} machines: d", machines.len() - shown_machines)));
+        }
+        out.push(labelled(model, if i == 0 { "clocks" } else { "" }, parts, width));
+    }
+    out
+}
+
+/// What tracing cost.
+pub fn tool(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
+    let (theme, tool) = (&model.theme, &shown.summary.tool);
+    let dropped = match tool.sightings_dropped {
+        0 => Span::raw("0 dropped"),
+        n => Span::styled(format!(" {} DROPPED ", theme.count(n)), theme.alarm()),
+    };
+    let cpu = if tool.cpu_percent.is_finite() { format!("CPU {:.1} %", tool.cpu_percent) } else { "CPU -".into() };
+    let cpu = theme.cut(&cpu, 16);
+    let parts = vec![
+        part(1, format!("{} ns/sighting", theme.count(tool.ns_per_sighting))),
+        part(4, format!("{} sightings", theme.count(tool.sightings))),
+        part(0, dropped),
+        part(2, cpu),
+        part(3, format!("RSS {}", units::bytes(tool.max_rss_bytes))),
+    ];
+    labelled(model, "tool", parts, width)
+}
+
+/// Notes: a line each, as far as `lines` reach.
+pub fn notes(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+    let (theme, notes) = (&model.theme, &shown.summary.notes);
+    let count = notes.len().min(lines);
+    let mut out = Vec::new();
+    for (i, note) in notes.iter().take(count).enumerate() {
+        let rest = notes.len() - count;
+        let more = if i + 1 == count && rest > 0 { format!(" (+{rest}: d)") } else { String::new() };
+        let text = theme.cut(&theme.clean(note), width.saturating_sub(LABEL + more.len()));
+        out.push(labelled(model, if i == 0 { "notes" } else { "" }, vec![part(0, text + &more)], width));
+    }
+    out
+}
+
+/// The keys.
+pub fn keys(model: &Model, width: usize) -> Line<'static> {
+    let theme = &model.theme;
+    let arrows = if theme.letters == units::Letters::Ascii { ("j/k", "h/l") } else { ("↑↓", "←→") };
+    let pause = if model.paused_at.is_some() { "p resume" } else { "p pause" };
+    let parts = vec![
+        part(0, " q quit".to_string()),
+        part(1, "? help"),
+        part(3, pause),
+        part(4, "r reset"),
+        part(5, format!("{} segment", arrows.0)),
+        part(6, format!("{} stream", arrows.1)),
+        part(7, "t view"),
+        part(8, format!("s sort: {}", model.sort.name())),
+        part(2, "d details"),
+    ];
+    fit(parts, "  ", width, theme).patch_style(theme.faint())
+}

@@ -1,0 +1,177 @@
+//! The table of segments: as many columns as the width carries, the important ones first.
+
+use crate::{
+    lines,
+    model::{Model, Shown, Sort},
+    names::Path,
+    theme::{columns, Theme},
+};
+use latpath_stats::SegmentFigures;
+use latpath_words::Ns;
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    style::Style,
+    text::{Line, Span},
+};
+
+/// A column of figures.
+struct Column {
+    title: &'static str,
+    width: usize,
+    /// 0 stays longest when there is little room; from [`EXTRA`] on it is shown only where names are not cut for it.
+    rank: u8,
+    sort: Option<Sort>,
+    cell: fn(&SegmentFigures, &Theme, usize) -> (String, Style),
+}
+
+/// Rank of columns that give way to names.
+const EXTRA: u8 = 8;
+
+fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
+    if segment.count == 0 {
+        return ("-".into(), theme.faint());
+    }
+    let text = theme.cell(ns);
+    if ns < 0 {
+        (text, theme.bad())
+    } else if ns < segment.error_bound_ns {
+        // Shorter than the clocks can tell: no fact.
+        let text = if columns(&text) < 8 { format!("~{text}") } else { text };
+        (text, theme.faint())
+    } else {
+        (text, Style::new())
+    }
+}
+
+/// All columns in their order; `wide` where there is room to breathe.
+fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
+    let t = if wide { 9 } else { 8 };
+    let count = if wide { 13 } else { 7 };
+    let column = |title, width, rank, cell| Column { title, width, rank, sort: None, cell };
+    let mut list = vec![
+        column("count", count, 7, |s, theme, w| (theme.count_within(s.count, w), Style::new())),
+        column("rate/s", if wide { 9 } else { 7 }, EXTRA, |s, theme, w| {
+            (rate_within(s.rate_hz, theme, w), Style::new())
+        }),
+        column("min", if negatives { t.max(9) } else { t }, 6, |s, theme, _| time(s.min_ns, s, theme)),
+        column("mean", t, 5, |s, theme, _| time(s.mean_ns, s, theme)),
+        column("stddev", t, EXTRA + 2, |s, theme, _| time(s.stddev_ns, s, theme)),
+        column("p50", t, 2, |s, theme, _| time(s.p50_ns, s, theme)),
+        column("p90", t, EXTRA + 3, |s, theme, _| time(s.p90_ns, s, theme)),
+        Column { sort: Some(Sort::P99), ..column("p99", t, 1, |s, theme, _| time(s.p99_ns, s, theme)) },
+        column("p99.9", t, 3, |s, theme, _| time(s.p99_9_ns, s, theme)),
+        column("p99.99", t, EXTRA + 1, |s, theme, _| time(s.p99_99_ns, s, theme)),
+        Column { sort: Some(Sort::Max), ..column("max", t, 0, |s, theme, _| time(s.max_ns, s, theme)) },
+        Column {
+            sort: Some(Sort::Over),
+            ..column("over", if wide { 9 } else { 6 }, 4, |s, theme, w| {
+                let style = if s.over_threshold > 0 { theme.bad() } else { Style::new() };
+                (theme.count_within(s.over_threshold, w), style)
+            })
+        },
+    ];
+    if bounds {
+        list.push(column("bound", 10, EXTRA + 1, |s, theme, _| match s.error_bound_ns {
+            0 => (String::new(), Style::new()),
+            ns => (format!("{}{}", theme.plus_minus(), theme.cell(ns)), Style::new()),
+        }));
+    }
+    if negatives {
+        list.push(column("negative", 9, EXTRA, |s, theme, w| match s.negative {
+            0 => (String::new(), Style::new()),
+            n => (theme.count_within(n, w), theme.bad()),
+        }));
+    }
+    list
+}
+
+fn rate_within(hz: f64, theme: &Theme, width: usize) -> String {
+    let text = theme.rate(hz);
+    if columns(&text) <= width {
+        text
+    } else {
+        latpath_stats::units::count_short(hz as u64)
+    }
+}
+
+/// Rows that the whole table takes, with its head.
+pub fn height(shown: &Shown<'_>) -> usize {
+    shown.segments().len().max(1) + 1
+}
+
+/// Draws the table; rows beyond the area are reached by moving the selection.
+pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = &model.theme;
+    let rows = model.rows(shown);
+    let path = Path::of(shown.summary);
+    let width = usize::from(area.width).saturating_sub(1);
+    if area.height == 0 || width == 0 {
+        return;
+    }
+    let natural = rows.iter().map(|s| columns(&path.segment(s, theme, 60))).max().unwrap_or(0).max(12);
+    let bounds = rows.iter().any(|s| s.error_bound_ns != 0);
+    let negatives = rows.iter().any(|s| s.negative > 0);
+    let chosen = choose(all_columns(width >= 110, bounds, negatives), width, natural);
+    let figures: usize = chosen.iter().map(|c| c.width).sum();
+    let name = width.saturating_sub(figures).min(natural);
+
+    let room = usize::from(area.height) - 1;
+    let selected = model.selected(&rows);
+    let from = selected.saturating_sub(room.saturating_sub(1).max(room / 2)).min(rows.len().saturating_sub(room));
+    let to = from.saturating_add(room).min(rows.len());
+    let title = match rows.len() {
+        n if n > room && room > 0 => format!("segment {}-{to}/{n}", from + 1),
+        _ => "segment".into(),
+    };
+    let mut head = vec![Span::raw(format!(" {}", pad(&theme.cut(&title, name), name)))];
+    for column in &chosen {
+        let sorted = column.sort == Some(model.sort);
+        let style = if sorted { theme.strong() } else { theme.faint() };
+        head.push(Span::styled(right(column.title, column.width), style));
+    }
+    let mut out = vec![Line::from(head).patch_style(Style::new())];
+    for (i, segment) in rows.iter().enumerate().take(to).skip(from) {
+        let (mark, style) = if i == selected { (theme.mark(), theme.strong()) } else { (" ", Style::new()) };
+        let name = pad(&path.segment(segment, theme, name), name);
+        let mut spans = vec![Span::styled(format!("{mark}{name}"), style)];
+        for column in &chosen {
+            let (text, own) = (column.cell)(segment, theme, column.width - 1);
+            spans.push(Span::styled(right(&text, column.width), style.patch(own)));
+        }
+        out.push(Line::from(spans));
+    }
+    if rows.is_empty() {
+        out.push(Line::styled("  no segment yet: it takes two points that see the stream", theme.faint()));
+    }
+    lines::put(&out, area, buf);
+}
+
+/// The columns that fit, in order.
+fn choose(all: Vec<Column>, width: usize, natural: usize) -> Vec<Column> {
+    let mut keep = vec![false; all.len()];
+    let mut used = 0;
+    let mut by_rank: Vec<usize> = (0..all.len()).collect();
+    by_rank.sort_by_key(|i| all[*i].rank);
+    for i in by_rank {
+        let name = match all[i].rank {
+            0..EXTRA if width < 60 => 6,
+            0..EXTRA => 15,
+            _ => natural.min(30),
+        };
+        if used + all[i].width + name <= width {
+            (keep[i], used) = (true, used + all[i].width);
+        }
+    }
+    all.into_iter().zip(keep).filter_map(|(c, keep)| keep.then_some(c)).collect()
+}
+
+/// A text filled up to `width` columns.
+pub fn pad(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+}
+
+/// A text moved to the right of `width` columns.
+pub fn right(text: &str, width: usize) -> String {
+    format!("{}{text}", " ".repeat(width.saturating_sub(columns(text))))
+}

@@ -1,0 +1,257 @@
+//! The terminal itself: taken on start, given back on drop, on panic, and while the process is suspended.
+
+use crate::{
+    keys::{Decoder, Key},
+    system, ScreenError,
+};
+use nix::{
+    errno::Errno,
+    poll::{poll, PollFd, PollFlags, PollTimeout},
+};
+use ratatui::{
+    backend::CrosstermBackend,
+    crossterm::{
+        cursor, execute,
+        terminal::{disable_raw_mode, enable_raw_mode, EnterAlternateScreen, LeaveAlternateScreen},
+    },
+};
+use signal_hook::{consts::signal, flag, SigId};
+use std::{
+    fs::File,
+    io::{self, stdin, stdout, IsTerminal, Stdout, Write},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc, Once, OnceLock,
+    },
+    time::{Duration, Instant},
+};
+
+/// Whether the terminal is ours at this moment. A panic in any thread gives it back.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+static HOOK: Once = Once::new();
+
+/// How long a lone escape is waited on for the rest of a sequence. Over a slow line a sequence may come in pieces.
+const ESCAPE_WAIT: Duration = Duration::from_millis(100);
+/// Signals are looked for at least this often.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// What the terminal or the system tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A key.
+    Key(Key),
+    /// A signal asks the program to end.
+    End,
+    /// The size changed, or the program came back from being suspended: all must be drawn.
+    Redraw,
+}
+
+/// The terminal in raw mode on its alternate screen.
+pub struct Taken {
+    /// What to draw on.
+    pub screen: ratatui::Terminal<CrosstermBackend<Stdout>>,
+    input: Option<File>,
+    decoder: Decoder,
+    waiting: std::collections::VecDeque<Key>,
+    signals: Signals,
+}
+
+struct Signals {
+    end: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    resume: Arc<AtomicBool>,
+    resize: Arc<AtomicBool>,
+    ids: Vec<SigId>,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let new = || Arc::new(AtomicBool::new(false));
+        let mut all = Self { end: new(), stop: new(), resume: new(), resize: new(), ids: Vec::new() };
+        for (number, flag) in [
+            (signal::SIGINT, &all.end),
+            (signal::SIGTERM, &all.end),
+            (signal::SIGHUP, &all.end),
+            (signal::SIGTSTP, &all.stop),
+            (signal::SIGCONT, &all.resume),
+            (signal::SIGWINCH, &all.resize),
+        ] {
+            if !system::is_handled(number) {
+                flag::register_conditional_default(number, closed().clone())?;
+            }
+            all.ids.push(flag::register(number, flag.clone())?);
+        }
+        closed().store(false, Ordering::SeqCst);
+        Ok(all)
+    }
+}
+
+/// Once there is no screen, signals that nobody else handles do again what they do by default: without this they would be
+/// swallowed, since the crate that keeps the handlers never takes them off.
+fn closed() -> &'static Arc<AtomicBool> {
+    static CLOSED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    CLOSED.get_or_init(Arc::default)
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        closed().store(true, Ordering::SeqCst);
+        for id in self.ids.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    TAKEN.store(true, Ordering::SeqCst);
+    execute!(stdout(), EnterAlternateScreen, cursor::Hide)
+}
+
+/// Gives the terminal back, if it is ours. Errors are of no use to anyone here: the terminal may be gone.
+fn leave() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = execute!(stdout(), cursor::Show, LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+        let _ = stdout().flush();
+    }
+}
+
+impl Taken {
+    /// Takes the terminal of stdin and stdout.
+    pub fn take() -> Result<Self, ScreenError> {
+        if !stdout().is_terminal() {
+            return Err(ScreenError::NoTerminal);
+        }
+        if std::env::var("TERM").is_ok_and(|t| t == "dumb") {
+            return Err(ScreenError::Dumb);
+        }
+        let input =
+            if stdin().is_terminal() { None } else { Some(File::open("/dev/tty").map_err(ScreenError::NoKeys)?) };
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                leave();
+                before(info);
+            }));
+        });
+        let signals = Signals::listen().map_err(ScreenError::Terminal)?;
+        let taken = || {
+            enter()?;
+            ratatui::Terminal::new(CrosstermBackend::new(stdout()))
+        };
+        match taken() {
+            Ok(screen) => Ok(Self { screen, input, decoder: Decoder::default(), waiting: Default::default(), signals }),
+            Err(error) => {
+                leave();
+                Err(ScreenError::Terminal(error))
+            }
+        }
+    }
+
+    /// Whether the terminal is still ours: not after a panic in another thread.
+    pub fn is_ours(&self) -> bool {
+        TAKEN.load(Ordering::SeqCst)
+    }
+
+    /// Waits for a key or a signal until `deadline`.
+    pub fn wait(&mut self, deadline: Instant) -> Result<Option<Told>, ScreenError> {
+        loop {
+            if let Some(told) = self.signal()? {
+                return Ok(Some(told));
+            }
+            if let Some(key) = self.waiting.pop_front() {
+                if key == Key::Suspend {
+                    return self.suspend().map(Some);
+                }
+                return Ok(Some(Told::Key(key)));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let slice = if self.decoder.waits() { ESCAPE_WAIT } else { left.min(SLICE) };
+            match self.read(slice)? {
+                true => {}
+                false if self.decoder.waits() => self.waiting.extend(self.decoder.pause()),
+                false if left.is_zero() => return Ok(None),
+                false => {}
+            }
+        }
+    }
+
+    fn signal(&mut self) -> Result<Option<Told>, ScreenError> {
+        let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
+        if came(&self.signals.end) {
+            return Ok(Some(Told::End));
+        }
+        if came(&self.signals.stop) {
+            return self.suspend().map(Some);
+        }
+        if came(&self.signals.resume) {
+            // Stopped by SIGSTOP, which nobody can catch: the shell has set the terminal its own way meanwhile.
+            return self.come_back().map(Some);
+        }
+        if came(&self.signals.resize) {
+            return Ok(Some(Told::Redraw));
+        }
+        Ok(None)
+    }
+
+    /// Gives the terminal back, stops as a shell expects, and takes it again when the process goes on.
+    fn suspend(&mut self) -> Result<Told, ScreenError> {
+        leave();
+        signal_hook::low_level::emulate_default_handler(signal::SIGTSTP).map_err(ScreenError::Terminal)?;
+        self.signals.resume.store(false, Ordering::SeqCst);
+        self.come_back()
+    }
+
+    fn come_back(&mut self) -> Result<Told, ScreenError> {
+        // Raw mode is remembered as on after SIGSTOP though the shell has switched it off: off, then on.
+        let _ = disable_raw_mode();
+        enter().map_err(ScreenError::Terminal)?;
+        self.screen.clear().map_err(ScreenError::Terminal)?;
+        Ok(Told::Redraw)
+    }
+
+    fn input(&self) -> BorrowedFd<'_> {
+        match &self.input {
+            Some(file) => file.as_fd(),
+            None => STDIN.get_or_init(stdin).as_fd(),
+        }
+    }
+
+    /// Waits for bytes and turns them into keys; `false` if none came.
+    ///
+    /// Done here, not by crossterm: its reader spins for ever once the terminal is gone, and blocks on half a sequence.
+    fn read(&mut self, timeout: Duration) -> Result<bool, ScreenError> {
+        let mut fds = [PollFd::new(self.input(), PollFlags::POLLIN)];
+        // Rounded up, so that the last fraction of a millisecond is no busy loop.
+        let ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+        let came = match poll(&mut fds, PollTimeout::from(ms)) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(false),
+            Ok(_) => fds[0].revents().unwrap_or(PollFlags::empty()),
+            Err(e) => return Err(ScreenError::Terminal(e.into())),
+        };
+        if came.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
+            return Err(ScreenError::Gone);
+        }
+        let mut bytes = [0; 256];
+        match nix::unistd::read(self.input(), &mut bytes) {
+            Ok(0) | Err(Errno::EIO) => Err(ScreenError::Gone),
+            Ok(n) => {
+                let keys = self.decoder.feed(&bytes[..n]);
+                self.waiting.extend(keys);
+                Ok(true)
+            }
+            Err(Errno::EINTR | Errno::EAGAIN) => Ok(false),
+            Err(e) => Err(ScreenError::Terminal(e.into())),
+        }
+    }
+}
+
+static STDIN: OnceLock<io::Stdin> = OnceLock::new();
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        leave();
+    }
+}

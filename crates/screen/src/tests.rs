@@ -1,0 +1,433 @@
+//! Whole screens, compared with the pictures in `tests/screens`. After a change that is meant,
+//! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them anew; look at the difference before committing it.
+
+use crate::{keys::Key, model::Model, theme::Theme, view, Action};
+use latpath_stats::{units::Letters, Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost};
+use latpath_words::{Point, PointKind};
+use proptest::prelude::*;
+use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
+use samples::{summary, Scene};
+use std::{path::Path, time::Duration};
+
+#[path = "../examples/replay/samples.rs"]
+mod samples;
+
+fn unicode() -> Theme {
+    Theme::of(Letters::Unicode, "xterm", "")
+}
+
+/// The screen after so many seconds of a scene and these keys.
+fn model(theme: Theme, scene: Scene, seconds: u64, keys: &[Key]) -> Model {
+    let mut model = Model::new(theme, |_| "03:12:05".into());
+    for s in 1..=seconds {
+        model.feed(&summary(scene, s), Duration::from_secs(s));
+    }
+    for key in keys {
+        model.key(*key);
+    }
+    model
+}
+
+fn drawn(model: &Model, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| view::render(model, frame.area(), frame.buffer_mut())).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn text(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let rows = buffer.content.chunks(width);
+    rows.map(|row| row.iter().map(|c| c.symbol()).collect::<String>().trim_end().to_string() + "\n").collect()
+}
+
+/// Compares a screen with its picture.
+fn picture(name: &str, model: &Model, width: u16, height: u16) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens").join(format!("{name}.txt"));
+    let now = text(&drawn(model, width, height));
+    if std::env::var_os("LATPATH_DRAW_SCREENS").is_some() {
+        std::fs::write(&path, &now).unwrap();
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(now == want, "{name} looks different now:\n{now}\nbefore:\n{want}");
+}
+
+#[test]
+fn normal_on_80_by_24() {
+    picture("normal-80x24", &model(unicode(), Scene::Normal, 6, &[]), 80, 24);
+}
+
+#[test]
+fn normal_on_200_by_60() {
+    picture("normal-200x60", &model(unicode(), Scene::Normal, 6, &[]), 200, 60);
+}
+
+#[test]
+fn normal_on_20_by_5() {
+    picture("normal-20x5", &model(unicode(), Scene::Normal, 6, &[]), 20, 5);
+}
+
+#[test]
+fn a_stream_that_never_comes() {
+    picture("waiting-80x24", &model(unicode(), Scene::Waiting, 12, &[]), 80, 24);
+}
+
+#[test]
+fn a_stream_that_stopped() {
+    picture("silent-80x24", &model(unicode(), Scene::Silent, 16, &[]), 80, 24);
+}
+
+#[test]
+fn losses_and_faults_on_80_by_24() {
+    picture("trouble-80x24", &model(unicode(), Scene::Trouble, 7, &[]), 80, 24);
+}
+
+#[test]
+fn losses_and_faults_on_120_by_40() {
+    picture("trouble-120x40", &model(unicode(), Scene::Trouble, 7, &[]), 120, 40);
+}
+
+#[test]
+fn losses_and_faults_on_20_by_5() {
+    picture("trouble-20x5", &model(unicode(), Scene::Trouble, 7, &[]), 20, 5);
+}
+
+#[test]
+fn eight_streams_on_80_by_24() {
+    let keys = [Key::Right, Key::Right, Key::Right, Key::Down];
+    picture("streams-80x24", &model(unicode(), Scene::Streams, 9, &keys), 80, 24);
+}
+
+#[test]
+fn eight_streams_in_a_table() {
+    let keys = [Key::Char('t'), Key::Char('t'), Key::Char('t'), Key::Char('l')];
+    picture("streams-table-80x24", &model(unicode(), Scene::Streams, 9, &keys), 80, 24);
+}
+
+#[test]
+fn eight_streams_on_200_by_60() {
+    picture("streams-200x60", &model(unicode(), Scene::Streams, 9, &[]), 200, 60);
+}
+
+#[test]
+fn no_guest() {
+    picture("no-guest-80x24", &model(unicode(), Scene::NoGuest, 6, &[]), 80, 24);
+}
+
+#[test]
+fn help_fits_on_80_by_24() {
+    picture("help-80x24", &model(unicode(), Scene::Normal, 6, &[Key::F1]), 80, 24);
+}
+
+#[test]
+fn details_tell_in_full_what_is_cut_elsewhere() {
+    picture("details-80x24", &model(unicode(), Scene::Trouble, 7, &[Key::Char('d')]), 80, 24);
+}
+
+#[test]
+fn ascii_where_the_locale_is_not_utf8() {
+    let ascii = Theme::of(Letters::Ascii, "xterm", "");
+    for scene in [Scene::Trouble, Scene::Streams, Scene::Waiting] {
+        let text = text(&drawn(&model(ascii, scene, 7, &[]), 160, 50));
+        assert!(text.is_ascii(), "{text}");
+    }
+    picture("ascii-80x24", &model(ascii, Scene::Trouble, 7, &[]), 80, 24);
+}
+
+#[test]
+fn the_linux_console_gets_only_what_its_fonts_have() {
+    let linux = Theme::of(Letters::Unicode, "linux", "");
+    for scene in [Scene::Trouble, Scene::Streams] {
+        let text = text(&drawn(&model(linux, scene, 7, &[]), 160, 50));
+        let strange: String = text.chars().filter(|c| !c.is_ascii() && !"µ±→←↑↓·»█▄─│┴".contains(*c)).collect();
+        assert_eq!(strange, "");
+    }
+}
+
+/// All cells of a row that have this background.
+fn with_background(buffer: &Buffer, row: u16, colour: Color) -> String {
+    let cells = (0..buffer.area.width).map(|x| &buffer[(x, row)]);
+    cells.filter(|c| c.bg == colour).map(|c| c.symbol()).collect()
+}
+
+#[test]
+fn what_is_wrong_now_is_red_in_the_second_line() {
+    let buffer = drawn(&model(unicode(), Scene::Trouble, 7, &[]), 120, 40);
+    let red = with_background(&buffer, 1, Color::Red);
+    for sign in ["CLOCK guest0: no answer for 2.1 s", "LOST 16", "SIGHTINGS DROPPED 120", "NEGATIVE"] {
+        assert!(red.contains(sign), "{sign} in {red}");
+    }
+    let silent = drawn(&model(unicode(), Scene::Silent, 16, &[]), 80, 24);
+    assert!(with_background(&silent, 0, Color::Red).contains("NO PACKETS for 12 s"));
+    assert!(with_background(&silent, 1, Color::Red).contains("NO PACKETS for 12 s"));
+}
+
+#[test]
+fn when_nothing_is_wrong_nothing_is_marked() {
+    let mut quiet = summary(Scene::NoGuest, 6);
+    quiet.segments.iter_mut().for_each(|s| s.over_threshold = 0);
+    let mut model = Model::new(unicode(), |_| "03:12:05".into());
+    model.feed(&quiet, Duration::from_secs(6));
+    let buffer = drawn(&model, 80, 24);
+    assert!(text(&buffer).contains("no loss, no drops, clocks well"));
+    assert!(buffer.content.iter().all(|c| c.bg == Color::Reset));
+}
+
+#[test]
+fn no_color_means_no_colour_and_alarms_still_stand_out() {
+    let plain = Theme::of(Letters::Unicode, "xterm", "1");
+    let buffer = drawn(&model(plain, Scene::Trouble, 7, &[]), 120, 40);
+    assert!(buffer.content.iter().all(|c| c.fg == Color::Reset && c.bg == Color::Reset));
+    let reversed: String = (0..120)
+        .map(|x| &buffer[(x, 1)])
+        .filter(|c| c.modifier.contains(ratatui::style::Modifier::REVERSED))
+        .map(|c| c.symbol())
+        .collect();
+    assert!(reversed.contains("LOST 16"), "{reversed}");
+}
+
+#[test]
+fn segments_shorter_than_their_bound_are_marked() {
+    let text = text(&drawn(&model(unicode(), Scene::Normal, 6, &[]), 120, 40));
+    let row = text.lines().find(|l| l.contains("4→5")).unwrap();
+    assert!(row.contains("~4.666µs"), "{row}");
+    let row = text.lines().find(|l| l.contains("3→4 ")).unwrap();
+    assert!(!row.contains('~'), "{row}");
+}
+
+#[test]
+fn pausing_holds_the_figures_but_not_the_alarms() {
+    let mut m = model(unicode(), Scene::Normal, 5, &[]);
+    assert_eq!(m.key(Key::Char('p')), Some(Action::Pause(true)));
+    m.feed(&summary(Scene::Trouble, 6), Duration::from_secs(6));
+    let held = text(&drawn(&m, 120, 40));
+    assert!(held.contains("20\u{202f}000 journeys") && held.contains("PAUSED") && held.contains("LOST 16"), "{held}");
+    assert_eq!(m.key(Key::Char(' ')), Some(Action::Pause(false)));
+    assert!(text(&drawn(&m, 120, 40)).contains("24\u{202f}000 journeys"));
+}
+
+#[test]
+fn a_reset_is_asked_for_and_seen() {
+    let mut m = model(unicode(), Scene::Trouble, 9, &[Key::Char('p')]);
+    assert_eq!(m.key(Key::Char('r')), Some(Action::Reset));
+    m.feed(&summary(Scene::Normal, 1), Duration::from_secs(10));
+    let fresh = text(&drawn(&m, 120, 40));
+    assert!(fresh.contains(" 4000 journeys") && !fresh.contains("LOST"), "{fresh}");
+}
+
+#[test]
+fn keys_choose_segment_stream_sorting_and_view() {
+    let shows = |keys: &[Key], want: &str| {
+        let text = text(&drawn(&model(unicode(), Scene::Streams, 9, keys), 100, 40));
+        assert!(text.contains(want), "{want} after {keys:?}:\n{text}");
+    };
+    shows(&[Key::Home], "▸Tnet");
+    shows(&[Key::Up, Key::Up], "▸Thyp");
+    shows(&[Key::End], "▸5→6");
+    shows(&[Key::Right], "MU01 (1 of 8)");
+    shows(&[Key::Left, Key::Left], "MU07 (7 of 8)");
+    shows(&[Key::Left, Key::Right], "all 8 streams");
+    shows(&[Key::Char('s')], "sort: p99");
+    shows(&[Key::Char('t'), Key::Char('t'), Key::Char('t')], " MU08 ");
+    assert_eq!(model(unicode(), Scene::Normal, 1, &[]).key(Key::Char('q')), Some(Action::Quit));
+    assert_eq!(model(unicode(), Scene::Normal, 1, &[Key::F1]).key(Key::Interrupt), Some(Action::Quit));
+}
+
+#[test]
+fn the_details_scroll_no_further_than_their_end() {
+    let mut keys = vec![Key::Char('d')];
+    keys.extend([Key::PageDown; 30]);
+    let text = text(&drawn(&model(unicode(), Scene::Trouble, 7, &keys), 60, 14));
+    assert!(text.contains("NOTES") && text.contains("disordered"), "{text}");
+}
+
+/// Figures made of whatever numbers and texts there are.
+struct Pool {
+    numbers: Vec<i64>,
+    texts: Vec<String>,
+    at: usize,
+}
+
+impl Pool {
+    fn number(&mut self) -> i64 {
+        self.at += 1;
+        self.numbers[self.at % self.numbers.len()]
+    }
+
+    fn count(&mut self) -> u64 {
+        // The sign becomes the top bit: also counts that no i64 holds.
+        self.number() as u64
+    }
+
+    fn float(&mut self) -> f64 {
+        f64::from_bits(self.count())
+    }
+
+    fn text(&mut self) -> String {
+        self.at += 1;
+        self.texts[self.at % self.texts.len()].clone()
+    }
+
+    fn many<T>(&mut self, most: u64, one: fn(&mut Self) -> T) -> Vec<T> {
+        (0..self.count() % (most + 1)).map(|_| one(self)).collect()
+    }
+
+    fn point(&mut self) -> Point {
+        let kind = PointKind::ALL[(self.count() % 5) as usize];
+        Point { machine: self.text(), kind, device: self.text() }
+    }
+
+    fn segment(&mut self) -> SegmentFigures {
+        SegmentFigures {
+            name: self.text(),
+            from: self.text(),
+            to: self.text(),
+            count: self.count(),
+            rate_hz: self.float(),
+            min_ns: self.number(),
+            mean_ns: self.number(),
+            stddev_ns: self.number(),
+            p50_ns: self.number(),
+            p90_ns: self.number(),
+            p99_ns: self.number(),
+            p99_9_ns: self.number(),
+            p99_99_ns: self.number(),
+            max_ns: self.number(),
+            over_threshold: self.count(),
+            negative: self.count(),
+            error_bound_ns: self.number(),
+            histogram: self.many(9, |p| Bucket { from_ns: p.number(), to_ns: p.number(), count: p.count() }),
+        }
+    }
+
+    fn loss(&mut self) -> Loss {
+        Loss { place: self.text(), reason: Some(self.text()).filter(|t| t.len() % 2 == 0), count: self.count() }
+    }
+
+    fn stream(&mut self) -> StreamFigures {
+        StreamFigures {
+            stream: self.text(),
+            journeys: self.count(),
+            complete: self.count(),
+            incomplete: self.count(),
+            lost: self.many(4, Self::loss),
+            duplicates: self.count(),
+            out_of_order: self.count(),
+            never_seen: self.count(),
+            segments: self.many(6, Self::segment),
+        }
+    }
+
+    fn machine(&mut self) -> MachineFigures {
+        MachineFigures {
+            machine: self.text(),
+            method: self.text(),
+            offset_ns: self.number(),
+            drift_ppb: self.number(),
+            error_bound_ns: self.number(),
+            exchanges: self.count(),
+            fault: Some(self.text()).filter(|t| t.len() % 3 == 0),
+        }
+    }
+
+    fn summary(&mut self) -> Summary {
+        Summary {
+            elapsed_ns: self.number(),
+            threshold_ns: self.number(),
+            points: self.many(9, Self::point),
+            journeys: self.count(),
+            complete: self.count(),
+            incomplete: self.count(),
+            lost: self.many(6, Self::loss),
+            duplicates: self.count(),
+            out_of_order: self.count(),
+            malformed: self.count(),
+            segments: self.many(14, Self::segment),
+            streams: self.many(9, Self::stream),
+            machines: self.many(4, Self::machine),
+            worst: Vec::new(),
+            tool: ToolCost {
+                sightings: self.count(),
+                sightings_dropped: self.count(),
+                ns_per_sighting: self.count(),
+                cpu_percent: self.float(),
+                max_rss_bytes: self.count(),
+            },
+            notes: self.many(4, Self::text),
+        }
+    }
+}
+
+fn numbers() -> impl Strategy<Value = Vec<i64>> {
+    let one = prop_oneof![
+        Just(0),
+        Just(1),
+        Just(-1),
+        Just(i64::MAX),
+        Just(i64::MIN),
+        Just(f64::NAN.to_bits() as i64),
+        Just(f64::INFINITY.to_bits() as i64),
+        0_i64..1000,
+        any::<i64>(),
+        (any::<i64>(), 0_u32..63).prop_map(|(n, cut)| n >> cut),
+    ];
+    proptest::collection::vec(one, 3..80)
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    let one = prop_oneof![
+        any::<String>(),
+        "[a-z]{0,12}",
+        ".{0,400}",
+        Just("total".to_string()),
+        Just("a→b".to_string()),
+        Just("svid:東京\u{200d}\u{202e}\x1b[2J".to_string()),
+    ];
+    proptest::collection::vec(one, 1..20)
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    prop_oneof![
+        "[ -~]".prop_map(|s| Key::Char(s.chars().next().unwrap())),
+        proptest::sample::select(vec![
+            Key::Up,
+            Key::Down,
+            Key::Left,
+            Key::Right,
+            Key::PageUp,
+            Key::PageDown,
+            Key::Home,
+            Key::End,
+            Key::F1,
+            Key::Escape,
+            Key::Enter,
+        ]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_figures_keys_or_sizes_break_the_screen(
+        numbers in numbers(),
+        texts in texts(),
+        keys in proptest::collection::vec(key(), 0..12),
+        width in prop_oneof![0_u16..30, 30..300_u16],
+        height in prop_oneof![0_u16..14, 14..90_u16],
+        letters in prop_oneof![Just(Letters::Unicode), Just(Letters::Ascii)],
+        step in any::<u32>(),
+    ) {
+        let mut pool = Pool { numbers, texts, at: 0 };
+        let mut model = Model::new(Theme::of(letters, "linux", ""), |ns| ns.to_string());
+        for round in 0..3 {
+            model.feed(&pool.summary(), Duration::from_millis(u64::from(step)) * round);
+            let screen = drawn(&model, width, height);
+            prop_assert!(letters == Letters::Unicode || text(&screen).is_ascii());
+            prop_assert!(!text(&screen).contains('\x1b'));
+            for key in &keys {
+                model.key(*key);
+                drawn(&model, width, height);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The whole screen: which part gets how many rows.
+
+use crate::{
+    header, histogram,
+    lines::{below, put, top},
+    model::{Model, Shown, View},
+    names::Path,
+    overlay, panels, streams, table,
+};
+use ratatui::{buffer::Buffer, layout::Rect, text::Line};
+
+/// Rows that a histogram needs to say something: title, axis and five rows of bars.
+const HISTOGRAM_ROWS: usize = 7;
+/// Rows of the table, with its head, that are kept while other parts want room.
+const TABLE_ROWS: usize = 6;
+
+/// Draws the screen.
+pub fn render(model: &Model, area: Rect, buf: &mut Buffer) {
+    if area.width == 0 || area.height == 0 {
+        return;
+    }
+    let Some(shown) = model.shown() else {
+        put(&[Line::raw(" latpath live: waiting for the first figures (q quits)")], area, buf);
+        return;
+    };
+    if area.width < 50 || area.height < 12 {
+        small(model, &shown, area, buf);
+    } else if area.width >= 132 && area.height >= 32 {
+        wide(model, &shown, area, buf);
+    } else {
+        tall(model, &shown, area, buf);
+    }
+    overlay::draw(model, &shown, area, buf);
+}
+
+/// A corner of a screen: state, trouble, and of the segments what fits.
+fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    let width = usize::from(area.width);
+    let rest = put(&[header::header(model, shown, width)], area, buf);
+    let rest = put(&header::alerts(model, width, 1), rest, buf);
+    if model.view == View::Streams {
+        streams::draw(model, shown, rest, buf);
+    } else {
+        table::draw(model, shown, rest, buf);
+    }
+}
+
+/// One part under the other.
+fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    // Each part that can be shorter gets one line; then they are given more, one after the other, while the table and the
+    // histogram keep what they need.
+    let middle = table::height(shown).min(TABLE_ROWS.max(height / 3)) + HISTOGRAM_ROWS;
+    let has_notes = usize::from(!shown.summary.notes.is_empty());
+    let fixed = 1 + 1 + 1 + 4 + has_notes + 1;
+    let mut spare = height.saturating_sub(fixed + middle);
+    let mut grant = |wanted: usize| {
+        let more = wanted.saturating_sub(1).min(spare);
+        spare -= more;
+        1 + more
+    };
+    let alerts = header::alerts(model, width, 3);
+    let alerts = header::alerts(model, width, grant(alerts.len()));
+    let path = header::path(model, shown, width, 3);
+    let path = header::path(model, shown, width, grant(path.len()));
+    let losses = match shown.losses().len() {
+        0 => 1,
+        n => grant(n + 1),
+    };
+    let clocks = grant(shown.summary.machines.len());
+    let notes = if has_notes > 0 { grant(shown.summary.notes.len().min(6)) } else { 0 };
+
+    let rest = put(&[header::header(model, shown, width)], area, buf);
+    let rest = put(&alerts, rest, buf);
+    let rest = put(&path, rest, buf);
+
+    let mut foot = panels::losses(model, shown, width, losses);
+    foot.push(panels::packets(model, shown, width));
+    foot.extend(panels::clocks(model, shown, width, clocks));
+    foot.push(panels::tool(model, shown, width));
+    foot.extend(panels::notes(model, shown, width, notes));
+    foot.push(panels::keys(model, width));
+    let room = usize::from(rest.height).saturating_sub(foot.len());
+    centre(model, shown, top(rest, room), buf);
+    put(&foot, below(rest, room), buf);
+}
+
+/// Segments and histogram, as the chosen view divides the room.
+fn centre(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    let (room, want) = (usize::from(area.height), table::height(shown));
+    let rows = match model.view {
+        View::Streams => return streams::draw(model, shown, area, buf),
+        View::Table => room,
+        View::Histogram => 2,
+        View::Both if room < 3 + HISTOGRAM_ROWS => room,
+        View::Both => want.min(room - HISTOGRAM_ROWS),
+    };
+    table::draw(model, shown, top(area, rows), buf);
+    one_histogram(model, shown, below(area, rows), buf);
+}
+
+fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    let rows = model.rows(shown);
+    let Some(segment) = rows.get(model.selected(&rows)) else { return };
+    let name = Path::of(shown.summary).segment(segment, &model.theme, 40);
+    histogram::draw(segment, &name, shown.summary.threshold_ns, &model.theme, area, buf);
+}
+
+/// A large terminal: the table over the whole width, below it the histogram beside everything else.
+fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+    let width = usize::from(area.width);
+    let rest = put(&[header::header(model, shown, width)], area, buf);
+    let rest = put(&header::alerts(model, width, 3), rest, buf);
+    let rest = put(&header::path(model, shown, width, 3), rest, buf);
+    let room = usize::from(rest.height) - 1;
+    put(&[panels::keys(model, width)], below(rest, room), buf);
+    let rest = top(rest, room);
+
+    if model.view == View::Table {
+        return table::draw(model, shown, rest, buf);
+    }
+    let rows = match model.view {
+        View::Histogram => 2,
+        _ => table::height(shown).min(room / 2),
+    };
+    table::draw(model, shown, top(rest, rows), buf);
+    // An empty row between.
+    let rest = below(rest, rows + 1);
+    let side = (rest.width * 2 / 5).clamp(58, 90);
+    let left = Rect { width: rest.width - side - 1, ..rest };
+    let right = Rect { x: rest.x + rest.width - side, width: side, ..rest };
+    one_histogram(model, shown, left, buf);
+
+    let side = usize::from(side);
+    let many = shown.summary.streams.len() > 1;
+    let mut lines = panels::losses(model, shown, side, 8);
+    lines.push(panels::packets(model, shown, side));
+    lines.extend(panels::clocks(model, shown, side, 6));
+    lines.push(panels::tool(model, shown, side));
+    lines.extend(panels::notes(model, shown, side, 8));
+    let rest = put(&lines, right, buf);
+    if many {
+        streams::draw(model, shown, below(rest, 1), buf);
+    }
+}

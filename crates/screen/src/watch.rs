@@ -1,0 +1,235 @@
+//! What changed from one summary to the next: whether packets come, and when something last went wrong.
+//!
+//! Times here are the screen's own (since it started), so that a stream that stops is seen even if the figures stop too.
+
+use latpath_stats::{SegmentFigures, Summary};
+use latpath_words::Ns;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+/// A stream counts as silent no sooner than this.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
+/// Summaries that the current rate is taken over.
+const RATE_OVER: usize = 4;
+
+/// Whether packets come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flowing {
+    /// None came yet, for this long.
+    Waiting(Duration),
+    /// They come.
+    Yes,
+    /// They came, but none for this long.
+    Silent(Duration),
+}
+
+/// The packets of one stream, or of all.
+#[derive(Clone, Debug, Default)]
+pub struct Flow {
+    begun: Duration,
+    changed: Duration,
+    samples: VecDeque<(Ns, u64)>,
+}
+
+impl Flow {
+    fn new(now: Duration) -> Self {
+        Self { begun: now, changed: now, samples: VecDeque::new() }
+    }
+
+    fn feed(&mut self, journeys: u64, elapsed: Ns, now: Duration) {
+        if self.samples.back().map_or(0, |(_, j)| *j) != journeys {
+            self.changed = now;
+        }
+        if self.samples.len() == RATE_OVER {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((elapsed, journeys));
+    }
+
+    /// Packets a second over the last few summaries, or since the start while there was only one.
+    pub fn rate_hz(&self) -> f64 {
+        let Some(last) = self.samples.back() else { return 0.0 };
+        let first = if self.samples.len() > 1 { self.samples[0] } else { (0, 0) };
+        let ns = last.0.saturating_sub(first.0);
+        if ns <= 0 {
+            return 0.0;
+        }
+        last.1.saturating_sub(first.1) as f64 * 1e9 / ns as f64
+    }
+
+    /// Whether packets come. A slow stream is given five of its own intervals before it counts as silent.
+    pub fn flowing(&self, now: Duration) -> Flowing {
+        let Some(&(elapsed, journeys)) = self.samples.back() else {
+            return Flowing::Waiting(now.saturating_sub(self.begun));
+        };
+        if journeys == 0 {
+            return Flowing::Waiting(now.saturating_sub(self.begun));
+        }
+        let interval = Duration::from_nanos(elapsed.max(0).unsigned_abs() / journeys);
+        let silent = now.saturating_sub(self.changed);
+        if silent > SILENT_AFTER.max(interval.saturating_mul(5)) {
+            Flowing::Silent(silent)
+        } else {
+            Flowing::Yes
+        }
+    }
+}
+
+/// Something that is counted and should not be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// How often, in all.
+    pub count: u64,
+    /// When it last grew, and by how much.
+    pub last: Option<(Duration, u64)>,
+}
+
+impl Tally {
+    fn feed(&mut self, count: u64, now: Duration) {
+        if count > self.count {
+            self.last = Some((now, count - self.count));
+        }
+        self.count = count;
+    }
+}
+
+/// All that is watched.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// When the last summary came.
+    pub fed: Duration,
+    /// All streams together.
+    pub all: Flow,
+    /// Each stream, by its text.
+    pub streams: HashMap<String, Flow>,
+    /// Packets lost.
+    pub lost: Tally,
+    /// Sightings dropped.
+    pub dropped: Tally,
+    /// Negative times, in the segment that has most of them.
+    pub negative: Tally,
+    /// Sequence numbers never seen.
+    pub never_seen: Tally,
+    /// Frames that could not be read.
+    pub malformed: Tally,
+    /// Journeys over the threshold.
+    pub over: Tally,
+    elapsed: Ns,
+    journeys: u64,
+}
+
+impl Watch {
+    /// Begins to watch.
+    pub fn new(now: Duration) -> Self {
+        Self { fed: now, all: Flow::new(now), ..Self::default() }
+    }
+
+    /// Takes the next summary; returns whether counting began anew (the first summary, or after a reset).
+    pub fn feed(&mut self, summary: &Summary, now: Duration) -> bool {
+        let anew = summary.elapsed_ns < self.elapsed || summary.journeys < self.journeys;
+        let first = self.all.samples.is_empty();
+        if anew {
+            *self = Self::new(now);
+        }
+        (self.fed, self.elapsed, self.journeys) = (now, summary.elapsed_ns, summary.journeys);
+        self.all.feed(summary.journeys, summary.elapsed_ns, now);
+        self.streams.retain(|name, _| summary.streams.iter().any(|s| s.stream == *name));
+        for stream in &summary.streams {
+            let flow = self.streams.entry(stream.stream.clone()).or_insert_with(|| Flow::new(now));
+            flow.feed(stream.journeys, summary.elapsed_ns, now);
+        }
+        self.lost.feed(sum(summary.lost.iter().map(|l| l.count)), now);
+        self.dropped.feed(summary.tool.sightings_dropped, now);
+        self.negative.feed(worst_negative(&summary.segments).map_or(0, |s| s.negative), now);
+        self.never_seen.feed(sum(summary.streams.iter().map(|s| s.never_seen)), now);
+        self.malformed.feed(summary.malformed, now);
+        self.over.feed(over_threshold(&summary.segments), now);
+        anew || first
+    }
+}
+
+/// A sum that stays at the top instead of overflowing.
+pub fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
+/// The segment with most negative times, if there are any.
+pub fn worst_negative(segments: &[SegmentFigures]) -> Option<&SegmentFigures> {
+    segments.iter().filter(|s| s.negative > 0).max_by_key(|s| s.negative)
+}
+
+/// Journeys over the threshold: of `total`, else of the segment that has most of them.
+fn over_threshold(segments: &[SegmentFigures]) -> u64 {
+    let total = segments.iter().find(|s| s.name == "total").map(|s| s.over_threshold);
+    total.or_else(|| segments.iter().map(|s| s.over_threshold).max()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    fn summary(elapsed_s: i64, journeys: u64) -> Summary {
+        Summary { elapsed_ns: elapsed_s * 1_000_000_000, journeys, ..Summary::default() }
+    }
+
+    #[test]
+    fn a_stream_waits_then_flows_then_is_silent() {
+        let mut w = Watch::new(at(0));
+        w.feed(&summary(3, 0), at(3));
+        assert_eq!(w.all.flowing(at(3)), Flowing::Waiting(at(3)));
+        w.feed(&summary(4, 4000), at(4));
+        assert_eq!(w.all.flowing(at(5)), Flowing::Yes);
+        w.feed(&summary(10, 4000), at(10));
+        assert_eq!(w.all.flowing(at(10)), Flowing::Silent(at(6)));
+    }
+
+    #[test]
+    fn a_slow_stream_is_not_called_silent_between_two_packets() {
+        let mut w = Watch::new(at(0));
+        w.feed(&summary(20, 4), at(20));
+        w.feed(&summary(30, 4), at(30));
+        assert_eq!(w.all.flowing(at(30)), Flowing::Yes);
+    }
+
+    #[test]
+    fn silence_is_seen_even_when_no_summary_comes() {
+        let mut w = Watch::new(at(0));
+        w.feed(&summary(1, 4000), at(1));
+        assert_eq!(w.all.flowing(at(9)), Flowing::Silent(at(8)));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds_not_of_the_whole_time() {
+        let mut w = Watch::new(at(0));
+        for (s, journeys) in [(1, 4000), (2, 8000), (3, 8100), (4, 8200), (5, 8300), (6, 8400)] {
+            w.feed(&summary(s, journeys), at(s.unsigned_abs()));
+        }
+        assert_eq!(w.all.rate_hz(), 100.0);
+    }
+
+    #[test]
+    fn a_tally_remembers_when_it_last_grew() {
+        let mut w = Watch::new(at(0));
+        let mut s = summary(1, 10);
+        s.tool.sightings_dropped = 5;
+        assert!(w.feed(&s, at(1)));
+        s.tool.sightings_dropped = 7;
+        assert!(!w.feed(&s, at(2)));
+        assert!(!w.feed(&s, at(3)));
+        assert_eq!(w.dropped.last, Some((at(2), 2)));
+    }
+
+    #[test]
+    fn a_reset_begins_anew() {
+        let mut w = Watch::new(at(0));
+        w.feed(&summary(10, 1000), at(10));
+        assert!(w.feed(&summary(1, 4), at(11)));
+        assert_eq!(w.all.rate_hz(), 4.0);
+    }
+}
