@@ -1,6 +1,6 @@
 //! Receiving, by copies or from a mapped ring.
 
-use crate::kernel::{CopyReceiver, DeviceError, PacketSocket, Received, RingReceiver};
+use crate::kernel::{realtime, CopyReceiver, DeviceError, PacketSocket, Received, RingReceiver};
 
 /// A socket's receiving side.
 pub enum Receiver {
@@ -22,6 +22,19 @@ impl Receiver {
             Self::Copy(r) => r.receive(take),
             Self::Ring(r) => r.receive(take),
         }
+    }
+
+    /// Hands over what had arrived before this call and still waits, so that an end loses nothing.
+    pub fn drain(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<(), DeviceError> {
+        let (end, mut beyond) = (realtime(), false);
+        while !beyond {
+            let n = self.receive(&mut |frame| match frame.arrival {
+                Some(t) if t > end => beyond = true,
+                _ => take(frame),
+            })?;
+            beyond |= n == 0;
+        }
+        Ok(())
     }
 
     /// Frames that the kernel dropped, because they were not taken fast enough.

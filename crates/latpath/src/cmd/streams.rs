@@ -5,7 +5,9 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::units::{count, rate};
 use latpath_traffic::kernel::monotonic;
-use latpath_traffic::{Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Receiver};
+use latpath_traffic::{
+    Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
+};
 use latpath_words::stream::format_mac;
 use latpath_words::Ns;
 use serde_json::{json, Value};
@@ -13,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Most rows of the table; who floods a bus with names shall not flood the terminal.
+const MOST_ROWS: usize = 200;
 
 /// List the Sampled Values streams that pass a device or stand in a capture.
 #[derive(ClapArgs)]
@@ -73,10 +78,11 @@ fn read(path: &Path, found: &mut Discovery, stop: &AtomicBool) -> Result<(), Cap
 
 fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: &AtomicBool) -> Result<()> {
     let end = monotonic().saturating_add(Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX));
+    let mut note = |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag);
     while !stop.load(Ordering::Relaxed) && monotonic() < end {
-        receiver.receive(&mut |r| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag))?;
+        receiver.receive(&mut note)?;
     }
-    Ok(())
+    Ok(receiver.drain(&mut note)?)
 }
 
 fn to_json(found: &Discovery, dropped: u64) -> Value {
@@ -112,7 +118,7 @@ fn to_json(found: &Discovery, dropped: u64) -> Value {
 fn print(found: &Discovery, dropped: u64, place: &str) {
     let head = ["svID", "APPID", "VLAN", "dst", "frames", "frames/s", "ASDUs", "samples/s", "wrap", "lost"];
     let mut rows = vec![head.map(String::from)];
-    for s in found.streams() {
+    for s in found.streams().take(MOST_ROWS) {
         rows.push([
             // An svID comes from the wire: nothing in it may reach the terminal as a control code.
             String::from_utf8_lossy(&s.svid).escape_debug().to_string(),
@@ -137,7 +143,9 @@ fn print(found: &Discovery, dropped: u64, place: &str) {
             println!("{}", line.join("  ").trim_end());
         }
     }
+    let more = found.streams().count().saturating_sub(MOST_ROWS) as u64;
     let notes = [
+        (more, "more streams (--json lists all)"),
         (found.malformed, "frames of Sampled Values cannot be read"),
         (found.beyond, "frames belong to further streams, beyond the 4096 that are told apart"),
         (dropped, "frames were dropped by the kernel: the ring was full"),

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::units::{count, duration, rate};
 use latpath_traffic::kernel::{lock_memory, monotonic, pin, set_fifo, set_name};
-use latpath_traffic::{Groups, Listen, PacketSocket, Receiver, Spread, StreamReceived, Subscription};
+use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, Spread, StreamReceived, Subscription};
 use latpath_words::stream::parse_mac;
 use latpath_words::{Matcher, Ns, StreamSpec};
 use serde_json::{json, Map, Value};
@@ -65,7 +65,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: not Sampled Values; subscribe takes streams of the form svid:ID")))?;
-    let socket = PacketSocket::open(&args.interface, Listen::Sv)?;
+    // An unknown VLAN's tag is gone where a frame is delivered by its protocol: to tell VLANs apart takes the wider socket.
+    let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link().vlan.is_some());
+    let socket = PacketSocket::open(&args.interface, if vlans { Listen::Incoming } else { Listen::Sv })?;
     socket.join(&groups(&args))?;
     let mut receiver = Receiver::new(socket, args.ring)?;
 
@@ -114,16 +116,21 @@ impl Run {
             args.duration.map_or(Ns::MAX, |d| self.start.saturating_add(d.as_nanos().try_into().unwrap_or(Ns::MAX)));
         let most = args.count.unwrap_or(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.subscription.taken < most && monotonic() < end {
-            receiver.receive(&mut |frame| {
-                if self.subscription.taken < most {
-                    self.subscription.note(&frame);
-                }
-            })?;
+            receiver.receive(&mut |frame| self.take(&frame, most))?;
             if !self.told && monotonic() - self.start > PATIENCE {
                 self.tell(args);
             }
         }
+        if self.subscription.taken < most {
+            receiver.drain(&mut |frame| self.take(&frame, most))?;
+        }
         Ok(())
+    }
+
+    fn take(&mut self, frame: &Received<'_>, most: u64) {
+        if self.subscription.taken < most {
+            self.subscription.note(frame);
+        }
     }
 
     /// Says once which streams have not come.

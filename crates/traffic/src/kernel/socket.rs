@@ -58,8 +58,11 @@ pub enum DeviceError {
 pub enum Listen {
     /// Nothing: the socket only sends.
     No,
-    /// Sampled Values that are delivered on the device, as an application gets them. On a port of a bridge nothing is.
+    /// Sampled Values that are delivered on the device. On a port of a bridge nothing is; and where a frame carries a VLAN that
+    /// the device does not know, the kernel delivers it without its tag.
     Sv,
+    /// All Sampled Values that the device receives, with their tags, also where it is a port of a bridge.
+    Incoming,
     /// All Sampled Values that pass the device in either direction, also where it is a port of a bridge.
     AllSv,
 }
@@ -137,7 +140,7 @@ impl PacketSocket {
         let protocol = match listen {
             Listen::No => 0,
             Listen::Sv => ETHERTYPE,
-            Listen::AllSv => libc::ETH_P_ALL as u16,
+            Listen::Incoming | Listen::AllSv => libc::ETH_P_ALL as u16,
         };
         if listen != Listen::No {
             socket.option("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32)?;
@@ -157,8 +160,11 @@ impl PacketSocket {
                 socket.option("send buffer", libc::SOL_SOCKET, libc::SO_SNDBUF, &size)?;
             }
         }
-        if listen == Listen::AllSv {
+        if matches!(listen, Listen::Incoming | Listen::AllSv) {
             socket.filter_sv()?;
+        }
+        if listen == Listen::Incoming {
+            socket.option("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         }
         socket.bind(protocol)?;
         Ok(socket)

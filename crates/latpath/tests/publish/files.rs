@@ -1,0 +1,197 @@
+//! What needs no network: files in, lists out.
+
+use crate::bench::{complaints, json, same, shared, tshark, write_pcap, Result};
+use crate::{Needs, Test};
+use latpath_sv::{AsduSpec, FrameSpec, Tag};
+use serde_json::{json, Value};
+use std::path::Path;
+use std::process::{Command, Output};
+
+pub const TESTS: &[Test] = &[
+    ("every optional field decodes in tshark as built", Needs::Tshark, optional_fields),
+    ("svids of every length form decode in tshark as built", Needs::Tshark, svid_lengths),
+    ("streams lists a file as pcap and as pcapng alike", Needs::Nothing, pcap_and_pcapng),
+    ("streams reads the shared captures", Needs::Shared, shared_captures),
+    ("streams counts malformed frames", Needs::Nothing, malformed),
+    ("streams refuses what is no capture", Needs::Nothing, no_capture),
+    ("wrong usage exits with 2", Needs::Nothing, wrong_usage),
+];
+
+fn latpath(args: &[&str]) -> Result<Output> {
+    Ok(Command::new(env!("CARGO_BIN_EXE_latpath")).args(args).output()?)
+}
+
+fn streams(file: &Path) -> Result<Value> {
+    json(&latpath(&["streams", "--json", "-r", &file.to_string_lossy()])?)
+}
+
+fn asdu(svid: &[u8], smp_cnt: u16) -> AsduSpec {
+    AsduSpec { svid: svid.to_vec(), smp_cnt, conf_rev: 1, smp_synch: 2, data: vec![0; 64], ..AsduSpec::default() }
+}
+
+fn one(asdu: AsduSpec) -> Result<Vec<u8>> {
+    FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().map_err(|e| e.to_string().into())
+}
+
+fn optional_fields() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let base = || asdu(b"MU01", 77);
+    let spec = FrameSpec { asdus: vec![base()], simulated: true, ..FrameSpec::default() };
+    let frames = [
+        one(AsduSpec { dat_set: Some(b"IED1/LLN0$PhsMeas1".to_vec()), ..base() })?,
+        one(AsduSpec { refr_tm: Some([0x5f, 0xee, 0x66, 0, 0, 0, 0, 0x0a]), ..base() })?,
+        one(AsduSpec { smp_rate: Some(4000), ..base() })?,
+        one(AsduSpec { smp_mod: Some(1), ..base() })?,
+        one(AsduSpec { gm_identity: Some([1, 2, 3, 0xff, 0xfe, 6, 7, 8]), ..base() })?,
+        spec.build().map_err(|e| e.to_string())?,
+        FrameSpec { simulated: false, tags: vec![Tag::new(100, 6), Tag::new(7, 4)], ..spec }
+            .build()
+            .map_err(|e| e.to_string())?,
+        // Short enough to be padded: tshark must not take the padding for a part of it.
+        one(AsduSpec { data: vec![], ..base() })?,
+    ];
+    write_pcap(&file, &frames, 250_000)?;
+    same("complaints", complaints(&file)?, vec![])?;
+    let fields = [
+        "sv.datSet",
+        "sv.refrTm",
+        "sv.smpRate",
+        "sv.smpMod",
+        "sv.gmidentity",
+        "sv.reserve1.s_bit",
+        "vlan.id",
+        "sv.smpCnt",
+    ];
+    let rows = tshark(&file, &fields)?;
+    let column = |i: usize| rows.iter().map(|r| r[i].as_str()).collect::<Vec<_>>();
+    same("datSet", column(0), vec!["IED1/LLN0$PhsMeas1", "", "", "", "", "", "", ""])?;
+    same("refrTm is there", column(1)[1].contains("2021") || column(1)[1].contains("2020"), true)?;
+    same("smpRate", column(2)[2], "4000")?;
+    same("smpMod", column(3)[3], "1")?;
+    same("gmIdentity is there", column(4)[4].is_empty(), false)?;
+    same("simulated", column(5), vec!["0", "0", "0", "0", "0", "1", "0", "0"])?;
+    same("both VLANs", column(6)[6], "100,7")?;
+    same("smpCnt", column(7), vec!["77"; 8])
+}
+
+fn svid_lengths() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let svids: Vec<String> = [1, 34, 126, 127, 128, 129].into_iter().map(|n| "x".repeat(n)).collect();
+    let mut frames = svids.iter().map(|s| one(asdu(s.as_bytes(), 1))).collect::<Result<Vec<_>>>()?;
+    // Lengths of two bytes, around the whole and around the sequence.
+    let many = FrameSpec { asdus: vec![asdu(b"MU", 1); 8], ..FrameSpec::default() };
+    frames.push(many.build().map_err(|e| e.to_string())?);
+    write_pcap(&file, &frames, 250_000)?;
+    same("complaints", complaints(&file)?, vec![])?;
+    let got: Vec<String> = tshark(&file, &["sv.svID"])?.into_iter().map(|r| r[0].clone()).collect();
+    let expected: Vec<String> = svids.into_iter().chain([["MU"; 8].join(",")]).collect();
+    same("svIDs", got, expected)
+}
+
+fn pcap_and_pcapng() -> Result<()> {
+    use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+    use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+    use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
+    let dir = tempfile::tempdir()?;
+    let (plain, ng) = (dir.path().join("a.pcap"), dir.path().join("a.pcapng"));
+    let frames = (0..4101).map(|n| one(asdu(b"MU01", n % 4000))).collect::<Result<Vec<_>>>()?;
+    write_pcap(&plain, &frames, 250_000)?;
+    let mut writer = PcapNgWriter::new(std::fs::File::create(&ng)?).map_err(|e| e.to_string())?;
+    let interface = InterfaceDescriptionBlock {
+        linktype: pcap_file::DataLink::ETHERNET,
+        snaplen: 0,
+        options: vec![InterfaceDescriptionOption::IfTsResol(9)],
+    };
+    writer.write_block(&interface.into_block()).map_err(|e| e.to_string())?;
+    for (i, frame) in frames.iter().enumerate() {
+        let block = EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: std::time::Duration::from_nanos(1_000_000_000 + i as u64 * 250_000),
+            original_len: frame.len() as u32,
+            data: frame.into(),
+            options: vec![],
+        };
+        writer.write_block(&block.into_block()).map_err(|e| e.to_string())?;
+    }
+    drop(writer);
+    let found = streams(&plain)?;
+    same("both forms", &streams(&ng)?, &found)?;
+    let row = &found["streams"][0];
+    same("frames", &row["frames"], &json!(4101))?;
+    same("rate", &row["rate_hz"], &json!(4000.0))?;
+    same("wrap", &row["wrap"], &json!(4000))?;
+    same("lost", &row["lost"], &json!(0))
+}
+
+fn shared_captures() -> Result<()> {
+    let found = streams(&shared("sv-50hz-1stream.pcap"))?;
+    let row = &found["streams"][0];
+    same("svid, vlan, frames", json!([row["svid"], row["vlan"], row["frames"]]), json!(["svID0000", null, 4000]))?;
+    same("malformed", &found["malformed"], &json!(0))?;
+
+    let found = streams(&shared("sv-60hz-8streams-vlan.pcap"))?;
+    let rows = found["streams"].as_array().cloned().unwrap_or_default();
+    let names: Vec<&str> = rows.iter().filter_map(|r| r["svid"].as_str()).collect();
+    same("svids", names, vec!["MU000", "MU001", "MU002", "MU003", "MU004", "MU005", "MU006", "MU007"])?;
+    for row in rows {
+        // 600 samples are too few to see the wrap.
+        same("vlan, pcp, wrap", json!([row["vlan"], row["pcp"], row["wrap"]]), json!([7, 4, null]))?;
+        same("samples/s", row["samples_per_s"].as_f64().map(f64::round), Some(4800.0))?;
+    }
+    Ok(())
+}
+
+fn malformed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let good = one(asdu(b"MU01", 0))?;
+    let mut goose = good.clone();
+    goose[13] = 0xb8;
+    write_pcap(&file, &[good.clone(), good[..50].to_vec(), goose, good[..13].to_vec()], 250_000)?;
+    let found = streams(&file)?;
+    same("frames", &found["frames"], &json!(4))?;
+    // A frame that ends before its ethertype is not known to be one of ours, but cannot be read either.
+    same("malformed", &found["malformed"], &json!(2))?;
+    same("others", &found["other_frames"], &json!(1))?;
+    same("good ones", &found["streams"][0]["frames"], &json!(1))
+}
+
+fn no_capture() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("text");
+    for (bytes, says) in [
+        (&b"this is a text and no capture"[..], "not a readable pcap"),
+        (b"", "text"),
+        (b"\x0a\x0d\x0d\x0a\xff\xff\xff\xff\x4d\x3c\x2b\x1a", "text"),
+    ] {
+        std::fs::write(&file, bytes)?;
+        let out = latpath(&["streams", "-r", &file.to_string_lossy()])?;
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        same("exit code", out.status.code(), Some(1))?;
+        same(&error, error.contains(says), true)?;
+    }
+    let out = latpath(&["streams", "-r", "/does/not/exist"])?;
+    same("names the file", String::from_utf8_lossy(&out.stderr).contains("/does/not/exist: No such file"), true)
+}
+
+fn wrong_usage() -> Result<()> {
+    let long = "x".repeat(130);
+    for args in [
+        &["streams"][..],
+        &["streams", "-i", "lo", "-r", "x"],
+        &["publish"],
+        &["publish", "-i", "lo", "--profile", "9-2le-70"],
+        &["publish", "-i", "lo", "--rate", "fast"],
+        &["publish", "-i", "lo", "--vlan", "4095"],
+        &["publish", "-i", "lo", "--replay", "x", "--svid", "A"],
+        &["publish", "-i", "lo", "--svid", &long],
+        &["subscribe", "-i", "lo", "--stream", "MU01"],
+        &["subscribe", "-i", "lo", "--stream", "udp::5000"],
+    ] {
+        let out = latpath(args)?;
+        same(&args.join(" "), out.status.code(), Some(2))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! What `subscribe` and `streams` make of what comes.
+
+use crate::bench::{json, same, write_pcap, Pair, Result, Running};
+use crate::{Needs, Test};
+use latpath_sv::{AsduSpec, FrameSpec};
+use serde_json::{json, Value};
+use std::time::{Duration, Instant};
+
+pub const TESTS: &[Test] = &[
+    ("subscribe counts loss, duplicates and order (copying read)", Needs::Root, || sequence(&[])),
+    ("subscribe counts loss, duplicates and order (mapped ring)", Needs::Root, || sequence(&["--ring"])),
+    ("subscribe takes tagged streams by VLAN (copying read)", Needs::Root, || tagged(&[])),
+    ("subscribe takes tagged streams by VLAN (mapped ring)", Needs::Root, || tagged(&["--ring"])),
+    ("subscribe takes every frame of every profile, over the wrap", Needs::Root, profiles),
+    ("what the kernel drops is counted (copying read)", Needs::Root, || overrun(&[], 60_000)),
+    ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
+    ("subscribe survives a flood of broken frames", Needs::Root, flood),
+    ("a stream that never comes is said after 3 s, with those that do", Needs::Root, never_comes),
+    ("the receiving thread has the name that was given", Needs::Root, thread_name),
+    ("streams sees what passes a device, sent or received", Needs::Root, discovery),
+];
+
+fn listen(pair: &Pair, more: &[&str]) -> Result<Running> {
+    pair.listen("lpb", &[&["subscribe", "-i", "lpb", "--json"], more].concat())
+}
+
+/// Waits until so many frames have reached lpb.
+fn arrived(pair: &Pair, running: &Running, frames: u64) -> Result<()> {
+    running.until("frames to arrive", |_| {
+        let out = pair.latpath_device_packets("lpb");
+        out.is_ok_and(|n| n >= frames)
+    })
+}
+
+impl Pair {
+    /// Frames that a device has received.
+    fn latpath_device_packets(&self, device: &str) -> Result<u64> {
+        let out = std::process::Command::new("ip")
+            .args(["-n", &self.namespace(device), "-j", "-s", "link", "show", "dev", device])
+            .output()?;
+        let value: Value = serde_json::from_slice(&out.stdout)?;
+        value[0]["stats64"]["rx"]["packets"].as_u64().ok_or_else(|| "no statistics of the device".into())
+    }
+}
+
+fn frame(svid: &str, smp_cnt: u32) -> Result<Vec<u8>> {
+    let asdu = AsduSpec { svid: svid.into(), smp_cnt: smp_cnt as u16, data: vec![0; 64], ..AsduSpec::default() };
+    FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().map_err(|e| e.to_string().into())
+}
+
+fn sequence(mode: &[&str]) -> Result<()> {
+    let pair = Pair::new()?;
+    let file = pair.dir.path().join("in.pcap");
+    // Two whole seconds, so that the wrap is known; then trouble around the next one.
+    let mut counts: Vec<u32> = (0..8000).collect();
+    counts.extend((8000..11_990).filter(|n| *n != 9000 && !(10_000..10_007).contains(n)));
+    counts.extend([11_990, 11_990, 11_991, 11_993, 11_992, 11_996, 12_003, 12_002, 12_003, 12_004]);
+    let frames = counts.iter().map(|n| frame("MU01", n % 4000)).collect::<Result<Vec<_>>>()?;
+    write_pcap(&file, &frames, 50_000)?;
+    let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
+    pair.publish(&["--replay", &file.to_string_lossy()])?;
+    arrived(&pair, &running, frames.len() as u64)?;
+    let got = running.interrupt()?;
+    let row = &got["streams"][0];
+    same("received", &row["received"], &json!(counts.len()))?;
+    // 9000; seven from 10000; 11994 and 11995; 11997 to 12001.
+    same("lost", &row["lost"], &json!(1 + 7 + 2 + 5))?;
+    same("duplicates", &row["duplicates"], &json!(2))?;
+    same("out of order", &row["out_of_order"], &json!(2))?;
+    same("wrap", &row["wrap"], &json!(4000))?;
+    same("dropped", &got["socket_dropped"], &json!(0))?;
+    same("every frame has the kernel's time", &got["unstamped"], &json!(0))
+}
+
+fn tagged(mode: &[&str]) -> Result<()> {
+    let pair = Pair::new()?;
+    let running = listen(&pair, &[&["--stream", "svid:MU01,vlan=7", "--stream", "svid:MU02,vlan=8"], mode].concat())?;
+    pair.publish(&["--svid", "MU", "--streams", "2", "--vlan", "7", "--count", "200"])?;
+    arrived(&pair, &running, 200)?;
+    let got = running.interrupt()?;
+    same("MU01 is in VLAN 7", &got["streams"][0]["received"], &json!(100))?;
+    same("MU02 is not in VLAN 8", &got["streams"][1]["received"], &json!(0))?;
+    same("others", json!([got["other_frames"], got["other_svids"]]), json!([100, ["MU02"]]))
+}
+
+fn profiles() -> Result<()> {
+    for profile in latpath_sv::Profile::ALL {
+        let pair = Pair::new()?;
+        let running = listen(&pair, &[])?;
+        let frames = u64::from(profile.frames_per_s()) * 5 / 4;
+        pair.publish(&["--profile", profile.name, "--count", &frames.to_string(), "--rate", "10000"])?;
+        arrived(&pair, &running, frames)?;
+        let got = running.interrupt()?;
+        let row = &got["streams"][0];
+        same(
+            profile.name,
+            json!([row["received"], row["lost"], row["duplicates"], row["out_of_order"]]),
+            json!([frames, 0, 0, 0]),
+        )?;
+        same("wrap, ASDUs", json!([row["wrap"], row["asdus"]]), json!([profile.samples_per_s, profile.asdus]))?;
+    }
+    Ok(())
+}
+
+/// `flood`: more frames than the socket's buffer holds, and less than half a wrap more.
+fn overrun(mode: &[&str], flood: u64) -> Result<()> {
+    let pair = Pair::new()?;
+    let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
+    // Stopped in the middle of its work; a few frames before and after show how many are missing between.
+    pair.publish(&["--count", "100", "--wrap", "65536"])?;
+    running.until("the first frames to be taken", |r| bytes_waiting(r) == Some(0))?;
+    running.signal("STOP")?;
+    pair.publish(&["--rate", "max", "--count", &flood.to_string(), "--wrap", "65536", "--first", "100"])?;
+    arrived(&pair, &running, 100 + flood)?;
+    running.signal("CONT")?;
+    running.until("the buffer to be empty", |r| bytes_waiting(r) == Some(0))?;
+    pair.publish(&["--count", "100", "--wrap", "65536", "--first", &(100 + flood).to_string()])?;
+    arrived(&pair, &running, 200 + flood)?;
+    let got = running.interrupt()?;
+    let number = |v: &Value| v.as_u64().unwrap_or(u64::MAX);
+    let (received, dropped) = (number(&got["received"]), number(&got["socket_dropped"]));
+    same("something was dropped", dropped > 0, true)?;
+    same("received and dropped", received + dropped, 200 + flood)?;
+    same("lost", number(&got["lost"]), dropped)
+}
+
+/// Bytes that wait in the process's packet socket, as /proc shows them. A mapped ring shows none: it is given a moment.
+fn bytes_waiting(r: &Running) -> Option<u64> {
+    std::thread::sleep(Duration::from_millis(100));
+    let sockets = std::fs::read_to_string(format!("/proc/{}/net/packet", r.pid())).ok()?;
+    let line = sockets.lines().skip(1).find(|l| l.split_whitespace().nth(3) == Some("88ba"))?;
+    line.split_whitespace().nth(6)?.parse().ok()
+}
+
+fn flood() -> Result<()> {
+    let pair = Pair::new()?;
+    let running = listen(&pair, &["--stream", "svid:MU01"])?;
+    pair.publish(&["--corrupt", "--rate", "max", "--count", "200000"])?;
+    pair.publish(&["--count", "400", "--svid", "MU02"])?;
+    arrived(&pair, &running, 200_400)?;
+    let got = running.interrupt()?;
+    let sum: u64 =
+        ["received", "malformed", "other_frames", "socket_dropped"].iter().filter_map(|k| got[k].as_u64()).sum();
+    same("each frame is counted once", sum, 200_400)?;
+    same("most are malformed", got["malformed"].as_u64() > got["received"].as_u64(), true)
+}
+
+fn never_comes() -> Result<()> {
+    let pair = Pair::new()?;
+    let start = Instant::now();
+    let running = listen(&pair, &["--stream", "svid:MU99", "--duration", "4s"])?;
+    pair.publish(&["--count", "400"])?;
+    let out = running.wait()?;
+    same("it kept waiting", start.elapsed() >= Duration::from_secs(4), true)?;
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    same(&told, told.contains("svid:MU99") && told.contains("MU01") && told.contains("3 s"), true)?;
+    same("received", &json(&out)?["received"], &json!(0))
+}
+
+fn thread_name() -> Result<()> {
+    let pair = Pair::new()?;
+    let names = |args: &[&str]| -> Result<String> {
+        let running = listen(&pair, args)?;
+        let comm = || std::fs::read_to_string(format!("/proc/{}/comm", running.pid())).unwrap_or_default();
+        running.until("its name", |_| comm() != "latpath\n")?;
+        Ok(comm().trim().into())
+    };
+    same("by default", names(&[])?.as_str(), "subscribe")?;
+    same("as given", names(&["--name", "relay"])?.as_str(), "relay")?;
+    same("cut to 15 bytes", names(&["--name", "a-very-long-name-of-a-relay"])?.as_str(), "a-very-long-nam")
+}
+
+fn discovery() -> Result<()> {
+    let pair = Pair::new()?;
+    let looks = [
+        ("lpa", pair.listen("lpa", &["streams", "-i", "lpa", "--json", "--duration", "60s"])?),
+        ("lpb", pair.listen("lpb", &["streams", "-i", "lpb", "--json", "--duration", "60s"])?),
+    ];
+    pair.publish(&[
+        "--profile",
+        "f14400s6",
+        "--svid",
+        "MU",
+        "--streams",
+        "2",
+        "--vlan",
+        "7",
+        "--pcp",
+        "4",
+        "--count",
+        "6000",
+    ])?;
+    arrived(&pair, &looks[0].1, 0)?;
+    arrived(&pair, &looks[1].1, 6000)?;
+    for (device, look) in looks {
+        let got = look.interrupt()?;
+        let rows = got["streams"].as_array().cloned().unwrap_or_default();
+        same(device, rows.len(), 2)?;
+        for (row, (svid, dst)) in rows.iter().zip([("MU01", "01:0c:cd:04:00:01"), ("MU02", "01:0c:cd:04:00:02")]) {
+            let fields =
+                ["svid", "appid", "vlan", "pcp", "dst", "frames", "asdus", "wrap", "lost"].map(|k| row[k].clone());
+            same(device, json!(fields), json!([svid, 0x4000, 7, 4, dst, 3000, 6, 14400, 0]))?;
+        }
+    }
+    Ok(())
+}

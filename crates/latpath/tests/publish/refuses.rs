@@ -1,0 +1,84 @@
+//! What goes wrong: devices, rights, ends.
+
+use crate::bench::{json, same, Pair, Result};
+use crate::{Needs, Test};
+use serde_json::json;
+use std::process::Output;
+
+pub const TESTS: &[Test] = &[
+    ("a device that is not there is named, with those that are", Needs::Root, no_device),
+    ("a device that vanishes ends each command with 1 and its name", Needs::Root, vanishes),
+    ("a frame that does not fit the device says so", Needs::Root, too_long),
+    ("Ctrl-C ends a publisher with its summary", Needs::Root, interrupted),
+    ("a cpu that is not there is named", Needs::Root, no_cpu),
+];
+
+fn stderr(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+fn no_device() -> Result<()> {
+    let pair = Pair::new()?;
+    for command in ["publish", "subscribe", "streams"] {
+        let out = pair.latpath("lpa", &[command, "-i", "vnet7"])?;
+        same("exit code", out.status.code(), Some(1))?;
+        same(command, stderr(&out).as_str(), "latpath: vnet7: no such device (devices here: lo, lpa)\n")?;
+    }
+    Ok(())
+}
+
+fn vanishes() -> Result<()> {
+    let pair = Pair::new()?;
+    let subscribers = [
+        &["subscribe", "-i", "lpb"][..],
+        &["subscribe", "-i", "lpb", "--ring"],
+        &["streams", "-i", "lpb", "--duration", "60s"],
+    ];
+    let mut running =
+        subscribers.iter().map(|args| pair.listen("lpb", args).map(|r| (r, "lpb"))).collect::<Result<Vec<_>>>()?;
+    let publisher = pair.start("lpa", &["publish", "-i", "lpa"])?;
+    // Its thread takes its name right before it sends.
+    publisher.until("the publisher to send", |p| {
+        std::fs::read_to_string(format!("/proc/{}/comm", p.pid())).is_ok_and(|c| c == "publish\n")
+    })?;
+    running.push((publisher, "lpa"));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    pair.remove_devices()?;
+    for (command, device) in running {
+        let out = command.wait()?;
+        same("exit code", out.status.code(), Some(1))?;
+        same("error", stderr(&out), format!("latpath: {device}: the device vanished\n"))?;
+        same("the summary is there all the same", out.stdout.is_empty(), false)?;
+    }
+    Ok(())
+}
+
+fn too_long() -> Result<()> {
+    let pair = Pair::new()?;
+    let svid = "x".repeat(129);
+    let out =
+        pair.latpath("lpa", &["publish", "-i", "lpa", "--profile", "9-2le-50-meas", "--svid", &svid, "--count", "1"])?;
+    same("exit code", out.status.code(), Some(1))?;
+    same(&stderr(&out), stderr(&out).contains("MTU"), true)
+}
+
+fn interrupted() -> Result<()> {
+    let pair = Pair::new()?;
+    let running = pair.start("lpa", &["publish", "-i", "lpa", "--json"])?;
+    running.until("the publisher to send", |p| {
+        std::fs::read_to_string(format!("/proc/{}/comm", p.pid())).is_ok_and(|c| c == "publish\n")
+    })?;
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    running.signal("INT")?;
+    let sent = json(&running.wait()?)?;
+    same("frames", sent["frames_sent"].as_u64() > Some(0), true)?;
+    same("no frame was sent before its deadline", sent["pacing_min_ns"].as_i64() >= Some(0), true)?;
+    same("each has a pacing error", &sent["pacing_count"], &json!(sent["frames_sent"]))
+}
+
+fn no_cpu() -> Result<()> {
+    let pair = Pair::new()?;
+    let out = pair.latpath("lpa", &["publish", "-i", "lpa", "--cpu", "1000", "--count", "1"])?;
+    same("exit code", out.status.code(), Some(1))?;
+    same(&stderr(&out), stderr(&out).contains("CPU 1000"), true)
+}
