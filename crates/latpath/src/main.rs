@@ -17,6 +17,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(cmd::demo::Args),
     Publish(cmd::publish::Args),
     Streams(cmd::streams::Args),
     Subscribe(cmd::subscribe::Args),
@@ -24,6 +25,7 @@ enum Command {
 
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
+        Command::Demo(args) => cmd::demo::run(args),
         Command::Publish(args) => cmd::publish::run(args),
         Command::Streams(args) => cmd::streams::run(args),
         Command::Subscribe(args) => cmd::subscribe::run(args),

@@ -1,0 +1,229 @@
+//! `latpath demo`: the whole product on one machine. It lays a path of its own (publisher ─ bridge ─ guest), sends Sampled
+//! Values through it, records every journey, reports, and checks the report against what the kernel counted.
+
+mod cast;
+mod verify;
+
+use super::Outcome;
+use anyhow::{bail, Context, Result};
+use cast::{Cast, Ending, Script};
+use clap::Args as ClapArgs;
+use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
+use latpath_stats::units::{count, duration};
+use latpath_words::Ns;
+use serde_json::{json, Value};
+use std::{
+    io::{IsTerminal, Write},
+    path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
+    time::{Duration, Instant},
+};
+use verify::{Check, Evidence};
+
+/// Follow Sampled Values from a publisher over a bridge into a real guest, on this machine alone (root)
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Put the application in a network namespace instead of a QEMU guest
+    #[arg(long)]
+    no_guest: bool,
+    /// How long to publish
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Streams to publish: MU01, MU02 …
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    streams: u16,
+    /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
+    #[arg(long, value_name = "PROFILE", default_value = "9-2le-50")]
+    profile: String,
+    /// Frames a second of each stream [default: the profile's]
+    #[arg(long, value_name = "F")]
+    rate: Option<String>,
+    /// Count packets that took longer than this
+    #[arg(long, value_name = "TIME", default_value = "200us")]
+    threshold: String,
+    /// Keep the recording in this directory
+    #[arg(short, long, value_name = "RUN")]
+    output: Option<PathBuf>,
+    /// Print the report and the checks as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        // A second one ends it at once; the next demo then cleans up.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let stopped = || stop.load(Ordering::Relaxed);
+    let application = if args.no_guest { Application::Namespace } else { Application::Guest };
+    if let Some(missing) = latpath_lab::missing(application) {
+        return Err(missing.into());
+    }
+    let (lab, swept) = Lab::new()?;
+    if !swept.is_empty() {
+        say(&format!("removed what a killed demo left: {}", swept.join(", ")));
+    }
+    say("laying the path: lp-pub ─ nic0 ─ br0 ─ the application");
+    let path = lab.lay(application)?;
+    let program = std::env::current_exe().context("find latpath's own program file")?;
+    let mut guest = match application {
+        Application::Guest => Some(boot(&lab, &path, &program, &stopped)?),
+        Application::Namespace => None,
+    };
+    let run = args.output.clone().unwrap_or_else(|| lab.folder().join("run"));
+    let script = Script {
+        program: &program,
+        run: &run,
+        duration: args.duration,
+        streams: args.streams,
+        profile: &args.profile,
+        rate: args.rate.as_deref(),
+        threshold: &args.threshold,
+    };
+    say(&format!("recording {}", script.stream_names()));
+    let mut cast = Cast::enter(&script, &lab, &path, guest.as_mut(), &stopped)?;
+    let before = verify::count_devices(&path, guest.as_mut())?;
+    cast.publish(&script)?;
+    let mut progress = Progress::new(args.duration);
+    while cast.publishing()? {
+        if stopped() {
+            cast.stop_publishing();
+        }
+        progress.show(&path)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    progress.end();
+    // Ctrl-C ended the publishing; what was seen so far is reported all the same.
+    verify::wait_for_quiet(&path)?;
+    let after = verify::count_devices(&path, guest.as_mut())?;
+    let ending = cast.leave(guest.as_mut())?;
+
+    let summary = cast::report(&script, args.json)?;
+    let evidence = Evidence::gather(&run, &before, &after, &ending)?;
+    let checks = evidence.checks();
+    if args.json {
+        print_json(&summary, &ending, guest.as_ref(), &checks)?;
+    } else {
+        print!("{summary}");
+        print_checks(&checks);
+        if let Some(kept) = &args.output {
+            println!("\nThe recording: latpath report {}", kept.display());
+        }
+    }
+    match checks.iter().filter(|c| !c.agrees()).count() {
+        0 => Ok(Outcome::Done),
+        n => bail!("{n} of {} counts differ between the kernel and latpath (marked above)", checks.len()),
+    }
+}
+
+fn say(line: &str) {
+    eprintln!("latpath demo: {line}");
+}
+
+fn boot(lab: &Lab, path: &LabPath, program: &Path, stop: &dyn Fn() -> bool) -> Result<Guest> {
+    let plan = GuestPlan { programs: vec![(program.into(), "/bin/latpath".into())], ..GuestPlan::default() };
+    let guest = Guest::boot(lab, path, &plan, &mut say, stop)?;
+    let ns = Ns::try_from(guest.boot_time().as_nanos()).unwrap_or(Ns::MAX);
+    say(&format!("guest0 is up: Linux {}, {}, after {}", guest.release(), guest.acceleration(), duration(ns)));
+    Ok(guest)
+}
+
+/// One line on a terminal that is written over once a second; elsewhere a line every ten seconds.
+struct Progress {
+    start: Instant,
+    total: Duration,
+    next: Duration,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new(total: Duration) -> Self {
+        Self { start: Instant::now(), total, next: Duration::ZERO, terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, path: &LabPath) -> Result<()> {
+        let elapsed = self.start.elapsed();
+        if elapsed < self.next {
+            return Ok(());
+        }
+        self.next += Duration::from_secs(if self.terminal { 1 } else { 10 });
+        let counters = path.hypervisor.counters()?;
+        let of = |device: &str| counters.iter().find(|c| c.device == device);
+        let arrived = of(latpath_lab::NIC).map_or(0, |c| c.rx_packets);
+        let port = of(latpath_lab::TAP).or_else(|| of(latpath_lab::VETH));
+        let (passed, dropped) = port.map_or((0, 0), |c| (c.tx_packets, c.tx_dropped));
+        let line = format!(
+            "{} s of {} s: {} frames at the host, {} on to the application, {} dropped",
+            elapsed.as_secs(),
+            self.total.as_secs(),
+            count(arrived),
+            count(passed),
+            count(dropped)
+        );
+        if self.terminal {
+            eprint!("\r\x1b[Klatpath demo: {line}");
+            let _ = std::io::stderr().flush();
+        } else if elapsed.as_secs() > 0 {
+            say(&line);
+        }
+        Ok(())
+    }
+
+    fn end(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn print_checks(checks: &[Check]) {
+    println!("\nChecked against what the kernel counted");
+    println!("  {:<28} {:>14} {:>14}  counted by / seen at", "", "kernel", "latpath");
+    for check in checks {
+        let mark = if check.agrees() { "" } else { "   DIFFERS" };
+        let seen = check.latpath.map_or("not watched".into(), count);
+        println!(
+            "  {:<28} {:>14} {seen:>14}  {} / {}{mark}",
+            check.what,
+            count(check.kernel),
+            check.counter,
+            check.point
+        );
+    }
+}
+
+fn print_json(summary: &str, ending: &Ending, guest: Option<&Guest>, checks: &[Check]) -> Result<()> {
+    let mut all: Value = serde_json::from_str(summary).context("read latpath report's JSON")?;
+    let guest = guest.map(|g| {
+        json!({
+            "kernel": g.release(),
+            "acceleration": g.acceleration().to_string(),
+            "boot_ns": Ns::try_from(g.boot_time().as_nanos()).unwrap_or(Ns::MAX),
+        })
+    });
+    let rows: Vec<Value> = checks
+        .iter()
+        .map(|c| {
+            json!({
+                "what": c.what, "counter": c.counter, "kernel": c.kernel,
+                "point": c.point, "latpath": c.latpath, "agree": c.agrees(),
+            })
+        })
+        .collect();
+    let demo = json!({
+        "guest": guest,
+        "published": ending.published,
+        "application": ending.application,
+        "checks": rows,
+        "agree": checks.iter().all(Check::agrees),
+    });
+    all.as_object_mut().context("latpath report's JSON is no object")?.insert("demo".into(), demo);
+    println!("{all}");
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Who takes part in a demo: publisher, recorder, application and agent, each this same program in its own namespace or
+//! in the guest. All of them die with the demo.
+
+use anyhow::{anyhow, bail, Context, Result};
+use latpath_lab::{Guest, Lab, LabPath, Namespace, Running, APPLICATION, GUEST_DEVICE, PUBLISHER};
+use latpath_words::stream::format_mac;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The thread that receives, and so the last point: `app-read@relay`.
+pub const RELAY: &str = "relay";
+/// The guest's name as a machine.
+pub const GUEST: &str = "guest0";
+/// How long a participant may take to begin, or to end when asked.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is played.
+pub struct Script<'a> {
+    pub program: &'a Path,
+    pub run: &'a Path,
+    pub duration: Duration,
+    pub streams: u16,
+    pub profile: &'a str,
+    pub rate: Option<&'a str>,
+    pub threshold: &'a str,
+}
+
+impl Script<'_> {
+    /// The streams, as `--stream` takes them. Group addresses are of this process alone: the probe watches all of a
+    /// machine's devices, and another demo's frames shall not be taken for ours.
+    fn streams(&self) -> Vec<String> {
+        (0..self.streams).map(|n| format!("svid:MU{:02},mac={}", n + 1, format_mac(&group(n)))).collect()
+    }
+
+    /// The streams for a person.
+    pub fn stream_names(&self) -> String {
+        self.streams().join(" ")
+    }
+}
+
+/// 01:0c:cd:04 is what IEC 61850-8-1 Annex B sets aside for Sampled Values.
+fn group(stream: u16) -> [u8; 6] {
+    let [high, low] = (std::process::id() as u16).wrapping_add(stream).to_be_bytes();
+    [0x01, 0x0c, 0xcd, 0x04, high, low]
+}
+
+/// Those who are on stage.
+pub struct Cast {
+    recorder: Player,
+    /// Without a guest; in one it is known to the guest.
+    application: Option<Player>,
+    publisher: Option<Player>,
+    folder: PathBuf,
+    space: Namespace,
+}
+
+/// What they said at the end.
+pub struct Ending {
+    /// `latpath publish --json`.
+    pub published: Value,
+    /// `latpath subscribe --json`.
+    pub application: Value,
+}
+
+impl Cast {
+    /// Starts all but the publisher, and waits until they are ready.
+    pub fn enter(
+        script: &Script,
+        lab: &Lab,
+        path: &LabPath,
+        mut guest: Option<&mut Guest>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        let streams = script.streams();
+        let wanted: String = streams.iter().map(|s| format!(" --stream {s}")).collect();
+        let receive = |device: &str| format!("subscribe -i {device}{wanted} --name {RELAY} --json");
+        let mut machine = String::new();
+        let application = match (&mut guest, &path.application) {
+            (Some(guest), _) => {
+                guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, stop)?;
+                guest.start("subscribe", &format!("latpath {}", receive(GUEST_DEVICE)), false, stop)?;
+                machine = format!(" --machine {GUEST}=unix:{}", guest.agent_socket().display());
+                None
+            }
+            (None, Some(space)) => Some(Player::start("subscribe", script, lab, space, &receive(APPLICATION))?),
+            (None, None) => bail!("the path has no end"),
+        };
+        let threshold = script.threshold;
+        let mut command = Command::new(script.program);
+        command.args(format!("record{wanted}{machine} --threshold {threshold} -o").split_whitespace()).arg(script.run);
+        let recorder = Player::start_command("record", lab.folder(), &path.hypervisor, command)?;
+        let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
+        let mut cast = Self { recorder, application, publisher: None, folder, space };
+        cast.wait_until_ready(script, guest, stop)?;
+        Ok(cast)
+    }
+
+    /// A recording has begun once its run can be opened.
+    fn wait_until_ready(&mut self, script: &Script, guest: Option<&mut Guest>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while latpath_run::Run::open(script.run).is_err() {
+            if self.recorder.ended()?.is_some() || Instant::now() >= until {
+                let agent = guest.and_then(|g| g.file("/run/agent.err", stop).ok()).unwrap_or_default();
+                let agent = if agent.is_empty() { agent } else { format!("\nthe guest's agent: {}", agent.trim()) };
+                bail!("the recording did not begin: {}{agent}", self.recorder.last_words());
+            }
+            if stop() {
+                bail!("interrupted");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Starts the publisher.
+    pub fn publish(&mut self, script: &Script) -> Result<()> {
+        let svid = if script.streams == 1 { "MU01" } else { "MU" };
+        let mut command = Command::new(script.program);
+        let words = format!(
+            "publish -i {PUBLISHER} --profile {} --svid {svid} --streams {} --dst {} --json",
+            script.profile,
+            script.streams,
+            format_mac(&group(0))
+        );
+        command.args(words.split_whitespace());
+        command.arg("--duration").arg(format!("{}ns", script.duration.as_nanos()));
+        if let Some(rate) = script.rate {
+            command.args(["--rate", rate]);
+        }
+        self.publisher = Some(Player::start_command("publish", &self.folder, &self.space, command)?);
+        Ok(())
+    }
+
+    /// Whether the publisher still sends. An error as soon as the recorder or the application has gone.
+    pub fn publishing(&mut self) -> Result<bool> {
+        for player in [Some(&mut self.recorder), self.application.as_mut()].into_iter().flatten() {
+            if let Some(status) = player.ended()? {
+                bail!("latpath {} ended too early, {status}: {}", player.name, player.last_words());
+            }
+        }
+        match &mut self.publisher {
+            Some(publisher) => Ok(publisher.ended()?.is_none()),
+            None => Ok(false),
+        }
+    }
+
+    /// Asks the publisher to end.
+    pub fn stop_publishing(&self) {
+        if let Some(publisher) = &self.publisher {
+            publisher.running.signal(Signal::SIGINT);
+        }
+    }
+
+    /// Ends all, the recorder first so that it still hears from the guest, and collects what they have to say.
+    pub fn leave(self, guest: Option<&mut Guest>) -> Result<Ending> {
+        let publisher = self.publisher.context("nothing was published")?;
+        let published = publisher.finish(false)?;
+        // Its progress was on stderr, its result is the run.
+        self.recorder.end()?;
+        let application = match (self.application, guest) {
+            (Some(player), _) => player.finish(true)?,
+            (None, Some(guest)) => {
+                let never = || false;
+                let output = guest.end("subscribe", PATIENCE, &never)?;
+                if output.status != 0 {
+                    let said = guest.file("/run/subscribe.err", &never).unwrap_or_default();
+                    bail!("latpath subscribe in the guest ended with status {}: {}", output.status, said.trim());
+                }
+                read_json("subscribe", &output.text)?
+            }
+            (None, None) => bail!("the path has no end"),
+        };
+        Ok(Ending { published, application })
+    }
+}
+
+/// Runs `latpath report` on the run, and gives what it prints.
+pub fn report(script: &Script, json: bool) -> Result<String> {
+    let mut command = Command::new(script.program);
+    command.arg("report").arg(script.run).args(["--threshold", script.threshold]);
+    if json {
+        command.arg("--json");
+    }
+    let output = command.stderr(Stdio::inherit()).output().context("start latpath report")?;
+    if !output.status.success() {
+        bail!("latpath report failed, {}", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// One of our own commands, with what it prints kept in the lab's folder.
+struct Player {
+    name: &'static str,
+    running: Running,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Player {
+    fn start(name: &'static str, script: &Script, lab: &Lab, space: &Namespace, words: &str) -> Result<Self> {
+        let mut command = Command::new(script.program);
+        command.args(words.split_whitespace());
+        Self::start_command(name, lab.folder(), space, command)
+    }
+
+    fn start_command(name: &'static str, folder: &Path, space: &Namespace, mut command: Command) -> Result<Self> {
+        let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
+        let create = |path: &Path| File::create(path).with_context(|| format!("write {}", path.display()));
+        command.stdin(Stdio::null()).stdout(create(&stdout)?).stderr(create(&stderr)?);
+        // A recorder that loses its demo ends as by Ctrl-C, and its run is whole.
+        let running = space.start(command, Signal::SIGTERM)?;
+        Ok(Self { name, running, stdout, stderr })
+    }
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.running.ended()?)
+    }
+
+    fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.stderr).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+        match lines.len() {
+            0 => "it said nothing".into(),
+            n => lines[n.saturating_sub(5)..].join("\n"),
+        }
+    }
+
+    /// Asks it to end, waits, and fails if it did.
+    fn end(mut self) -> Result<Self> {
+        let name = self.name;
+        match self.running.end(Signal::SIGINT, PATIENCE)? {
+            Some(status) if status.success() => Ok(self),
+            Some(status) => Err(anyhow!("latpath {name} failed, {status}: {}", self.last_words())),
+            None => Err(anyhow!("latpath {name} did not end when asked, and was killed: {}", self.last_words())),
+        }
+    }
+
+    /// Waits for its end (after asking for it, where `ask`), and reads the JSON that it printed.
+    fn finish(mut self, ask: bool) -> Result<Value> {
+        if !ask {
+            self.running.wait(PATIENCE)?;
+        }
+        let ended = self.end()?;
+        let text = fs::read_to_string(&ended.stdout).with_context(|| format!("read {}", ended.stdout.display()))?;
+        read_json(ended.name, &text)
+    }
+}
+
+fn read_json(name: &str, text: &str) -> Result<Value> {
+    serde_json::from_str(text).with_context(|| format!("read the JSON of latpath {name}: {text:?}"))
+}

@@ -1,0 +1,242 @@
+//! What the kernel counted on each device, beside what latpath saw there: the two know nothing of each other.
+
+use super::cast::{Ending, GUEST, RELAY};
+use anyhow::{Context, Result};
+use latpath_lab::{Counters, Guest, LabPath, APPLICATION, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
+use latpath_run::{Run, Select};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Counters by device; the devices of a lab have different names.
+pub type Devices = BTreeMap<String, Counters>;
+
+/// Reads the counters of every device of the path.
+pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Devices> {
+    let mut all = path.publisher.counters()?;
+    all.extend(path.hypervisor.counters()?);
+    if let Some(application) = &path.application {
+        all.extend(application.counters()?);
+    }
+    if let Some(guest) = guest {
+        all.push(guest.counters(&|| false)?);
+    }
+    Ok(all.into_iter().map(|c| (c.device.clone(), c)).collect())
+}
+
+/// Waits until nothing more arrives: an emulated guest may be behind by a while.
+pub fn wait_for_quiet(path: &LabPath) -> Result<()> {
+    let (quiet, limit) = (Duration::from_millis(500), Instant::now() + Duration::from_secs(20));
+    let mut last = path.hypervisor.counters()?;
+    loop {
+        thread::sleep(quiet);
+        let now = path.hypervisor.counters()?;
+        if now == last || Instant::now() >= limit {
+            break;
+        }
+        last = now;
+    }
+    // And from the device to the application, which has no counter on this side.
+    thread::sleep(quiet);
+    Ok(())
+}
+
+/// All that is known of what passed.
+pub struct Evidence {
+    devices: Devices,
+    published: u64,
+    received: u64,
+    socket_dropped: u64,
+    /// Packets seen at each point, by the point's name.
+    seen: BTreeMap<String, u64>,
+    /// Packets whose last sighting on the way was there.
+    last: BTreeMap<String, u64>,
+}
+
+/// One comparison.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What is compared.
+    pub what: &'static str,
+    /// Whose count stands on the kernel's side.
+    pub counter: String,
+    /// That count.
+    pub kernel: u64,
+    /// Where latpath looked.
+    pub point: String,
+    /// What it saw; `None` where the run has no such point.
+    pub latpath: Option<u64>,
+}
+
+impl Check {
+    /// Whether both say the same. A point that is not there says nothing, which is no agreement.
+    pub fn agrees(&self) -> bool {
+        self.latpath == Some(self.kernel)
+    }
+}
+
+impl Evidence {
+    /// Puts together the kernel's counts, the run's, and the ends' own.
+    pub fn gather(run: &Path, before: &Devices, after: &Devices, ending: &Ending) -> Result<Self> {
+        let nothing = Counters::default();
+        let devices =
+            after.iter().map(|(name, c)| (name.clone(), c.since(before.get(name).unwrap_or(&nothing)))).collect();
+        let run = Run::open(run)?;
+        let points: Vec<String> = run.points().iter().map(|p| p.point.to_string()).collect();
+        let order = way(&points);
+        let mut seen: BTreeMap<String, u64> = points.iter().map(|p| (p.clone(), 0)).collect();
+        let mut last = BTreeMap::new();
+        let damaged = run.for_each(&Select::default(), |journey| {
+            for (id, point) in points.iter().enumerate() {
+                if journey.seen >> id & 1 == 1 {
+                    *seen.entry(point.clone()).or_default() += 1;
+                }
+            }
+            if let Some(id) = order.iter().rev().find(|id| journey.seen >> **id & 1 == 1) {
+                *last.entry(points[*id].clone()).or_default() += 1;
+            }
+            true
+        });
+        if let Some(error) = damaged.into_iter().next() {
+            return Err(error).context("read the run");
+        }
+        Ok(Self {
+            devices,
+            published: number(&ending.published, "frames_sent"),
+            received: number(&ending.application, "received"),
+            socket_dropped: number(&ending.application, "socket_dropped"),
+            seen,
+            last,
+        })
+    }
+
+    /// Every place at which kernel and latpath both counted, in the order in which packets pass.
+    pub fn checks(&self) -> Vec<Check> {
+        let counter = |device: &str, read: fn(&Counters) -> u64| self.devices.get(device).map_or(0, read);
+        let seen = |what, by: String, kernel, point: String| {
+            let latpath = self.seen.get(&point).copied();
+            Check { what, counter: by, kernel, point, latpath }
+        };
+        let device = |what, device: &str, name: &str, read: fn(&Counters) -> u64, point: String| {
+            seen(what, format!("{device} {name}"), counter(device, read), point)
+        };
+        let mut checks = vec![
+            seen("sent", "the publisher".into(), self.published, format!("host/tx@{PUBLISHER}")),
+            device("left the publisher", PUBLISHER, "tx_packets", |c| c.tx_packets, format!("host/tx@{PUBLISHER}")),
+            device("reached the host", NIC, "rx_packets", |c| c.rx_packets, format!("host/nic-rx@{NIC}")),
+        ];
+        let (port, arrived, relay) = if self.devices.contains_key(TAP) {
+            let read = format!("host/vm-read@{TAP}");
+            checks.push(device("taken off the tap by the VM", TAP, "tx_packets", |c| c.tx_packets, read));
+            (TAP, (GUEST_DEVICE, format!("{GUEST}/nic-rx@{GUEST_DEVICE}")), format!("{GUEST}/app-read@{RELAY}"))
+        } else {
+            checks.push(device(
+                "handed on by the bridge",
+                VETH,
+                "tx_packets",
+                |c| c.tx_packets,
+                format!("host/tx@{VETH}"),
+            ));
+            (VETH, (APPLICATION, format!("host/nic-rx@{APPLICATION}")), format!("host/app-read@{RELAY}"))
+        };
+        // Lost at the port: seen on their way into it, and nowhere after.
+        let lost = |what, by: String, kernel, point: String| {
+            let latpath = self.seen.contains_key(&point).then(|| self.last.get(&point).copied().unwrap_or(0));
+            Check { what, counter: by, kernel, point: format!("last seen at {point}"), latpath }
+        };
+        let dropped = counter(port, |c| c.tx_dropped);
+        checks.push(lost("dropped there", format!("{port} tx_dropped"), dropped, format!("host/tx@{port}")));
+        checks.push(device(
+            "reached the application's NIC",
+            arrived.0,
+            "rx_packets",
+            |c| c.rx_packets,
+            arrived.1.clone(),
+        ));
+        checks.push(lost("dropped at its socket", "its socket".into(), self.socket_dropped, arrived.1));
+        checks.push(seen("received", "the application".into(), self.received, relay));
+        checks
+    }
+}
+
+/// The points in the order in which packets pass them; side branches (the bridge's own copy, drops) are left out.
+fn way(points: &[String]) -> Vec<usize> {
+    let order = [
+        format!("host/tx@{PUBLISHER}"),
+        format!("host/nic-rx@{NIC}"),
+        format!("host/tx@{TAP}"),
+        format!("host/tx@{VETH}"),
+        format!("host/vm-read@{TAP}"),
+        format!("host/nic-rx@{APPLICATION}"),
+        format!("{GUEST}/nic-rx@{GUEST_DEVICE}"),
+        format!("{GUEST}/app-read@{RELAY}"),
+        format!("host/app-read@{RELAY}"),
+    ];
+    order.iter().filter_map(|wanted| points.iter().position(|p| p == wanted)).collect()
+}
+
+fn number(json: &Value, key: &str) -> u64 {
+    json[key].as_u64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, rx: u64, tx: u64, tx_dropped: u64) -> (String, Counters) {
+        (
+            name.into(),
+            Counters { device: name.into(), rx_packets: rx, tx_packets: tx, tx_dropped, ..Counters::default() },
+        )
+    }
+
+    /// Ten sent, two dropped at the tap.
+    fn evidence() -> Evidence {
+        let seen = [
+            ("host/tx@lp-pub", 10),
+            ("host/nic-rx@nic0", 10),
+            ("host/tx@vnet0", 10),
+            ("host/vm-read@vnet0", 8),
+            ("guest0/nic-rx@eth0", 8),
+            ("guest0/app-read@relay", 8),
+        ];
+        let devices =
+            [device(PUBLISHER, 0, 10, 0), device(NIC, 10, 0, 0), device(TAP, 0, 8, 2), device(GUEST_DEVICE, 8, 0, 0)];
+        Evidence {
+            devices: devices.into(),
+            published: 10,
+            received: 8,
+            socket_dropped: 0,
+            seen: seen.map(|(p, n)| (p.to_owned(), n)).into(),
+            last: [("host/tx@vnet0".to_owned(), 2), ("guest0/app-read@relay".to_owned(), 8)].into(),
+        }
+    }
+
+    #[test]
+    fn losses_that_the_kernel_counted_agree_with_journeys_that_end_there() {
+        let checks = evidence().checks();
+        assert!(checks.iter().all(Check::agrees), "{checks:#?}");
+        let dropped = checks.iter().find(|c| c.what == "dropped there").unwrap();
+        assert_eq!((dropped.kernel, dropped.latpath), (2, Some(2)));
+    }
+
+    #[test]
+    fn a_frame_that_latpath_missed_is_a_difference() {
+        let mut evidence = evidence();
+        evidence.seen.insert("host/nic-rx@nic0".into(), 9);
+        let differing: Vec<_> = evidence.checks().into_iter().filter(|c| !c.agrees()).map(|c| c.what).collect();
+        assert_eq!(differing, ["reached the host"]);
+    }
+
+    #[test]
+    fn a_point_that_was_not_watched_is_no_agreement() {
+        let mut evidence = evidence();
+        evidence.seen.remove("guest0/nic-rx@eth0");
+        let differing: Vec<_> = evidence.checks().into_iter().filter(|c| !c.agrees()).map(|c| c.what).collect();
+        assert_eq!(differing, ["reached the application's NIC", "dropped at its socket"]);
+    }
+}

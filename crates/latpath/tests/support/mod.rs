@@ -1,0 +1,182 @@
+//! What the tests of the whole command share: what this machine must offer for a test to run, and the lab it runs in.
+//!
+//! A test that cannot run here counts as skipped, with the reason on stderr:
+//!
+//! ```ignore
+//! fn main() -> std::process::ExitCode {
+//!     support::main(vec![
+//!         support::trial("frames_sent_decode_in_tshark", &[need_tool("tshark")], decode),
+//!         support::trial("every_frame_has_a_journey", &[need_lab(), need_btf()], journeys),
+//!     ])
+//! }
+//! ```
+
+// Each test program uses a part of this.
+#![allow(dead_code)]
+
+use latpath_lab::{Application, Lab, LabPath, Namespace, Running};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::sys::signal::Signal;
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+/// What a test lacks here; `None` when it can run.
+pub type Lack = Option<String>;
+
+/// Root, for namespaces, packet sockets and eBPF.
+pub fn need_root() -> Lack {
+    (!nix::unistd::geteuid().is_root()).then(|| "needs root".into())
+}
+
+/// A program in `PATH`.
+pub fn need_tool(program: &str) -> Lack {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    (!found).then(|| format!("needs {program}, which is not installed"))
+}
+
+/// The kernel's own types, without which no eBPF program of latpath loads.
+pub fn need_btf() -> Lack {
+    let there = Path::new("/sys/kernel/btf/vmlinux").exists();
+    (!there).then(|| "needs a kernel with BTF (/sys/kernel/btf/vmlinux)".into())
+}
+
+/// Root and `ip`: [`lab`] works.
+pub fn need_lab() -> Lack {
+    latpath_lab::missing(Application::Namespace).map(|e| e.to_string())
+}
+
+/// QEMU and what else a guest is made of. A kernel that must be fetched first shows only when it is.
+pub fn need_guest() -> Lack {
+    latpath_lab::missing(Application::Guest).map(|e| e.to_string())
+}
+
+/// Real captures, which stand beside the workspace where they are there at all.
+pub fn need_data(name: &str) -> Lack {
+    (!data(name).is_file()).then(|| format!("needs the capture {name}"))
+}
+
+/// Where such a capture is.
+pub fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name)
+}
+
+/// A test that runs when nothing is lacking, and is skipped with the first reason otherwise.
+pub fn trial(name: &'static str, needs: &[Lack], test: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+    let lack = needs.iter().flatten().next();
+    if let Some(lack) = lack {
+        eprintln!("{name}: skipped, {lack}");
+    }
+    Trial::test(name, test).with_ignored_flag(lack.is_some())
+}
+
+/// Runs the tests one after another: they measure, and share two or so CPUs.
+pub fn main(tests: Vec<Trial>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+/// The command under test.
+pub fn latpath(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latpath"));
+    command.args(words.split_whitespace());
+    command
+}
+
+/// A lab with its path laid, on which several of our commands can run at once.
+pub struct Bench {
+    /// The lab.
+    pub lab: Lab,
+    /// Its namespaces.
+    pub path: LabPath,
+}
+
+/// Lays a lab without a guest.
+pub fn bench() -> Result<Bench, Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Namespace)?;
+    Ok(Bench { lab, path })
+}
+
+impl Bench {
+    /// The application's namespace.
+    pub fn application(&self) -> &Namespace {
+        self.path.application.as_ref().expect("a bench has no guest")
+    }
+
+    /// Starts a command in a namespace; what it prints is kept until [`Started::finish`].
+    pub fn start(&self, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
+        let folder = self.lab.folder().join(format!("command-{}", fs::read_dir(self.lab.folder())?.count()));
+        fs::create_dir(&folder)?;
+        let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
+        command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+        Ok(Started { running: space.start(command, Signal::SIGKILL)?, stdout, stderr })
+    }
+
+    /// Runs a command in a namespace to its end.
+    pub fn run(&self, space: &Namespace, command: Command, limit: Duration) -> Result<Finished, Failed> {
+        self.start(space, command)?.finish(limit)
+    }
+}
+
+/// A command that runs.
+pub struct Started {
+    running: Running,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it had to say.
+    pub stderr: String,
+}
+
+impl Started {
+    /// Asks it to end, as Ctrl-C does.
+    pub fn interrupt(&self) {
+        self.running.signal(Signal::SIGINT);
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// What it has said on stderr so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    /// Waits for its end. One that still runs after `limit` is killed, and that is a failure.
+    pub fn finish(mut self, limit: Duration) -> Result<Finished, Failed> {
+        let status = self.running.wait(limit)?;
+        let read = |file: &Path| fs::read(file).map(|b| String::from_utf8_lossy(&b).into_owned());
+        let (stdout, stderr) = (read(&self.stdout)?, read(&self.stderr)?);
+        match status {
+            Some(status) => Ok(Finished { code: status.code(), stdout, stderr }),
+            None => Err(format!("still runs after {limit:?}; it said: {stderr}").into()),
+        }
+    }
+}
+
+impl Finished {
+    /// Its stdout as one JSON value, if it succeeded.
+    pub fn json(&self) -> Result<serde_json::Value, Failed> {
+        if self.code != Some(0) {
+            return Err(format!("exit code {:?}: {}", self.code, self.stderr).into());
+        }
+        serde_json::from_str(&self.stdout).map_err(|e| format!("{e} in {}", self.stdout).into())
+    }
+}
