@@ -1,1 +1,26 @@
+//! Shows figures: the text of `latpath report`, the lines of `latpath live` where its output is no terminal, journeys as
+//! CSV; computes a summary from a run; and checks figures against limits.
+//!
+//! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 
+mod csv;
+mod header;
+mod histogram;
+mod json;
+mod limit;
+mod lines;
+mod page;
+mod quality;
+mod segments;
+mod span;
+mod streams;
+mod text;
+mod worst;
+
+pub use csv::write_csv;
+pub use json::{report_json, RunHead};
+pub use limit::{parse_duration, BadLimit, Broken, Limit};
+pub use lines::Lines;
+pub use page::WIDTH;
+pub use span::{BadTime, When};
+pub use text::{text, Options};

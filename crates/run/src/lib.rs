@@ -25,7 +25,9 @@ mod scan;
 mod writer;
 
 pub use error::RunError;
-pub use manifest::{ClockSample, MachineRecord, Manifest, NamedSegment, Stamp, State, ToolRecord, FORMAT};
+pub use manifest::{
+    ClockSample, MachineRecord, Manifest, NamedSegment, Stamp, State, StreamRecord, ToolRecord, FORMAT,
+};
 pub use reader::{Condition, Run};
 pub use rows::Rows;
 pub use scan::{Scan, Select};

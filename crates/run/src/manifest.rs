@@ -1,6 +1,7 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
 use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
+use latpath_journey::Totals;
 use latpath_words::{Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,37 @@ pub struct MachineRecord {
     pub counters: Counters,
 }
 
+/// What the joiner counted of one stream; of what is in no journey, this is the only trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamRecord {
+    /// Sightings taken.
+    pub sightings: u64,
+    /// Journeys handed out.
+    pub journeys: u64,
+    /// Sightings at a point that had seen the packet already, also those after its journey was handed out.
+    pub duplicates: u64,
+    /// Sightings of a packet whose journey was closed: they are in no journey.
+    pub late: u64,
+    /// Journeys closed early because too many were open.
+    pub evicted: u64,
+    /// Journeys under way when the recording ended: not kept.
+    pub unfinished: u64,
+    /// Sequence numbers that no point saw, at least.
+    pub never_seen: u64,
+    /// Times the sequence jumped as if the sender had restarted.
+    pub restarts: u64,
+    /// Sightings for which not all journeys with the same key could be looked at.
+    pub crowded: u64,
+}
+
+impl From<Totals> for StreamRecord {
+    fn from(t: Totals) -> Self {
+        let Totals { sightings, journeys, duplicates, late, evicted, unfinished, never_seen, restarts, crowded } = t;
+        Self { sightings, journeys, duplicates, late, evicted, unfinished, never_seen, restarts, crowded }
+    }
+}
+
 /// One sample of a clock: a line of `clocks.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -163,8 +195,8 @@ pub struct Manifest {
     pub machines: Vec<MachineRecord>,
     /// What was counted, all machines together.
     pub counters: Counters,
-    /// Journeys given up unfinished because too many packets were under way.
-    pub evicted: u64,
+    /// What the joiner counted, a record per stream.
+    pub joined: Vec<StreamRecord>,
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.

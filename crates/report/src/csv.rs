@@ -1,0 +1,99 @@
+//! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
+
+use latpath_run::{Run, RunError, Select};
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
+
+/// Lines are written in pieces of so many bytes.
+const PIECE: usize = 1 << 16;
+
+/// Writes all wanted journeys. What is damaged is passed over and returned.
+///
+/// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point the ns from `t_ns`
+/// to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
+/// `out_of_order`, `drop_reason`.
+pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
+    let manifest = run.manifest();
+    let points: Vec<String> = run.points().iter().map(|p| p.point.to_string()).collect();
+    let mut text = String::with_capacity(PIECE + 4096);
+    text.push_str("stream,key,number,utc_ns,t_ns");
+    points.iter().for_each(|p| push_field(&mut text, p));
+    if select.cpus_and_threads {
+        for point in &points {
+            push_field(&mut text, &format!("cpu:{point}"));
+            push_field(&mut text, &format!("tid:{point}"));
+        }
+    }
+    text.push_str(",duplicates,out_of_order,drop_reason\n");
+
+    let streams: Vec<String> = manifest.streams.iter().map(|s| quoted(&s.to_string())).collect();
+    let notes: Vec<String> =
+        manifest.drop_notes.iter().map(|n| quoted(&format!("{} in {}", n.reason, n.function))).collect();
+    let offset = manifest.utc_offset_ns();
+    let mut failed = None;
+    let damaged = run.for_each(select, |j| {
+        let seen = |p: usize| j.seen >> p & 1 == 1;
+        let first = (0..j.t.len()).filter(|p| seen(*p)).map(|p| j.t[p]).min().unwrap_or(0);
+        match streams.get(usize::from(j.stream)) {
+            Some(stream) => text.push_str(stream),
+            None => push(&mut text, format_args!("{}", j.stream)),
+        }
+        push(&mut text, format_args!(",{},{},{},{first}", j.key, j.number, first.wrapping_add(offset)));
+        for p in 0..points.len() {
+            text.push(',');
+            if seen(p) {
+                push(&mut text, format_args!("{}", j.t[p].wrapping_sub(first)));
+            }
+        }
+        if select.cpus_and_threads {
+            for p in 0..points.len() {
+                match (seen(p), j.cpu.get(p), j.tid.get(p)) {
+                    (true, Some(cpu), Some(tid)) => push(&mut text, format_args!(",{cpu},{tid}")),
+                    _ => text.push_str(",,"),
+                }
+            }
+        }
+        push(&mut text, format_args!(",{},{},", j.duplicates, j.out_of_order));
+        if let Some(note) = usize::from(j.drop_note).checked_sub(1) {
+            match notes.get(note) {
+                Some(note) => text.push_str(note),
+                None => push(&mut text, format_args!("note {note}")),
+            }
+        }
+        text.push('\n');
+        if text.len() >= PIECE {
+            failed = out.write_all(text.as_bytes()).err();
+            text.clear();
+        }
+        failed.is_none()
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => {
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+            Ok(damaged)
+        }
+    }
+}
+
+fn push(text: &mut String, what: std::fmt::Arguments) {
+    // Writing to a string cannot fail.
+    let _ = text.write_fmt(what);
+}
+
+fn push_field(text: &mut String, field: &str) {
+    text.push(',');
+    text.push_str(&quoted(field));
+}
+
+/// In quotes where it holds a comma, a quote or a line's end.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.into()
+    }
+}

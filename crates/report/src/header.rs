@@ -1,0 +1,93 @@
+//! Where the figures are from: machine, kernel, options, path, clocks.
+
+use crate::page::{Page, Table};
+use latpath_run::{Manifest, Run, State};
+use latpath_stats::{
+    units::{bytes, elapsed},
+    Summary,
+};
+
+/// What was recorded, how and on what.
+pub(crate) fn write(page: &mut Page, run: &Run) {
+    let manifest = run.manifest();
+    let name = page.clean(&run.path().display().to_string());
+    page.line(format!("Run {name}"));
+    let start = manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " ");
+    let state = match manifest.state {
+        State::Finished => "",
+        State::Interrupted => ", ended early",
+        State::Recording => ", not ended",
+    };
+    let (_, size) = run.size();
+    let recorded = format!(
+        "{} UTC, {} long{state}, {} journeys, {}, by latpath {}",
+        page.clean(&start),
+        elapsed(manifest.elapsed_ns()),
+        page.count(run.journeys()),
+        bytes(size),
+        page.clean(&manifest.latpath)
+    );
+    page.item("recorded", &recorded);
+    page.item("command", &page.clean(&manifest.command.join(" ")));
+    let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
+    page.item("streams", &page.clean(&streams.join(" ")));
+    host(page, manifest);
+}
+
+fn host(page: &mut Page, manifest: &Manifest) {
+    let host = &manifest.host;
+    let join = |facts: &[(&str, &str)]| {
+        let known = facts.iter().filter(|(_, value)| !value.is_empty());
+        known.map(|(name, value)| format!("{name}{value}")).collect::<Vec<_>>().join(", ")
+    };
+    let realtime = if host.kernel_version.contains("PREEMPT_RT") { "PREEMPT_RT" } else { "" };
+    let memory = if host.memory_bytes > 0 { bytes(host.memory_bytes) } else { String::new() };
+    let machine = join(&[("", &host.name), ("Linux ", &host.kernel), ("", realtime), ("", &host.architecture)]);
+    page.item("machine", &page.clean(&machine));
+    let governors = host.governors.join("+");
+    let cpus = join(&[
+        ("", &host.cpu_model),
+        ("CPUs ", &host.cpus_online),
+        ("isolated ", &host.cpus_isolated),
+        ("nohz_full ", &host.cpus_nohz_full),
+        ("governor ", &governors),
+        ("SMT ", &host.smt),
+        ("clock source ", &host.clocksource),
+        ("memory ", &memory),
+    ]);
+    page.item("", &page.clean(&cpus));
+    if !host.kernel_command_line.is_empty() {
+        page.item("", &page.clean(&host.kernel_command_line));
+    }
+}
+
+/// The points in order, and the clocks of the machines.
+pub(crate) fn path(page: &mut Page, summary: &Summary) {
+    page.heading("Path");
+    if summary.points.is_empty() {
+        page.line("  no point saw a packet");
+    }
+    for (i, point) in summary.points.iter().enumerate() {
+        let point = page.clean(&point.to_string());
+        page.line(format!("  {:>2}  {point}", i + 1));
+    }
+    let others: Vec<_> = summary.machines.iter().filter(|m| m.method != "same clock").collect();
+    if others.is_empty() {
+        return;
+    }
+    page.heading("Clocks against the host's");
+    let bound = format!("{}bound", page.plus_minus());
+    let mut table = Table::new(&["<machine", "<method", "offset", "drift", &bound, "exchanges", "<"]);
+    for machine in others {
+        table.row(vec![
+            page.clean(&machine.machine),
+            page.clean(&machine.method),
+            page.duration(machine.offset_ns),
+            format!("{} ppb", machine.drift_ppb),
+            page.duration(machine.error_bound_ns),
+            page.count(machine.exchanges),
+            machine.fault.as_ref().map_or(String::new(), |fault| format!("! {}", page.clean(fault))),
+        ]);
+    }
+    table.write(page);
+}

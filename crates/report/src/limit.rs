@@ -1,0 +1,244 @@
+//! Limits that figures must keep: `total:p99.9<=500us`, `lost<=0`.
+
+use latpath_stats::{
+    units::{count, duration},
+    SegmentFigures, Summary,
+};
+use latpath_words::Ns;
+use std::{fmt, str::FromStr};
+
+/// A limit that the user set.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    text: String,
+    what: What,
+    most: i64,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// A time of a segment.
+    Time(String, fn(&SegmentFigures) -> Ns),
+    /// A count of a segment.
+    Count(String, fn(&SegmentFigures) -> u64),
+    /// A count over all journeys.
+    All(fn(&Summary) -> u64),
+}
+
+/// Why a text is no limit, or a limit cannot be checked.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadLimit {
+    /// It has another form.
+    #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=TIME or COUNTER<=N, as in total:max<=3ms or lost<=0")]
+    Form(String),
+    /// The figure is unknown.
+    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p99, p99.9, p99.99, max; counts of a segment: over, negative; counts of all: lost, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
+    Figure(String),
+    /// The value is no time, or no number.
+    #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]
+    Value(String),
+    /// There is no such segment.
+    #[error("{segment:?}: no such segment (there are: {known})")]
+    Segment {
+        /// The name.
+        segment: String,
+        /// Those that there are.
+        known: String,
+    },
+}
+
+/// A limit that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The limit as the user wrote it.
+    pub limit: String,
+    /// What was measured instead; none if no journey crossed the segment.
+    pub measured: Option<String>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.measured {
+            Some(measured) => write!(f, "limit {} broken: {measured}", self.limit),
+            None => write!(f, "limit {} broken: no journey crossed the segment", self.limit),
+        }
+    }
+}
+
+/// The times of a segment by name.
+fn time_figure(name: &str) -> Option<fn(&SegmentFigures) -> Ns> {
+    Some(match name {
+        "min" => |s| s.min_ns,
+        "mean" => |s| s.mean_ns,
+        "stddev" => |s| s.stddev_ns,
+        "p50" => |s| s.p50_ns,
+        "p90" => |s| s.p90_ns,
+        "p99" => |s| s.p99_ns,
+        "p99.9" => |s| s.p99_9_ns,
+        "p99.99" => |s| s.p99_99_ns,
+        "max" => |s| s.max_ns,
+        _ => return None,
+    })
+}
+
+/// The counts of all journeys by name.
+fn counter(name: &str) -> Option<fn(&Summary) -> u64> {
+    Some(match name {
+        "lost" => |s| s.lost.iter().map(|l| l.count).sum(),
+        "incomplete" => |s| s.incomplete,
+        "duplicates" => |s| s.duplicates,
+        "out_of_order" => |s| s.out_of_order,
+        "never_seen" => |s| s.streams.iter().map(|stream| stream.never_seen).sum(),
+        "malformed" => |s| s.malformed,
+        "sightings_dropped" => |s| s.tool.sightings_dropped,
+        _ => return None,
+    })
+}
+
+impl FromStr for Limit {
+    type Err = BadLimit;
+
+    fn from_str(text: &str) -> Result<Self, BadLimit> {
+        let (left, value) = text.rsplit_once("<=").ok_or_else(|| BadLimit::Form(text.into()))?;
+        let (left, value) = (left.trim(), value.trim());
+        let whole = || value.parse::<u32>().map(i64::from).map_err(|_| BadLimit::Value(value.into()));
+        let (what, most) = match left.rsplit_once(':') {
+            None => (What::All(counter(left).ok_or_else(|| BadLimit::Figure(left.into()))?), whole()?),
+            Some(("", _)) => return Err(BadLimit::Form(text.into())),
+            Some((segment, "over")) => (What::Count(segment.into(), |s| s.over_threshold), whole()?),
+            Some((segment, "negative")) => (What::Count(segment.into(), |s| s.negative), whole()?),
+            Some((segment, figure)) => {
+                let figure = time_figure(figure).ok_or_else(|| BadLimit::Figure(figure.into()))?;
+                let most = parse_duration(value).ok_or_else(|| BadLimit::Value(value.into()))?;
+                (What::Time(segment.into(), figure), most)
+            }
+        };
+        Ok(Self { text: text.into(), what, most })
+    }
+}
+
+impl Limit {
+    /// Checks it: `None` if it is kept.
+    pub fn check(&self, summary: &Summary) -> Result<Option<Broken>, BadLimit> {
+        let find = |name: &str| {
+            summary.segments.iter().find(|s| s.name == name).ok_or_else(|| {
+                let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
+                BadLimit::Segment { segment: name.into(), known: known.join(", ") }
+            })
+        };
+        let counted = |n: u64| (n > self.most.unsigned_abs()).then(|| Some(count(n)));
+        let broken = match &self.what {
+            What::All(counter) => counted(counter(summary)),
+            What::Count(name, figure) => counted(figure(find(name)?)),
+            What::Time(name, figure) => match find(name)? {
+                // A limit that nothing was measured against was not kept.
+                segment if segment.count == 0 => Some(None),
+                segment => Some(figure(segment)).filter(|ns| *ns > self.most).map(|ns| Some(duration(ns))),
+            },
+        };
+        Ok(broken.map(|measured| Broken { limit: self.text.clone(), measured }))
+    }
+}
+
+/// Reads `200us`, `1.5ms`, `3 s`, `2h30m`; units ns, us or µs, ms, s, m, h. Exact to the ns; not negative.
+pub fn parse_duration(text: &str) -> Option<Ns> {
+    let (mut rest, mut sum, mut parts) = (text.trim(), 0_i64, 0);
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(end);
+        let after = after.trim_start();
+        let end = after.find(|c: char| c.is_ascii_digit() || c == ' ').unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let one: i64 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" | "min" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let mut ns = whole.parse::<i64>().ok()?.checked_mul(one)?;
+        let mut place = one;
+        for digit in fraction.chars() {
+            place /= 10;
+            ns = ns.checked_add(i64::from(digit.to_digit(10)?).checked_mul(place)?)?;
+        }
+        sum = sum.checked_add(ns)?;
+        parts += 1;
+        rest = after.trim_start();
+    }
+    (parts > 0).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_stats::Loss;
+    use proptest::prelude::*;
+
+    fn summary() -> Summary {
+        let total = SegmentFigures {
+            name: "total".into(),
+            count: 9,
+            max_ns: 3_000_001,
+            over_threshold: 2,
+            ..Default::default()
+        };
+        let empty = SegmentFigures { name: "Tsub".into(), ..Default::default() };
+        let lost = vec![Loss { place: "host/tx@vnet0".into(), reason: None, count: 3 }];
+        Summary { segments: vec![total, empty], lost, ..Summary::default() }
+    }
+
+    fn check(limit: &str) -> Result<Option<String>, BadLimit> {
+        Ok(limit.parse::<Limit>()?.check(&summary())?.map(|b| b.to_string()))
+    }
+
+    #[test]
+    fn a_limit_is_broken_by_what_exceeds_it() {
+        assert_eq!(check("total:max<=3.000001ms"), Ok(None));
+        assert_eq!(check("total:max<=3ms"), Ok(Some("limit total:max<=3ms broken: 3.000 ms".into())));
+        assert_eq!(check("total:over<=2"), Ok(None));
+        assert_eq!(check("lost <= 3"), Ok(None));
+        assert_eq!(check("lost<=2"), Ok(Some("limit lost<=2 broken: 3".into())));
+    }
+
+    #[test]
+    fn a_limit_on_what_was_not_measured_is_broken() {
+        assert!(check("Tsub:max<=3ms").unwrap().unwrap().contains("no journey crossed"));
+    }
+
+    #[test]
+    fn what_is_no_limit_is_refused_with_what_would_be() {
+        assert_eq!(check("total"), Err(BadLimit::Form("total".into())));
+        assert_eq!(check("total:p98<=1ms"), Err(BadLimit::Figure("p98".into())));
+        assert_eq!(check("total:max<=3"), Err(BadLimit::Value("3".into())));
+        let known = "total, Tsub".into();
+        assert_eq!(check("Tfoo:max<=3ms"), Err(BadLimit::Segment { segment: "Tfoo".into(), known }));
+    }
+
+    #[test]
+    fn durations_are_exact() {
+        for (text, ns) in [
+            ("200us", 200_000),
+            ("1.5ms", 1_500_000),
+            ("3 s", 3_000_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("7µs", 7_000),
+        ] {
+            assert_eq!(parse_duration(text), Some(ns), "{text}");
+        }
+        for no in ["", "5", "ms", "1.2.3s", "5 parsecs", "99999999999h"] {
+            assert_eq!(parse_duration(no), None, "{no}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in ".{0,40}") {
+            let _ = text.parse::<Limit>();
+            let _ = parse_duration(&text);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The lines of `latpath live` where its output is no terminal: a block a second, made for `grep` as much as for eyes.
+
+use crate::{
+    page::{pad, Page},
+    segments::{is_within, Numbers},
+};
+use latpath_stats::{
+    units::{elapsed, Letters},
+    Summary,
+};
+use latpath_words::Point;
+
+/// Renders summaries as blocks of lines; every line begins with the time since the start and what it is about.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    letters: Letters,
+    notes: Vec<String>,
+    points: Vec<Point>,
+}
+
+impl Lines {
+    /// Lines in these letters.
+    pub fn new(letters: Letters) -> Self {
+        Self { letters, notes: Vec::new(), points: Vec::new() }
+    }
+
+    /// One block: the path's points where they are new, a line for all journeys, one per segment, and notes that were not
+    /// printed before.
+    ///
+    /// ```text
+    /// 0:07  path  1 host/nic-rx@enp7s0  2 host/tx@vnet0  …
+    /// 0:07  journeys 28 000  complete 27 990  lost 2  duplicates 0  out of order 0  sightings dropped 0
+    /// 0:07  total 1→5  n 27 998  4000/s  min 199.0 µs  mean 249.5 µs  p50 …  over 200.0 µs 41
+    /// ```
+    pub fn block(&mut self, summary: &Summary) -> String {
+        let mut page = Page::new(self.letters);
+        let at = elapsed(summary.elapsed_ns);
+        if self.points != summary.points {
+            let named =
+                summary.points.iter().enumerate().map(|(i, p)| format!("  {} {}", i + 1, page.clean(&p.to_string())));
+            let path: String = named.collect();
+            page.line(format!("{at}  path{path}"));
+            self.points = summary.points.clone();
+        }
+        let lost: u64 = summary.lost.iter().map(|l| l.count).sum();
+        page.line(format!(
+            "{at}  journeys {}  complete {}  incomplete {}  lost {}  duplicates {}  out of order {}  malformed {}  sightings dropped {}",
+            page.count(summary.journeys),
+            page.count(summary.complete),
+            page.count(summary.incomplete),
+            page.count(lost),
+            page.count(summary.duplicates),
+            page.count(summary.out_of_order),
+            page.count(summary.malformed),
+            page.count(summary.tool.sightings_dropped),
+        ));
+        let numbers = Numbers::of(summary);
+        let name = |s| {
+            let name = format!("{} {}", crate::segments::short_name(&page, s), numbers.of_segment(&page, s));
+            pad(name.trim(), 10)
+        };
+        let mut lines = Vec::new();
+        for s in &summary.segments {
+            let mut line =
+                format!("{at}  {}  n {}  {}/s", name(s), page.count(s.count), page.letters().rate(s.rate_hz));
+            let times = [
+                ("min", s.min_ns),
+                ("mean", s.mean_ns),
+                ("p50", s.p50_ns),
+                ("p99", s.p99_ns),
+                ("p99.9", s.p99_9_ns),
+                ("max", s.max_ns),
+            ];
+            for (figure, time) in times.into_iter().filter(|_| s.count > 0) {
+                let shown = if is_within(time, s.error_bound_ns) {
+                    format!("<{}", page.duration(s.error_bound_ns))
+                } else {
+                    page.duration(time)
+                };
+                line.push_str(&format!("  {figure} {shown}"));
+            }
+            line.push_str(&format!("  over {} {}", page.duration(summary.threshold_ns), page.count(s.over_threshold)));
+            if s.negative > 0 {
+                line.push_str(&format!("  negative {}", page.count(s.negative)));
+            }
+            if s.error_bound_ns > 0 {
+                line.push_str(&format!("  {}{}", page.plus_minus(), page.duration(s.error_bound_ns)));
+            }
+            lines.push(line);
+        }
+        lines.iter().for_each(|line| page.line(line));
+        let new: Vec<&String> = summary.notes.iter().filter(|note| !self.notes.contains(note)).collect();
+        for note in &new {
+            let note = page.clean(note);
+            page.line(format!("{at}  ! {note}"));
+        }
+        self.notes = summary.notes.clone();
+        page.finish()
+    }
+}

@@ -1,0 +1,86 @@
+//! What the reader must know before trusting a figure: what was lost, by the network and by latpath itself.
+
+use crate::page::{Page, Table};
+use latpath_stats::{units::bytes, Summary};
+
+/// Completeness of the journeys, and everything that spoils figures.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    page.heading("Data quality");
+    let lost: u64 = summary.lost.iter().map(|l| l.count).sum();
+    let never: u64 = summary.streams.iter().map(|s| s.never_seen).sum();
+    let of = |page: &Page, n: u64| format!("{} ({})", page.count(n), page.share(n, summary.journeys));
+    page.item("journeys", &page.count(summary.journeys));
+    page.item("complete", &of(page, summary.complete));
+    let incomplete = format!("{}, arrived but lack a sighting on the way", of(page, summary.incomplete));
+    page.item("incomplete", &incomplete);
+    page.item("lost", &of(page, lost));
+    let others = format!(
+        "{} duplicates, {} out of order, {} never seen, {} malformed frames",
+        page.count(summary.duplicates),
+        page.count(summary.out_of_order),
+        page.count(never),
+        page.count(summary.malformed)
+    );
+    page.item("also", &others);
+    let tool = &summary.tool;
+    let sightings = tool.sightings.saturating_add(tool.sightings_dropped);
+    let dropped = format!("{}, {} dropped", page.count(tool.sightings), page.count(tool.sightings_dropped));
+    page.item("sightings", &dropped);
+
+    if tool.sightings_dropped > 0 {
+        page.warning(&format!(
+            "latpath lost {} of its own sightings in full buffers: losses and incomplete journeys may be its own",
+            page.share(tool.sightings_dropped, sightings)
+        ));
+    }
+    for segment in summary.segments.iter().filter(|s| s.negative > 0) {
+        page.warning(&format!(
+            "{}: {} of {} times are negative: a clock is wrong by more than its bound",
+            segment.name,
+            page.count(segment.negative),
+            page.count(segment.count)
+        ));
+    }
+    for machine in &summary.machines {
+        if let Some(fault) = &machine.fault {
+            page.warning(&format!("{}: clock: {fault}", machine.machine));
+        }
+    }
+    for note in &summary.notes {
+        page.warning(note);
+    }
+}
+
+/// Losses by place.
+pub(crate) fn losses(page: &mut Page, summary: &Summary) {
+    let lost: u64 = summary.lost.iter().map(|l| l.count).sum();
+    if lost == 0 {
+        return;
+    }
+    page.heading("Lost packets, by the last place that saw them");
+    let mut table = Table::new(&["<last seen at", "packets", "of lost", "of all", "<why"]);
+    for loss in &summary.lost {
+        table.row(vec![
+            page.clean(&loss.place),
+            page.count(loss.count),
+            page.share(loss.count, lost),
+            page.share(loss.count, summary.journeys),
+            loss.reason.as_ref().map_or(String::new(), |reason| page.clean(reason)),
+        ]);
+    }
+    table.write(page);
+}
+
+/// What measuring cost.
+pub(crate) fn tool(page: &mut Page, summary: &Summary) {
+    let tool = &summary.tool;
+    page.heading("What tracing cost");
+    page.line(format!(
+        "  {} ns a sighting, {:.1} % of one CPU, {} of memory, {} of {} sightings dropped",
+        tool.ns_per_sighting,
+        tool.cpu_percent,
+        bytes(tool.max_rss_bytes),
+        page.count(tool.sightings_dropped),
+        page.count(tool.sightings.saturating_add(tool.sightings_dropped)),
+    ));
+}

@@ -1,0 +1,41 @@
+//! The streams one by one, where there are several.
+
+use crate::{
+    page::{Page, Table},
+    worst::stream,
+};
+use latpath_stats::Summary;
+
+/// A row per stream; its times are those of `total`, or of the last segment.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    if summary.streams.len() < 2 {
+        return;
+    }
+    let chosen = |s: &latpath_stats::StreamFigures| {
+        s.segments.iter().find(|s| s.name == "total").or(s.segments.last()).cloned().unwrap_or_default()
+    };
+    let name = summary.streams.iter().map(chosen).map(|s| s.name).find(|n| !n.is_empty()).unwrap_or_default();
+    let name = page.clean(&name);
+    page.heading(&format!("Streams (times of {name})"));
+    let over = format!("over {}", page.duration(summary.threshold_ns));
+    let heads = ["<stream", "journeys", "complete", "lost", "dupl.", "disord.", "unseen", "p50", "p99.9", "max", &over];
+    let mut table = Table::new(&heads);
+    for s in &summary.streams {
+        let times = chosen(s);
+        let time = |ns| if times.count == 0 { "-".into() } else { page.duration(ns) };
+        table.row(vec![
+            stream(page, &s.stream),
+            page.count(s.journeys),
+            page.count(s.complete),
+            page.count(s.lost.iter().map(|l| l.count).sum()),
+            page.count(s.duplicates),
+            page.count(s.out_of_order),
+            page.count(s.never_seen),
+            time(times.p50_ns),
+            time(times.p99_9_ns),
+            time(times.max_ns),
+            page.count(times.over_threshold),
+        ]);
+    }
+    table.write(page);
+}

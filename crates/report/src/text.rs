@@ -1,0 +1,33 @@
+//! The text of `latpath report`.
+
+use crate::{header, histogram, page::Page, quality, segments, streams, worst};
+use latpath_run::Run;
+use latpath_stats::{units::Letters, Summary};
+
+/// What the text shows beside what it always shows.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the output can show.
+    pub letters: Letters,
+    /// Segments whose histograms are drawn; `total`, or the last segment, where none is named.
+    pub histograms: Vec<String>,
+}
+
+/// The whole report, in lines of at most [`crate::WIDTH`] columns. `run` is where the figures are from, if from a run.
+pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
+    let mut page = Page::new(options.letters);
+    if let Some(run) = run {
+        header::write(&mut page, run);
+    }
+    header::path(&mut page, summary);
+    quality::write(&mut page, summary);
+    segments::write(&mut page, summary);
+    for segment in histogram::chosen(summary, &options.histograms) {
+        histogram::write(&mut page, segment, summary.threshold_ns);
+    }
+    quality::losses(&mut page, summary);
+    streams::write(&mut page, summary);
+    worst::write(&mut page, summary);
+    quality::tool(&mut page, summary);
+    page.finish()
+}

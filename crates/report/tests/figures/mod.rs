@@ -1,0 +1,144 @@
+//! Figures as a recording in a lab gave them, rounded a little.
+
+use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};
+use latpath_words::Ns;
+
+const POINTS: [&str; 5] =
+    ["host/nic-rx@enp7s0", "host/tx@vnet0", "host/vm-read@vnet0", "guest0/nic-rx@eth1", "guest0/app-read@relay"];
+
+fn buckets(counts: &[(Ns, u64)]) -> Vec<Bucket> {
+    counts.iter().map(|(from, count)| Bucket { from_ns: *from, to_ns: from + from / 128, count: *count }).collect()
+}
+
+fn segment(name: &str, from: usize, to: usize, times: [Ns; 9], over: u64, bound: Ns) -> SegmentFigures {
+    let [min_ns, mean_ns, stddev_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, max_ns] = times;
+    SegmentFigures {
+        name: name.into(),
+        from: POINTS[from].into(),
+        to: POINTS[to].into(),
+        count: 239_987,
+        rate_hz: 3999.7833,
+        min_ns,
+        mean_ns,
+        stddev_ns,
+        p50_ns,
+        p90_ns,
+        p99_ns,
+        p99_9_ns,
+        p99_99_ns,
+        max_ns,
+        over_threshold: over,
+        negative: 0,
+        error_bound_ns: bound,
+        histogram: buckets(&[
+            (mean_ns / 2, 1200),
+            (mean_ns, 230_000),
+            (mean_ns * 2, 8700),
+            (mean_ns * 7, 80),
+            (max_ns, 7),
+        ]),
+    }
+}
+
+pub fn segments() -> Vec<SegmentFigures> {
+    vec![
+        segment(
+            "Thyp",
+            0,
+            3,
+            [98_114, 171_902, 61_220, 160_310, 238_118, 391_402, 600_711, 1_840_117, 14_201_377],
+            22_310,
+            1_870,
+        ),
+        segment("Tsub", 3, 4, [21_300, 63_700, 28_110, 58_090, 99_300, 151_020, 230_700, 410_300, 2_400_800], 371, 0),
+        segment(
+            "total",
+            0,
+            4,
+            [131_990, 235_602, 68_040, 224_400, 318_022, 466_101, 741_020, 2_100_640, 14_612_008],
+            162_004,
+            1_870,
+        ),
+        segment(
+            "host/nic-rx@enp7s0→host/tx@vnet0",
+            0,
+            1,
+            [2_780, 8_010, 2_510, 7_700, 11_002, 16_117, 29_800, 88_000, 310_444],
+            3,
+            0,
+        ),
+        segment(
+            "host/vm-read@vnet0→guest0/nic-rx@eth1",
+            2,
+            3,
+            [990, 120_011, 44_010, 118_002, 171_300, 266_120, 401_020, 900_118, 9_800_019],
+            9_010,
+            1_870,
+        ),
+    ]
+}
+
+fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
+    let step = |i: usize| WorstStep {
+        point: POINTS[i].into(),
+        since_first_ns: at[i],
+        since_last_ns: if i == 0 { 0 } else { at[i] - at[i - 1] },
+        cpu: [2, 2, 3, 0, 1][i],
+        tid: [0, 0, 4711, 0, 815][i],
+    };
+    let time_ns = 1_767_323_045_000_000_006 + i64::from(key) * 250_000;
+    Worst { stream: "svid:MU01".into(), key, time_ns, total_ns: total, steps: (0..5).map(step).collect() }
+}
+
+pub fn summary() -> Summary {
+    let lost = vec![
+        Loss { place: POINTS[1].into(), reason: Some("FULL_RING in tun_net_xmit".into()), count: 11 },
+        Loss { place: POINTS[3].into(), reason: None, count: 2 },
+    ];
+    let stream = |name: &str, never_seen| StreamFigures {
+        stream: name.into(),
+        journeys: 120_000,
+        complete: 119_993,
+        incomplete: 0,
+        lost: lost.clone(),
+        duplicates: 0,
+        out_of_order: 4,
+        never_seen,
+        segments: segments(),
+    };
+    Summary {
+        elapsed_ns: 60_000_000_000,
+        threshold_ns: 200_000,
+        points: POINTS.iter().map(|p| p.parse().unwrap()).collect(),
+        journeys: 240_000,
+        complete: 239_987,
+        incomplete: 0,
+        lost: lost.clone(),
+        duplicates: 0,
+        out_of_order: 4,
+        malformed: 2,
+        segments: segments(),
+        streams: vec![stream("svid:MU01", 0), stream("svid:MU02,vlan=7", 3)],
+        machines: vec![MachineFigures {
+            machine: "guest0".into(),
+            method: "timed exchanges".into(),
+            offset_ns: -81_220_118_004_771,
+            drift_ppb: 311,
+            error_bound_ns: 1_870,
+            exchanges: 6_012,
+            fault: None,
+        }],
+        worst: vec![
+            worst(2375, 14_612_008, [0, 9_100, 14_210_555, 14_331_004, 14_612_008]),
+            worst(77, 2_100_640, [0, 7_700, 60_210, 180_990, 2_100_640]),
+        ],
+        tool: ToolCost {
+            sightings: 1_199_946,
+            sightings_dropped: 0,
+            ns_per_sighting: 83,
+            cpu_percent: 3.42,
+            max_rss_bytes: 31 << 20,
+        },
+        notes: vec!["guest0: the kernel has no BTF; its drops cannot be seen".into()],
+    }
+}

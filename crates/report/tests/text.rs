@@ -1,0 +1,123 @@
+//! What people read: the report's text and the lines of a live view that is piped.
+
+mod figures;
+
+use figures::summary;
+use latpath_report::{text, Lines, Options, WIDTH};
+use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
+use latpath_stats::{units::Letters, MachineFigures, Summary};
+use std::path::Path;
+use unicode_width::UnicodeWidthStr;
+
+fn options(letters: Letters) -> Options {
+    Options { letters, histograms: Vec::new() }
+}
+
+fn run(directory: &Path) -> Run {
+    let host = HostFacts {
+        name: "relay-host".into(),
+        kernel: "6.1.0-28-rt-amd64".into(),
+        kernel_version: "#1 SMP PREEMPT_RT Debian 6.1.119-1".into(),
+        kernel_command_line: "BOOT_IMAGE=/boot/vmlinuz-6.1.0-28-rt-amd64 root=/dev/sda2 ro isolcpus=2-5 nohz_full=2-5 rcu_nocbs=2-5 intel_idle.max_cstate=0".into(),
+        architecture: "x86_64".into(),
+        cpu_model: "Intel(R) Xeon(R) D-1747NTE CPU @ 2.50GHz".into(),
+        cpus_online: "0-7".into(),
+        cpus_isolated: "2-5".into(),
+        cpus_nohz_full: "2-5".into(),
+        governors: vec!["performance".into()],
+        clocksource: "tsc".into(),
+        smt: "off".into(),
+        memory_bytes: 64 << 30,
+        boot_id: "5f2c".into(),
+    };
+    let stamp = |utc: &str, ns| Stamp { utc: utc.into(), utc_ns: ns, tai_ns: ns, monotonic_ns: ns };
+    let manifest = Manifest {
+        format: 1,
+        latpath: "0.1.0".into(),
+        state: State::Finished,
+        command: "latpath record --stream svid:MU01 --machine guest0=ssh:root@guest -o RUN"
+            .split(' ')
+            .map(String::from)
+            .collect(),
+        start: stamp("2026-01-02T03:04:05.000000006Z", 1_767_323_045_000_000_006),
+        end: Some(stamp("2026-01-02T03:05:05.000000006Z", 1_767_323_105_000_000_006)),
+        streams: vec!["svid:MU01".parse().unwrap(), "svid:MU02,vlan=7".parse().unwrap()],
+        host,
+        ..Manifest::default()
+    };
+    std::fs::create_dir(directory.join(JOURNEYS)).unwrap();
+    std::fs::write(directory.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    Run::open(directory).unwrap()
+}
+
+#[test]
+fn a_report_of_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let text = text(&summary(), Some(&run), &options(Letters::Unicode));
+    insta::assert_snapshot!(text.replace(&directory.path().display().to_string(), "RUN"));
+}
+
+#[test]
+fn a_report_in_ascii_has_only_ascii() {
+    let text = text(&summary(), None, &options(Letters::Ascii));
+    assert!(text.is_ascii());
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_report_of_nothing_says_so() {
+    insta::assert_snapshot!(text(&Summary::default(), None, &options(Letters::Unicode)));
+}
+
+#[test]
+fn what_spoils_the_figures_is_marked() {
+    let mut summary = summary();
+    summary.tool.sightings_dropped = 77;
+    summary.segments[0].negative = 5;
+    summary.machines.push(MachineFigures {
+        machine: "guest1".into(),
+        method: "timed exchanges".into(),
+        fault: Some("no answer for 2.1 s".into()),
+        ..MachineFigures::default()
+    });
+    summary.worst.clear();
+    summary.streams.truncate(1);
+    insta::assert_snapshot!(text(&summary, None, &options(Letters::Unicode)));
+}
+
+#[test]
+fn lines_of_a_live_view() {
+    let mut lines = Lines::new(Letters::Unicode);
+    insta::assert_snapshot!(lines.block(&summary()));
+    assert!(!lines.block(&summary()).contains("BTF"), "a note is printed once");
+}
+
+#[test]
+fn no_line_is_wider_than_the_page() {
+    let mut summary = summary();
+    for segment in &mut summary.segments {
+        segment.from = format!("host/nic-rx@{}", "x".repeat(60));
+        segment.count = u64::MAX;
+        segment.over_threshold = u64::MAX;
+        segment.negative = 1_000_000;
+        segment.error_bound_ns = 123_456;
+        segment.rate_hz = 1e9;
+    }
+    for letters in [Letters::Unicode, Letters::Ascii] {
+        for line in text(&summary, None, &options(letters)).lines() {
+            assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
+        }
+    }
+}
+
+#[test]
+fn names_from_outside_cannot_steer_the_terminal() {
+    let mut summary = summary();
+    summary.streams[0].stream = "svid:\u{1b}[2JMU\u{202e}01".into();
+    summary.worst[0].stream = "svid:\u{7}".into();
+    summary.notes = vec!["\u{1b}]0;gotcha\u{7}".into()];
+    summary.lost[0].place = "host/tx@\u{9b}31m".into();
+    let text = text(&summary, None, &options(Letters::Unicode));
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n') && !text.contains('\u{202e}'));
+}
