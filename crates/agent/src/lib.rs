@@ -1,1 +1,31 @@
+//! Sightings of another machine, over a byte stream that is already authenticated: ssh, vsock from the host only, a unix
+//! socket, a virtio-serial port. Never a network port.
+//!
+//! * Guest's side: [`listen`] waits for the host, [`serve`] speaks with it and hands on what a
+//!   [`Source`](latpath_words::Source) sees.
+//! * Host's side: [`Machine::connect`] reaches an agent at an [`Address`]; a [`Machine`] is itself a `Source`, whose times lie
+//!   on the host's timeline.
+//!
+//! Each end takes the other to be hostile: every length, index and wait is bounded, and a peer that lies, stalls or dies
+//! costs an error that names it. docs/agent.md describes the protocol.
 
+mod address;
+mod columns;
+mod dial;
+mod facts;
+mod frame;
+mod inbox;
+mod listen;
+mod machine;
+mod message;
+mod serve;
+mod session;
+mod stream;
+
+pub use address::{Address, BadAddress};
+pub use facts::Facts;
+pub use listen::{listen, Listen, ListenError};
+pub use machine::{Machine, MachineClock, MachineError, Timeouts};
+pub use message::{StartRequest, VERSION};
+pub use serve::{serve, Ended, ServeError, ServeOptions};
+pub use stream::Stream;

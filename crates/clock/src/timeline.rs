@@ -259,10 +259,10 @@ impl Timeline {
         self.breaks
     }
 
-    /// The latest host time at which the guest can have shown `guest`, to tell a time that lies in the future.
-    pub fn latest_host(&self, guest: Ns) -> Option<Ns> {
+    /// The earliest host time at which the guest can have shown `guest`, to tell a time that lies in the future.
+    pub fn earliest_host(&self, guest: Ns) -> Option<Ns> {
         let (host, bound) = self.exchanges.to_host(guest)?;
-        Some(host.saturating_add(bound))
+        Some(host.saturating_sub(bound))
     }
 }
 
@@ -382,7 +382,7 @@ mod tests {
         for t in [Ns::MAX, Ns::MIN, 0] {
             timeline.advance(t);
             timeline.to_host(t);
-            timeline.latest_host(t);
+            timeline.earliest_host(t);
             timeline.add_pair(&PtpPair { guest_ns: t, host_realtime_ns: t, uncertainty_ns: t }, &watch());
             timeline.state(t);
         }

@@ -1,0 +1,35 @@
+//! What an agent tells about its machine.
+
+use std::fs;
+
+/// What an agent tells about its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// latpath's version.
+    pub program: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Host name.
+    pub hostname: String,
+    /// CPUs online.
+    pub cpus: u32,
+    /// What the kernel takes its time from (`kvm-clock`, `tsc`).
+    pub clocksource: String,
+    /// What the probe can and cannot do there, for people.
+    pub capabilities: String,
+}
+
+impl Facts {
+    /// The facts of this machine.
+    pub fn of_this_machine() -> Self {
+        let line = |path: &str| fs::read_to_string(path).map_or_else(|_| "unknown".into(), |s| s.trim().to_string());
+        Self {
+            program: env!("CARGO_PKG_VERSION").into(),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            hostname: line("/proc/sys/kernel/hostname"),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            capabilities: String::new(),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What the host makes of an agent's messages: checks each, maps times to the host's timeline. No waiting, no I/O.
+
+use crate::columns::{Decoder, Tables};
+use crate::message::*;
+use crate::Facts;
+use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
+use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
+use std::collections::VecDeque;
+
+/// Questions about the time that may be under way.
+pub const MAX_QUESTIONS: usize = 32;
+/// How far ahead of the host's clock a sighting may lie, beyond the clock's bound, before it is taken for a lie.
+const FUTURE: Ns = 1_000_000_000;
+
+/// What a message brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Nothing,
+    Greeted,
+    Started,
+    Exchanged,
+    Bye,
+}
+
+/// One agent, as far as the host knows it.
+pub struct Inbox {
+    machine: String,
+    /// Streams that were asked for; 0 before the start.
+    pub streams: usize,
+    pub facts: Option<Facts>,
+    pub points: Vec<PointInfo>,
+    pub notes: Vec<DropNote>,
+    pub counters: Counters,
+    /// Sightings with impossible times, left out.
+    pub refused: u64,
+    pub timeline: Timeline,
+    /// Sightings since the last look, on the host's timeline.
+    pub fresh: Vec<Sighting>,
+    /// No later sighting is older, host's timeline.
+    pub watermark: Ns,
+    started: bool,
+    ended: bool,
+    decoder: Decoder,
+    realtime: RealtimeWatch,
+    /// Questions under way: id, and when it was sent.
+    questions: VecDeque<(u64, Ns)>,
+    asked: u64,
+}
+
+impl Inbox {
+    pub fn new(machine: &str) -> Self {
+        Self {
+            machine: machine.into(),
+            streams: 0,
+            facts: None,
+            points: Vec::new(),
+            notes: Vec::new(),
+            counters: Counters::default(),
+            refused: 0,
+            timeline: Timeline::new(),
+            fresh: Vec::new(),
+            watermark: Ns::MIN,
+            started: false,
+            ended: false,
+            decoder: Decoder::new(),
+            realtime: RealtimeWatch::new(&ClockTie::read()),
+            questions: VecDeque::new(),
+            asked: 0,
+        }
+    }
+
+    /// The next question about the time, sent at `now`; `None` while too many are under way.
+    pub fn ask(&mut self, now: Ns) -> Option<TimeRequest> {
+        if self.questions.len() >= MAX_QUESTIONS {
+            return None;
+        }
+        self.asked += 1;
+        self.questions.push_back((self.asked, now));
+        Some(TimeRequest { id: self.asked })
+    }
+
+    /// Questions so far, and those without an answer yet.
+    pub fn asked(&self) -> (u64, usize) {
+        (self.asked, self.questions.len())
+    }
+
+    /// Takes a message that was received at `now` (host's clock), or says in what the agent lies.
+    pub fn take(&mut self, message: Message, now: Ns) -> Result<Event, String> {
+        if self.ended {
+            return Err("the agent spoke after its goodbye".into());
+        }
+        match message {
+            Message::Error(e) => return Err(format!("the agent gave up: {}", printable(&e.text))),
+            Message::AgentHello(hello) if self.facts.is_none() => return self.greeted(hello),
+            _ if self.facts.is_none() => return Err("the agent did not greet".into()),
+            Message::TimeReply(reply) => return self.answered(&reply, now),
+            Message::Pair(pair) => self.paired(&pair),
+            Message::Bye(_) => {
+                self.ended = true;
+                return Ok(Event::Bye);
+            }
+            Message::Started(_) if self.streams > 0 && !self.started => {
+                self.started = true;
+                return Ok(Event::Started);
+            }
+            _ if !self.started => return Err("the agent sent a message out of place".into()),
+            Message::Points(points) => {
+                if self.points.len() + points.points.len() > MAX_POINTS {
+                    return Err(format!("the agent announced more than {MAX_POINTS} points"));
+                }
+                for point in points.points {
+                    self.points.push(point.read(&self.machine).map_err(|e| format!("the agent announced {e}"))?);
+                }
+            }
+            Message::DropNotes(notes) => {
+                if self.notes.len() + notes.notes.len() > MAX_NOTES {
+                    return Err(format!("the agent announced more than {MAX_NOTES} drop notes"));
+                }
+                for note in notes.notes {
+                    self.notes.push(note.read().map_err(|e| format!("the agent announced {e}"))?);
+                }
+            }
+            Message::Batch(batch) => self.batch(&batch, now)?,
+            Message::Totals(totals) => self.counters = totals.into(),
+            _ => return Err("the agent sent a message out of place".into()),
+        }
+        Ok(Event::Nothing)
+    }
+
+    fn greeted(&mut self, hello: AgentHello) -> Result<Event, String> {
+        if !(OLDEST_VERSION..=VERSION).contains(&hello.version) {
+            return Err(format!(
+                "the agent (latpath {}) chose protocol {}, this latpath ({}) speaks {OLDEST_VERSION} to {VERSION}: install \
+                 the same latpath on both",
+                cut(&printable(&hello.program), 64),
+                hello.version,
+                env!("CARGO_PKG_VERSION")
+            ));
+        }
+        let name = |text: &str| cut(&printable(text).replace('\n', "?"), MAX_NAME);
+        self.facts = Some(Facts {
+            program: name(&hello.program),
+            kernel: name(&hello.kernel),
+            hostname: name(&hello.hostname),
+            cpus: hello.cpus,
+            clocksource: name(&hello.clocksource),
+            capabilities: printable(&hello.capabilities),
+        });
+        Ok(Event::Greeted)
+    }
+
+    fn answered(&mut self, reply: &TimeReply, now: Ns) -> Result<Event, String> {
+        let place = self.questions.iter().position(|(id, _)| *id == reply.id);
+        let (_, sent) = place
+            .and_then(|place| self.questions.remove(place))
+            .ok_or("the agent answered a question about the time that was not asked")?;
+        self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
+        Ok(Event::Exchanged)
+    }
+
+    fn paired(&mut self, pair: &Pair) {
+        self.realtime.observe(&ClockTie::read());
+        let pair = PtpPair {
+            guest_ns: pair.guest,
+            host_realtime_ns: pair.host_realtime,
+            uncertainty_ns: pair.uncertainty.max(0),
+        };
+        self.timeline.add_pair(&pair, &self.realtime);
+    }
+
+    fn batch(&mut self, batch: &Batch, now: Ns) -> Result<(), String> {
+        let tables = Tables { streams: self.streams, points: self.points.len(), notes: self.notes.len() };
+        let from = self.fresh.len();
+        self.decoder.unpack(batch, tables, &mut self.fresh).map_err(|e| format!("the agent sent {e}"))?;
+        let timeline = &self.timeline;
+        let future = |t: Ns| timeline.earliest_host(t).is_none_or(|host| host > now.saturating_add(FUTURE));
+        let newest = self.fresh[from..].iter().map(|s| s.t).max();
+        if newest.is_some_and(future) {
+            let kept = self.fresh.split_off(from).into_iter().filter(|s| !future(s.t)).collect::<Vec<_>>();
+            self.refused += (batch.context.len() - kept.len()) as u64;
+            self.fresh.extend(kept);
+        }
+        let promise = Some(batch.watermark).filter(|t| !future(*t));
+        let newest = self.fresh[from..].iter().map(|s| s.t).max().max(promise);
+        let Some(newest) = newest else { return Ok(()) };
+        if !self.timeline.advance(newest) {
+            return Err("the agent sent sightings before it told the time".into());
+        }
+        let mut late = 0;
+        for s in &mut self.fresh[from..] {
+            s.t = self.timeline.to_host(s.t).unwrap_or(s.t);
+            late += u64::from(s.t < self.watermark);
+        }
+        if late > 0 {
+            self.refused += late;
+            let watermark = self.watermark;
+            let kept: Vec<_> = self.fresh.drain(from..).filter(|s| s.t >= watermark).collect();
+            self.fresh.extend(kept);
+        }
+        if let Some(promised) = promise.and_then(|t| self.timeline.to_host(t)) {
+            self.watermark = self.watermark.max(promised.min(now));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::Encoder;
+    use proptest::prelude::*;
+
+    const NOW: Ns = 100_000_000_000;
+
+    /// A guest whose clock is one second ahead, started, with one point.
+    fn started() -> Inbox {
+        let mut inbox = Inbox::new("guest0");
+        inbox.take(Message::AgentHello(AgentHello { version: VERSION, ..AgentHello::default() }), 0).unwrap();
+        let request = inbox.ask(NOW - 100_000).unwrap();
+        let t = NOW - 50_000 + 1_000_000_000;
+        inbox.take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t }), NOW).unwrap();
+        inbox.streams = 1;
+        inbox.take(Message::Started(Empty {}), NOW).unwrap();
+        let point = WirePoint { device: "eth0".into(), clock: "c".into(), ..WirePoint::default() };
+        inbox.take(Message::Points(Points { points: vec![point] }), NOW).unwrap();
+        inbox
+    }
+
+    fn batch(times: &[Ns], watermark: Ns) -> Message {
+        let sightings: Vec<_> = times.iter().map(|&t| Sighting { t, ..Sighting::default() }).collect();
+        Message::Batch(Encoder::new().pack(&sightings, watermark).0)
+    }
+
+    #[test]
+    fn sightings_come_out_on_the_hosts_timeline() {
+        let mut inbox = started();
+        inbox.take(batch(&[NOW + 999_000_000, NOW + 999_500_000], NOW + 999_600_000), NOW).unwrap();
+        let times: Vec<_> = inbox.fresh.iter().map(|s| s.t).collect();
+        assert!((times[0] - (NOW - 1_000_000)).abs() < 60_000, "{times:?}");
+        assert!((times[1] - times[0] - 500_000).abs() < 1000);
+        assert!((inbox.watermark - (NOW - 400_000)).abs() < 60_000);
+        assert_eq!(inbox.points[0].point.to_string(), "guest0/tx@eth0");
+    }
+
+    #[test]
+    fn sightings_of_the_future_or_before_the_watermark_are_left_out_and_counted() {
+        let mut inbox = started();
+        inbox.take(batch(&[NOW + 999_000_000, NOW + 900_000_000_000, Ns::MAX / 2], Ns::MAX), NOW).unwrap();
+        assert_eq!((inbox.fresh.len(), inbox.refused, inbox.watermark), (1, 2, Ns::MIN));
+        inbox.take(batch(&[], NOW + 1_000_000_000), NOW).unwrap();
+        inbox.take(batch(&[NOW + 500_000_000, NOW + 1_001_000_000], NOW + 1_001_000_000), NOW + 1_000_000).unwrap();
+        assert_eq!((inbox.fresh.len(), inbox.refused), (2, 3));
+    }
+
+    #[test]
+    fn lies_are_refused_with_what_is_wrong() {
+        let lie = |message: Message| started().take(message, NOW).unwrap_err();
+        let point = WirePoint { device: "d".into(), clock: "c".into(), ..WirePoint::default() };
+        assert!(lie(Message::Points(Points { points: vec![point; 64] })).contains("more than 64 points"));
+        assert!(lie(Message::DropNotes(DropNotes { notes: vec![WireNote::default(); 2000] })).contains("drop notes"));
+        assert!(lie(Message::TimeReply(TimeReply { id: 77, received: 0, sent: 0 })).contains("not asked"));
+        assert!(lie(Message::Started(Empty {})).contains("out of place"));
+        assert!(lie(Message::HostHello(HostHello::default())).contains("out of place"));
+        assert!(lie(Message::Error(ErrorText { text: "no BTF\x1b[0m".into() })).contains("gave up: no BTF?[0m"));
+        let other_point = Sighting { point: 1, ..Sighting::default() };
+        assert!(lie(Message::Batch(Encoder::new().pack(&[other_point], 0).0)).contains("point 1, there are 1"));
+        let mut silent = Inbox::new("g");
+        assert!(silent.take(batch(&[], 0), 0).unwrap_err().contains("did not greet"));
+        let wrong = AgentHello { version: VERSION + 1, ..AgentHello::default() };
+        assert!(silent.take(Message::AgentHello(wrong), 0).unwrap_err().contains("install the same latpath"));
+        let mut over = started();
+        assert_eq!(over.take(Message::Bye(Empty {}), 0), Ok(Event::Bye));
+        assert!(over.take(batch(&[], 0), 0).unwrap_err().contains("after its goodbye"));
+    }
+
+    #[test]
+    fn questions_under_way_are_bounded() {
+        let mut inbox = started();
+        let taken = (0..100).filter(|i| inbox.ask(NOW + i).is_some()).count();
+        assert_eq!(taken, MAX_QUESTIONS);
+    }
+
+    fn any_message() -> impl Strategy<Value = Message> {
+        let small = || 0..70u32;
+        prop_oneof![
+            (small(), small(), prop::collection::vec((any::<i64>(), 0..3u32, any::<i32>()), 0..30), any::<i64>())
+                .prop_map(|(point, note, rows, watermark)| Message::Batch(Batch {
+                    watermark,
+                    first: rows.first().map_or(0, |r| r.0),
+                    contexts: vec![Context { point: point / 32, note: note / 32, ..Context::default() }],
+                    context: rows.iter().map(|r| r.1 / 2).collect(),
+                    later: rows.iter().map(|r| r.0 >> (r.1 * 20)).collect(),
+                    key: rows.iter().map(|r| r.2).collect(),
+                })),
+            (0..4u64, any::<i64>(), any::<i64>()).prop_map(|(id, received, sent)| Message::TimeReply(TimeReply {
+                id,
+                received,
+                sent
+            })),
+            any::<[i64; 3]>().prop_map(|[guest, host_realtime, uncertainty]| Message::Pair(Pair {
+                guest,
+                host_realtime,
+                uncertainty
+            })),
+            (small(), ".{0,20}", small()).prop_map(|(kind, device, link)| {
+                let (kind, link) = (kind / 12, link / 12);
+                let point = WirePoint { kind, device, link, clock: "c".into(), ..WirePoint::default() };
+                Message::Points(Points { points: vec![point] })
+            }),
+            any::<u64>().prop_map(|dropped| Message::Totals(Totals { dropped, ..Totals::default() })),
+            Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_messages_whatsoever_make_it_panic_or_break_its_promises(
+            messages in prop::collection::vec(any_message(), 0..60),
+        ) {
+            let mut inbox = started();
+            let mut now = NOW;
+            for message in messages {
+                now += 1_000_000;
+                inbox.ask(now - 500_000);
+                let before = inbox.watermark;
+                inbox.fresh.clear();
+                if inbox.take(message, now).is_err() {
+                    break;
+                }
+                prop_assert!(inbox.watermark >= before && inbox.watermark <= now);
+                prop_assert!(inbox.fresh.iter().all(|s| s.t >= before && usize::from(s.point) < inbox.points.len()));
+                inbox.timeline.state(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
+
+use crate::dial::{dial, Line};
+use crate::message::{Empty, Message, Start};
+use crate::session::{Session, Shared, State};
+use crate::{Address, Facts, StartRequest, Stream};
+use latpath_clock::now_monotonic;
+use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// An exchange that has been due for this long is worth telling.
+const OVERDUE: Ns = 1_000_000_000;
+
+/// How long to wait for a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until the agent has answered and greeted.
+    pub connect: Duration,
+    /// Until the probe is attached there.
+    pub start: Duration,
+    /// Without any word of the agent, which answers many times a second.
+    pub silence: Duration,
+    /// Until the agent has said goodbye.
+    pub stop: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self { connect: s(10), start: s(30), silence: s(10), stop: s(5) }
+    }
+}
+
+/// Why a machine cannot be watched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{machine} ({address}): {why}")]
+pub struct MachineError {
+    /// The name that the user gave.
+    pub machine: String,
+    /// Where it was sought.
+    pub address: String,
+    /// The cause, and what to do about it.
+    pub why: String,
+}
+
+/// A machine's clock against the host's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineClock {
+    /// How the offset is known: `timed exchanges`, `ptp_kvm`.
+    pub method: String,
+    /// Machine's clock minus host's.
+    pub offset_ns: Ns,
+    /// How much faster it runs, in parts per billion.
+    pub drift_ppb: i64,
+    /// How wrong a time mapped now can be.
+    pub error_bound_ns: Ns,
+    /// How wrong any time mapped since the start can be.
+    pub max_error_bound_ns: Ns,
+    /// Exchanges since the start.
+    pub exchanges: u64,
+    /// What is, or was, wrong with it.
+    pub fault: Option<String>,
+}
+
+/// Another machine, watched by an agent there. See [`Source`]: its sightings lie on the host's timeline
+/// (`CLOCK_MONOTONIC` of the host).
+///
+/// A machine that dies stays a source: it hands over what had come, then nothing, its watermark going with the host's clock
+/// so that nobody waits for it; [`Self::fault`] says what happened. Dropping it ends the session; the agent then detaches.
+pub struct Machine {
+    name: String,
+    address: String,
+    timeouts: Timeouts,
+    shared: Arc<Shared>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    facts: Facts,
+    watermark: Ns,
+}
+
+impl Machine {
+    /// Reaches an agent, greets it, and learns its clock by a burst of exchanges (half a second).
+    pub fn connect(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
+        let error = |why| MachineError { machine: name.into(), address: address.to_string(), why };
+        let line = dial(address, timeouts.connect).map_err(error)?;
+        Self::speak(name, address.to_string(), line, timeouts)
+    }
+
+    /// As [`Self::connect`], over a stream that is there already; `address` is what errors call it.
+    pub fn on_stream(name: &str, address: &str, stream: Stream, timeouts: Timeouts) -> Result<Self, MachineError> {
+        Self::speak(name, address.into(), Line { stream, command: None }, timeouts)
+    }
+
+    fn speak(name: &str, address: String, line: Line, timeouts: Timeouts) -> Result<Self, MachineError> {
+        let error = |why: String| MachineError { machine: name.into(), address: address.clone(), why };
+        let (wake, woken) = UnixStream::pair().map_err(|e| error(e.to_string()))?;
+        wake.set_nonblocking(true).map_err(|e| error(e.to_string()))?;
+        let shared = Arc::new(Shared::default());
+        let session = Session::new(name, line, shared.clone(), woken, timeouts);
+        // The kernel shows 15 bytes of a thread's name.
+        let thread = std::thread::Builder::new().name(format!("lp-{}", name.chars().take(12).collect::<String>()));
+        let thread = thread.spawn(move || session.run()).map_err(|e| error(format!("no thread for it: {e}")))?;
+        let mut machine = Self {
+            name: name.into(),
+            address: address.clone(),
+            timeouts,
+            shared,
+            wake,
+            thread: Some(thread),
+            facts: Facts::default(),
+            watermark: Ns::MIN,
+        };
+        let long = timeouts.connect + Duration::from_secs(2);
+        machine.facts =
+            machine.wait(long, "tell the time", |state| state.ready.then(|| state.facts.clone()).flatten())?;
+        Ok(machine)
+    }
+
+    /// Has the agent attach its probe; returns once it is attached.
+    pub fn start(&mut self, request: &StartRequest) -> Result<(), MachineError> {
+        let start = Start::from(request);
+        // Checked as the agent will, to tell the user here.
+        StartRequest::try_from(start.clone()).map_err(|why| self.error(why))?;
+        if request.streams.is_empty() {
+            return Err(self.error("no stream to watch".into()));
+        }
+        let mut state = self.shared.lock();
+        state.streams = request.streams.len();
+        state.commands.push_back(Message::Start(start));
+        drop(state);
+        self.wake();
+        self.wait(self.timeouts.start, "attach its probe", |state| state.started.then_some(()))
+    }
+
+    /// Has the agent detach and hand over the rest, which [`Source::drain`] then gives.
+    pub fn stop(&mut self) -> Result<(), MachineError> {
+        if self.shared.lock().over {
+            return Ok(());
+        }
+        self.shared.lock().commands.push_back(Message::Stop(Empty {}));
+        self.wake();
+        self.wait(self.timeouts.stop, "say goodbye", |state| state.over.then_some(()))
+    }
+
+    fn error(&self, why: String) -> MachineError {
+        MachineError { machine: self.name.clone(), address: self.address.clone(), why }
+    }
+
+    fn wake(&self) {
+        // Full: then it is awake already.
+        let _ = (&self.wake).write(&[1]);
+    }
+
+    fn wait<T>(
+        &self,
+        within: Duration,
+        what: &str,
+        mut done: impl FnMut(&State) -> Option<T>,
+    ) -> Result<T, MachineError> {
+        let began = Instant::now();
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(result) = done(&state) {
+                return Ok(result);
+            }
+            if state.over {
+                let why = state.fault.clone().unwrap_or_else(|| "the session is over".into());
+                return Err(self.error(why));
+            }
+            let left = within.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(self.error(format!("the agent did not {what} within {within:?}")));
+            }
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+
+    /// The name that the user gave.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the agent told about its machine.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The machine's clock against the host's.
+    pub fn clock(&self) -> MachineClock {
+        let state = self.state();
+        let clock = &state.clock;
+        let since = now_monotonic().saturating_sub(state.last_exchange);
+        let refused = state.refused;
+        let fault = if let Some(fault) = &state.fault {
+            Some(fault.clone())
+        } else if !state.over && since > OVERDUE {
+            Some(format!("no answer for {:.1} s", since as f64 / 1e9))
+        } else if let Some((at, what)) = &clock.last_fault {
+            let ago = now_monotonic().saturating_sub(*at) as f64 / 1e9;
+            Some(format!("{what} ({ago:.0} s ago, {} in all)", clock.faults))
+        } else if refused > 0 {
+            Some(format!("{refused} sightings had impossible times and were left out"))
+        } else {
+            clock.pairs_refused.clone()
+        };
+        MachineClock {
+            method: clock.method.name().into(),
+            offset_ns: clock.offset_ns,
+            drift_ppb: clock.drift_ppb,
+            error_bound_ns: clock.error_bound_ns,
+            max_error_bound_ns: clock.max_error_bound_ns,
+            exchanges: clock.exchanges,
+            fault,
+        }
+    }
+
+    /// Why the machine is no longer heard, if it is not.
+    pub fn fault(&self) -> Option<MachineError> {
+        let fault = self.state().fault.clone();
+        fault.map(|why| self.error(why))
+    }
+
+    /// True as long as the session lasts.
+    pub fn is_alive(&self) -> bool {
+        !self.state().over
+    }
+}
+
+impl Source for Machine {
+    type Error = MachineError;
+
+    fn points(&mut self) -> Result<Vec<PointInfo>, MachineError> {
+        Ok(self.state().points.clone())
+    }
+
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, MachineError> {
+        Ok(self.state().notes.clone())
+    }
+
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, MachineError> {
+        let from = out.len();
+        let mut state = self.shared.lock();
+        out.append(&mut state.sightings);
+        // The list grew as far as it had to: give the memory back when little is needed now.
+        if state.sightings.capacity() > 1 << 16 && out.len() - from < 1 << 12 {
+            state.sightings.shrink_to(1 << 12);
+        }
+        let (watermark, over) = (state.watermark, state.over);
+        drop(state);
+        let fresh = &mut out[from..];
+        if !fresh.is_sorted_by_key(|s| s.t) {
+            fresh.sort_by_key(|s| s.t);
+        }
+        let reached = if over { Some(now_monotonic()) } else { watermark };
+        self.watermark = self.watermark.max(reached.unwrap_or(Ns::MIN));
+        Ok(self.watermark)
+    }
+
+    fn counters(&mut self) -> Result<Counters, MachineError> {
+        let state = self.state();
+        let mut counters = state.counters;
+        counters.dropped = counters.dropped.saturating_add(state.overflow).saturating_add(state.refused);
+        Ok(counters)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.shared.lock().close = true;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

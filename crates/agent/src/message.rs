@@ -1,0 +1,420 @@
+//! What the two ends say to each other. Protobuf by derivation; tags never change their meaning.
+
+use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
+
+/// Version of the protocol that this latpath speaks. It changes when an older end would misread a newer one.
+pub const VERSION: u32 = 1;
+/// Oldest version that it still understands.
+pub const OLDEST_VERSION: u32 = 1;
+
+/// Points that one machine may announce: as many as a run can have.
+pub const MAX_POINTS: usize = 64;
+/// Drop notes that one machine may announce.
+pub const MAX_NOTES: usize = 1024;
+/// Bytes of a name: point's device, clock, drop reason, function, host name.
+pub const MAX_NAME: usize = 256;
+/// Bytes of an error's or a capability's text.
+pub const MAX_TEXT: usize = 4096;
+/// Bytes of a stream as the user wrote it.
+const MAX_STREAM_TEXT: usize = 1024;
+/// Options of a start.
+const MAX_OPTIONS: usize = 64;
+
+/// One frame's content.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Envelope {
+    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    pub message: Option<Message>,
+}
+
+/// A message, from the host (H) or from the agent (A).
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Message {
+    /// H: first of all.
+    #[prost(message, tag = "1")]
+    HostHello(HostHello),
+    /// A: the answer to it.
+    #[prost(message, tag = "2")]
+    AgentHello(AgentHello),
+    /// H: attach and report.
+    #[prost(message, tag = "3")]
+    Start(Start),
+    /// A: attached.
+    #[prost(message, tag = "4")]
+    Started(Empty),
+    /// A: further points.
+    #[prost(message, tag = "5")]
+    Points(Points),
+    /// A: further drop notes.
+    #[prost(message, tag = "6")]
+    DropNotes(DropNotes),
+    /// A: sightings, or only a later watermark.
+    #[prost(message, tag = "7")]
+    Batch(Batch),
+    /// A: what was counted so far.
+    #[prost(message, tag = "8")]
+    Totals(Totals),
+    /// H: what time is it?
+    #[prost(message, tag = "9")]
+    TimeRequest(TimeRequest),
+    /// A: the answer; goes before everything else that waits.
+    #[prost(message, tag = "10")]
+    TimeReply(TimeReply),
+    /// A: guest and host time of one moment, from `/dev/ptp_kvm`.
+    #[prost(message, tag = "11")]
+    Pair(Pair),
+    /// Either: it is over, and why.
+    #[prost(message, tag = "12")]
+    Error(ErrorText),
+    /// H: detach, report the rest, say goodbye.
+    #[prost(message, tag = "13")]
+    Stop(Empty),
+    /// A: all was said.
+    #[prost(message, tag = "14")]
+    Bye(Empty),
+}
+
+/// Nothing more to say.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Empty {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HostHello {
+    /// Versions that the host speaks, `oldest..=newest`.
+    #[prost(uint32, tag = "1")]
+    pub oldest: u32,
+    #[prost(uint32, tag = "2")]
+    pub newest: u32,
+    /// latpath's own version, for errors.
+    #[prost(string, tag = "3")]
+    pub program: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AgentHello {
+    /// The version that both will speak.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    #[prost(string, tag = "2")]
+    pub program: String,
+    #[prost(string, tag = "3")]
+    pub kernel: String,
+    #[prost(string, tag = "4")]
+    pub hostname: String,
+    #[prost(uint32, tag = "5")]
+    pub cpus: u32,
+    #[prost(string, tag = "6")]
+    pub clocksource: String,
+    #[prost(string, tag = "7")]
+    pub capabilities: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Start {
+    /// Streams as the user writes them.
+    #[prost(string, repeated, tag = "1")]
+    pub streams: Vec<String>,
+    #[prost(message, repeated, tag = "2")]
+    pub options: Vec<Setting>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Setting {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Points {
+    #[prost(message, repeated, tag = "1")]
+    pub points: Vec<WirePoint>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WirePoint {
+    #[prost(uint32, tag = "1")]
+    pub kind: u32,
+    #[prost(string, tag = "2")]
+    pub device: String,
+    #[prost(uint32, tag = "3")]
+    pub link: u32,
+    #[prost(uint32, tag = "4")]
+    pub netns: u32,
+    #[prost(uint32, tag = "5")]
+    pub ifindex: u32,
+    #[prost(string, tag = "6")]
+    pub clock: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DropNotes {
+    #[prost(message, repeated, tag = "1")]
+    pub notes: Vec<WireNote>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireNote {
+    #[prost(string, tag = "1")]
+    pub reason: String,
+    #[prost(string, tag = "2")]
+    pub function: String,
+}
+
+/// Sightings in columns; see [`crate::columns`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Batch {
+    /// No later batch holds a sighting older than this (guest's clock).
+    #[prost(sint64, tag = "1")]
+    pub watermark: Ns,
+    /// Time of the first sighting.
+    #[prost(sint64, tag = "2")]
+    pub first: Ns,
+    /// What sightings of this batch have in common.
+    #[prost(message, repeated, tag = "3")]
+    pub contexts: Vec<Context>,
+    /// Each sighting's context, by index.
+    #[prost(uint32, repeated, tag = "4")]
+    pub context: Vec<u32>,
+    /// Time since the sighting before.
+    #[prost(sint64, repeated, tag = "5")]
+    pub later: Vec<i64>,
+    /// Key minus the last key of the same stream at the same point.
+    #[prost(sint32, repeated, tag = "6")]
+    pub key: Vec<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Context {
+    #[prost(uint32, tag = "1")]
+    pub stream: u32,
+    #[prost(uint32, tag = "2")]
+    pub point: u32,
+    #[prost(uint32, tag = "3")]
+    pub cpu: u32,
+    #[prost(uint32, tag = "4")]
+    pub tid: u32,
+    #[prost(uint32, tag = "5")]
+    pub note: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Totals {
+    #[prost(uint64, tag = "1")]
+    pub sightings: u64,
+    #[prost(uint64, tag = "2")]
+    pub dropped: u64,
+    #[prost(uint64, tag = "3")]
+    pub malformed: u64,
+    #[prost(uint64, tag = "4")]
+    pub points_overflow: u64,
+    #[prost(uint64, tag = "5")]
+    pub unreadable: u64,
+    #[prost(uint64, tag = "6")]
+    pub ns_per_sighting: u64,
+    #[prost(uint64, tag = "7")]
+    pub packets_seen: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct TimeRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct TimeReply {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Guest's clock right after the request was read.
+    #[prost(sint64, tag = "2")]
+    pub received: Ns,
+    /// Guest's clock right before this is written.
+    #[prost(sint64, tag = "3")]
+    pub sent: Ns,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Pair {
+    #[prost(sint64, tag = "1")]
+    pub guest: Ns,
+    #[prost(sint64, tag = "2")]
+    pub host_realtime: Ns,
+    #[prost(sint64, tag = "3")]
+    pub uncertainty: Ns,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ErrorText {
+    #[prost(string, tag = "1")]
+    pub text: String,
+}
+
+/// What the host asks an agent to watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StartRequest {
+    /// The streams; a sighting's [`StreamId`](latpath_words::StreamId) is an index into them.
+    pub streams: Vec<StreamSpec>,
+    /// Further settings of the probe, by name.
+    pub options: Vec<(String, String)>,
+}
+
+impl StartRequest {
+    /// The value of an option.
+    pub fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl From<&StartRequest> for Start {
+    fn from(request: &StartRequest) -> Self {
+        let setting = |(name, value): &(String, String)| Setting { name: name.clone(), value: value.clone() };
+        Self {
+            streams: request.streams.iter().map(ToString::to_string).collect(),
+            options: request.options.iter().map(setting).collect(),
+        }
+    }
+}
+
+impl TryFrom<Start> for StartRequest {
+    type Error = String;
+    fn try_from(start: Start) -> Result<Self, String> {
+        if start.streams.len() > latpath_words::stream::MAX_STREAMS || start.options.len() > MAX_OPTIONS {
+            return Err(format!("{} streams and {} options are too many", start.streams.len(), start.options.len()));
+        }
+        let long = |s: &String| s.len() > MAX_STREAM_TEXT;
+        if start.streams.iter().any(long) || start.options.iter().any(|o| long(&o.name) || long(&o.value)) {
+            return Err("a stream or option is too long".into());
+        }
+        let streams = start.streams.iter().map(|s| s.parse().map_err(|e| format!("{e}"))).collect::<Result<_, _>>()?;
+        Ok(Self { streams, options: start.options.into_iter().map(|o| (o.name, o.value)).collect() })
+    }
+}
+
+const LINKS: [Link; 6] = [Link::Nic, Link::Bridge, Link::OvsInternal, Link::Tap, Link::Veth, Link::Socket];
+
+impl From<&PointInfo> for WirePoint {
+    fn from(info: &PointInfo) -> Self {
+        Self {
+            kind: info.point.kind.number().into(),
+            device: cut(&info.point.device, MAX_NAME),
+            link: LINKS.iter().position(|l| *l == info.link).unwrap_or(0) as u32,
+            netns: info.netns,
+            ifindex: info.ifindex,
+            clock: cut(&info.clock, MAX_NAME),
+        }
+    }
+}
+
+impl WirePoint {
+    /// The point on the machine of this name, or what is wrong with it.
+    pub fn read(self, machine: &str) -> Result<PointInfo, String> {
+        let kind = u8::try_from(self.kind).ok().and_then(PointKind::from_number);
+        let kind = kind.ok_or_else(|| format!("a point of the unknown kind {}", self.kind))?;
+        let link = usize::try_from(self.link).ok().and_then(|i| LINKS.get(i));
+        Ok(PointInfo {
+            point: Point { machine: machine.into(), kind, device: name(self.device, "a point's device")? },
+            link: *link.ok_or_else(|| format!("a point on the unknown link {}", self.link))?,
+            netns: self.netns,
+            ifindex: self.ifindex,
+            clock: name(self.clock, "a point's clock")?,
+        })
+    }
+}
+
+impl From<&DropNote> for WireNote {
+    fn from(note: &DropNote) -> Self {
+        Self { reason: cut(&note.reason, MAX_NAME), function: cut(&note.function, MAX_NAME) }
+    }
+}
+
+impl WireNote {
+    pub fn read(self) -> Result<DropNote, String> {
+        Ok(DropNote {
+            reason: name(self.reason, "a drop's reason")?,
+            function: name(self.function, "a drop's function")?,
+        })
+    }
+}
+
+impl From<Counters> for Totals {
+    fn from(c: Counters) -> Self {
+        let Counters { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen } = c;
+        Self { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen }
+    }
+}
+
+impl From<Totals> for Counters {
+    fn from(t: Totals) -> Self {
+        let Totals { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen } = t;
+        Self { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen }
+    }
+}
+
+/// A peer's name, if it can stand in a table: not too long, nothing that a terminal would obey.
+fn name(text: String, what: &str) -> Result<String, String> {
+    match text.len() <= MAX_NAME && !text.chars().any(char::is_control) && !text.is_empty() {
+        true => Ok(text),
+        false => Err(format!("{what} with no fit name ({} bytes)", text.len())),
+    }
+}
+
+/// A peer's text for people: cut, and without what a terminal would obey.
+pub fn printable(text: &str) -> String {
+    cut(text, MAX_TEXT).chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+/// At most `most` bytes of a text, whole characters.
+pub fn cut(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    text[..end].to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_point_and_link_survives_the_wire() {
+        for kind in PointKind::ALL {
+            for link in LINKS {
+                let point = Point { machine: "g".into(), kind, device: "eth1".into() };
+                let info = PointInfo { point, link, netns: 4, ifindex: 5, clock: "monotonic".into() };
+                assert_eq!(WirePoint::from(&info).read("g"), Ok(info));
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_could_harm_a_terminal_or_a_table_are_refused() {
+        for device in ["", "a\x1b[2J", "a\nb", &"x".repeat(257)] {
+            let point = WirePoint { device: device.into(), clock: "c".into(), ..WirePoint::default() };
+            assert!(point.read("g").unwrap_err().contains("no fit name"), "{device:?}");
+        }
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb\nc");
+        assert_eq!(printable(&"é".repeat(5000)).len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn unknown_numbers_are_refused() {
+        let good = WirePoint { device: "d".into(), clock: "c".into(), ..WirePoint::default() };
+        assert!(WirePoint { kind: 200, ..good.clone() }.read("g").is_err());
+        assert!(WirePoint { kind: 256, ..good.clone() }.read("g").is_err());
+        assert!(WirePoint { link: 6, ..good }.read("g").is_err());
+    }
+
+    #[test]
+    fn a_start_request_survives_the_wire_and_bad_ones_are_refused() {
+        let request = StartRequest {
+            streams: vec!["svid:MU01,vlan=7".parse().unwrap(), "udp::5000".parse().unwrap()],
+            options: vec![("points".into(), "nic-rx@eth1".into())],
+        };
+        assert_eq!(StartRequest::try_from(Start::from(&request)), Ok(request.clone()));
+        assert_eq!(request.option("points"), Some("nic-rx@eth1"));
+        let bad = Start { streams: vec!["nonsense".into()], options: vec![] };
+        assert!(StartRequest::try_from(bad).unwrap_err().contains("not a stream"));
+        let many = Start { streams: vec!["svid:x".into(); 257], options: vec![] };
+        assert!(StartRequest::try_from(many).is_err());
+    }
+}

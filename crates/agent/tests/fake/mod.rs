@@ -1,0 +1,114 @@
+//! A source that is told what it sees, and an agent that serves it over a socket pair.
+#![allow(dead_code)] // each test file uses a part
+
+use latpath_agent::{serve, Ended, Machine, ServeError, ServeOptions, StartRequest, Stream, Timeouts};
+use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub struct Told {
+    pub from: Receiver<Vec<Sighting>>,
+    pub points: usize,
+    pub watermark: Ns,
+    pub made: u64,
+    pub alive: Arc<AtomicBool>,
+}
+
+impl Source for Told {
+    type Error = String;
+
+    fn points(&mut self) -> Result<Vec<PointInfo>, String> {
+        let point = |i: usize| PointInfo {
+            point: Point { machine: "whatever".into(), kind: PointKind::NicRx, device: format!("eth{i}") },
+            link: Link::Nic,
+            netns: 7,
+            ifindex: i as u32,
+            clock: "monotonic".into(),
+        };
+        Ok((0..self.points).map(point).collect())
+    }
+
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, String> {
+        Ok(vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }])
+    }
+
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+        if let Ok(sightings) = self.from.try_recv() {
+            self.watermark = sightings.last().map_or(self.watermark, |s| s.t);
+            self.made += sightings.len() as u64;
+            out.extend(sightings);
+        }
+        Ok(self.watermark)
+    }
+
+    fn counters(&mut self) -> Result<Counters, String> {
+        Ok(Counters { sightings: self.made, dropped: 3, ..Counters::default() })
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.alive.store(false, Ordering::SeqCst);
+    }
+}
+
+/// An agent in a thread of this process.
+pub struct Agent {
+    pub tell: Sender<Vec<Sighting>>,
+    /// True as long as its source is attached.
+    pub attached: Arc<AtomicBool>,
+    pub thread: JoinHandle<Result<Ended, ServeError>>,
+}
+
+pub fn agent(stream: UnixStream, clock: impl Fn() -> Ns + Send + 'static) -> Agent {
+    agent_with(stream, ServeOptions { clock: Box::new(clock), ..ServeOptions::default() })
+}
+
+pub fn agent_with(stream: UnixStream, mut options: ServeOptions) -> Agent {
+    let (tell, from) = channel();
+    let attached = Arc::new(AtomicBool::new(false));
+    let alive = attached.clone();
+    let thread = std::thread::spawn(move || {
+        let make = move |_: &StartRequest| {
+            alive.store(true, Ordering::SeqCst);
+            Ok::<_, String>(Told { from, points: 5, watermark: 0, made: 0, alive })
+        };
+        serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
+    });
+    Agent { tell, attached, thread }
+}
+
+pub fn short() -> Timeouts {
+    let ms = Duration::from_millis;
+    Timeouts { connect: ms(3000), start: ms(3000), silence: ms(3000), stop: ms(3000) }
+}
+
+pub fn request() -> StartRequest {
+    StartRequest { streams: vec!["svid:MU01".parse().unwrap(), "svid:MU02".parse().unwrap()], options: vec![] }
+}
+
+/// Drains until `n` sightings have come.
+pub fn drain(machine: &mut Machine, n: usize) -> Vec<Sighting> {
+    let began = Instant::now();
+    let mut out = Vec::new();
+    while out.len() < n {
+        machine.drain(&mut out).unwrap();
+        let left = n.saturating_sub(out.len());
+        assert!(began.elapsed() < Duration::from_secs(30), "{left} sightings did not come; {:?}", machine.fault());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    out
+}
+
+/// Waits until it is so.
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what} did not come to pass");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,246 @@
+//! Peers that lie, stall or die: an error in bounded time and memory, never a panic or a hang.
+
+mod fake;
+
+use fake::{agent_with, request, short};
+use latpath_agent::{Ended, Machine, MachineError, ServeError, ServeOptions, Stream, Timeouts};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// `latpath agent`'s answer to a host's preamble, and its greeting (version 1), by hand: the wire format is fixed.
+fn greeting(preamble: &[u8], version: u8) -> Vec<u8> {
+    let mut bytes = b"\xfe\xfflatpth".to_vec();
+    bytes.extend(&preamble[8..16]);
+    bytes.extend([4, 0, 0, 0, 0x12, 2, 0x08, version]);
+    bytes
+}
+
+fn quick() -> Timeouts {
+    Timeouts { connect: Duration::from_millis(600), silence: Duration::from_millis(600), ..short() }
+}
+
+/// Connects to an agent whose part `play` plays on the other end of the line.
+fn host_against(play: impl FnOnce(UnixStream) + Send + 'static) -> Result<Machine, MachineError> {
+    let (host, guest) = UnixStream::pair().unwrap();
+    guest.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    std::thread::spawn(move || play(guest));
+    let began = Instant::now();
+    let result = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), quick());
+    assert!(began.elapsed() < Duration::from_secs(6));
+    result
+}
+
+fn why(result: Result<Machine, MachineError>) -> String {
+    result.err().expect("a hostile agent is refused").to_string()
+}
+
+fn knock(guest: &mut UnixStream) -> [u8; 16] {
+    let mut preamble = [0; 16];
+    guest.read_exact(&mut preamble).unwrap();
+    preamble
+}
+
+#[test]
+fn an_agent_that_never_answers_is_given_up() {
+    let error = why(host_against(|guest| {
+        std::thread::sleep(Duration::from_secs(3));
+        drop(guest);
+    }));
+    assert!(
+        error.contains("guest0 (socket pair): no agent answered within 600ms; is 'latpath agent' running"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_agent_that_stalls_after_its_greeting_is_given_up() {
+    let error = why(host_against(|mut guest| {
+        let preamble = knock(&mut guest);
+        guest.write_all(&greeting(&preamble, 1)).unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+    }));
+    assert!(error.contains("no answer for 0.6 s: taken for dead"), "{error}");
+}
+
+#[test]
+fn an_agent_of_another_version_is_refused_with_advice() {
+    let error = why(host_against(|mut guest| {
+        let preamble = knock(&mut guest);
+        guest.write_all(&greeting(&preamble, 9)).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    }));
+    assert!(error.contains("chose protocol 9") && error.contains("install the same latpath on both"), "{error}");
+}
+
+#[test]
+fn an_agent_that_announces_an_endless_frame_is_refused() {
+    let error = why(host_against(|mut guest| {
+        let preamble = knock(&mut guest);
+        guest.write_all(&greeting(&preamble, 1)).unwrap();
+        guest.write_all(&[0xff; 4]).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    }));
+    assert!(error.contains("a frame of 4294967295 bytes (limit: 1048576)"), "{error}");
+}
+
+#[test]
+fn an_agent_that_dies_within_a_frame_is_a_closed_stream() {
+    let error = why(host_against(|mut guest| {
+        let preamble = knock(&mut guest);
+        guest.write_all(&greeting(&preamble, 1)).unwrap();
+        guest.write_all(&[200, 0, 0, 0, 1, 2, 3]).unwrap();
+        // All that the host wrote is read, or its end would be a reset.
+        std::thread::sleep(Duration::from_millis(100));
+    }));
+    assert!(error.contains("the agent closed the stream"), "{error}");
+}
+
+#[test]
+fn an_agent_that_floods_before_its_greeting_costs_the_timeout_and_no_memory() {
+    let error = why(host_against(|mut guest| while guest.write_all(&[0xfe; 65536]).is_ok() {}));
+    assert!(error.contains("no agent answered"), "{error}");
+}
+
+fn serve_against(play: impl FnOnce(UnixStream)) -> Result<Ended, ServeError> {
+    let (host, guest) = UnixStream::pair().unwrap();
+    host.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let silence = Duration::from_millis(500);
+    let agent = agent_with(guest, ServeOptions { silence, opening: Some(silence), ..ServeOptions::default() });
+    play(host);
+    let began = Instant::now();
+    let result = agent.thread.join().expect("no panic");
+    assert!(began.elapsed() < Duration::from_secs(6));
+    assert!(!agent.attached.load(std::sync::atomic::Ordering::SeqCst), "the source is detached");
+    result
+}
+
+const OPEN: &[u8] = b"\xfe\xffLATPTH\x01\x02\x03\x04\x05\x06\x07\x08";
+/// HostHello of versions 1 to 1.
+const HELLO: &[u8] = &[6, 0, 0, 0, 0x0a, 4, 0x08, 1, 0x10, 1];
+
+#[test]
+fn a_host_that_never_comes_is_not_waited_for_longer_than_told() {
+    let error = serve_against(|host| std::thread::sleep(Duration::from_millis(900).max(drop_later(host)))).unwrap_err();
+    assert!(matches!(error, ServeError::NobodyCame(_)), "{error}");
+}
+
+/// Keeps the stream open for two seconds.
+fn drop_later(stream: UnixStream) -> Duration {
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(2));
+        drop(stream);
+    });
+    Duration::ZERO
+}
+
+#[test]
+fn a_host_that_falls_silent_ends_the_session() {
+    let error = serve_against(|mut host| {
+        host.write_all(OPEN).unwrap();
+        host.write_all(HELLO).unwrap();
+        drop_later(host);
+    })
+    .unwrap_err();
+    assert!(matches!(error, ServeError::Silent(_)), "{error}");
+}
+
+#[test]
+fn a_host_of_another_version_is_told_what_to_do() {
+    let mut said = Vec::new();
+    let error = serve_against(|mut host| {
+        host.write_all(OPEN).unwrap();
+        host.write_all(&[6, 0, 0, 0, 0x0a, 4, 0x08, 7, 0x10, 9]).unwrap();
+        host.read_to_end(&mut said).unwrap();
+    })
+    .unwrap_err();
+    assert!(matches!(error, ServeError::Version(_)), "{error}");
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("speaks protocol 1 to 1") && said.contains("7 to 9: install the same latpath"), "{said}");
+}
+
+#[test]
+fn a_new_session_on_the_same_stream_ends_the_old_one() {
+    let ended = serve_against(|mut host| {
+        host.write_all(OPEN).unwrap();
+        host.write_all(HELLO).unwrap();
+        host.write_all(b"\xfe\xffLATPTH\x01\x02\x03\x04\x05\x06\x07\xff").unwrap();
+        drop_later(host);
+    });
+    assert_eq!(ended.unwrap(), Ended::NewSession);
+}
+
+#[test]
+fn a_host_that_asks_and_never_reads_is_given_up() {
+    let error = serve_against(|mut host| {
+        host.write_all(OPEN).unwrap();
+        host.write_all(HELLO).unwrap();
+        // Questions about the time without end: the answers fill the stream.
+        let question = [4, 0, 0, 0, 0x4a, 2, 0x08, 1].repeat(100);
+        host.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
+        while host.write_all(&question).is_ok() {}
+    })
+    .unwrap_err();
+    assert!(matches!(error, ServeError::Stuck(_) | ServeError::Protocol(_) | ServeError::Io(_)), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn no_bytes_of_a_host_make_the_agent_panic_or_hang(
+        greets in any::<bool>(),
+        frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>(), 1..15u8), 0..20),
+    ) {
+        let result = serve_against(|mut host| {
+            let mut bytes = OPEN.to_vec();
+            if greets {
+                bytes.extend(HELLO);
+            }
+            bytes.extend(framed(&frames));
+            let _ = host.write_all(&bytes);
+        });
+        let _ = result;
+    }
+
+    #[test]
+    fn no_bytes_of_an_agent_make_the_host_panic_or_hang(
+        frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>(), 1..15u8), 0..20),
+    ) {
+        let result = host_against(move |mut guest| {
+            let preamble = knock(&mut guest);
+            let mut bytes = greeting(&preamble, 1);
+            bytes.extend(framed(&frames));
+            let _ = guest.write_all(&bytes);
+        });
+        prop_assert!(result.is_err());
+    }
+}
+
+/// Frames of random content, some with the head of a message that exists.
+fn framed(frames: &[(Vec<u8>, bool, u8)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (content, like_a_message, tag) in frames {
+        let mut frame = content.clone();
+        if *like_a_message {
+            let head = [tag << 3 | 2, content.len() as u8];
+            // Tags from 16 on would need a second byte; there are none.
+            frame.splice(0..0, head);
+        }
+        bytes.extend((frame.len() as u32).to_le_bytes());
+        bytes.extend(frame);
+    }
+    bytes
+}
+
+#[test]
+fn a_start_without_streams_is_refused_before_it_is_sent() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let _agent = agent_with(guest, ServeOptions::default());
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    let nothing = latpath_agent::StartRequest::default();
+    assert!(machine.start(&nothing).unwrap_err().why.contains("no stream"));
+    assert!(machine.start(&request()).is_ok());
+    assert!(machine.is_alive());
+}

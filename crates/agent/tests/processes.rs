@@ -1,0 +1,80 @@
+//! Agents in processes of their own, over `exec:`.
+
+mod fake;
+
+use fake::{drain, eventually, request, short};
+use latpath_agent::{Address, Machine, Timeouts};
+use latpath_words::Source;
+use std::time::{Duration, Instant};
+
+/// The command of the example `fake-agent`, which cargo builds with the tests.
+fn fake_agent(args: &str) -> Address {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples/fake-agent");
+    assert!(path.exists(), "{} is missing: run all of this package's tests", path.display());
+    format!("exec:exec {} {args}", path.display()).parse().unwrap()
+}
+
+#[test]
+fn sightings_come_from_another_process_until_it_is_told_to_stop() {
+    let mut machine = Machine::connect("guest0", &fake_agent(""), short()).unwrap();
+    machine.start(&request()).unwrap();
+    let mut got = drain(&mut machine, 3000);
+    machine.stop().unwrap();
+    machine.drain(&mut got).unwrap();
+    assert!(got.is_sorted_by_key(|s| s.t));
+    assert_eq!(machine.counters().unwrap().sightings, got.len() as u64);
+    assert_eq!(machine.fault(), None);
+}
+
+#[test]
+fn a_killed_agent_is_a_fault_with_its_last_words_and_its_sightings_stay() {
+    let mut machine = Machine::connect("guest0", &fake_agent("die-after-ms 1500"), short()).unwrap();
+    machine.start(&request()).unwrap();
+    let mut got = drain(&mut machine, 300);
+    eventually("the fault", || machine.fault().is_some());
+    machine.drain(&mut got).unwrap();
+    assert!(got.len() >= 300);
+    let fault = machine.fault().unwrap().to_string();
+    assert!(fault.contains("closed the stream; the command ended (signal: 6"), "{fault}");
+    assert!(fault.contains("out of luck"), "{fault}");
+}
+
+#[test]
+fn a_refusal_comes_with_the_agents_own_words() {
+    let mut machine = Machine::connect("guest0", &fake_agent("refuse 'not root'"), short()).unwrap();
+    let error = machine.start(&request()).unwrap_err().to_string();
+    assert!(error.contains("the agent gave up: not root"), "{error}");
+}
+
+#[test]
+fn a_command_that_fails_is_told_with_what_it_said() {
+    let address = "exec:echo 'permission denied (publickey)' >&2; exit 255".parse().unwrap();
+    let error = Machine::connect("guest0", &address, short()).err().unwrap().to_string();
+    assert!(error.contains("exit status: 255) and said: permission denied (publickey)"), "{error}");
+}
+
+#[test]
+fn a_command_that_says_nothing_is_given_up_and_killed_with_its_children() {
+    let timeouts = Timeouts { connect: Duration::from_millis(400), ..short() };
+    let marker = format!("37{}", std::process::id());
+    let address = format!("exec:sleep {marker} & sleep {marker}; true").parse().unwrap();
+    let began = Instant::now();
+    let error = Machine::connect("guest0", &address, timeouts).err().unwrap().to_string();
+    assert!(error.contains("no agent answered within 400ms"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    let asleep = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        processes
+            .filter_map(|p| std::fs::read(p.path().join("cmdline")).ok())
+            .any(|c| c == format!("sleep\0{marker}\0").as_bytes())
+    };
+    eventually("the end of the command's children", || !asleep());
+}
+
+#[test]
+fn a_command_that_talks_rubbish_is_given_up() {
+    let timeouts = Timeouts { connect: Duration::from_millis(400), ..short() };
+    let error = Machine::connect("guest0", &"exec:cat /dev/urandom".parse().unwrap(), timeouts).err().unwrap();
+    assert!(error.why.contains("no agent answered"), "{error}");
+}

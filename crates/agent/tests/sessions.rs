@@ -1,0 +1,274 @@
+//! Both ends of the protocol against each other.
+
+mod fake;
+
+use fake::{agent, agent_with, drain, eventually, request, short};
+use latpath_agent::{listen, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
+use latpath_clock::now_monotonic;
+use latpath_clock::ptp_kvm::{Reader, Reading};
+use latpath_words::{Ns, Sighting, Source};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+fn connected(clock: impl Fn() -> Ns + Send + 'static) -> (Machine, fake::Agent) {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let agent = agent(guest, clock);
+    let machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    (machine, agent)
+}
+
+#[test]
+fn a_million_sightings_arrive_unchanged_and_in_order() {
+    let (mut machine, agent) = connected(now_monotonic);
+    machine.start(&request()).unwrap();
+    let began = now_monotonic() - 2_000_000_000;
+    let made: Vec<Sighting> = (0..1_000_000u32)
+        .map(|i| Sighting {
+            t: began + Ns::from(i) * 1500,
+            key: i.wrapping_mul(2_654_435_761) >> (i % 20),
+            tid: i % 1000,
+            stream: (i % 2) as u16,
+            point: (i % 5) as u16,
+            cpu: (i % 64) as u16,
+            note: (i % 2) as u16,
+        })
+        .collect();
+    let tell = agent.tell.clone();
+    let told = made.clone();
+    let teller = std::thread::spawn(move || {
+        for part in told.chunks(20_000) {
+            tell.send(part.to_vec()).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let got = drain(&mut machine, made.len());
+    teller.join().unwrap();
+    assert_eq!(got.len(), made.len());
+    let bound = machine.clock().max_error_bound_ns;
+    for (got, made) in got.iter().zip(&made) {
+        assert_eq!(Sighting { t: 0, ..*got }, Sighting { t: 0, ..*made });
+        assert!((got.t - made.t).abs() <= bound, "{} ns off, bound {bound}", got.t - made.t);
+    }
+    assert!(got.is_sorted_by_key(|s| s.t));
+    machine.stop().unwrap();
+    let counters = machine.counters().unwrap();
+    assert_eq!((counters.sightings, counters.dropped), (1_000_000, 3));
+    assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::Stopped);
+    assert!(!agent.attached.load(Ordering::SeqCst));
+}
+
+#[test]
+fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
+    // Ahead by 100 s and fast by 80 ppm.
+    let began = now_monotonic();
+    let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
+    let (mut machine, agent) = connected(move || guest(now_monotonic()));
+    machine.start(&request()).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        let host_times: Vec<Ns> = (0..20).map(|i| now_monotonic() - 25_000_000 + i * 1_000_000).collect();
+        let sighting =
+            |(i, &t): (usize, &Ns)| Sighting { t: guest(t), key: (seen.len() + i) as u32, ..Sighting::default() };
+        agent.tell.send(host_times.iter().enumerate().map(sighting).collect()).unwrap();
+        seen.extend(host_times);
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    let got = drain(&mut machine, seen.len());
+    let clock = machine.clock();
+    for s in &got {
+        let off = s.t - seen[s.key as usize];
+        assert!(off.abs() <= clock.max_error_bound_ns + 2, "{off} ns off, bound {}", clock.max_error_bound_ns);
+    }
+    let truth = guest(now_monotonic()) - now_monotonic();
+    assert!((clock.offset_ns - truth).abs() <= clock.error_bound_ns + 10_000, "{clock:?}");
+    assert_eq!((clock.method.as_str(), clock.fault), ("timed exchanges", None));
+    assert!(clock.exchanges > 30);
+    assert!(machine.drain(&mut Vec::new()).unwrap() <= now_monotonic());
+}
+
+#[test]
+fn points_carry_the_name_that_the_user_gave_the_machine() {
+    let (mut machine, agent) = connected(now_monotonic);
+    machine.start(&request()).unwrap();
+    agent.tell.send(vec![Sighting { t: now_monotonic(), ..Sighting::default() }]).unwrap();
+    drain(&mut machine, 1);
+    let points = machine.points().unwrap();
+    assert_eq!(points.len(), 5);
+    assert_eq!(points[1].point.to_string(), "guest0/nic-rx@eth1");
+    assert_eq!(machine.drop_notes().unwrap()[0].reason, "FULL_RING");
+    assert!(!machine.facts().kernel.is_empty());
+}
+
+#[test]
+fn the_agent_detaches_when_its_host_goes_away() {
+    let (mut machine, agent) = connected(now_monotonic);
+    machine.start(&request()).unwrap();
+    assert!(agent.attached.load(Ordering::SeqCst));
+    drop(machine);
+    assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::HostGone);
+    assert!(!agent.attached.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let cut = guest.try_clone().unwrap();
+    let agent = agent(guest, now_monotonic);
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    machine.start(&request()).unwrap();
+    let t = now_monotonic();
+    agent.tell.send((0..100).map(|i| Sighting { t: t + i, ..Sighting::default() }).collect()).unwrap();
+    let mut got = drain(&mut machine, 1);
+    cut.shutdown(std::net::Shutdown::Both).unwrap();
+    eventually("the fault", || machine.fault().is_some());
+    machine.drain(&mut got).unwrap();
+    assert_eq!(got.len(), 100);
+    let fault = machine.fault().unwrap().to_string();
+    assert_eq!(fault, "guest0 (socket pair): the agent closed the stream");
+    assert!(machine.clock().fault.unwrap().contains("closed the stream"));
+    let before = now_monotonic();
+    assert!(machine.drain(&mut got).unwrap() >= before);
+    assert!(!machine.is_alive());
+    assert!(machine.stop().is_ok());
+}
+
+#[test]
+fn a_probe_that_cannot_be_attached_is_told_with_its_cause() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let agent = std::thread::spawn(move || {
+        let make = |_: &StartRequest| Err::<fake::Told, _>("no BTF in this kernel".to_string());
+        latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
+    });
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    let error = machine.start(&request()).unwrap_err().to_string();
+    assert_eq!(error, "guest0 (socket pair): the agent gave up: no BTF in this kernel");
+    assert!(agent.join().unwrap().is_err());
+}
+
+#[test]
+fn a_probe_that_panics_while_attaching_is_an_error_of_that_machine() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    std::thread::spawn(move || {
+        let make = |_: &StartRequest| -> Result<fake::Told, String> { panic!("on purpose, in a test") };
+        latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
+    });
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    assert!(machine.start(&request()).unwrap_err().why.contains("a panic"));
+}
+
+#[test]
+fn while_the_probe_is_attached_the_clock_goes_on() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    std::thread::spawn(move || {
+        let make = |_: &StartRequest| {
+            std::thread::sleep(Duration::from_millis(700));
+            Err::<fake::Told, _>("slow".to_string())
+        };
+        latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
+    });
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    let before = machine.clock().exchanges;
+    assert!(machine.start(&request()).is_err());
+    assert!(machine.clock().exchanges >= before + 5);
+}
+
+/// A hypervisor's clock that reads true: guest and host are one machine here.
+struct True;
+
+impl Reader for True {
+    fn read(&mut self) -> std::io::Result<Reading> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as Ns;
+        Ok(Reading { host_realtime_ns: now, guest_realtime_ns: now })
+    }
+}
+
+#[test]
+fn the_hypervisors_clock_is_used_where_there_is_one() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let _agent = agent_with(guest, ServeOptions { hypervisor: Some(Box::new(True)), ..ServeOptions::default() });
+    let machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    eventually("ptp_kvm", || machine.clock().method == "ptp_kvm");
+    let clock = machine.clock();
+    assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
+}
+
+#[test]
+fn what_an_older_session_left_in_the_pipe_is_skipped_on_both_sides() {
+    use std::io::Write;
+    let (mut host, mut guest) = UnixStream::pair().unwrap();
+    let mut rubbish = vec![9, 0, 0, 0, 1, 2];
+    rubbish.extend(b"\xfe\xffLATP\xfe\xff\xfe");
+    host.write_all(&rubbish).unwrap();
+    guest.write_all(b"Last login: Mon\r\n\xfe\xfflatpth12345678\x04\0\0\0zzzz").unwrap();
+    let agent = agent(guest, now_monotonic);
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    machine.start(&request()).unwrap();
+    machine.stop().unwrap();
+    assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::Stopped);
+}
+
+fn fresh() -> impl FnOnce(&StartRequest) -> Result<fake::Told, String> + Clone + Send + 'static {
+    |_: &StartRequest| {
+        let from = std::sync::mpsc::channel().1;
+        Ok(fake::Told { from, points: 2, watermark: 0, made: 0, alive: Default::default() })
+    }
+}
+
+#[test]
+fn a_socket_serves_one_host_after_another_is_private_and_goes_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    let (quit, tell_quit) = UnixStream::pair().unwrap();
+    let at = Listen::Unix(path.clone());
+    let agent = std::thread::spawn(move || {
+        let mut options = ServeOptions { facts: Facts::default(), ..ServeOptions::default() };
+        listen(&at, false, &mut options, Some(quit.as_fd()), &mut |_| {}, fresh())
+    });
+    // The host may come first: it tries again.
+    let address = format!("unix:{}", path.display()).parse().unwrap();
+    for _ in 0..2 {
+        let mut machine = Machine::connect("guest0", &address, short()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        machine.start(&request()).unwrap();
+        machine.stop().unwrap();
+    }
+    let second = listen(&Listen::Unix(path.clone()), true, &mut ServeOptions::default(), None, &mut |_| {}, fresh());
+    assert!(second.unwrap_err().to_string().contains("another agent waits here"));
+    drop(tell_quit);
+    agent.join().unwrap().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_left_by_a_killed_agent_is_replaced_and_any_other_file_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let (quit, tell_quit) = UnixStream::pair().unwrap();
+    drop(tell_quit);
+    let at = Listen::Unix(path.clone());
+    listen(&at, false, &mut ServeOptions::default(), Some(quit.as_fd()), &mut |_| {}, fresh()).unwrap();
+    std::fs::write(&path, "a letter").unwrap();
+    let refused = listen(&at, false, &mut ServeOptions::default(), Some(quit.as_fd()), &mut |_| {}, fresh());
+    assert!(refused.unwrap_err().to_string().contains("no socket"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told_by_name() {
+    let at = Listen::Device("/dev/virtio-ports/latpath-none".into());
+    let error = listen(&at, true, &mut ServeOptions::default(), None, &mut |_| {}, fresh()).unwrap_err().to_string();
+    assert!(error.starts_with("/dev/virtio-ports/latpath-none: no such device"), "{error}");
+}
+
+#[test]
+fn a_wrong_socket_path_is_told_after_the_timeout() {
+    let address = "unix:/nonexistent/agent.sock".parse().unwrap();
+    let timeouts = latpath_agent::Timeouts { connect: Duration::from_millis(200), ..short() };
+    let error = Machine::connect("guest0", &address, timeouts).err().unwrap().to_string();
+    assert!(error.starts_with("guest0 (unix:/nonexistent/agent.sock): no such socket"), "{error}");
+}
