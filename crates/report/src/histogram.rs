@@ -6,9 +6,9 @@ use latpath_stats::{Bucket, SegmentFigures, Summary};
 use latpath_words::Ns;
 
 /// Columns for the longest bar.
-const BAR: usize = 60;
+const BAR: usize = 40;
 /// Fewer lines than this are too coarse: then a decade is cut into ten, not into three.
-const FEW: usize = 12;
+const FEW: usize = 14;
 /// More neighbouring lines than this without a journey are shown as one gap.
 const GAP: usize = 2;
 
@@ -24,7 +24,7 @@ pub(crate) fn chosen<'a>(summary: &'a Summary, names: &[String]) -> Vec<&'a Segm
 
 /// Draws one.
 pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
-    let Some(lines) = lines(&segment.histogram, threshold) else { return };
+    let Some(lines) = lines(&segment.histogram) else { return };
     let name = page.clean(&segment.name);
     page.heading(&format!("Histogram of {name} (both scales logarithmic)"));
     let all: u64 = lines.iter().map(|l| l.count).sum();
@@ -40,17 +40,19 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
             }
             continue;
         }
-        let edges = match (line.from, line.to) {
-            (Some(from), Some(to)) => (page.duration(from), page.duration(to)),
-            (None, Some(to)) => ("".into(), page.duration(to)),
-            (Some(from), None) => (page.duration(from), "".into()),
-            (None, None) => Default::default(),
-        };
         let dash = if page.ascii() { "-" } else { "–" };
+        let edges = match (line.from, line.to) {
+            (Some(from), Some(to)) => {
+                format!("{} {dash} {}", right(&page.duration(from), 8), right(&page.duration(to), 8))
+            }
+            (Some(from), None) => format!("from {}", page.duration(from)),
+            (None, _) => "negative".into(),
+        };
+        let inside = line.from.is_some_and(|from| from < threshold) && line.to.is_some_and(|to| threshold < to);
+        let mark = if inside { format!("  (threshold {})", page.duration(threshold)) } else { String::new() };
         page.line(format!(
-            "  {} {dash} {}  {}  {}  {}",
-            right(&edges.0, 8),
-            right(&edges.1, 8),
+            "  {}  {}  {}  {}{mark}",
+            right(&edges, 19),
             right(&page.count(line.count), 12),
             right(&page.share(line.count, all), 11),
             page.bar(bar(line.count, most))
@@ -76,63 +78,61 @@ fn bar(count: u64, most: u64) -> usize {
     ((log(count) / log(most.max(1)) * (BAR * 8) as f64).round() as usize).max(1)
 }
 
+/// Journeys from `from` on, to below `to`; all negative times where there is no `from`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
-    /// None: everything below `to`.
     from: Option<Ns>,
     to: Option<Ns>,
     count: u64,
 }
 
-/// The buckets gathered into lines whose edges are round, the threshold one of them. A bucket that an edge divides (it is
-/// at most 1 % wide) counts where it begins.
-fn lines(buckets: &[Bucket], threshold: Ns) -> Option<Vec<Line>> {
-    let full = || buckets.iter().filter(|b| b.count > 0);
-    let (first, last) = (full().map(|b| b.from_ns).min()?, full().map(|b| b.from_ns).max()?);
-    let coarse = edges(&[100, 200, 500], first, last, threshold);
-    let edges = if coarse.len() <= FEW {
-        edges(&[100, 120, 150, 200, 250, 300, 400, 500, 600, 800], first, last, threshold)
-    } else {
-        coarse
-    };
-    let mut lines = vec![Line { from: None, to: edges.first().copied(), count: 0 }];
-    for (i, from) in edges.iter().enumerate() {
-        lines.push(Line { from: Some(*from), to: edges.get(i + 1).copied(), count: 0 });
+/// The buckets gathered into lines with round edges: those of the summary's own buckets, or every third of them where
+/// the times spread over many decades.
+fn lines(buckets: &[Bucket]) -> Option<Vec<Line>> {
+    let positive = || buckets.iter().filter(|b| b.count > 0 && b.from_ns >= 0);
+    let negative = buckets.iter().filter(|b| b.from_ns < 0).map(|b| b.count).sum();
+    let mut lines = Vec::new();
+    if negative > 0 {
+        lines.push(Line { from: None, to: Some(0), count: negative });
     }
-    for bucket in full() {
-        let line = edges.partition_point(|edge| *edge <= bucket.from_ns);
-        lines[line].count = lines[line].count.saturating_add(bucket.count);
+    if let (Some(first), Some(last)) = (positive().map(|b| b.from_ns).min(), positive().map(|b| b.from_ns).max()) {
+        let coarse = edges(&[100, 200, 500], first, last);
+        let fine = || edges(&[100, 120, 150, 200, 250, 300, 400, 500, 600, 800], first, last);
+        let edges = if coarse.len() <= FEW { fine() } else { coarse };
+        let begin = lines.len();
+        for (i, from) in edges.iter().enumerate() {
+            lines.push(Line { from: Some(*from), to: edges.get(i + 1).copied(), count: 0 });
+        }
+        for bucket in positive() {
+            let line = edges.partition_point(|edge| *edge <= bucket.from_ns).max(1) - 1;
+            lines[begin + line].count += bucket.count;
+        }
     }
-    // Below the first and from the last edge on there is something only where edges end.
-    let used = |l: &Line| l.count > 0;
-    let (begin, end) = (lines.iter().position(used)?, lines.iter().rposition(used)?);
-    Some(lines[begin..=end].to_vec())
+    let last = lines.iter().rposition(|l| l.count > 0)?;
+    lines.truncate(last + 1);
+    Some(lines)
 }
 
-/// Round edges (hundredths of a decade's start, in `steps`) from the last at or below `first` to the first above `last`.
-fn edges(steps: &[Ns], first: Ns, last: Ns, threshold: Ns) -> Vec<Ns> {
-    let mut edges = Vec::new();
+/// Round edges (`steps` are hundredths of a decade's start) from the last at or below `first` to the first above `last`.
+fn edges(steps: &[Ns], first: Ns, last: Ns) -> Vec<Ns> {
+    let mut edges = vec![0];
     let mut decade: Ns = 1;
-    loop {
+    'all: loop {
         for step in steps {
-            let Some(edge) = decade.checked_mul(*step).map(|e| e / 100) else { return edges };
-            // Steps below 1 ns coincide in the first decade.
-            if edges.last() == Some(&edge) {
-                continue;
+            let Some(edge) = decade.checked_mul(*step).map(|e| e / 100) else { break 'all };
+            // Some steps of the first decade coincide.
+            if edges.last() != Some(&edge) {
+                edges.push(edge);
             }
-            edges.push(edge);
             if edge > last {
-                if threshold > 0 {
-                    edges.extend(Some(threshold).filter(|t| !edges.contains(t) && (first..=last).contains(t)));
-                    edges.sort_unstable();
-                }
-                let begin = edges.iter().rposition(|e| *e <= first.max(0)).unwrap_or(0);
-                return edges.split_off(begin);
+                break 'all;
             }
         }
-        let Some(next) = decade.checked_mul(10) else { return edges };
+        let Some(next) = decade.checked_mul(10) else { break };
         decade = next;
     }
+    let begin = edges.iter().rposition(|e| *e <= first).unwrap_or(0);
+    edges.split_off(begin)
 }
 
 #[cfg(test)]
@@ -145,30 +145,27 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_round_edges_and_the_threshold_is_one_of_them() {
-        let buckets =
-            [bucket(1_100, 1), bucket(90_000, 7), bucket(199_000, 2), bucket(201_000, 3), bucket(9_000_000, 1)];
-        let lines = lines(&buckets, 180_000).unwrap();
-        assert!(lines.iter().any(|l| (l.from, l.to, l.count) == (Some(100_000), Some(180_000), 0)), "{lines:?}");
-        assert!(lines.iter().any(|l| (l.from, l.to, l.count) == (Some(180_000), Some(200_000), 2)), "{lines:?}");
-        assert_eq!((lines[0].from, lines[0].count), (Some(1_000), 1));
+    fn times_over_many_decades_have_lines_at_1_2_and_5_and_negative_ones_their_own() {
+        let buckets = [bucket(-7, 4), bucket(1_000, 1), bucket(90_000, 7), bucket(150_000, 2), bucket(90_000_000, 1)];
+        let lines = lines(&buckets).unwrap();
+        assert_eq!(lines[0], Line { from: None, to: Some(0), count: 4 });
+        assert_eq!(lines[1], Line { from: Some(1_000), to: Some(2_000), count: 1 });
+        assert!(lines.contains(&Line { from: Some(100_000), to: Some(200_000), count: 2 }));
+        assert_eq!(lines.last().unwrap(), &Line { from: Some(50_000_000), to: Some(100_000_000), count: 1 });
     }
 
     #[test]
     fn a_narrow_histogram_has_narrow_lines() {
-        let lines = lines(&[bucket(21_000, 1), bucket(33_000, 7), bucket(48_000, 2)], 200_000).unwrap();
+        let lines = lines(&[bucket(21_000, 1), bucket(33_000, 7), bucket(48_000, 2)]).unwrap();
         let from: Vec<_> = lines.iter().map(|l| l.from.unwrap()).collect();
         assert_eq!(from, [20_000, 25_000, 30_000, 40_000]);
     }
 
     proptest! {
         #[test]
-        fn no_journey_is_left_out(
-            buckets in proptest::collection::vec((any::<i64>(), 1..1000_u64), 1..50),
-            threshold in any::<i64>(),
-        ) {
+        fn no_journey_is_left_out(buckets in proptest::collection::vec((any::<i64>(), 1..1000_u64), 1..50)) {
             let buckets: Vec<Bucket> = buckets.into_iter().map(|(at, count)| Bucket { from_ns: at, to_ns: at, count }).collect();
-            let lines = lines(&buckets, threshold).unwrap();
+            let lines = lines(&buckets).unwrap();
             prop_assert_eq!(lines.iter().map(|l| l.count).sum::<u64>(), buckets.iter().map(|b| b.count).sum::<u64>());
             prop_assert!(lines.len() < 300);
         }

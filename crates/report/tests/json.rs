@@ -1,0 +1,159 @@
+//! What others script against: the names of keys and columns, which never change.
+
+mod figures;
+
+use figures::summary;
+use latpath_journey::Journey;
+use latpath_report::{report_json, write_csv};
+use latpath_run::{Manifest, Run, Select, Writer};
+use latpath_words::{DropNote, Link, PointInfo};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+fn run(directory: &std::path::Path) -> Run {
+    let point = |name: &str| PointInfo {
+        point: name.parse().unwrap(),
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 1,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let points = ["host/tx@eth0", "host/drop@vnet0", "host/app-read@my, relay"];
+    let mut manifest = Manifest {
+        points: points.iter().map(|p| point(p)).collect(),
+        streams: vec!["svid:MU01,vlan=7".parse().unwrap()],
+        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }],
+        ..Manifest::begin()
+    };
+    (manifest.start.utc_ns, manifest.start.monotonic_ns) = (1_767_323_045_000_000_000, 1_000);
+    let mut writer = Writer::create(directory, manifest).unwrap();
+    let mut push = |number: u64, seen, t: [i64; 3], drop_note| {
+        let (cpu, tid) = (&[0, 1, 2], &[0, 7, 815]);
+        let key = number as u32;
+        let (duplicates, out_of_order) = (number as u32, number == 1);
+        let j = Journey { stream: 0, key, number, seen, t: &t, cpu, tid, duplicates, out_of_order, drop_note };
+        writer.push(&j).unwrap();
+    };
+    push(0, 0b101, [5_000, 0, 65_000], 0);
+    push(1, 0b011, [255_000, 257_000, 0], 1);
+    writer.finish().unwrap();
+    Run::open(directory).unwrap()
+}
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn the_keys_of_a_report_are_those_that_others_script_against() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let json: Value = serde_json::from_str(&report_json(&summary(), &run).unwrap()).unwrap();
+
+    let expected = [
+        "complete",
+        "duplicates",
+        "elapsed_ns",
+        "incomplete",
+        "journeys",
+        "lost",
+        "machines",
+        "malformed",
+        "notes",
+        "out_of_order",
+        "points",
+        "run",
+        "segments",
+        "streams",
+        "threshold_ns",
+        "tool",
+        "worst",
+    ];
+    assert_eq!(keys(&json), BTreeSet::from(expected));
+    let expected = [
+        "count",
+        "error_bound_ns",
+        "from",
+        "histogram",
+        "max_ns",
+        "mean_ns",
+        "min_ns",
+        "name",
+        "negative",
+        "over_threshold",
+        "p50_ns",
+        "p90_ns",
+        "p99_99_ns",
+        "p99_9_ns",
+        "p99_ns",
+        "rate_hz",
+        "stddev_ns",
+        "to",
+    ];
+    assert_eq!(keys(&json["segments"][0]), BTreeSet::from(expected));
+    let expected = ["cpu_percent", "max_rss_bytes", "ns_per_sighting", "sightings", "sightings_dropped"];
+    assert_eq!(keys(&json["tool"]), BTreeSet::from(expected));
+    assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "place", "reason"]));
+    let expected = [
+        "complete",
+        "duplicates",
+        "incomplete",
+        "journeys",
+        "lost",
+        "never_seen",
+        "out_of_order",
+        "segments",
+        "stream",
+    ];
+    assert_eq!(keys(&json["streams"][0]), BTreeSet::from(expected));
+    let expected = ["drift_ppb", "error_bound_ns", "exchanges", "fault", "machine", "method", "offset_ns"];
+    assert_eq!(keys(&json["machines"][0]), BTreeSet::from(expected));
+    assert_eq!(keys(&json["worst"][0]), BTreeSet::from(["key", "steps", "stream", "time_ns", "total_ns"]));
+    let expected = ["cpu", "point", "since_first_ns", "since_last_ns", "tid"];
+    assert_eq!(keys(&json["worst"][0]["steps"][0]), BTreeSet::from(expected));
+    assert_eq!(keys(&json["segments"][0]["histogram"][0]), BTreeSet::from(["count", "from_ns", "to_ns"]));
+    let expected = ["command", "end", "host", "interrupted_by", "latpath", "path", "start", "state", "streams"];
+    assert_eq!(keys(&json["run"]), BTreeSet::from(expected));
+    assert_eq!(json["run"]["state"], "finished");
+}
+
+#[test]
+fn every_key_of_a_report_is_in_its_docs() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let json: Value = serde_json::from_str(&report_json(&summary(), &run).unwrap()).unwrap();
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
+    fn walk(value: &Value, docs: &str) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| {
+                assert!(docs.contains(&format!("`{key}`")), "docs/json.md does not name {key}");
+                // The host's facts are in docs/run-format.md.
+                if key != "host" {
+                    walk(value, docs);
+                }
+            }),
+            Value::Array(list) => list.iter().for_each(|value| walk(value, docs)),
+            _ => {}
+        }
+    }
+    walk(&json, &docs);
+}
+
+#[test]
+fn journeys_as_csv() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let mut out = Vec::new();
+    let select = Select { cpus_and_threads: true, ..Select::default() };
+    assert!(write_csv(&run, &select, &mut out).unwrap().is_empty());
+    insta::assert_snapshot!(String::from_utf8(out).unwrap());
+}
+
+#[test]
+fn csv_ends_with_the_error_of_its_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let mut full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let error = write_csv(&run, &Select::default(), &mut full).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}
