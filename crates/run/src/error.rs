@@ -6,11 +6,11 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The directory for a new run is there already and holds something.
-    #[error("{}: exists already{what}; name another directory with -o, or remove this one first", path.display())]
+    #[error("{}: exists already ({what}); name another directory with -o, or remove this one first", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
-        /// What it is, as far as that is known: ` (a run of 2026-01-02T…)`.
+        /// What it is, as far as that is known: `a run of 2026-01-02T03:04:05`.
         what: String,
     },
     /// A file cannot be written.

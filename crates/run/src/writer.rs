@@ -67,12 +67,7 @@ impl Writer {
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
         match std::fs::create_dir(path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let empty = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-                if !empty {
-                    return Err(RunError::Exists { path: path.into(), what: what_is(path) });
-                }
-            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::refuse_existing(path)?,
             done => done.map_err(RunError::write(path))?,
         }
         let directory = path.join(JOURNEYS);
@@ -115,6 +110,15 @@ impl Writer {
         };
         writer.send_points()?;
         Ok(writer)
+    }
+
+    /// An error if a run cannot be made here because something is there already; for those who want to know it early.
+    pub fn refuse_existing(path: &Path) -> Result<(), RunError> {
+        match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+            Ok(true) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => Err(RunError::Exists { path: path.into(), what: what_is(path) }),
+        }
     }
 
     /// The run's directory.
@@ -339,8 +343,8 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
 /// What a directory that is in the way holds.
 fn what_is(path: &Path) -> String {
     match Manifest::load(path) {
-        Ok(manifest) => format!(" (a run of {})", manifest.start.utc.split('.').next().unwrap_or_default()),
-        Err(_) if path.is_dir() => " and is not empty".into(),
-        Err(_) => " and is no directory".into(),
+        Ok(manifest) => format!("a run of {}", manifest.start.utc.split('.').next().unwrap_or_default()),
+        Err(_) if path.is_dir() => "it is not empty".into(),
+        Err(_) => "it is no directory".into(),
     }
 }
