@@ -30,6 +30,9 @@ const KEPT: [&str; 9] = [
     "*/kernel/lib/*",
 ];
 
+/// Where apt's lists are while they are needed.
+const LISTS: &str = "apt-lists";
+
 /// A kernel that the guest can boot.
 pub(crate) struct Kernel {
     /// As `uname -r` says it.
@@ -110,23 +113,27 @@ fn fetch(cache: &Path, kept: &Path, progress: Progress, stop: Stop) -> Result<()
     let package = match download(&[], &work.0, stop) {
         Ok(package) => package,
         Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(first) => {
+        Err(_) => {
             // No lists yet, or lists that name a package since replaced. Lists of our own leave the machine's alone.
             progress("asking the package mirror for its newest kernel");
             let view = private_view(cache)?;
             let words: Vec<&str> = view.iter().map(String::as_str).collect();
             let updated = apt("apt-get", &words, &["update", "-q"], &work.0, stop);
-            let offline = |second: Error| match second {
+            let offline = |second: Error| {
+                match second {
                 Error::Interrupted => second,
                 second => Error::NoKernel(format!(
-                    "none in /boot with its modules in /lib/modules, none in {}, and Debian's could not be fetched \
-                     ({first}; then {second}); connect to a Debian mirror, or install a kernel package: \
-                     apt-get install {}",
+                    "none in /boot with its modules in /lib/modules, none in {}, and Debian's cannot be fetched \
+                     ({second}). Either connect this machine to a Debian mirror, or install a kernel (apt-get install {}), \
+                     or do without a guest: latpath demo --no-guest",
                     kept.display(),
                     meta_package()
                 )),
+            }
             };
-            updated.and_then(|_| download(&words, &work.0, stop)).map_err(offline)?
+            let package = updated.and_then(|_| download(&words, &work.0, stop)).map_err(offline);
+            let _ = fs::remove_dir_all(cache.join(LISTS));
+            package?
         }
     };
     progress("unpacking the guest's kernel");
@@ -171,12 +178,16 @@ fn apt(program: &str, view: &[&str], words: &[&str], work: &Path, stop: Stop) ->
     // apt's own user may not write to root's cache.
     command.args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=20"]);
     command.args(view).args(words).current_dir(work);
-    process::run(&mut command, Duration::from_secs(600), stop)
+    process::run(&mut command, Duration::from_secs(600), stop).map_err(|error| match error {
+        // The options above would only hide what matters.
+        Error::Command { why, .. } => Error::Command { command: format!("{program} {}", words.join(" ")), why },
+        other => other,
+    })
 }
 
 /// Options that give apt lists in our cache instead of the machine's.
 fn private_view(cache: &Path) -> Result<Vec<String>> {
-    let lists = cache.join("apt-lists");
+    let lists = cache.join(LISTS);
     fs::create_dir_all(lists.join("partial")).doing(format!("make folder {}", lists.display()))?;
     let options = [
         format!("Dir::State::Lists={}", lists.display()),
