@@ -6,7 +6,7 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Why a capture cannot be read.
@@ -50,15 +50,17 @@ pub struct Packet {
 }
 
 /// A capture being read.
-pub struct Capture {
+pub struct Capture<'a> {
     path: PathBuf,
     read: u64,
-    kind: Kind,
+    kind: Kind<'a>,
 }
 
-enum Kind {
-    Pcap(Box<PcapReader<BufReader<File>>>),
-    Ng(Box<PcapNgReader<BufReader<File>>>),
+type Source<'a> = BufReader<Box<dyn Read + 'a>>;
+
+enum Kind<'a> {
+    Pcap(Box<PcapReader<Source<'a>>>),
+    Ng(Box<PcapNgReader<Source<'a>>>),
 }
 
 /// Units of time of a pcapng interface (`if_tsresol`: a power of ten, or of two with the top bit set).
@@ -68,7 +70,7 @@ fn nanoseconds(units: u64, resolution: u8) -> Ns {
         if exponent >= 64 {
             0
         } else {
-            units * 1_000_000_000 >> exponent
+            (units * 1_000_000_000) >> exponent
         }
     } else if exponent <= 9 {
         units * 10u128.pow(9 - exponent)
@@ -78,21 +80,22 @@ fn nanoseconds(units: u64, resolution: u8) -> Ns {
     Ns::try_from(ns).unwrap_or(Ns::MAX)
 }
 
-impl Capture {
+impl Capture<'static> {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
-        let io = |source| CaptureError::Io { path: path.into(), source };
-        let broken = |source| match source {
-            PcapError::IoError(source) => CaptureError::Io { path: path.into(), source },
-            source => CaptureError::Broken { path: path.into(), at: 0, source },
-        };
-        let mut file = File::open(path).map_err(io)?;
-        let mut magic = [0; 4];
-        file.read_exact(&mut magic).map_err(io)?;
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        let reader = BufReader::with_capacity(1 << 20, file);
+        let file = File::open(path).map_err(|source| CaptureError::Io { path: path.into(), source })?;
+        Capture::read(path, file)
+    }
+}
+
+impl<'a> Capture<'a> {
+    /// Reads a capture from anywhere; `path` names it in errors.
+    pub fn read(path: &Path, source: impl Read + 'a) -> Result<Self, CaptureError> {
+        let broken = |source| error(path, 0, source);
+        let mut reader: Source<'a> = BufReader::with_capacity(1 << 16, Box::new(source));
+        let start = reader.fill_buf().map_err(|e| broken(PcapError::IoError(e)))?;
         // The section header block's type reads the same in both byte orders.
-        let kind = if magic == [0x0a, 0x0d, 0x0d, 0x0a] {
+        let kind = if start.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) {
             Kind::Ng(Box::new(PcapNgReader::new(reader).map_err(broken)?))
         } else {
             let reader = PcapReader::new(reader).map_err(broken)?;
@@ -104,11 +107,8 @@ impl Capture {
 
     /// The next packet; `None` at the end. A file that was cut in the middle of a packet ends with an error.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
-        let (path, at) = (self.path.clone(), self.read);
-        let broken = |source| match source {
-            PcapError::IoError(source) => CaptureError::Io { path: path.clone(), source },
-            source => CaptureError::Broken { path: path.clone(), at, source },
-        };
+        let (path, at) = (&self.path, self.read);
+        let broken = |source| error(path, at, source);
         let packet = match &mut self.kind {
             Kind::Pcap(reader) => match reader.next_packet() {
                 None => None,
@@ -118,10 +118,17 @@ impl Capture {
                     Some(Packet { t, bytes: p.data.into_owned() })
                 }
             },
-            Kind::Ng(reader) => next_ng(reader, &path, &broken)?,
+            Kind::Ng(reader) => next_ng(reader, path, &broken)?,
         };
         self.read += u64::from(packet.is_some());
         Ok(packet)
+    }
+}
+
+fn error(path: &Path, at: u64, source: PcapError) -> CaptureError {
+    match source {
+        PcapError::IoError(source) => CaptureError::Io { path: path.into(), source },
+        source => CaptureError::Broken { path: path.into(), at, source },
     }
 }
 
@@ -133,7 +140,7 @@ fn ethernet(path: &Path, link: DataLink) -> Result<(), CaptureError> {
 }
 
 fn next_ng(
-    reader: &mut PcapNgReader<BufReader<File>>,
+    reader: &mut PcapNgReader<Source<'_>>,
     path: &Path,
     broken: &dyn Fn(PcapError) -> CaptureError,
 ) -> Result<Option<Packet>, CaptureError> {

@@ -53,9 +53,7 @@ impl<F: Frames> Frames for Corrupted<F> {
                 out[at] = [0x00, 0x7f, 0x80, 0x81, 0x82, 0x83, 0xff][self.below(7)];
             }
             _ => {
-                for at in body..len {
-                    out[at] = self.random() as u8;
-                }
+                out[body..].iter_mut().for_each(|byte| *byte = self.random() as u8);
             }
         }
         Some(due)
