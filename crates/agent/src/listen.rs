@@ -87,6 +87,7 @@ where
     F: FnOnce(&StartRequest) -> Result<S, String> + Clone + Send + 'static,
 {
     let mut door = Door::open(at)?;
+    let last = once || *at == Listen::Stdio;
     if *at != Listen::Stdio {
         log(&format!("waiting for the host at {at}"));
     }
@@ -101,9 +102,11 @@ where
                 Ok(Ended::NewSession) => log("the host began anew"),
                 Ok(Ended::Stopped) => log("the host is done"),
                 Ok(Ended::HostGone) => log("the host closed the stream"),
+                // What ends the command is told by whoever called.
+                Err(_) if last => {}
                 Err(e) => log(&e.to_string()),
             }
-            if once || *at == Listen::Stdio {
+            if last {
                 return result.map(|_| ()).map_err(Into::into);
             }
             // On a device, what is wrong with one session says nothing of the next; elsewhere it takes a new connection.

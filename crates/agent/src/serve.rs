@@ -23,6 +23,8 @@ const TOTALS_EVERY: Duration = Duration::from_millis(200);
 const PAIR_EVERY: Duration = Duration::from_millis(250);
 /// How often a watermark alone is worth a message.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
+/// How long a source may take to tell what it has seen by the time it is told to stop.
+const SETTLING: Duration = Duration::from_millis(100);
 /// How long a last word may take.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
@@ -206,7 +208,10 @@ struct Session<'a, S, F> {
     points: usize,
     notes: usize,
     left_out: u64,
-    watermark: (Ns, Instant),
+    /// The watermark last told, and when.
+    told: (Ns, Instant),
+    /// The source's watermark.
+    reached: Ns,
     totals: (Totals, Instant),
     realtime: RealtimeWatch,
     paired: Instant,
@@ -236,7 +241,8 @@ where
             points: 0,
             notes: 0,
             left_out: 0,
-            watermark: (Ns::MIN, now),
+            told: (Ns::MIN, now),
+            reached: Ns::MIN,
             totals: (Totals::default(), now),
             realtime: RealtimeWatch::new(&ClockTie::read()),
             paired: now,
@@ -347,10 +353,8 @@ where
                 self.probe = Probe::Attaching(attached);
             }
             Message::Stop(_) => {
-                if let Probe::Running(_) = self.probe {
-                    self.drain()?;
-                    self.tables_and_totals()?;
-                }
+                self.drain_up_to((self.options.clock)())?;
+                self.tables_and_totals()?;
                 self.probe = Probe::Gone;
                 self.out.push(Message::Bye(Empty {}));
                 return Ok(Some(Ended::Stopped));
@@ -428,6 +432,19 @@ where
         }
     }
 
+    /// Drains until the source has told all up to a time: what is being seen right now is told a little later.
+    fn drain_up_to(&mut self, until: Ns) -> Result<(), ServeError> {
+        let began = Instant::now();
+        while let Probe::Running(_) = self.probe {
+            self.drain()?;
+            if self.reached >= until || began.elapsed() >= SETTLING {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
     fn drain(&mut self) -> Result<(), ServeError> {
         let Probe::Running(source) = &mut self.probe else { return Ok(()) };
         let mut sightings = std::mem::take(&mut self.sightings);
@@ -451,13 +468,14 @@ where
             self.left_out += left_out;
             self.out.push(Message::Batch(batch));
         }
-        let due = watermark > self.watermark.0 && self.watermark.1.elapsed() >= WATERMARK_EVERY;
+        let due = watermark > self.told.0 && self.told.1.elapsed() >= WATERMARK_EVERY;
         if sightings.is_empty() && due {
             self.out.push(Message::Batch(Batch { watermark, ..Batch::default() }));
         }
         if due || !sightings.is_empty() {
-            self.watermark = (watermark, Instant::now());
+            self.told = (watermark, Instant::now());
         }
+        self.reached = self.reached.max(watermark);
         self.sightings = sightings;
         Ok(())
     }

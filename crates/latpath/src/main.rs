@@ -17,6 +17,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Agent(cmd::agent::Args),
     Demo(cmd::demo::Args),
     Publish(cmd::publish::Args),
     Streams(cmd::streams::Args),
@@ -25,6 +26,7 @@ enum Command {
 
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
+        Command::Agent(args) => cmd::agent::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Publish(args) => cmd::publish::run(args),
         Command::Streams(args) => cmd::streams::run(args),

@@ -1,5 +1,6 @@
 //! The commands: each module parses its own flags, calls the rooms, prints what comes back.
 
+pub mod agent;
 pub mod demo;
 pub mod publish;
 pub mod streams;

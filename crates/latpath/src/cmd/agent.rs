@@ -1,0 +1,92 @@
+//! `latpath agent`: sees for a latpath on another machine.
+
+use super::Outcome;
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use latpath_agent::{listen, Facts, Listen, ServeOptions, StartRequest};
+use latpath_clock::ptp_kvm;
+use latpath_probe::{Mode, Options, Probe};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Watch on this machine for a latpath on another, which reaches it by --machine; no network port is opened.
+#[derive(ClapArgs)]
+#[command(
+    after_help = "latpath on the host starts 'latpath agent --stdio' by itself over ssh (--machine guest0=ssh:root@guest)."
+)]
+pub struct Args {
+    #[command(flatten)]
+    at: At,
+    /// End after one session
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(ClapArgs)]
+#[group(required = true, multiple = false)]
+struct At {
+    /// Speak over standard input and output (as ssh: and exec: need it); one session
+    #[arg(long)]
+    stdio: bool,
+    /// Wait at a unix socket that only its owner can reach
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Wait at a vsock port; only the hypervisor gets in
+    #[arg(long, value_name = "PORT")]
+    vsock: Option<u32>,
+    /// Wait at a virtio-serial port, as /dev/virtio-ports/latpath.agent
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<PathBuf>,
+}
+
+impl At {
+    fn place(self) -> Listen {
+        match self {
+            Self { unix: Some(path), .. } => Listen::Unix(path),
+            Self { vsock: Some(port), .. } => Listen::Vsock(port),
+            Self { device: Some(path), .. } => Listen::Device(path),
+            Self { .. } => Listen::Stdio,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let at = args.at.place();
+    let (quit, told) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, told.try_clone()?).context("catching signals")?;
+    }
+    let device = ptp_kvm::Device::open();
+    let mut options = ServeOptions {
+        facts: Facts { capabilities: capabilities(), ..Facts::of_this_machine() },
+        hypervisor: device.map(|device| Box::new(device) as Box<dyn ptp_kvm::Reader>),
+        ..ServeOptions::default()
+    };
+    // Standard output may be the stream.
+    let mut log = |line: &str| eprintln!("latpath agent: {line}");
+    listen(&at, args.once, &mut options, Some(quit.as_fd()), &mut log, attach)?;
+    Ok(Outcome::Done)
+}
+
+/// Attaches the probe as the host wishes; what it does not say, or says amiss, is as usual.
+fn attach(request: &StartRequest) -> Result<Probe, String> {
+    let mut options = Options::new("here", request.streams.clone(), Mode::Record);
+    let number = |name: &str| request.option(name).and_then(|text| text.parse::<i64>().ok());
+    if let Some(window) = number("window_ns").filter(|w| (1_000_000..=4_000_000_000).contains(w)) {
+        options.window = window;
+    }
+    if let Some(bytes) = number("ring_bytes").filter(|b| (1 << 16..=1 << 28).contains(b)) {
+        options.ring_bytes = bytes as usize;
+    }
+    Probe::attach(options).map_err(|e| e.to_string())
+}
+
+/// What the probe cannot do here, a line each.
+fn capabilities() -> String {
+    match latpath_probe::abilities() {
+        Ok(abilities) => abilities.notes().join("\n"),
+        Err(unable) => unable.to_string(),
+    }
+}
