@@ -24,3 +24,4 @@ pub use config::BadStreams;
 pub use kernel::{abilities, release, Abilities, Unable};
 pub use live::{KernelHist, LiveJourney, LiveStream};
 pub use probe::{Never, Probe};
+pub use ring::monotonic;

@@ -19,7 +19,7 @@ pub(crate) struct Reader {
 }
 
 /// This machine's CLOCK_MONOTONIC, as `bpf_ktime_get_ns` reads it.
-pub(crate) fn monotonic() -> Ns {
+pub fn monotonic() -> Ns {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: t is a valid timespec; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };

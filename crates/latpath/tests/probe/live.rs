@@ -1,0 +1,88 @@
+//! Live mode: the kernel's own joining and counting, against what was sent.
+
+use crate::support::{bench, trial, Lack};
+use crate::*;
+use latpath_words::{PointId, StreamId};
+
+pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+    vec![
+        trial("the_kernel_joins_across_wraps_and_counts_every_segment", needs, wraps),
+        trial("duplicates_and_disorder_are_counted", needs, disorder),
+        trial("live_and_record_agree_on_times", needs, agree),
+    ]
+}
+
+fn id(probe: &mut Probe, point: &str) -> Result<PointId, Failed> {
+    let points = probe.points()?;
+    let at = points.iter().position(|p| p.point.to_string() == point);
+    Ok(at.ok_or_else(|| format!("{point} was not seen"))? as PointId)
+}
+
+/// Attaches in live mode, lets the points be found, and sets the segments of the line.
+fn live(bench: &Bench) -> Result<(Probe, Vec<PointId>), Failed> {
+    let mut probe = Probe::attach(Options::new("host", vec![StreamSpec::svid(&own("MU01"))], Mode::Live))?;
+    send(bench, &[bytes(&frame(&own("MU01"), 3999))])?;
+    let line: Vec<_> = LINE.iter().map(|p| id(&mut probe, p)).collect::<Result<_, _>>()?;
+    let mut segments: Vec<_> = line.windows(2).map(|w| (w[0], w[1])).collect();
+    segments.push((line[0], line[3]));
+    assert_eq!(probe.set_segments(&segments), 4);
+    Ok((probe, line))
+}
+
+fn wraps() -> Result<(), Failed> {
+    let bench = bench()?;
+    let (mut probe, line) = live(&bench)?;
+    // Ten rounds of a counter that wraps at 400, faster than any window.
+    let frames: Vec<_> = (0..4000).map(|i| bytes(&frame(&own("MU01"), i % 400))).collect();
+    send(&bench, &frames)?;
+    probe.detach();
+    for segment in 0..4 {
+        let h = probe.histogram(0, segment).ok_or("no histogram")?;
+        assert_eq!(h.count, 4000, "segment {segment}");
+        assert_eq!(h.buckets.iter().sum::<u64>(), 4000);
+        assert!(h.min > 0 && h.min <= h.max && h.sum >= h.min * 4000 && h.sum <= h.max * 4000);
+    }
+    let stream = &probe.live_streams()[0];
+    assert_eq!((stream.journeys, stream.duplicates, stream.out_of_order, stream.late), (4001, 0, 0, 0));
+    let all = line.iter().fold(0, |set, p| set | 1_u64 << p);
+    let complete = |sets: &std::collections::HashMap<u64, u64>| -> u64 {
+        sets.iter().filter(|(seen, _)| *seen & all == all).map(|(_, n)| n).sum()
+    };
+    assert_eq!(complete(&stream.open) + complete(&stream.ended), 4001);
+    Ok(())
+}
+
+fn disorder() -> Result<(), Failed> {
+    let bench = bench()?;
+    let (mut probe, _) = live(&bench)?;
+    // 0 1 2 2 3 5 4 6: one twice. The order that the first point sees is the stream's own.
+    let frames: Vec<_> = [0, 1, 2, 2, 3, 5, 4, 6].map(|i| bytes(&frame(&own("MU01"), i))).into();
+    send(&bench, &frames)?;
+    probe.detach();
+    let stream = &probe.live_streams()[0];
+    assert_eq!(stream.journeys, 1 + 7);
+    let points = probe.points()?.iter().filter(|p| p.point.kind != latpath_words::PointKind::Drop).count() as u64;
+    assert_eq!(stream.duplicates, points, "the frame that was sent twice is a duplicate at each point");
+    assert_eq!(stream.out_of_order, 0);
+    Ok(())
+}
+
+fn agree() -> Result<(), Failed> {
+    let bench = bench()?;
+    let (mut probe, _) = live(&bench)?;
+    let frames: Vec<_> = (0..3000).map(|i| bytes(&frame(&own("MU01"), i))).collect();
+    let seen = record(&bench, vec![StreamSpec::svid(&own("MU01"))], &frames)?;
+    probe.detach();
+    // Both took the time of their own, one after the other at each tracepoint: sums differ by what they cost, no more.
+    let of = |point: &str| -> Vec<i64> {
+        let at = seen.points.iter().position(|p| p.point.to_string() == point).expect("seen") as PointId;
+        seen.sightings.iter().filter(|s| s.point == at).map(|s| s.t).collect()
+    };
+    let (first, last) = (of(LINE[0]), of(LINE[3]));
+    let total: i64 = last.iter().zip(&first).map(|(l, f)| l - f).sum();
+    let h = probe.histogram(0 as StreamId, 3).ok_or("no histogram")?;
+    assert_eq!(h.count, 3000);
+    let apart = (h.sum as i64 - total).abs();
+    assert!(apart < total / 4, "live says {} ns in all, record {total} ns", h.sum);
+    Ok(())
+}
