@@ -1,5 +1,11 @@
 //! Journeys: all sightings of one packet, joined by key in bounded memory, and the order of points they reveal.
 
+pub mod joiner;
 pub mod journey;
+mod matching;
+mod ring;
+pub mod sequence;
 
+pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;
+pub use sequence::Sequence;

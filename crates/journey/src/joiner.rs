@@ -1,0 +1,459 @@
+//! Joins sightings into journeys, in a stream and in bounded memory.
+//!
+//! The caller pushes sightings of all machines, merged roughly by time (a disorder of the clocks' error is normal), and
+//! now and then says how far time has come. Journeys come back in order of their first sighting, each exactly once.
+//! Which journey a sighting belongs to is decided in `matching`; docs/journeys.md explains it.
+
+use crate::journey::{Journey, MAX_POINTS};
+use crate::matching::{self, Position, Question, Verdict};
+use crate::ring::{Head, Ring, MIN_SLOTS};
+use crate::sequence::Sequence;
+use latpath_words::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
+
+/// How journeys are closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A journey is closed this long after its first sighting, whatever it lacks.
+    pub window: Ns,
+    /// R: packets by which the order of a stream may differ between two points.
+    pub reorder: u64,
+    /// A journey that has all expected points stays open this long for duplicates and for points beyond the expected.
+    pub linger: Ns,
+    /// A closed journey is remembered until this long after its first sighting, to recognise late sightings.
+    pub retain: Ns,
+    /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted.
+    pub max_open: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { window: 1_000_000_000, reorder: 256, linger: 50_000_000, retain: 3_000_000_000, max_open: 1 << 17 }
+    }
+}
+
+/// What was counted of one stream. All are totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Sightings taken.
+    pub sightings: u64,
+    /// Journeys handed out.
+    pub journeys: u64,
+    /// Sightings at a point that had seen the packet already, also those after the journey was handed out.
+    pub duplicates: u64,
+    /// Sightings of a packet whose journey was closed, or not kept any more: they are in no journey.
+    pub late: u64,
+    /// Journeys closed early because too many were open.
+    pub evicted: u64,
+    /// Journeys that were incomplete but not overdue when the recording ended: dropped by [`Joiner::finish`].
+    pub unfinished: u64,
+    /// Sequence numbers that no point saw, at least.
+    pub never_seen: u64,
+    /// Times the sequence jumped as if the sender had restarted.
+    pub restarts: u64,
+    /// Sightings for which not all journeys with the same key could be looked at.
+    pub crowded: u64,
+}
+
+/// See the module's text.
+pub struct Joiner {
+    options: Options,
+    streams: Vec<Stream>,
+    /// Points that a row of times has room for.
+    stride: usize,
+    drops: u64,
+    /// Greatest time that the caller has declared passed.
+    now: Ns,
+    /// Room for open journeys and for heads, all streams.
+    slots: usize,
+    heads: usize,
+    /// Sightings of a stream or point that cannot be.
+    refused: u64,
+    hold: Hold,
+}
+
+/// Sightings of points that are not expected keep coming after their journeys were handed out: for a while all journeys
+/// are kept for the whole window, so that the points can be found. Not again too soon, for it costs memory.
+#[derive(Default)]
+struct Hold {
+    late: u32,
+    until: Ns,
+    again: Ns,
+    pause: Ns,
+}
+
+struct Stream {
+    id: StreamId,
+    ring: Ring,
+    expected: u64,
+    at: Vec<Position>,
+    sequence: Option<Sequence>,
+    /// How far "near" reaches: R, or half a lap.
+    near: u64,
+    /// The point where most packets are first seen, and how sure that is.
+    lead: Option<(u16, u32)>,
+    notes: Vec<u64>,
+    totals: Totals,
+}
+
+/// Votes by which a point can be ahead as the lead.
+const LEAD_SURE: u32 = 1024;
+/// Heads kept for each journey that may be open.
+const HEADS_PER_OPEN: usize = 4;
+/// Drop notes that are told apart by how common they are.
+const MAX_NOTES: usize = 4096;
+/// Late sightings at unexpected points that make the joiner keep journeys longer.
+const HOLD_AFTER: u32 = 32;
+
+impl Joiner {
+    /// A joiner for streams with these key rules; a stream's id is its place in the list.
+    pub fn new(rules: impl IntoIterator<Item = KeyRule>, options: Options) -> Self {
+        let stride = 8;
+        let options = Options { retain: options.retain.max(options.window), ..options };
+        let streams: Vec<_> = rules
+            .into_iter()
+            .enumerate()
+            .map(|(id, rule)| Stream {
+                id: id as StreamId,
+                ring: Ring::new(stride),
+                expected: 0,
+                at: vec![Position::default(); stride],
+                sequence: Sequence::new(rule, options.reorder),
+                near: options.reorder,
+                lead: None,
+                notes: Vec::new(),
+                totals: Totals::default(),
+            })
+            .collect();
+        let slots = streams.len() * MIN_SLOTS;
+        Self {
+            options,
+            streams,
+            stride,
+            drops: 0,
+            now: Ns::MIN,
+            slots,
+            heads: slots,
+            refused: 0,
+            hold: Hold::default(),
+        }
+    }
+
+    /// Tells which points there are; call it again whenever points were found.
+    pub fn set_points(&mut self, points: &[PointInfo]) {
+        let drop = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Drop;
+        self.drops = points.iter().enumerate().take(MAX_POINTS).filter(drop).fold(0, |mask, (id, _)| mask | 1 << id);
+    }
+
+    /// Points that make a journey of any stream complete, as bits `1 << PointId`; 0 while the route is unknown.
+    pub fn set_expected(&mut self, mask: u64) {
+        for stream in &mut self.streams {
+            stream.expected = mask;
+        }
+    }
+
+    /// The same for one stream.
+    pub fn set_expected_of(&mut self, stream: StreamId, mask: u64) {
+        if let Some(stream) = self.streams.get_mut(usize::from(stream)) {
+            stream.expected = mask;
+        }
+    }
+
+    /// What was counted of a stream.
+    pub fn totals(&self, stream: StreamId) -> Totals {
+        let Some(stream) = self.streams.get(usize::from(stream)) else { return Totals::default() };
+        let (never_seen, restarts) = stream.sequence.as_ref().map_or((0, 0), |s| (s.never_seen(), s.restarts()));
+        Totals { never_seen, restarts, ..stream.totals }
+    }
+
+    /// The step and the wrap of a stream's keys, where they were learned.
+    pub fn sequence(&self, stream: StreamId) -> Option<&Sequence> {
+        self.streams.get(usize::from(stream))?.sequence.as_ref()
+    }
+
+    /// Sightings that named a stream or a point beyond the tables.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Journeys that are open now.
+    pub fn open(&self) -> u64 {
+        self.streams.iter().map(|s| s.ring.open()).sum()
+    }
+
+    /// Memory that the rings take.
+    pub fn bytes(&self) -> usize {
+        self.streams.iter().map(|s| s.ring.bytes() + s.at.len() * size_of::<Position>()).sum()
+    }
+
+    /// Takes a sighting. Journeys are handed out here only if memory is short.
+    pub fn push(&mut self, s: &Sighting, sink: &mut impl FnMut(&Journey)) {
+        let (point, stream) = (usize::from(s.point), usize::from(s.stream));
+        if stream >= self.streams.len() || point >= MAX_POINTS {
+            self.refused += 1;
+            return;
+        }
+        if point >= self.stride {
+            self.widen(point);
+        }
+        let bit = 1_u64 << point;
+        let drop = self.drops & bit != 0;
+        let stream = &mut self.streams[stream];
+        stream.totals.sightings += 1;
+        match stream.judge(s, if drop { 0 } else { bit }, &self.options) {
+            Verdict::Attach(number) => stream.attach(number, s, drop),
+            Verdict::Duplicate(number) => {
+                stream.totals.duplicates += 1;
+                if number >= stream.ring.emit {
+                    let head = stream.ring.get_mut(number);
+                    head.duplicates = head.duplicates.saturating_add(1);
+                }
+            }
+            Verdict::Late(number) => {
+                if drop && stream.ring.get(number).seen & bit != 0 {
+                    return;
+                }
+                stream.totals.late += 1;
+                if !drop && stream.expected != 0 && stream.expected & bit == 0 {
+                    self.hold.late += 1;
+                }
+                if stream.ring.get(number).in_place {
+                    stream.at[point].moved(number, s.key);
+                }
+            }
+            Verdict::Stale(steps) => {
+                stream.totals.late += 1;
+                stream.at[point].stepped(steps, s.key);
+            }
+            Verdict::New => {
+                self.make_room(usize::from(s.stream), s.t, sink);
+                self.streams[usize::from(s.stream)].begin(s, drop, self.options.reorder);
+            }
+        }
+    }
+
+    /// Says that no sighting older than `now` will come (the sources' watermark), and hands out what is ready.
+    pub fn advance(&mut self, now: Ns, sink: &mut impl FnMut(&Journey)) {
+        self.now = self.now.max(now);
+        if self.hold.late >= HOLD_AFTER && self.now >= self.hold.again {
+            let window = self.options.window;
+            self.hold.pause =
+                self.hold.pause.saturating_mul(2).clamp(window.saturating_mul(10), window.saturating_mul(600));
+            self.hold.until = self.now.saturating_add(window.saturating_mul(2));
+            self.hold.again = self.now.saturating_add(self.hold.pause);
+            self.hold.late = 0;
+        }
+        let hold = self.now < self.hold.until;
+        for stream in &mut self.streams {
+            stream.emit_ready(self.now, hold, &self.options, sink);
+        }
+    }
+
+    /// Ends a recording: hands out what is ready at `now`. Journeys that lack expected points but are not overdue are
+    /// not handed out, for nobody can say that they are lost; they are counted as unfinished.
+    pub fn finish(&mut self, now: Ns, sink: &mut impl FnMut(&Journey)) {
+        self.now = self.now.max(now);
+        let options = Options { linger: 0, ..self.options };
+        for stream in &mut self.streams {
+            while stream.ring.emit < stream.ring.head {
+                if stream.expected == 0 || stream.is_ready(self.now, false, &options) {
+                    stream.emit(sink);
+                } else {
+                    stream.totals.unfinished += 1;
+                    stream.ring.emit += 1;
+                }
+            }
+        }
+    }
+
+    /// Hands out all open journeys, whatever they lack.
+    pub fn flush(&mut self, sink: &mut impl FnMut(&Journey)) {
+        for stream in &mut self.streams {
+            while stream.ring.emit < stream.ring.head {
+                stream.emit(sink);
+            }
+        }
+    }
+
+    fn widen(&mut self, point: usize) {
+        self.stride = (point + 1).next_power_of_two();
+        for stream in &mut self.streams {
+            stream.ring.resize_rows(self.stride, stream.ring.slots());
+            stream.at.resize(self.stride, Position::default());
+        }
+    }
+
+    /// Makes room for one more journey of a stream, that begins at `t`.
+    fn make_room(&mut self, stream: usize, t: Ns, sink: &mut impl FnMut(&Journey)) {
+        let stream = &mut self.streams[stream];
+        let slots = stream.ring.slots();
+        if stream.ring.open() == slots as u64 {
+            if self.slots + slots <= self.options.max_open {
+                stream.ring.resize_rows(self.stride, 2 * slots);
+                self.slots += slots;
+            } else {
+                stream.emit_ready(self.now, false, &self.options, sink);
+                if stream.ring.open() == slots as u64 {
+                    stream.totals.evicted += 1;
+                    stream.emit(sink);
+                }
+            }
+        }
+        let ring = &mut stream.ring;
+        let heads = ring.head_slots();
+        if ring.head - ring.tail < heads as u64 {
+            return;
+        }
+        // Twice as many heads as open journeys always, more while they are worth keeping and memory allows.
+        let affordable = self.heads + heads <= HEADS_PER_OPEN * self.options.max_open;
+        let worth_keeping = t.saturating_sub(ring.get(ring.tail).first) <= self.options.retain;
+        if heads < 2 * ring.slots() || ring.tail == ring.emit || (worth_keeping && affordable) {
+            ring.resize_heads(2 * heads);
+            self.heads += heads;
+        } else {
+            ring.tail += 1;
+        }
+    }
+}
+
+impl Stream {
+    fn judge(&mut self, s: &Sighting, bit: u64, options: &Options) -> Verdict {
+        let at = &mut self.at[usize::from(s.point)];
+        let q = Question {
+            key: s.key,
+            t: s.t,
+            bit,
+            window: options.window,
+            retain: options.retain,
+            reorder: options.reorder,
+            near: self.near,
+            leads: self.lead.is_some_and(|(lead, _)| lead == s.point),
+        };
+        let (verdict, cut) = match &self.sequence {
+            Some(sequence) => matching::by_sequence(&self.ring, sequence, at, &q),
+            None => matching::by_hash(&self.ring, at, &q),
+        };
+        self.totals.crowded += u64::from(cut);
+        verdict
+    }
+
+    fn attach(&mut self, number: u64, s: &Sighting, drop: bool) {
+        let at = &mut self.at[usize::from(s.point)];
+        let head = self.ring.get_mut(number);
+        if head.in_place {
+            at.moved(number, s.key);
+        } else {
+            at.saw_aside(number);
+        }
+        if drop {
+            return self.note(number, s);
+        }
+        if head.by_lead {
+            let greatest = at.greatest.map_or(number, |g| g.max(number));
+            head.out_of_order |= number < greatest;
+            at.greatest = Some(greatest);
+        } else if self.lead.is_some_and(|(lead, _)| lead == s.point) {
+            let mut seen = head.seen;
+            while seen != 0 {
+                self.at[seen.trailing_zeros() as usize].confirmed();
+                seen &= seen - 1;
+            }
+        }
+        self.ring.mark(number, s);
+    }
+
+    /// A new journey, first seen here.
+    fn begin(&mut self, s: &Sighting, drop: bool, reorder: u64) {
+        if !drop {
+            self.vote(s.point);
+        }
+        let number = self.ring.head;
+        let at = &mut self.at[usize::from(s.point)];
+        let in_place = at.is_at_head(number, reorder);
+        let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
+        if in_place {
+            at.moved(number, s.key);
+        } else {
+            at.saw_aside(number);
+        }
+        if by_lead {
+            at.greatest = Some(number);
+        }
+        self.ring.add(Head { first: s.t, key: s.key, in_place, by_lead, ..Head::default() });
+        if let Some(sequence) = &mut self.sequence {
+            if by_lead {
+                sequence.lead(s.key, s.t);
+            } else {
+                sequence.follow(s.key, s.t);
+            }
+            self.near = sequence.lap().map_or(reorder, |lap| reorder.min(lap / 2));
+        }
+        if drop {
+            self.note(number, s);
+        } else {
+            self.ring.mark(number, s);
+        }
+    }
+
+    /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several
+    /// notes the rarer one says more.
+    fn note(&mut self, number: u64, s: &Sighting) {
+        if self.ring.get(number).seen >> s.point & 1 == 0 {
+            self.ring.mark(number, s);
+        }
+        let index = usize::from(s.note);
+        if index == 0 {
+            return;
+        }
+        if index < MAX_NOTES {
+            if index >= self.notes.len() {
+                self.notes.resize(index + 1, 0);
+            }
+            self.notes[index] += 1;
+        }
+        let count = |note: u16| self.notes.get(usize::from(note)).copied().unwrap_or(0);
+        let old = self.ring.get(number).drop_note;
+        if old == 0 || count(s.note) < count(old) {
+            self.ring.get_mut(number).drop_note = s.note;
+        }
+    }
+
+    /// Majority vote with a memory of [`LEAD_SURE`] journeys.
+    fn vote(&mut self, point: u16) {
+        self.lead = match self.lead {
+            Some((lead, sure)) if lead == point => Some((lead, (sure + 1).min(LEAD_SURE))),
+            Some((lead, sure)) if sure > 1 => Some((lead, sure - 1)),
+            _ => Some((point, 1)),
+        };
+    }
+
+    fn is_ready(&self, now: Ns, hold: bool, options: &Options) -> bool {
+        let (number, head) = (self.ring.emit, self.ring.get(self.ring.emit));
+        if now.saturating_sub(head.first) > options.window {
+            return true;
+        }
+        if self.expected == 0 || hold {
+            return false;
+        }
+        let mut lacking = self.expected & !head.seen;
+        while lacking != 0 {
+            let passed = self.at.get(lacking.trailing_zeros() as usize).and_then(|at| at.passed);
+            if passed.is_none_or(|passed| passed <= number + options.reorder) {
+                return false;
+            }
+            lacking &= lacking - 1;
+        }
+        now.saturating_sub(self.ring.last_time(number)) >= options.linger
+    }
+
+    fn emit_ready(&mut self, now: Ns, hold: bool, options: &Options, sink: &mut impl FnMut(&Journey)) {
+        while self.ring.emit < self.ring.head && self.is_ready(now, hold, options) {
+            self.emit(sink);
+        }
+    }
+
+    fn emit(&mut self, sink: &mut impl FnMut(&Journey)) {
+        sink(&self.ring.journey(self.id, self.ring.emit));
+        self.ring.emit += 1;
+        self.totals.journeys += 1;
+    }
+}

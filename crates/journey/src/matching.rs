@@ -1,0 +1,273 @@
+//! To which journey does a sighting belong? The rules; docs/journeys.md gives the reasoning for users.
+
+use crate::ring::Ring;
+use crate::sequence::Sequence;
+use latpath_words::Ns;
+
+/// Sightings in a row that must contradict a point's position before the position is given up.
+const CONTRADICTIONS: u32 = 16;
+/// Packets that drained sightings older than anything kept may skip.
+const STALE_STEPS: u64 = 16;
+/// Stale sightings that are believed whatever their pace.
+const STALE_START: u64 = 64;
+
+/// Where a point stands in a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Position {
+    /// Number of the packet it saw last.
+    pub last: Option<u64>,
+    /// Key of that sighting.
+    pub last_key: u32,
+    /// Two packets in a row were seen at or after this number: what is far before will not come any more.
+    pub passed: Option<u64>,
+    /// Greatest number seen here, of journeys that are in place.
+    pub greatest: Option<u64>,
+    /// A journey that is not in place and was seen here, and where the point stood then.
+    aside: Option<(u64, Option<u64>)>,
+    /// Sightings in a row that began a journey far behind the head.
+    begun: u32,
+    /// Sightings in a row that could also be a packet one or more laps newer, and how far the point was behind then.
+    ambiguous: u32,
+    ambiguous_behind: u64,
+    /// Sightings in a row that would make the point jump back, and where to.
+    back: u32,
+    back_to: u64,
+    /// Sightings in a row that are older than anything kept, and when that began.
+    stale: u64,
+    stale_since: Ns,
+}
+
+/// What a sighting is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A sighting of this open journey.
+    Attach(u64),
+    /// It belongs to this journey, which is closed.
+    Late(u64),
+    /// It belongs to a journey that is not even kept any more, this many packets after the point's last.
+    Stale(u64),
+    /// The point has seen this journey.
+    Duplicate(u64),
+    /// A packet that was not seen before.
+    New,
+}
+
+/// What the rules need to know about a sighting and its stream.
+pub(crate) struct Question {
+    pub key: u32,
+    pub t: Ns,
+    /// The point's bit, or 0 if the point may see a packet several times.
+    pub bit: u64,
+    pub window: Ns,
+    pub retain: Ns,
+    /// The reorder window R.
+    pub reorder: u64,
+    /// How far "near" reaches: R, less if the keys repeat within that.
+    pub near: u64,
+    /// The point is where the stream's packets are first seen.
+    pub leads: bool,
+}
+
+/// The answer, and whether the search was cut short because too many journeys share the key.
+pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &Question) -> (Verdict, bool) {
+    let next = at.last.map(|n| n + 1);
+    let floor = next.map_or(0, |n| n.saturating_sub(q.reorder));
+    // The nearest journey that lacks the point; the newest open one that does; the nearest that has it; one too far back.
+    let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
+    let mut chain = ring.with_key(q.key);
+    for (number, head) in chain.by_ref() {
+        let age = q.t.saturating_sub(head.first);
+        if age > q.retain {
+            continue;
+        }
+        let distance = next.map(|n| n.abs_diff(number));
+        if head.seen & q.bit != 0 {
+            let aside = at.aside(q.reorder).map(|n| n.abs_diff(number));
+            let distance = distance.into_iter().chain(aside).min().filter(|d| *d <= q.near);
+            if let Some(d) = distance.filter(|d| twice.is_none_or(|(best, _)| *d < best)) {
+                twice = Some((d, number));
+            }
+            continue;
+        }
+        if let Some(d) = distance.filter(|d| *d <= q.near && near.is_none_or(|(best, _)| *d < best)) {
+            near = Some((d, number));
+        }
+        if newest.is_none() && number >= ring.emit && age <= q.window {
+            if number < floor {
+                back = back.or(Some(number));
+            } else {
+                newest = Some(number);
+            }
+        }
+        if number < floor {
+            break;
+        }
+    }
+    let cut = chain.cut();
+    let verdict = if let Some((_, number)) = near {
+        let late = is_closed(ring, number, q);
+        match newest.filter(|n| *n > number && at.stands_still(ring.head - number, q.reorder)) {
+            Some(jump) => Verdict::Attach(jump),
+            None if late => Verdict::Late(number),
+            None => Verdict::Attach(number),
+        }
+    } else {
+        let close = twice.filter(|(d, _)| *d <= q.near / 16);
+        if let Some((_, number)) = close {
+            Verdict::Duplicate(number)
+        } else if let Some(steps) = at.stale_steps(ring, sequence, q) {
+            at.count_stale(q.t);
+            Verdict::Stale(steps)
+        } else if let Some(number) = newest {
+            Verdict::Attach(number)
+        } else if let Some((_, number)) = twice {
+            Verdict::Duplicate(number)
+        } else if let Some(number) = back.filter(|n| !q.leads && at.goes_back(*n, q.reorder)) {
+            Verdict::Attach(number)
+        } else {
+            Verdict::New
+        }
+    };
+    at.settle(&verdict, near.is_some() && newest.is_some(), back.is_some());
+    (verdict, cut)
+}
+
+/// The same for hashes, which have no order.
+pub(crate) fn by_hash(ring: &Ring, at: &mut Position, q: &Question) -> (Verdict, bool) {
+    let (mut twice, mut late) = (None, None);
+    let mut chain = ring.with_key(q.key);
+    for (number, head) in chain.by_ref() {
+        let age = q.t.saturating_sub(head.first);
+        if age > q.retain || (q.leads && age > q.window) {
+            continue;
+        }
+        if head.seen & q.bit != 0 {
+            if age <= q.window {
+                twice = twice.or(Some(number));
+            }
+        } else if !is_closed(ring, number, q) {
+            at.settle(&Verdict::Attach(number), false, false);
+            return (Verdict::Attach(number), chain.cut());
+        } else {
+            late = late.or(Some(number));
+        }
+    }
+    let verdict = match (twice, late) {
+        (Some(number), _) => Verdict::Duplicate(number),
+        (None, Some(number)) => Verdict::Late(number),
+        (None, None) => Verdict::New,
+    };
+    at.settle(&verdict, false, false);
+    (verdict, chain.cut())
+}
+
+/// Handed out already, or too old for this sighting.
+fn is_closed(ring: &Ring, number: u64, q: &Question) -> bool {
+    number < ring.emit || q.t.saturating_sub(ring.get(number).first) > q.window
+}
+
+impl Position {
+    /// Whether a journey that begins here as `number` is in place: the point is near the head of the stream. Otherwise it
+    /// follows far behind, and the packet's earlier sightings were lost.
+    pub fn is_at_head(&mut self, number: u64, reorder: u64) -> bool {
+        let near = number == 0 || self.last.is_some_and(|last| number.saturating_sub(last) <= reorder / 2);
+        self.begun = if near { 0 } else { self.begun + 1 };
+        // A point whose packets nobody else sees is at the head by itself.
+        near || self.begun >= CONTRADICTIONS
+    }
+
+    /// The point saw this journey, whose number tells its place.
+    pub fn moved(&mut self, number: u64, key: u32) {
+        let before = self.last.replace(number);
+        self.last_key = key;
+        if let Some(two) = before.map(|b| b.min(number)) {
+            self.passed = Some(self.passed.map_or(two, |p| p.max(two)));
+        }
+    }
+
+    /// The point saw a journey whose number tells nothing: it was first seen behind the head of the stream.
+    pub fn saw_aside(&mut self, number: u64) {
+        self.aside = Some((number, self.last));
+    }
+
+    /// A packet that was first seen here was then seen where packets are first seen: the point is where it seems to be.
+    pub fn confirmed(&mut self) {
+        self.back = 0;
+    }
+
+    /// The journey aside, if the point has not moved far since.
+    fn aside(&self, reorder: u64) -> Option<u64> {
+        let (number, then) = self.aside?;
+        let far = self.last.zip(then).is_some_and(|(last, then)| last.abs_diff(then) > reorder);
+        (!far && self.last.is_some() == then.is_some()).then_some(number)
+    }
+
+    /// The point saw a packet that is not kept any more.
+    pub fn stepped(&mut self, steps: u64, key: u32) {
+        self.last = self.last.map(|n| n + steps);
+        self.last_key = key;
+    }
+
+    /// A point that is a lap behind either drains a queue, then it catches up; or it lost a lap, then it stays behind,
+    /// and the newer journey is the right one.
+    fn stands_still(&mut self, behind: u64, reorder: u64) -> bool {
+        if self.ambiguous == 0 {
+            self.ambiguous_behind = behind;
+        }
+        if u64::from(self.ambiguous) < reorder {
+            return false;
+        }
+        self.ambiguous = 0;
+        behind + reorder / 8 > self.ambiguous_behind
+    }
+
+    /// A packet far before the point's last one is another packet that shares the key; unless several in a row say that
+    /// the point is back there.
+    fn goes_back(&mut self, number: u64, reorder: u64) -> bool {
+        self.back = if self.back > 0 && number.abs_diff(self.back_to) <= reorder { self.back + 1 } else { 1 };
+        self.back_to = number;
+        if self.back < CONTRADICTIONS {
+            return false;
+        }
+        self.passed = None;
+        true
+    }
+
+    /// If what comes after the point's last packet is not kept any more, and this key follows it, then the point drains
+    /// a queue that is older than all that is kept. It must do so faster than the stream comes in.
+    fn stale_steps(&self, ring: &Ring, sequence: &Sequence, q: &Question) -> Option<u64> {
+        let next = self.last? + 1;
+        if next >= ring.head || ring.head - ring.tail < 2 {
+            return None;
+        }
+        if next >= ring.tail && q.t.saturating_sub(ring.get(next).first) <= q.retain {
+            return None;
+        }
+        let steps = sequence.distance(self.last_key, q.key).filter(|n| (1..=STALE_STEPS).contains(n))?;
+        let spread = ring.get(ring.head - 1).first.saturating_sub(ring.get(ring.tail).first).max(0);
+        let packets = i128::from(ring.head - 1 - ring.tail);
+        let elapsed = if self.stale == 0 { 0 } else { q.t.saturating_sub(self.stale_since).max(0) };
+        let twice_as_fast = i128::from(self.stale) * i128::from(spread) >= 2 * i128::from(elapsed) * packets;
+        (self.stale < STALE_START || twice_as_fast).then_some(steps)
+    }
+
+    fn count_stale(&mut self, t: Ns) {
+        if self.stale == 0 {
+            self.stale_since = t;
+        }
+        self.stale += 1;
+    }
+
+    fn settle(&mut self, verdict: &Verdict, ambiguous: bool, goes_back: bool) {
+        if *verdict != Verdict::New {
+            self.begun = 0;
+        }
+        self.ambiguous = if ambiguous { self.ambiguous + 1 } else { 0 };
+        if !goes_back || matches!(verdict, Verdict::Attach(_)) {
+            self.back = 0;
+        }
+        if !matches!(verdict, Verdict::Stale(_) | Verdict::Duplicate(_)) {
+            self.stale = 0;
+        }
+    }
+}

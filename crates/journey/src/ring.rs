@@ -1,0 +1,305 @@
+//! The journeys of one stream that are kept: flat rings indexed by a journey's number, and an index by key.
+//!
+//! Numbers `tail..emit` are tombstones (handed out, kept to recognise what comes late or twice), `emit..head` are open.
+//! A head of 32 bytes is kept for all of them, times only for the open ones. The index is a table of buckets, each the
+//! newest journey of a chain that runs through the heads from newer to older; what falls off the tail falls out of the
+//! chains by itself, so nothing is ever unlinked.
+
+use crate::journey::Journey;
+use latpath_words::{Ns, Sighting, StreamId};
+
+/// Fewest journeys that a ring has room for.
+pub(crate) const MIN_SLOTS: usize = 64;
+/// Most steps along a chain for one sighting; a stream needs more only if its keys repeat within a few packets.
+const MAX_CHAIN: usize = 256;
+
+/// What is kept of every journey.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Head {
+    pub seen: u64,
+    pub first: Ns,
+    pub key: u32,
+    /// How many numbers back the next older journey of the same bucket is; 0 for none.
+    pub older: u32,
+    pub duplicates: u16,
+    pub drop_note: u16,
+    /// Its number tells its place in the stream: its first sighting was at or near the head of the stream.
+    pub in_place: bool,
+    /// First seen where most packets are first seen.
+    pub by_lead: bool,
+    pub out_of_order: bool,
+}
+
+pub(crate) struct Ring {
+    pub tail: u64,
+    pub emit: u64,
+    pub head: u64,
+    heads: Vec<Head>,
+    /// Low 32 bits of the newest number of each bucket; as many buckets as heads.
+    buckets: Vec<u32>,
+    /// Points that a row of times has room for.
+    stride: usize,
+    slots: usize,
+    t: Vec<Ns>,
+    cpu: Vec<u16>,
+    tid: Vec<u32>,
+}
+
+impl Ring {
+    pub fn new(stride: usize) -> Self {
+        let mut ring = Self {
+            tail: 0,
+            emit: 0,
+            head: 0,
+            heads: vec![Head::default(); MIN_SLOTS],
+            buckets: vec![u32::MAX; MIN_SLOTS],
+            stride,
+            slots: MIN_SLOTS,
+            t: Vec::new(),
+            cpu: Vec::new(),
+            tid: Vec::new(),
+        };
+        ring.resize_rows(stride, MIN_SLOTS);
+        ring
+    }
+
+    /// Journeys that can be open at once.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Journeys whose heads can be kept.
+    pub fn head_slots(&self) -> usize {
+        self.heads.len()
+    }
+
+    pub fn open(&self) -> u64 {
+        self.head - self.emit
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.heads.len() * (size_of::<Head>() + 4) + self.slots * self.stride * 14
+    }
+
+    pub fn get(&self, number: u64) -> &Head {
+        &self.heads[number as usize & (self.heads.len() - 1)]
+    }
+
+    pub fn get_mut(&mut self, number: u64) -> &mut Head {
+        let mask = self.heads.len() - 1;
+        &mut self.heads[number as usize & mask]
+    }
+
+    fn bucket(&self, key: u32) -> usize {
+        // Fibonacci hashing: neighbouring keys fall into different buckets whatever the step between them.
+        let spread = u64::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (spread >> 32) as usize & (self.heads.len() - 1)
+    }
+
+    /// The kept journeys with this key, newest first.
+    pub fn with_key(&self, key: u32) -> Chain<'_> {
+        let newest = self.buckets[self.bucket(key)];
+        // The bucket holds 32 bits: the youngest number that ends in them. A stale bucket may name a journey of another
+        // chain; comparing keys makes that harmless.
+        let back = (self.head as u32).wrapping_sub(newest);
+        let next = self.head.checked_sub(u64::from(back)).filter(|_| back != 0);
+        Chain { ring: self, next, key, steps: 0 }
+    }
+
+    /// Adds an open journey and returns its number. There must be room in both rings.
+    pub fn add(&mut self, head: Head) -> u64 {
+        let number = self.head;
+        debug_assert!(self.open() < self.slots as u64 && number - self.tail < self.heads.len() as u64);
+        *self.get_mut(number) = head;
+        self.head += 1;
+        self.link(number);
+        number
+    }
+
+    fn link(&mut self, number: u64) {
+        let bucket = self.bucket(self.get(number).key);
+        let back = (number as u32).wrapping_sub(self.buckets[bucket]);
+        let known = number.checked_sub(u64::from(back)).is_some_and(|older| older >= self.tail);
+        self.get_mut(number).older = if known { back } else { 0 };
+        self.buckets[bucket] = number as u32;
+    }
+
+    fn row(&self, number: u64) -> usize {
+        (number as usize & (self.slots - 1)) * self.stride
+    }
+
+    /// Notes where and when an open journey was seen.
+    pub fn mark(&mut self, number: u64, s: &Sighting) {
+        let at = self.row(number) + usize::from(s.point);
+        self.t[at] = s.t;
+        self.cpu[at] = s.cpu;
+        self.tid[at] = s.tid;
+        self.get_mut(number).seen |= 1 << s.point;
+    }
+
+    /// An open journey as the world sees it.
+    pub fn journey(&self, stream: StreamId, number: u64) -> Journey<'_> {
+        let (head, row) = (self.get(number), self.row(number));
+        Journey {
+            stream,
+            key: head.key,
+            number,
+            seen: head.seen,
+            t: &self.t[row..row + self.stride],
+            cpu: &self.cpu[row..row + self.stride],
+            tid: &self.tid[row..row + self.stride],
+            duplicates: head.duplicates.into(),
+            out_of_order: head.out_of_order,
+            drop_note: head.drop_note,
+        }
+    }
+
+    /// The latest time at any point of an open journey.
+    pub fn last_time(&self, number: u64) -> Ns {
+        let (mut seen, row) = (self.get(number).seen, self.row(number));
+        let mut last = Ns::MIN;
+        while seen != 0 {
+            last = last.max(self.t[row + seen.trailing_zeros() as usize]);
+            seen &= seen - 1;
+        }
+        last
+    }
+
+    /// Makes room for more heads; `slots` is a power of two.
+    pub fn resize_heads(&mut self, slots: usize) {
+        let old = std::mem::replace(&mut self.heads, vec![Head::default(); slots]);
+        self.buckets = vec![u32::MAX; slots];
+        let head = self.head;
+        // Numbers end just below an untouched bucket's value only after 2^32 journeys, and then `link` sees the age.
+        for number in self.tail..head {
+            *self.get_mut(number) = old[number as usize & (old.len() - 1)];
+            self.link(number);
+        }
+    }
+
+    /// Makes room for more open journeys or more points; `slots` is a power of two.
+    pub fn resize_rows(&mut self, stride: usize, slots: usize) {
+        let mut t = vec![0; slots * stride];
+        let mut cpu = vec![0; slots * stride];
+        let mut tid = vec![0; slots * stride];
+        if !self.t.is_empty() {
+            for number in self.emit..self.head {
+                let (from, to) = (self.row(number), (number as usize & (slots - 1)) * stride);
+                t[to..to + self.stride].copy_from_slice(&self.t[from..from + self.stride]);
+                cpu[to..to + self.stride].copy_from_slice(&self.cpu[from..from + self.stride]);
+                tid[to..to + self.stride].copy_from_slice(&self.tid[from..from + self.stride]);
+            }
+        }
+        (self.t, self.cpu, self.tid, self.stride, self.slots) = (t, cpu, tid, stride, slots);
+    }
+}
+
+/// See [`Ring::with_key`].
+pub(crate) struct Chain<'a> {
+    ring: &'a Ring,
+    next: Option<u64>,
+    key: u32,
+    steps: usize,
+}
+
+impl Chain<'_> {
+    /// True if the walk was cut short.
+    pub fn cut(&self) -> bool {
+        self.steps > MAX_CHAIN
+    }
+}
+
+impl<'a> Iterator for Chain<'a> {
+    type Item = (u64, &'a Head);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let number = self.next.filter(|n| *n >= self.ring.tail)?;
+            self.steps += 1;
+            if self.cut() {
+                return None;
+            }
+            let head = self.ring.get(number);
+            self.next = match head.older {
+                0 => None,
+                back => number.checked_sub(u64::from(back)),
+            };
+            if head.key == self.key {
+                return Some((number, head));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(ring: &mut Ring, key: u32) -> u64 {
+        if ring.open() == ring.slots() as u64 {
+            ring.emit += 1;
+        }
+        if ring.head - ring.tail == ring.head_slots() as u64 {
+            ring.tail += 1;
+        }
+        ring.add(Head { key, ..Head::default() })
+    }
+
+    fn numbers(ring: &Ring, key: u32) -> Vec<u64> {
+        ring.with_key(key).map(|(n, _)| n).collect()
+    }
+
+    #[test]
+    fn journeys_are_found_by_key_newest_first_and_forgotten_behind_the_tail() {
+        let mut ring = Ring::new(8);
+        for n in 0..1000_u32 {
+            add(&mut ring, n % 20);
+        }
+        // 64 heads are kept: 936 to 999.
+        assert_eq!(numbers(&ring, 7), [987, 967, 947]);
+        assert_eq!(numbers(&ring, 999), []);
+    }
+
+    #[test]
+    fn growing_keeps_every_chain() {
+        let mut ring = Ring::new(8);
+        for n in 0..60_u32 {
+            add(&mut ring, n % 20);
+        }
+        ring.resize_heads(256);
+        ring.resize_rows(16, 128);
+        for n in 60..120_u32 {
+            add(&mut ring, n % 20);
+        }
+        assert_eq!(numbers(&ring, 7), [107, 87, 67, 47, 27, 7]);
+    }
+
+    #[test]
+    fn an_empty_ring_finds_nothing() {
+        let ring = Ring::new(8);
+        assert_eq!(numbers(&ring, 0), []);
+        assert_eq!(numbers(&ring, u32::MAX), []);
+    }
+
+    #[test]
+    fn chains_survive_two_to_the_32_journeys() {
+        let mut ring = Ring::new(8);
+        let start = (1_u64 << 32) - 10;
+        (ring.tail, ring.emit, ring.head) = (start, start, start);
+        for n in 0..40_u32 {
+            add(&mut ring, n % 20);
+        }
+        assert_eq!(numbers(&ring, 3), [start + 23, start + 3]);
+    }
+
+    #[test]
+    fn times_survive_a_wider_row() {
+        let mut ring = Ring::new(8);
+        let n = add(&mut ring, 1);
+        ring.mark(n, &Sighting { t: 5, key: 1, tid: 7, point: 3, cpu: 2, ..Sighting::default() });
+        ring.resize_rows(16, 64);
+        let journey = ring.journey(0, n);
+        assert_eq!((journey.at(3), journey.cpu[3], journey.tid[3], journey.t.len()), (Some(5), 2, 7, 16));
+        assert_eq!(ring.last_time(n), 5);
+    }
+}

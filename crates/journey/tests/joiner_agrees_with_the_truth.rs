@@ -1,0 +1,143 @@
+//! The joiner sees keys that wrap; the slow joiner is told the packets' identities. Both must hand out the same journeys,
+//! with the same times and counts, whatever the network does within the documented limits.
+
+#[path = "truth/network.rs"]
+mod network;
+#[path = "truth/slow.rs"]
+mod slow;
+
+use latpath_journey::{Joiner, Options};
+use latpath_words::{KeyRule, Ns};
+use network::{Known, Network, Random, Stall};
+use proptest::prelude::*;
+use slow::{Slow, Whole};
+use std::collections::HashSet;
+
+const MS: Ns = 1_000_000;
+const LINE: u64 = 0b11_1111;
+
+/// What a joiner and the truth made of the same sightings, one entry per stream.
+struct Outcome {
+    got: Vec<Vec<Whole>>,
+    want: Vec<Vec<Whole>>,
+    totals: Vec<(latpath_journey::Totals, latpath_journey::Totals)>,
+    never_seen: Vec<u64>,
+}
+
+fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outcome {
+    let rules = networks.iter().map(|n| match n.wrap {
+        256 => KeyRule::Seq { offset: 0, len: 1 },
+        _ => KeyRule::SmpCnt,
+    });
+    let mut joiner = Joiner::new(rules, options);
+    joiner.set_points(&network::points());
+    let mut slow: Vec<_> = networks.iter().map(|_| Slow::new(options)).collect();
+    let mut all: Vec<Known> = Vec::new();
+    for (id, network) in networks.iter().enumerate() {
+        all.extend(network.run(id as u16, 10 * MS + id as Ns * 77_000));
+    }
+    all.sort_by_key(|known| (known.arrives, known.s.t));
+    // No later sighting is older than this: what a source's watermark says.
+    let mut watermarks = vec![Ns::MAX; all.len() + 1];
+    for (n, known) in all.iter().enumerate().rev() {
+        watermarks[n] = watermarks[n + 1].min(known.s.t);
+    }
+    let mut got = vec![Vec::new(); networks.len()];
+    let mut sink = |j: &latpath_journey::Journey| got[usize::from(j.stream)].push(Whole::of(j));
+    let mut r = Random(networks[0].seed);
+    let mut left = r.below(500);
+    for (n, known) in all.iter().enumerate() {
+        if expect_from.is_some_and(|from| known.s.t >= from) {
+            joiner.set_expected(LINE);
+            slow.iter_mut().for_each(|s| s.expect(LINE));
+        }
+        joiner.push(&known.s, &mut sink);
+        slow[usize::from(known.s.stream)].push(known);
+        if left == 0 {
+            left = r.below(500);
+            joiner.advance(watermarks[n + 1], &mut sink);
+            slow.iter_mut().for_each(|s| s.advance(watermarks[n + 1]));
+        }
+        left = left.saturating_sub(1);
+    }
+    joiner.flush(&mut sink);
+    slow.iter_mut().for_each(Slow::flush);
+    let never_seen = (0..networks.len())
+        .map(|stream| {
+            let seen: HashSet<_> = all.iter().filter(|k| usize::from(k.s.stream) == stream).map(|k| k.packet).collect();
+            let span = seen.iter().max().map_or(0, |max| max + 1 - seen.iter().min().unwrap());
+            (span - seen.len()) as u64
+        })
+        .collect();
+    let totals = slow.iter().enumerate().map(|(id, s)| (joiner.totals(id as u16), s.totals)).collect();
+    Outcome { got, want: slow.into_iter().map(|s| s.out).collect(), totals, never_seen }
+}
+
+fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
+    for (stream, (got, want)) in outcome.got.iter().zip(&outcome.want).enumerate() {
+        if let Some((g, w)) = got.iter().zip(want).find(|(g, w)| g != w) {
+            return Err(TestCaseError::fail(format!("stream {stream}:\n  got {g:?}\n want {w:?}")));
+        }
+        prop_assert_eq!(got.len(), want.len());
+        let (g, w) = outcome.totals[stream];
+        prop_assert_eq!(
+            (g.sightings, g.journeys, g.duplicates, g.late, g.evicted, g.crowded),
+            (w.sightings, w.journeys, w.duplicates, w.late, 0, 0)
+        );
+        prop_assert!(g.never_seen <= outcome.never_seen[stream], "{} {}", g.never_seen, outcome.never_seen[stream]);
+    }
+    Ok(())
+}
+
+const R: u64 = 32;
+
+fn options() -> Options {
+    Options { window: 100 * MS, reorder: R, linger: 2 * MS, retain: 400 * MS, max_open: 1 << 16 }
+}
+
+/// Laps of 256 to 4000 packets: keys wrap often within what is kept.
+fn laps() -> impl Strategy<Value = (u64, u64)> {
+    prop::sample::select(vec![(1, 256), (1, 300), (2, 700), (8, 12800), (1, 4000), (2, 4800), (6, 14400)])
+}
+
+prop_compose! {
+    fn networks()(
+        seed in any::<u64>(),
+        (step, wrap) in laps(),
+        packets in 100_usize..5000,
+        loss in prop::sample::select(vec![0, 0, 3, 30, 150]),
+        sighting_loss in prop::sample::select(vec![0, 0, 2, 20]),
+        duplicates in prop::sample::select(vec![0, 0, 5, 50]),
+        reorder in prop::sample::select(vec![0, 0, 10, 100]),
+        reorder_span in 1_u64..4,
+        clock_error in -300_000_i64..300_000,
+        disorder in 0_i64..300_000,
+        clones in any::<bool>(),
+        stall in prop::option::of((1_usize..6, 5_i64..500, 1_i64..100)),
+    ) -> Network {
+        let interval = 250_000;
+        let lap = (wrap / step) as Ns * interval;
+        let stalls = stall.into_iter().map(|(hop, from, percent)| Stall {
+            hop,
+            from: from * MS,
+            length: (lap.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
+            queue: usize::MAX,
+        }).collect();
+        Network {
+            seed, packets, interval, step, wrap, loss, sighting_loss, duplicates, reorder, reorder_span,
+            clock_error, disorder, stalls, clones,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_network_within_the_limits(
+        networks in prop::collection::vec(networks(), 1..4),
+        expect_from in prop::option::of(0..500 * MS),
+    ) {
+        check(&run(&networks, options(), expect_from))?;
+    }
+}

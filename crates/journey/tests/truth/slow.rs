@@ -1,0 +1,194 @@
+//! The slow, obviously right joiner: it is told which packet a sighting is of, and only has to keep the books.
+
+use super::network::{Known, DROP};
+use latpath_journey::{Journey, Options, Totals};
+use latpath_words::Ns;
+use std::collections::HashMap;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    pub number: u64,
+    pub key: u32,
+    /// (point, time, cpu, thread)
+    pub seen: Vec<(u16, Ns, u16, u32)>,
+    pub duplicates: u32,
+    pub out_of_order: bool,
+    pub drop_note: u16,
+}
+
+impl Whole {
+    pub fn of(j: &Journey) -> Self {
+        let points = (0..64).filter(|p| j.seen >> p & 1 == 1);
+        Self {
+            number: j.number,
+            key: j.key,
+            seen: points.map(|p| (p as u16, j.t[p], j.cpu[p], j.tid[p])).collect(),
+            duplicates: j.duplicates,
+            out_of_order: j.out_of_order,
+            drop_note: j.drop_note,
+        }
+    }
+
+    fn has(&self, point: u16) -> bool {
+        self.seen.iter().any(|s| s.0 == point)
+    }
+}
+
+#[derive(Default)]
+struct Place {
+    /// Numbers seen here whose number tells their place.
+    in_place: Vec<u64>,
+    /// Sightings in a row that began a journey far behind the head.
+    begun: u32,
+    /// The greatest number seen here of those that were first seen at the lead.
+    greatest: Option<u64>,
+}
+
+struct Book {
+    whole: Whole,
+    first: Ns,
+    in_place: bool,
+    by_lead: bool,
+}
+
+pub struct Slow {
+    options: Options,
+    expected: u64,
+    books: Vec<Book>,
+    by_packet: HashMap<usize, usize>,
+    emitted: usize,
+    places: HashMap<u16, Place>,
+    lead: (u16, u32),
+    notes: HashMap<u16, u64>,
+    pub totals: Totals,
+    pub out: Vec<Whole>,
+}
+
+impl Slow {
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            expected: 0,
+            books: Vec::new(),
+            by_packet: HashMap::new(),
+            emitted: 0,
+            places: HashMap::new(),
+            lead: (0, 0),
+            notes: HashMap::new(),
+            totals: Totals::default(),
+            out: Vec::new(),
+        }
+    }
+
+    pub fn expect(&mut self, mask: u64) {
+        self.expected = mask;
+    }
+
+    pub fn push(&mut self, known: &Known) {
+        let (s, drop) = (&known.s, known.s.point == DROP);
+        self.totals.sightings += 1;
+        let Some(&index) = self.by_packet.get(&known.packet) else {
+            return self.begin(known);
+        };
+        let closed = index < self.emitted || s.t - self.books[index].first > self.options.window;
+        let book = &mut self.books[index];
+        let place = self.places.entry(s.point).or_default();
+        place.begun = 0;
+        if book.whole.has(s.point) && !drop {
+            self.totals.duplicates += 1;
+            book.whole.duplicates += 1;
+        } else if closed {
+            self.totals.late += u64::from(!book.whole.has(s.point));
+            if book.in_place {
+                place.in_place.push(book.whole.number);
+            }
+        } else {
+            if book.in_place {
+                place.in_place.push(book.whole.number);
+            }
+            if drop {
+                return self.note(index, s.note, known);
+            }
+            if book.by_lead {
+                book.whole.out_of_order |= place.greatest.is_some_and(|g| g > book.whole.number);
+                place.greatest = place.greatest.max(Some(book.whole.number));
+            }
+            book.whole.seen.push((s.point, s.t, s.cpu, s.tid));
+        }
+    }
+
+    fn begin(&mut self, known: &Known) {
+        let s = &known.s;
+        let drop = s.point == DROP;
+        if !drop {
+            self.lead = match self.lead {
+                (_, 0) => (s.point, 1),
+                (p, sure) if p == s.point => (p, (sure + 1).min(1024)),
+                (_, 1) => (s.point, 1),
+                (p, sure) => (p, sure - 1),
+            };
+        }
+        let number = self.books.len() as u64;
+        let place = self.places.entry(s.point).or_default();
+        let near_head = place.in_place.last().is_some_and(|last| number - last <= self.options.reorder / 2);
+        place.begun = if number == 0 || near_head { 0 } else { place.begun + 1 };
+        let in_place = place.begun == 0 || place.begun >= 16;
+        let by_lead = in_place && self.lead.1 > 0 && self.lead.0 == s.point;
+        if in_place {
+            place.in_place.push(number);
+        }
+        if by_lead {
+            place.greatest = Some(number);
+        }
+        let whole = Whole { number, key: s.key, seen: Vec::new(), duplicates: 0, out_of_order: false, drop_note: 0 };
+        self.books.push(Book { whole, first: s.t, in_place, by_lead });
+        self.by_packet.insert(known.packet, number as usize);
+        if drop {
+            self.note(number as usize, s.note, known);
+        } else {
+            self.books[number as usize].whole.seen.push((s.point, s.t, s.cpu, s.tid));
+        }
+    }
+
+    fn note(&mut self, index: usize, note: u16, known: &Known) {
+        let whole = &mut self.books[index].whole;
+        if !whole.has(DROP) {
+            whole.seen.push((DROP, known.s.t, known.s.cpu, known.s.tid));
+        }
+        *self.notes.entry(note).or_default() += 1;
+        if whole.drop_note == 0 || self.notes[&note] < self.notes[&whole.drop_note] {
+            whole.drop_note = note;
+        }
+    }
+
+    pub fn advance(&mut self, now: Ns) {
+        while let Some(book) = self.books.get(self.emitted) {
+            let lacks = |p: &u16| self.expected >> p & 1 == 1 && !book.whole.has(*p);
+            // Two in a row were seen there, both more than R later.
+            let passed = |p: u16| {
+                let seen = self.places.get(&p).map_or(&[][..], |place| &place.in_place);
+                seen.windows(2).rev().any(|two| two.iter().all(|n| *n > book.whole.number + self.options.reorder))
+            };
+            let last = book.whole.seen.iter().map(|s| s.1).max().unwrap();
+            let settled = self.expected != 0 && (0..64).filter(lacks).all(passed) && now - last >= self.options.linger;
+            if !settled && now - book.first <= self.options.window {
+                break;
+            }
+            self.emit();
+        }
+    }
+
+    pub fn flush(&mut self) {
+        while self.emitted < self.books.len() {
+            self.emit();
+        }
+    }
+
+    fn emit(&mut self) {
+        let mut whole = self.books[self.emitted].whole.clone();
+        whole.seen.sort();
+        self.out.push(whole);
+        self.emitted += 1;
+        self.totals.journeys += 1;
+    }
+}
