@@ -1,6 +1,6 @@
-//! An agent on standard input and output that invents sightings: 4,000 packets a second at three points. Tests run it to see
-//! what a dying agent does to its host. `fake-agent die-after-ms N` ends without a word; `fake-agent refuse WHY` cannot
-//! attach its probe.
+//! An agent that invents sightings, 4,000 packets a second at three points, and so needs no rights and no packets. Tests run
+//! it to see what a dying agent does to its host. It speaks over standard input and output, or `fake-agent device PATH`.
+//! `fake-agent die-after-ms N` ends without a word; `fake-agent refuse WHY` cannot attach its probe.
 
 use latpath_agent::{listen, Listen, ServeOptions, StartRequest};
 use latpath_clock::now_monotonic;
@@ -52,7 +52,7 @@ impl Source for Invented {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let mut refusal = None;
+    let (mut refusal, mut at) = (None, Listen::Stdio);
     match args[..] {
         [] => {}
         ["die-after-ms", ms] => {
@@ -63,15 +63,16 @@ fn main() {
                 std::process::abort();
             });
         }
+        ["device", path] => at = Listen::Device(path.into()),
         ["refuse", why] => refusal = Some(why.to_string()),
-        _ => panic!("fake-agent [die-after-ms N | refuse WHY]"),
+        _ => panic!("fake-agent [device PATH | die-after-ms N | refuse WHY]"),
     }
     let make = move |_: &StartRequest| match refusal {
         Some(why) => Err(why),
         None => Ok(Invented { next: 0, began: now_monotonic() }),
     };
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
-    if let Err(e) = listen(&Listen::Stdio, true, &mut ServeOptions::default(), None, &mut log, make) {
+    if let Err(e) = listen(&at, at == Listen::Stdio, &mut ServeOptions::default(), None, &mut log, make) {
         eprintln!("fake-agent: {e}");
         std::process::exit(1);
     }

@@ -48,7 +48,9 @@ pub(crate) fn dial(address: &Address, timeout: Duration) -> Result<Line, String>
                 Errno::EAFNOSUPPORT => "this kernel has no vsock; load vhost_vsock, or use ssh: or unix:".to_string(),
                 Errno::ENODEV | Errno::ENETUNREACH => format!("no guest has the context identifier {cid}"),
                 Errno::ECONNRESET | Errno::ECONNREFUSED | Errno::ETIMEDOUT => {
-                    format!("nobody listens at port {port} there; start 'latpath agent --vsock {port}' in the guest")
+                    format!(
+                        "nobody listens at port {port} of context {cid}; is the guest up, and 'latpath agent --vsock {port}' in it?"
+                    )
                 }
                 e => e.desc().to_string(),
             })?;

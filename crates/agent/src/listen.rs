@@ -1,6 +1,6 @@
 //! Where an agent waits for its host.
 
-use crate::frame::{FrameReader, HOST_MAGIC};
+use crate::frame::{preamble, FrameReader, AGENT_MAGIC, HOST_MAGIC};
 use crate::serve::{serve_from, Ended, ServeError, ServeOptions};
 use crate::stream::Stream;
 use crate::StartRequest;
@@ -282,6 +282,9 @@ fn next_on_device(at: &Listen, quit: Option<BorrowedFd>) -> Result<Option<Stream
         }
         if !ready.hangup {
             if ready.read {
+                // A host in the middle of a session with a dead agent learns at once that this is another. No session has
+                // number 0; whoever knocks passes it by.
+                let _ = stream.write(&preamble(AGENT_MAGIC, 0));
                 return Ok(Some(stream));
             }
             continue;

@@ -96,8 +96,9 @@ pub(crate) struct Session {
 impl Session {
     pub fn new(machine: &str, line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
         let now = Instant::now();
-        // Only to tell sessions on one device apart, not a secret.
-        let nonce = (now_monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17;
+        // Only to tell sessions on one device apart, not a secret; never 0.
+        let nonce =
+            (now_monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
         Self {
             stream: line.stream,
             carrier: line.command,
@@ -269,7 +270,9 @@ impl Session {
                 None => break,
                 // The answer to a repeated knock.
                 Some(Item::Preamble(nonce)) if nonce == self.nonce => continue,
-                Some(Item::Preamble(_)) => return Err("the agent began anew".into()),
+                Some(Item::Preamble(_)) => {
+                    return Err("another agent took over in the middle of the session; was it restarted?".into())
+                }
                 Some(Item::Message(message)) => *message,
             };
             let event = self.inbox.take(message, now);

@@ -86,6 +86,17 @@ fn an_agent_that_announces_an_endless_frame_is_refused() {
 }
 
 #[test]
+fn an_agent_that_takes_the_place_of_a_dead_one_is_told_at_once() {
+    let error = why(host_against(|mut guest| {
+        let preamble = knock(&mut guest);
+        guest.write_all(&greeting(&preamble, 1)).unwrap();
+        guest.write_all(b"\xfe\xfflatpth\0\0\0\0\0\0\0\0").unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    }));
+    assert!(error.contains("another agent took over in the middle of the session"), "{error}");
+}
+
+#[test]
 fn an_agent_that_dies_within_a_frame_is_a_closed_stream() {
     let error = why(host_against(|mut guest| {
         let preamble = knock(&mut guest);
