@@ -1,6 +1,10 @@
 //! Figures over journeys: one model that the live view, the reports and their JSON all show.
 
 pub mod figures;
+pub mod histogram;
+pub mod kernel;
+pub mod layout;
 pub mod units;
 
 pub use figures::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};
+pub use histogram::Histogram;

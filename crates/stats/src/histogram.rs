@@ -1,0 +1,361 @@
+//! A histogram of durations in ns: log-linear, at most 0.2 % off, with exact count, sum, square sum, least and greatest.
+//!
+//! 256 buckets to each doubling (see [`crate::layout`]); only the range that was hit is allocated. Negative values are a
+//! clock's fault: they are counted, and have buckets of their own so that percentiles stay right.
+
+use crate::figures::{Bucket, SegmentFigures};
+use crate::layout;
+use latpath_words::Ns;
+
+const BITS: u32 = 8;
+/// Least step by which the allocated range grows: one doubling.
+const GROW: usize = 1 << BITS;
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    positive: Counts,
+    negative: Counts,
+    count: u64,
+    negatives: u64,
+    sum: i128,
+    squares: u128,
+    min: Ns,
+    max: Ns,
+}
+
+/// Counts of the buckets from `base` on.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    base: usize,
+    counts: Vec<u64>,
+}
+
+impl Counts {
+    #[inline]
+    fn add(&mut self, index: usize, n: u64) {
+        match self.counts.get_mut(index.wrapping_sub(self.base)) {
+            Some(count) => *count += n,
+            None => self.add_outside(index, n),
+        }
+    }
+
+    #[cold]
+    fn add_outside(&mut self, index: usize, n: u64) {
+        let (mut from, mut to) = (index / GROW * GROW, index / GROW * GROW + GROW);
+        if !self.counts.is_empty() {
+            (from, to) = (from.min(self.base), to.max(self.base + self.counts.len()));
+        }
+        let mut counts = vec![0; to - from];
+        if !self.counts.is_empty() {
+            counts[self.base - from..][..self.counts.len()].copy_from_slice(&self.counts);
+        }
+        (self.base, self.counts) = (from, counts);
+        self.counts[index - from] += n;
+    }
+
+    /// Buckets that are not empty, rising.
+    fn filled(&self) -> impl DoubleEndedIterator<Item = (usize, u64)> + '_ {
+        self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (self.base + i, *n))
+    }
+}
+
+impl Histogram {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a value.
+    #[inline]
+    pub fn record(&mut self, v: Ns) {
+        self.record_n(v, 1);
+    }
+
+    /// Adds a value `n` times.
+    #[inline]
+    pub fn record_n(&mut self, v: Ns, n: u64) {
+        if n == 0 {
+            return;
+        }
+        if self.count == 0 {
+            (self.min, self.max) = (v, v);
+        }
+        self.min = self.min.min(v);
+        self.max = self.max.max(v);
+        self.count += n;
+        self.sum += i128::from(v) * i128::from(n);
+        let square = u128::from(v.unsigned_abs()) * u128::from(v.unsigned_abs());
+        self.squares = self.squares.saturating_add(square.saturating_mul(n.into()));
+        if v >= 0 {
+            self.positive.add(layout::index::<BITS>(v as u64), n);
+        } else {
+            self.negatives += n;
+            self.negative.add(layout::index::<BITS>(v.unsigned_abs()), n);
+        }
+    }
+
+    /// Adds all that another one holds.
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        (self.min, self.max) = match self.count {
+            0 => (other.min, other.max),
+            _ => (self.min.min(other.min), self.max.max(other.max)),
+        };
+        self.count += other.count;
+        self.negatives += other.negatives;
+        self.sum += other.sum;
+        self.squares = self.squares.saturating_add(other.squares);
+        other.positive.filled().for_each(|(i, n)| self.positive.add(i, n));
+        other.negative.filled().for_each(|(i, n)| self.negative.add(i, n));
+    }
+
+    /// Values in it.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Values below 0.
+    pub fn negatives(&self) -> u64 {
+        self.negatives
+    }
+
+    /// Least value, exact; 0 if empty.
+    pub fn min(&self) -> Ns {
+        self.min
+    }
+
+    /// Greatest value, exact; 0 if empty.
+    pub fn max(&self) -> Ns {
+        self.max
+    }
+
+    /// Sum of all values, exact.
+    pub fn sum(&self) -> i128 {
+        self.sum
+    }
+
+    /// Arithmetic mean, exact, rounded to 1 ns; 0 if empty.
+    pub fn mean(&self) -> Ns {
+        rounded_mean(self.sum, self.count)
+    }
+
+    /// Standard deviation of the population, rounded to 1 ns; 0 if empty.
+    pub fn stddev(&self) -> Ns {
+        stddev(self.count, self.sum, self.squares)
+    }
+
+    /// The value that `per_million` millionths of all values do not exceed (nearest rank), at most 0.2 % off; 0 if empty.
+    /// 999,900 gives p99.99.
+    pub fn percentile(&self, per_million: u32) -> Ns {
+        self.percentiles([per_million])[0]
+    }
+
+    /// Several of them in one pass; they must rise.
+    pub fn percentiles<const N: usize>(&self, per_million: [u32; N]) -> [Ns; N] {
+        let below = self.negative.filled().rev().map(|(i, n)| (-(layout::middle::<BITS>(i) as Ns), n));
+        let above = self.positive.filled().map(|(i, n)| (layout::middle::<BITS>(i) as Ns, n));
+        ranks(below.chain(above), self.count, per_million).map(|v| v.clamp(self.min, self.max))
+    }
+
+    /// Non-empty buckets for drawing, rising, about 10 a decade, with edges at 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a
+    /// power of ten. A value may stand in the neighbour of its bucket if it is within 0.2 % of the edge. Negative values
+    /// share one bucket, from the least value to 0.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        let mut out = Vec::new();
+        if self.negatives > 0 {
+            out.push(Bucket { from_ns: self.min, to_ns: 0, count: self.negatives });
+        }
+        let values = self.positive.filled().map(|(i, n)| ((layout::middle::<BITS>(i) as Ns).clamp(0, self.max), n));
+        draw(values, &mut out);
+        out
+    }
+
+    /// A row without name, ends, rate, threshold and error bound.
+    pub fn figures(&self) -> SegmentFigures {
+        let [p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns] =
+            self.percentiles([500_000, 900_000, 990_000, 999_000, 999_900]);
+        SegmentFigures {
+            count: self.count,
+            min_ns: self.min,
+            mean_ns: self.mean(),
+            stddev_ns: self.stddev(),
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p99_9_ns,
+            p99_99_ns,
+            max_ns: self.max,
+            negative: self.negatives,
+            histogram: self.buckets(),
+            ..SegmentFigures::default()
+        }
+    }
+}
+
+/// Values at nearest ranks of a rising list of values and counts.
+pub(crate) fn ranks<const N: usize>(
+    values: impl Iterator<Item = (Ns, u64)>,
+    count: u64,
+    per_million: [u32; N],
+) -> [Ns; N] {
+    let rank = |p: u32| ((u128::from(count) * u128::from(p)).div_ceil(1_000_000) as u64).max(1);
+    let (mut out, mut next, mut so_far) = ([0; N], 0, 0);
+    for (value, n) in values {
+        so_far += n;
+        while next < N && so_far >= rank(per_million[next]) {
+            out[next] = value;
+            next += 1;
+        }
+    }
+    out
+}
+
+pub(crate) fn rounded_mean(sum: i128, count: u64) -> Ns {
+    if count == 0 {
+        return 0;
+    }
+    let n = i128::from(count);
+    (2 * sum + n).div_euclid(2 * n) as Ns
+}
+
+pub(crate) fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
+    if count == 0 {
+        return 0;
+    }
+    let n = u128::from(count);
+    let exact = n.checked_mul(squares).zip(sum.unsigned_abs().checked_mul(sum.unsigned_abs()));
+    match exact {
+        Some((a, b)) => ((a.saturating_sub(b) as f64).sqrt() / count as f64).round() as Ns,
+        None => {
+            let mean = sum as f64 / count as f64;
+            (squares as f64 / count as f64 - mean * mean).max(0.0).sqrt().round() as Ns
+        }
+    }
+}
+
+/// Sorts rising values into the buckets of a drawing.
+pub(crate) fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
+    for (value, count) in values {
+        match out.last_mut() {
+            Some(bucket) if (bucket.from_ns..bucket.to_ns).contains(&value) => bucket.count += count,
+            _ => {
+                let (from_ns, to_ns) = edges(value);
+                out.push(Bucket { from_ns, to_ns, count });
+            }
+        }
+    }
+}
+
+/// The edges around a value of 0 or more.
+fn edges(value: Ns) -> (Ns, Ns) {
+    const TENTHS: [i128; 11] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
+    if value < 10 {
+        return (value, value + 1);
+    }
+    let power = 10_i128.pow(value.ilog10());
+    let at = TENTHS.iter().rposition(|t| t * power / 10 <= value.into()).unwrap_or(0).min(9);
+    let edge = |t: i128| (t * power / 10).min(Ns::MAX.into()) as Ns;
+    (edge(TENTHS[at]), edge(TENTHS[at + 1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(values: &[Ns]) -> Histogram {
+        let mut h = Histogram::new();
+        values.iter().for_each(|v| h.record(*v));
+        h
+    }
+
+    #[test]
+    fn known_answers() {
+        let h = of(&[2, 4, 4, 4, 5, 5, 7, 9]);
+        assert_eq!((h.count(), h.min(), h.max(), h.mean(), h.stddev()), (8, 2, 9, 5, 2));
+        assert_eq!(h.percentiles([500_000, 900_000, 999_999]), [4, 9, 9]);
+        assert_eq!(Histogram::new().figures(), SegmentFigures::default());
+    }
+
+    #[test]
+    fn negative_values_are_counted_and_kept_in_order() {
+        let h = of(&[-5000, -20, 3, 10]);
+        assert_eq!((h.negatives(), h.min(), h.mean()), (2, -5000, -1252));
+        let [least, negative, positive] = h.percentiles([250_000, 500_000, 750_000]);
+        assert!((-5000..=-4990).contains(&least), "{least}");
+        assert_eq!((negative, positive), (-20, 3));
+        assert_eq!(h.buckets()[0], Bucket { from_ns: -5000, to_ns: 0, count: 2 });
+    }
+
+    #[test]
+    fn a_drawing_has_round_edges() {
+        let buckets = of(&[0, 9, 10, 11, 12, 99, 100, 58_000, 14_612_000]).buckets();
+        let edges: Vec<_> = buckets.iter().map(|b| (b.from_ns, b.to_ns, b.count)).collect();
+        assert_eq!(
+            edges,
+            [
+                (0, 1, 1),
+                (9, 10, 1),
+                (10, 12, 2),
+                (12, 15, 1),
+                (80, 100, 1),
+                (100, 120, 1),
+                (50_000, 60_000, 1),
+                (12_000_000, 15_000_000, 1)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_ends_of_the_range_do_no_harm() {
+        let h = of(&[Ns::MIN, Ns::MIN, Ns::MAX, Ns::MAX, Ns::MAX, 0]);
+        assert_eq!((h.min(), h.max(), h.count()), (Ns::MIN, Ns::MAX, 6));
+        assert_eq!(h.buckets().iter().map(|b| b.count).sum::<u64>(), 6);
+        h.figures();
+    }
+
+    fn values() -> impl Strategy<Value = Vec<Ns>> {
+        prop::collection::vec(
+            (0_u32..63, any::<bool>()).prop_flat_map(|(bits, negative)| {
+                let (from, to) = if negative && bits > 50 { (-(Ns::MAX >> bits), 0) } else { (0, Ns::MAX >> bits) };
+                from..=to
+            }),
+            1..500,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn figures_agree_with_a_sorted_list(values in values()) {
+            let mut sorted = values.clone();
+            sorted.sort();
+            let h = of(&values);
+            let n = sorted.len();
+            for p in [1, 100_000, 500_000, 900_000, 990_000, 999_000, 999_900, 1_000_000] {
+                let want = sorted[(n * p as usize).div_ceil(1_000_000).max(1) - 1];
+                prop_assert!((h.percentile(p) - want).abs() as f64 <= want.abs() as f64 * 0.002, "{p}: {want}");
+            }
+            let sum: i128 = values.iter().map(|v| i128::from(*v)).sum();
+            prop_assert_eq!((h.count(), h.min(), h.max(), h.sum()), (n as u64, sorted[0], sorted[n - 1], sum));
+            prop_assert_eq!(h.negatives(), sorted.iter().filter(|v| **v < 0).count() as u64);
+            prop_assert_eq!(h.buckets().iter().map(|b| b.count).sum::<u64>(), n as u64);
+            prop_assert!(h.buckets().windows(2).all(|two| two[0].to_ns <= two[1].from_ns));
+        }
+
+        #[test]
+        fn a_merge_equals_recording_all(a in values(), b in values()) {
+            let mut merged = of(&a);
+            merged.merge(&of(&b));
+            prop_assert_eq!(merged.figures(), of(&[a, b].concat()).figures());
+        }
+
+        #[test]
+        fn the_mean_is_rounded_exactly(values in prop::collection::vec(-1000_i64..1000, 1..50)) {
+            let exact = values.iter().sum::<i64>() as f64 / values.len() as f64;
+            prop_assert_eq!(of(&values).mean(), (exact + 0.5).floor() as Ns);
+        }
+    }
+}
