@@ -1,6 +1,6 @@
 //! Sends frames by absolute deadlines, and says how well it kept them.
 
-use crate::kernel::{monotonic, wait_until, DeviceError, PacketSocket};
+use crate::kernel::{monotonic, wait_until, DeviceError, PacketSocket, Woken};
 use crate::Spread;
 use latpath_words::Ns;
 use std::io::IoSlice;
@@ -65,6 +65,8 @@ pub struct Punctuality {
     pub late: u64,
     /// Time of handing over minus deadline, of every frame. The time is taken right before the system call.
     pub error: Spread,
+    /// The same of the frames that were waited for, without those that were overdue already: what cyclictest calls latency.
+    pub wakeup: Spread,
     /// Time of the first handing over, `CLOCK_MONOTONIC`.
     pub first: Ns,
     /// Time of the last.
@@ -105,12 +107,12 @@ pub fn publish(
     // One frame is always ready before its deadline, so that nothing but the send stands between waking and sending.
     queue.fill(frames, start);
     while queue.filled > 0 && left > 0 {
-        let now = match pacing {
+        let woken = match pacing {
             Pacing::Deadlines if queue.slots[0].due >= end => break,
             Pacing::Deadlines => wait_until(queue.slots[0].due, options.spin, stop),
-            Pacing::None => Some(monotonic()).filter(|now| *now < end && !stop.load(Ordering::Relaxed)),
+            Pacing::None => Some(Woken { now: monotonic(), waited: false }).filter(|w| w.now < end),
         };
-        let Some(now) = now else { break };
+        let Some(Woken { now, waited }) = woken else { break };
         // A thread that never has to wait must still see a stop.
         if stop.load(Ordering::Relaxed) {
             break;
@@ -130,6 +132,9 @@ pub fn publish(
         }
         result.last = now;
         if pacing == Pacing::Deadlines {
+            if waited {
+                result.wakeup.add(now - queue.slots[0].due);
+            }
             for slot in &queue.slots[..done] {
                 let error = now - slot.due;
                 result.error.add(error);

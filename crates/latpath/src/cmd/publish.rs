@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::units::{count, duration, rate};
 use latpath_sv::{FrameSpec, Profile, Tag, DEFAULT_APPID, FIRST_GROUP, MAX_SVID};
-use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name};
+use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name, Awake};
 use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,
     SyntheticOptions,
@@ -95,6 +95,9 @@ pub struct Args {
     /// Wait awake for the last part before each deadline [default: 20us with --fifo, else 0s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     spin: Option<Duration>,
+    /// Keep all CPUs of this machine out of idle states meanwhile, as cyclictest does; it changes what else is measured here
+    #[arg(long)]
+    awake: bool,
     /// Most frames handed over in one system call [default: 1; 64 above 50,000 frames/s]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MOST_BATCH as i64))]
     batch: Option<u8>,
@@ -177,6 +180,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
 
     set_name("publish");
+    let _awake = args.awake.then(Awake::new).transpose()?;
     if let Some(cpu) = args.cpu {
         pin(cpu)?;
     }
@@ -266,7 +270,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
 }
 
 fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
-    let e = &sent.error;
+    let (e, w) = (&sent.error, &sent.wakeup);
     json!({
         "interface": args.interface,
         "svids": what.svids,
@@ -286,6 +290,11 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
         "pacing_p99_ns": e.percentile(990_000),
         "pacing_p99_9_ns": e.percentile(999_000),
         "pacing_max_ns": e.max(),
+        "wakeup_count": w.count(),
+        "wakeup_p50_ns": w.percentile(500_000),
+        "wakeup_p99_ns": w.percentile(990_000),
+        "wakeup_p99_9_ns": w.percentile(999_000),
+        "wakeup_max_ns": w.max(),
     })
 }
 
@@ -294,11 +303,14 @@ fn print(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctua
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);
     println!("sent     {} frames in {elapsed}, {}/s ({asked})", count(sent.sent), rate(sent.rate_hz()));
-    let e = &sent.error;
-    let figure = |per_million| duration(e.percentile(per_million).unwrap_or(0));
-    if let Some(max) = e.max() {
-        let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
-        println!("pacing   p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {} after the deadline", duration(max));
+    for (name, spread) in [("pacing", &sent.error), ("wakeup", &sent.wakeup)] {
+        let figure = |per_million| duration(spread.percentile(per_million).unwrap_or(0));
+        if let Some(max) = spread.max() {
+            let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
+            println!("{name}   p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {} after the deadline", duration(max));
+        }
+    }
+    if sent.error.count() > 0 {
         println!("late     {} frames, by more than {}", count(sent.late), duration(interval));
     }
     if sent.refused > 0 {

@@ -6,7 +6,8 @@ use nix::sys::prctl;
 use nix::time::{clock_gettime, clock_nanosleep, ClockId, ClockNanosleepFlags};
 use nix::unistd::Pid;
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a thread could not be set up.
@@ -30,6 +31,9 @@ pub enum ThreadError {
         /// CPUs that are allowed.
         allowed: String,
     },
+    /// The CPUs could not be kept awake.
+    #[error("/dev/cpu_dma_latency: {0}; keeping CPUs awake needs root and a kernel that offers this file")]
+    Awake(io::Error),
     /// Memory could not be locked.
     #[error("locking memory: {0}; it needs root, CAP_IPC_LOCK or a higher limit (ulimit -l)")]
     Memory(io::Error),
@@ -50,14 +54,25 @@ fn read(clock: ClockId) -> Ns {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }
 
-/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), the last `spin` ns of it awake, and returns the time then. `None` if `stop`
-/// was set meanwhile; it is looked at on every signal and at least every 100 ms.
-pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Ns> {
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Woken {
+    /// `CLOCK_MONOTONIC`.
+    pub now: Ns,
+    /// The deadline was still to come when the wait began.
+    pub waited: bool,
+}
+
+/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), the last `spin` ns of it awake. `None` if `stop` was set meanwhile; it is
+/// looked at on every signal and at least every 100 ms.
+pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Woken> {
+    let mut waited = false;
     loop {
         let now = monotonic();
         if now >= deadline {
-            return Some(now);
+            return Some(Woken { now, waited });
         }
+        waited = true;
         if stop.load(Ordering::Relaxed) {
             return None;
         }
@@ -95,6 +110,22 @@ pub fn pin(cpu: usize) -> Result<(), ThreadError> {
         );
         ThreadError::Cpu { cpu, source: e.into(), allowed }
     })
+}
+
+/// Keeps the machine's CPUs out of idle states that they need time to leave, until dropped (Documentation/power/pm_qos_interface.rst).
+#[derive(Debug)]
+pub struct Awake(#[allow(dead_code, reason = "held open: the kernel drops the request when it is closed")] File);
+
+impl Awake {
+    /// Asks the kernel for a wake-up latency of 0 µs.
+    pub fn new() -> Result<Self, ThreadError> {
+        let open = || {
+            let mut file = File::options().write(true).open("/dev/cpu_dma_latency")?;
+            file.write_all(&0i32.to_ne_bytes())?;
+            Ok(Self(file))
+        };
+        open().map_err(ThreadError::Awake)
+    }
 }
 
 /// Keeps all memory of the process, present and future, from being paged out.
