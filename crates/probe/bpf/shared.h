@@ -148,8 +148,8 @@ struct segments_to {
 	__u8 pad[3];
 };
 
+/* Live mode: one segment's times. The buckets' sum is their number. */
 struct hist {
-	__u64 count;
 	__u64 sum;
 	__u64 min;
 	__u64 max;

@@ -157,7 +157,6 @@ __noinline int to_hist(__u32 idx, __s64 d)
 		__sync_fetch_and_add(&h->negative, 1);
 		return 0;
 	}
-	__sync_fetch_and_add(&h->count, 1);
 	__sync_fetch_and_add(&h->sum, v);
 	if (v > threshold_ns)
 		__sync_fetch_and_add(&h->over, 1);

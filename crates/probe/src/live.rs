@@ -104,7 +104,7 @@ impl Probe {
         let kernel = self.attached.table.user.iter().position(|s| *s == stream)?;
         let h = live.hists.get(kernel * MAX_SEGMENTS + segment);
         Some(KernelHist {
-            count: h.count,
+            count: h.bucket.iter().sum(),
             sum: h.sum,
             min: if h.min == 0 { 0 } else { !h.min },
             max: h.max,
