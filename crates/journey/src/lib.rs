@@ -4,8 +4,12 @@ pub mod joiner;
 pub mod journey;
 mod matching;
 mod ring;
+pub mod route;
+pub mod segments;
 pub mod sequence;
 
 pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;
+pub use route::{Route, RouteFinder};
+pub use segments::Segment;
 pub use sequence::Sequence;

@@ -1,0 +1,277 @@
+//! The route: the order in which packets pass the points, and which points lie on the way to the application.
+//!
+//! A packet is seen at more points than those on its way: a bridge floods it to other ports, hands itself a copy, and
+//! somebody may be reading along. The way is found from what journeys show (which points saw them, in which order) and
+//! from what devices are; nothing has to be configured.
+
+use crate::journey::{Journey, MAX_POINTS};
+use latpath_words::{Link, Point, PointId, PointInfo, PointKind, HOST};
+
+/// The points in the order in which packets pass, and those on the way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// All points that saw a packet, in the order in which packets pass. Drop points have no place in an order.
+    pub order: Vec<PointId>,
+    /// The points on the way, from the first to the last.
+    pub line: Vec<PointId>,
+    /// Points beside the way: copies that a bridge makes, other readers.
+    pub aside: Vec<PointId>,
+}
+
+impl Route {
+    /// The route whose way is known by its points' names, as a run's manifest has it. Names of no point are passed over.
+    pub fn from_points(line: &[Point], points: &[PointInfo]) -> Self {
+        let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
+        let line: Vec<PointId> = line.iter().filter_map(id).collect();
+        let others = |p: &PointId| !line.contains(p) && points[usize::from(*p)].point.kind != PointKind::Drop;
+        let aside: Vec<PointId> = (0..points.len() as PointId).filter(others).collect();
+        Self { order: line.iter().chain(&aside).copied().collect(), line, aside }
+    }
+
+    /// The way's points as bits `1 << PointId`.
+    pub fn mask(&self) -> u64 {
+        self.line.iter().fold(0, |mask, p| mask | 1 << p)
+    }
+}
+
+/// All journeys are looked at until there were so many.
+const ALL: u64 = 4096;
+/// From then on one of so many.
+const EVERY: u64 = 16;
+/// What was seen longer ago than this many journeys counts half.
+const MEMORY: u64 = 1 << 20;
+
+/// Finds the route from journeys.
+pub struct RouteFinder {
+    observed: u64,
+    /// `both[a][b]`: journeys seen at both points; `both[a][a]`: at this one.
+    both: Box<Matrix>,
+    /// `before[a][b]`: those seen at `a` earlier than at `b`.
+    before: Box<Matrix>,
+}
+
+type Matrix = [[u32; MAX_POINTS]; MAX_POINTS];
+
+impl Default for RouteFinder {
+    fn default() -> Self {
+        let empty = || Box::new([[0; MAX_POINTS]; MAX_POINTS]);
+        Self { observed: 0, both: empty(), before: empty() }
+    }
+}
+
+impl RouteFinder {
+    /// Learns from a journey.
+    pub fn observe(&mut self, j: &Journey) {
+        self.observed += 1;
+        if self.observed > ALL && self.observed % EVERY != 0 {
+            return;
+        }
+        if self.observed % MEMORY == 0 {
+            let halve = |m: &mut Matrix| m.iter_mut().flatten().for_each(|n| *n /= 2);
+            halve(&mut self.both);
+            halve(&mut self.before);
+        }
+        let mut left = j.seen;
+        while left != 0 {
+            let a = left.trailing_zeros() as usize;
+            left &= left - 1;
+            self.both[a][a] += 1;
+            let mut others = left;
+            while others != 0 {
+                let b = others.trailing_zeros() as usize;
+                others &= others - 1;
+                self.both[a][b] += 1;
+                self.both[b][a] += 1;
+                match j.t[a].cmp(&j.t[b]) {
+                    std::cmp::Ordering::Less => self.before[a][b] += 1,
+                    std::cmp::Ordering::Greater => self.before[b][a] += 1,
+                    std::cmp::Ordering::Equal => {}
+                }
+            }
+        }
+    }
+
+    /// Journeys offered so far.
+    pub fn observed(&self) -> u64 {
+        self.observed
+    }
+
+    /// The route as far as it is known.
+    pub fn route(&self, points: &[PointInfo]) -> Route {
+        let order = self.order(points);
+        let line = Way { finder: self, points, order: &order }.find();
+        let aside = order.iter().copied().filter(|p| !line.contains(p)).collect();
+        Route { order, line, aside }
+    }
+
+    fn seen(&self, p: PointId) -> u32 {
+        self.both[usize::from(p)][usize::from(p)]
+    }
+
+    /// All points that saw something: machines upstream first, then the host, then machines downstream; on a machine by
+    /// time. Time alone would not do: two machines' clocks may be further apart than the packet takes.
+    fn order(&self, points: &[PointInfo]) -> Vec<PointId> {
+        let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.kind != PointKind::Drop;
+        let mut left: Vec<PointId> = (0..points.len().min(MAX_POINTS) as PointId).filter(counts).collect();
+        let machine = |p: PointId| points[usize::from(p)].point.machine.as_str();
+        let side = |p: PointId| match machine(p) {
+            HOST => 0,
+            name => {
+                // Who only sends is upstream of the host; who receives is downstream.
+                let receives = points.iter().any(|i| i.point.machine == name && i.point.kind != PointKind::Tx);
+                if receives {
+                    1
+                } else {
+                    -1
+                }
+            }
+        };
+        let (before, precedes) = (&self.before, |a: PointId, b: PointId| {
+            let (a, b) = (usize::from(a), usize::from(b));
+            self.before[a][b] > self.before[b][a]
+        });
+        let mut order = Vec::with_capacity(left.len());
+        while !left.is_empty() {
+            // The one with the fewest before it. Points that no journey links are told apart by what they are.
+            let rank = |p: PointId| {
+                let ahead = left.iter().filter(|q| side(**q) == side(p) && precedes(**q, p)).count();
+                let by_time: u64 = left.iter().map(|q| u64::from(before[usize::from(*q)][usize::from(p)])).sum();
+                (side(p), ahead, by_time, points[usize::from(p)].point.kind, p)
+            };
+            let Some(at) = (0..left.len()).min_by_key(|i| rank(left[*i])) else { break };
+            order.push(left.remove(at));
+        }
+        order
+    }
+}
+
+/// Looks for the way among the ordered points.
+struct Way<'a> {
+    finder: &'a RouteFinder,
+    points: &'a [PointInfo],
+    order: &'a [PointId],
+}
+
+impl Way<'_> {
+    fn info(&self, p: PointId) -> &PointInfo {
+        &self.points[usize::from(p)]
+    }
+
+    fn kind(&self, p: PointId) -> PointKind {
+        self.info(p).point.kind
+    }
+
+    fn is_host(&self, p: PointId) -> bool {
+        self.info(p).point.machine == HOST
+    }
+
+    /// Of the points that fit, those that saw at least a tenth of what the busiest saw; of these the last.
+    fn last(&self, fits: impl Fn(PointId) -> bool) -> Option<PointId> {
+        let seen = |p: PointId| u64::from(self.finder.seen(p));
+        let most = self.order.iter().filter(|p| fits(**p)).map(|p| seen(*p)).max()?;
+        self.order.iter().rev().copied().find(|p| fits(*p) && seen(*p) * 10 >= most)
+    }
+
+    /// Where the way ends: at the application in a guest, else as far into a guest as can be seen, else at an
+    /// application here.
+    fn sink(&self) -> Option<PointId> {
+        let kind = |p, k| self.kind(p) == k;
+        let beyond = |p| !self.is_host(p) && !kind(p, PointKind::Tx);
+        self.last(|p| beyond(p) && kind(p, PointKind::AppRead))
+            .or_else(|| self.last(beyond))
+            .or_else(|| self.last(|p| kind(p, PointKind::VmRead)))
+            .or_else(|| self.last(|p| kind(p, PointKind::AppRead)))
+            .or_else(|| self.order.last().copied())
+    }
+
+    fn find(&self) -> Vec<PointId> {
+        let Some(sink) = self.sink() else { return Vec::new() };
+        let to = self.order.iter().position(|p| *p == sink).unwrap_or(0);
+        let with_sink = |p: PointId| self.finder.both[usize::from(p)][usize::from(sink)];
+        let arrived = self.finder.seen(sink);
+        // Most of what arrives has passed here, and only the end is an application.
+        let passes = |p: &PointId| {
+            u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || self.kind(*p) != PointKind::AppRead)
+        };
+        let mut way: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
+        let here = self.info(sink).point.machine.clone();
+        self.only_one_vm(&mut way, sink);
+        // The host's own namespace: where packets come in.
+        let ingress = way.iter().copied().find(|p| self.is_host(*p) && self.kind(*p) == PointKind::NicRx);
+        if let Some(ingress) = ingress {
+            self.leave_copies(&mut way, ingress, sink, &here);
+        }
+        way
+    }
+
+    /// Of several VMs that take the packet, the one that the way leads into: for a guest that can be seen, the one whose
+    /// read comes last before it.
+    fn only_one_vm(&self, way: &mut Vec<PointId>, sink: PointId) {
+        let reads: Vec<PointId> = way.iter().copied().filter(|p| self.kind(*p) == PointKind::VmRead).collect();
+        let Some(read) = reads.iter().copied().find(|p| *p == sink).or(reads.last().copied()) else { return };
+        let tap = self.info(read).point.device.as_str();
+        way.retain(|p| match self.kind(*p) {
+            PointKind::VmRead => *p == read,
+            PointKind::Tx if self.info(*p).link == Link::Tap && self.is_host(*p) => self.info(*p).point.device == tap,
+            _ => true,
+        });
+        // A read is the end of its tap's transmission, whatever two CPUs' times say.
+        let at = |p: &PointId| self.kind(*p) == PointKind::Tx && self.is_host(*p) && self.info(*p).point.device == tap;
+        if let (Some(tx), Some(rx)) = (way.iter().position(at), way.iter().position(|p| *p == read)) {
+            if tx > rx {
+                let tx = way.remove(tx);
+                way.insert(rx, tx);
+            }
+        }
+    }
+
+    /// Takes out what a bridge does beside the way: its own copy, and what it sends to other ports.
+    fn leave_copies(&self, way: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
+        let hub = self.info(ingress).netns;
+        let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
+        let start = way.iter().position(|p| *p == ingress).unwrap_or(0);
+        let ends_in_hub = in_hub(sink) && self.kind(sink) != PointKind::VmRead && self.kind(sink) != PointKind::Tx;
+        let own_copy = |p: PointId| {
+            matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
+        };
+        let sends = |p: PointId| in_hub(p) && self.kind(p) == PointKind::Tx;
+        // The port by which the way goes on: the VM's tap, else a veth, else the last one.
+        let read = way.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
+        let after: Vec<PointId> = way[start..].iter().copied().filter(|p| sends(*p)).collect();
+        let port = match read {
+            Some(read) => {
+                let tap = self.info(read).point.device.as_str();
+                after.iter().copied().find(|p| self.info(*p).point.device == tap)
+            }
+            None if sends(sink) => Some(sink),
+            None if ends_in_hub => None,
+            None if here == HOST => {
+                let veth = after.iter().copied().find(|p| self.info(*p).link == Link::Veth);
+                veth.or(after.first().copied())
+            }
+            None => after.iter().copied().find(|p| self.info(*p).link == Link::Nic).or(after.first().copied()),
+        };
+        // Namespaces that the packet only ends in.
+        let passes_through = |p: PointId| {
+            let ns = self.info(p).netns;
+            way.iter().any(|q| self.is_host(*q) && self.info(*q).netns == ns && self.kind(*q) == PointKind::Tx)
+        };
+        let sink_ns = self.info(sink).netns;
+        let keep: Vec<PointId> = way
+            .iter()
+            .enumerate()
+            .filter(|(i, p)| {
+                let p = **p;
+                if *i < start || p == sink || !self.is_host(p) {
+                    return true;
+                }
+                if in_hub(p) {
+                    return !(own_copy(p) && !ends_in_hub) && (!sends(p) || Some(p) == port);
+                }
+                (here == HOST && self.info(p).netns == sink_ns) || passes_through(p)
+            })
+            .map(|(_, p)| *p)
+            .collect();
+        *way = keep;
+    }
+}

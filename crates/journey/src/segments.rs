@@ -1,0 +1,157 @@
+//! Segments: from one point of the way to a later one, under the names that engineers use.
+//!
+//! | name | from | to |
+//! |---|---|---|
+//! | `Tnet` | the publisher's `tx` | the host's NIC: its first `nic-rx` |
+//! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (`vm-read` where no agent looks into the guest; the container's `nic-rx` where there is no VM) |
+//! | `Tsub` | the VM's NIC | the application's `app-read` |
+//! | `total` | the first point | the last |
+
+use crate::route::Route;
+use latpath_words::{PointId, PointInfo, PointKind, HOST};
+
+/// From one point to a later one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbours.
+    pub name: String,
+    /// Where it starts.
+    pub from: PointId,
+    /// Where it ends.
+    pub to: PointId,
+}
+
+/// The classic segments and those between neighbours, and what cannot be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Classic {
+    /// In the order of the way; neighbours follow the classic segment that they are part of.
+    pub segments: Vec<Segment>,
+    /// Segments that merge or cannot be told, and why.
+    pub notes: Vec<String>,
+}
+
+/// The segments of a route. Neighbours that a classic segment names already are left out.
+pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
+    let mut all = Classic::default();
+    let line = &route.line;
+    let [first, .., last] = line.as_slice() else { return all };
+    let info = |p: PointId| &points[usize::from(p)];
+    let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);
+    let name = |p: PointId| info(p).point.to_string();
+
+    let nic = line.iter().position(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
+    let guest = line.iter().position(|p| !on_host(*p) && kind(*p) == PointKind::NicRx);
+    let read = line.iter().position(|p| kind(*p) == PointKind::VmRead);
+    let ends_at_application = kind(*last) == PointKind::AppRead;
+    // A container's NIC does for a VM's: the last one before the application, if it is another than the host's.
+    let container = line.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
+    let container = container.filter(|at| ends_at_application && Some(*at) != nic && on_host(*last));
+    let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
+
+    let mut classic: Vec<(&str, usize, usize)> = Vec::new();
+    match nic {
+        Some(0) => {
+            all.notes.push("Tnet: the publisher is on another machine, so the way begins at the host's NIC".into())
+        }
+        Some(nic) => classic.push(("Tnet", 0, nic)),
+        None => all.notes.push("Tnet, Thyp: no packet was seen entering by a NIC of this host".into()),
+    }
+    if let (Some(nic), Some(vm)) = (nic, vm_nic) {
+        classic.push(("Thyp", nic, vm));
+        if guest.is_none() && read == Some(vm) {
+            let at = name(line[vm]);
+            all.notes.push(format!(
+                "Thyp ends at {at}: nobody looks into the guest (run latpath agent there, and name it by --machine)"
+            ));
+        }
+    }
+    match (vm_nic, nic) {
+        (Some(vm), _) if ends_at_application => classic.push(("Tsub", vm, line.len() - 1)),
+        (None, Some(nic)) if ends_at_application => {
+            all.notes.push("Thyp: no VM is on the way; Tsub is from the host's NIC to the application".into());
+            classic.push(("Tsub", nic, line.len() - 1));
+        }
+        _ => {
+            all.notes.push(format!("Tsub: no application was seen to read the stream; the way ends at {}", name(*last)))
+        }
+    }
+
+    let whole = ("total", 0, line.len() - 1);
+    let mut told = 0;
+    let mut neighbours = |upto: usize, out: &mut Vec<Segment>| {
+        for at in told..upto {
+            let (from, to) = (line[at], line[at + 1]);
+            let named = classic.iter().chain([&whole]).any(|(_, a, b)| (*a, *b) == (at, at + 1));
+            if !named {
+                out.push(Segment { name: format!("{}→{}", name(from), name(to)), from, to });
+            }
+        }
+        told = told.max(upto);
+    };
+    for (title, from, to) in &classic {
+        neighbours(*from, &mut all.segments);
+        all.segments.push(Segment { name: (*title).into(), from: line[*from], to: line[*to] });
+        neighbours(*to, &mut all.segments);
+    }
+    neighbours(line.len() - 1, &mut all.segments);
+    all.segments.push(Segment { name: "total".into(), from: *first, to: *last });
+    all
+}
+
+/// Whether a pattern with `*` for any text matches the whole text; in time linear in each.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut star = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match star {
+                Some((sp, st)) => {
+                    star = Some((sp, st + 1));
+                    (p, t) = (sp + 1, st + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+/// Reads a segment of the user's: `NAME=FROM..TO`, each end a point or a pattern with `*`.
+///
+/// None yet where an end was not seen so far. Where a pattern fits several points, the first on the way is meant.
+///
+/// # Errors
+/// Where the text has another form, or both ends are the same point.
+pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
+    let (name, from, to) = split(text)?;
+    let find = |pattern: &str| {
+        let fits = |p: &&PointId| matches(pattern, &points[usize::from(**p)].point.to_string());
+        route.order.iter().find(fits).copied()
+    };
+    match (find(from), find(to)) {
+        (Some(from), Some(to)) if from == to => Err(format!("{text}: begins and ends at the same point")),
+        (Some(from), Some(to)) => Ok(Some(Segment { name: name.into(), from, to })),
+        _ => Ok(None),
+    }
+}
+
+/// The three parts of `NAME=FROM..TO`.
+///
+/// # Errors
+/// Where the text has another form; it says which would be right.
+pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
+    let parts = text.split_once('=').and_then(|(name, ends)| {
+        let (from, to) = ends.split_once("..")?;
+        Some((name.trim(), from.trim(), to.trim()))
+    });
+    match parts {
+        Some((name, from, to)) if !name.is_empty() && !from.is_empty() && !to.is_empty() => Ok((name, from, to)),
+        _ => Err(format!("{text:?}: write NAME=FROM..TO, as relay=host/nic-rx@eth0..guest0/app-read@relay")),
+    }
+}

@@ -1,0 +1,253 @@
+//! The route and the segments that journeys reveal, on the networks that there are.
+
+use latpath_journey::segments::{classic, parse};
+use latpath_journey::{Journey, Route, RouteFinder};
+use latpath_words::{Link, Ns, Point, PointInfo};
+
+/// A network: its points as (name, link, namespace), and what packets see: (point, time).
+struct Network {
+    points: Vec<PointInfo>,
+    finder: RouteFinder,
+}
+
+impl Network {
+    fn new(points: &[(&str, Link, u32)]) -> Self {
+        let info = |(name, link, netns): &(&str, Link, u32)| PointInfo {
+            point: name.parse().unwrap(),
+            link: *link,
+            netns: *netns,
+            ifindex: 0,
+            clock: String::new(),
+        };
+        Self { points: points.iter().map(info).collect(), finder: RouteFinder::default() }
+    }
+
+    fn packets(&mut self, times: u32, sightings: &[(&str, Ns)]) {
+        let mut t = vec![0; self.points.len()];
+        let mut seen = 0;
+        for (name, at) in sightings {
+            let id = self.points.iter().position(|p| p.point.to_string() == *name).unwrap();
+            t[id] = *at;
+            seen |= 1 << id;
+        }
+        for key in 0..times {
+            let (cpu, tid) = (vec![0; t.len()], vec![0; t.len()]);
+            self.finder.observe(&Journey {
+                stream: 0,
+                key,
+                number: key.into(),
+                seen,
+                t: &t,
+                cpu: &cpu,
+                tid: &tid,
+                duplicates: 0,
+                out_of_order: false,
+                drop_note: 0,
+            });
+        }
+    }
+
+    fn route(&self) -> Route {
+        self.finder.route(&self.points)
+    }
+
+    fn line(&self) -> Vec<String> {
+        self.route().line.iter().map(|p| self.points[usize::from(*p)].point.to_string()).collect()
+    }
+
+    fn segments(&self) -> Vec<String> {
+        let name = |p: u16| self.points[usize::from(p)].point.to_string();
+        let all = classic(&self.route(), &self.points).segments;
+        all.iter().map(|s| format!("{}: {} {}", s.name, name(s.from), name(s.to))).collect()
+    }
+}
+
+const HUB: u32 = 1;
+
+fn hypervisor() -> Network {
+    Network::new(&[
+        ("guest0/app-read@relay", Link::Socket, 9),
+        ("guest0/nic-rx@eth0", Link::Nic, 9),
+        ("host/vm-read@vnet0", Link::Tap, HUB),
+        ("host/tx@vnet0", Link::Tap, HUB),
+        ("host/nic-rx@br0", Link::Bridge, HUB),
+        ("host/nic-rx@nic0", Link::Veth, HUB),
+        ("host/tx@pub0", Link::Veth, 2),
+        ("host/drop@br0", Link::Bridge, HUB),
+        ("host/app-read@tcpdump", Link::Socket, HUB),
+        ("host/tx@vnet1", Link::Tap, HUB),
+        ("host/vm-read@vnet1", Link::Tap, HUB),
+        ("host/tx@eno2", Link::Nic, HUB),
+    ])
+}
+
+const WAY: [(&str, Ns); 6] = [
+    ("host/tx@pub0", 0),
+    ("host/nic-rx@nic0", 5),
+    ("host/tx@vnet0", 10),
+    ("host/vm-read@vnet0", 30),
+    ("guest0/nic-rx@eth0", 60),
+    ("guest0/app-read@relay", 70),
+];
+
+fn names(way: &[(&str, Ns)]) -> Vec<String> {
+    way.iter().map(|(name, _)| name.to_string()).collect()
+}
+
+#[test]
+fn the_way_leads_into_the_guest_past_all_copies() {
+    let mut n = hypervisor();
+    let copies = [
+        ("host/nic-rx@br0", 14),
+        ("host/drop@br0", 15),
+        ("host/app-read@tcpdump", 90),
+        ("host/tx@vnet1", 12),
+        ("host/tx@eno2", 13),
+    ];
+    n.packets(100, &[&WAY[..], &copies, &[("host/vm-read@vnet1", 20)]].concat());
+    assert_eq!(n.line(), names(&WAY));
+    let aside = n.route().aside.len();
+    assert_eq!(aside, 5, "all others but the drop are aside");
+}
+
+#[test]
+fn clocks_that_disagree_do_not_change_the_order() {
+    let mut n = hypervisor();
+    let wrong = WAY.map(|(name, t)| (name, if name.starts_with("guest0") { t - 1000 } else { t }));
+    n.packets(100, &wrong);
+    assert_eq!(n.line(), names(&WAY));
+}
+
+#[test]
+fn a_tap_is_read_after_it_was_sent_to() {
+    let mut n = hypervisor();
+    let racing = WAY.map(|(name, t)| (name, if name == "host/vm-read@vnet0" { 9 } else { t }));
+    n.packets(100, &racing);
+    assert_eq!(n.line(), names(&WAY));
+}
+
+#[test]
+fn losses_do_not_shorten_the_way() {
+    let mut n = hypervisor();
+    n.packets(900, &WAY[..3]);
+    n.packets(100, &WAY);
+    assert_eq!(n.line(), names(&WAY));
+}
+
+#[test]
+fn a_point_that_saw_few_of_those_that_arrived_is_aside() {
+    let mut n = hypervisor();
+    n.packets(100, &WAY);
+    n.packets(20, &[&WAY[..], &[("host/tx@eno2", 7)]].concat());
+    assert_eq!(n.line(), names(&WAY));
+}
+
+#[test]
+fn without_an_agent_the_way_ends_where_the_vm_reads() {
+    let mut n = hypervisor();
+    n.packets(100, &[&WAY[1..4], &[("host/app-read@tcpdump", 90)]].concat());
+    assert_eq!(n.line(), names(&WAY[1..4]));
+    let notes = classic(&n.route(), &n.points).notes.join("\n");
+    assert!(notes.contains("Tnet: the publisher is on another machine"), "{notes}");
+    assert!(notes.contains("Thyp ends at host/vm-read@vnet0"), "{notes}");
+    assert!(notes.contains("Tsub: no application"), "{notes}");
+}
+
+#[test]
+fn the_classic_segments_join_and_neighbours_are_named_once() {
+    let mut n = hypervisor();
+    n.packets(100, &WAY);
+    assert_eq!(
+        n.segments(),
+        [
+            "Tnet: host/tx@pub0 host/nic-rx@nic0",
+            "Thyp: host/nic-rx@nic0 guest0/nic-rx@eth0",
+            "host/nic-rx@nic0→host/tx@vnet0: host/nic-rx@nic0 host/tx@vnet0",
+            "host/tx@vnet0→host/vm-read@vnet0: host/tx@vnet0 host/vm-read@vnet0",
+            "host/vm-read@vnet0→guest0/nic-rx@eth0: host/vm-read@vnet0 guest0/nic-rx@eth0",
+            "Tsub: guest0/nic-rx@eth0 guest0/app-read@relay",
+            "total: host/tx@pub0 guest0/app-read@relay",
+        ]
+    );
+}
+
+#[test]
+fn a_container_behind_a_veth_stands_for_the_vm() {
+    let mut n = Network::new(&[
+        ("host/tx@pub0", Link::Veth, 2),
+        ("host/nic-rx@nic0", Link::Veth, HUB),
+        ("host/tx@veth0", Link::Veth, HUB),
+        ("host/nic-rx@eth0", Link::Veth, 3),
+        ("host/app-read@relay", Link::Socket, 3),
+        ("host/nic-rx@br0", Link::Bridge, HUB),
+        ("host/nic-rx@other", Link::Veth, 4),
+    ]);
+    let way = [
+        ("host/tx@pub0", 0),
+        ("host/nic-rx@nic0", 1),
+        ("host/tx@veth0", 2),
+        ("host/nic-rx@eth0", 5),
+        ("host/app-read@relay", 6),
+    ];
+    n.packets(50, &[&way[..], &[("host/nic-rx@br0", 3), ("host/nic-rx@other", 4)]].concat());
+    assert_eq!(n.line(), names(&way));
+    let segments = n.segments();
+    assert!(segments.contains(&"Thyp: host/nic-rx@nic0 host/nic-rx@eth0".into()), "{segments:?}");
+    assert!(segments.contains(&"Tsub: host/nic-rx@eth0 host/app-read@relay".into()), "{segments:?}");
+}
+
+#[test]
+fn an_application_on_the_bridge_itself_gets_the_bridges_copy() {
+    let mut n = Network::new(&[
+        ("host/nic-rx@eth0", Link::Nic, HUB),
+        ("host/tx@veth7", Link::Veth, HUB),
+        ("host/nic-rx@br0", Link::Bridge, HUB),
+        ("host/app-read@relay", Link::Socket, HUB),
+    ]);
+    n.packets(50, &[("host/nic-rx@eth0", 1), ("host/tx@veth7", 2), ("host/nic-rx@br0", 3), ("host/app-read@relay", 9)]);
+    assert_eq!(n.line(), ["host/nic-rx@eth0", "host/nic-rx@br0", "host/app-read@relay"]);
+}
+
+#[test]
+fn a_veth_pair_is_a_way() {
+    let mut n = Network::new(&[("host/nic-rx@b", Link::Veth, HUB), ("host/tx@a", Link::Veth, HUB)]);
+    n.packets(10, &[("host/tx@a", 1), ("host/nic-rx@b", 2)]);
+    assert_eq!(n.line(), ["host/tx@a", "host/nic-rx@b"]);
+    assert_eq!(n.segments(), ["Tnet: host/tx@a host/nic-rx@b", "total: host/tx@a host/nic-rx@b"]);
+}
+
+#[test]
+fn a_publisher_on_another_machine_comes_first() {
+    let mut n = Network::new(&[("host/nic-rx@eth0", Link::Nic, HUB), ("mu/tx@eth0", Link::Nic, 1)]);
+    n.packets(10, &[("mu/tx@eth0", 900), ("host/nic-rx@eth0", 2)]);
+    assert_eq!(n.line(), ["mu/tx@eth0", "host/nic-rx@eth0"]);
+}
+
+#[test]
+fn nothing_seen_is_no_route() {
+    let n = hypervisor();
+    assert_eq!(n.route(), Route::default());
+    assert!(classic(&n.route(), &n.points).segments.is_empty());
+}
+
+#[test]
+fn a_manifests_route_reads_back() {
+    let mut n = hypervisor();
+    n.packets(10, &[&WAY[..], &[("host/nic-rx@br0", 14)]].concat());
+    let names: Vec<Point> = n.line().iter().map(|p| p.parse().unwrap()).collect();
+    assert_eq!(Route::from_points(&names, &n.points).line, n.route().line);
+}
+
+#[test]
+fn a_segment_of_the_users_own_is_found_by_patterns() {
+    let mut n = hypervisor();
+    n.packets(10, &WAY);
+    let route = n.route();
+    let s = parse("vhost=host/tx@vnet*..host/vm-read@*", &n.points, &route).unwrap().unwrap();
+    assert_eq!((s.name.as_str(), s.from, s.to), ("vhost", 3, 2));
+    assert_eq!(parse("x=host/tx@eth9..host/vm-read@*", &n.points, &route), Ok(None));
+    assert!(parse("x=host/tx@vnet0..*/tx@vnet0", &n.points, &route).is_err());
+    for bad in ["vhost", "=a..b", "x=..b", "x=a.b"] {
+        assert!(parse(bad, &n.points, &route).unwrap_err().contains("NAME=FROM..TO"), "{bad}");
+    }
+}
