@@ -36,6 +36,18 @@ impl Journey<'_> {
         (self.seen >> point & 1 == 1).then(|| self.t[usize::from(point)])
     }
 
+    /// The time of the first sighting.
+    pub fn first(&self) -> Option<Ns> {
+        let mut left = self.seen;
+        let mut first = None;
+        while left != 0 {
+            let t = self.t[left.trailing_zeros() as usize];
+            first = Some(first.map_or(t, |f: Ns| f.min(t)));
+            left &= left - 1;
+        }
+        first
+    }
+
     /// Time from one point to another, if both saw it. May be negative: a clock fault to report, never clamped.
     pub fn between(&self, from: PointId, to: PointId) -> Option<Ns> {
         Some(self.at(to)? - self.at(from)?)

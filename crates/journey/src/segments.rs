@@ -155,3 +155,22 @@ pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
         _ => Err(format!("{text:?}: write NAME=FROM..TO, as relay=host/nic-rx@eth0..guest0/app-read@relay")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_match_any_text() {
+        for (pattern, text, yes) in [
+            ("host/*@eth*", "host/nic-rx@eth0", true),
+            ("host/tx@vnet0", "host/tx@vnet01", false),
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern, text), yes, "{pattern} {text}");
+        }
+    }
+}

@@ -19,7 +19,9 @@ struct Cli {
 enum Command {
     Agent(cmd::agent::Args),
     Demo(cmd::demo::Args),
+    Live(cmd::live::Args),
     Publish(cmd::publish::Args),
+    Record(cmd::record::Args),
     Streams(cmd::streams::Args),
     Subscribe(cmd::subscribe::Args),
 }
@@ -28,7 +30,9 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
         Command::Demo(args) => cmd::demo::run(args),
+        Command::Live(args) => cmd::live::run(args),
         Command::Publish(args) => cmd::publish::run(args),
+        Command::Record(args) => cmd::record::run(args),
         Command::Streams(args) => cmd::streams::run(args),
         Command::Subscribe(args) => cmd::subscribe::run(args),
     }

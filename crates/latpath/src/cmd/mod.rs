@@ -2,7 +2,10 @@
 
 pub mod agent;
 pub mod demo;
+mod following;
+pub mod live;
 pub mod publish;
+pub mod record;
 pub mod streams;
 pub mod subscribe;
 

@@ -1,0 +1,68 @@
+//! What latpath itself costs: its process's CPU time and memory, and the time its kernel programs take.
+
+use latpath_stats::ToolCost;
+use latpath_words::Counters;
+use nix::sys::resource::{getrusage, UsageWho};
+use nix::sys::time::TimeValLike;
+use std::time::Instant;
+
+/// Measures from its making on.
+pub struct CostMeter {
+    began: Instant,
+    cpu_ns: i64,
+}
+
+/// CPU time of this process so far.
+fn cpu_ns() -> i64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    usage.map_or(0, |u| u.user_time().num_nanoseconds() + u.system_time().num_nanoseconds())
+}
+
+/// Largest resident memory of this process so far.
+fn max_rss_bytes() -> u64 {
+    // ru_maxrss is inherited across exec; VmHWM is this program's own.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+impl CostMeter {
+    /// Begins.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self { began: Instant::now(), cpu_ns: cpu_ns() }
+    }
+
+    /// The cost so far. `counters` are those of all machines, `host` this machine's.
+    pub fn read(&self, counters: &Counters, host: &Counters) -> ToolCost {
+        let elapsed = self.began.elapsed().as_nanos().max(1) as f64;
+        let kernel = (host.sightings * host.ns_per_sighting) as f64;
+        let own = (cpu_ns() - self.cpu_ns) as f64;
+        ToolCost {
+            sightings: counters.sightings,
+            sightings_dropped: counters.dropped,
+            ns_per_sighting: host.ns_per_sighting,
+            cpu_percent: ((own + kernel) / elapsed * 10_000.0).round() / 100.0,
+            max_rss_bytes: max_rss_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_process_costs_something() {
+        let meter = CostMeter::new();
+        let until = Instant::now() + std::time::Duration::from_millis(30);
+        while Instant::now() < until {
+            std::hint::black_box(max_rss_bytes());
+        }
+        let counters = Counters { sightings: 7, dropped: 1, ns_per_sighting: 90, ..Default::default() };
+        let cost = meter.read(&counters, &counters);
+        assert!(cost.cpu_percent > 0.0 && cost.max_rss_bytes > 1 << 20);
+        assert_eq!((cost.sightings, cost.sightings_dropped, cost.ns_per_sighting), (7, 1, 90));
+    }
+}

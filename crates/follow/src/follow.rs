@@ -1,0 +1,305 @@
+//! Following streams packet by packet: the way of a sighting from the probes to journeys, in one place.
+
+use crate::cost::CostMeter;
+use crate::layout::Layout;
+use crate::merge::{Feed, Merge, Origin};
+use crate::tables::{PointFilter, Tables};
+use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
+use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
+use latpath_probe::{AttachError, Mode, Options as ProbeOptions, Probe};
+use latpath_stats::{MachineFigures, ToolCost};
+use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
+
+/// Journeys that began less than this after the probes were attached are left out: they may lack points because a probe
+/// was not there yet.
+const SETTLE: Ns = 100_000_000;
+/// How often the route is looked at again.
+const ROUTE_EVERY: Ns = 1_000_000_000;
+
+/// What to follow, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The streams.
+    pub streams: Vec<StreamSpec>,
+    /// Other machines, by the user's name.
+    pub machines: Vec<(String, Address)>,
+    /// Which points count; see [`PointFilter`].
+    pub points: PointFilter,
+    /// Segments that the user named: `NAME=FROM..TO`.
+    pub segments: Vec<String>,
+    /// Times over this are counted.
+    pub threshold: Ns,
+    /// A packet later than this is not matched any more.
+    pub window: Ns,
+    /// Memory of the probe's rings, bytes.
+    pub ring_bytes: usize,
+}
+
+/// Why following did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// This machine's probe.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// Another machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// A name given twice, or the host's.
+    #[error("machine {0:?} is named twice (this machine is {HOST:?})")]
+    Twice(String),
+    /// A segment that the user named.
+    #[error("{0}")]
+    Segment(String),
+}
+
+/// Streams being followed on all machines. Dropping it detaches everything.
+pub struct Follow {
+    options: Options,
+    merge: Merge,
+    tables: Tables,
+    joiner: Joiner,
+    finder: RouteFinder,
+    layout: Layout,
+    begin: Ns,
+    now: Ns,
+    route_due: Ns,
+    meter: CostMeter,
+    notes: Vec<String>,
+    skipped: u64,
+}
+
+impl Follow {
+    /// Reaches the machines, then attaches the probes, those of the host last: it sees packets first.
+    ///
+    /// # Errors
+    /// Where a machine cannot be reached or a probe cannot be attached; what was attached is detached again.
+    pub fn start(options: Options) -> Result<Self, FollowError> {
+        for (i, (name, _)) in options.machines.iter().enumerate() {
+            if name == HOST || options.machines[..i].iter().any(|(n, _)| n == name) {
+                return Err(FollowError::Twice(name.clone()));
+            }
+        }
+        let mut notes = Vec::new();
+        let mut feeds = Vec::new();
+        for (name, address) in &options.machines {
+            let mut machine = Machine::connect(name, address, Timeouts::default())?;
+            let window = ("window_ns".to_string(), options.window.to_string());
+            machine.start(&StartRequest { streams: options.streams.clone(), options: vec![window] })?;
+            feeds.push(Feed::new(Origin::Machine(machine)));
+        }
+        let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Record);
+        (probe.window, probe.ring_bytes) = (options.window, options.ring_bytes);
+        let probe = Probe::attach(probe)?;
+        notes.extend(probe.abilities().notes());
+        feeds.insert(0, Feed::new(Origin::Host(probe)));
+        let joiner = Joiner::new(
+            options.streams.iter().map(|s| s.key),
+            latpath_journey::Options { window: options.window, ..Default::default() },
+        );
+        let tables = Tables { filter: options.points.clone(), ..Default::default() };
+        let now = latpath_probe::monotonic();
+        Ok(Self {
+            merge: Merge::new(feeds),
+            tables,
+            joiner,
+            finder: RouteFinder::default(),
+            layout: Layout::default(),
+            begin: now + SETTLE,
+            now,
+            route_due: now + ROUTE_EVERY,
+            meter: CostMeter::new(),
+            notes,
+            skipped: 0,
+            options,
+        })
+    }
+
+    /// One round: takes what all probes have, joins it, and hands over the journeys that are done. Call it some
+    /// hundred times a second. True if the points or the layout changed: look at them before the next journeys.
+    pub fn step(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) -> bool {
+        let Self { merge, tables, joiner, finder, begin, skipped, .. } = self;
+        let known = tables.points.len();
+        let mut sightings = Vec::new();
+        self.now = merge.step(tables, |s| sightings.push(*s));
+        if tables.points.len() != known {
+            joiner.set_points(&tables.points);
+        }
+        let points = &tables.points;
+        let mut done = |j: &Journey| {
+            if j.first().is_some_and(|t| t >= *begin) {
+                finder.observe(j);
+                sink(j, points);
+            } else {
+                *skipped += 1;
+            }
+        };
+        for s in &sightings {
+            joiner.push(s, &mut done);
+        }
+        joiner.advance(self.now, &mut done);
+        let changed = tables.points.len() != known;
+        if self.now >= self.route_due || changed {
+            self.route_due = self.now.saturating_add(ROUTE_EVERY);
+            return self.look_at_route() || changed;
+        }
+        false
+    }
+
+    /// Ends it: detaches all probes and hands over what is done. Packets still on their way are left out.
+    pub fn stop(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) {
+        let end = latpath_probe::monotonic();
+        for feed in &mut self.merge.feeds {
+            match &mut feed.origin {
+                Origin::Host(probe) => probe.detach(),
+                Origin::Machine(machine) => {
+                    if let Err(error) = machine.stop() {
+                        self.notes.push(error.to_string());
+                    }
+                }
+            }
+        }
+        while self.now < end {
+            let before = self.now;
+            self.step(&mut sink);
+            if self.now == before {
+                break;
+            }
+        }
+        self.step(&mut sink);
+        let Self { joiner, finder, begin, tables, .. } = self;
+        joiner.finish(end, &mut |j: &Journey| {
+            if j.first().is_some_and(|t| t >= *begin) {
+                finder.observe(j);
+                sink(j, &tables.points);
+            }
+        });
+        self.look_at_route();
+    }
+
+    fn look_at_route(&mut self) -> bool {
+        let points = &self.tables.points;
+        let route = self.finder.route(points);
+        let layout = Layout::new(route, points, &self.options.segments);
+        if layout == self.layout {
+            return false;
+        }
+        self.joiner.set_expected(layout.route.mask());
+        self.layout = layout;
+        true
+    }
+
+    /// The points found so far.
+    pub fn points(&self) -> &[PointInfo] {
+        &self.tables.points
+    }
+
+    /// The drop notes found so far.
+    pub fn drop_notes(&self) -> &[DropNote] {
+        &self.tables.notes
+    }
+
+    /// The route and the segments as they are known now.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What the joiner counted of a stream.
+    pub fn totals(&self, stream: StreamId) -> Totals {
+        self.joiner.totals(stream)
+    }
+
+    /// Up to when all sightings have been taken, host's CLOCK_MONOTONIC.
+    pub fn now(&self) -> Ns {
+        self.now
+    }
+
+    /// From when on journeys count.
+    pub fn begin(&self) -> Ns {
+        self.begin
+    }
+
+    /// What each machine's probe counted, the host first.
+    pub fn counters(&mut self) -> Vec<Counters> {
+        self.merge.feeds.iter_mut().map(Feed::counters).collect()
+    }
+
+    /// The machines' clocks against the host's.
+    pub fn machines(&self) -> Vec<MachineFigures> {
+        let figures = |feed: &Feed| match &feed.origin {
+            Origin::Host(_) => {
+                MachineFigures { machine: HOST.into(), method: "same clock".into(), ..Default::default() }
+            }
+            Origin::Machine(m) => {
+                let c = m.clock();
+                MachineFigures {
+                    machine: m.name().into(),
+                    method: c.method,
+                    offset_ns: c.offset_ns,
+                    drift_ppb: c.drift_ppb,
+                    error_bound_ns: c.max_error_bound_ns,
+                    exchanges: c.exchanges,
+                    fault: c.fault,
+                }
+            }
+        };
+        self.merge.feeds.iter().map(figures).collect()
+    }
+
+    /// The kernels of the machines, the host first.
+    pub fn kernels(&self) -> Vec<String> {
+        let kernel = |feed: &Feed| match &feed.origin {
+            Origin::Host(probe) => probe.abilities().release.clone(),
+            Origin::Machine(m) => m.facts().kernel.clone(),
+        };
+        self.merge.feeds.iter().map(kernel).collect()
+    }
+
+    /// What latpath itself costs.
+    pub fn cost(&mut self) -> ToolCost {
+        let counters = self.counters();
+        self.meter.read(&sum(&counters), &counters[0])
+    }
+
+    /// What the user must know by now.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        notes.extend(self.layout.notes.iter().cloned());
+        for feed in &self.merge.feeds {
+            if let Origin::Machine(m) = &feed.origin {
+                notes.extend(m.fault().map(|f| f.to_string()));
+            }
+        }
+        if self.tables.refused > 0 {
+            notes.push(format!(
+                "{} points beyond the {} that a run can have were left out: narrow with --points",
+                self.tables.refused,
+                crate::tables::MAX_POINTS
+            ));
+        }
+        if self.merge.overdue > 0 {
+            notes.push(format!(
+                "{} sightings of another machine came too late to be joined in order",
+                self.merge.overdue
+            ));
+        }
+        for pattern in self.options.points.unmatched(&self.tables.points) {
+            notes.push(format!("--points {pattern}: no packet was seen at such a point yet"));
+        }
+        notes
+    }
+}
+
+/// All machines' counters together.
+pub fn sum(all: &[Counters]) -> Counters {
+    let mut total = Counters::default();
+    for c in all {
+        total.sightings += c.sightings;
+        total.dropped += c.dropped;
+        total.malformed += c.malformed;
+        total.points_overflow += c.points_overflow;
+        total.unreadable += c.unreadable;
+        total.packets_seen += c.packets_seen;
+    }
+    total.ns_per_sighting = all.first().map_or(0, |c| c.ns_per_sighting);
+    total
+}

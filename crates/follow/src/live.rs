@@ -1,0 +1,280 @@
+//! Live figures of this machine alone: the kernel joins and counts, user space reads the results once a second.
+
+use crate::cost::CostMeter;
+use crate::follow::{FollowError, Options};
+use crate::layout::Layout;
+use crate::tables::MAX_POINTS;
+use latpath_journey::{Journey, RouteFinder};
+use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
+use latpath_stats::kernel::KernelHistogram;
+use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary};
+use latpath_words::{DropNote, Ns, PointId, PointInfo, Source, StreamId, HOST};
+use std::collections::HashMap;
+
+/// Journeys that the route is found from, of each stream and at each look.
+const SAMPLE: usize = 256;
+/// How often the route is looked at, and looked for.
+const LOOK_EVERY: Ns = 1_000_000_000;
+const SEARCH_EVERY: Ns = 100_000_000;
+/// Journeys this young may still be on their way.
+const YOUNG: Ns = 50_000_000;
+
+/// Streams being counted by the kernel. Dropping it detaches the programs.
+pub struct Live {
+    options: Options,
+    probe: Probe,
+    finder: RouteFinder,
+    layout: Layout,
+    /// Segments that the kernel counts: the first of the layout's.
+    counted: usize,
+    baseline: Vec<LiveStream>,
+    since: Ns,
+    look_due: Ns,
+    meter: CostMeter,
+}
+
+impl Live {
+    /// Attaches the programs.
+    ///
+    /// # Errors
+    /// Where this machine cannot trace, or the streams cannot be followed.
+    pub fn start(options: Options) -> Result<Self, FollowError> {
+        let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Live);
+        (probe.window, probe.threshold) = (options.window, options.threshold);
+        let streams = options.streams.len();
+        Ok(Self {
+            probe: Probe::attach(probe)?,
+            finder: RouteFinder::default(),
+            layout: Layout::default(),
+            counted: 0,
+            baseline: vec![LiveStream::default(); streams],
+            since: monotonic(),
+            look_due: Ns::MIN,
+            meter: CostMeter::new(),
+            options,
+        })
+    }
+
+    /// One round: looks for points and the route, often until they are known, then once a second.
+    pub fn step(&mut self) {
+        let now = monotonic();
+        if now < self.look_due {
+            return;
+        }
+        self.look();
+        self.look_due = now + if self.counted > 0 { LOOK_EVERY } else { SEARCH_EVERY };
+    }
+
+    /// Figures begin anew when the route changes.
+    fn look(&mut self) {
+        let points = self.points();
+        let wanted: u64 = points
+            .iter()
+            .enumerate()
+            .filter(|(_, p)| self.options.points.wants(p))
+            .fold(0, |set, (id, _)| set | 1 << id);
+        let nothing = [0; MAX_POINTS];
+        for j in self.probe.live_journeys(SAMPLE, YOUNG) {
+            let (cpu, tid) = (&[0_u16; MAX_POINTS][..], &[0_u32; MAX_POINTS][..]);
+            let mut t = nothing;
+            t[..j.t.len()].copy_from_slice(&j.t);
+            let journey = Journey {
+                stream: j.stream,
+                key: j.key,
+                number: u64::from(j.number),
+                seen: j.seen & wanted,
+                t: &t,
+                cpu,
+                tid,
+                duplicates: 0,
+                out_of_order: false,
+                drop_note: 0,
+            };
+            if journey.seen != 0 {
+                self.finder.observe(&journey);
+            }
+        }
+        let layout = Layout::new(self.finder.route(&points), &points, &self.options.segments);
+        let same = layout.segments == self.layout.segments && layout.route.line == self.layout.route.line;
+        self.layout = layout;
+        if same {
+            return;
+        }
+        let ends: Vec<_> = self.layout.segments.iter().map(|s| (s.from, s.to)).collect();
+        self.counted = self.probe.set_segments(&ends);
+        self.reset();
+    }
+
+    /// Starts all figures anew.
+    pub fn reset(&mut self) {
+        self.probe.clear_histograms();
+        self.baseline = self.probe.live_streams();
+        self.since = monotonic();
+    }
+
+    /// Packets of a stream seen since the programs were attached.
+    pub fn seen(&mut self) -> Vec<u64> {
+        self.probe.live_streams().iter().map(|s| s.journeys).collect()
+    }
+
+    fn points(&mut self) -> Vec<PointInfo> {
+        self.probe.points().unwrap_or_else(|never| match never {})
+    }
+
+    /// All figures as of now.
+    pub fn summary(&mut self) -> Summary {
+        let now = monotonic();
+        let points = self.points();
+        let streams = self.probe.live_streams();
+        let notes = self.probe.drop_notes().unwrap_or_else(|never| match never {});
+        let elapsed = (now - self.since).max(1);
+        let line = self.layout.route.line.clone();
+        let counters = self.probe.counters().unwrap_or_else(|never| match never {});
+        let mut summary = Summary {
+            elapsed_ns: elapsed,
+            threshold_ns: self.options.threshold,
+            points: self.layout.line(&points),
+            malformed: counters.malformed,
+            machines: vec![MachineFigures { machine: HOST.into(), method: "same clock".into(), ..Default::default() }],
+            tool: self.meter.read(&counters, &counters),
+            notes: self.notes(&points, &streams, counters),
+            ..Default::default()
+        };
+        let mut together = vec![KernelHistogram::default(); self.counted];
+        for (id, (stream, baseline)) in streams.iter().zip(&self.baseline).enumerate() {
+            let mut figures = Counts { points: &points, notes: &notes, line: &line }.of(stream, baseline);
+            figures.stream = self.options.streams[id].to_string();
+            for (segment, all) in together.iter_mut().enumerate() {
+                let histogram = self.histogram(id as StreamId, segment);
+                all.merge(&histogram);
+                figures.segments.push(self.row(segment, &histogram, &points, elapsed));
+            }
+            summary.journeys += figures.journeys;
+            summary.complete += figures.complete;
+            summary.incomplete += figures.incomplete;
+            summary.duplicates += figures.duplicates;
+            summary.out_of_order += figures.out_of_order;
+            for loss in &figures.lost {
+                match summary.lost.iter_mut().find(|l| l.place == loss.place && l.reason == loss.reason) {
+                    Some(known) => known.count += loss.count,
+                    None => summary.lost.push(loss.clone()),
+                }
+            }
+            summary.streams.push(figures);
+        }
+        for (segment, histogram) in together.iter().enumerate() {
+            summary.segments.push(self.row(segment, histogram, &points, elapsed));
+        }
+        summary
+    }
+
+    fn histogram(&self, stream: StreamId, segment: usize) -> KernelHistogram {
+        let Some(h) = self.probe.histogram(stream, segment) else { return KernelHistogram::default() };
+        KernelHistogram {
+            counts: h.buckets,
+            count: h.count,
+            sum: h.sum,
+            min: h.min,
+            max: h.max,
+            over_threshold: h.over,
+            negative: h.negative,
+        }
+    }
+
+    fn row(&self, segment: usize, histogram: &KernelHistogram, points: &[PointInfo], elapsed: Ns) -> SegmentFigures {
+        let s = &self.layout.segments[segment];
+        let name = |id: PointId| points[usize::from(id)].point.to_string();
+        SegmentFigures {
+            name: s.name.clone(),
+            from: name(s.from),
+            to: name(s.to),
+            rate_hz: (histogram.count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0,
+            ..histogram.figures()
+        }
+    }
+
+    fn notes(&self, points: &[PointInfo], streams: &[LiveStream], counters: latpath_words::Counters) -> Vec<String> {
+        let mut notes = self.probe.abilities().notes();
+        notes.extend(self.layout.notes.iter().cloned());
+        let left_out = self.layout.segments.len() - self.counted;
+        if left_out > 0 && self.counted > 0 {
+            notes.push(format!("{left_out} segments more than the kernel counts at once: narrow with --points"));
+        }
+        let late: u64 = streams.iter().map(|s| s.late).sum();
+        if late > 0 {
+            notes.push(format!("{late} sightings came later than the window after their packet's first"));
+        }
+        for (count, what) in [
+            (counters.points_overflow, "sightings found no room in the kernel's table of points: narrow with --points"),
+            (counters.unreadable, "frames lay in memory that this kernel does not let us read"),
+        ] {
+            if count > 0 {
+                notes.push(format!("{count} {what}"));
+            }
+        }
+        notes.extend(
+            self.options.points.unmatched(points).iter().map(|p| format!("--points {p}: no packet was seen there yet")),
+        );
+        notes
+    }
+
+    /// Takes the programs off; the figures stay.
+    pub fn detach(&mut self) {
+        self.probe.detach();
+    }
+}
+
+/// Counts journeys by what became of them.
+struct Counts<'a> {
+    points: &'a [PointInfo],
+    notes: &'a [DropNote],
+    line: &'a [PointId],
+}
+
+impl Counts<'_> {
+    fn of(&self, now: &LiveStream, before: &LiveStream) -> StreamFigures {
+        let mut figures = StreamFigures {
+            duplicates: now.duplicates - before.duplicates,
+            out_of_order: now.out_of_order - before.out_of_order,
+            ..Default::default()
+        };
+        let line: u64 = self.line.iter().fold(0, |set, p| set | 1 << p);
+        let Some(sink) = self.line.last() else { return figures };
+        let mut lost: HashMap<(PointId, Option<String>), u64> = HashMap::new();
+        let ended = now.ended.iter().map(|(seen, n)| (*seen, *n, true));
+        // Of those under way, the complete ones are over.
+        let open = now.open.iter().map(|(seen, n)| (*seen, *n, false));
+        let complete_before: u64 = before.open.iter().filter(|(seen, _)| *seen & line == line).map(|(_, n)| *n).sum();
+        for (seen, n, over) in ended.chain(open) {
+            let n = if over { n - before.ended.get(&seen).copied().unwrap_or(0) } else { n };
+            if seen & line == line {
+                figures.complete += n;
+            } else if over && seen >> sink & 1 == 1 {
+                figures.incomplete += n;
+            } else if over && n > 0 {
+                let last = self.line.iter().rev().find(|p| seen >> **p & 1 == 1);
+                if let Some(last) = last {
+                    *lost.entry((*last, self.reason(seen, now))).or_default() += n;
+                }
+            }
+        }
+        figures.complete = figures.complete.saturating_sub(complete_before);
+        figures.lost =
+            lost.into_iter().map(|((last, reason), count)| Loss { place: self.name(last), reason, count }).collect();
+        figures.lost.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.place.cmp(&b.place)));
+        figures.journeys = figures.complete + figures.incomplete + figures.lost.iter().map(|l| l.count).sum::<u64>();
+        figures
+    }
+
+    fn name(&self, id: PointId) -> String {
+        self.points[usize::from(id)].point.to_string()
+    }
+
+    /// The commonest drop at the points that dropped these packets.
+    fn reason(&self, seen: u64, stream: &LiveStream) -> Option<String> {
+        let here = stream.drops.iter().filter(|((point, _), _)| seen >> point & 1 == 1);
+        let ((_, note), _) = here.max_by_key(|(_, n)| **n)?;
+        let note = self.notes.get(usize::from(*note).checked_sub(1)?)?;
+        Some(format!("{} in {}", note.reason, note.function))
+    }
+}

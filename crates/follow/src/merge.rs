@@ -1,0 +1,110 @@
+//! Sightings of all machines on one timeline, in order.
+
+use crate::tables::{Mapping, Tables};
+use latpath_agent::Machine;
+use latpath_probe::Probe;
+use latpath_words::{Counters, Ns, Sighting, Source};
+
+/// A machine whose watermark is this far behind is not waited for.
+const PATIENCE: Ns = 2_000_000_000;
+
+/// Whoever makes sightings.
+pub(crate) enum Origin {
+    /// The kernel programs of this machine.
+    Host(Probe),
+    /// An agent on another machine.
+    Machine(Machine),
+}
+
+/// One origin, and its sightings that wait for those of the others.
+pub(crate) struct Feed {
+    pub origin: Origin,
+    mapping: Mapping,
+    waiting: Vec<Sighting>,
+    watermark: Ns,
+}
+
+impl Feed {
+    pub fn new(origin: Origin) -> Self {
+        Self { origin, mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
+    }
+
+    /// What the origin counted. An agent that died keeps what it had said.
+    pub fn counters(&mut self) -> Counters {
+        match &mut self.origin {
+            Origin::Host(probe) => probe.counters().unwrap_or_else(|never| match never {}),
+            Origin::Machine(machine) => machine.counters().unwrap_or_default(),
+        }
+    }
+
+    fn refresh(&mut self, tables: &mut Tables) {
+        let (points, notes) = match &mut self.origin {
+            Origin::Host(probe) => (probe.points().unwrap_or_default(), probe.drop_notes().unwrap_or_default()),
+            Origin::Machine(m) => (m.points().unwrap_or_default(), m.drop_notes().unwrap_or_default()),
+        };
+        self.mapping.refresh(&points, &notes, tables);
+    }
+
+    /// Takes what the origin has ready.
+    fn fill(&mut self, tables: &mut Tables, fresh: &mut Vec<Sighting>) {
+        fresh.clear();
+        let watermark = match &mut self.origin {
+            Origin::Host(probe) => probe.drain(fresh).unwrap_or_else(|never| match never {}),
+            // A machine that died gives no more; its watermark goes on with the clock.
+            Origin::Machine(machine) => machine.drain(fresh).unwrap_or(self.watermark),
+        };
+        self.watermark = self.watermark.max(watermark);
+        let mut refreshed = false;
+        for s in fresh.drain(..) {
+            if self.mapping.is_stale_for(&s) && !refreshed {
+                self.refresh(tables);
+                refreshed = true;
+            }
+            self.waiting.extend(self.mapping.map(s));
+        }
+    }
+}
+
+/// All feeds.
+pub(crate) struct Merge {
+    pub feeds: Vec<Feed>,
+    fresh: Vec<Sighting>,
+    ready: Vec<Sighting>,
+    horizon: Ns,
+    /// Sightings that came after the others had gone on without them.
+    pub overdue: u64,
+}
+
+impl Merge {
+    pub fn new(feeds: Vec<Feed>) -> Self {
+        Self { feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
+    }
+
+    /// Hands over, in order of time, the sightings that no origin can precede any more; returns how far time has come.
+    pub fn step(&mut self, tables: &mut Tables, mut each: impl FnMut(&Sighting)) -> Ns {
+        for feed in &mut self.feeds {
+            feed.fill(tables, &mut self.fresh);
+        }
+        let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
+        let patient = |w: &Ns| *w > newest.saturating_sub(PATIENCE) || newest == Ns::MAX;
+        let horizon = self.feeds.iter().map(|f| f.watermark).filter(patient).min().unwrap_or(newest);
+        self.ready.clear();
+        for feed in &mut self.feeds {
+            let before = self.ready.len();
+            if feed.waiting.last().is_none_or(|s| s.t < horizon) {
+                self.ready.append(&mut feed.waiting);
+            } else {
+                // Each origin hands over in order of time.
+                let upto = feed.waiting.partition_point(|s| s.t < horizon);
+                self.ready.extend(feed.waiting.drain(..upto));
+            }
+            self.overdue += self.ready[before..].iter().take_while(|s| s.t < self.horizon).count() as u64;
+        }
+        if self.feeds.len() > 1 {
+            self.ready.sort_by_key(|s| s.t);
+        }
+        self.horizon = self.horizon.max(horizon);
+        self.ready.iter().for_each(&mut each);
+        self.horizon
+    }
+}

@@ -1,0 +1,68 @@
+//! Figures of the moment, however they are come by.
+
+use crate::follow::{FollowError, Options};
+use crate::joined::Joined;
+use crate::live::Live;
+use latpath_stats::Summary;
+
+/// Streams being watched. Dropping it detaches everything.
+pub enum Watch {
+    /// On this machine alone: the kernel joins and counts, nothing crosses to user space per packet.
+    Kernel(Box<Live>),
+    /// With other machines: every journey is joined here.
+    Machines(Box<Joined>),
+}
+
+impl Watch {
+    /// Attaches the programs and reaches the machines.
+    ///
+    /// # Errors
+    /// Where a machine cannot be reached, this one cannot trace, or the streams cannot be followed.
+    pub fn start(options: Options) -> Result<Self, FollowError> {
+        Ok(if options.machines.is_empty() {
+            Self::Kernel(Box::new(Live::start(options)?))
+        } else {
+            Self::Machines(Box::new(Joined::start(options)?))
+        })
+    }
+
+    /// One round; call it some fifty times a second.
+    pub fn step(&mut self) {
+        match self {
+            Self::Kernel(live) => live.step(),
+            Self::Machines(joined) => joined.step(),
+        }
+    }
+
+    /// All figures since the way was found, or since the last reset.
+    pub fn summary(&mut self) -> Summary {
+        match self {
+            Self::Kernel(live) => live.summary(),
+            Self::Machines(joined) => joined.summary(),
+        }
+    }
+
+    /// Packets of each stream seen since the start.
+    pub fn seen(&mut self) -> Vec<u64> {
+        match self {
+            Self::Kernel(live) => live.seen(),
+            Self::Machines(joined) => joined.seen(),
+        }
+    }
+
+    /// Starts all figures anew.
+    pub fn reset(&mut self) {
+        match self {
+            Self::Kernel(live) => live.reset(),
+            Self::Machines(joined) => joined.reset(),
+        }
+    }
+
+    /// Ends it; the figures stay.
+    pub fn stop(&mut self) {
+        match self {
+            Self::Kernel(live) => live.detach(),
+            Self::Machines(joined) => joined.stop(),
+        }
+    }
+}

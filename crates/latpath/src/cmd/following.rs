@@ -1,0 +1,158 @@
+//! What `live` and `record` have in common: the flags that say what to follow, and how to end.
+
+use super::Usage;
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_agent::Address;
+use latpath_follow::{Options, PointFilter};
+use latpath_words::{Ns, StreamSpec};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// After this time without a packet of a stream, the user is told.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What to follow.
+#[derive(ClapArgs, Debug)]
+pub struct What {
+    /// Stream to follow, as svid:MU01, udp:10.0.0.2:5000 or ether:0x88b8; several are allowed
+    #[arg(short, long = "stream", value_name = "STREAM", required = true)]
+    streams: Vec<StreamSpec>,
+    /// How a packet is told from the next: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: smpCnt for SV,
+    /// else hash:0:32]
+    #[arg(long = "match", value_name = "RULE")]
+    rule: Option<String>,
+    /// Another machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an agent
+    /// runs there
+    #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine)]
+    machines: Vec<(String, Address)>,
+    /// Points that count, as host/nic-rx@eth0 or guest0/*; several are allowed [default: all that see the stream]
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    points: Vec<String>,
+    /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
+    #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
+    segments: Vec<String>,
+    /// Times over this are counted, as 200us
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = humantime::parse_duration)]
+    threshold: Duration,
+    /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    window: Duration,
+    /// Memory for sightings on their way out of the kernel, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    buffer: u16,
+    /// Stop after this time (10s, 1h 30m)
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub duration: Option<Duration>,
+    /// Stop after N packets
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+}
+
+fn machine(text: &str) -> Result<(String, Address), String> {
+    let (name, address) = text.split_once('=').ok_or("write NAME=ADDRESS, as guest0=ssh:root@guest")?;
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 32 || !name.chars().all(letter) {
+        return Err(format!("{name:?}: a machine's name has 1 to 32 letters, digits, - _ or ."));
+    }
+    Ok((name.into(), address.parse().map_err(|e| format!("{e}"))?))
+}
+
+fn segment(text: &str) -> Result<String, String> {
+    latpath_journey::segments::split(text).map(|_| text.into())
+}
+
+fn ns(time: Duration) -> Ns {
+    Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX)
+}
+
+impl What {
+    /// The rooms' options.
+    ///
+    /// # Errors
+    /// Where flags contradict each other.
+    pub fn options(&self) -> Result<Options> {
+        let usage = |e: &dyn std::fmt::Display| Usage(e.to_string());
+        let with_rule = |s: &StreamSpec| match &self.rule {
+            Some(rule) => s.clone().with_match(rule).map_err(|e| usage(&e)),
+            None => Ok(s.clone()),
+        };
+        let window = ns(self.window);
+        if !(1_000_000..=4_000_000_000).contains(&window) {
+            return Err(Usage("--window is 1ms to 4s".into()).into());
+        }
+        Ok(Options {
+            streams: self.streams.iter().map(with_rule).collect::<Result<_, _>>()?,
+            machines: self.machines.clone(),
+            points: PointFilter::new(self.points.clone()),
+            segments: self.segments.clone(),
+            threshold: ns(self.threshold),
+            window,
+            ring_bytes: usize::from(self.buffer) << 20,
+        })
+    }
+}
+
+/// When to end: a signal, the time, or enough packets.
+pub struct End {
+    stop: Arc<AtomicBool>,
+    until: Option<Instant>,
+    count: Option<u64>,
+}
+
+impl End {
+    /// Catches SIGINT and SIGTERM; a second one ends the program at once.
+    pub fn new(what: &What) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        }
+        Ok(Self { stop, until: None, count: what.count })
+    }
+
+    /// The clock of `--duration` runs from here.
+    pub fn begin(&mut self, what: &What) {
+        self.until = what.duration.and_then(|d| Instant::now().checked_add(d));
+    }
+
+    /// Whether it is time.
+    pub fn is_due(&self, packets: u64) -> bool {
+        self.stop.load(Ordering::Relaxed)
+            || self.until.is_some_and(|t| Instant::now() >= t)
+            || self.count.is_some_and(|n| packets >= n)
+    }
+}
+
+/// Tells, once for each, which streams have not come.
+pub struct Absent {
+    names: Vec<String>,
+    told: Vec<bool>,
+    began: Instant,
+}
+
+impl Absent {
+    /// Waits from now on.
+    pub fn new(streams: &[StreamSpec]) -> Self {
+        let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
+        Self { told: vec![false; names.len()], names, began: Instant::now() }
+    }
+
+    /// Says on stderr which streams have not been seen in time, and which came after all. `seen` counts packets.
+    pub fn look(&mut self, seen: impl Fn(usize) -> u64) {
+        for (i, name) in self.names.iter().enumerate() {
+            if seen(i) == 0 && !self.told[i] && self.began.elapsed() >= PATIENCE {
+                self.told[i] = true;
+                eprintln!(
+                    "latpath: {name}: not seen for {} s; still waiting (latpath streams -i IF lists what is there)",
+                    self.began.elapsed().as_secs()
+                );
+            } else if seen(i) > 0 && self.told[i] {
+                self.told[i] = false;
+                eprintln!("latpath: {name}: here after {:.1} s", self.began.elapsed().as_secs_f64());
+                self.began = Instant::now();
+            }
+        }
+    }
+}

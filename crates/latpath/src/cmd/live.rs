@@ -1,0 +1,127 @@
+//! `latpath live`: figures of the moment, once a second.
+
+use super::following::{Absent, End, What};
+use super::Outcome;
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_follow::{keep_off_isolated_cpus, Options, Watch};
+use latpath_report::Lines;
+use latpath_screen::{Action, Screen};
+use latpath_stats::units::Letters;
+use latpath_stats::Summary;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Between two summaries.
+const SHOW: Duration = Duration::from_secs(1);
+/// Between two looks at the probes.
+const ROUND: Duration = Duration::from_millis(20);
+
+/// Watch streams while they run: how long each segment of the way takes, once a second.
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    what: What,
+    /// Print one JSON object a second
+    #[arg(long)]
+    json: bool,
+    /// Print lines, also on a terminal
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
+}
+
+/// Where the summaries go.
+enum Show {
+    Screen(Box<Screen>),
+    Lines(Lines),
+    Json,
+}
+
+impl Show {
+    fn new(args: &Args) -> Result<Self> {
+        Ok(match () {
+            () if args.json => Self::Json,
+            () if args.plain || !std::io::stdout().is_terminal() => Self::Lines(Lines::new(Letters::from_env())),
+            () => Self::Screen(Box::new(Screen::start()?)),
+        })
+    }
+
+    /// Shows a summary. False if nobody reads any more.
+    fn show(&mut self, summary: &Summary) -> Result<bool> {
+        let text = match self {
+            Self::Screen(screen) => {
+                screen.show(summary)?;
+                return Ok(true);
+            }
+            Self::Lines(lines) => lines.block(summary),
+            Self::Json => serde_json::to_string(summary)? + "\n",
+        };
+        let mut out = std::io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            done => Ok(done.map(|()| true)?),
+        }
+    }
+
+    /// Waits a little; what the user did meanwhile, if it ends or changes the watching.
+    fn wait(&mut self) -> Result<Option<Action>> {
+        match self {
+            Self::Screen(screen) => Ok(screen.next_event(ROUND)?),
+            _ => {
+                std::thread::sleep(ROUND);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let options = args.what.options()?;
+    keep_off_isolated_cpus();
+    let mut end = End::new(&args.what)?;
+    let mut watch = Watch::start(options.clone())?;
+    let mut show = Show::new(&args)?;
+    end.begin(&args.what);
+    let finished = follow(&mut watch, &mut show, &end, &options);
+    // The terminal is given back before anything else is said.
+    let screen = matches!(show, Show::Screen(_));
+    if finished.is_ok() && !screen {
+        watch.stop();
+        show.show(&watch.summary())?;
+    }
+    drop(show);
+    finished?;
+    Ok(Outcome::Done)
+}
+
+fn follow(watch: &mut Watch, show: &mut Show, end: &End, options: &Options) -> Result<()> {
+    let quiet = matches!(show, Show::Screen(_));
+    let mut absent = Absent::new(&options.streams);
+    let mut due = Instant::now() + SHOW;
+    let mut packets = 0;
+    loop {
+        match show.wait()? {
+            Some(Action::Quit) => return Ok(()),
+            Some(Action::Reset) => watch.reset(),
+            Some(Action::Pause(_)) | None => {}
+        }
+        watch.step();
+        if end.is_due(packets) {
+            return Ok(());
+        }
+        if Instant::now() < due {
+            continue;
+        }
+        due += SHOW;
+        let summary = watch.summary();
+        packets = summary.journeys;
+        if !show.show(&summary)? {
+            return Ok(());
+        }
+        if !quiet {
+            let seen = watch.seen();
+            absent.look(|i| seen[i]);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! `latpath record`: every journey, kept on disk.
+
+use super::following::{Absent, End, What};
+use super::Outcome;
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
+use latpath_run::{ClockSample, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
+use latpath_stats::units::{bytes, count};
+use latpath_words::StreamId;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the probes; the rings hold far more.
+const ROUND: Duration = Duration::from_millis(5);
+/// Between two looks at clocks and counters.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Record every packet's journey into a directory, for report and other tools.
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    what: What,
+    /// Directory to make for the recording
+    #[arg(short, long, value_name = "RUN")]
+    output: PathBuf,
+    /// Print what was recorded as JSON, at the end
+    #[arg(long)]
+    json: bool,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let options = args.what.options()?;
+    let mut end = End::new(&args.what)?;
+    refuse_what_exists(&args.output)?;
+    let avoided = keep_off_isolated_cpus();
+    let mut follow = Follow::start(options.clone())?;
+    // From here on all journeys count; a run that exists is one that records.
+    let wait = follow.begin() - latpath_probe::monotonic();
+    std::thread::sleep(Duration::from_nanos(wait.max(0) as u64));
+    let mut manifest =
+        Manifest { threshold_ns: options.threshold, streams: options.streams.clone(), ..Manifest::begin() };
+    if !avoided.is_empty() {
+        manifest.notes.push(format!("latpath kept off the isolated CPUs {avoided:?}"));
+    }
+    let mut recorder = Recorder {
+        writer: Writer::create(&args.output, manifest)?,
+        seen: vec![0; options.streams.len()],
+        failed: None,
+    };
+    recorder.tell(&mut follow);
+    end.begin(&args.what);
+    let mut absent = Absent::new(&options.streams);
+    let mut progress = Progress::new(args.quiet);
+    let mut told = Instant::now();
+    while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
+        std::thread::sleep(ROUND);
+        follow.step(|journey, points| recorder.take(journey, points));
+        recorder.check(|writer| writer.tick());
+        if told.elapsed() >= TELL {
+            told = Instant::now();
+            recorder.tell(&mut follow);
+            absent.look(|i| recorder.seen[i]);
+            progress.show(&recorder.writer, &mut follow);
+        }
+    }
+    follow.stop(|journey, points| recorder.take(journey, points));
+    recorder.tell(&mut follow);
+    progress.clear();
+    let path = args.output.display();
+    if let Some(error) = recorder.failed {
+        let kept = recorder.writer.stored();
+        return Err(error).context(format!("recording stopped; the {kept} journeys before are in {path}"));
+    }
+    let manifest = recorder.writer.finish().context(format!("closing {path}"))?;
+    if args.json {
+        println!("{}", serde_json::to_string(&manifest)?);
+    } else if !args.quiet {
+        let n = count(manifest.journeys);
+        eprintln!("recorded {n} journeys in {path}; read them with: latpath report {path}");
+    }
+    Ok(Outcome::Done)
+}
+
+/// A run in the way is told before anything is attached.
+fn refuse_what_exists(path: &std::path::Path) -> Result<(), RunError> {
+    let empty = std::fs::read_dir(path).map(|mut entries| entries.next().is_none());
+    match empty {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Ok(true) => Ok(()),
+        _ => Err(RunError::Exists { path: path.into(), what: "something is there already".into() }),
+    }
+}
+
+/// The run being written, and the first thing that went wrong with it.
+struct Recorder {
+    writer: Writer,
+    seen: Vec<u64>,
+    failed: Option<RunError>,
+}
+
+impl Recorder {
+    fn check(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), RunError>) {
+        if self.failed.is_none() {
+            self.failed = write(&mut self.writer).err();
+        }
+    }
+
+    fn take(&mut self, journey: &latpath_journey::Journey, points: &[latpath_words::PointInfo]) {
+        if points.len() > self.writer.manifest().points.len() {
+            self.check(|writer| writer.update(|m| m.points = points.to_vec()));
+        }
+        self.seen[usize::from(journey.stream)] += 1;
+        self.check(|writer| writer.push(journey));
+    }
+
+    /// Brings the manifest up to date: points, route, clocks, counters.
+    fn tell(&mut self, follow: &mut Follow) {
+        let counters = follow.counters();
+        let (clocks, kernels) = (follow.machines(), follow.kernels());
+        let cost = follow.cost();
+        let t_ns = latpath_probe::monotonic();
+        let layout = follow.layout().clone();
+        let machines = clocks.iter().zip(kernels).zip(&counters).map(|((c, kernel), counters)| MachineRecord {
+            machine: c.machine.clone(),
+            kernel,
+            method: c.method.clone(),
+            offset_ns: c.offset_ns,
+            drift_ppb: c.drift_ppb,
+            error_bound_ns: c.error_bound_ns,
+            exchanges: c.exchanges,
+            fault: c.fault.clone(),
+            counters: *counters,
+        });
+        let machines: Vec<_> = machines.collect();
+        for c in clocks.iter().skip(1) {
+            let (offset_ns, error_bound_ns) = (c.offset_ns, c.error_bound_ns);
+            self.writer.clock_sample(ClockSample { clock: c.machine.clone(), t_ns, offset_ns, error_bound_ns });
+        }
+        let streams = self.seen.len();
+        let kept: Vec<String> =
+            self.writer.manifest().notes.iter().filter(|n| n.starts_with("latpath kept")).cloned().collect();
+        self.check(|writer| {
+            writer.update(|m| {
+                let point = |id: &u16| follow.points()[usize::from(*id)].point.clone();
+                m.points = follow.points().to_vec();
+                m.drop_notes = follow.drop_notes().to_vec();
+                m.route = layout.route.line.iter().map(point).collect();
+                m.segments = (layout.segments.iter())
+                    .map(|s| NamedSegment { name: s.name.clone(), from: point(&s.from), to: point(&s.to) })
+                    .collect();
+                m.machines = machines;
+                m.counters = sum(&counters);
+                m.joined = (0..streams).map(|i| follow.totals(i as StreamId).into()).collect();
+                m.tool = ToolRecord { cpu_percent: cost.cpu_percent, max_rss_bytes: cost.max_rss_bytes };
+                m.notes = kept.into_iter().chain(follow.notes()).collect();
+            })
+        });
+    }
+}
+
+/// One line on stderr, once a second, where a person looks at it; a line every ten seconds elsewhere.
+struct Progress {
+    quiet: bool,
+    terminal: bool,
+    began: Instant,
+    shown: u64,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        Self { quiet, terminal: std::io::stderr().is_terminal(), began: Instant::now(), shown: 0 }
+    }
+
+    fn show(&mut self, writer: &Writer, follow: &mut Follow) {
+        self.shown += 1;
+        if self.quiet || !(self.terminal || self.shown % 10 == 0) {
+            return;
+        }
+        let dropped = sum(&follow.counters()).dropped;
+        let lost = if dropped > 0 { format!(", {} SIGHTINGS DROPPED", count(dropped)) } else { String::new() };
+        let journeys = count(writer.manifest().journeys);
+        let size = bytes(writer.bytes());
+        let line = format!("{:>5} s  {journeys} journeys, {size} written{lost}", self.began.elapsed().as_secs());
+        let mut stderr = std::io::stderr();
+        let _ = if self.terminal { write!(stderr, "\r\x1b[K{line}") } else { writeln!(stderr, "{line}") };
+        let _ = stderr.flush();
+    }
+
+    fn clear(&self) {
+        if !self.quiet && self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
