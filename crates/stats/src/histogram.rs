@@ -69,7 +69,12 @@ impl Histogram {
     /// Adds a value.
     #[inline]
     pub fn record(&mut self, v: Ns) {
-        self.record_n(v, 1);
+        self.extremes(v);
+        self.count += 1;
+        self.sum += i128::from(v);
+        let size = u128::from(v.unsigned_abs());
+        self.squares = self.squares.saturating_add(size * size);
+        self.bucket(v, 1);
     }
 
     /// Adds a value `n` times.
@@ -78,15 +83,25 @@ impl Histogram {
         if n == 0 {
             return;
         }
+        self.extremes(v);
+        self.count += n;
+        self.sum += i128::from(v) * i128::from(n);
+        let size = u128::from(v.unsigned_abs());
+        self.squares = self.squares.saturating_add((size * size).saturating_mul(n.into()));
+        self.bucket(v, n);
+    }
+
+    #[inline]
+    fn extremes(&mut self, v: Ns) {
         if self.count == 0 {
             (self.min, self.max) = (v, v);
         }
         self.min = self.min.min(v);
         self.max = self.max.max(v);
-        self.count += n;
-        self.sum += i128::from(v) * i128::from(n);
-        let square = u128::from(v.unsigned_abs()) * u128::from(v.unsigned_abs());
-        self.squares = self.squares.saturating_add(square.saturating_mul(n.into()));
+    }
+
+    #[inline]
+    fn bucket(&mut self, v: Ns, n: u64) {
         if v >= 0 {
             self.positive.add(layout::index::<BITS>(v as u64), n);
         } else {

@@ -1,10 +1,13 @@
 //! Figures over journeys: one model that the live view, the reports and their JSON all show.
 
+pub mod aggregate;
 pub mod figures;
 pub mod histogram;
 pub mod kernel;
 pub mod layout;
 pub mod units;
+mod worst;
 
+pub use aggregate::{Aggregate, Context, Setup};
 pub use figures::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};
 pub use histogram::Histogram;

@@ -1,0 +1,278 @@
+//! Journeys counted and summed up: every figure of a report, and of a live view of several machines.
+//!
+//! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
+
+use crate::worst::Slowest;
+use crate::{Histogram, Loss, SegmentFigures, StreamFigures, Summary};
+use latpath_journey::journey::MAX_POINTS;
+use latpath_journey::segments::Segment;
+use latpath_journey::Journey;
+use latpath_words::{DropNote, Ns, PointId, PointInfo, StreamId};
+use std::collections::HashMap;
+
+/// Losses are told apart by so many drop notes; what has a later one counts as without.
+const MAX_NOTES: u16 = 4096;
+/// Stands for "at no point".
+const NOWHERE: PointId = PointId::MAX;
+
+/// What an aggregate counts.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Streams; a journey of any further one is counted as a stray.
+    pub streams: usize,
+    /// The points by their ids.
+    pub points: Vec<PointInfo>,
+    /// The main line in the order in which packets pass; its last point is the sink.
+    pub line: Vec<PointId>,
+    /// The segments to measure.
+    pub segments: Vec<Segment>,
+    /// Times over this are counted.
+    pub threshold: Ns,
+    /// So many of the slowest journeys are kept.
+    pub worst: usize,
+}
+
+/// Figures under construction.
+#[derive(Clone, Debug)]
+pub struct Aggregate {
+    setup: Setup,
+    /// The points of the line, as a journey's `seen` has them.
+    line: u64,
+    sink: u64,
+    ends: Vec<Ends>,
+    streams: Vec<Stream>,
+    slowest: Slowest,
+    strays: u64,
+}
+
+/// A segment's ends, and the bits of both.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    both: u64,
+    from: usize,
+    to: usize,
+}
+
+/// What became of one stream's packets.
+#[derive(Clone, Debug, Default)]
+struct Stream {
+    complete: u64,
+    incomplete: u64,
+    /// By the last point that saw them, and the drop note plus one.
+    lost: HashMap<(PointId, u16), u64>,
+    duplicates: u64,
+    out_of_order: u64,
+    segments: Vec<Times>,
+}
+
+/// The times of one segment.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    histogram: Histogram,
+    over: u64,
+}
+
+impl Stream {
+    fn merge(&mut self, other: &Self) {
+        self.complete += other.complete;
+        self.incomplete += other.incomplete;
+        self.duplicates += other.duplicates;
+        self.out_of_order += other.out_of_order;
+        for (place, n) in &other.lost {
+            *self.lost.entry(*place).or_default() += n;
+        }
+        for (own, others) in self.segments.iter_mut().zip(&other.segments) {
+            own.histogram.merge(&others.histogram);
+            own.over += others.over;
+        }
+    }
+}
+
+/// What [`Aggregate::fill`] needs to know beside the journeys.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The streams' names by their ids.
+    pub streams: &'a [String],
+    /// The kernel's reasons, as the journeys' `drop_note` counts them.
+    pub drop_notes: &'a [DropNote],
+    /// The time covered, ns; rates are over it.
+    pub elapsed: Ns,
+    /// What to add to a journey's time for `time_ns` of the worst packets.
+    pub utc_offset: Ns,
+}
+
+impl Aggregate {
+    /// Nothing counted yet.
+    ///
+    /// # Panics
+    /// If the line or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
+    pub fn new(setup: Setup) -> Self {
+        let bit = |p: PointId| {
+            assert!(usize::from(p) < MAX_POINTS, "point {p}: a journey has {MAX_POINTS} at most");
+            1_u64 << p
+        };
+        let ends = |s: &Segment| Ends { both: bit(s.from) | bit(s.to), from: s.from.into(), to: s.to.into() };
+        let stream = Stream { segments: vec![Times::default(); setup.segments.len()], ..Stream::default() };
+        Self {
+            line: setup.line.iter().fold(0, |set, p| set | bit(*p)),
+            sink: setup.line.last().map_or(0, |p| bit(*p)),
+            ends: setup.segments.iter().map(ends).collect(),
+            streams: vec![stream; setup.streams],
+            slowest: Slowest::new(setup.worst),
+            strays: 0,
+            setup,
+        }
+    }
+
+    /// What it counts.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Adds a journey.
+    #[inline]
+    pub fn add(&mut self, journey: &Journey) {
+        let Some(stream) = self.streams.get_mut(usize::from(journey.stream)) else {
+            self.strays += 1;
+            return;
+        };
+        let seen = journey.seen;
+        for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
+            if seen & ends.both == ends.both {
+                // Only broken clocks, or a hostile file, come near the ends of the range.
+                let time = journey.t[ends.to].saturating_sub(journey.t[ends.from]);
+                times.histogram.record(time);
+                times.over += u64::from(time > self.setup.threshold);
+            }
+        }
+        stream.duplicates += u64::from(journey.duplicates);
+        stream.out_of_order += u64::from(journey.out_of_order);
+        if seen & self.line == self.line && self.line != 0 {
+            stream.complete += 1;
+        } else if seen & self.sink != 0 {
+            stream.incomplete += 1;
+        } else {
+            let note = if journey.drop_note > MAX_NOTES { 0 } else { journey.drop_note };
+            *stream.lost.entry((last_place(journey, &self.setup.line), note)).or_default() += 1;
+        }
+        self.slowest.offer(journey, &self.setup.line);
+    }
+
+    /// Adds all that another one, of the same setup, has counted.
+    ///
+    /// # Panics
+    /// If the setups differ in streams or segments.
+    pub fn merge(&mut self, other: &Self) {
+        let shape = |a: &Self| (a.streams.len(), a.ends.len());
+        assert_eq!(shape(self), shape(other), "aggregates of different setups");
+        self.streams.iter_mut().zip(&other.streams).for_each(|(own, others)| own.merge(others));
+        self.slowest.merge(&other.slowest);
+        self.strays += other.strays;
+    }
+
+    /// Journeys of streams that the setup does not have; they are in no figure.
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// The slowest journeys so far, slowest first: stream, number in it, time of the first sighting.
+    pub fn slowest(&self) -> Vec<(StreamId, u64, Ns)> {
+        self.slowest.sorted().iter().map(|kept| (kept.stream, kept.number, kept.first)).collect()
+    }
+
+    /// Gives a journey among the slowest the CPUs and threads that were not there when it was added; of any other journey
+    /// nothing is kept.
+    pub fn detail(&mut self, journey: &Journey) {
+        self.slowest.detail(journey);
+    }
+
+    /// Writes everything that the journeys tell into a summary: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
+    /// `segments`, `streams` (without `never_seen`: no journey tells it) and `worst`. `bounds` is the error bound of a
+    /// time between two points. All else in the summary stays.
+    pub fn fill(&self, summary: &mut Summary, context: Context, bounds: impl Fn(PointId, PointId) -> Ns) {
+        let mut all = Stream { segments: vec![Times::default(); self.setup.segments.len()], ..Stream::default() };
+        self.streams.iter().for_each(|stream| all.merge(stream));
+        let figures = |stream: &Stream, name: String| self.stream(stream, name, context, &bounds);
+        let of = figures(&all, String::new());
+        summary.elapsed_ns = context.elapsed;
+        summary.threshold_ns = self.setup.threshold;
+        (summary.journeys, summary.complete, summary.incomplete) = (of.journeys, of.complete, of.incomplete);
+        (summary.duplicates, summary.out_of_order) = (of.duplicates, of.out_of_order);
+        (summary.lost, summary.segments) = (of.lost, of.segments);
+        let name = |id: usize| context.streams.get(id).cloned().unwrap_or_else(|| format!("stream {id}"));
+        summary.streams = self.streams.iter().enumerate().map(|(id, stream)| figures(stream, name(id))).collect();
+        let point = |id: PointId| self.point(id);
+        summary.worst = self
+            .slowest
+            .sorted()
+            .iter()
+            .map(|kept| kept.figures(name(kept.stream.into()), context.utc_offset, point))
+            .collect();
+    }
+
+    fn stream(
+        &self,
+        stream: &Stream,
+        name: String,
+        context: Context,
+        bounds: &impl Fn(PointId, PointId) -> Ns,
+    ) -> StreamFigures {
+        let reason = |note: u16| {
+            let note = context.drop_notes.get(usize::from(note).checked_sub(1)?)?;
+            Some(format!("{} in {}", note.reason, note.function))
+        };
+        // Two notes may read the same.
+        let mut lost: Vec<Loss> = Vec::new();
+        for ((place, note), count) in &stream.lost {
+            let (place, reason) = (self.point(*place), reason(*note));
+            match lost.iter_mut().find(|l| l.place == place && l.reason == reason) {
+                Some(loss) => loss.count += count,
+                None => lost.push(Loss { place, reason, count: *count }),
+            }
+        }
+        lost.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| (&a.place, &a.reason).cmp(&(&b.place, &b.reason))));
+        let row = |(segment, times): (&Segment, &Times)| SegmentFigures {
+            name: segment.name.clone(),
+            from: self.point(segment.from),
+            to: self.point(segment.to),
+            rate_hz: rate(times.histogram.count(), context.elapsed),
+            over_threshold: times.over,
+            error_bound_ns: bounds(segment.from, segment.to),
+            ..times.histogram.figures()
+        };
+        StreamFigures {
+            stream: name,
+            journeys: stream.complete + stream.incomplete + lost.iter().map(|l| l.count).sum::<u64>(),
+            complete: stream.complete,
+            incomplete: stream.incomplete,
+            lost,
+            duplicates: stream.duplicates,
+            out_of_order: stream.out_of_order,
+            never_seen: 0,
+            segments: self.setup.segments.iter().zip(&stream.segments).map(row).collect(),
+        }
+    }
+
+    fn point(&self, id: PointId) -> String {
+        match self.setup.points.get(usize::from(id)) {
+            Some(info) => info.point.to_string(),
+            None if id == NOWHERE => "-".into(),
+            None => format!("point {id}"),
+        }
+    }
+}
+
+/// The last point of the line that saw a packet; where none did, the point that saw it last.
+fn last_place(journey: &Journey, line: &[PointId]) -> PointId {
+    let on_line = line.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
+    let anywhere = || (0..MAX_POINTS as PointId).filter_map(|p| Some((journey.at(p)?, p))).max();
+    on_line.copied().or_else(|| Some(anywhere()?.1)).unwrap_or(NOWHERE)
+}
+
+/// Journeys a second, to a tenth.
+fn rate(count: u64, elapsed: Ns) -> f64 {
+    if elapsed <= 0 {
+        return 0.0;
+    }
+    (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
+}

@@ -1,0 +1,145 @@
+//! The slowest journeys, each with all its sightings.
+
+use crate::{Worst, WorstStep};
+use latpath_journey::journey::MAX_POINTS;
+use latpath_journey::Journey;
+use latpath_words::{Ns, PointId, StreamId};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// A bounded number of journeys: those that took longest along the line.
+#[derive(Clone, Debug)]
+pub(crate) struct Slowest {
+    most: usize,
+    /// The least of the kept times once there are `most`: what is below it need not be looked at.
+    floor: Ns,
+    kept: BinaryHeap<Reverse<Kept>>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// From the first to the last point of the line that saw it.
+    total: Ns,
+    /// Its first sighting.
+    pub first: Ns,
+    pub stream: StreamId,
+    pub number: u64,
+    key: u32,
+    /// All sightings in order of time.
+    steps: Vec<Step>,
+}
+
+/// One sighting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    t: Ns,
+    point: PointId,
+    cpu: u16,
+    tid: u32,
+}
+
+impl Kept {
+    fn of(journey: &Journey, total: Ns) -> Self {
+        let step = |point: PointId| {
+            let at = usize::from(point);
+            let (cpu, tid) = (journey.cpu.get(at).copied().unwrap_or(0), journey.tid.get(at).copied().unwrap_or(0));
+            Some(Step { t: journey.at(point)?, point, cpu, tid })
+        };
+        let mut steps: Vec<Step> = (0..MAX_POINTS as PointId).filter_map(step).collect();
+        steps.sort_by_key(|step| step.t);
+        let Journey { stream, key, number, .. } = *journey;
+        Self { total, first: steps.first().map_or(0, |s| s.t), stream, number, key, steps }
+    }
+
+    /// Slower first; of equally slow ones the earlier, so that the choice does not hang on who counted what.
+    fn rank(&self) -> impl Ord {
+        (self.total, Reverse(self.first), Reverse(self.stream), Reverse(self.number))
+    }
+
+    /// As a report shows it.
+    pub fn figures(&self, stream: String, utc_offset: Ns, point: impl Fn(PointId) -> String) -> Worst {
+        let mut before = self.first;
+        let step = |s: &Step| {
+            let since_last_ns = s.t.saturating_sub(before);
+            before = s.t;
+            WorstStep {
+                point: point(s.point),
+                since_first_ns: s.t.saturating_sub(self.first),
+                since_last_ns,
+                cpu: s.cpu,
+                tid: s.tid,
+            }
+        };
+        Worst {
+            stream,
+            key: self.key,
+            time_ns: self.first.saturating_add(utc_offset),
+            total_ns: self.total,
+            steps: self.steps.iter().map(step).collect(),
+        }
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Slowest {
+    pub fn new(most: usize) -> Self {
+        Self { most, floor: Ns::MIN, kept: BinaryHeap::new() }
+    }
+
+    /// Looks whether a journey is one of them. One that fewer than two points of the line saw took no time.
+    #[inline]
+    pub fn offer(&mut self, journey: &Journey, line: &[PointId]) {
+        let is_seen = |p: &&PointId| journey.seen >> **p & 1 == 1;
+        let (Some(from), Some(to)) = (line.iter().find(is_seen), line.iter().rev().find(is_seen)) else { return };
+        let total = journey.t[usize::from(*to)].saturating_sub(journey.t[usize::from(*from)]);
+        if total >= self.floor && self.most > 0 && from != to {
+            self.keep(Kept::of(journey, total));
+        }
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.kept.push(Reverse(kept));
+        if self.kept.len() > self.most {
+            self.kept.pop();
+        }
+        if self.kept.len() == self.most {
+            self.floor = self.kept.peek().map_or(Ns::MIN, |least| least.0.total);
+        }
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        other.kept.iter().for_each(|kept| self.keep(kept.0.clone()));
+    }
+
+    /// The slowest first.
+    pub fn sorted(&self) -> Vec<&Kept> {
+        let mut all: Vec<&Kept> = self.kept.iter().map(|kept| &kept.0).collect();
+        all.sort_by(|a, b| b.cmp(a));
+        all
+    }
+
+    /// Takes over the sightings of the journey if it is one of them.
+    pub fn detail(&mut self, journey: &Journey) {
+        let is_it = |kept: &Kept| (kept.stream, kept.number) == (journey.stream, journey.number);
+        let fuller = |Reverse(kept): Reverse<Kept>| match Kept::of(journey, kept.total) {
+            // Where a restarted recording used a number twice, the time tells which one it is.
+            full if is_it(&kept) && full.first == kept.first => Reverse(full),
+            _ => Reverse(kept),
+        };
+        if self.kept.iter().any(|kept| is_it(&kept.0)) {
+            self.kept = std::mem::take(&mut self.kept).into_iter().map(fuller).collect();
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The aggregate against a slow one that looks at all journeys again for each figure.
+
+use latpath_journey::{Journey, Segment};
+use latpath_stats::{Aggregate, Context, Setup, Summary};
+use latpath_words::{DropNote, Link, Ns, PointId, PointInfo};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const POINTS: [&str; 5] =
+    ["host/tx@veth0", "host/nic-rx@br0", "host/drop@tap0", "guest0/nic-rx@eth0", "guest0/app-read@relay"];
+/// Neither in the order of the points' ids, nor all of them.
+const LINE: [PointId; 3] = [1, 3, 4];
+const SEGMENTS: [(&str, PointId, PointId); 4] = [("Thyp", 1, 3), ("Tsub", 3, 4), ("total", 1, 4), ("mine", 0, 3)];
+const STREAMS: usize = 2;
+const THRESHOLD: Ns = 5_000;
+
+fn setup(worst: usize) -> Setup {
+    let point = |name: &&str| PointInfo {
+        point: name.parse().unwrap(),
+        link: Link::Nic,
+        netns: 0,
+        ifindex: 0,
+        clock: String::new(),
+    };
+    let segment = |(name, from, to): (&str, _, _)| Segment { name: name.into(), from, to };
+    Setup {
+        streams: STREAMS,
+        points: POINTS.iter().map(point).collect(),
+        line: LINE.to_vec(),
+        segments: SEGMENTS.map(segment).to_vec(),
+        threshold: THRESHOLD,
+        worst,
+    }
+}
+
+/// A journey that owns its sightings.
+#[derive(Clone, Debug)]
+struct Own {
+    stream: u16,
+    number: u64,
+    seen: u64,
+    t: Vec<Ns>,
+    duplicates: u32,
+    out_of_order: bool,
+    drop_note: u16,
+}
+
+impl Own {
+    fn lend(&self) -> Journey<'_> {
+        Journey {
+            stream: self.stream,
+            key: self.number as u32,
+            number: self.number,
+            seen: self.seen,
+            t: &self.t,
+            cpu: &[7; 5],
+            tid: &[70, 71, 72, 73, 74],
+            duplicates: self.duplicates,
+            out_of_order: self.out_of_order,
+            drop_note: self.drop_note,
+        }
+    }
+
+    fn has(&self, p: PointId) -> bool {
+        self.seen & (1 << p) != 0
+    }
+
+    fn total(&self) -> Option<Ns> {
+        let seen: Vec<_> = LINE.into_iter().filter(|p| self.has(*p)).collect();
+        match seen.as_slice() {
+            [from, .., to] => Some(self.t[usize::from(*to)] - self.t[usize::from(*from)]),
+            _ => None,
+        }
+    }
+
+    fn first(&self) -> Ns {
+        (0..5).filter(|p| self.has(*p)).map(|p| self.t[usize::from(p)]).min().unwrap()
+    }
+}
+
+fn aggregate(journeys: &[Own], worst: usize) -> Aggregate {
+    let mut aggregate = Aggregate::new(setup(worst));
+    journeys.iter().for_each(|j| aggregate.add(&j.lend()));
+    aggregate
+}
+
+fn summary(aggregate: &Aggregate) -> Summary {
+    let note = |reason: &str, function: &str| DropNote { reason: reason.into(), function: function.into() };
+    let notes = [note("FULL_RING", "tun_net_xmit"), note("NO_SOCKET", "udp_rcv")];
+    let streams = ["svid:A".to_string(), "svid:B".to_string()];
+    let context = Context { streams: &streams, drop_notes: &notes, elapsed: 2_000_000_000, utc_offset: 1_000_000 };
+    let mut summary = Summary::default();
+    aggregate.fill(&mut summary, context, |from, to| if from < 3 && to >= 3 { 120 } else { 0 });
+    summary
+}
+
+fn journeys() -> impl Strategy<Value = Vec<Own>> {
+    let times = prop::collection::vec(-200_i64..9_000, 5);
+    // Mostly whole ways, and all kinds of holes.
+    let seen = prop_oneof![3 => Just(0b11011_u64), 2 => 1_u64..32];
+    let journey = (0..STREAMS as u16, seen, times, 0_i64..1_000_000, 0_u32..2, any::<bool>(), 0_u16..4);
+    prop::collection::vec(journey, 1..200).prop_map(|all| {
+        let own = |(number, (stream, seen, steps, start, duplicates, out_of_order, drop_note))| {
+            let steps: Vec<Ns> = steps;
+            let t = steps
+                .iter()
+                .scan(start, |t, step| {
+                    *t += step;
+                    Some(*t)
+                })
+                .collect();
+            Own { stream, number: number as u64, seen, t, duplicates, out_of_order, drop_note }
+        };
+        all.into_iter().enumerate().map(own).collect()
+    })
+}
+
+/// What became of a packet: complete, incomplete, or where it was last seen and why.
+fn fate(j: &Own) -> (&'static str, Option<(String, Option<String>)>) {
+    if LINE.iter().all(|p| j.has(*p)) {
+        return ("complete", None);
+    }
+    if j.has(4) {
+        return ("incomplete", None);
+    }
+    let place = if j.has(3) {
+        3
+    } else if j.has(1) {
+        1
+    } else {
+        (0..5).filter(|p| j.has(*p)).max_by_key(|p| (j.t[usize::from(*p)], *p)).unwrap()
+    };
+    let reason = match j.drop_note {
+        1 => Some("FULL_RING in tun_net_xmit".to_string()),
+        2 => Some("NO_SOCKET in udp_rcv".to_string()),
+        _ => None,
+    };
+    ("lost", Some((POINTS[usize::from(place)].to_string(), reason)))
+}
+
+proptest! {
+    #[test]
+    fn every_count_agrees_with_looking_at_all_journeys(journeys in journeys()) {
+        let summary = summary(&aggregate(&journeys, 0));
+        let count = |what: &str, of: &[&Own]| of.iter().filter(|j| fate(j).0 == what).count() as u64;
+        let check = |of: Vec<&Own>, journeys: u64, complete: u64, incomplete: u64, lost: &[latpath_stats::Loss]| {
+            let mut places = BTreeMap::new();
+            of.iter().filter_map(|j| fate(j).1).for_each(|place| *places.entry(place).or_insert(0) += 1);
+            let found: BTreeMap<_, _> = lost.iter().map(|l| ((l.place.clone(), l.reason.clone()), l.count)).collect();
+            prop_assert_eq!(found, places);
+            prop_assert_eq!((complete, incomplete), (count("complete", &of), count("incomplete", &of)));
+            prop_assert_eq!(journeys, of.len() as u64);
+            prop_assert_eq!(journeys, complete + incomplete + lost.iter().map(|l| l.count).sum::<u64>());
+            Ok(())
+        };
+        check(journeys.iter().collect(), summary.journeys, summary.complete, summary.incomplete, &summary.lost)?;
+        for (id, s) in summary.streams.iter().enumerate() {
+            let own: Vec<_> = journeys.iter().filter(|j| usize::from(j.stream) == id).collect();
+            prop_assert_eq!(s.duplicates, own.iter().map(|j| u64::from(j.duplicates)).sum::<u64>());
+            prop_assert_eq!(s.out_of_order, own.iter().filter(|j| j.out_of_order).count() as u64);
+            check(own, s.journeys, s.complete, s.incomplete, &s.lost)?;
+        }
+        prop_assert_eq!(summary.duplicates, summary.streams.iter().map(|s| s.duplicates).sum::<u64>());
+        prop_assert_eq!(summary.out_of_order, summary.streams.iter().map(|s| s.out_of_order).sum::<u64>());
+    }
+
+    #[test]
+    fn every_segment_agrees_with_a_sorted_list_of_its_times(journeys in journeys()) {
+        let summary = summary(&aggregate(&journeys, 0));
+        let rows = summary.streams.iter().enumerate().map(|(id, s)| (Some(id), &s.segments));
+        for (stream, rows) in rows.chain([(None, &summary.segments)]) {
+            for (row, (name, from, to)) in rows.iter().zip(SEGMENTS) {
+                let of = journeys.iter().filter(|j| stream.is_none_or(|id| usize::from(j.stream) == id));
+                let mut times: Vec<Ns> = of
+                    .filter(|j| j.has(from) && j.has(to))
+                    .map(|j| j.t[usize::from(to)] - j.t[usize::from(from)])
+                    .collect();
+                times.sort();
+                prop_assert_eq!(row.name.as_str(), name);
+                prop_assert_eq!(row.count, times.len() as u64);
+                prop_assert_eq!(row.rate_hz, times.len() as f64 / 2.0);
+                prop_assert_eq!(row.negative, times.iter().filter(|t| **t < 0).count() as u64);
+                prop_assert_eq!(row.over_threshold, times.iter().filter(|t| **t > THRESHOLD).count() as u64);
+                prop_assert_eq!(row.error_bound_ns, if from < 3 { 120 } else { 0 });
+                prop_assert_eq!(row.histogram.iter().map(|b| b.count).sum::<u64>(), row.count);
+                if let [least, .., greatest] = times.as_slice() {
+                    prop_assert_eq!((row.min_ns, row.max_ns), (*least, *greatest));
+                    let mean = times.iter().sum::<Ns>() as f64 / times.len() as f64;
+                    prop_assert_eq!(row.mean_ns, (mean + 0.5).floor() as Ns);
+                    let middle = times[times.len().div_ceil(2) - 1];
+                    prop_assert!((row.p50_ns - middle).abs() as f64 <= middle.abs() as f64 * 0.01);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_slowest_are_those_of_a_sorted_list(journeys in journeys(), worst in 0_usize..20) {
+        let mut all: Vec<(Ns, &Own)> = journeys.iter().filter_map(|j| Some((j.total()?, j))).collect();
+        all.sort_by_key(|(total, j)| (-total, j.first(), j.stream, j.number));
+        let summary = summary(&aggregate(&journeys, worst));
+        prop_assert_eq!(summary.worst.len(), worst.min(all.len()));
+        for (found, (total, j)) in summary.worst.iter().zip(all) {
+            prop_assert_eq!((found.total_ns, found.key, found.time_ns), (total, j.number as u32, j.first() + 1_000_000));
+            let mut steps: Vec<_> = (0..5).filter(|p| j.has(*p)).map(|p| (j.t[usize::from(p)], p)).collect();
+            steps.sort();
+            prop_assert_eq!(found.steps.len(), steps.len());
+            let mut before = steps[0].0;
+            for (step, (t, p)) in found.steps.iter().zip(steps) {
+                prop_assert_eq!(step.point.as_str(), POINTS[usize::from(p)]);
+                prop_assert_eq!((step.since_first_ns, step.since_last_ns), (t - j.first(), t - before));
+                prop_assert_eq!((step.cpu, step.tid), (7, 70 + u32::from(p)));
+                before = t;
+            }
+        }
+    }
+
+    #[test]
+    fn merged_aggregates_say_the_same_as_one(journeys in journeys(), cut in any::<prop::sample::Index>(), worst in 0_usize..9) {
+        let (a, b) = journeys.split_at(cut.index(journeys.len()));
+        let mut merged = aggregate(a, worst);
+        merged.merge(&aggregate(b, worst));
+        prop_assert_eq!(summary(&merged), summary(&aggregate(&journeys, worst)));
+    }
+}
+
+#[test]
+fn a_journey_kept_without_cpus_and_threads_gets_them_afterwards() {
+    let own = Own {
+        stream: 1,
+        number: 9,
+        seen: 0b11010,
+        t: vec![0, 10, 0, 20, 50],
+        duplicates: 0,
+        out_of_order: false,
+        drop_note: 0,
+    };
+    let mut aggregate = Aggregate::new(setup(3));
+    aggregate.add(&Journey { cpu: &[], tid: &[], ..own.lend() });
+    assert_eq!(aggregate.slowest(), [(1, 9, 10)]);
+    aggregate.detail(&Journey { number: 8, ..own.lend() });
+    assert_eq!(summary(&aggregate).worst[0].steps[2].tid, 0);
+    aggregate.detail(&own.lend());
+    assert_eq!(summary(&aggregate).worst[0].steps[2].tid, 74);
+}
+
+#[test]
+fn broken_clocks_and_unknown_streams_do_no_harm() {
+    let own = Own {
+        stream: 0,
+        number: 0,
+        seen: 0b11111,
+        t: vec![Ns::MIN, Ns::MAX, 0, Ns::MIN, Ns::MAX],
+        duplicates: u32::MAX,
+        out_of_order: true,
+        drop_note: u16::MAX,
+    };
+    let mut aggregate = Aggregate::new(setup(3));
+    for _ in 0..3 {
+        aggregate.add(&own.lend());
+        aggregate.add(&Journey { stream: 2, ..own.lend() });
+        aggregate.add(&Journey { seen: 0, ..own.lend() });
+    }
+    let summary = summary(&aggregate);
+    assert_eq!((summary.journeys, summary.complete, aggregate.strays()), (6, 3, 3));
+    assert_eq!((summary.lost[0].place.as_str(), summary.lost[0].count), ("-", 3));
+    assert_eq!((summary.segments[0].min_ns, summary.segments[0].negative), (Ns::MIN, 3));
+}
