@@ -22,6 +22,8 @@ enum Command {
     Live(cmd::live::Args),
     Publish(cmd::publish::Args),
     Record(cmd::record::Args),
+    Report(cmd::report::Args),
+    Segments(cmd::segments::Args),
     Streams(cmd::streams::Args),
     Subscribe(cmd::subscribe::Args),
 }
@@ -33,6 +35,8 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Live(args) => cmd::live::run(args),
         Command::Publish(args) => cmd::publish::run(args),
         Command::Record(args) => cmd::record::run(args),
+        Command::Report(args) => cmd::report::run(args),
+        Command::Segments(args) => cmd::segments::run(args),
         Command::Streams(args) => cmd::streams::run(args),
         Command::Subscribe(args) => cmd::subscribe::run(args),
     }

@@ -211,7 +211,7 @@ fn streams_and_times_select_journeys() {
     let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
     (0..300).for_each(|n| push(&mut writer, &Owned::plain((n % 3) as u16, n, 3)));
     writer.finish().unwrap();
-    let select = Select { streams: Some(vec![0, 2]), from_ns: 100_000_000, to_ns: 200_000_000, cpus_and_threads: true };
+    let select = Select { streams: Some(vec![0, 2]), from_ns: 100_000_000, to_ns: 200_000_000, ..everything() };
     let numbers: Vec<u64> = read(&path, &select).iter().map(|j| j.number).collect();
     let expected = |stream| (100..200).filter(move |n| n % 3 == stream);
     assert_eq!(numbers, expected(0).chain(expected(2)).collect::<Vec<u64>>());

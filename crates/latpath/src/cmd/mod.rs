@@ -6,6 +6,8 @@ mod following;
 pub mod live;
 pub mod publish;
 pub mod record;
+pub mod report;
+pub mod segments;
 pub mod streams;
 pub mod subscribe;
 

@@ -1,0 +1,150 @@
+//! `latpath report`: what a recording says.
+
+use super::{Outcome, Usage};
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use latpath_report::{parse_duration, report_json, summarise, text, write_csv, Limit, Options, Question, When};
+use latpath_run::{Run, RunError, Select};
+use latpath_stats::units::Letters;
+use latpath_words::{Ns, StreamId};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Report on a recording: data quality, times per segment, histogram, losses, the worst packets.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// The recording: a directory made by latpath record
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+    /// Also write every journey as a line of CSV to this file; "-" writes to stdout, instead of the report
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Only journeys from here on: time since the start (90s), or UTC (2026-01-02T03:04:05Z)
+    #[arg(long, value_name = "TIME")]
+    from: Option<When>,
+    /// Only journeys before this
+    #[arg(long, value_name = "TIME")]
+    to: Option<When>,
+    /// Only this stream, as svid:MU01 or MU01; several are allowed
+    #[arg(short, long = "stream", value_name = "STREAM")]
+    streams: Vec<String>,
+    /// Count times over this, as 200us [default: what the recording said]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    threshold: Option<Ns>,
+    /// A segment more, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
+    #[arg(long = "segment", value_name = "NAME=FROM..TO")]
+    segments: Vec<String>,
+    /// Draw the histogram of this segment; several are allowed [default: total]
+    #[arg(long = "histogram", value_name = "SEGMENT")]
+    histograms: Vec<String>,
+    /// Show so many of the worst packets
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
+    worst: u16,
+    /// Fail with exit code 3 if this is broken, as total:p99.9<=500us or lost<=0; several are allowed
+    #[arg(long = "limit", value_name = "LIMIT")]
+    limits: Vec<Limit>,
+}
+
+fn time(text: &str) -> Result<Ns, String> {
+    parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let run = Run::open(&args.run)?;
+    let select = select(&args, &run)?;
+    if let Some(path) = &args.csv {
+        let with_threads = Select { cpus_and_threads: true, ..select.clone() };
+        write_journeys(&run, &with_threads, path)?;
+        if path.as_os_str() == "-" && args.limits.is_empty() {
+            return Ok(Outcome::Done);
+        }
+    }
+    let question = Question {
+        select,
+        threshold_ns: args.threshold,
+        worst: args.worst.into(),
+        segments: args.segments.clone(),
+        workers: std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let summary = summarise(&run, &question).map_err(|e| Usage(e.to_string()))?;
+    for name in &args.histograms {
+        if !summary.segments.iter().any(|s| s.name == *name) {
+            let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
+            return Err(Usage(format!("{name:?}: no such segment (there are: {})", known.join(", "))).into());
+        }
+    }
+    if args.csv.as_deref() != Some(Path::new("-")) {
+        let shown = if args.json {
+            report_json(&summary, &run)? + "\n"
+        } else {
+            text(&summary, Some(&run), &Options { letters: Letters::from_env(), histograms: args.histograms.clone() })
+        };
+        print(&shown)?;
+    }
+    let mut outcome = Outcome::Done;
+    for limit in &args.limits {
+        if let Some(broken) = limit.check(&summary).map_err(|e| Usage(e.to_string()))? {
+            eprintln!("latpath: {broken}");
+            outcome = Outcome::LimitBroken;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Which journeys the flags choose.
+fn select(args: &Args, run: &Run) -> Result<Select> {
+    let manifest = run.manifest();
+    let id = |wanted: &String| -> Result<StreamId> {
+        let streams = &manifest.streams;
+        let is = |s: &latpath_words::StreamSpec| s.to_string() == *wanted || s.short() == *wanted;
+        // Without its options only where that says which: one svID may be there in two VLANs.
+        let is_same = |s: &latpath_words::StreamSpec| {
+            wanted.parse().is_ok_and(|w: latpath_words::StreamSpec| w.short() == s.short())
+        };
+        let found = streams.iter().position(|s| s.to_string() == *wanted).or_else(|| {
+            let mut like = streams.iter().enumerate().filter(|(_, s)| is(s) || is_same(s)).map(|(i, _)| i);
+            like.next().filter(|_| like.next().is_none())
+        });
+        let known = || streams.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let id = found.ok_or_else(|| Usage(format!("{wanted}: no such stream in the run (there are: {})", known())))?;
+        Ok(StreamId::try_from(id).unwrap_or(StreamId::MAX))
+    };
+    let streams = args.streams.iter().map(id).collect::<Result<Vec<_>>>()?;
+    let when = |at: Option<When>, default| at.map_or(default, |at| at.of(manifest));
+    let (from_ns, to_ns) = (when(args.from, Ns::MIN), when(args.to, Ns::MAX));
+    if from_ns >= to_ns {
+        return Err(Usage("--from must lie before --to".into()).into());
+    }
+    Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
+}
+
+/// The journeys as CSV. A file of that name is replaced.
+fn write_journeys(run: &Run, select: &Select, path: &Path) -> Result<()> {
+    let damaged: Vec<RunError> = if path.as_os_str() == "-" {
+        match write_csv(run, select, &mut std::io::stdout().lock()) {
+            // The reader of the pipe has seen enough.
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Vec::new(),
+            done => done.context("writing journeys to stdout")?,
+        }
+    } else {
+        let write = || write_csv(run, select, &mut File::create(path)?);
+        write().with_context(|| format!("{}: cannot write journeys", path.display()))?
+    };
+    for error in damaged {
+        eprintln!("latpath: {error}; its other journeys are in the CSV");
+    }
+    Ok(())
+}
+
+/// Prints; a reader that has gone is no error.
+pub(super) fn print(text: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("writing to stdout"),
+    }
+}

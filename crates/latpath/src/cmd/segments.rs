@@ -1,0 +1,83 @@
+//! `latpath segments`: the points of a recording, their order, and the segments between them.
+
+use super::report::print;
+use super::{Outcome, Usage};
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_report::{layout_of, Layout};
+use latpath_run::Run;
+use latpath_words::PointId;
+use serde_json::json;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// List the points, the path and the segments of a recording.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// The recording: a directory made by latpath record
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// A segment more, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
+    #[arg(long = "segment", value_name = "NAME=FROM..TO")]
+    segments: Vec<String>,
+    /// Print them as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let run = Run::open(&args.run)?;
+    let layout = layout_of(&run, &args.segments).map_err(|e| Usage(e.to_string()))?;
+    let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
+    print(&if args.json { json(&layout, name) } else { text(&layout, name) })?;
+    for note in &layout.notes {
+        eprintln!("latpath: {note}");
+    }
+    Ok(Outcome::Done)
+}
+
+fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
+    let names = |ids: &[PointId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>();
+    let segments = layout.segments.iter().map(|s| json!({ "name": s.name, "from": name(s.from), "to": name(s.to) }));
+    let all = json!({
+        "points": names(&layout.route.order),
+        "path": names(&layout.route.line),
+        "segments": segments.collect::<Vec<_>>(),
+        "notes": layout.notes,
+    });
+    format!("{all}\n")
+}
+
+fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
+    let mut out = String::from("Path\n");
+    if layout.route.order.is_empty() {
+        out.push_str("  no point saw a packet\n");
+    }
+    for (i, id) in layout.route.order.iter().enumerate() {
+        let aside = if layout.route.line.contains(id) { "" } else { "  (beside the way)" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "  {:>2}  {}{aside}", i + 1, name(*id));
+    }
+    out.push_str("Segments\n");
+    if layout.segments.is_empty() {
+        out.push_str("  none: a segment needs two points\n");
+    }
+    let width = layout.segments.iter().map(|s| s.name.chars().count()).filter(|n| *n < 24).max().unwrap_or(0);
+    let number = |id: &PointId| {
+        let at = layout.route.order.iter().position(|p| p == id);
+        at.map_or("-".into(), |at| (at + 1).to_string())
+    };
+    for s in &layout.segments {
+        let _ = writeln!(
+            out,
+            "  {:>2}..{:<2}  {:<width$}  {}..{}",
+            number(&s.from),
+            number(&s.to),
+            s.name,
+            name(s.from),
+            name(s.to)
+        );
+    }
+    out
+}

@@ -1,0 +1,90 @@
+//! Which way the packets of a run went, and which segments are on it.
+
+use latpath_journey::segments::{classic, parse, split};
+use latpath_journey::{Route, RouteFinder, Segment};
+use latpath_run::{Run, Select};
+use latpath_words::{PointId, PointInfo};
+
+/// Journeys from a run's start that the order of its points is found from.
+const SAMPLE: usize = 20_000;
+
+/// A run's points in order, and the segments between them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
+    /// The points in order, and which of them are on the way.
+    pub route: Route,
+    /// The segments: those that were recorded (the classic ones where none was), then the user's own.
+    pub segments: Vec<Segment>,
+    /// What could not be told, and why.
+    pub notes: Vec<String>,
+}
+
+/// A segment that the user asked for, and that the run cannot have. The text says why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadSegment(pub String);
+
+/// Finds a run's layout. `own` are the user's segments: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's
+/// number in the order of the path, from 1.
+///
+/// The way and the segments are those that the recorder found, at its end, or when it was killed; where it had not found
+/// any by then, they are found from the first journeys of the run.
+///
+/// # Errors
+/// Where one of the user's segments cannot be.
+pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
+    let (points, manifest) = (run.points(), run.manifest());
+    let found = found(run);
+    let mut route = Route::from_points(&manifest.route, points);
+    if route.line.is_empty() || route.line == found.line {
+        // The recorder keeps the way alone; the journeys also tell where the points beside it stand.
+        route = found;
+    }
+    let id = |p: &latpath_words::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
+    let recorded = manifest.segments.iter().filter_map(|s| {
+        let (from, to) = (id(&s.from)?, id(&s.to)?);
+        Some(Segment { name: s.name.clone(), from, to })
+    });
+    let mut layout = Layout { segments: recorded.collect(), ..Layout::default() };
+    if layout.segments.is_empty() {
+        let classic = classic(&route, points);
+        (layout.segments, layout.notes) = (classic.segments, classic.notes);
+    }
+    for text in own {
+        layout.segments.push(one(text, points, &route)?);
+    }
+    layout.route = route;
+    Ok(layout)
+}
+
+/// The route that the first journeys tell.
+fn found(run: &Run) -> Route {
+    let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);
+    // What is damaged is told by whoever reads all of the run.
+    run.for_each(&Select::default(), |journey| {
+        finder.observe(journey);
+        left -= 1;
+        left > 0
+    });
+    finder.route(run.points())
+}
+
+/// One segment of the user's.
+fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, BadSegment> {
+    let (name, from, to) = split(text).map_err(BadSegment)?;
+    let known = || {
+        let names = route.order.iter().map(|p| points[usize::from(*p)].point.to_string());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let end = |end: &str| match end.parse::<usize>() {
+        Ok(number) => {
+            let id = number.checked_sub(1).and_then(|i| route.order.get(i));
+            let none = || BadSegment(format!("{text}: the path has no point {number} (its points: {})", known()));
+            Ok(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
+        }
+        Err(_) => Ok(end.to_owned()),
+    };
+    let (from, to) = (end(from)?, end(to)?);
+    let missing = || BadSegment(format!("{text}: the run has no such points (its points: {})", known()));
+    parse(&format!("{name}={from}..{to}"), points, route).map_err(BadSegment)?.ok_or_else(missing)
+}
