@@ -199,8 +199,8 @@ impl Joiner {
         let drop = self.drops & bit != 0;
         let stream = &mut self.streams[stream];
         stream.totals.sightings += 1;
-        match stream.judge(s, if drop { 0 } else { bit }, &self.options) {
-            Verdict::Attach(number) => stream.attach(number, s, drop),
+        match stream.judge(s, bit, drop, &self.options) {
+            Verdict::Attach(number) => stream.attach(number, s, drop, self.options.reorder),
             Verdict::Duplicate(number) => {
                 stream.totals.duplicates += 1;
                 if number >= stream.ring.emit {
@@ -216,8 +216,8 @@ impl Joiner {
                 if !drop && stream.expected != 0 && stream.expected & bit == 0 {
                     self.hold.late += 1;
                 }
-                if stream.ring.get(number).in_place {
-                    stream.at[point].moved(number, s.key);
+                if !drop && stream.ring.get(number).in_place {
+                    stream.at[point].moved(number, s.key, self.options.reorder);
                 }
             }
             Verdict::Stale(steps) => {
@@ -316,31 +316,36 @@ impl Joiner {
 }
 
 impl Stream {
-    fn judge(&mut self, s: &Sighting, bit: u64, options: &Options) -> Verdict {
-        let at = &mut self.at[usize::from(s.point)];
+    fn judge(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> Verdict {
+        // Drops happen at several places of the path, so their order says nothing; but what all points have passed is gone.
+        let rearmost = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0);
         let q = Question {
             key: s.key,
             t: s.t,
-            bit,
+            bit: if drop { 0 } else { bit },
             window: options.window,
             retain: options.retain,
             reorder: options.reorder,
             near: self.near,
-            leads: self.lead.is_some_and(|(lead, _)| lead == s.point),
+            leads: (drop && self.sequence.is_none()) || self.lead.is_some_and(|(lead, _)| lead == s.point),
+            least: if drop && self.sequence.is_some() { rearmost().saturating_sub(options.reorder) } else { 0 },
         };
+        let at = &mut self.at[usize::from(s.point)];
         let (verdict, cut) = match &self.sequence {
-            Some(sequence) => matching::by_sequence(&self.ring, sequence, at, &q),
-            None => matching::by_hash(&self.ring, at, &q),
+            Some(sequence) if !drop => matching::by_sequence(&self.ring, sequence, at, &q),
+            _ => matching::by_newest(&self.ring, at, &q),
         };
         self.totals.crowded += u64::from(cut);
         verdict
     }
 
-    fn attach(&mut self, number: u64, s: &Sighting, drop: bool) {
+    fn attach(&mut self, number: u64, s: &Sighting, drop: bool, reorder: u64) {
         let at = &mut self.at[usize::from(s.point)];
         let head = self.ring.get_mut(number);
-        if head.in_place {
-            at.moved(number, s.key);
+        if drop {
+            // A drop point has no place in the order.
+        } else if head.in_place {
+            at.moved(number, s.key, reorder);
         } else {
             at.saw_aside(number);
         }
@@ -368,10 +373,10 @@ impl Stream {
         }
         let number = self.ring.head;
         let at = &mut self.at[usize::from(s.point)];
-        let in_place = at.is_at_head(number, reorder);
+        let in_place = !drop && at.is_at_head(number, reorder);
         let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
         if in_place {
-            at.moved(number, s.key);
+            at.moved(number, s.key, reorder);
         } else {
             at.saw_aside(number);
         }

@@ -18,6 +18,10 @@ pub(crate) struct Position {
     pub last: Option<u64>,
     /// Key of that sighting.
     pub last_key: u32,
+    /// Number of the packet it saw last, stragglers too.
+    latest: Option<u64>,
+    /// Where it was before it last jumped forward, and for how many sightings more there may be stragglers from there.
+    before_jump: Option<(u64, u64)>,
     /// Two packets in a row were seen at or after this number: what is far before will not come any more.
     pub passed: Option<u64>,
     /// Greatest number seen here, of journeys that are in place.
@@ -66,14 +70,19 @@ pub(crate) struct Question {
     pub near: u64,
     /// The point is where the stream's packets are first seen.
     pub leads: bool,
+    /// Journeys before this number are not meant.
+    pub least: u64,
 }
 
 /// The answer, and whether the search was cut short because too many journeys share the key.
 pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &Question) -> (Verdict, bool) {
     let next = at.last.map(|n| n + 1);
     let floor = next.map_or(0, |n| n.saturating_sub(q.reorder));
+    let before_jump = at.before_jump.map(|(n, _)| n);
+    let bottom = before_jump.map_or(floor, |n| floor.min(n.saturating_sub(q.reorder)));
     // The nearest journey that lacks the point; the newest open one that does; the nearest that has it; one too far back.
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
+    let mut straggler = None;
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
         let age = q.t.saturating_sub(head.first);
@@ -83,7 +92,8 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         let distance = next.map(|n| n.abs_diff(number));
         if head.seen & q.bit != 0 {
             let aside = at.aside(q.reorder).map(|n| n.abs_diff(number));
-            let distance = distance.into_iter().chain(aside).min().filter(|d| *d <= q.near);
+            let before = before_jump.map(|n| n.abs_diff(number));
+            let distance = distance.into_iter().chain(aside).chain(before).min().filter(|d| *d <= q.near);
             if let Some(d) = distance.filter(|d| twice.is_none_or(|(best, _)| *d < best)) {
                 twice = Some((d, number));
             }
@@ -92,6 +102,9 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         if let Some(d) = distance.filter(|d| *d <= q.near && near.is_none_or(|(best, _)| *d < best)) {
             near = Some((d, number));
         }
+        if before_jump.is_some_and(|n| n.abs_diff(number) <= q.near) {
+            straggler = straggler.or(Some(number));
+        }
         if newest.is_none() && number >= ring.emit && age <= q.window {
             if number < floor {
                 back = back.or(Some(number));
@@ -99,17 +112,23 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
                 newest = Some(number);
             }
         }
-        if number < floor {
+        if number < bottom {
             break;
         }
     }
     let cut = chain.cut();
+    let newer = newest.filter(|n| near.is_some_and(|(_, number)| *n > number));
     let verdict = if let Some((_, number)) = near {
-        let late = is_closed(ring, number, q);
-        match newest.filter(|n| *n > number && at.stands_still(ring.head - number, q.reorder)) {
+        match newer.filter(|_| at.stands_still(ring.head - number, q.reorder)) {
             Some(jump) => Verdict::Attach(jump),
-            None if late => Verdict::Late(number),
+            None if is_closed(ring, number, q) => Verdict::Late(number),
             None => Verdict::Attach(number),
+        }
+    } else if let Some(number) = straggler {
+        if is_closed(ring, number, q) {
+            Verdict::Late(number)
+        } else {
+            Verdict::Attach(number)
         }
     } else {
         let close = twice.filter(|(d, _)| *d <= q.near / 16);
@@ -128,17 +147,17 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
             Verdict::New
         }
     };
-    at.settle(&verdict, near.is_some() && newest.is_some(), back.is_some());
+    at.settle(&verdict, newer.is_some(), back.is_some());
     (verdict, cut)
 }
 
-/// The same for hashes, which have no order.
-pub(crate) fn by_hash(ring: &Ring, at: &mut Position, q: &Question) -> (Verdict, bool) {
+/// The same for what has no order: hashes, and drops.
+pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &Question) -> (Verdict, bool) {
     let (mut twice, mut late) = (None, None);
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
         let age = q.t.saturating_sub(head.first);
-        if age > q.retain || (q.leads && age > q.window) {
+        if age > q.retain || (q.leads && age > q.window) || number < q.least {
             continue;
         }
         if head.seen & q.bit != 0 {
@@ -170,19 +189,28 @@ impl Position {
     /// Whether a journey that begins here as `number` is in place: the point is near the head of the stream. Otherwise it
     /// follows far behind, and the packet's earlier sightings were lost.
     pub fn is_at_head(&mut self, number: u64, reorder: u64) -> bool {
-        let near = number == 0 || self.last.is_some_and(|last| number.saturating_sub(last) <= reorder / 2);
+        let near = number.saturating_sub(self.last.unwrap_or(0)) <= reorder / 2;
         self.begun = if near { 0 } else { self.begun + 1 };
         // A point whose packets nobody else sees is at the head by itself.
         near || self.begun >= CONTRADICTIONS
     }
 
     /// The point saw this journey, whose number tells its place.
-    pub fn moved(&mut self, number: u64, key: u32) {
-        let before = self.last.replace(number);
-        self.last_key = key;
-        if let Some(two) = before.map(|b| b.min(number)) {
+    pub fn moved(&mut self, number: u64, key: u32, reorder: u64) {
+        if let Some(two) = self.latest.replace(number).map(|n| n.min(number)) {
             self.passed = Some(self.passed.map_or(two, |p| p.max(two)));
         }
+        self.before_jump = self.before_jump.and_then(|(n, left)| Some((n, left.checked_sub(1)?)));
+        match (self.last, self.before_jump) {
+            (Some(last), Some((before, left))) if number + reorder < last && number.abs_diff(before) <= reorder => {
+                self.before_jump = Some((number, left));
+                return;
+            }
+            (Some(last), _) if number > last + reorder / 2 => self.before_jump = Some((last, reorder)),
+            _ => {}
+        }
+        self.last = Some(number);
+        self.last_key = key;
     }
 
     /// The point saw a journey whose number tells nothing: it was first seen behind the head of the stream.
@@ -229,7 +257,7 @@ impl Position {
         if self.back < CONTRADICTIONS {
             return false;
         }
-        self.passed = None;
+        (self.passed, self.last, self.latest, self.before_jump) = (None, None, None, None);
         true
     }
 
@@ -259,7 +287,7 @@ impl Position {
     }
 
     fn settle(&mut self, verdict: &Verdict, ambiguous: bool, goes_back: bool) {
-        if *verdict != Verdict::New {
+        if !matches!(verdict, Verdict::New | Verdict::Duplicate(_)) {
             self.begun = 0;
         }
         self.ambiguous = if ambiguous { self.ambiguous + 1 } else { 0 };

@@ -39,9 +39,9 @@ pub struct Sequence {
     unsure: bool,
     line: Option<Line>,
     /// Never seen on finished lines.
-    missing: u64,
+    missing: i64,
     /// Packets seen that no line has a place for.
-    unplaced: u64,
+    unplaced: i64,
     restarts: u64,
 }
 
@@ -72,10 +72,11 @@ impl Line {
         Self { low: 0, high: 0, high_key: key, count: 1, first_t: t, high_t: t }
     }
 
-    fn missing(&self, step: u64) -> u64 {
+    /// May be negative: a packet that belongs to the next line can have been counted on this one.
+    fn missing(&self, step: u64) -> i64 {
         match step {
             0 => 0,
-            step => (self.high.abs_diff(self.low) / step + 1).saturating_sub(self.count),
+            step => (self.high.abs_diff(self.low) / step + 1) as i64 - self.count as i64,
         }
     }
 
@@ -184,7 +185,7 @@ impl Sequence {
 
     /// Numbers that no point saw, at least.
     pub fn never_seen(&self) -> u64 {
-        (self.missing + self.line.map_or(0, |line| line.missing(self.step))).saturating_sub(self.unplaced)
+        (self.missing + self.line.map_or(0, |line| line.missing(self.step)) - self.unplaced).max(0) as u64
     }
 
     /// Times the numbers jumped by more than reordering, loss or a wrap explain.
@@ -278,7 +279,7 @@ impl Sequence {
         if let Some(seen) = self.wrap_seen.take().filter(|seen| seen.before < wrap && !self.unsure) {
             let forward = wrap - seen.before + seen.after;
             if forward <= self.span(self.reach + 1) {
-                self.missing += (forward / self.step).saturating_sub(1);
+                self.missing += (forward / self.step).saturating_sub(1) as i64;
                 self.restarts = self.restarts.saturating_sub(1);
             }
         }

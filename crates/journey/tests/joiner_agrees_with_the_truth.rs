@@ -114,6 +114,7 @@ prop_compose! {
         disorder in 0_i64..300_000,
         clones in any::<bool>(),
         stall in prop::option::of((1_usize..6, 5_i64..500, 1_i64..100)),
+        queue in prop::sample::select(vec![usize::MAX, 20, 100]),
     ) -> Network {
         let interval = 250_000;
         let lap = (wrap / step) as Ns * interval;
@@ -121,7 +122,7 @@ prop_compose! {
             hop,
             from: from * MS,
             length: (lap.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
-            queue: usize::MAX,
+            queue,
         }).collect();
         Network {
             seed, packets, interval, step, wrap, loss, sighting_loss, duplicates, reorder, reorder_span,
@@ -130,8 +131,13 @@ prop_compose! {
     }
 }
 
+/// Few enough for every run of the tests; PROPTEST_CASES asks for more.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_network_within_the_limits(

@@ -93,21 +93,22 @@ impl Slow {
         let closed = index < self.emitted || s.t - self.books[index].first > self.options.window;
         let book = &mut self.books[index];
         let place = self.places.entry(s.point).or_default();
-        place.begun = 0;
         if book.whole.has(s.point) && !drop {
             self.totals.duplicates += 1;
             book.whole.duplicates += 1;
-        } else if closed {
+            return;
+        }
+        place.begun = 0;
+        if closed {
             self.totals.late += u64::from(!book.whole.has(s.point));
-            if book.in_place {
+            if book.in_place && !drop {
                 place.in_place.push(book.whole.number);
             }
+        } else if drop {
+            self.note(index, s.note, known);
         } else {
             if book.in_place {
                 place.in_place.push(book.whole.number);
-            }
-            if drop {
-                return self.note(index, s.note, known);
             }
             if book.by_lead {
                 book.whole.out_of_order |= place.greatest.is_some_and(|g| g > book.whole.number);
@@ -130,9 +131,9 @@ impl Slow {
         }
         let number = self.books.len() as u64;
         let place = self.places.entry(s.point).or_default();
-        let near_head = place.in_place.last().is_some_and(|last| number - last <= self.options.reorder / 2);
-        place.begun = if number == 0 || near_head { 0 } else { place.begun + 1 };
-        let in_place = place.begun == 0 || place.begun >= 16;
+        let near_head = number - place.in_place.last().copied().unwrap_or(0) <= self.options.reorder / 2;
+        place.begun = if near_head { 0 } else { place.begun + 1 };
+        let in_place = !drop && (place.begun == 0 || place.begun >= 16);
         let by_lead = in_place && self.lead.1 > 0 && self.lead.0 == s.point;
         if in_place {
             place.in_place.push(number);

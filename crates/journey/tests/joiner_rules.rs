@@ -1,0 +1,360 @@
+//! Each rule of the joiner that docs/journeys.md states, by itself.
+
+use latpath_journey::{Joiner, Options};
+use latpath_words::{KeyRule, Link, Ns, PointInfo, Sighting};
+
+const MS: Ns = 1_000_000;
+const US: Ns = 1_000;
+/// 4000 frames a second.
+const INTERVAL: Ns = 250 * US;
+const NIC: u16 = 0;
+const TAP: u16 = 1;
+const APP: u16 = 2;
+const DROP: u16 = 3;
+const LINE: u64 = 0b111;
+
+/// What came out: number, key, points, duplicates, drop note.
+#[derive(Clone, Debug, PartialEq)]
+struct Out {
+    number: u64,
+    key: u32,
+    seen: u64,
+    app: Option<Ns>,
+    duplicates: u32,
+    out_of_order: bool,
+    note: u16,
+}
+
+struct Bench {
+    joiner: Joiner,
+    out: Vec<Out>,
+}
+
+impl Bench {
+    fn new(rule: KeyRule, options: Options) -> Self {
+        let mut joiner = Joiner::new([rule], options);
+        let info = |text: &str| PointInfo {
+            point: text.parse().unwrap(),
+            link: Link::Nic,
+            netns: 0,
+            ifindex: 0,
+            clock: String::new(),
+        };
+        joiner.set_points(&["host/nic-rx@e", "host/tx@tap", "g/app-read@a", "host/drop@tap"].map(info));
+        Self { joiner, out: Vec::new() }
+    }
+
+    fn sv() -> Self {
+        Self::new(KeyRule::SmpCnt, Options::default())
+    }
+
+    fn see(&mut self, point: u16, key: u32, t: Ns) {
+        self.see_note(point, key, t, 0);
+    }
+
+    fn see_note(&mut self, point: u16, key: u32, t: Ns, note: u16) {
+        let out = &mut self.out;
+        self.joiner.push(&Sighting { t, key, point, note, ..Sighting::default() }, &mut |j| out.push(Self::out(j)));
+    }
+
+    fn out(j: &latpath_journey::Journey) -> Out {
+        Out {
+            number: j.number,
+            key: j.key,
+            seen: j.seen,
+            app: j.at(APP),
+            duplicates: j.duplicates,
+            out_of_order: j.out_of_order,
+            note: j.drop_note,
+        }
+    }
+
+    fn advance(&mut self, now: Ns) {
+        let out = &mut self.out;
+        self.joiner.advance(now, &mut |j| out.push(Self::out(j)));
+    }
+
+    fn flush(&mut self) {
+        let out = &mut self.out;
+        self.joiner.flush(&mut |j| out.push(Self::out(j)));
+    }
+
+    /// Packets `from..to` of a stream that wraps at 4000; the application sees them at `app(packet, sent)`, if at all.
+    fn stream(&mut self, range: std::ops::Range<u64>, app: impl Fn(u64, Ns) -> Option<Ns>) {
+        let mut all = Vec::new();
+        for n in range {
+            let t = sent(n);
+            all.push((t, NIC, n));
+            all.push((t + 10 * US, TAP, n));
+            if let Some(at) = app(n, t) {
+                all.push((at, APP, n));
+            }
+        }
+        all.sort();
+        for (n, (t, point, packet)) in all.into_iter().enumerate() {
+            self.see(point, (packet % 4000) as u32, t);
+            if n % 100 == 99 {
+                self.advance(t);
+            }
+        }
+    }
+}
+
+fn sent(n: u64) -> Ns {
+    1000 * MS + n as Ns * INTERVAL
+}
+
+#[test]
+fn journeys_come_in_order_of_first_sighting_each_once() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..9000, |n, t| (n % 10 != 3).then_some(t + 50 * US));
+    b.flush();
+    assert!(b.out.iter().enumerate().all(|(i, o)| o.number == i as u64 && o.key == i as u32 % 4000));
+    assert!(b.out.iter().all(|o| (o.seen == LINE) == (o.number % 10 != 3)));
+    assert_eq!(b.joiner.totals(0).journeys, 9000);
+}
+
+#[test]
+fn while_the_route_is_unknown_only_the_window_closes_a_journey() {
+    let mut b = Bench::sv();
+    b.see(NIC, 7, 0);
+    b.see(TAP, 7, 10);
+    b.advance(1000 * MS);
+    assert_eq!(b.out.len(), 0);
+    b.advance(1000 * MS + 1);
+    assert_eq!(b.out.len(), 1);
+}
+
+#[test]
+fn a_complete_journey_lingers_for_what_may_still_come() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(1 << NIC | 1 << TAP);
+    b.see(NIC, 7, 0);
+    b.see(TAP, 7, 10);
+    b.advance(50 * MS);
+    b.see(APP, 7, 50 * MS); // a point that was not known
+    b.advance(50 * MS + 9);
+    assert_eq!(b.out.len(), 0);
+    b.advance(100 * MS);
+    assert_eq!(b.out[0].seen, LINE);
+}
+
+#[test]
+fn a_packet_is_lost_once_two_packets_more_than_r_later_were_seen() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..1, |_, _| None);
+    b.stream(1..257, |_, t| Some(t + 50 * US));
+    b.advance(sent(256));
+    assert_eq!(b.out.len(), 0);
+    b.stream(257..259, |_, t| Some(t + 50 * US));
+    b.advance(sent(259));
+    assert_eq!(b.out[0], Out { number: 0, key: 0, seen: 0b11, app: None, duplicates: 0, out_of_order: false, note: 0 });
+}
+
+#[test]
+fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
+    // The guest stands from 2.0 s to 3.05 s; its queue keeps everything.
+    let (from, to) = (sent(4000), sent(4000) + 1050 * MS);
+    let drained = |n: u64, t: Ns| match (from..to).contains(&t) {
+        true => Some(to + (n as Ns - 4000) * 3 * US),
+        false if t >= to => Some((t + 50 * US).max(to + 20 * MS + n as Ns)),
+        false => Some(t + 50 * US),
+    };
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..12_000, drained);
+    b.flush();
+    let late = b.joiner.totals(0).late;
+    for o in &b.out {
+        let want = drained(o.number, sent(o.number)).unwrap();
+        if want - sent(o.number) > 1000 * MS {
+            assert_eq!(o.app, None, "{}", o.number);
+        } else {
+            assert_eq!(o.app, Some(want), "{}", o.number);
+        }
+    }
+    assert_eq!(b.out.len(), 12_000);
+    assert_eq!(late, b.out.iter().filter(|o| o.app.is_none()).count() as u64);
+    assert!(late > 150);
+    assert_eq!(b.joiner.totals(0).duplicates, 0);
+}
+
+#[test]
+fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhere() {
+    // The guest stands for 5 s, its queue keeps the first 1000 packets and drops the rest.
+    let (from, to) = (sent(4000), sent(4000) + 5000 * MS);
+    let drained = |n: u64, t: Ns| match (from..to).contains(&t) {
+        true => (n < 5000).then_some(to + (n as Ns - 4000) * 3 * US),
+        false if t >= to => Some((t + 50 * US).max(to + 4 * MS + n as Ns)),
+        false => Some(t + 50 * US),
+    };
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..32_000, drained);
+    b.flush();
+    assert_eq!(b.out.len(), 32_000);
+    let wrong: Vec<_> = b
+        .out
+        .iter()
+        .filter(|o| o.app != drained(o.number, sent(o.number)).filter(|t| t - sent(o.number) < 1000 * MS))
+        .collect();
+    assert_eq!(wrong.first(), None, "{} are wrong", wrong.len());
+    assert_eq!(b.joiner.totals(0).late, 1000);
+}
+
+#[test]
+fn after_a_queue_overflow_the_newest_packet_is_right() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..20_000, |n, t| (!(5000..8000).contains(&n)).then_some(t + 50 * US));
+    b.flush();
+    assert!(b.out.iter().all(|o| o.app.is_some() != (5000..8000).contains(&o.number)));
+}
+
+#[test]
+fn an_outage_of_just_one_lap_heals_within_r_packets() {
+    let mut b = Bench::new(KeyRule::SmpCnt, Options { window: 1500 * MS, ..Options::default() });
+    b.joiner.set_expected(LINE);
+    b.stream(0..20_000, |n, t| (!(5000..9000).contains(&n)).then_some(t + 50 * US));
+    b.flush();
+    let wrong = b.out.iter().filter(|o| o.app.is_some_and(|t| t != sent(o.number) + 50 * US)).count();
+    assert!(wrong <= 300, "{wrong}");
+    assert!(b.out[10_000..].iter().all(|o| o.app == Some(sent(o.number) + 50 * US)));
+}
+
+#[test]
+fn a_second_sighting_at_a_point_is_a_duplicate_even_after_the_journey_is_gone() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..10, |_, t| Some(t + 50 * US));
+    b.see(APP, 9, sent(10));
+    b.advance(sent(500));
+    assert_eq!((b.out.len(), b.out[9].duplicates), (10, 1));
+    b.see(APP, 9, sent(501));
+    assert_eq!((b.joiner.totals(0).duplicates, b.joiner.totals(0).journeys), (2, 10));
+}
+
+#[test]
+fn an_overtaken_packet_is_out_of_order() {
+    let mut b = Bench::sv();
+    for (point, key, t) in [(NIC, 0, 0), (NIC, 1, 1), (NIC, 2, 2), (TAP, 1, 3), (TAP, 0, 4), (TAP, 2, 5)] {
+        b.see(point, key, t);
+    }
+    b.flush();
+    assert_eq!(b.out.iter().map(|o| o.out_of_order).collect::<Vec<_>>(), [true, false, false]);
+}
+
+#[test]
+fn clones_that_bridges_free_are_no_duplicates_and_the_rarer_note_is_kept() {
+    const CLONE: u16 = 1;
+    const FULL_RING: u16 = 2;
+    let mut b = Bench::sv();
+    for n in 0..20 {
+        b.see(NIC, n, sent(n.into()));
+        b.see_note(DROP, n, sent(n.into()) + 1, CLONE);
+        b.see_note(DROP, n, sent(n.into()) + 2, CLONE);
+        if n == 9 {
+            b.see_note(DROP, n, sent(n.into()) + 3, FULL_RING);
+        }
+    }
+    b.flush();
+    assert!(b.out.iter().all(|o| o.duplicates == 0 && o.seen == 1 << NIC | 1 << DROP));
+    let notes: Vec<_> = b.out.iter().map(|o| o.note).collect();
+    assert!(notes.iter().enumerate().all(|(n, note)| *note == if n == 9 { FULL_RING } else { CLONE }), "{notes:?}");
+}
+
+#[test]
+fn hashes_have_no_order_and_mean_a_new_packet_after_the_window() {
+    let mut b = Bench::new(KeyRule::Hash { offset: 0, len: 32 }, Options::default());
+    for t in [0, 1200 * MS] {
+        b.see(NIC, 0xdead_beef, t);
+        b.see(NIC, 0x1234, t + 1);
+        b.see(TAP, 0x1234, t + 2);
+        b.see(TAP, 0xdead_beef, t + 3);
+        b.see(TAP, 0xdead_beef, t + 4);
+        b.advance(t + 5);
+    }
+    b.flush();
+    let seen: Vec<_> = b.out.iter().map(|o| (o.key, o.seen, o.duplicates)).collect();
+    assert_eq!(seen, [(0xdead_beef, 0b11, 1), (0x1234, 0b11, 0), (0xdead_beef, 0b11, 1), (0x1234, 0b11, 0)]);
+}
+
+#[test]
+fn too_many_open_journeys_are_handed_out_early_and_counted() {
+    let options = Options { max_open: 256, ..Options::default() };
+    let mut b = Bench::new(KeyRule::SmpCnt, options);
+    (0..1000).for_each(|n| b.see(NIC, n, n.into()));
+    assert_eq!((b.out.len(), b.joiner.open()), (744, 256));
+    assert_eq!(b.joiner.totals(0).evicted, 744);
+    b.flush();
+    assert!(b.out.iter().enumerate().all(|(i, o)| o.number == i as u64));
+}
+
+#[test]
+fn memory_does_not_grow_with_the_run() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..40_000, |n, t| (n % 100 != 0).then_some(t + 50 * US));
+    let bytes = b.joiner.bytes();
+    b.out.clear();
+    b.stream(40_000..400_000, |n, t| (n % 100 != 0).then_some(t + 50 * US));
+    assert_eq!(b.joiner.bytes(), bytes);
+    assert!(bytes < 1 << 20, "{bytes}");
+}
+
+#[test]
+fn at_the_end_what_may_still_be_on_its_way_is_not_called_lost() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..300, |n, t| (n != 7 && n < 290).then_some(t + 50 * US));
+    let out = &mut b.out;
+    b.joiner.finish(sent(300), &mut |j| out.push(Bench::out(j)));
+    assert_eq!((b.out.len(), b.joiner.totals(0).unfinished), (290, 10));
+    assert_eq!(b.out.iter().filter(|o| o.app.is_none()).map(|o| o.number).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
+fn points_found_late_and_slow_are_still_found() {
+    // The application is read 200 ms later, long after the journey would be handed out; nobody expects it.
+    let mut b = Bench::sv();
+    b.joiner.set_expected(1 << NIC | 1 << TAP);
+    b.stream(0..12_000, |_, t| Some(t + 200 * MS));
+    b.flush();
+    assert!(b.out.iter().filter(|o| o.app.is_some()).count() > 4000);
+    let (totals, whole) = (b.joiner.totals(0), b.out.iter().filter(|o| o.app.is_some()).count() as u64);
+    assert_eq!((totals.late + whole, totals.duplicates), (12_000, 0));
+}
+
+#[test]
+fn many_points_and_strange_ones_are_taken_or_refused() {
+    let mut b = Bench::sv();
+    for point in [0, 9, 40, 63] {
+        b.see(point, 1, i64::from(point));
+    }
+    b.see(64, 1, 70);
+    b.joiner.push(&Sighting { stream: 5, ..Sighting::default() }, &mut |_| panic!());
+    b.flush();
+    assert_eq!(b.out[0].seen, 1 | 1 << 9 | 1 << 40 | 1 << 63);
+    assert_eq!(b.joiner.refused(), 2);
+}
+
+#[test]
+fn no_sightings_make_it_panic() {
+    for rule in [KeyRule::SmpCnt, KeyRule::Hash { offset: 0, len: 1 }, KeyRule::Seq { offset: 0, len: 4 }] {
+        let mut b = Bench::new(rule, Options { max_open: 1000, ..Options::default() });
+        b.joiner.set_expected(LINE);
+        let mut x = 1_u64;
+        for n in 0..300_000_u64 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let t = if n % 1000 == 0 { x as Ns } else { n as Ns * 1000 + (x >> 50) as Ns };
+            let key = if n % 3 == 0 { (x >> 33) as u32 } else { (x >> 60) as u32 };
+            b.see_note((x >> 40) as u16 % 5, key, t, (x >> 44) as u16);
+            if n % 5000 == 0 {
+                b.advance(if n % 100_000 == 0 { x as Ns } else { n as Ns * 1000 });
+                b.out.clear();
+            }
+        }
+    }
+}
