@@ -78,7 +78,7 @@ fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, BadSe
     };
     let end = |end: &str| match end.parse::<usize>() {
         Ok(number) => {
-            let id = number.checked_sub(1).and_then(|i| route.order.get(i));
+            let id = number.checked_sub(1).and_then(|i| route.line.get(i));
             let none = || BadSegment(format!("{text}: the path has no point {number} (its points: {})", known()));
             Ok(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
         }

@@ -50,7 +50,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     add_details(run, &select, workers, &mut all);
 
     let mut summary = Summary {
-        points: route.order.iter().map(|p| points[usize::from(*p)].point.clone()).collect(),
+        points: route.line.iter().map(|p| points[usize::from(*p)].point.clone()).collect(),
         malformed: manifest.counters.malformed,
         machines: machines(manifest),
         tool: ToolCost {
@@ -118,14 +118,10 @@ fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) 
     details.gathered.iter().flat_map(latpath_run::Rows::iter).for_each(|journey| all.detail(&journey));
 }
 
-/// The time that the chosen journeys cover.
+/// The time from the first journey to the last, as far as it was chosen; rates are over it.
 fn elapsed(run: &Run, select: &Select) -> Ns {
-    let manifest = run.manifest();
-    let begin = manifest.start.monotonic_ns;
-    let end = begin.saturating_add(manifest.elapsed_ns());
-    // What is on the disk may be later than the last manifest of a recording that was killed, or goes on.
-    let (begin, end) = run.times().map_or((begin, end), |(first, last)| (begin.min(first), end.max(last)));
-    select.to_ns.min(end).saturating_sub(select.from_ns.max(begin)).max(0)
+    let Some((first, last)) = run.times() else { return 0 };
+    select.to_ns.min(last).saturating_sub(select.from_ns.max(first)).max(0)
 }
 
 fn machines(manifest: &Manifest) -> Vec<MachineFigures> {

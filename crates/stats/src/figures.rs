@@ -161,7 +161,7 @@ pub struct Summary {
     pub elapsed_ns: Ns,
     /// The threshold that `over_threshold` counts against.
     pub threshold_ns: Ns,
-    /// Points in the order in which packets pass.
+    /// The points on the way, in the order in which packets pass.
     pub points: Vec<Point>,
     /// All streams together: packets seen at any point.
     pub journeys: u64,

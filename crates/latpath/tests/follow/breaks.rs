@@ -1,0 +1,177 @@
+//! What goes wrong around a recording, and what is left of it.
+
+use crate::support::{bench, latpath, trial, Lack};
+use crate::{equal, number, own, publish, report, until, Recorder, LIMIT};
+use latpath_lab::PUBLISHER;
+use latpath_run::{Condition, Run};
+use libtest_mimic::{Failed, Trial};
+use nix::mount::{mount, umount2, MntFlags, MsFlags};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    vec![
+        trial("kill_9_loses_two_seconds_at_most", needs, kill_9),
+        trial("a_full_disk_ends_the_recording_with_a_readable_run", needs, full_disk),
+        trial("a_run_in_the_way_is_left_alone", needs, in_the_way),
+        trial("a_device_that_vanishes_does_not_end_the_recording", needs, vanished),
+        trial("no_program_stays_in_the_kernel_after_kill_9", needs, nothing_stays),
+        trial("a_machine_that_cannot_be_reached_is_named", needs, unreachable),
+        trial("without_root_it_says_what_is_needed", needs, no_root),
+    ]
+}
+
+fn kill_9() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("killed");
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 30s");
+    let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
+    until("some seconds are on disk", || Run::open(&recorder.run).is_ok_and(|r| r.journeys() > 16_000))?;
+    let killed = latpath_probe::monotonic();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(recorder.process.pid() as i32), nix::sys::signal::Signal::SIGKILL)?;
+    let ended = recorder.process.finish(LIMIT)?;
+    equal("exit code", ended.code, None)?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    let run = Run::open(&recorder.run)?;
+    equal("condition", run.condition(), &Condition::Killed)?;
+    let (_, last) = run.times().ok_or("the run is empty")?;
+    let lost = killed - last;
+    if lost > 2_000_000_000 {
+        return Err(format!("{} ms are lost", lost / 1_000_000).into());
+    }
+    let figures = report(&recorder.run, "")?;
+    equal("journeys", number(&figures, "journeys")?, run.journeys())?;
+    equal("state", &figures["run"]["state"], &"killed".into())
+}
+
+/// A file system of this size, for as long as it lives.
+struct Small<'a>(&'a Path);
+
+impl<'a> Small<'a> {
+    fn mount(at: &'a Path, size: &str) -> Result<Self, Failed> {
+        std::fs::create_dir_all(at)?;
+        let options = format!("size={size}");
+        mount(Some("latpath-test"), at, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))?;
+        Ok(Self(at))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let _ = umount2(self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+fn full_disk() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("full");
+    let disk = bench.lab.folder().join("disk");
+    let _small = Small::mount(&disk, "300k")?;
+    let recorder = Recorder::start_at(&bench, disk.join("run"), &format!("--stream svid:{svid}"))?;
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 50s");
+    let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
+    let run = recorder.run.clone();
+    let ended = recorder.process.finish(LIMIT)?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    equal("exit code", ended.code, Some(1))?;
+    for part in ["No space left on device", &run.display().to_string()] {
+        equal(&format!("{:?} names {part:?}", ended.stderr), ended.stderr.contains(part), true)?;
+    }
+    let opened = Run::open(&run)?;
+    equal("something was kept", opened.journeys() > 0, true)?;
+    let told = matches!(opened.condition(), Condition::Interrupted(why) if !why.is_empty());
+    equal(&format!("{:?} says why", opened.condition()), told, true)?;
+    equal("journeys", number(&report(&run, "")?, "journeys")?, opened.journeys())
+}
+
+fn in_the_way() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("precious");
+    std::fs::write(&file, "data")?;
+    let words = format!("record --stream svid:{} --duration 1s -o {}", own("x"), folder.path().display());
+    let output = latpath(&words).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("exit code", output.status.code(), Some(1))?;
+    equal(&said, said.contains("exists already") && said.contains(&folder.path().display().to_string()), true)?;
+    equal("the file", std::fs::read_to_string(&file)?, "data".into())?;
+    equal("files", std::fs::read_dir(folder.path())?.count(), 1)
+}
+
+fn vanished() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("vanish");
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    publish(&bench, &format!("--svid {svid} --count 2000"))?;
+    std::thread::sleep(Duration::from_millis(300));
+    // The whole way to the application goes.
+    let mut ip = Command::new("ip");
+    ip.args(["link", "delete", "veth0"]);
+    let deleted = bench.run(&bench.path.hypervisor, ip, LIMIT)?;
+    equal("ip link delete", deleted.code, Some(0))?;
+    publish(&bench, &format!("--svid {svid} --first 2000 --count 1000"))?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let figures = report(&recorder.end()?, "")?;
+    equal("journeys", number(&figures, "journeys")?, 3000)?;
+    equal("complete", number(&figures, "complete")?, 2000)?;
+    equal("lost at the host's NIC", &figures["lost"][0]["place"], &"host/nic-rx@nic0".into())?;
+    equal("lost", number(&figures["lost"][0], "count")?, 1000)
+}
+
+/// Programs whose names are ours and whose process is gone.
+fn programs_of(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |fds| fds.count())
+}
+
+fn nothing_stays() -> Result<(), Failed> {
+    let bench = bench()?;
+    let count = || -> Result<usize, Failed> {
+        let stats = Command::new("bpftool").args(["-j", "prog", "show"]).output();
+        match stats {
+            Ok(output) => {
+                let all: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+                Ok(all.as_array().map_or(0, Vec::len))
+            }
+            // Without bpftool: the files that the process holds, which are none once it is gone.
+            Err(_) => Ok(0),
+        }
+    };
+    let before = count()?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{}", own("stay")))?;
+    let pid = recorder.process.pid();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL)?;
+    recorder.process.finish(LIMIT)?;
+    equal("files of a dead process", programs_of(pid), 0)?;
+    let pinned = std::fs::read_dir("/sys/fs/bpf").into_iter().flatten().flatten();
+    let ours = pinned.filter(|e| e.file_name().to_string_lossy().contains("latpath")).count();
+    equal("pinned", ours, 0)?;
+    until("the kernel frees the programs", || count().is_ok_and(|n| n <= before))
+}
+
+fn unreachable() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let run = folder.path().join("run");
+    let words = format!("record --stream svid:a --machine guest0=unix:/nowhere/agent -o {}", run.display());
+    let output = latpath(&words).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("exit code", output.status.code(), Some(1))?;
+    equal(&said, said.contains("guest0") && said.contains("/nowhere/agent"), true)?;
+    equal("a run was made", run.exists(), false)
+}
+
+fn no_root() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    // Where anyone may run it.
+    let program = folder.path().join("latpath");
+    std::fs::copy(env!("CARGO_BIN_EXE_latpath"), &program)?;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
+    let output = Command::new(&program).args(["live", "--stream", "svid:a"]).uid(65534).gid(65534).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("exit code", output.status.code(), Some(1))?;
+    equal(&said, said.contains("needs root"), true)
+}

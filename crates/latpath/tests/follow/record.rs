@@ -1,0 +1,202 @@
+//! What a recording holds, against what the ends counted.
+
+use crate::support::{bench, trial, Lack};
+use crate::{equal, number, own, publish, report, subscribe, Recorder, LIMIT};
+use latpath_run::{Run, Select};
+use latpath_words::StreamId;
+use libtest_mimic::{Failed, Trial};
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    vec![
+        trial("every_frame_has_a_whole_journey", needs, every_frame),
+        trial("segments_add_up_to_the_total", needs, adds_up),
+        trial("streams_are_told_apart_and_so_are_asdus", needs, several_streams),
+        trial("what_the_application_did_not_read_is_lost_where_it_waits", needs, lost_at_socket),
+        trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
+        trial("two_recorders_see_the_same", needs, two_at_once),
+        trial("points_narrows_the_way", needs, points),
+    ]
+}
+
+/// Records what is published, read by an application.
+fn record(name: &str, publishing: &str, recording: &str) -> Result<(serde_json::Value, std::path::PathBuf), Failed> {
+    let bench = bench()?;
+    let svid = own(name);
+    let application = subscribe(&bench, &svid)?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {recording}"))?;
+    let sent = publish(&bench, &format!("--svid {svid} {publishing}"))?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let run = recorder.end()?;
+    application.interrupt();
+    let received = number(&application.finish(LIMIT)?.json()?, "received")?;
+    equal("received", received, number(&sent, "frames_sent")?)?;
+    let kept = tempfile::tempdir()?.keep();
+    let copied = std::process::Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
+    equal("cp", copied.success(), true)?;
+    Ok((sent, kept.join("run")))
+}
+
+fn remove(run: &std::path::Path) {
+    let _ = run.parent().map(std::fs::remove_dir_all);
+}
+
+fn every_frame() -> Result<(), Failed> {
+    let (sent, run) = record("whole", "--profile 9-2le-50 --count 6000", "")?;
+    let figures = report(&run, "")?;
+    let frames = number(&sent, "frames_sent")?;
+    equal("journeys", number(&figures, "journeys")?, frames)?;
+    equal("complete", number(&figures, "complete")?, frames)?;
+    equal("lost", figures["lost"].as_array().map(Vec::len), Some(0))?;
+    equal("sightings dropped", number(&figures["tool"], "sightings_dropped")?, 0)?;
+    let points: Vec<_> = figures["points"].as_array().into_iter().flatten().filter_map(|p| p.as_str()).collect();
+    let way = [
+        "host/tx@lp-pub",
+        "host/nic-rx@nic0",
+        "host/tx@veth0",
+        "host/nic-rx@lp-app",
+        "host/app-read@subscribe",
+    ];
+    equal("points", points, way.to_vec())?;
+    remove(&run);
+    Ok(())
+}
+
+fn adds_up() -> Result<(), Failed> {
+    let (_, run) = record("sum", "--count 3000", "")?;
+    let opened = Run::open(&run)?;
+    let point = |name: &str| {
+        let at = opened.points().iter().position(|p| p.point.to_string() == name);
+        at.map(|p| p as u16).ok_or_else(|| Failed::from(format!("no point {name}")))
+    };
+    let route = &opened.manifest().route;
+    let ids: Vec<u16> = route.iter().map(|p| point(&p.to_string())).collect::<Result<_, _>>()?;
+    let mut wrong = 0;
+    opened.for_each(&Select::default(), |j| {
+        let parts: Option<i64> = ids.windows(2).map(|ends| j.between(ends[0], ends[1])).sum();
+        wrong += u64::from(parts.is_none() || parts != j.between(ids[0], ids[ids.len() - 1]));
+        wrong += u64::from(ids.windows(2).any(|ends| j.between(ends[0], ends[1]).is_none_or(|t| t < 0)));
+        true
+    });
+    equal("journeys whose parts do not add up, or go back in time", wrong, 0)?;
+    let figures = report(&run, "")?;
+    let sum_of = |name: &str| {
+        let all = figures["segments"].as_array().into_iter().flatten();
+        let found = all.clone().find(|s| s["name"] == name);
+        found.and_then(|s| Some((s["mean_ns"].as_i64()?, s["count"].as_u64()?)))
+    };
+    let (tnet, thyp, tsub, total) = (sum_of("Tnet"), sum_of("Thyp"), sum_of("Tsub"), sum_of("total"));
+    let (Some(a), Some(b), Some(c), Some(d)) = (tnet, thyp, tsub, total) else {
+        return Err(format!("a classic segment is missing: {}", figures["segments"]).into());
+    };
+    equal("counts", [a.1, b.1, c.1], [d.1; 3])?;
+    // Each mean is rounded to 1 ns.
+    equal("means within rounding", (a.0 + b.0 + c.0 - d.0).abs() <= 2, true)?;
+    remove(&run);
+    Ok(())
+}
+
+fn several_streams() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("many");
+    let flags: String = (1..=4).map(|n| format!("--stream svid:{svid}0{n} ")).collect();
+    let recorder = Recorder::start(&bench, "run", &flags)?;
+    let sent = publish(&bench, &format!("--profile 9-2le-50-meas --svid {svid} --streams 4 --count 8000 --rate 1600"))?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let run = recorder.end()?;
+    equal("frames", number(&sent, "frames_sent")?, 8000)?;
+    let opened = Run::open(&run)?;
+    let mut keys = vec![Vec::new(); 4];
+    opened.for_each(&Select::default(), |j| {
+        keys[usize::from(j.stream)].push((j.number, j.key));
+        true
+    });
+    for (id, keys) in keys.iter_mut().enumerate() {
+        keys.sort_unstable();
+        // Eight ASDUs a frame: the first one's smpCnt names it; 12,800 samples a second.
+        let want: Vec<(u64, u32)> = (0..2000).map(|n| (n, (n * 8 % 12_800) as u32)).collect();
+        equal(&format!("stream {id}"), keys == &want, true)?;
+        let manifest = opened.manifest();
+        equal("name", manifest.streams[id].to_string(), format!("svid:{svid}0{}", id + 1))?;
+        let joined = manifest.joined[usize::from(id as StreamId)];
+        equal("never seen, duplicates", (joined.never_seen, joined.duplicates), (0, 0))?;
+    }
+    Ok(())
+}
+
+fn lost_at_socket() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("stuck");
+    let application = subscribe(&bench, &svid)?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    publish(&bench, &format!("--svid {svid} --count 2000"))?;
+    // The application stands still: its socket's buffer fills up, and the kernel drops what comes then.
+    let pid = nix::unistd::Pid::from_raw(application.pid() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
+    let sent = publish(&bench, &format!("--svid {svid} --first 2000 --count 60000 --rate max"))?;
+    // What was not read within the window counts as lost, so it goes on in time.
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let run = recorder.end()?;
+    application.interrupt();
+    let application = application.finish(LIMIT)?.json()?;
+    let dropped = number(&application, "socket_dropped")?;
+    let received = number(&application, "received")?;
+    equal("something was dropped", dropped > 0, true)?;
+    equal("received and dropped", received + dropped, 2000 + number(&sent, "frames_sent")?)?;
+    let figures = report(&run, "")?;
+    let app_reads = {
+        let opened = Run::open(&run)?;
+        let name = "host/app-read@subscribe";
+        let at = opened.points().iter().position(|p| p.point.to_string() == name);
+        let at = at.ok_or("the application was not seen")?;
+        let mut n = 0;
+        opened.for_each(&Select::default(), |j| {
+            n += u64::from(j.seen >> at & 1);
+            true
+        });
+        n
+    };
+    equal("app-read", app_reads, received)?;
+    let lost = figures["lost"].as_array().cloned().unwrap_or_default();
+    let total: u64 = lost.iter().filter_map(|l| l["count"].as_u64()).sum();
+    equal("lost", total, dropped)?;
+    let at_nic = lost.iter().all(|l| l["place"] == "host/nic-rx@lp-app");
+    equal("all lost between the NIC and the application", at_nic, true)
+}
+
+fn other_streams() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("mine");
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    publish(&bench, &format!("--svid {svid}x --count 500"))?;
+    publish(&bench, &format!("--svid {svid} --count 500"))?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let run = recorder.end()?;
+    equal("journeys", Run::open(&run)?.journeys(), 500)
+}
+
+fn two_at_once() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("both");
+    let first = Recorder::start(&bench, "first", &format!("--stream svid:{svid}"))?;
+    let second = Recorder::start(&bench, "second", &format!("--stream svid:{svid}"))?;
+    publish(&bench, &format!("--svid {svid} --count 2000"))?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let (first, second) = (Run::open(&first.end()?)?, Run::open(&second.end()?)?);
+    equal("journeys", (first.journeys(), second.journeys()), (2000, 2000))?;
+    equal("route", &first.manifest().route, &second.manifest().route)
+}
+
+fn points() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("narrow");
+    let words = format!("--stream svid:{svid} --points host/tx@veth*,host/nic-rx@nic0 --segment bridge=host/nic-rx@*..host/tx@*");
+    let recorder = Recorder::start(&bench, "run", &words)?;
+    publish(&bench, &format!("--svid {svid} --count 1000"))?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let figures = report(&recorder.end()?, "")?;
+    equal("points", &figures["points"], &serde_json::json!(["host/nic-rx@nic0", "host/tx@veth0"]))?;
+    let named = figures["segments"].as_array().into_iter().flatten().find(|s| s["name"] == "bridge").cloned();
+    let named = named.ok_or("the named segment is missing")?;
+    equal("count", number(&named, "count")?, 1000)
+}
