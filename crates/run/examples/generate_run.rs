@@ -1,16 +1,24 @@
 //! Writes a run of invented journeys with latpath's own writer: for benches of the writer and of `latpath report`.
 //!
 //! ```text
-//! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE]]]]
+//! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST]]]]]
 //! ```
-//! 5 points by default: NIC, tap, VM, guest's NIC, application. Segments of 5 to 400 µs with tens of µs of jitter, now and
-//! then a spike of up to 14 ms; a publisher with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a
-//! second) paces it; without it the writer is driven as fast as it goes.
+//! 4000 packets a second and stream over 5 points by default: NIC, tap, VM, guest's NIC, application. Segments of 8 to
+//! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms; a publisher
+//! with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a second) paces it; 0 drives the writer as
+//! fast as it goes, and the recording is dated back by the time that it covers.
+//!
+//! HOST is `pinned` (as a host for such streams is set up: each step on its CPU, the VM's threads move rarely, softirqs
+//! interrupt a thread in one case of 16) or `busy` (nothing is pinned: a step changes its CPU, any of 8, every fourth
+//! packet, and every second softirq interrupts one of 64 threads).
 
-use latpath_journey::Journey;
-use latpath_run::{Manifest, NamedSegment, Run, Writer};
-use latpath_words::{Link, Point, PointInfo, StreamSpec};
-use std::{path::PathBuf, time::Instant};
+use latpath_journey::{segments::classic, Journey, Route};
+use latpath_run::{MachineRecord, Manifest, NamedSegment, Run, Writer};
+use latpath_words::{Link, Ns, Point, PointInfo, StreamSpec, HOST};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant, SystemTime},
+};
 
 const POINTS: [(&str, Link); 5] = [
     ("host/nic-rx@enp7s0", Link::Nic),
@@ -46,15 +54,10 @@ fn quantiles(noise: &mut Noise, median: f64, width: f64) -> Vec<f64> {
     all
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |i: usize, default: u64| args.get(i).map_or(Ok(default), |a| a.replace('_', "").parse());
-    let path = PathBuf::from(args.first().ok_or("usage: generate_run DIR [JOURNEYS [STREAMS [POINTS [RATE]]]]")?);
-    let (journeys, streams, points, rate) =
-        (number(1, 1_000_000)?, number(2, 1)?, number(3, 5)? as usize, number(4, 0)?);
-
+/// What a recorder would have found out.
+fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error::Error>> {
     let mut manifest = Manifest::begin();
-    manifest.threshold_ns = 200_000;
+    manifest.threshold_ns = 500_000;
     manifest.streams = (1..=streams).map(|n| StreamSpec::svid(&format!("MU{n:02}"))).collect();
     for (n, (name, link)) in POINTS.iter().take(points).enumerate() {
         let point: Point = name.parse()?;
@@ -62,9 +65,47 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let clock = "CLOCK_MONOTONIC".into();
         manifest.points.push(PointInfo { point, link: *link, netns: 4_026_531_840, ifindex: n as u32 + 2, clock });
     }
-    if let [from, .., to] = manifest.route.as_slice() {
-        manifest.segments.push(NamedSegment { name: "total".into(), from: from.clone(), to: to.clone() });
+    let route = Route::from_points(&manifest.route, &manifest.points);
+    for s in classic(&route, &manifest.points).segments {
+        let point = |id: u16| manifest.points[usize::from(id)].point.clone();
+        manifest.segments.push(NamedSegment { name: s.name, from: point(s.from), to: point(s.to) });
     }
+    let machine = |machine: &str, method: &str, error_bound_ns| MachineRecord {
+        machine: machine.into(),
+        method: method.into(),
+        error_bound_ns,
+        ..MachineRecord::default()
+    };
+    manifest.machines = vec![machine(HOST, "same clock", 0), machine("guest0", "timed exchanges", 1_870)];
+    Ok(manifest)
+}
+
+/// Moves the beginning of the recording back.
+fn date_back(manifest: &mut Manifest, by: Ns) {
+    let start = &mut manifest.start;
+    (start.utc_ns, start.tai_ns, start.monotonic_ns) = (start.utc_ns - by, start.tai_ns - by, start.monotonic_ns - by);
+    let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(start.utc_ns.unsigned_abs());
+    start.utc = humantime::format_rfc3339_nanos(utc).to_string();
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, default: u64| args.get(i).map_or(Ok(default), |a| a.replace('_', "").parse());
+    let usage = "usage: generate_run DIR [JOURNEYS [STREAMS [POINTS [RATE [pinned|busy]]]]]";
+    let path = PathBuf::from(args.first().ok_or(usage)?);
+    let (journeys, streams, points, rate) =
+        (number(1, 1_000_000)?, number(2, 1)?, number(3, 5)? as usize, number(4, 0)?);
+    let busy = match args.get(5).map(String::as_str) {
+        None | Some("pinned") => false,
+        Some("busy") => true,
+        Some(_) => return Err(usage.into()),
+    };
+
+    let mut manifest = manifest(streams, points)?;
+    if rate == 0 {
+        date_back(&mut manifest, (journeys / streams * 250_000) as Ns);
+    }
+    manifest.counters.sightings = journeys * points as u64;
     let start = manifest.start.monotonic_ns;
     let mut writer = Writer::create(&path, manifest)?;
 
@@ -84,14 +125,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 at += ((r >> 48) as f64).powi(2) as i64 / 400;
             }
             t[p] = at;
-            // Softirqs interrupt whatever runs; the VM's threads move now and then.
-            tid[p] = match p {
-                0 | 1 | 3 if r >> 44 & 15 == 0 => 900 + (r >> 50 & 7) as u32,
-                0 | 1 | 3 => 0,
-                _ => tid[p],
-            };
-            if p == 2 && r >> 53 & 511 == 0 {
-                cpu[p] = 3 + (r >> 62) as u16;
+            let softirq = matches!(p, 0 | 1 | 3);
+            let other = noise.next();
+            if busy {
+                if other & 3 == 0 {
+                    cpu[p] = (other >> 2 & 7) as u16;
+                }
+                if softirq {
+                    tid[p] = if other >> 5 & 1 == 0 { 0 } else { 900 + (other >> 6 & 63) as u32 };
+                }
+            } else {
+                if softirq {
+                    tid[p] = if other & 15 == 0 { 900 + (other >> 4 & 7) as u32 } else { 0 };
+                }
+                if p == 2 && other >> 8 & 511 == 0 {
+                    cpu[p] = 3 + (other >> 17 & 3) as u16;
+                }
             }
         }
         let all = (1_u64 << points) - 1;
@@ -109,7 +158,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             drop_note: 0,
         })?;
         if rate > 0 && i % 64 == 0 {
-            let due = std::time::Duration::from_nanos(i * 1_000_000_000 / rate);
+            let due = Duration::from_nanos(i * 1_000_000_000 / rate);
             if let Some(wait) = due.checked_sub(began.elapsed()) {
                 std::thread::sleep(wait);
             }
