@@ -4,6 +4,7 @@ use super::report::print;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_journey::Route;
 use latpath_report::{layout_of, Layout};
 use latpath_run::Run;
 use latpath_words::PointId;
@@ -41,8 +42,8 @@ fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     let names = |ids: &[PointId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>();
     let segments = layout.segments.iter().map(|s| json!({ "name": s.name, "from": name(s.from), "to": name(s.to) }));
     let all = json!({
-        "points": names(&layout.route.order),
-        "path": names(&layout.route.line),
+        "points": names(&layout.route.line),
+        "aside": names(&layout.route.aside),
         "segments": segments.collect::<Vec<_>>(),
         "notes": layout.notes,
     });
@@ -51,13 +52,16 @@ fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
 
 fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     let mut out = String::from("Path\n");
-    if layout.route.order.is_empty() {
+    let Route { line, aside, .. } = &layout.route;
+    if line.is_empty() {
         out.push_str("  no point saw a packet\n");
     }
-    for (i, id) in layout.route.order.iter().enumerate() {
-        let aside = if layout.route.line.contains(id) { "" } else { "  (beside the way)" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "  {:>2}  {}{aside}", i + 1, name(*id));
+    // Writing to a string cannot fail.
+    for (i, id) in line.iter().enumerate() {
+        let _ = writeln!(out, "  {:>2}  {}", i + 1, name(*id));
+    }
+    for id in aside {
+        let _ = writeln!(out, "      {} (beside the way)", name(*id));
     }
     out.push_str("Segments\n");
     if layout.segments.is_empty() {
@@ -65,7 +69,7 @@ fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     }
     let width = layout.segments.iter().map(|s| s.name.chars().count()).filter(|n| *n < 24).max().unwrap_or(0);
     let number = |id: &PointId| {
-        let at = layout.route.order.iter().position(|p| p == id);
+        let at = line.iter().position(|p| p == id);
         at.map_or("-".into(), |at| (at + 1).to_string())
     };
     for s in &layout.segments {

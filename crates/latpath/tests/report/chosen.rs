@@ -1,0 +1,117 @@
+//! Flags that choose: journeys, thresholds, segments, limits.
+
+use crate::runs::{segment, stderr, stdout, Bench, PACKETS, POINTS, STREAMS};
+use serde_json::Value;
+
+#[test]
+fn from_and_to_choose_by_the_first_sighting() {
+    let bench = Bench::with_run();
+    let utc = |ms: u32| format!("2026-01-02T03:04:05.{ms:03}Z");
+    for (from, to) in [("100ms".to_string(), "200ms".to_string()), (utc(100), utc(200))] {
+        let report = bench.json(&["--from", &from, "--to", &to]);
+        assert_eq!(report["journeys"], 2 * 400, "{from}");
+        assert_eq!(report["elapsed_ns"], 100_000_000);
+        // The late one, number 500, is among them: in both streams.
+        assert_eq!(segment(&report, "total")["over_threshold"], 2);
+        assert_eq!(segment(&report, "total")["rate_hz"].as_f64().unwrap().round(), 7900.0);
+        assert!(report["notes"][0].as_str().unwrap().starts_with("only some journeys were chosen"), "{report}");
+    }
+    assert_eq!(bench.json(&["--from", "200ms"])["journeys"], 2 * 200);
+    assert_eq!(bench.json(&["--to", "25ms"])["journeys"], 2 * 100);
+    assert_eq!(bench.json(&["--from", "1h"])["journeys"], 0);
+}
+
+#[test]
+fn a_stream_is_chosen_by_its_name_or_its_svid() {
+    let bench = Bench::with_run();
+    for name in [STREAMS[1], "MU02", "svid:MU02"] {
+        let report = bench.json(&["--stream", name]);
+        assert_eq!(report["journeys"], PACKETS);
+        assert_eq!((report["streams"].as_array().unwrap().len(), &report["streams"][0]["never_seen"]), (1, &3.into()));
+        assert_eq!(report["worst"][0]["stream"], STREAMS[1]);
+    }
+    let out = bench.latpath(&["report", "run", "--stream", "MU03"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(stderr(&out), "latpath: MU03: no such stream in the run (there are: svid:MU01, svid:MU02,vlan=7)\n");
+}
+
+#[test]
+fn a_threshold_replaces_the_recorded_one() {
+    let bench = Bench::with_run();
+    assert_eq!(bench.json(&[])["threshold_ns"], 200_000);
+    let report = bench.json(&["--threshold", "60us"]);
+    assert_eq!(report["threshold_ns"], 60_000);
+    let all = segment(&report, "total");
+    assert_eq!(all["over_threshold"], all["count"]);
+}
+
+#[test]
+fn a_segment_is_named_by_points_numbers_or_patterns() {
+    let bench = Bench::with_run();
+    for text in ["vhost=2..3", "vhost=host/tx@vnet0..host/vm-read@vnet0", "vhost=*tx@*..*/vm-read@*"] {
+        let report = bench.json(&["--segment", text]);
+        let row = segment(&report, "vhost");
+        assert_eq!((row["from"].as_str(), row["to"].as_str()), (Some(POINTS[1]), Some(POINTS[3])), "{text}");
+        assert_eq!(row["count"], 2 * (1000 - 10 - 5));
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_is_wrong_usage() {
+    let bench = Bench::with_run();
+    for (text, why) in [
+        ("vhost=2..9", "the path has no point 9"),
+        ("vhost=host/tx@vnet7..3", "the run has no such points"),
+        ("vhost", "write NAME=FROM..TO"),
+        ("vhost=2..2", "the same point"),
+    ] {
+        for command in ["report", "segments"] {
+            let out = bench.latpath(&[command, "run", "--segment", text]);
+            assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(2), &b""[..]), "{text}");
+            assert!(stderr(&out).contains(why), "{}", stderr(&out));
+        }
+    }
+}
+
+#[test]
+fn the_histogram_is_that_of_the_named_segments() {
+    let bench = Bench::with_run();
+    let text = stdout(&bench.latpath(&["report", "run", "--histogram", "Tsub", "--histogram", "Thyp"]));
+    assert!(text.contains("Histogram of Tsub") && text.contains("Histogram of Thyp"));
+    assert!(!text.contains("Histogram of total"));
+    let out = bench.latpath(&["report", "run", "--histogram", "Tfoo"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(stderr(&out), "latpath: \"Tfoo\": no such segment (there are: Thyp, Tsub, total)\n");
+}
+
+#[test]
+fn a_broken_limit_is_named_and_ends_with_3_after_the_report() {
+    let bench = Bench::with_run();
+    let out = bench.latpath(&["report", "run", "--json", "--limit", "total:max<=3ms", "--limit", "lost<=28"]);
+    assert_eq!(out.status.code(), Some(3));
+    assert_eq!(stderr(&out), "latpath: limit total:max<=3ms broken: 3.189 ms\n");
+    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["journeys"], 2000);
+    let out = bench.latpath(&["report", "run", "--limit", "total:max<=4ms", "--limit", "total:p99<=200us"]);
+    assert_eq!((out.status.code(), out.stderr.as_slice()), (Some(0), &b""[..]));
+    let out = bench.latpath(&["report", "run", "--csv", "-", "--limit", "lost<=27"]);
+    assert_eq!(out.status.code(), Some(3));
+    assert_eq!(stdout(&out).lines().count(), 2001);
+}
+
+#[test]
+fn a_limit_that_makes_no_sense_is_wrong_usage() {
+    let bench = Bench::with_run();
+    for limit in ["Tfoo:max<=3ms", "total:p98<=3ms", "total:max<=3", "lost"] {
+        assert_eq!(bench.latpath(&["report", "run", "--limit", limit]).status.code(), Some(2), "{limit}");
+    }
+    let out = bench.latpath(&["report", "run", "--limit", "Tfoo:max<=3ms"]);
+    assert_eq!(stderr(&out), "latpath: \"Tfoo\": no such segment (there are: Thyp, Tsub, total)\n");
+}
+
+#[test]
+fn a_span_that_ends_before_it_begins_is_wrong_usage() {
+    let bench = Bench::with_run();
+    for args in [["--from", "2s", "--to", "1s"], ["--from", "yesterday", "--to", "1s"]] {
+        assert_eq!(bench.latpath(&[&["report", "run"], &args[..]].concat()).status.code(), Some(2));
+    }
+}

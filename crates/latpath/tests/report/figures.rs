@@ -1,0 +1,184 @@
+//! What a report of a whole run says, in each of its forms.
+
+use crate::runs::{packets, segment, stdout, Bench, Packet, LATE, PACKETS, POINTS, START, START_UTC, STREAMS};
+use serde_json::{json, Value};
+
+/// A size differs with the version of what compresses.
+fn without_size(text: &str) -> String {
+    let size = |line: &str| match line.split_once(" journeys, ") {
+        Some((before, after)) if line.starts_with("  recorded") => {
+            format!("{before} journeys, SIZE,{}", after.split_once(',').unwrap().1)
+        }
+        _ => line.to_owned(),
+    };
+    text.lines().map(size).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_text_of_a_report() {
+    let out = Bench::with_run().latpath(&["report", "run", "--worst", "2"]);
+    assert_eq!((out.status.code(), out.stderr.as_slice()), (Some(0), &b""[..]));
+    insta::assert_snapshot!(without_size(&stdout(&out)));
+}
+
+#[test]
+fn the_text_is_ascii_where_the_locale_has_nothing_else() {
+    let bench = Bench::with_run();
+    let out = crate::runs::latpath(bench.dir.path()).args(["report", "run"]).env("LC_ALL", "C").output().unwrap();
+    assert!(out.stdout.is_ascii());
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort();
+    keys
+}
+
+fn sorted<const N: usize>(mut names: [&str; N]) -> Vec<&str> {
+    names.sort();
+    names.to_vec()
+}
+
+#[test]
+fn the_json_has_the_keys_that_others_script_against() {
+    let report = Bench::with_run().json(&[]);
+    let counts = ["journeys", "complete", "incomplete", "lost", "duplicates", "out_of_order"];
+    let whole =
+        ["elapsed_ns", "threshold_ns", "points", "malformed", "segments", "streams", "machines", "worst", "tool"];
+    let mut all = [&counts[..], &whole, &["notes", "run"]].concat();
+    all.sort();
+    assert_eq!(keys(&report), all);
+    let times = ["min_ns", "mean_ns", "stddev_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"];
+    let about = ["name", "from", "to", "count", "rate_hz", "over_threshold", "negative", "error_bound_ns", "histogram"];
+    let mut row = [times, about].concat();
+    row.sort();
+    assert_eq!(keys(&report["segments"][0]), row);
+    for key in times {
+        assert!(report["segments"][0][key].is_i64(), "{key}");
+    }
+    let tool = ["sightings", "sightings_dropped", "ns_per_sighting", "cpu_percent", "max_rss_bytes"];
+    assert_eq!(keys(&report["tool"]), sorted(tool));
+    assert_eq!(keys(&report["lost"][0]), sorted(["place", "reason", "count"]));
+    let machine = ["machine", "method", "offset_ns", "drift_ppb", "error_bound_ns", "exchanges", "fault"];
+    assert_eq!(keys(&report["machines"][1]), sorted(machine));
+    assert_eq!(keys(&report["worst"][0]), sorted(["stream", "key", "time_ns", "total_ns", "steps"]));
+    let step = ["point", "since_first_ns", "since_last_ns", "cpu", "tid"];
+    assert_eq!(keys(&report["worst"][0]["steps"][0]), sorted(step));
+    let mut stream = [&counts[..], &["stream", "never_seen", "segments"]].concat();
+    stream.sort();
+    assert_eq!(keys(&report["streams"][0]), stream);
+    assert_eq!(keys(&report["segments"][0]["histogram"][0]), sorted(["from_ns", "to_ns", "count"]));
+    let run = ["path", "state", "interrupted_by", "latpath", "command", "start", "end", "streams", "host"];
+    assert_eq!(keys(&report["run"]), sorted(run));
+}
+
+#[test]
+fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
+    let report = Bench::with_run().json(&[]);
+    assert_eq!(report["journeys"], 2 * PACKETS);
+    assert_eq!((&report["complete"], &report["incomplete"]), (&json!(2 * 981), &json!(2 * 5)));
+    let dropped = json!({ "place": "host/tx@vnet0", "reason": "FULL_RING in tun_net_xmit", "count": 20 });
+    let in_guest = json!({ "place": "guest0/nic-rx@eth1", "reason": null, "count": 8 });
+    assert_eq!(report["lost"], json!([dropped, in_guest]));
+    assert_eq!((&report["duplicates"], &report["out_of_order"]), (&json!(40), &json!(16)));
+    assert_eq!((&report["malformed"], &report["streams"][1]["never_seen"]), (&json!(2), &json!(3)));
+    assert_eq!(report["streams"][1]["stream"], STREAMS[1]);
+    let one = &report["streams"][0];
+    assert_eq!([&one["journeys"], &one["complete"], &one["incomplete"]], [1000, 981, 5]);
+    // From the first packet's first sighting to the last one's.
+    assert_eq!(report["elapsed_ns"], (PACKETS as i64 - 1) * 250_000 + 7_000);
+    let on_the_way: Vec<_> = [0, 1, 3, 4, 5].map(|p| POINTS[p]).into();
+    assert_eq!(report["points"], json!(on_the_way));
+}
+
+#[test]
+fn a_segments_times_are_those_of_its_packets() {
+    let report = Bench::with_run().json(&[]);
+    for (name, from, to, bound) in [("Thyp", 0, 4, 1_870), ("Tsub", 4, 5, 0), ("total", 0, 5, 1_870)] {
+        let both = packets().filter(|p| p.has(from) && p.has(to));
+        let mut times: Vec<i64> = both.map(|p| p.t[to] - p.t[from]).collect();
+        times.sort();
+        let row = segment(&report, name);
+        assert_eq!((row["from"].as_str(), row["to"].as_str()), (Some(POINTS[from]), Some(POINTS[to])));
+        assert_eq!((row["count"].as_u64(), row["error_bound_ns"].as_i64()), (Some(times.len() as u64), Some(bound)));
+        assert_eq!((row["min_ns"].as_i64(), row["max_ns"].as_i64()), (times.first().copied(), times.last().copied()));
+        let over = times.iter().filter(|t| **t > 200_000).count();
+        assert_eq!((row["over_threshold"].as_u64(), row["negative"].as_u64()), (Some(over as u64), Some(0)));
+        let middle = times[times.len() / 2 - 1];
+        assert!((row["p50_ns"].as_i64().unwrap() - middle).abs() * 100 <= middle, "{row}");
+        let seconds = report["elapsed_ns"].as_f64().unwrap() / 1e9;
+        assert!((row["rate_hz"].as_f64().unwrap() - times.len() as f64 / seconds).abs() < 0.1, "{row}");
+    }
+}
+
+#[test]
+fn the_worst_packets_have_all_their_sightings() {
+    let worst = &Bench::with_run().json(&["--worst", "1"])["worst"];
+    assert_eq!(worst.as_array().unwrap().len(), 1);
+    let late = Packet::of(0, LATE);
+    let worst = &worst[0];
+    assert_eq!((&worst["stream"], &worst["key"]), (&json!(STREAMS[0]), &json!(LATE)));
+    assert_eq!(worst["total_ns"], late.t[5] - late.t[0]);
+    assert_eq!(worst["time_ns"], late.t[0] - START + START_UTC);
+    let steps: Vec<_> = worst["steps"].as_array().unwrap().iter().collect();
+    assert_eq!(steps.len(), 5);
+    let (last, t) = (steps[2], late.t);
+    let expected = json!({ "point": POINTS[3], "since_first_ns": t[3] - t[0], "since_last_ns": t[3] - t[1], "cpu": 3, "tid": 4711 });
+    assert_eq!(last, &expected);
+}
+
+#[test]
+fn the_csv_has_every_packet_as_it_was() {
+    let bench = Bench::with_run();
+    let out = bench.latpath(&["report", "run", "--csv", "-"]);
+    assert_eq!(out.status.code(), Some(0));
+    let text = stdout(&out);
+    let mut lines = text.lines();
+    let cells = |line: &str| {
+        line.replace("\"svid:MU02,vlan=7\"", "svid:MU02;vlan=7").split(',').map(String::from).collect::<Vec<_>>()
+    };
+    let heads = cells(lines.next().unwrap());
+    let column = |name: &str| heads.iter().position(|h| h == name).unwrap();
+    let mut found: Vec<(u16, u64, Vec<String>)> = lines
+        .map(|line| {
+            let cells = cells(line);
+            let stream = u16::from(cells[0] != STREAMS[0]);
+            (stream, cells[column("number")].parse().unwrap(), cells)
+        })
+        .collect();
+    found.sort();
+    let mut expected: Vec<Packet> = packets().collect();
+    expected.sort_by_key(|p| (p.stream, p.number));
+    assert_eq!(found.len(), expected.len());
+    for ((stream, number, cells), packet) in found.iter().zip(expected) {
+        assert_eq!((*stream, *number), (packet.stream, packet.number));
+        let first: i64 = cells[column("t_ns")].parse().unwrap();
+        assert_eq!(first, packet.t[0]);
+        assert_eq!(cells[column("utc_ns")], (first - START + START_UTC).to_string());
+        for (p, name) in POINTS.iter().enumerate() {
+            let offset = if packet.has(p) { (packet.t[p] - first).to_string() } else { String::new() };
+            assert_eq!(cells[column(name)], offset, "packet {number} at {name}");
+        }
+        let reason = if packet.drop_note > 0 { "FULL_RING in tun_net_xmit" } else { "" };
+        assert_eq!(cells[column("drop_reason")], reason);
+        assert_eq!(cells[column("duplicates")], packet.duplicates.to_string());
+        assert_eq!(cells[column("out_of_order")], packet.out_of_order.to_string());
+    }
+}
+
+#[test]
+fn a_csv_file_stands_beside_the_report() {
+    let bench = Bench::with_run();
+    let report = bench.json(&["--csv", "journeys.csv"]);
+    let csv = std::fs::read_to_string(bench.dir.path().join("journeys.csv")).unwrap();
+    assert_eq!(csv.lines().count() as u64, report["journeys"].as_u64().unwrap() + 1);
+}
+
+#[test]
+fn segments_lists_the_path_and_what_is_measured_on_it() {
+    let bench = Bench::with_run();
+    insta::assert_snapshot!(stdout(&bench.latpath(&["segments", "run", "--segment", "vhost=2..3"])));
+    let listed: Value = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
+    assert_eq!(listed["segments"][0], json!({ "name": "Thyp", "from": POINTS[0], "to": POINTS[4] }));
+    assert_eq!((listed["points"].as_array().unwrap().len(), &listed["aside"]), (5, &json!([])));
+}

@@ -1,0 +1,239 @@
+//! Runs of known journeys, made with latpath's own writer.
+
+use latpath_journey::Journey;
+use latpath_run::{MachineRecord, Manifest, NamedSegment, Stamp, StreamRecord, ToolRecord, Writer};
+use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// The points by their ids; the third is where the kernel gives packets up.
+pub const POINTS: [&str; 6] = [
+    "host/nic-rx@enp7s0",
+    "host/tx@vnet0",
+    "host/drop@vnet0",
+    "host/vm-read@vnet0",
+    "guest0/nic-rx@eth1",
+    "guest0/app-read@relay",
+];
+/// The ids of those on the way.
+const LINE: [usize; 5] = [0, 1, 3, 4, 5];
+pub const STREAMS: [&str; 2] = ["svid:MU01", "svid:MU02,vlan=7"];
+/// Packets of each stream.
+pub const PACKETS: u64 = 1000;
+/// The run's beginning, host's CLOCK_MONOTONIC.
+pub const START: Ns = 1_000_000_000_000;
+/// The same instant in UTC: 2026-01-02T03:04:05Z.
+pub const START_UTC: Ns = 1_767_323_045_000_000_000;
+/// Steps of the way end so long after the first sighting, and a little more, other for each packet.
+const STEPS: [Ns; 6] = [0, 8_000, 9_000, 48_000, 128_000, 188_000];
+/// The packet that waits 3 ms for the VM.
+pub const LATE: u64 = 500;
+
+/// One packet's sightings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packet {
+    pub stream: u16,
+    pub number: u64,
+    pub seen: u64,
+    pub t: [Ns; 6],
+    pub duplicates: u32,
+    pub out_of_order: bool,
+    pub drop_note: u16,
+}
+
+impl Packet {
+    /// Of each 1000: 10 dropped at the tap, 4 lost in the guest, 5 not seen at the tap's far side, 20 seen twice, 8 overtaken.
+    pub fn of(stream: u16, number: u64) -> Self {
+        let begin = START + number as Ns * 250_000 + Ns::from(stream) * 7_000;
+        let late = |p: usize| if number == LATE && p >= 3 { 3_000_000 } else { 0 };
+        let noise = |p: usize| (number as Ns * 37 * p as Ns) % 1000;
+        let t = std::array::from_fn(|p| begin + STEPS[p] + noise(p) + late(p));
+        let dropped = number % 100 == 13;
+        let seen = match number {
+            _ if dropped => 0b00_0111,
+            n if n % 250 == 77 => 0b01_1011,
+            n if n % 200 == 50 => 0b11_0011,
+            _ => 0b11_1011,
+        };
+        Self {
+            stream,
+            number,
+            seen,
+            t,
+            duplicates: u32::from(number % 50 == 5),
+            out_of_order: number % 125 == 9,
+            drop_note: u16::from(dropped),
+        }
+    }
+
+    pub fn has(&self, p: usize) -> bool {
+        self.seen >> p & 1 == 1
+    }
+
+    fn push(&self, writer: &mut Writer) {
+        let journey = Journey {
+            stream: self.stream,
+            key: (self.number % 4000) as u32,
+            number: self.number,
+            seen: self.seen,
+            t: &self.t,
+            cpu: &[2, 2, 2, 3, 0, 1],
+            tid: &[0, 0, 0, 4711, 0, 815],
+            duplicates: self.duplicates,
+            out_of_order: self.out_of_order,
+            drop_note: self.drop_note,
+        };
+        writer.push(&journey).unwrap();
+    }
+}
+
+/// All packets, in the order in which they come.
+pub fn packets() -> impl Iterator<Item = Packet> {
+    (0..PACKETS).flat_map(|number| [Packet::of(0, number), Packet::of(1, number)])
+}
+
+/// A manifest that says the same whenever and wherever it is made.
+pub fn manifest() -> Manifest {
+    let info = |(n, name): (usize, &&str)| PointInfo {
+        point: name.parse().unwrap(),
+        link: if name.contains("vnet") { Link::Tap } else { Link::Nic },
+        netns: 4_026_531_840,
+        ifindex: n as u32 + 2,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let point = |p: usize| POINTS[p].parse::<Point>().unwrap();
+    let segment =
+        |(name, from, to): (&str, usize, usize)| NamedSegment { name: name.into(), from: point(from), to: point(to) };
+    let machine = |machine: &str, method: &str, error_bound_ns| MachineRecord {
+        machine: machine.into(),
+        method: method.into(),
+        error_bound_ns,
+        ..MachineRecord::default()
+    };
+    let joined = |never_seen| StreamRecord { never_seen, ..StreamRecord::default() };
+    Manifest {
+        format: latpath_run::FORMAT,
+        latpath: "0.1.0".into(),
+        command: ["latpath", "record", "--stream", STREAMS[0], "--stream", STREAMS[1], "-o", "run"]
+            .map(Into::into)
+            .into(),
+        start: Stamp {
+            utc: "2026-01-02T03:04:05.000000000Z".into(),
+            utc_ns: START_UTC,
+            tai_ns: START_UTC + 37_000_000_000,
+            monotonic_ns: START,
+        },
+        threshold_ns: 200_000,
+        streams: STREAMS.map(|s| s.parse().unwrap()).into(),
+        points: POINTS.iter().enumerate().map(info).collect(),
+        route: LINE.map(point).into(),
+        segments: [("Thyp", 0, 4), ("Tsub", 4, 5), ("total", 0, 5)].map(segment).into(),
+        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }],
+        machines: vec![machine("host", "same clock", 0), machine("guest0", "timed exchanges", 1_870)],
+        counters: Counters { sightings: 9_928, malformed: 2, ns_per_sighting: 83, ..Counters::default() },
+        joined: vec![joined(0), joined(3)],
+        tool: ToolRecord { cpu_percent: 3.4, max_rss_bytes: 31 << 20 },
+        ..Manifest::default()
+    }
+}
+
+/// A directory with a run in it, removed in the end.
+pub struct Bench {
+    pub dir: TempDir,
+}
+
+impl Bench {
+    /// Nothing in it yet.
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A finished run of all packets: `run`.
+    pub fn with_run() -> Self {
+        let bench = Self::new();
+        let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
+        packets().for_each(|p| p.push(&mut writer));
+        writer.finish().unwrap();
+        bench.set_end(250_000_000);
+        bench
+    }
+
+    /// A recording that goes on: its writer. 100 packets of each stream are on the disk.
+    pub fn recording(&self) -> Writer {
+        let mut writer = Writer::create(&self.run(), manifest()).unwrap();
+        writer.set_part_time(std::time::Duration::ZERO);
+        packets().take(200).for_each(|p| p.push(&mut writer));
+        writer.tick().unwrap();
+        let waiting = std::time::Instant::now();
+        while writer.stored() < 200 {
+            assert!(waiting.elapsed().as_secs() < 20, "nothing reaches the disk");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            writer.tick().unwrap();
+        }
+        writer
+    }
+
+    /// The run.
+    pub fn run(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// Changes the run's manifest.
+    pub fn edit(&self, change: impl FnOnce(&mut Value)) {
+        let path = self.run().join(latpath_run::MANIFEST);
+        let mut manifest = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut manifest);
+        std::fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    }
+
+    /// The real end is whenever the test ran.
+    fn set_end(&self, after: Ns) {
+        self.edit(|manifest| {
+            manifest["end"]["monotonic_ns"] = (START + after).into();
+            manifest["end"]["utc_ns"] = (START_UTC + after).into();
+            manifest["written_ns"] = (START + after).into();
+        });
+    }
+
+    /// The run's parts.
+    pub fn parts(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.run().join(latpath_run::JOURNEYS)).unwrap();
+        let mut parts: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        parts.sort();
+        parts
+    }
+
+    /// Runs latpath in the directory.
+    pub fn latpath(&self, args: &[&str]) -> Output {
+        latpath(self.dir.path()).args(args).output().unwrap()
+    }
+
+    /// What `latpath report run --json` and more flags print.
+    pub fn json(&self, more: &[&str]) -> Value {
+        let out = self.latpath(&[&["report", "run", "--json"], more].concat());
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+}
+
+/// latpath, in a directory.
+pub fn latpath(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latpath"));
+    command.current_dir(directory).env("LC_ALL", "C.UTF-8");
+    command
+}
+
+pub fn stdout(out: &Output) -> String {
+    String::from_utf8(out.stdout.clone()).unwrap()
+}
+
+pub fn stderr(out: &Output) -> String {
+    String::from_utf8(out.stderr.clone()).unwrap()
+}
+
+/// A segment of a report's JSON.
+pub fn segment<'a>(report: &'a Value, name: &str) -> &'a Value {
+    report["segments"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap()
+}

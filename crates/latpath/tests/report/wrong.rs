@@ -1,0 +1,212 @@
+//! Runs that are not there, not whole, not ended.
+
+use crate::runs::{latpath, manifest, packets, segment, stderr, stdout, Bench, POINTS};
+use latpath_run::Writer;
+use latpath_words::PointInfo;
+use serde_json::{json, Value};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+fn notes(report: &Value) -> Vec<&str> {
+    report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
+}
+
+#[test]
+fn what_is_no_run_is_named() {
+    let bench = Bench::new();
+    std::fs::write(bench.dir.path().join("file"), "").unwrap();
+    std::fs::create_dir(bench.dir.path().join("empty")).unwrap();
+    for (path, why) in [("none", "no such directory"), ("file", "it is a file"), ("empty", "it has no manifest.json")] {
+        for command in ["report", "segments"] {
+            let out = bench.latpath(&[command, path]);
+            assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(1), &b""[..]));
+            let text =
+                format!("latpath: {path}: not a run: {why} (a run is a directory made by `latpath record -o DIR`)\n");
+            assert_eq!(stderr(&out), text);
+        }
+    }
+}
+
+#[test]
+fn a_run_of_a_newer_latpath_is_refused_by_its_format() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| {
+        manifest["format"] = 99.into();
+        manifest["latpath"] = "7.0.0".into();
+    });
+    let out = bench.latpath(&["report", "run"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("format 99 is newer than this latpath reads (1); use latpath 7.0.0 or later"));
+}
+
+#[test]
+fn an_empty_run_has_an_empty_report() {
+    let bench = Bench::new();
+    let nothing = latpath_run::Manifest { points: Vec::new(), route: Vec::new(), segments: Vec::new(), ..manifest() };
+    Writer::create(&bench.run(), nothing).unwrap().finish().unwrap();
+    let text = stdout(&bench.latpath(&["report", "run"]));
+    assert!(text.contains("no point saw a packet") && text.contains("none: a segment needs two points"), "{text}");
+    let report = bench.json(&[]);
+    assert_eq!((&report["journeys"], &report["segments"], &report["worst"]), (&json!(0), &json!([]), &json!([])));
+    assert_eq!(bench.latpath(&["report", "run", "--limit", "lost<=0"]).status.code(), Some(0));
+    assert_eq!(stdout(&bench.latpath(&["report", "run", "--csv", "-"])).lines().count(), 1);
+    assert_eq!(bench.latpath(&["segments", "run"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_cut_part_is_named_and_the_others_are_reported() {
+    let bench = Bench::new();
+    let writer = bench.recording();
+    // A copy, so that the writer's merging does not come in between.
+    let copy = Bench::new();
+    copy_run(&bench, &copy);
+    drop(writer);
+    let parts = copy.parts();
+    assert!(parts.len() >= 2, "{parts:?}");
+    let victim = &parts[parts.len() / 2];
+    let whole = std::fs::read(victim).unwrap();
+    std::fs::write(victim, &whole[..whole.len() / 2]).unwrap();
+    let report = copy.json(&[]);
+    let journeys = report["journeys"].as_u64().unwrap();
+    assert!(journeys < 200 && journeys > 0, "{journeys}");
+    let name = victim.file_name().unwrap().to_str().unwrap();
+    let about = |note: &&&str| note.contains(name);
+    assert_eq!(notes(&report).iter().filter(about).count(), 1, "{:?}", notes(&report));
+    let out = copy.latpath(&["report", "run", "--csv", "-"]);
+    assert_eq!(stdout(&out).lines().count() as u64, journeys + 1);
+    assert!(stderr(&out).contains(name));
+}
+
+#[test]
+fn bytes_that_a_disk_spoiled_are_named_not_believed() {
+    let bench = Bench::with_run();
+    let part = &bench.parts()[0];
+    let mut bytes = std::fs::read(part).unwrap();
+    let n = bytes.len();
+    bytes[n / 4..n / 2].fill(0xff);
+    std::fs::write(part, bytes).unwrap();
+    let report = bench.json(&[]);
+    assert!(notes(&report).iter().any(|note| note.contains("damaged")), "{:?}", notes(&report));
+}
+
+#[test]
+fn a_recording_that_goes_on_is_reported_so_far() {
+    let bench = Bench::new();
+    let writer = bench.recording();
+    let report = bench.json(&[]);
+    assert_eq!((&report["run"]["state"], &report["run"]["end"]), (&json!("recording"), &json!(null)));
+    assert_eq!(report["journeys"], 200);
+    assert_eq!(notes(&report)[0], "the recording goes on: this is what was written so far");
+    drop(writer);
+}
+
+/// As a crash leaves it: nobody holds the lock of a copy.
+fn copy_run(from: &Bench, to: &Bench) {
+    let journeys = to.run().join(latpath_run::JOURNEYS);
+    std::fs::create_dir_all(&journeys).unwrap();
+    std::fs::copy(from.run().join(latpath_run::MANIFEST), to.run().join(latpath_run::MANIFEST)).unwrap();
+    for part in from.parts() {
+        std::fs::copy(&part, journeys.join(part.file_name().unwrap())).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_recording_is_reported_with_a_way_found_from_its_journeys() {
+    let (bench, killed) = (Bench::new(), Bench::new());
+    let writer = bench.recording();
+    copy_run(&bench, &killed);
+    drop(writer);
+    // Killed before the route was known.
+    killed.edit(|manifest| {
+        manifest["route"] = json!([]);
+        manifest["segments"] = json!([]);
+    });
+    let report = killed.json(&[]);
+    assert_eq!(report["run"]["state"], "killed");
+    assert_eq!(notes(&report)[0], "the recording was killed: up to 2 s before that are missing");
+    assert_eq!((&report["journeys"], &report["incomplete"]), (&json!(200), &json!(2)));
+    let total = segment(&report, "total");
+    assert_eq!((total["from"].as_str(), total["to"].as_str()), (Some(POINTS[0]), Some(POINTS[5])));
+    assert_eq!(segment(&report, "Thyp")["to"], POINTS[4]);
+    let places: Vec<_> = report["lost"].as_array().unwrap().iter().map(|l| (&l["place"], &l["count"])).collect();
+    assert_eq!(places, [(&json!(POINTS[4]), &json!(2)), (&json!(POINTS[1]), &json!(2))]);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let bench = Bench::with_run();
+    for args in [&["report", "run", "--csv", "-"][..], &["report", "run"], &["segments", "run"]] {
+        let mut command = latpath(bench.dir.path());
+        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert_eq!((out.status.code(), stderr(&out).as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn clock_faults_are_shown_as_they_are() {
+    let bench = Bench::new();
+    let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
+    // The guest's clock is half a second behind.
+    for p in packets().take(100) {
+        let mut t = p.t;
+        t[4..].iter_mut().for_each(|t| *t -= 500_000_000);
+        let journey = latpath_journey::Journey {
+            stream: p.stream,
+            key: p.number as u32,
+            number: p.number,
+            seen: p.seen,
+            t: &t,
+            cpu: &[0; 6],
+            tid: &[0; 6],
+            duplicates: 0,
+            out_of_order: false,
+            drop_note: 0,
+        };
+        writer.push(&journey).unwrap();
+    }
+    writer.finish().unwrap();
+    let report = bench.json(&[]);
+    let (thyp, tsub) = (segment(&report, "Thyp"), segment(&report, "Tsub"));
+    assert_eq!(thyp["negative"], thyp["count"]);
+    assert!(thyp["max_ns"].as_i64().unwrap() < -499_000_000);
+    assert_eq!(tsub["negative"], 0);
+    let text = stdout(&bench.latpath(&["report", "run"]));
+    assert!(text.contains("! Thyp: 98 of 98 times are negative: a clock is wrong by more than its bound"), "{text}");
+}
+
+#[test]
+fn a_machine_whose_clock_was_not_recorded_is_named() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| manifest["machines"] = json!([]));
+    let report = bench.json(&[]);
+    let note = "guest0: its clock is not in the run; times between it and other machines have no bound";
+    assert_eq!(notes(&report), [note]);
+}
+
+#[test]
+fn a_run_whose_manifest_forgot_streams_says_what_is_left_out() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| {
+        manifest["streams"].as_array_mut().unwrap().pop();
+    });
+    let report = bench.json(&[]);
+    assert_eq!(report["journeys"], 1000);
+    assert_eq!(notes(&report), ["1000 journeys of streams that the manifest does not name are left out"]);
+}
+
+#[test]
+fn points_that_only_journeys_know_are_points_all_the_same() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| {
+        let points: Vec<PointInfo> = serde_json::from_value(manifest["points"].clone()).unwrap();
+        manifest["points"] = json!(points[..5]);
+        manifest["route"] = json!([]);
+        manifest["segments"] = json!([]);
+    });
+    let report = bench.json(&[]);
+    assert_eq!(segment(&report, "total")["to"], POINTS[5]);
+    assert!(notes(&report)[0].starts_with(POINTS[5]), "{:?}", notes(&report));
+}
