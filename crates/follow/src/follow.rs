@@ -183,7 +183,10 @@ impl Follow {
         if layout == self.layout {
             return false;
         }
-        self.joiner.set_expected(layout.route.mask());
+        for stream in 0..self.options.streams.len() {
+            let line = layout.route.line_of(stream as StreamId);
+            self.joiner.set_expected_of(stream as StreamId, line.iter().fold(0, |mask, p| mask | 1 << p));
+        }
         self.layout = layout;
         true
     }

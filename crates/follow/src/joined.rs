@@ -2,7 +2,7 @@
 
 use crate::follow::{sum, Follow, FollowError, Options};
 use latpath_stats::{Aggregate, Context, Setup, Summary};
-use latpath_words::{Ns, StreamId};
+use latpath_words::{Ns, PointId, StreamId};
 
 /// What of the joiner's totals is counted since.
 #[derive(Clone, Copy, Default)]
@@ -51,9 +51,8 @@ impl Joined {
                 figures.add(journey);
             }
         });
-        let layout = self.follow.layout();
         let setup = self.figures.setup();
-        if changed && (setup.line != layout.route.line || setup.segments != layout.segments) {
+        if changed && (setup.lines != self.lines() || setup.segments != self.follow.layout().segments) {
             self.reset();
         }
     }
@@ -64,13 +63,18 @@ impl Joined {
         self.figures = Aggregate::new(Setup {
             streams: self.names.len(),
             points: self.follow.points().to_vec(),
-            line: layout.route.line.clone(),
+            lines: self.lines(),
             segments: layout.segments.clone(),
             threshold: self.threshold,
             worst: 0,
         });
         self.since = self.follow.now();
         self.before = self.totals();
+    }
+
+    fn lines(&self) -> Vec<Vec<PointId>> {
+        let route = &self.follow.layout().route;
+        (0..self.names.len()).map(|id| route.line_of(id as StreamId).to_vec()).collect()
     }
 
     fn totals(&self) -> Vec<Before> {

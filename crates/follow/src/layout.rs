@@ -2,7 +2,7 @@
 
 use latpath_journey::segments::{self, Segment};
 use latpath_journey::Route;
-use latpath_words::{Point, PointInfo};
+use latpath_words::{Point, PointId, PointInfo};
 
 /// The route and the segments; changes rarely.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +40,15 @@ impl Layout {
 
     /// The names of the way's points.
     pub fn line(&self, points: &[PointInfo]) -> Vec<Point> {
-        self.route.line.iter().map(|p| points[usize::from(*p)].point.clone()).collect()
+        names(&self.route.line, points)
     }
+
+    /// Those of each stream's way.
+    pub fn lines(&self, points: &[PointInfo]) -> Vec<Vec<Point>> {
+        self.route.lines.iter().map(|line| names(line, points)).collect()
+    }
+}
+
+fn names(line: &[PointId], points: &[PointInfo]) -> Vec<Point> {
+    line.iter().map(|p| points[usize::from(*p)].point.clone()).collect()
 }

@@ -95,7 +95,7 @@ impl Live {
             }
         }
         let layout = Layout::new(self.finder.route(&points), &points, &self.options.segments);
-        let same = layout.segments == self.layout.segments && layout.route.line == self.layout.route.line;
+        let same = layout.segments == self.layout.segments && layout.route.lines == self.layout.route.lines;
         self.layout = layout;
         if same {
             return;
@@ -128,7 +128,6 @@ impl Live {
         let streams = self.probe.live_streams();
         let notes = self.probe.drop_notes().unwrap_or_else(|never| match never {});
         let elapsed = (now - self.since).max(1);
-        let line = self.layout.route.line.clone();
         let counters = self.probe.counters().unwrap_or_else(|never| match never {});
         let mut summary = Summary {
             elapsed_ns: elapsed,
@@ -142,12 +141,16 @@ impl Live {
         };
         let mut together = vec![KernelHistogram::default(); self.counted];
         for (id, (stream, baseline)) in streams.iter().zip(&self.baseline).enumerate() {
-            let mut figures = Counts { points: &points, notes: &notes, line: &line }.of(stream, baseline);
+            let line = self.layout.route.line_of(id as StreamId);
+            let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
             for (segment, all) in together.iter_mut().enumerate() {
                 let histogram = self.histogram(id as StreamId, segment);
                 all.merge(&histogram);
-                figures.segments.push(self.row(segment, &histogram, &points, elapsed));
+                let s = &self.layout.segments[segment];
+                if histogram.count > 0 || (line.contains(&s.from) && line.contains(&s.to)) {
+                    figures.segments.push(self.row(segment, &histogram, &points, elapsed));
+                }
             }
             summary.journeys += figures.journeys;
             summary.complete += figures.complete;

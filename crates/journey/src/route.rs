@@ -5,36 +5,55 @@
 //! from what devices are; nothing has to be configured.
 
 use crate::journey::{Journey, MAX_POINTS};
-use latpath_words::{Link, Point, PointId, PointInfo, PointKind, HOST};
+use latpath_words::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
 /// The points in the order in which packets pass, and those on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// All points that saw a packet, in the order in which packets pass. Drop points have no place in an order.
     pub order: Vec<PointId>,
-    /// The points on the way, from the first to the last.
+    /// The points on the way of any stream, in order.
     pub line: Vec<PointId>,
-    /// Points beside the way: copies that a bridge makes, other readers.
+    /// Points beside all ways: copies that a bridge makes, other readers.
     pub aside: Vec<PointId>,
+    /// Each stream's own way, by its id; empty where no packet of it was seen. Streams may lead into different VMs.
+    pub lines: Vec<Vec<PointId>>,
 }
 
 impl Route {
-    /// The route whose way is known by its points' names, as a run's manifest has it. Names of no point are passed over.
-    pub fn from_points(line: &[Point], points: &[PointInfo]) -> Self {
+    /// The route whose ways are known by their points' names, as a run's manifest has them: that of all streams together,
+    /// and each stream's own. Names of no point are passed over.
+    pub fn from_points(line: &[Point], lines: &[Vec<Point>], points: &[PointInfo]) -> Self {
         let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
-        let line: Vec<PointId> = line.iter().filter_map(id).collect();
+        let ids = |line: &[Point]| -> Vec<PointId> { line.iter().filter_map(id).collect() };
+        let line = ids(line);
         let others = |p: &PointId| !line.contains(p) && points[usize::from(*p)].point.kind != PointKind::Drop;
         let aside: Vec<PointId> = (0..points.len() as PointId).filter(others).collect();
-        Self { order: line.iter().chain(&aside).copied().collect(), line, aside }
+        let lines = lines.iter().map(|l| ids(l)).collect();
+        Self { order: line.iter().chain(&aside).copied().collect(), line, aside, lines }
     }
 
-    /// The way's points as bits `1 << PointId`.
-    pub fn mask(&self) -> u64 {
-        self.line.iter().fold(0, |mask, p| mask | 1 << p)
+    /// The way of one stream: that of all where its own is not known.
+    pub fn line_of(&self, stream: StreamId) -> &[PointId] {
+        self.lines.get(usize::from(stream)).filter(|line| !line.is_empty()).unwrap_or(&self.line)
+    }
+
+    /// The ways that differ; each once.
+    pub fn ways(&self) -> Vec<&[PointId]> {
+        let mut ways: Vec<&[PointId]> = Vec::new();
+        for line in self.lines.iter().map(Vec::as_slice).filter(|line| !line.is_empty()) {
+            if !ways.contains(&line) {
+                ways.push(line);
+            }
+        }
+        if ways.is_empty() && !self.line.is_empty() {
+            ways.push(&self.line);
+        }
+        ways
     }
 }
 
-/// All journeys are looked at until there were so many.
+/// All journeys of a stream are looked at until there were so many.
 const ALL: u64 = 4096;
 /// From then on one of so many.
 const EVERY: u64 = 16;
@@ -42,7 +61,13 @@ const EVERY: u64 = 16;
 const MEMORY: u64 = 1 << 20;
 
 /// Finds the route from journeys.
+#[derive(Default)]
 pub struct RouteFinder {
+    streams: Vec<Option<Counts>>,
+}
+
+/// What the journeys of a stream showed.
+struct Counts {
     observed: u64,
     /// `both[a][b]`: journeys seen at both points; `both[a][a]`: at this one.
     both: Box<Matrix>,
@@ -52,16 +77,50 @@ pub struct RouteFinder {
 
 type Matrix = [[u32; MAX_POINTS]; MAX_POINTS];
 
-impl Default for RouteFinder {
+impl RouteFinder {
+    /// Learns from a journey.
+    pub fn observe(&mut self, j: &Journey) {
+        let stream = usize::from(j.stream);
+        if stream >= self.streams.len() {
+            self.streams.resize_with(stream + 1, || None);
+        }
+        self.streams[stream].get_or_insert_with(Counts::default).observe(j);
+    }
+
+    /// The route as far as it is known.
+    pub fn route(&self, points: &[PointInfo]) -> Route {
+        let mut all = Counts::default();
+        let mut lines = Vec::with_capacity(self.streams.len());
+        for counts in &self.streams {
+            lines.push(match counts {
+                Some(counts) => {
+                    all.add(counts);
+                    let order = counts.order(points);
+                    Way { counts, points, order: &order }.find()
+                }
+                None => Vec::new(),
+            });
+        }
+        let order = all.order(points);
+        let is_on_way = |p: &PointId| lines.iter().any(|line| line.contains(p));
+        let (line, aside): (Vec<_>, Vec<_>) = order.iter().copied().partition(is_on_way);
+        // One way for all is the usual case: then it is the line, whatever the order of all says.
+        let mut different = lines.iter().filter(|l| !l.is_empty());
+        let first = different.next().cloned().unwrap_or_default();
+        let line = if different.all(|l| *l == first) { first } else { line };
+        Route { order, line, aside, lines }
+    }
+}
+
+impl Default for Counts {
     fn default() -> Self {
         let empty = || Box::new([[0; MAX_POINTS]; MAX_POINTS]);
         Self { observed: 0, both: empty(), before: empty() }
     }
 }
 
-impl RouteFinder {
-    /// Learns from a journey.
-    pub fn observe(&mut self, j: &Journey) {
+impl Counts {
+    fn observe(&mut self, j: &Journey) {
         self.observed += 1;
         if self.observed > ALL && self.observed % EVERY != 0 {
             return;
@@ -91,17 +150,12 @@ impl RouteFinder {
         }
     }
 
-    /// Journeys offered so far.
-    pub fn observed(&self) -> u64 {
-        self.observed
-    }
-
-    /// The route as far as it is known.
-    pub fn route(&self, points: &[PointInfo]) -> Route {
-        let order = self.order(points);
-        let line = Way { finder: self, points, order: &order }.find();
-        let aside = order.iter().copied().filter(|p| !line.contains(p)).collect();
-        Route { order, line, aside }
+    fn add(&mut self, other: &Self) {
+        let add = |own: &mut Matrix, others: &Matrix| {
+            own.iter_mut().flatten().zip(others.iter().flatten()).for_each(|(a, b)| *a = a.saturating_add(*b));
+        };
+        add(&mut self.both, &other.both);
+        add(&mut self.before, &other.before);
     }
 
     fn seen(&self, p: PointId) -> u32 {
@@ -147,7 +201,7 @@ impl RouteFinder {
 
 /// Looks for the way among the ordered points.
 struct Way<'a> {
-    finder: &'a RouteFinder,
+    counts: &'a Counts,
     points: &'a [PointInfo],
     order: &'a [PointId],
 }
@@ -167,7 +221,7 @@ impl Way<'_> {
 
     /// Of the points that fit, those that saw at least a tenth of what the busiest saw; of these the last.
     fn last(&self, fits: impl Fn(PointId) -> bool) -> Option<PointId> {
-        let seen = |p: PointId| u64::from(self.finder.seen(p));
+        let seen = |p: PointId| u64::from(self.counts.seen(p));
         let most = self.order.iter().filter(|p| fits(**p)).map(|p| seen(*p)).max()?;
         self.order.iter().rev().copied().find(|p| fits(*p) && seen(*p) * 10 >= most)
     }
@@ -187,8 +241,8 @@ impl Way<'_> {
     fn find(&self) -> Vec<PointId> {
         let Some(sink) = self.sink() else { return Vec::new() };
         let to = self.order.iter().position(|p| *p == sink).unwrap_or(0);
-        let with_sink = |p: PointId| self.finder.both[usize::from(p)][usize::from(sink)];
-        let arrived = self.finder.seen(sink);
+        let with_sink = |p: PointId| self.counts.both[usize::from(p)][usize::from(sink)];
+        let arrived = self.counts.seen(sink);
         // Most of what arrives has passed here, and only the end is an application.
         let passes = |p: &PointId| {
             u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || self.kind(*p) != PointKind::AppRead)

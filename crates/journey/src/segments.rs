@@ -30,11 +30,28 @@ pub struct Classic {
     pub notes: Vec<String>,
 }
 
-/// The segments of a route. Neighbours that a classic segment names already are left out.
+/// The segments of a route. Neighbours that a classic segment names already are left out. Where streams take different
+/// ways, those of each way follow each other; a name may then stand for several, told apart by their ends.
 pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
     let mut all = Classic::default();
-    let line = &route.line;
-    let [first, .., last] = line.as_slice() else { return all };
+    for way in route.ways() {
+        let of_way = along(way, points);
+        let new = |s: &Segment| !all.segments.contains(s);
+        let segments: Vec<_> = of_way.segments.into_iter().filter(new).collect();
+        all.segments.extend(segments);
+        for note in of_way.notes {
+            if !all.notes.contains(&note) {
+                all.notes.push(note);
+            }
+        }
+    }
+    all
+}
+
+/// The segments of one way.
+fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
+    let mut all = Classic::default();
+    let [first, .., last] = line else { return all };
     let info = |p: PointId| &points[usize::from(p)];
     let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);
     let name = |p: PointId| info(p).point.to_string();

@@ -23,6 +23,10 @@ impl Network {
     }
 
     fn packets(&mut self, times: u32, sightings: &[(&str, Ns)]) {
+        self.packets_of(0, times, sightings);
+    }
+
+    fn packets_of(&mut self, stream: u16, times: u32, sightings: &[(&str, Ns)]) {
         let mut t = vec![0; self.points.len()];
         let mut seen = 0;
         for (name, at) in sightings {
@@ -33,7 +37,7 @@ impl Network {
         for key in 0..times {
             let (cpu, tid) = (vec![0; t.len()], vec![0; t.len()]);
             self.finder.observe(&Journey {
-                stream: 0,
+                stream,
                 key,
                 number: key.into(),
                 seen,
@@ -224,6 +228,22 @@ fn a_publisher_on_another_machine_comes_first() {
 }
 
 #[test]
+fn streams_into_different_vms_have_ways_of_their_own() {
+    let mut n = hypervisor();
+    let other = [("host/nic-rx@nic0", 5), ("host/tx@vnet1", 9), ("host/vm-read@vnet1", 20)];
+    n.packets_of(0, 100, &WAY);
+    n.packets_of(2, 100, &other);
+    let route = n.route();
+    let ids = |way: &[(&str, Ns)]| -> Vec<u16> {
+        way.iter().map(|(w, _)| n.points.iter().position(|p| p.point.to_string() == *w).unwrap() as u16).collect()
+    };
+    assert_eq!(route.lines, [ids(&WAY), vec![], ids(&other)]);
+    assert_eq!((route.line_of(2), route.ways().len(), route.line.len()), (&ids(&other)[..], 2, 8));
+    let totals = n.segments().iter().filter(|s| s.starts_with("total")).count();
+    assert_eq!(totals, 2);
+}
+
+#[test]
 fn nothing_seen_is_no_route() {
     let n = hypervisor();
     assert_eq!(n.route(), Route::default());
@@ -235,7 +255,8 @@ fn a_manifests_route_reads_back() {
     let mut n = hypervisor();
     n.packets(10, &[&WAY[..], &[("host/nic-rx@br0", 14)]].concat());
     let names: Vec<Point> = n.line().iter().map(|p| p.parse().unwrap()).collect();
-    assert_eq!(Route::from_points(&names, &n.points).line, n.route().line);
+    let again = Route::from_points(&names, &[names.clone()], &n.points);
+    assert_eq!((again.line, again.lines), (n.route().line, n.route().lines));
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub struct Layout {
 pub struct BadSegment(pub String);
 
 /// Finds a run's layout. `own` are the user's segments: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's
-/// number in the order of the path, from 1.
+/// number on the way, from 1.
 ///
 /// The way and the segments are those that the recorder found, at its end, or when it was killed; where it had not found
 /// any by then, they are found from the first journeys of the run.
@@ -35,8 +35,8 @@ pub struct BadSegment(pub String);
 pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
-    let mut route = Route::from_points(&manifest.route, points);
-    if route.line.is_empty() || route.line == found.line {
+    let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
+    if route.line.is_empty() || (route.line == found.line && route.lines == found.lines) {
         // The recorder keeps the way alone; the journeys also tell where the points beside it stand.
         route = found;
     }

@@ -120,21 +120,28 @@ impl FromStr for Limit {
 impl Limit {
     /// Checks it: `None` if it is kept.
     pub fn check(&self, summary: &Summary) -> Result<Option<Broken>, BadLimit> {
+        // Streams may take different ways, and then several segments have one name: each has to keep the limit.
         let find = |name: &str| {
-            summary.segments.iter().find(|s| s.name == name).ok_or_else(|| {
+            let found: Vec<_> = summary.segments.iter().filter(|s| s.name == name).collect();
+            if found.is_empty() {
                 let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
-                BadLimit::Segment { segment: name.into(), known: known.join(", ") }
-            })
+                return Err(BadLimit::Segment { segment: name.into(), known: known.join(", ") });
+            }
+            Ok(found)
         };
         let counted = |n: u64| (n > self.most.unsigned_abs()).then(|| Some(count(n)));
         let broken = match &self.what {
             What::All(counter) => counted(counter(summary)),
-            What::Count(name, figure) => counted(figure(find(name)?)),
-            What::Time(name, figure) => match find(name)? {
+            What::Count(name, figure) => counted(find(name)?.into_iter().map(figure).max().unwrap_or(0)),
+            What::Time(name, figure) => {
+                let found = find(name)?;
                 // A limit that nothing was measured against was not kept.
-                segment if segment.count == 0 => Some(None),
-                segment => Some(figure(segment)).filter(|ns| *ns > self.most).map(|ns| Some(duration(ns))),
-            },
+                if found.iter().any(|s| s.count == 0) {
+                    Some(None)
+                } else {
+                    found.into_iter().map(figure).max().filter(|ns| *ns > self.most).map(|ns| Some(duration(ns)))
+                }
+            }
         };
         Ok(broken.map(|measured| Broken { limit: self.text.clone(), measured }))
     }

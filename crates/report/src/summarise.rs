@@ -3,7 +3,7 @@
 use crate::layout::{layout_of, BadSegment, Layout};
 use latpath_run::{Manifest, Run, Select};
 use latpath_stats::{units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
-use latpath_words::{Ns, PointId, HOST};
+use latpath_words::{Ns, PointId, StreamId, HOST};
 use std::collections::HashMap;
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -36,7 +36,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     let setup = Setup {
         streams: manifest.streams.len(),
         points: points.to_vec(),
-        line: route.line.clone(),
+        lines: (0..manifest.streams.len()).map(|id| route.line_of(id as StreamId).to_vec()).collect(),
         segments,
         threshold: question.threshold_ns.unwrap_or(manifest.threshold_ns),
         worst: question.worst,

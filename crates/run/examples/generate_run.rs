@@ -65,7 +65,7 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
         let clock = "CLOCK_MONOTONIC".into();
         manifest.points.push(PointInfo { point, link: *link, netns: 4_026_531_840, ifindex: n as u32 + 2, clock });
     }
-    let route = Route::from_points(&manifest.route, &manifest.points);
+    let route = Route::from_points(&manifest.route, &[], &manifest.points);
     for s in classic(&route, &manifest.points).segments {
         let point = |id: u16| manifest.points[usize::from(id)].point.clone();
         manifest.segments.push(NamedSegment { name: s.name, from: point(s.from), to: point(s.to) });

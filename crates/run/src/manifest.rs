@@ -185,6 +185,8 @@ pub struct Manifest {
     pub points: Vec<PointInfo>,
     /// Points in the order in which packets pass, as far as it is known.
     pub route: Vec<Point>,
+    /// Each stream's own way, in the order of `streams`; empty where none of its packets was seen.
+    pub routes: Vec<Vec<Point>>,
     /// The segments and their names.
     pub segments: Vec<NamedSegment>,
     /// Why the kernel gave packets up; the column `drop_note` counts from 0 in this list.

@@ -150,13 +150,13 @@ impl Writer {
     /// disk with the next part, or within some seconds where only figures changed.
     pub fn update(&mut self, change: impl FnOnce(&mut Manifest)) -> Result<(), RunError> {
         let shape = |m: &Manifest| (m.points.len(), m.drop_notes.len(), m.streams.len(), m.notes.len());
-        let (before, segments, route) =
-            (shape(&self.manifest), self.manifest.segments.clone(), self.manifest.route.clone());
+        let (before, segments, routes) =
+            (shape(&self.manifest), self.manifest.segments.clone(), self.manifest.routes.clone());
         change(&mut self.manifest);
         check_points(&self.manifest)?;
         self.manifest_changed = true;
         let after = shape(&self.manifest);
-        self.manifest_due |= before != after || segments != self.manifest.segments || route != self.manifest.route;
+        self.manifest_due |= before != after || segments != self.manifest.segments || routes != self.manifest.routes;
         if before.0 != after.0 {
             // A part has the points that its rows were made with.
             self.end_part()?;

@@ -22,8 +22,8 @@ pub struct Setup {
     pub streams: usize,
     /// The points by their ids.
     pub points: Vec<PointInfo>,
-    /// The main line in the order in which packets pass; its last point is the sink.
-    pub line: Vec<PointId>,
+    /// Each stream's way, by its id: its points in the order in which packets pass, the last one the sink.
+    pub lines: Vec<Vec<PointId>>,
     /// The segments to measure.
     pub segments: Vec<Segment>,
     /// Times over this are counted.
@@ -36,9 +36,6 @@ pub struct Setup {
 #[derive(Clone, Debug)]
 pub struct Aggregate {
     setup: Setup,
-    /// The points of the line, as a journey's `seen` has them.
-    line: u64,
-    sink: u64,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
     slowest: Slowest,
@@ -56,6 +53,9 @@ struct Ends {
 /// What became of one stream's packets.
 #[derive(Clone, Debug, Default)]
 struct Stream {
+    /// The points of its way, as a journey's `seen` has them, and the last of them.
+    way: u64,
+    sink: u64,
     complete: u64,
     incomplete: u64,
     /// By the last point that saw them, and the drop note plus one.
@@ -73,6 +73,12 @@ struct Times {
 }
 
 impl Stream {
+    /// Whether a segment is one of this stream's: on its way, or crossed all the same.
+    fn shows(&self, (segment, times): &(&Segment, &Times)) -> bool {
+        let is_on_way = |p: PointId| self.way >> p & 1 == 1;
+        times.histogram.count() > 0 || (is_on_way(segment.from) && is_on_way(segment.to))
+    }
+
     fn merge(&mut self, other: &Self) {
         self.complete += other.complete;
         self.incomplete += other.incomplete;
@@ -105,19 +111,25 @@ impl Aggregate {
     /// Nothing counted yet.
     ///
     /// # Panics
-    /// If the line or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
+    /// If a way or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
     pub fn new(setup: Setup) -> Self {
         let bit = |p: PointId| {
             assert!(usize::from(p) < MAX_POINTS, "point {p}: a journey has {MAX_POINTS} at most");
             1_u64 << p
         };
         let ends = |s: &Segment| Ends { both: bit(s.from) | bit(s.to), from: s.from.into(), to: s.to.into() };
-        let stream = Stream { segments: vec![Times::default(); setup.segments.len()], ..Stream::default() };
+        let stream = |id: usize| {
+            let line = setup.lines.get(id).map_or(&[][..], Vec::as_slice);
+            Stream {
+                way: line.iter().fold(0, |set, p| set | bit(*p)),
+                sink: line.last().map_or(0, |p| bit(*p)),
+                segments: vec![Times::default(); setup.segments.len()],
+                ..Stream::default()
+            }
+        };
         Self {
-            line: setup.line.iter().fold(0, |set, p| set | bit(*p)),
-            sink: setup.line.last().map_or(0, |p| bit(*p)),
             ends: setup.segments.iter().map(ends).collect(),
-            streams: vec![stream; setup.streams],
+            streams: (0..setup.streams).map(stream).collect(),
             slowest: Slowest::new(setup.worst),
             strays: 0,
             setup,
@@ -147,15 +159,16 @@ impl Aggregate {
         }
         stream.duplicates += u64::from(journey.duplicates);
         stream.out_of_order += u64::from(journey.out_of_order);
-        if seen & self.line == self.line && self.line != 0 {
+        let line = self.setup.lines.get(usize::from(journey.stream)).map_or(&[][..], Vec::as_slice);
+        if seen & stream.way == stream.way && stream.way != 0 {
             stream.complete += 1;
-        } else if seen & self.sink != 0 {
+        } else if seen & stream.sink != 0 {
             stream.incomplete += 1;
         } else {
             let note = if journey.drop_note > MAX_NOTES { 0 } else { journey.drop_note };
-            *stream.lost.entry((last_place(journey, &self.setup.line), note)).or_default() += 1;
+            *stream.lost.entry((last_place(journey, line), note)).or_default() += 1;
         }
-        self.slowest.offer(journey, &self.setup.line);
+        self.slowest.offer(journey, line);
     }
 
     /// Adds all that another one, of the same setup, has counted.
@@ -193,6 +206,7 @@ impl Aggregate {
         let mut all = Stream { segments: vec![Times::default(); self.setup.segments.len()], ..Stream::default() };
         self.streams.iter().for_each(|stream| all.merge(stream));
         let figures = |stream: &Stream, name: String| self.stream(stream, name, context, &bounds);
+        all.way = u64::MAX;
         let of = figures(&all, String::new());
         summary.elapsed_ns = context.elapsed;
         summary.threshold_ns = self.setup.threshold;
@@ -249,7 +263,7 @@ impl Aggregate {
             duplicates: stream.duplicates,
             out_of_order: stream.out_of_order,
             never_seen: 0,
-            segments: self.setup.segments.iter().zip(&stream.segments).map(row).collect(),
+            segments: self.setup.segments.iter().zip(&stream.segments).filter(|s| stream.shows(s)).map(row).collect(),
         }
     }
 
@@ -262,7 +276,7 @@ impl Aggregate {
     }
 }
 
-/// The last point of the line that saw a packet; where none did, the point that saw it last.
+/// The last point of the way that saw a packet; where none did, the point that saw it last.
 fn last_place(journey: &Journey, line: &[PointId]) -> PointId {
     let on_line = line.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
     let anywhere = || (0..MAX_POINTS as PointId).filter_map(|p| Some((journey.at(p)?, p))).max();

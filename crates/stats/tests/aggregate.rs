@@ -26,7 +26,7 @@ fn setup(worst: usize) -> Setup {
     Setup {
         streams: STREAMS,
         points: POINTS.iter().map(point).collect(),
-        line: LINE.to_vec(),
+        lines: vec![LINE.to_vec(); STREAMS],
         segments: SEGMENTS.map(segment).to_vec(),
         threshold: THRESHOLD,
         worst,

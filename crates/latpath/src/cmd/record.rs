@@ -150,7 +150,8 @@ impl Recorder {
                 let point = |id: &u16| follow.points()[usize::from(*id)].point.clone();
                 m.points = follow.points().to_vec();
                 m.drop_notes = follow.drop_notes().to_vec();
-                m.route = layout.route.line.iter().map(point).collect();
+                m.route = layout.line(follow.points());
+                m.routes = layout.lines(follow.points());
                 m.segments = (layout.segments.iter())
                     .map(|s| NamedSegment { name: s.name.clone(), from: point(&s.from), to: point(&s.to) })
                     .collect();
