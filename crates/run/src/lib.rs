@@ -19,6 +19,7 @@ mod encoder;
 mod merger;
 mod names;
 mod part;
+mod parts;
 mod reader;
 mod rows;
 mod scan;

@@ -1,6 +1,6 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
-use crate::{clocks, manifest::Manifest, names, names::Span, scan::PartReader, ClockSample, RunError, State, JOURNEYS};
+use crate::{clocks, manifest::Manifest, parts, parts::PartFile, ClockSample, RunError, State, JOURNEYS};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_words::{Link, Ns, PointInfo};
 use nix::fcntl::{Flock, FlockArg};
@@ -28,7 +28,7 @@ pub struct Run {
     path: PathBuf,
     manifest: Manifest,
     condition: Condition,
-    spans: Vec<Span>,
+    parts: Vec<PartFile>,
     names: Vec<String>,
     journeys: u64,
     times: Option<(Ns, Ns)>,
@@ -47,20 +47,18 @@ impl Run {
             (State::Recording, true) => Condition::Recording,
             (State::Recording, false) => Condition::Killed,
         };
-        let directory = path.join(JOURNEYS);
         let (mut journeys, mut times, mut notes) = (0, None::<(Ns, Ns)>, Vec::new());
-        let mut spans = names::live(names::list(&directory)?);
-        // A part that vanishes was merged by its recorder into one that was not yet there when the names were listed.
-        if condition == Condition::Recording && spans.iter().any(|s| !directory.join(s.file_name()).exists()) {
-            spans = names::live(names::list(&directory)?);
+        let parts = parts::open(&path.join(JOURNEYS), condition == Condition::Recording)?;
+        if condition == Condition::Recording {
+            // By now it may know points that the latest parts have.
+            manifest = Manifest::load(path)?;
         }
-        let mut expected = 0;
-        for span in &spans {
-            if span.first > expected {
-                notes.push(format!("parts {expected} to {} are missing: somebody removed them", span.first - 1));
-            }
-            expected = span.last.saturating_add(1);
-            match PartReader::open(&directory.join(span.file_name())) {
+        let spans: Vec<_> = parts.iter().map(|part| part.span).collect();
+        for (first, last) in parts::gaps(&spans) {
+            notes.push(format!("parts {first} to {last} are missing: somebody removed them"));
+        }
+        for part in &parts {
+            match part.open() {
                 Err(e) => notes.push(e.to_string()),
                 Ok(part) => {
                     journeys += part.rows();
@@ -85,7 +83,7 @@ impl Run {
             notes.push(format!("{missing} of {} journeys were not written", manifest.journeys));
         }
         notes.extend(manifest.notes.iter().cloned());
-        Ok(Self { path: path.into(), manifest, condition, spans, names, journeys, times, notes })
+        Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, notes })
     }
 
     /// The run's directory.
@@ -125,8 +123,7 @@ impl Run {
 
     /// Files of journeys, and their bytes together.
     pub fn size(&self) -> (usize, u64) {
-        let bytes = |span: &Span| std::fs::metadata(self.part_path(*span)).map_or(0, |m| m.len());
-        (self.spans.len(), self.spans.iter().map(bytes).sum())
+        (self.parts.len(), self.parts.iter().map(PartFile::bytes).sum())
     }
 
     /// All samples of all clocks.
@@ -134,12 +131,8 @@ impl Run {
         clocks::load(&self.path)
     }
 
-    pub(crate) fn spans(&self) -> &[Span] {
-        &self.spans
-    }
-
-    pub(crate) fn part_path(&self, span: Span) -> PathBuf {
-        self.path.join(JOURNEYS).join(span.file_name())
+    pub(crate) fn parts(&self) -> &[PartFile] {
+        &self.parts
     }
 
     pub(crate) fn point_names(&self) -> &[String] {

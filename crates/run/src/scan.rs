@@ -2,7 +2,7 @@
 
 use crate::{
     columns::Column,
-    names::Span,
+    parts::PartFile,
     reader::Run,
     rows::{Rows, GROUP_ROWS},
     RunError,
@@ -114,7 +114,11 @@ struct Scratch {
 
 impl PartReader {
     pub fn open(path: &Path) -> Result<Self, RunError> {
-        let file = File::open(path).map_err(RunError::read(path))?;
+        Self::of(File::open(path).map_err(RunError::read(path))?, path)
+    }
+
+    /// Of an open file, whose name for errors is `path`.
+    pub fn of(file: File, path: &Path) -> Result<Self, RunError> {
         let file = guarded(path, || SerializedFileReader::new(file))?;
         for group in file.metadata().row_groups() {
             if !(0..=GROUP_ROWS as i64).contains(&group.num_rows()) {
@@ -328,14 +332,14 @@ impl Run {
         let work = || {
             let mut gathered = make();
             let mut rows = Rows::default();
-            while let Some(span) = self.spans().get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(e) = self.scan_part(*span, select, &mut rows, &mut |j| add(&mut gathered, j)) {
+            while let Some(part) = self.parts().get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(e) = self.scan_part(part, select, &mut rows, &mut |j| add(&mut gathered, j)) {
                     damaged.lock().unwrap_or_else(|p| p.into_inner()).push(e);
                 }
             }
             gathered
         };
-        let gathered = match workers.min(self.spans().len()) {
+        let gathered = match workers.min(self.parts().len()) {
             0 | 1 => vec![work()],
             n => std::thread::scope(|scope| {
                 let others: Vec<_> = (1..n).map(|_| scope.spawn(work)).collect();
@@ -352,12 +356,12 @@ impl Run {
     /// Reads all wanted journeys in the order of the parts; within a part, stream by stream. `add` says whether to go on.
     pub fn for_each(&self, select: &Select, mut add: impl FnMut(&Journey) -> bool) -> Vec<RunError> {
         let (mut rows, mut damaged, mut go_on) = (Rows::default(), Vec::new(), true);
-        for span in self.spans() {
+        for part in self.parts() {
             if !go_on {
                 break;
             }
             let each = &mut |j: &Journey| go_on = go_on && add(j);
-            damaged.extend(self.scan_part(*span, select, &mut rows, each).err());
+            damaged.extend(self.scan_part(part, select, &mut rows, each).err());
         }
         damaged
     }
@@ -365,12 +369,12 @@ impl Run {
     /// One part; the first error is returned after all row groups were tried.
     fn scan_part(
         &self,
-        span: Span,
+        part: &PartFile,
         select: &Select,
         rows: &mut Rows,
         add: &mut dyn FnMut(&Journey),
     ) -> Result<(), RunError> {
-        let mut part = PartReader::open(&self.part_path(span))?;
+        let mut part = part.open()?;
         let (mut error, all) = (None, select.wants_all());
         for group in (0..part.groups()).filter(|g| part.may_hold(*g, select)).collect::<Vec<_>>() {
             match part.read(group, self.point_names(), select.cpus_and_threads, rows) {

@@ -4,7 +4,11 @@ use latpath_journey::Journey;
 use latpath_run::{Condition, Manifest, Rows, Run, RunError, Select, Writer, JOURNEYS};
 use latpath_words::{Link, Ns, Point, PointInfo, StreamSpec};
 use proptest::prelude::*;
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 fn info(name: &str) -> PointInfo {
     let point: Point = name.parse().unwrap();
@@ -202,6 +206,41 @@ fn parts_that_a_crash_left_beside_their_merged_one_do_not_count_twice() {
     std::fs::copy(parts.join("part-00000000-00000019.parquet"), parts.join("part-00000007.parquet")).unwrap();
     std::fs::write(parts.join(".part-00000020.parquet.tmp"), "half").unwrap();
     assert_eq!(read(&path, &everything()).len(), 20);
+}
+
+#[test]
+fn a_recording_that_merges_its_parts_reads_whole_at_any_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    writer.set_part_time(Duration::ZERO);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut reads = 0;
+            while !done.load(Ordering::Relaxed) {
+                let run = Run::open(&path).unwrap();
+                let mut numbers = Vec::new();
+                let damaged = run.for_each(&everything(), |j| {
+                    numbers.push(j.number);
+                    true
+                });
+                assert!(damaged.is_empty(), "{damaged:?}");
+                assert_eq!(numbers, (0..run.journeys()).collect::<Vec<u64>>());
+                assert_eq!(run.notes().len(), 1, "{:?}", run.notes());
+                reads += 1;
+            }
+            reads
+        });
+        // A part a journey, until the reader had a chance to come in between.
+        for n in 0..3000 {
+            push(&mut writer, &Owned::plain(0, n, 3));
+            writer.tick().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+    });
+    writer.finish().unwrap();
 }
 
 #[test]

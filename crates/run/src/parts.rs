@@ -1,0 +1,82 @@
+//! The parts of a run, as they were when it was opened.
+//!
+//! A recording that goes on merges its small parts and removes them. So those that may vanish are held open: what was
+//! there when the run was opened can be read, once, as long as the run is open.
+
+use crate::{
+    names::{self, Span},
+    scan::PartReader,
+    RunError,
+};
+use std::{
+    fs::File,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// So many of the latest parts may be about to be merged: twice the number that is merged at once, and a few more.
+const HELD: usize = 128;
+/// A directory that is read while parts are merged in it may show neither the small ones nor the merged one: then it is
+/// read again, so often.
+const ATTEMPTS: usize = 20;
+
+/// One part of an open run.
+#[derive(Debug)]
+pub(crate) struct PartFile {
+    pub span: Span,
+    path: PathBuf,
+    held: Option<File>,
+}
+
+impl PartFile {
+    /// Opens it for reading.
+    pub fn open(&self) -> Result<PartReader, RunError> {
+        let Some(held) = &self.held else { return PartReader::open(&self.path) };
+        // By its descriptor, since its name may be gone; a description of its own, since several threads may read.
+        let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(RunError::read(&self.path))?;
+        PartReader::of(again, &self.path)
+    }
+
+    /// Its bytes; 0 if that cannot be told.
+    pub fn bytes(&self) -> u64 {
+        let metadata = match &self.held {
+            Some(held) => held.metadata(),
+            None => std::fs::metadata(&self.path),
+        };
+        metadata.map_or(0, |m| m.len())
+    }
+}
+
+/// The parts that count, in order.
+pub(crate) fn open(directory: &Path, is_recording: bool) -> Result<Vec<PartFile>, RunError> {
+    let mut attempts = 1..=ATTEMPTS;
+    loop {
+        let spans = names::live(names::list(directory)?);
+        let is_whole = gaps(&spans).next().is_none();
+        let safe = if is_recording { spans.len().saturating_sub(HELD) } else { spans.len() };
+        let mut vanished = false;
+        let mut part = |(i, span): (usize, Span)| {
+            let path = directory.join(span.file_name());
+            let held = if i < safe { None } else { File::open(&path).ok() };
+            vanished |= i >= safe && held.is_none();
+            PartFile { span, path, held }
+        };
+        let parts: Vec<_> = spans.into_iter().enumerate().map(&mut part).collect();
+        let is_last = attempts.next().is_none();
+        // What is still missing at the last attempt will not come.
+        if !is_recording || (is_whole && !vanished) || is_last {
+            return Ok(parts);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The numbers of parts that no name has: first and last.
+pub(crate) fn gaps(spans: &[Span]) -> impl Iterator<Item = (u32, u32)> + '_ {
+    let mut expected = 0;
+    spans.iter().filter_map(move |span| {
+        let from = std::mem::replace(&mut expected, span.last.saturating_add(1));
+        (span.first > from).then(|| (from, span.first - 1))
+    })
+}
