@@ -4,15 +4,17 @@ use crate::cost::CostMeter;
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
 use crate::tables::MAX_POINTS;
-use latpath_journey::{Journey, RouteFinder};
+use latpath_journey::{Journey, RouteFinder, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary};
-use latpath_words::{DropNote, Ns, PointId, PointInfo, Source, StreamId, HOST};
+use latpath_words::{DropNote, KeyRule, Ns, PointId, PointInfo, Source, StreamId, HOST};
 use std::collections::HashMap;
 
 /// Journeys that the route is found from, of each stream and at each look.
 const SAMPLE: usize = 256;
+/// Packets by which the order of a stream may differ between two points.
+const REORDER: u64 = 256;
 /// How often the route is looked at, and looked for.
 const LOOK_EVERY: Ns = 1_000_000_000;
 const SEARCH_EVERY: Ns = 100_000_000;
@@ -31,6 +33,27 @@ pub struct Live {
     since: Ns,
     look_due: Ns,
     meter: CostMeter,
+    orders: Vec<Order>,
+}
+
+/// The order of one stream's keys, which tells what no point saw.
+struct Order {
+    sequence: Option<Sequence>,
+    /// The last journey that it has taken.
+    taken: u32,
+    /// Never seen before it was begun anew, and at the last reset.
+    earlier: u64,
+    baseline: u64,
+}
+
+impl Order {
+    fn new(rule: KeyRule) -> Self {
+        Self { sequence: Sequence::new(rule, REORDER), taken: 0, earlier: 0, baseline: 0 }
+    }
+
+    fn never_seen(&self) -> u64 {
+        self.earlier + self.sequence.as_ref().map_or(0, Sequence::never_seen)
+    }
 }
 
 impl Live {
@@ -51,18 +74,41 @@ impl Live {
             since: monotonic(),
             look_due: Ns::MIN,
             meter: CostMeter::new(),
+            orders: options.streams.iter().map(|s| Order::new(s.key)).collect(),
             options,
         })
     }
 
     /// One round: looks for points and the route, often until they are known, then once a second.
     pub fn step(&mut self) {
+        self.take_keys();
         let now = monotonic();
         if now < self.look_due {
             return;
         }
         self.look();
         self.look_due = now + if self.counted > 0 { LOOK_EVERY } else { SEARCH_EVERY };
+    }
+
+    /// Looks at the keys of new journeys for gaps.
+    fn take_keys(&mut self) {
+        for (id, order) in self.orders.iter_mut().enumerate() {
+            let Some(sequence) = &mut order.sequence else { continue };
+            let first = self.layout.route.line_of(id as StreamId).first().map_or(u64::MAX, |p| 1 << p);
+            let (skipped, taken) = self.probe.live_since(id as StreamId, order.taken, &mut |key, t, seen| {
+                if seen & first != 0 {
+                    sequence.lead(key, t);
+                } else {
+                    sequence.follow(key, t);
+                }
+            });
+            order.taken = taken;
+            if skipped > 0 {
+                // More came than the kernel's table holds: what is between says nothing about gaps.
+                order.earlier += sequence.never_seen();
+                order.sequence = Sequence::new(self.options.streams[id].key, REORDER);
+            }
+        }
     }
 
     /// Figures begin anew when the route changes.
@@ -109,6 +155,7 @@ impl Live {
     pub fn reset(&mut self) {
         self.probe.clear_histograms();
         self.baseline = self.probe.live_streams();
+        self.orders.iter_mut().for_each(|order| order.baseline = order.never_seen());
         self.since = monotonic();
     }
 
@@ -144,6 +191,7 @@ impl Live {
             let line = self.layout.route.line_of(id as StreamId);
             let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
+            figures.never_seen = self.orders[id].never_seen().saturating_sub(self.orders[id].baseline);
             for (segment, all) in together.iter_mut().enumerate() {
                 let histogram = self.histogram(id as StreamId, segment);
                 all.merge(&histogram);

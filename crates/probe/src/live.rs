@@ -156,6 +156,28 @@ impl Probe {
         streams
     }
 
+    /// What each journey of a stream after number `after` was first seen as, in order: key, time, and the points that saw
+    /// it. Returns the number of the last one; those that left the table before are skipped, and told by the first of the
+    /// pair returned.
+    pub fn live_since(&self, stream: StreamId, after: u32, each: &mut dyn FnMut(u32, Ns, u64)) -> (u32, u32) {
+        let Some(live) = &self.attached.live else { return (0, after) };
+        let Some(kernel) = self.attached.table.user.iter().position(|s| *s == stream) else { return (0, after) };
+        let next = live.states.get(kernel).next as u32;
+        let held = (live.slots_each as u32 - 1).min(next.wrapping_sub(after));
+        let skipped = next.wrapping_sub(after) - held;
+        for back in (0..held).rev() {
+            let number = next.wrapping_sub(back);
+            let slot: Slot = live.slots.get(kernel * live.slots_each + number as usize % live.slots_each);
+            if slot.number == number {
+                each(slot.key, slot.t0 as Ns, self.seen(slot.seen));
+            } else if number != 0 {
+                // It is being written just now: the next look takes it.
+                return (skipped, number.wrapping_sub(1));
+            }
+        }
+        (skipped, next)
+    }
+
     /// Up to `most` of the youngest journeys of each stream that are at least `age` old.
     pub fn live_journeys(&mut self, most: usize, age: Ns) -> Vec<LiveJourney> {
         self.points.refresh(&self.options.machine, &self.attached.points);

@@ -81,10 +81,10 @@ fn gaps() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("gaps");
     let live = live(&bench, &format!("--stream svid:{svid}"))?;
-    publish(&bench, &format!("--svid {svid} --count 4000"))?;
+    publish(&bench, &format!("--svid {svid} --count 4500"))?;
     // smpCnt goes on after a gap of 7, and then of 20.
-    publish(&bench, &format!("--svid {svid} --first 7 --count 500"))?;
-    publish(&bench, &format!("--svid {svid} --first 527 --count 500"))?;
+    publish(&bench, &format!("--svid {svid} --first 507 --count 500"))?;
+    publish(&bench, &format!("--svid {svid} --first 1027 --count 500"))?;
     std::thread::sleep(Duration::from_millis(1200));
     let figures = last(live)?;
     equal("never seen", number(&figures["streams"][0], "never_seen")?, 27)
