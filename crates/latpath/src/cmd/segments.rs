@@ -73,15 +73,9 @@ fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
         at.map_or("-".into(), |at| (at + 1).to_string())
     };
     for s in &layout.segments {
-        let _ = writeln!(
-            out,
-            "  {:>2}..{:<2}  {:<width$}  {}..{}",
-            number(&s.from),
-            number(&s.to),
-            s.name,
-            name(s.from),
-            name(s.to)
-        );
+        // Neighbours are named by their ends.
+        let ends = if s.name.contains('→') { String::new() } else { format!("  {}..{}", name(s.from), name(s.to)) };
+        let _ = writeln!(out, "  {:>2}..{:<2}  {:<width$}{ends}", number(&s.from), number(&s.to), s.name);
     }
     out
 }
