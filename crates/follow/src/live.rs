@@ -153,10 +153,9 @@ impl Live {
 
     /// Starts all figures anew.
     pub fn reset(&mut self) {
-        self.probe.clear_histograms();
+        self.since = self.probe.count_anew();
         self.baseline = self.probe.live_streams();
         self.orders.iter_mut().for_each(|order| order.baseline = order.never_seen());
-        self.since = monotonic();
     }
 
     /// Packets of a stream seen since the programs were attached.
@@ -295,9 +294,7 @@ impl Counts<'_> {
         let ended = now.ended.iter().map(|(seen, n)| (*seen, *n, true));
         // Of those under way, the complete ones are over.
         let open = now.open.iter().map(|(seen, n)| (*seen, *n, false));
-        let complete_before: u64 = before.open.iter().filter(|(seen, _)| *seen & line == line).map(|(_, n)| *n).sum();
         for (seen, n, over) in ended.chain(open) {
-            let n = if over { n - before.ended.get(&seen).copied().unwrap_or(0) } else { n };
             if seen & line == line {
                 figures.complete += n;
             } else if over && seen >> sink & 1 == 1 {
@@ -309,7 +306,6 @@ impl Counts<'_> {
                 }
             }
         }
-        figures.complete = figures.complete.saturating_sub(complete_before);
         figures.lost =
             lost.into_iter().map(|((last, reason), count)| Loss { place: self.name(last), reason, count }).collect();
         figures.lost.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.place.cmp(&b.place)));

@@ -124,7 +124,8 @@ struct stream_state {
 	__u64 out_of_order;
 	__u64 late;
 	__u64 last_t;
-	__u64 pad[3];
+	__u64 count_from; /* journeys that began before are in no count and no histogram */
+	__u64 pad[2];
 	__u32 last[MAX_POINTS]; /* the last journey that each point saw */
 };
 

@@ -270,7 +270,7 @@ static __always_inline struct slot *new_journey(__u32 stream, struct stream_stat
 	s = slot_of(stream, number);
 	if (!s)
 		return 0;
-	if (s->number)
+	if (s->number && s->t0 >= st->count_from)
 		count_ended(stream, s->seen);
 	s->seen = 0;
 	s->number = number;
@@ -313,7 +313,7 @@ static __always_inline int to_table(struct seen_at *w, __u32 stream, __u32 key)
 		st->last[point & 31] = number;
 	st->last_t = w->t;
 	seg = bpf_map_lookup_elem(&segments, &point);
-	if (!seg)
+	if (!seg || s->t0 < st->count_from)
 		return 0;
 	for (int i = 0; i < SEGMENTS_TO; i++) {
 		__u32 from;

@@ -1,11 +1,14 @@
 //! Live mode: the in-kernel journey table and histograms, read from shared memory.
 
-use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, MAX_SEGMENTS, SEGMENTS_TO};
+use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, StreamState, MAX_SEGMENTS, SEGMENTS_TO};
 use crate::probe::Probe;
 use crate::ring::monotonic;
 use latpath_words::{Ns, PointId, StreamId};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
+
+/// Clearing the tables takes less than this, ns.
+const CLEARING: Ns = 5_000_000;
 
 /// One segment's times in the kernel, since the segments were set.
 #[derive(Clone, Debug)]
@@ -26,7 +29,8 @@ pub struct KernelHist {
     pub buckets: Vec<u64>,
 }
 
-/// One stream's counters. All are totals since the programs were attached.
+/// One stream's counters: totals since the programs were attached, but for the journeys' fates, which are counted since
+/// [`Probe::count_anew`].
 #[derive(Clone, Debug, Default)]
 pub struct LiveStream {
     /// Packets seen at any point.
@@ -86,16 +90,24 @@ impl Probe {
         }
         let Some(live) = &self.attached.live else { return 0 };
         (0..table.len()).for_each(|i| live.segments.set(i, SegmentsTo::default()));
-        self.clear_histograms();
-        let live = self.attached.live.as_ref().expect("looked at above");
+        (0..live.hists.len()).for_each(|i| live.hists.set(i, Hist::default()));
         table.iter().enumerate().for_each(|(i, row)| live.segments.set(i, *row));
         taken
     }
 
-    /// Starts all histograms anew.
-    pub fn clear_histograms(&mut self) {
-        let Some(live) = &self.attached.live else { return };
+    /// Starts anew what is counted of journeys: histograms, and the fates of journeys that begin from the returned time on
+    /// (`CLOCK_MONOTONIC`). Duplicates, overtaken packets and late sightings count on.
+    pub fn count_anew(&mut self) -> Ns {
+        let from = monotonic() + CLEARING;
+        let Some(live) = &self.attached.live else { return from };
+        for i in 0..live.states.len() {
+            live.states.set_field(i, std::mem::offset_of!(StreamState, count_from), from as u64);
+        }
         (0..live.hists.len()).for_each(|i| live.hists.set(i, Hist::default()));
+        for map in [&live.ended, &live.drops] {
+            map.keys().for_each(|key| drop(map.delete(&key)));
+        }
+        from
     }
 
     /// The times of segment `segment` (as numbered in [`Probe::set_segments`]) of one stream.
@@ -135,7 +147,7 @@ impl Probe {
             s.last_t = state.last_t as Ns;
             for i in 0..live.slots_each {
                 let slot: Slot = live.slots.get(kernel * live.slots_each + i);
-                if slot.number != 0 {
+                if slot.number != 0 && slot.t0 >= state.count_from {
                     let over = now - slot.t0 as Ns > self.options.window;
                     let set = if over { &mut s.ended } else { &mut s.open };
                     *set.entry(self.seen(slot.seen)).or_default() += 1;
