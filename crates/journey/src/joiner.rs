@@ -5,9 +5,9 @@
 //! Which journey a sighting belongs to is decided in `matching`; docs/journeys.md explains it.
 
 use crate::journey::{Journey, MAX_POINTS};
-use crate::matching::{self, Position, Question, Verdict};
+use crate::matching::{self, Meant, Position, Question, Verdict};
 use crate::ring::{Head, Ring, MIN_SLOTS};
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Standing};
 use latpath_words::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
 
 /// How journeys are closed.
@@ -317,8 +317,7 @@ impl Joiner {
 
 impl Stream {
     fn judge(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> Verdict {
-        // Drops happen at several places of the path, so their order says nothing; but what all points have passed is gone.
-        let rearmost = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0);
+        let meant = if drop { self.meant_by_drop(s.key, options) } else { Meant::default() };
         let q = Question {
             key: s.key,
             t: s.t,
@@ -328,7 +327,7 @@ impl Stream {
             reorder: options.reorder,
             near: self.near,
             leads: (drop && self.sequence.is_none()) || self.lead.is_some_and(|(lead, _)| lead == s.point),
-            least: if drop && self.sequence.is_some() { rearmost().saturating_sub(options.reorder) } else { 0 },
+            meant,
         };
         let at = &mut self.at[usize::from(s.point)];
         let (verdict, cut) = match &self.sequence {
@@ -336,25 +335,59 @@ impl Stream {
             _ => matching::by_newest(&self.ring, at, &q),
         };
         self.totals.crowded += u64::from(cut);
+        if drop && verdict == Verdict::New && self.is_forgotten(s, options) {
+            return Verdict::Stale(0);
+        }
         verdict
     }
 
-    fn attach(&mut self, number: u64, s: &Sighting, drop: bool, reorder: u64) {
-        let at = &mut self.at[usize::from(s.point)];
-        let head = self.ring.get_mut(number);
-        if drop {
-            // A drop point has no place in the order.
-        } else if head.in_place {
-            at.moved(number, s.key, reorder);
-        } else {
-            at.saw_aside(number);
+    /// Drops happen at several places of the path, so their order says nothing; and a clone of a packet may be freed before or
+    /// after other points see it. Where its key stands in the sequence says which lap the packet is of.
+    fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
+        let Some(sequence) = &self.sequence else { return Meant::default() };
+        let (head, reorder) = (self.ring.head, options.reorder);
+        // What all points have passed is of a lap before, if laps cannot be told apart or the key may well be the next one.
+        let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
+        match (sequence.stands(key), sequence.lap()) {
+            (Standing::Behind(behind), Some(lap)) => Meant::from(head.saturating_sub(behind + lap / 2)),
+            (Standing::Behind(behind), None) => {
+                Meant { just_now: options.linger, ..Meant::from(head.saturating_sub(behind + reorder / 2)) }
+            }
+            (Standing::Next | Standing::Unknown, None) => Meant { just_now: options.linger, ..Meant::from(passed()) },
+            (Standing::Next | Standing::Unknown, Some(_)) => Meant::from(passed()),
+            (Standing::BeforeWrap, _) => Meant::default(),
         }
+    }
+
+    /// Whether a drop that fits no journey is of a packet whose journey is not kept any more.
+    fn is_forgotten(&self, s: &Sighting, options: &Options) -> bool {
+        let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.lap().is_some()) else { return false };
+        let Standing::Behind(behind) = sequence.stands(s.key) else { return false };
+        match self.ring.head.checked_sub(1 + behind) {
+            Some(number) if number >= self.ring.tail => {
+                s.t.saturating_sub(self.ring.get(number).first) > options.retain
+            }
+            _ => self.ring.tail > 0,
+        }
+    }
+
+    fn attach(&mut self, number: u64, s: &Sighting, drop: bool, reorder: u64) {
         if drop {
             return self.note(number, s);
         }
-        if head.by_lead {
+        let head = *self.ring.get(number);
+        if !head.placed {
+            self.place(number, s, reorder);
+        } else if head.in_place {
+            self.at[usize::from(s.point)].moved(number, s.key, reorder);
+        } else {
+            self.at[usize::from(s.point)].saw_aside(number);
+        }
+        let by_lead = self.ring.get(number).by_lead;
+        if by_lead {
+            let at = &mut self.at[usize::from(s.point)];
             let greatest = at.greatest.map_or(number, |g| g.max(number));
-            head.out_of_order |= number < greatest;
+            self.ring.get_mut(number).out_of_order |= number < greatest;
             at.greatest = Some(greatest);
         } else if self.lead.is_some_and(|(lead, _)| lead == s.point) {
             let mut seen = head.seen;
@@ -368,24 +401,14 @@ impl Stream {
 
     /// A new journey, first seen here.
     fn begin(&mut self, s: &Sighting, drop: bool, reorder: u64) {
+        let number = self.ring.add(Head { first: s.t, key: s.key, ..Head::default() });
         if !drop {
-            self.vote(s.point);
+            self.place(number, s, reorder);
         }
-        let number = self.ring.head;
-        let at = &mut self.at[usize::from(s.point)];
-        let in_place = !drop && at.is_at_head(number, reorder);
-        let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
-        if in_place {
-            at.moved(number, s.key, reorder);
-        } else {
-            at.saw_aside(number);
-        }
-        if by_lead {
-            at.greatest = Some(number);
-        }
-        self.ring.add(Head { first: s.t, key: s.key, in_place, by_lead, ..Head::default() });
         if let Some(sequence) = &mut self.sequence {
-            if by_lead {
+            if drop {
+                sequence.dropped(s.key, s.t);
+            } else if self.ring.get(number).by_lead {
                 sequence.lead(s.key, s.t);
             } else {
                 sequence.follow(s.key, s.t);
@@ -393,10 +416,27 @@ impl Stream {
             self.near = sequence.lap().map_or(reorder, |lap| reorder.min(lap / 2));
         }
         if drop {
-            self.note(number, s);
-        } else {
-            self.ring.mark(number, s);
+            return self.note(number, s);
         }
+        if self.ring.get(number).by_lead {
+            self.at[usize::from(s.point)].greatest = Some(number);
+        }
+        self.ring.mark(number, s);
+    }
+
+    /// The first sighting that is no drop says where the journey stands in the stream.
+    fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
+        self.vote(s.point);
+        let at = &mut self.at[usize::from(s.point)];
+        let in_place = at.is_at_head(number, reorder);
+        let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
+        if in_place {
+            at.moved(number, s.key, reorder);
+        } else {
+            at.saw_aside(number);
+        }
+        let head = self.ring.get_mut(number);
+        (head.placed, head.in_place, head.by_lead) = (true, in_place, by_lead);
     }
 
     /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several

@@ -70,8 +70,30 @@ pub(crate) struct Question {
     pub near: u64,
     /// The point is where the stream's packets are first seen.
     pub leads: bool,
-    /// Journeys before this number are not meant.
+    /// Journeys that can be meant at all.
+    pub meant: Meant,
+}
+
+/// Which journeys with its key a drop can mean.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Meant {
+    /// Those from this number on.
     pub least: u64,
+    /// Those that are open and were last seen at most this long ago.
+    pub just_now: Ns,
+}
+
+impl From<u64> for Meant {
+    fn from(least: u64) -> Self {
+        Self { least, just_now: Ns::MIN }
+    }
+}
+
+impl Meant {
+    fn has(&self, ring: &Ring, number: u64, q: &Question) -> bool {
+        number >= self.least
+            || !is_closed(ring, number, q) && q.t.saturating_sub(ring.last_time(number)) <= self.just_now
+    }
 }
 
 /// The answer, and whether the search was cut short because too many journeys share the key.
@@ -157,7 +179,7 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &Question) -> (Verdic
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
         let age = q.t.saturating_sub(head.first);
-        if age > q.retain || (q.leads && age > q.window) || number < q.least {
+        if age > q.retain || (q.leads && age > q.window) || !q.meant.has(ring, number, q) {
             continue;
         }
         if head.seen & q.bit != 0 {

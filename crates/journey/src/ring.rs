@@ -23,6 +23,8 @@ pub(crate) struct Head {
     pub older: u32,
     pub duplicates: u16,
     pub drop_note: u16,
+    /// Some point other than a drop saw it.
+    pub placed: bool,
     /// Its number tells its place in the stream: its first sighting was at or near the head of the stream.
     pub in_place: bool,
     /// First seen where most packets are first seen.

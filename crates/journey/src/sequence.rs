@@ -67,6 +67,19 @@ struct Line {
     high_t: Ns,
 }
 
+/// Where a number stands, as seen from the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It may well be the next one.
+    Next,
+    /// So many packets behind.
+    Behind(u64),
+    /// Far behind: before a wrap that is not understood yet.
+    BeforeWrap,
+    /// The step is not known yet.
+    Unknown,
+}
+
 impl Line {
     fn start(key: u64, t: Ns) -> Self {
         Self { low: 0, high: 0, high_key: key, count: 1, first_t: t, high_t: t }
@@ -165,6 +178,21 @@ impl Sequence {
         }
     }
 
+    /// A packet that was first seen where it was dropped.
+    pub fn dropped(&mut self, key: u32, t: Ns) {
+        let Some(line) = self.line else {
+            self.line = Some(Line::start(u64::from(key), t));
+            return;
+        };
+        if self.step == 0 {
+            // Where other points only follow, drops alone tell the step.
+            self.vote(u64::from(key).saturating_sub(line.high_key));
+        } else if self.wrap.is_none() {
+            self.wrap = self.wrap_near(line.high_key, u64::from(key));
+        }
+        self.follow(key, t);
+    }
+
     /// Counts a packet that lies behind the newest.
     fn fill(&mut self, key: u64) {
         let reach = self.span(self.reach) as i64;
@@ -218,6 +246,28 @@ impl Sequence {
         (forward % step == 0).then_some(forward / step)
     }
 
+    /// Where a number stands on the line.
+    pub(crate) fn stands(&self, key: u32) -> Standing {
+        let (Some(line), Some(step)) = (self.line, self.step()) else { return Standing::Unknown };
+        let (newest, key) = (line.high_key, u64::from(key));
+        // Another wrap where there was one before?
+        let again = || {
+            let wrap = self.wrap_seen.map(|w| w.before + step - w.after)?;
+            (newest < wrap && key < wrap && wrap - newest + key <= self.span(self.reach)).then_some(wrap)
+        };
+        let (ahead, behind) = match self.wrap.or_else(|| self.wrap_near(newest, key)).or_else(again) {
+            Some(wrap) if key < wrap && newest < wrap => ((key + wrap - newest) % wrap, (newest + wrap - key) % wrap),
+            _ => (key.saturating_sub(newest), newest.saturating_sub(key)),
+        };
+        if ahead > 0 && ahead <= self.span(self.reach) {
+            Standing::Next
+        } else if behind > 0 || ahead == 0 {
+            Standing::Behind(behind / step)
+        } else {
+            Standing::BeforeWrap
+        }
+    }
+
     fn is_known(&self, wrap: &u64) -> bool {
         KNOWN_WRAPS.contains(wrap) || *wrap == self.range
     }
@@ -257,19 +307,22 @@ impl Sequence {
             && i128::from(since).saturating_mul(2 * i128::from(spread)) >= i128::from(so_far) * i128::from(forward)
     }
 
+    /// The wrap in use that may lie between these numbers.
+    fn wrap_near(&self, before: u64, after: u64) -> Option<u64> {
+        let fits = |w: &u64| *w > before && *w > after && w - before + after <= self.span(self.reach);
+        KNOWN_WRAPS.into_iter().chain([self.range]).find(fits)
+    }
+
     fn learn_wrap(&mut self, before: u64, after: u64) -> Option<u64> {
         let exact =
             |before: u64, after: u64| (before + self.step).checked_sub(after).filter(|w| *w > before && *w > after);
-        let near = |before: u64, after: u64| {
-            let fits = |w: &u64| *w > before && *w > after && w - before + after <= self.span(self.reach);
-            KNOWN_WRAPS.into_iter().chain([self.range]).find(fits)
-        };
+        let near = |before: u64, after: u64| self.wrap_near(before, after);
         self.step()?;
         let now = (exact(before, after), near(before, after));
         let last = self.wrap_seen.map(|w| (exact(w.top, w.bottom), near(w.top, w.bottom)));
-        let twice =
-            |pick: fn((Option<u64>, Option<u64>)) -> Option<u64>| pick(now).filter(|w| last.and_then(pick) == Some(*w));
-        let wrap = now.0.filter(|w| self.is_known(w)).or_else(|| twice(|w| w.0)).or_else(|| twice(|w| w.1));
+        let twice_exact = || now.0.filter(|w| last.and_then(|l| l.0) == Some(*w));
+        let twice_near = || now.1.filter(|w| last.and_then(|l| l.1) == Some(*w));
+        let wrap = now.0.filter(|w| self.is_known(w)).or_else(twice_exact).or_else(twice_near);
         let Some(wrap) = wrap else {
             (self.wrap_seen, self.unsure) = (Some(Wrap { before, after, top: before, bottom: after }), false);
             return None;

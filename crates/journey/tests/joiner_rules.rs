@@ -265,6 +265,68 @@ fn clones_that_bridges_free_are_no_duplicates_and_the_rarer_note_is_kept() {
     assert!(notes.iter().enumerate().all(|(n, note)| *note == if n == 9 { FULL_RING } else { CLONE }), "{notes:?}");
 }
 
+/// Every packet passes the watched points, and a clone of it is dropped this long after its sending.
+fn with_clones(drop: Ns, watched: &[u16]) -> Vec<Out> {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(watched.iter().fold(0, |mask, p| mask | 1 << p));
+    let mut all: Vec<(Ns, u16, u64)> = Vec::new();
+    for n in 0..10_000 {
+        let line = [(NIC, 0), (TAP, 10 * US), (APP, 50 * US)];
+        all.extend(line.iter().filter(|(p, _)| watched.contains(p)).map(|(p, after)| (sent(n) + after, *p, n)));
+        all.push((sent(n) + drop, DROP, n));
+    }
+    all.sort();
+    for (i, (t, point, n)) in all.into_iter().enumerate() {
+        b.see_note(point, (n % 4000) as u32, t, u16::from(point == DROP));
+        if i % 100 == 99 {
+            b.advance(t - MS);
+        }
+    }
+    b.flush();
+    assert_eq!((b.joiner.totals(0).late, b.joiner.totals(0).duplicates, b.joiner.totals(0).never_seen), (0, 0, 0));
+    b.out
+}
+
+#[test]
+fn a_drop_before_between_or_after_other_sightings_never_splits_a_journey() {
+    for drop in [-30 * US, -1, 0, 5 * US, 10 * US, 60 * US, 700 * US, 40 * MS] {
+        for watched in [&[NIC, TAP, APP][..], &[TAP, APP], &[APP]] {
+            let out = with_clones(drop, watched);
+            let whole = watched.iter().fold(1 << DROP, |mask, p| mask | 1 << p);
+            let wrong = out.iter().enumerate().find(|(n, o)| o.number != *n as u64 || o.seen != whole);
+            assert_eq!((out.len(), wrong), (10_000, None), "{drop} {watched:?}");
+            assert!(out.iter().all(|o| o.key == (o.number % 4000) as u32 && !o.out_of_order && o.duplicates == 0));
+        }
+    }
+}
+
+#[test]
+fn a_drop_after_its_journey_was_handed_out_makes_no_second_journey() {
+    // A queue is thrown away 0.3, 1.2 and 5 s after packets 4000 to 4100 entered it, while the stream goes on.
+    for (wait, now) in [(300 * MS, 5300), (1200 * MS, 8900), (5000 * MS, 24_100)] {
+        let mut b = Bench::sv();
+        b.joiner.set_expected(LINE);
+        b.stream(0..now, |n, t| (!(4000..4100).contains(&n)).then_some(t + 50 * US));
+        (4000..4100).for_each(|n| b.see_note(DROP, (n % 4000) as u32, sent(n) + wait, 2));
+        b.flush();
+        assert_eq!(b.out.len() as u64, now, "{wait}");
+        assert_eq!(b.out.iter().filter(|o| o.seen & LINE == 0).count(), 0);
+    }
+}
+
+#[test]
+fn a_packet_that_only_its_drop_saw_has_a_journey() {
+    let mut b = Bench::sv();
+    b.joiner.set_expected(LINE);
+    b.stream(0..9000, |_, t| Some(t + 50 * US));
+    b.see_note(DROP, 9000 % 4000, sent(9000), 2);
+    b.stream(9001..9500, |_, t| Some(t + 50 * US));
+    b.flush();
+    assert_eq!(b.out.len(), 9500);
+    assert_eq!((b.out[9000].key, b.out[9000].seen, b.out[9000].note), (1000, 1 << DROP, 2));
+    assert_eq!(b.joiner.totals(0).never_seen, 0);
+}
+
 #[test]
 fn hashes_have_no_order_and_mean_a_new_packet_after_the_window() {
     let mut b = Bench::new(KeyRule::Hash { offset: 0, len: 32 }, Options::default());

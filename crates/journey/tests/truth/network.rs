@@ -55,8 +55,10 @@ pub struct Network {
     pub clock_error: Ns,
     pub disorder: Ns,
     pub stalls: Vec<Stall>,
-    /// Every packet has a clone that is dropped, as at a bridge.
-    pub clones: bool,
+    /// Every packet has a clone that is dropped, as at a bridge: at this hop, this long after the packet was seen there.
+    pub clones: Option<(usize, Ns)>,
+    /// Hops before this one are not watched.
+    pub watched_from: usize,
 }
 
 /// A sighting and the packet that it is of.
@@ -85,7 +87,7 @@ impl Network {
         let mut r = Random(self.seed ^ u64::from(stream) << 48);
         let mut out = Vec::new();
         let mut see = |r: &mut Random, packet: usize, point: u16, at: Ns, note: u16| {
-            if r.chance(self.sighting_loss) {
+            if r.chance(self.sighting_loss) || usize::from(point) < self.watched_from {
                 return;
             }
             let guest = (GUEST..HOPS).contains(&usize::from(point));
@@ -134,8 +136,8 @@ impl Network {
                 see(&mut r, packet, hop as u16, at, 0);
                 let delay = 5 * US + r.below(10_000) as Ns;
                 next.push((at + delay, packet));
-                if hop == 1 && self.clones {
-                    see(&mut r, packet, DROP, at + US, 1);
+                if let Some((_, after)) = self.clones.filter(|(at, _)| *at == hop) {
+                    see(&mut r, packet, DROP, at + after, 1);
                 }
                 if r.chance(self.duplicates) {
                     let later =

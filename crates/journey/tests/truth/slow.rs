@@ -47,6 +47,8 @@ struct Place {
 struct Book {
     whole: Whole,
     first: Ns,
+    /// Some point other than a drop saw it.
+    placed: bool,
     in_place: bool,
     by_lead: bool,
 }
@@ -91,64 +93,87 @@ impl Slow {
             return self.begin(known);
         };
         let closed = index < self.emitted || s.t - self.books[index].first > self.options.window;
+        if drop {
+            match closed {
+                true => self.totals.late += u64::from(!self.books[index].whole.has(DROP)),
+                false => self.note(index, s.note, known),
+            }
+            return;
+        }
         let book = &mut self.books[index];
         let place = self.places.entry(s.point).or_default();
-        if book.whole.has(s.point) && !drop {
+        if book.whole.has(s.point) {
             self.totals.duplicates += 1;
             book.whole.duplicates += 1;
             return;
         }
         place.begun = 0;
         if closed {
-            self.totals.late += u64::from(!book.whole.has(s.point));
-            if book.in_place && !drop {
-                place.in_place.push(book.whole.number);
-            }
-        } else if drop {
-            self.note(index, s.note, known);
-        } else {
+            self.totals.late += 1;
             if book.in_place {
                 place.in_place.push(book.whole.number);
             }
-            if book.by_lead {
-                book.whole.out_of_order |= place.greatest.is_some_and(|g| g > book.whole.number);
-                place.greatest = place.greatest.max(Some(book.whole.number));
-            }
-            book.whole.seen.push((s.point, s.t, s.cpu, s.tid));
+            return;
         }
+        if !book.placed {
+            self.place(index, s.point);
+        } else if book.in_place {
+            place.in_place.push(book.whole.number);
+        }
+        self.see(index, known);
     }
 
     fn begin(&mut self, known: &Known) {
         let s = &known.s;
-        let drop = s.point == DROP;
-        if !drop {
-            self.lead = match self.lead {
-                (_, 0) => (s.point, 1),
-                (p, sure) if p == s.point => (p, (sure + 1).min(1024)),
-                (_, 1) => (s.point, 1),
-                (p, sure) => (p, sure - 1),
-            };
+        let number = self.books.len();
+        let whole = Whole {
+            number: number as u64,
+            key: s.key,
+            seen: Vec::new(),
+            duplicates: 0,
+            out_of_order: false,
+            drop_note: 0,
+        };
+        self.books.push(Book { whole, first: s.t, placed: false, in_place: false, by_lead: false });
+        self.by_packet.insert(known.packet, number);
+        if s.point == DROP {
+            self.note(number, s.note, known);
+        } else {
+            self.place(number, s.point);
+            self.see(number, known);
         }
-        let number = self.books.len() as u64;
-        let place = self.places.entry(s.point).or_default();
-        let near_head = number - place.in_place.last().copied().unwrap_or(0) <= self.options.reorder / 2;
+    }
+
+    /// The first sighting that is no drop says where the packet stands.
+    fn place(&mut self, index: usize, point: u16) {
+        self.lead = match self.lead {
+            (_, 0) => (point, 1),
+            (p, sure) if p == point => (p, (sure + 1).min(1024)),
+            (_, 1) => (point, 1),
+            (p, sure) => (p, sure - 1),
+        };
+        let number = index as u64;
+        let place = self.places.entry(point).or_default();
+        let last = place.in_place.last().copied().unwrap_or(0);
+        let near_head = number.saturating_sub(last) <= self.options.reorder / 2;
         place.begun = if near_head { 0 } else { place.begun + 1 };
-        let in_place = !drop && (place.begun == 0 || place.begun >= 16);
-        let by_lead = in_place && self.lead.1 > 0 && self.lead.0 == s.point;
-        if in_place {
+        let book = &mut self.books[index];
+        book.placed = true;
+        book.in_place = place.begun == 0 || place.begun >= 16;
+        book.by_lead = book.in_place && self.lead.1 > 0 && self.lead.0 == point;
+        if book.in_place {
             place.in_place.push(number);
         }
-        if by_lead {
-            place.greatest = Some(number);
+    }
+
+    fn see(&mut self, index: usize, known: &Known) {
+        let (s, book) = (&known.s, &mut self.books[index]);
+        if book.by_lead {
+            let place = self.places.entry(s.point).or_default();
+            book.whole.out_of_order |= place.greatest.is_some_and(|g| g > book.whole.number);
+            place.greatest = place.greatest.max(Some(book.whole.number));
         }
-        let whole = Whole { number, key: s.key, seen: Vec::new(), duplicates: 0, out_of_order: false, drop_note: 0 };
-        self.books.push(Book { whole, first: s.t, in_place, by_lead });
-        self.by_packet.insert(known.packet, number as usize);
-        if drop {
-            self.note(number as usize, s.note, known);
-        } else {
-            self.books[number as usize].whole.seen.push((s.point, s.t, s.cpu, s.tid));
-        }
+        book.whole.seen.push((s.point, s.t, s.cpu, s.tid));
     }
 
     fn note(&mut self, index: usize, note: u16, known: &Known) {
