@@ -8,7 +8,7 @@ use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::Journey;
 use latpath_words::{DropNote, Ns, PointId, PointInfo, StreamId};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Losses are told apart by so many drop notes; what has a later one counts as without.
 const MAX_NOTES: u16 = 4096;
@@ -60,6 +60,8 @@ struct Stream {
     incomplete: u64,
     /// By the last point that saw them, and the drop note plus one.
     lost: HashMap<(PointId, u16), u64>,
+    /// Those that arrived although a copy of them was dropped, by the drop note plus one.
+    survived: Vec<u64>,
     duplicates: u64,
     out_of_order: u64,
     segments: Vec<Times>,
@@ -79,6 +81,29 @@ impl Stream {
         times.histogram.count() > 0 || (is_on_way(segment.from) && is_on_way(segment.to))
     }
 
+    fn survive(&mut self, note: u16) {
+        let note = usize::from(note);
+        if note >= self.survived.len() {
+            self.survived.resize(note + 1, 0);
+        }
+        self.survived[note] += 1;
+    }
+
+    /// Losses by place, and by the kernel's reason as far as it explains them: bridges flood frames, and give up copies of
+    /// those that arrive all the same. A drop that most packets survived explains no loss.
+    fn losses(&self, point: impl Fn(PointId) -> String, notes: &[DropNote]) -> Vec<Loss> {
+        let mut with_note: HashMap<u16, u64> = HashMap::new();
+        self.lost.iter().for_each(|((_, note), n)| *with_note.entry(*note).or_default() += n);
+        let reason = |note: u16| {
+            let survived = self.survived.get(usize::from(note)).copied().unwrap_or(0);
+            let explains = survived < with_note.get(&note).copied().unwrap_or(0);
+            let note = notes.get(usize::from(note).checked_sub(1)?).filter(|_| explains)?;
+            Some(format!("{} in {}", note.reason, note.function))
+        };
+        let all = self.lost.iter().map(|((place, note), n)| ((point(*place), reason(*note)), *n));
+        together(all)
+    }
+
     fn merge(&mut self, other: &Self) {
         self.complete += other.complete;
         self.incomplete += other.incomplete;
@@ -87,6 +112,8 @@ impl Stream {
         for (place, n) in &other.lost {
             *self.lost.entry(*place).or_default() += n;
         }
+        self.survived.resize(self.survived.len().max(other.survived.len()), 0);
+        self.survived.iter_mut().zip(&other.survived).for_each(|(own, others)| *own += others);
         for (own, others) in self.segments.iter_mut().zip(&other.segments) {
             own.histogram.merge(&others.histogram);
             own.over += others.over;
@@ -160,12 +187,16 @@ impl Aggregate {
         stream.duplicates += u64::from(journey.duplicates);
         stream.out_of_order += u64::from(journey.out_of_order);
         let line = self.setup.lines.get(usize::from(journey.stream)).map_or(&[][..], Vec::as_slice);
+        let note = if journey.drop_note > MAX_NOTES { 0 } else { journey.drop_note };
+        let arrived = seen & stream.sink != 0;
+        if arrived && note > 0 {
+            stream.survive(note);
+        }
         if seen & stream.way == stream.way && stream.way != 0 {
             stream.complete += 1;
-        } else if seen & stream.sink != 0 {
+        } else if arrived {
             stream.incomplete += 1;
         } else {
-            let note = if journey.drop_note > MAX_NOTES { 0 } else { journey.drop_note };
             *stream.lost.entry((last_place(journey, line), note)).or_default() += 1;
         }
         self.slowest.offer(journey, line);
@@ -212,9 +243,12 @@ impl Aggregate {
         summary.threshold_ns = self.setup.threshold;
         (summary.journeys, summary.complete, summary.incomplete) = (of.journeys, of.complete, of.incomplete);
         (summary.duplicates, summary.out_of_order) = (of.duplicates, of.out_of_order);
-        (summary.lost, summary.segments) = (of.lost, of.segments);
+        summary.segments = of.segments;
         let name = |id: usize| context.streams.get(id).cloned().unwrap_or_else(|| format!("stream {id}"));
         summary.streams = self.streams.iter().enumerate().map(|(id, stream)| figures(stream, name(id))).collect();
+        // Of the streams' own, since what explains a loss in one need not in another.
+        let lost = summary.streams.iter().flat_map(|s| &s.lost);
+        summary.lost = together(lost.map(|l| ((l.place.clone(), l.reason.clone()), l.count)));
         let point = |id: PointId| self.point(id);
         summary.worst = self
             .slowest
@@ -231,20 +265,7 @@ impl Aggregate {
         context: Context,
         bounds: &impl Fn(PointId, PointId) -> Ns,
     ) -> StreamFigures {
-        let reason = |note: u16| {
-            let note = context.drop_notes.get(usize::from(note).checked_sub(1)?)?;
-            Some(format!("{} in {}", note.reason, note.function))
-        };
-        // Two notes may read the same.
-        let mut lost: Vec<Loss> = Vec::new();
-        for ((place, note), count) in &stream.lost {
-            let (place, reason) = (self.point(*place), reason(*note));
-            match lost.iter_mut().find(|l| l.place == place && l.reason == reason) {
-                Some(loss) => loss.count += count,
-                None => lost.push(Loss { place, reason, count: *count }),
-            }
-        }
-        lost.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| (&a.place, &a.reason).cmp(&(&b.place, &b.reason))));
+        let lost = stream.losses(|id| self.point(id), context.drop_notes);
         let row = |(segment, times): (&Segment, &Times)| SegmentFigures {
             name: segment.name.clone(),
             from: self.point(segment.from),
@@ -274,6 +295,16 @@ impl Aggregate {
             None => format!("point {id}"),
         }
     }
+}
+
+/// Equal losses as one, the greatest first.
+fn together(losses: impl Iterator<Item = ((String, Option<String>), u64)>) -> Vec<Loss> {
+    let mut counts = BTreeMap::new();
+    losses.for_each(|(loss, n)| *counts.entry(loss).or_insert(0) += n);
+    let mut lost: Vec<Loss> =
+        counts.into_iter().map(|((place, reason), count)| Loss { place, reason, count }).collect();
+    lost.sort_by_key(|l| std::cmp::Reverse(l.count));
+    lost
 }
 
 /// The last point of the way that saw a packet; where none did, the point that saw it last.

@@ -6,6 +6,7 @@ use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The points by their ids; the third is where the kernel gives packets up.
@@ -160,16 +161,20 @@ impl Bench {
         bench
     }
 
-    /// A recording that goes on: its writer. 100 packets of each stream are on the disk.
+    /// A recording that goes on: its writer. 100 packets of each stream are on the disk, in 4 parts: too few to be merged
+    /// before the end.
     pub fn recording(&self) -> Writer {
         let mut writer = Writer::create(&self.run(), manifest()).unwrap();
-        writer.set_part_time(std::time::Duration::ZERO);
-        packets().take(200).for_each(|p| p.push(&mut writer));
-        writer.tick().unwrap();
-        let waiting = std::time::Instant::now();
+        for part in packets().take(200).collect::<Vec<_>>().chunks(50) {
+            writer.set_part_time(Duration::MAX);
+            part.iter().for_each(|p| p.push(&mut writer));
+            writer.set_part_time(Duration::ZERO);
+            writer.tick().unwrap();
+        }
+        let waiting = Instant::now();
         while writer.stored() < 200 {
             assert!(waiting.elapsed().as_secs() < 20, "nothing reaches the disk");
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
             writer.tick().unwrap();
         }
         writer
