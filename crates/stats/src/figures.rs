@@ -58,9 +58,9 @@ pub struct Bucket {
 /// Packets that did not arrive, by the last place that saw them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The last point of the path that saw them.
+    /// The last point of the way that saw them.
     pub place: String,
-    /// The kernel's reason and function where a `drop` point saw it: `FULL_RING in tun_net_xmit`.
+    /// The kernel's reason and function where a `drop` point saw it, and few so dropped arrived: `FULL_RING in tun_net_xmit`.
     pub reason: Option<String>,
     /// Packets.
     pub count: u64,
@@ -148,7 +148,7 @@ pub struct Worst {
     pub key: u32,
     /// Its first sighting, TAI or UTC ns since 1970 as the run's clock says.
     pub time_ns: Ns,
-    /// First to last sighting.
+    /// From the first to the last point of the way that saw it.
     pub total_ns: Ns,
     /// All sightings in order.
     pub steps: Vec<WorstStep>,

@@ -182,3 +182,36 @@ fn segments_lists_the_path_and_what_is_measured_on_it() {
     assert_eq!(listed["segments"][0], json!({ "name": "Thyp", "from": POINTS[0], "to": POINTS[4] }));
     assert_eq!((listed["points"].as_array().unwrap().len(), &listed["aside"]), (5, &json!([])));
 }
+
+/// All keys of objects in a value, however deep.
+fn all_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, inner) in fields {
+                keys.insert(key.clone());
+                all_keys(inner, keys);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| all_keys(item, keys)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_is_in_the_docs() {
+    let bench = Bench::with_run();
+    let mut report = bench.json(&[]);
+    // The host's facts are described with the manifest.
+    report["run"]["host"].take();
+    let segments = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
+    let manifest = serde_json::to_value(crate::runs::manifest()).unwrap();
+    let top: serde_json::Map<_, _> = manifest.as_object().unwrap().keys().map(|k| (k.clone(), Value::Null)).collect();
+    for (page, values) in [("json.md", vec![report, segments]), ("run-format.md", vec![Value::Object(top)])] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut keys = std::collections::BTreeSet::new();
+        values.iter().for_each(|value| all_keys(value, &mut keys));
+        let missing: Vec<_> = keys.iter().filter(|key| !text.contains(&format!("`{key}`"))).collect();
+        assert!(missing.is_empty(), "{page} lacks {missing:?}");
+    }
+}
