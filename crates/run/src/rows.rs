@@ -4,7 +4,9 @@ use latpath_journey::Journey;
 use latpath_words::Ns;
 
 /// Rows of a row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
-pub(crate) const GROUP_ROWS: usize = 65_536;
+pub(crate) const GROUP_ROWS: usize = 16_384;
+/// Most rows of a row group that is read: runs of other writers may hold more than ours.
+pub(crate) const MOST_ROWS: usize = 65_536;
 
 /// Journeys in columns, the sightings of each side by side (so that a [`Journey`] can borrow them).
 #[derive(Clone, Debug, Default)]

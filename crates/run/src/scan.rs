@@ -4,7 +4,7 @@ use crate::{
     columns::Column,
     parts::PartFile,
     reader::Run,
-    rows::{Rows, GROUP_ROWS},
+    rows::{Rows, MOST_ROWS},
     RunError,
 };
 use latpath_journey::{journey::MAX_POINTS, Journey};
@@ -121,8 +121,8 @@ impl PartReader {
     pub fn of(file: File, path: &Path) -> Result<Self, RunError> {
         let file = guarded(path, || SerializedFileReader::new(file))?;
         for group in file.metadata().row_groups() {
-            if !(0..=GROUP_ROWS as i64).contains(&group.num_rows()) {
-                let why = format!("a row group of {} rows; latpath writes {GROUP_ROWS} at most", group.num_rows());
+            if !(0..=MOST_ROWS as i64).contains(&group.num_rows()) {
+                let why = format!("a row group of {} rows; latpath reads {MOST_ROWS} at most", group.num_rows());
                 return Err(RunError::Damaged { path: path.into(), why });
             }
         }
