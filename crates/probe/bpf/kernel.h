@@ -6,6 +6,13 @@
 #ifndef LATPATH_KERNEL_H
 #define LATPATH_KERNEL_H
 
+/* skb_frag_t is a struct bio_vec in some kernels, a struct of its own in others; both are laid out like this. */
+struct fragment {
+	__u64 page;
+	__u32 len;
+	__u32 off;
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct ns_common {
@@ -59,7 +66,12 @@ struct task_struct {
 
 struct skb_shared_info {
 	__u8 nr_frags;
-	void *frags[1]; /* only its offset is used */
+	struct fragment frags[1];
+};
+
+/* Any type with a long array of bytes, which every kernel has: what direct reads are typed with. */
+struct new_utsname {
+	char sysname[65];
 };
 
 struct page {

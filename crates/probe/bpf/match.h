@@ -7,12 +7,48 @@
 
 struct found {
 	__u32 n;
-	__u32 malformed;
 	struct {
 		__u32 stream;
 		__u32 key;
 	} at[MAX_FOUND];
 };
+
+/* What the long way works on: too much for the stack. */
+struct work {
+	__u32 busy;
+	struct found found;
+	struct svid_long svid;
+	struct frame frame;
+};
+
+/* An interrupt may come while one is in use, so a CPU has as many as contexts that interrupt each other: task, softirq, hardirq, NMI. */
+#define WORKS 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WORKS);
+	__type(key, __u32);
+	__type(value, struct work);
+} works SEC(".maps");
+
+static __always_inline struct work *take_work(__u32 cpu)
+{
+	for (int i = 0; i < WORKS; i++) {
+		__u32 at = cpu * WORKS + i;
+		struct work *w = bpf_map_lookup_elem(&works, &at);
+
+		if (w && !__sync_val_compare_and_swap(&w->busy, 0, 1)) {
+			w->frame.work = at;
+			return w;
+		}
+	}
+	return 0;
+}
+
+static __always_inline void leave_work(struct work *w)
+{
+	*(volatile __u32 *)&w->busy = 0;
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -41,26 +77,37 @@ const volatile __u32 want_sv = 0, want_ip = 0, want_ether = 0, want_long = 0;
 
 static __always_inline void add_found(struct found *out, __u32 stream, __u32 key)
 {
-	__u32 n = out->n;
-
-	if (n < MAX_FOUND) {
-		out->at[n].stream = stream;
-		out->at[n].key = key;
-		out->n = n + 1;
+	/* A stream of several ASDUs in one frame has the key of the first. */
+	for (int i = 0; i < MAX_FOUND; i++) {
+		if (i == out->n) {
+			out->at[i].stream = stream;
+			out->at[i].key = key;
+			out->n = i + 1;
+			return;
+		}
+		if (out->at[i].stream == stream)
+			return;
 	}
 }
 
 __noinline int lookup_long(struct frame *f, __u32 off, __u32 len)
 {
-	struct svid_long key = {};
-	__u32 *first;
+	struct svid_long *key;
+	__u32 *first, at;
+	struct work *w;
 
 	if (!f || len > SVID_LONG)
 		return -1;
-	key.len = len;
-	if (pull(f, off & OFF_MASK, key.id, len))
+	at = f->work;
+	w = bpf_map_lookup_elem(&works, &at);
+	if (!w)
 		return -1;
-	first = bpf_map_lookup_elem(&svids_long, &key);
+	key = &w->svid;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->len = len;
+	if (pull(f, off & OFF_MASK, key->id, len))
+		return -1;
+	first = bpf_map_lookup_elem(&svids_long, key);
 	return first ? *first : -1;
 }
 
@@ -77,42 +124,44 @@ static __always_inline __u32 svid_place(const __u64 *w, __u32 len)
 {
 	__u64 h = (w[0] + len) * 0x9e3779b97f4a7c15ull;
 
-	h = (h ^ h >> 32 ^ w[1]) * 0xff51afd7ed558ccdull;
-	h = (h ^ h >> 32 ^ w[2]) * 0xc4ceb9fe1a85ec53ull;
-	h = (h ^ h >> 32 ^ w[3]) * 0x9e3779b97f4a7c15ull;
+	if (len > 8)
+		h = (h ^ h >> 32 ^ w[1]) * 0xff51afd7ed558ccdull;
+	if (len > 16) {
+		h = (h ^ h >> 32 ^ w[2]) * 0xc4ceb9fe1a85ec53ull;
+		h = (h ^ h >> 32 ^ w[3]) * 0x9e3779b97f4a7c15ull;
+	}
 	return h >> 53;
 }
 
-/* The first stream of the svID in w (with whatever bytes follow it), -1 if it is nobody's. */
-static __always_inline int lookup_words(__u64 *w, __u32 len)
+/* The entry of the svID in w, zeros behind it; none if it is nobody's. */
+static __always_inline struct svid_short *lookup_words(const __u64 *w, __u32 len)
 {
-	__u32 place;
+	__u32 place = svid_place(w, len);
 
-	for (int i = 0; i < 4; i++)
-		w[i] = head_of(w[i], (__s32)len - 8 * i);
-	place = svid_place(w, len);
 	for (int i = 0; i < SVID_PROBES; i++) {
 		__u32 at = (place + i) & (SVID_PLACES - 1);
 		struct svid_short *s = bpf_map_lookup_elem(&svids_short, &at);
 
 		if (!s || !s->first)
-			return -1;
+			return 0;
 		if (s->len == len && s->word[0] == w[0] && s->word[1] == w[1] && s->word[2] == w[2] &&
 		    s->word[3] == w[3])
-			return s->first - 1;
+			return s;
 	}
-	return -1;
+	return 0;
 }
 
 static __always_inline int lookup_svid(struct frame *f, __u32 off, __u32 len)
 {
+	struct svid_short *s;
 	__u64 w[4] = {};
 
 	if (len > SVID_SHORT)
 		return want_long ? lookup_long(f, off, len) : -1;
 	if (pull(f, off & OFF_MASK, w, len & 63))
 		return -1;
-	return lookup_words(w, len);
+	s = lookup_words(w, len);
+	return s ? s->first - 1 : -1;
 }
 
 /* Where one ASDU keeps what names it. */
@@ -181,88 +230,10 @@ __noinline int read_asdu(struct frame *f, __u32 off, __u32 end, struct asdu *a)
 	return -1;
 }
 
-/* Reads a word at any address; the compiler, left alone, would read it byte by byte. */
-#define LOAD_WORD(to, at, off) asm volatile("%0 = *(u64 *)(%1 + " #off ")" : "=r"(to) : "r"(at))
-
-/* A BER length of one or two bytes at buf[*q]; -1 for other forms. */
-static __always_inline int quick_len(struct frame *f, __u32 *q)
-{
-	__u32 at = *q & 63;
-	int len = f->buf[at];
-
-	at++;
-	if (len == 0x81) {
-		len = f->buf[at];
-		at++;
-	} else if (len >= 0x80) {
-		return -1;
-	}
-	*q = at;
-	return len;
-}
-
-/*
- * The shape of nearly all frames: one ASDU, lengths of one or two bytes, svID and smpCnt next to each other, all in the
- * window. Returns the first stream and fills *a; -1 if the svID is nobody's, -2 if the frame has another shape (also a
- * broken one) and has to be read field by field.
- */
-__noinline int quick_sv(struct frame *f, __u32 p, __u32 apdu_end, struct asdu *a)
-{
-	__u32 q, n, end;
-	__u64 w[4];
-	__u8 *at;
-	int len;
-
-	if (!f || !a)
-		return -2;
-	p &= 31;
-	if (f->have < 96 || f->buf[p + 8] != 0x60)
-		return -2;
-	q = p + 9;
-	len = quick_len(f, &q);
-	end = q + len;
-	if (len < 0 || end > apdu_end)
-		return -2;
-	q &= 63;
-	if (f->buf[q] != 0x80 || f->buf[q + 1] != 1 || f->buf[q + 2] != 1 || f->buf[q + 3] != 0xa2)
-		return -2;
-	q += 4;
-	len = quick_len(f, &q);
-	if (len < 0 || q + len > end)
-		return -2;
-	end = q + len;
-	if (f->buf[q & 63] != 0x30)
-		return -2;
-	q++;
-	len = quick_len(f, &q);
-	if (len < 0 || q + len > end)
-		return -2;
-	end = q + len;
-	q &= 63;
-	n = f->buf[q + 1];
-	if (f->buf[q] != 0x80 || n == 0 || n > SVID_SHORT || q + 2 + n + 4 > end)
-		return -2;
-	q += 2;
-	if (q > 60)
-		return -2;
-	at = &f->buf[q];
-	LOAD_WORD(w[0], at, 0);
-	LOAD_WORD(w[1], at, 8);
-	LOAD_WORD(w[2], at, 16);
-	LOAD_WORD(w[3], at, 24);
-	q += n & 63;
-	if (q > 92 || f->buf[q] != 0x82 || f->buf[q + 1] != 2)
-		return -2;
-	a->smp_cnt = f->buf[q + 2] << 8 | f->buf[q + 3];
-	return lookup_words(w, n);
-}
-
 /* Finds the SV streams of a frame whose APPID stands at `off`. */
 __noinline int match_sv(struct frame *f, __u32 off, struct found *out)
 {
-	__u64 done[MAX_STREAMS / 64] = {};
 	__u32 end, length, payload = off;
-	struct asdu quick = {};
 	int tl, b;
 
 	if (!f || !out)
@@ -278,11 +249,6 @@ __noinline int match_sv(struct frame *f, __u32 off, struct found *out)
 	end = off + length; /* APPID to the end of the APDU */
 	if (end > f->linear + f->frag_len || end > OFF_MASK)
 		return -1;
-	b = quick_sv(f, off, end, &quick);
-	if (b >= -1) {
-		quick.payload = payload;
-		return b < 0 ? 0 : add_chain(f, out, b, &quick);
-	}
 	off += 8;
 	tl = tlv(f, &off, end);
 	if (tl < 0 || value_tag(tl) != 0x60)
@@ -314,15 +280,9 @@ __noinline int match_sv(struct frame *f, __u32 off, struct found *out)
 		if (read_asdu(f, off, asdu_end, &a))
 			return -1;
 		first = lookup_svid(f, a.svid_off, a.svid_len);
-		if (first >= 0 && first < MAX_STREAMS) {
-			__u64 bit = 1ull << (first & 63);
-			__u32 word = first >> 6 & 3;
-
-			if (!(done[word] & bit)) {
-				done[word] |= bit;
-				a.payload = payload;
-				add_chain(f, out, first, &a);
-			}
+		if (first >= 0) {
+			a.payload = payload;
+			add_chain(f, out, first, &a);
 		}
 		off = asdu_end;
 	}

@@ -13,7 +13,7 @@
 #define ETH_IP6 0x86dd
 #define ETH_VLAN 0x8100
 #define ETH_QINQ 0x88a8
-#define WINDOW 128 /* bytes of the frame that are fetched at once */
+#define WINDOW 88 /* bytes of the frame that are fetched at once */
 #define MAX_ASDU 16
 #define MAX_FIELDS 10
 #define OFF_MASK 0xfff /* no frame that matters is longer; keeps the verifier's view of an offset small */
@@ -26,6 +26,8 @@ struct frame {
 	__u32 frag_len; /* bytes at frag */
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
+	__u32 key;      /* what the short way read */
+	__u32 work;     /* where this lies in the table of works */
 	__u16 vlan;     /* VID, NONE if untagged */
 	__u16 ethertype;
 	__u8 buf[WINDOW];
@@ -52,7 +54,7 @@ static __always_inline int fill(struct frame *f)
 	__builtin_memset(f->buf, 0, WINDOW);
 	if (n < 14)
 		return -1;
-	if (bpf_probe_read_kernel(f->buf, n & (WINDOW - 1), (void *)f->base))
+	if (bpf_probe_read_kernel(f->buf, n, (void *)f->base))
 		return -1;
 	f->have = n;
 	/* Drivers that page their frames leave just the headers linear; the rest of the window comes from the fragment. */

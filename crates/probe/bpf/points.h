@@ -3,7 +3,8 @@
 #ifndef LATPATH_POINTS_H
 #define LATPATH_POINTS_H
 
-#define CACHE 32 /* entries of one CPU */
+#define CACHE 32 /* entries of one CPU for one kind of point */
+#define KINDS 5
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -20,13 +21,13 @@ struct {
 	__type(value, struct point_entry);
 } points SEC(".maps");
 
+/*
+ * What a CPU knows of devices and their points: a device's identity (namespace and index), and the same with the point's index
+ * laid over its upper five bits. An interrupt may refill an entry between its two stores; then they do not match.
+ */
 struct cached {
-	__u64 dev;
-	__u64 net;
-	__u32 ifindex;
-	__u32 kind;
-	__u32 point;
-	__u32 gro;
+	__u64 device;
+	__u64 with_point;
 };
 
 struct {
@@ -81,65 +82,58 @@ static __always_inline int find_point(struct point_key *key, struct net_device *
 	return have ? *have : register_point(key, dev);
 }
 
-static __always_inline struct cached *cache_of(__u64 dev, __u32 kind, __u32 cpu)
+static __always_inline __u64 identity(struct net_device *dev)
 {
-	__u32 at = cpu * CACHE + ((dev >> 6 ^ dev >> 12 ^ kind * 5) & (CACHE - 1));
+	return (__u64)dev->nd_net.net->ns.inum << 32 | (__u32)dev->ifindex;
+}
+
+static __always_inline struct cached *cache_of(__u64 device, __u32 kind, __u32 cpu)
+{
+	__u32 at = (cpu * KINDS + kind) * CACHE + ((device ^ device >> 32) & (CACHE - 1));
 
 	return bpf_map_lookup_elem(&point_cache, &at);
 }
 
-/* Whether this CPU knows, without reading the frame, that the device's frames pass GRO's door. */
-static __always_inline int known_gro(struct net_device *dev, __u32 cpu)
+/* The point of this kind on a device if this CPU knows it, -1 otherwise. */
+static __always_inline int known_point(struct net_device *dev, __u32 kind, __u32 cpu)
 {
-	struct cached *c = cache_of((__u64)dev, POINT_NIC_RX, cpu);
+	__u64 device = identity(dev), apart;
+	struct cached *c = cache_of(device, kind, cpu);
 
-	return c && c->gro && c->dev == (__u64)dev && c->net == (__u64)dev->nd_net.net && c->ifindex == dev->ifindex &&
-	       c->kind == POINT_NIC_RX;
+	if (!c || c->device != device)
+		return -1;
+	apart = *(volatile __u64 *)&c->with_point ^ device;
+	return apart << 5 ? -1 : (int)(apart >> 59);
 }
 
-/* Notes that a point's frames pass GRO's door; at the stack's door, says whether they do. */
-static __always_inline int passed_gro(__u32 point, int at_gro)
+/* Whether a point's frames pass GRO's door. */
+static __always_inline int passes_gro(__u32 point)
 {
 	struct point_entry *e = bpf_map_lookup_elem(&points, &point);
 
-	if (!e)
-		return 0;
-	if (at_gro) {
-		e->gro = 1;
-		return 0;
-	}
-	return e->gro;
+	return e && e->gro;
 }
 
-/* The point of this kind on a device, -1 if the table is full. */
-static __always_inline int device_point(struct net_device *dev, __u32 kind, __u32 cpu)
+static __always_inline void note_gro(__u32 point)
 {
-	__u64 d = (__u64)dev;
-	struct cached *c = cache_of(d, kind, cpu);
-	struct point_entry *e;
-	struct point_key key = {};
-	struct net *net = dev->nd_net.net;
-	__u32 ifindex = dev->ifindex;
-	int point;
+	struct point_entry *e = bpf_map_lookup_elem(&points, &point);
 
-	if (!c)
-		return -1;
-	if (c->dev == d && c->net == (__u64)net && c->ifindex == ifindex && c->kind == kind)
-		return c->point;
-	key.netns = net->ns.inum;
-	key.ifindex = ifindex;
-	key.kind = kind;
-	point = find_point(&key, dev);
-	if (point < 0)
+	if (e && !e->gro)
+		e->gro = 1;
+}
+
+/* The point of this kind on a device that the CPU does not know yet, -1 if the table is full. */
+static __noinline int learn_point(struct net_device *dev, __u32 kind, __u32 cpu)
+{
+	__u64 device = identity(dev);
+	struct point_key key = { .netns = device >> 32, .ifindex = (__u32)device, .kind = kind };
+	struct cached *c = cache_of(device, kind, cpu);
+	int point = find_point(&key, dev);
+
+	if (point < 0 || !c)
 		return point;
-	/* An interrupt may refill the same entry between two of these stores: identity first, dev last, and no mix passes. */
-	c->net = (__u64)net;
-	c->ifindex = ifindex;
-	c->kind = kind;
-	e = bpf_map_lookup_elem(&points, (__u32 *)&point);
-	c->gro = e ? e->gro : 0;
-	*(volatile __u32 *)&c->point = point;
-	*(volatile __u64 *)&c->dev = d;
+	*(volatile __u64 *)&c->with_point = device ^ (__u64)point << 59;
+	*(volatile __u64 *)&c->device = device;
 	return point;
 }
 

@@ -13,6 +13,7 @@
 #include "shared.h"
 #include "parse.h"
 #include "match.h"
+#include "quick.h"
 #include "sight.h"
 #include "points.h"
 
@@ -31,7 +32,7 @@ extern const void page_offset_base __ksym __weak;
 static __always_inline void find_fragment(struct frame *f, struct sk_buff *skb)
 {
 #ifdef __TARGET_ARCH_x86
-	struct { __u64 page; __u32 len; __u32 off; } frag = {};
+	struct fragment frag = {};
 	__u64 at = (__u64)skb->head + skb->end + bpf_core_field_offset(struct skb_shared_info, frags);
 	__u64 maps = 0, direct = 0;
 
@@ -67,83 +68,134 @@ static __always_inline int protocol_wanted(__be16 protocol, int sure)
 	}
 }
 
-static __always_inline int count_other(struct percpu *p)
-{
-	__sync_fetch_and_add(&p->others, 1);
-	return 0;
-}
-
 /* The two doors of nic-rx: a frame that passed GRO's is not counted again at the stack's. */
 enum door { DOOR_ONE, DOOR_GRO, DOOR_STACK };
 
-static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux, enum door door)
+/* The point of a packet that is in a stream, where the CPU does not know it from the device. */
+static __always_inline int point_of_packet(struct net_device *dev, __u32 kind, __u32 cpu)
 {
-	struct frame f;
-	struct found found = {};
-	struct seen_at w = {};
-	struct percpu *p;
-	__u64 mac, data;
-	__u32 off;
-	int point, bad = 0;
+	struct point_key key = { .kind = kind };
 
-	w.t = bpf_ktime_get_ns();
-	if (!protocol_wanted(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
-		return 0;
-	w.cpu = bpf_get_smp_processor_id();
-	p = bpf_map_lookup_elem(&percpu, &w.cpu);
-	if (!p)
-		return 0;
-	if (door == DOOR_STACK && known_gro(dev, w.cpu))
-		return 0;
-	data = (__u64)skb->data;
-	mac = (__u64)skb->head + skb->mac_header;
-	if (kind == POINT_TX || skb->mac_header == 0xffff)
-		mac = data;
-	f.base = mac;
-	f.frag = f.frag_len = f.have = f.appid = f.ethertype = 0;
-	f.linear = (__u32)(data - mac) + skb->len - skb->data_len;
-	if (f.linear > 0x10000)
-		return 0;
+	if (kind == POINT_APP_READ)
+		return thread_point(kind);
+	if (dev)
+		return learn_point(dev, kind, cpu);
+	return kind == POINT_DROP ? find_point(&key, 0) : -1;
+}
+
+/* Where the frame of a packet lies. */
+static __always_inline void lay_out(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear)
+{
+	f->base = base;
+	f->linear = linear;
+	f->frag = 0;
+	f->frag_len = f->have = f->appid = f->ethertype = 0;
+	f->vlan = skb->vlan_proto ? skb->vlan_tci & 0xfff : NONE;
 	if (skb->data_len)
-		find_fragment(&f, skb);
-	f.vlan = skb->vlan_proto ? skb->vlan_tci & 0xfff : NONE;
-	if (fill(&f))
-		return count_other(p);
-	off = ethernet(&f);
+		find_fragment(f, skb);
+}
+
+/* The long way: any legal frame, any stream. Returns the number of streams found. */
+static __always_inline __u32 match(struct percpu *p, struct work *work, struct sk_buff *skb)
+{
+	struct frame *f = &work->frame;
+	struct found *found = &work->found;
+	__u32 off;
+	int bad;
+
+	__builtin_memset(found, 0, sizeof(*found));
+	if (fill(f))
+		return 0;
+	off = ethernet(f);
 	if (!off)
-		return count_other(p);
-	if (f.ethertype == ETH_SV && want_sv) {
-		bad = match_sv(&f, off, &found);
-		if (bad && f.have < WINDOW && skb->data_len && !f.frag)
+		return 0;
+	if (f->ethertype == ETH_SV && want_sv) {
+		bad = match_sv(f, off, found);
+		if (bad && f->have < WINDOW && skb->data_len && !f->frag)
 			__sync_fetch_and_add(&p->unreadable, 1);
 		else if (bad)
 			__sync_fetch_and_add(&p->malformed, 1);
 	}
 	if (want_ip | want_ether)
-		match_other(&f, off, &found);
-	if (!found.n)
-		return count_other(p);
-	point = kind == POINT_APP_READ ? thread_point(kind) : dev ? device_point(dev, kind, w.cpu) : -1;
-	if (kind == POINT_DROP && !dev) {
-		struct point_key key = { .kind = kind };
+		match_other(f, off, found);
+	return found->n;
+}
 
-		point = find_point(&key, 0);
+static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux, enum door door)
+{
+	struct work *work = 0;
+	struct seen_at w = {};
+	struct percpu *p;
+	__u64 mac, data;
+	__u32 linear, key = 0;
+	int point = -1, stream = -2;
+
+	if (!protocol_wanted(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
+		return 0;
+	w.t = bpf_ktime_get_ns();
+	w.cpu = bpf_get_smp_processor_id();
+	p = bpf_map_lookup_elem(&percpu, &w.cpu);
+	if (!p)
+		return 0;
+	if (dev)
+		point = known_point(dev, kind, w.cpu);
+	if (door == DOOR_STACK && point >= 0 && passes_gro(point))
+		return 0;
+	data = (__u64)skb->data;
+	mac = (__u64)skb->head + skb->mac_header;
+	if (kind == POINT_TX || skb->mac_header == 0xffff)
+		mac = data;
+	linear = (__u32)(data - mac) + skb->len - skb->data_len;
+	if (linear > 0x10000)
+		return 0;
+	if (reads_directly() && want_sv && !want_ether)
+		stream = quick_sv(mac, linear, 0, &key);
+	if (stream == -2) {
+		work = take_work(w.cpu);
+		if (!work) {
+			__sync_fetch_and_add(&p->unreadable, 1);
+			return 0;
+		}
+		lay_out(&work->frame, skb, mac, linear);
+		if (!reads_directly() && want_sv && !want_ether && !fill(&work->frame)) {
+			stream = quick_sv_in_window(&work->frame);
+			key = work->frame.key;
+		}
+		if (stream == -2 && !match(p, work, skb))
+			stream = -1;
 	}
+	if (stream == -1) {
+		__sync_fetch_and_add(&p->others, 1);
+		goto out;
+	}
+	if (point < 0)
+		point = point_of_packet(dev, kind, w.cpu);
 	if (point < 0 || point >= MAX_POINTS) {
 		__sync_fetch_and_add(&p->points_overflow, 1);
-		return 0;
+		goto out;
 	}
-	if (door != DOOR_ONE && passed_gro(point, door == DOOR_GRO))
-		return 0;
+	if (door == DOOR_GRO)
+		note_gro(point);
+	else if (door == DOOR_STACK && passes_gro(point))
+		goto out;
 	w.point = point;
 	w.kind = kind;
 	w.aux = aux;
-	w.tid = (__u32)bpf_get_current_pid_tgid();
-	for (int i = 0; i < MAX_FOUND; i++) {
-		if (i >= found.n)
-			break;
-		sight(p, &w, found.at[i].stream, found.at[i].key);
+	if (!live)
+		w.tid = (__u32)bpf_get_current_pid_tgid();
+	if (stream >= 0) {
+		if (stream < MAX_STREAMS)
+			sight(p, &w, stream, key);
+		goto out;
 	}
+	for (int i = 0; work && i < MAX_FOUND; i++) {
+		if (i >= work->found.n)
+			break;
+		sight_any(&w, work->found.at[i].stream, work->found.at[i].key);
+	}
+out:
+	if (work)
+		leave_work(work);
 	return 0;
 }
 
@@ -171,6 +223,8 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 {
 	struct net_device *dev = skb->dev;
 
+	if (!protocol_wanted(skb->protocol, 1))
+		return 0;
 	if (!skb->sk && is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
 		char kind[4] = {};
 
@@ -183,9 +237,14 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 
 static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 reason)
 {
-	struct net_device *dev = skb->dev;
+	struct net_device *dev;
+	__u64 r;
+
+	if (!protocol_wanted(skb->protocol, 0))
+		return 0;
+	dev = skb->dev;
 	/* Reasons of subsystems carry their number in the upper half: 4 bits of it are kept. */
-	__u64 r = reason >> 16 ? (reason >> 16 & 15) << 12 | (reason & 0xfff) : reason & 0xffff;
+	r = reason >> 16 ? (reason >> 16 & 15) << 12 | (reason & 0xfff) : reason & 0xffff;
 
 	if (!is_kernel_address((__u64)dev))
 		dev = 0;

@@ -8,6 +8,8 @@
 
 #define MAX_STREAMS 256
 #define MAX_POINTS 32        /* points of one machine: the width of slot.seen */
+#define POINTS_NEAR 10       /* points whose times stand in the slot itself */
+#define ENDED_NEAR 4         /* sets of points that a stream counts itself, the others in a hash */
 #define MAX_SEGMENTS 16      /* histograms of one stream */
 #define SEGMENTS_TO 6        /* segments that may end at one point */
 #define SVID_SHORT 32        /* svIDs up to this length take the open table */
@@ -51,8 +53,10 @@ struct stream_conf {
 /* svIDs up to 32 bytes: an open table that user space fills, each within SVID_PROBES places of where its hash says. */
 struct svid_short {
 	__u64 word[4]; /* the bytes, zeros behind them */
-	__u32 len;
-	__u32 first; /* stream plus one; 0 is an empty place */
+	__u16 len;
+	__u16 simple; /* one stream alone, by smpCnt, without filters: nothing else of the frame is asked for */
+	__u32 first;  /* stream plus one; 0 is an empty place */
+	__u64 pad[3];
 };
 
 struct svid_long {
@@ -107,14 +111,21 @@ struct percpu {
 	__u64 pad2[7];
 };
 
-/* Live mode: one journey. Times are offsets from t0, which saturate at 4.29 s. */
+/*
+ * Live mode: one journey, in one cache line. Times are offsets from t0, which saturate at 4.29 s; those of points past the
+ * first ten stand in a table of their own.
+ */
 struct slot {
 	__u64 t0;
 	__u32 number; /* order of first sighting in the stream; 0 is an empty slot */
 	__u32 key;
 	__u32 prev;   /* the journey before it in the same bucket of the index */
 	__u32 seen;
-	__u32 dt[MAX_POINTS];
+	__u32 dt[POINTS_NEAR];
+};
+
+struct slot_far {
+	__u32 dt[MAX_POINTS]; /* by point; the first ten are not used */
 };
 
 /* Live mode: one stream's counters. */
@@ -124,8 +135,11 @@ struct stream_state {
 	__u64 out_of_order;
 	__u64 late;
 	__u64 last_t;
+	__u64 sequence; /* whether keys count up, so that they tell order */
+	__u32 ended_seen[ENDED_NEAR]; /* the commonest sets of points among journeys that left the table; 0 is free */
+	__u64 ended[ENDED_NEAR];
 	__u64 count_from; /* journeys that began before are in no count and no histogram */
-	__u64 pad[2];
+	__u64 pad[3];
 	__u32 last[MAX_POINTS]; /* the last journey that each point saw */
 };
 

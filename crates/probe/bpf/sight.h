@@ -35,6 +35,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot_far);
+} slots_far SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
@@ -77,6 +85,9 @@ struct {
 	__type(key, __u32);
 	__type(value, struct hist);
 } hists SEC(".maps");
+
+/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
+#define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
 
 /* Where and when the packet was seen. */
 struct seen_at {
@@ -130,57 +141,77 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	publish(r, (__u16)(at / ring_size) | 1u << 15);
 }
 
-/* Index of the log-linear bucket of v: src/layout.rs has the same. */
+/* Index of the log-linear bucket of v: latpath_stats has the same. No branches, for the verifier's sake. */
 static __always_inline __u32 bucket_of(__u32 v)
 {
-	__u32 x = v, msb = 0;
+	__u64 x = v;
+	__u32 msb, step;
 
 	if (v < 128)
 		return v;
-	if (x >= 1u << 16) { x >>= 16; msb += 16; }
-	if (x >= 1u << 8) { x >>= 8; msb += 8; }
-	if (x >= 1u << 4) { x >>= 4; msb += 4; }
-	if (x >= 1u << 2) { x >>= 2; msb += 2; }
-	if (x >= 1u << 1) msb += 1;
+	msb = (0xffffull - x) >> 63 << 4;
+	x >>= msb;
+	step = (0xffull - x) >> 63 << 3;
+	x >>= step;
+	msb += step;
+	step = (0xfull - x) >> 63 << 2;
+	x >>= step;
+	msb += step;
+	step = (3ull - x) >> 63 << 1;
+	x >>= step;
+	msb += step + (__u32)(x >> 1);
 	return ((msb - 6) << 6) + (v >> (msb - 6));
 }
 
-__noinline int to_hist(__u32 idx, __s64 d)
+static __always_inline void to_hist(__u32 idx, __s64 d)
 {
 	struct hist *h = bpf_map_lookup_elem(&hists, &idx);
-	__u64 v = d, old;
-	__u32 b;
+	__u64 v = d, old, b;
 
 	if (!h)
-		return 0;
+		return;
 	if (d < 0) {
 		__sync_fetch_and_add(&h->negative, 1);
-		return 0;
+		return;
 	}
 	__sync_fetch_and_add(&h->sum, v);
 	if (v > threshold_ns)
 		__sync_fetch_and_add(&h->over, 1);
 	b = bucket_of(v > 0xffffffffull ? 0xffffffffu : (__u32)v);
+	asm volatile("" : "+r"(b)); /* what is compared is what is used */
 	if (b < BUCKETS)
 		__sync_fetch_and_add(&h->bucket[b], 1);
-	for (int i = 0; i < 4; i++) {
-		old = h->max;
-		if (v <= old || __sync_val_compare_and_swap(&h->max, old, v) == old)
-			break;
+	old = h->max;
+	if (v > old && __sync_val_compare_and_swap(&h->max, old, v) != old) {
+		old = h->max; /* another CPU came between: once more */
+		if (v > old)
+			__sync_val_compare_and_swap(&h->max, old, v);
 	}
-	for (int i = 0; i < 4; i++) { /* min is kept as its complement, so that 0 means none */
+	old = h->min; /* kept as its complement, so that 0 means none */
+	if (~v > old && __sync_val_compare_and_swap(&h->min, old, ~v) != old) {
 		old = h->min;
-		if (~v <= old || __sync_val_compare_and_swap(&h->min, old, ~v) == old)
-			break;
+		if (~v > old)
+			__sync_val_compare_and_swap(&h->min, old, ~v);
 	}
-	return 0;
 }
 
-static __always_inline void count_ended(__u32 stream, __u32 seen)
+/* Counts a journey that leaves the table. A stream has few sets of points; the first four need no hash. */
+static __always_inline void count_ended(struct stream_state *st, __u32 stream, __u32 seen)
 {
 	struct ended_key key = { .stream = stream, .seen = seen };
-	__u64 one = 1, *n = bpf_map_lookup_elem(&ended, &key);
+	__u64 one = 1, *n;
 
+	for (int i = 0; i < ENDED_NEAR; i++) {
+		__u32 have = st->ended_seen[i];
+
+		if (!have)
+			have = __sync_val_compare_and_swap(&st->ended_seen[i], 0, seen);
+		if (!have || have == seen) {
+			__sync_fetch_and_add(&st->ended[i], 1);
+			return;
+		}
+	}
+	n = bpf_map_lookup_elem(&ended, &key);
 	if (!n) {
 		if (!bpf_map_update_elem(&ended, &key, &one, BPF_NOEXIST))
 			return;
@@ -218,8 +249,12 @@ static __always_inline struct slot *slot_of(__u32 stream, __u32 number)
 static __always_inline struct slot *find_journey(__u32 stream, struct stream_state *st, struct seen_at *w, __u32 key,
 						 __u32 n, __u32 sequence, int *over)
 {
-	__u32 bit = 1u << (w->point & 31), last = st->last[w->point & 31];
+	__u32 bit = 1u << (w->point & 31), last;
+	__u64 point = w->point;
 	struct slot *newest = 0;
+
+	BOUND(point, MAX_POINTS);
+	last = st->last[point];
 
 	for (int i = 0; i < 4; i++) {
 		struct slot *s;
@@ -271,7 +306,7 @@ static __always_inline struct slot *new_journey(__u32 stream, struct stream_stat
 	if (!s)
 		return 0;
 	if (s->number && s->t0 >= st->count_from)
-		count_ended(stream, s->seen);
+		count_ended(st, stream, s->seen);
 	s->seen = 0;
 	s->number = number;
 	s->key = key;
@@ -281,60 +316,73 @@ static __always_inline struct slot *new_journey(__u32 stream, struct stream_stat
 	return s;
 }
 
-static __always_inline int to_table(struct seen_at *w, __u32 stream, __u32 key)
+/* Where a journey keeps the time of one point. */
+static __always_inline __u32 *time_at(struct slot *s, __u32 stream, __u64 point)
+{
+	struct slot_far *far;
+	__u32 idx;
+
+	BOUND(point, MAX_POINTS);
+	if (point < POINTS_NEAR)
+		return &s->dt[point];
+	idx = stream * slots_each + (s->number & (slots_each - 1));
+	far = bpf_map_lookup_elem(&slots_far, &idx);
+	BOUND(point, MAX_POINTS);
+	return far ? &far->dt[point] : 0;
+}
+
+static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
 {
 	struct stream_state *st = bpf_map_lookup_elem(&stream_states, &stream);
-	__u32 bit = 1u << (w->point & 31), at = stream * slots_each + (key & (slots_each - 1)), sequence;
-	__u32 *index = bpf_map_lookup_elem(&slot_index, &at), point = w->point, number;
-	struct stream_conf *conf = bpf_map_lookup_elem(&streams, &stream);
+	__u32 bit = 1u << (w->point & 31), at = stream * slots_each + (key & (slots_each - 1));
+	__u32 *index = bpf_map_lookup_elem(&slot_index, &at), row = w->point & 31, number, last, *dt;
+	__u64 point = row;
 	struct segments_to *seg;
 	struct slot *s;
 	int over = 0;
 	__u64 since;
 
-	if (!st || !index || !conf)
-		return 0;
-	sequence = conf->rule != KEY_HASH;
-	s = find_journey(stream, st, w, key, *index, sequence, &over);
+	if (!st || !index)
+		return;
+	s = find_journey(stream, st, w, key, *index, st->sequence, &over);
 	if (over)
-		return 0;
+		return;
 	if (!s) {
 		s = new_journey(stream, st, w, key, index);
 		if (!s)
-			return 0;
+			return;
 	}
 	since = w->t - s->t0;
-	s->dt[point & 31] = since > 0xffffffff ? 0xffffffff : (__u32)since;
+	if (since > 0xffffffff)
+		since = 0xffffffff;
+	dt = time_at(s, stream, point);
+	if (!dt)
+		return;
+	*dt = since;
 	__sync_fetch_and_or(&s->seen, bit);
 	number = s->number;
-	if (st->last[point & 31] && (__s32)(number - st->last[point & 31]) < 0)
+	BOUND(point, MAX_POINTS);
+	last = st->last[point];
+	if (last && (__s32)(number - last) < 0)
 		__sync_fetch_and_add(&st->out_of_order, 1);
 	else
-		st->last[point & 31] = number;
+		st->last[point] = number;
 	st->last_t = w->t;
-	seg = bpf_map_lookup_elem(&segments, &point);
+	seg = bpf_map_lookup_elem(&segments, &row);
 	if (!seg || s->t0 < st->count_from)
-		return 0;
+		return;
 	for (int i = 0; i < SEGMENTS_TO; i++) {
 		__u32 from;
 
 		if (i >= seg->count)
 			break;
 		from = seg->from[i] & 31;
-		if (s->seen & 1u << from)
-			to_hist(stream * MAX_SEGMENTS + (seg->hist[i] & (MAX_SEGMENTS - 1)), (__s64)since - s->dt[from]);
+		if (!(s->seen & 1u << from))
+			continue;
+		dt = time_at(s, stream, from);
+		if (dt)
+			to_hist(stream * MAX_SEGMENTS + (seg->hist[i] & (MAX_SEGMENTS - 1)), (__s64)since - *dt);
 	}
-	return 0;
-}
-
-/* Live mode's part, verified once for all programs. */
-__noinline int sight_live(struct seen_at *w, __u32 stream, __u32 key)
-{
-	if (!w || stream >= MAX_STREAMS)
-		return 0;
-	if (w->kind == POINT_DROP)
-		count_drop(w, stream);
-	return to_table(w, stream, key);
 }
 
 /* Takes one sighting. */
@@ -342,7 +390,9 @@ static __always_inline void sight(struct percpu *p, struct seen_at *w, __u32 str
 {
 	if (live) {
 		__sync_fetch_and_add(&p->sightings, 1);
-		sight_live(w, stream, key);
+		if (w->kind == POINT_DROP)
+			count_drop(w, stream);
+		to_table(w, stream, key);
 	} else {
 		to_ring(p, w, stream, key);
 	}
@@ -351,6 +401,21 @@ static __always_inline void sight(struct percpu *p, struct seen_at *w, __u32 str
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);
 	}
+}
+
+/* The same for frames that took the long way, verified once for all programs. */
+__noinline int sight_any(struct seen_at *w, __u32 stream, __u32 key)
+{
+	struct percpu *p;
+	__u32 cpu;
+
+	if (!w || stream >= MAX_STREAMS)
+		return 0;
+	cpu = w->cpu;
+	p = bpf_map_lookup_elem(&percpu, &cpu);
+	if (p)
+		sight(p, w, stream, key);
+	return 0;
 }
 
 #endif

@@ -4,6 +4,7 @@ use crate::config::{BadStreams, Table};
 use crate::kernel::{self, Abilities, Unable};
 use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
 use crate::maps::Mapped;
+use crate::refusal;
 use crate::skel::{OpenProbeSkel, ProbeSkelBuilder};
 use latpath_words::{Ns, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -54,21 +55,37 @@ pub enum AttachError {
     #[error(transparent)]
     Streams(#[from] BadStreams),
     /// The kernel refused a program or map.
-    #[error("kernel {release} refused the tracing programs ({step}): {source}{hint}")]
+    #[error(
+        "kernel {release} refused the tracing programs ({step}): {source}; RUST_LOG=debug shows all that it said, which a \
+         report of this needs"
+    )]
     Refused {
         /// `uname -r`.
         release: String,
         /// What was being done.
         step: &'static str,
         /// What it said.
-        source: libbpf_rs::Error,
-        /// What may help.
-        hint: &'static str,
+        source: Because,
     },
     /// A map could not be mapped.
     #[error("a table shared with the kernel could not be mapped: {0}")]
     Map(#[from] std::io::Error),
 }
+
+/// An error of libbpf's, with what the kernel's verifier said last.
+#[derive(Debug)]
+pub struct Because(libbpf_rs::Error, String);
+
+impl std::fmt::Display for Because {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.1[..] {
+            "" => self.0.fmt(f),
+            said => write!(f, "{}: {said}", self.0),
+        }
+    }
+}
+
+impl std::error::Error for Because {}
 
 /// The attached programs: their links and the maps that user space reads.
 pub(crate) struct Attached {
@@ -87,6 +104,7 @@ pub(crate) struct Attached {
 /// The tables of live mode.
 pub(crate) struct LiveMaps {
     pub slots: Mapped<layout::Slot>,
+    pub slots_far: Mapped<layout::SlotFar>,
     pub slots_each: usize,
     pub states: Mapped<layout::StreamState>,
     pub segments: Mapped<layout::SegmentsTo>,
@@ -134,9 +152,11 @@ fn configure(
     consts.window_ns = options.window as u64;
     consts.threshold_ns = options.threshold as u64;
     size(&mut skel.maps.percpu, cpus)?;
-    size(&mut skel.maps.point_cache, cpus * 32)?;
+    size(&mut skel.maps.works, cpus * 4)?;
+    size(&mut skel.maps.point_cache, cpus * 5 * 32)?;
     if live {
         size(&mut skel.maps.slots, streams * each)?;
+        size(&mut skel.maps.slots_far, streams * each)?;
         size(&mut skel.maps.slot_index, streams * each)?;
         size(&mut skel.maps.stream_states, streams)?;
         size(&mut skel.maps.hists, streams * MAX_SEGMENTS)?;
@@ -177,23 +197,18 @@ fn name_streams(
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
     let abilities = kernel::abilities()?;
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
-        tracing::debug!("libbpf: {}", text.trim_end())
-    })));
-    let refused = |step, hint| {
+    refusal::listen();
+    let refused = |step| {
         let release = abilities.release.clone();
-        move |source| AttachError::Refused { release, step, source, hint }
+        move |source| AttachError::Refused { release, step, source: Because(source, refusal::last_words()) }
     };
-    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs", ""))?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
     let mut storage = MaybeUninit::uninit();
-    let mut open = ProbeSkelBuilder::default().open(&mut storage).map_err(refused("opening", ""))?;
-    let ring_size =
-        configure(&mut open, options, &table, &abilities, cpus).map_err(refused("sizing its tables", ""))?;
-    let hint = "; RUST_LOG=debug shows the verifier's log";
-    let mut skel = open.load().map_err(refused("loading", hint))?;
+    let mut open = ProbeSkelBuilder::default().open(&mut storage).map_err(refused("reading them"))?;
+    let ring_size = configure(&mut open, options, &table, &abilities, cpus).map_err(refused("sizing their tables"))?;
+    let mut skel = open.load().map_err(refused("loading them"))?;
     let maps = &skel.maps;
-    name_streams(&table, &maps.streams, &maps.svids_short, &maps.svids_long)
-        .map_err(refused("naming the streams", ""))?;
+    name_streams(&table, &maps.streams, &maps.svids_short, &maps.svids_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
     let points = Mapped::new(&maps.points.as_fd(), layout::MAX_POINTS)?;
     let ring = Mapped::new(&maps.ring.as_fd(), (cpus * ring_size).max(1))?;
@@ -201,18 +216,24 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
         Mode::Record => None,
         Mode::Live => {
             let (streams, each) = (table.streams.len(), slots_each(table.streams.len()));
+            let states: Mapped<layout::StreamState> = Mapped::new(&maps.stream_states.as_fd(), streams)?;
+            for (i, conf) in table.streams.iter().enumerate() {
+                let sequence = (conf.rule != crate::config::RULE_HASH).into();
+                states.set(i, layout::StreamState { sequence, ..Default::default() });
+            }
             Some(LiveMaps {
                 slots: Mapped::new(&maps.slots.as_fd(), streams * each)?,
+                slots_far: Mapped::new(&maps.slots_far.as_fd(), streams * each)?,
                 slots_each: each,
-                states: Mapped::new(&maps.stream_states.as_fd(), streams)?,
+                states,
                 segments: Mapped::new(&maps.segments.as_fd(), layout::MAX_POINTS)?,
                 hists: Mapped::new(&maps.hists.as_fd(), streams * MAX_SEGMENTS)?,
-                ended: MapHandle::try_from(&maps.ended).map_err(refused("sharing its tables", ""))?,
-                drops: MapHandle::try_from(&maps.drops).map_err(refused("sharing its tables", ""))?,
+                ended: MapHandle::try_from(&maps.ended).map_err(refused("sharing their tables"))?,
+                drops: MapHandle::try_from(&maps.drops).map_err(refused("sharing their tables"))?,
             })
         }
     };
-    skel.attach().map_err(refused("attaching", ""))?;
+    skel.attach().map_err(refused("attaching them"))?;
     let l = &skel.links;
     let mut links = Vec::new();
     for link in [&l.tx, &l.gro, &l.stack_rx, &l.copy_out, &l.drop, &l.drop_no_reason].into_iter().flatten() {

@@ -13,6 +13,10 @@ const FILTER_DST: u8 = 16;
 const KIND_SV: u8 = 0;
 const KIND_UDP: u8 = 1;
 const KIND_ETHER: u8 = 2;
+const RULE_SMPCNT: u8 = 0;
+const RULE_SEQ: u8 = 1;
+/// Keys that tell nothing of order.
+pub const RULE_HASH: u8 = 2;
 /// Streams of one svID that differ by filters only; `add_chain` in bpf/match.h stops there.
 const MAX_CHAIN: usize = 8;
 /// Streams that are not SV; `match_other` in bpf/match.h stops there.
@@ -66,15 +70,19 @@ fn place(table: &mut HashMap<u32, SvidShort>, svid: &[u8], first: u32) -> Result
     for (w, b) in word.iter_mut().zip(bytes.chunks_exact(8)) {
         *w = u64::from_ne_bytes(b.try_into().expect("eight bytes"));
     }
-    let len = svid.len() as u32;
+    let len = svid.len() as u16;
     let mut h = word[0].wrapping_add(u64::from(len)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    h = (h ^ h >> 32 ^ word[1]).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    h = (h ^ h >> 32 ^ word[2]).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    h = (h ^ h >> 32 ^ word[3]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    if len > 8 {
+        h = (h ^ h >> 32 ^ word[1]).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    }
+    if len > 16 {
+        h = (h ^ h >> 32 ^ word[2]).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        h = (h ^ h >> 32 ^ word[3]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
     let place = (h >> 53) as u32;
     let free = (0..SVID_PROBES).map(|i| (place + i) % SVID_PLACES).find(|at| !table.contains_key(at));
     let at = free.ok_or_else(|| BadStreams::Crowded(String::from_utf8_lossy(svid).into_owned()))?;
-    table.insert(at, SvidShort { word, len, first: first + 1 });
+    table.insert(at, SvidShort { word, len, simple: 0, first: first + 1, pad: [0; 3] });
     Ok(())
 }
 
@@ -98,9 +106,9 @@ fn address(addr: Option<IpAddr>) -> [u8; 16] {
 fn conf(spec: &StreamSpec) -> StreamConf {
     let LinkFilter { mac, vlan } = spec.link();
     let (rule, key_off, key_len) = match spec.key {
-        KeyRule::SmpCnt => (0, 0, 0),
-        KeyRule::Seq { offset, len } => (1, offset, len),
-        KeyRule::Hash { offset, len } => (2, offset, len),
+        KeyRule::SmpCnt => (RULE_SMPCNT, 0, 0),
+        KeyRule::Seq { offset, len } => (RULE_SEQ, offset, len),
+        KeyRule::Hash { offset, len } => (RULE_HASH, offset, len),
     };
     let mut c = StreamConf { rule, key_off, key_len, next: NONE, ..Default::default() };
     if let Some(mac) = mac {
@@ -167,6 +175,10 @@ impl Table {
             }
             table.streams.push(c);
             table.user.push(i as StreamId);
+        }
+        for svid in table.short.values_mut() {
+            let first = &table.streams[svid.first as usize - 1];
+            svid.simple = (first.next == NONE && first.filters == 0 && first.rule == RULE_SMPCNT).into();
         }
         let others = table.streams.len() - table.first_other as usize;
         if others > MAX_OTHER {

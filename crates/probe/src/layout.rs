@@ -2,12 +2,16 @@
 
 pub use crate::skel::types::{
     drop_key as DropKey, ended_key as EndedKey, hist as Hist, percpu as PerCpu, point_entry as PointEntry,
-    record as Record, segments_to as SegmentsTo, slot as Slot, stream_conf as StreamConf, stream_state as StreamState,
-    svid_short as SvidShort,
+    record as Record, segments_to as SegmentsTo, slot as Slot, slot_far as SlotFar, stream_conf as StreamConf,
+    stream_state as StreamState, svid_short as SvidShort,
 };
 
 /// Points of one machine.
 pub const MAX_POINTS: usize = 32;
+/// Sets of points that a stream counts itself.
+pub const ENDED_NEAR: usize = 4;
+/// Points whose times stand in the slot itself.
+pub const POINTS_NEAR: usize = 10;
 /// Histograms of one stream.
 pub const MAX_SEGMENTS: usize = 16;
 /// Segments that may end at one point.
@@ -46,6 +50,7 @@ plain!(
     Record,
     SegmentsTo,
     Slot,
+    SlotFar,
     StreamConf,
     StreamState,
     SvidShort
@@ -85,7 +90,9 @@ mod tests {
     fn plain_types_have_no_gaps() {
         assert_eq!(size_of::<Record>(), 32);
         assert_eq!(size_of::<PerCpu>(), 192);
-        assert_eq!(size_of::<Slot>(), 24 + 4 * MAX_POINTS);
+        assert_eq!(size_of::<Slot>(), 64, "a cache line");
+        assert_eq!(size_of::<SlotFar>(), 4 * MAX_POINTS);
+        assert_eq!(size_of::<SvidShort>(), 64, "a cache line");
         assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
         assert_eq!(size_of::<SegmentsTo>(), 1 + 2 * SEGMENTS_TO + 3);
         assert_eq!(std::mem::offset_of!(PerCpu, tail) % 64, 0, "user space writes to a cache line of its own");

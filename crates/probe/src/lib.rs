@@ -13,13 +13,14 @@ mod maps;
 mod names;
 mod points;
 mod probe;
+mod refusal;
 mod ring;
 mod skel {
     #![allow(unused_imports)]
     include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
 }
 
-pub use attach::{AttachError, Mode, Options};
+pub use attach::{AttachError, Because, Mode, Options};
 pub use config::BadStreams;
 pub use kernel::{abilities, release, Abilities, Unable};
 pub use live::{KernelHist, LiveJourney, LiveStream};

@@ -1,11 +1,13 @@
 //! Live mode: the in-kernel journey table and histograms, read from shared memory.
 
-use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, StreamState, MAX_SEGMENTS, SEGMENTS_TO};
+use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, StreamState};
+use crate::layout::{ENDED_NEAR, MAX_SEGMENTS, POINTS_NEAR, SEGMENTS_TO};
 use crate::probe::Probe;
 use crate::ring::monotonic;
 use latpath_words::{Ns, PointId, StreamId};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
+use std::mem::offset_of;
 
 /// Clearing the tables takes less than this, ns.
 const CLEARING: Ns = 5_000_000;
@@ -101,7 +103,10 @@ impl Probe {
         let from = monotonic() + CLEARING;
         let Some(live) = &self.attached.live else { return from };
         for i in 0..live.states.len() {
-            live.states.set_field(i, std::mem::offset_of!(StreamState, count_from), from as u64);
+            live.states.set_field(i, offset_of!(StreamState, count_from), from as u64);
+            for n in 0..ENDED_NEAR {
+                live.states.set_field(i, offset_of!(StreamState, ended) + n * size_of::<u64>(), 0_u64);
+            }
         }
         (0..live.hists.len()).for_each(|i| live.hists.set(i, Hist::default()));
         for map in [&live.ended, &live.drops] {
@@ -145,6 +150,9 @@ impl Probe {
             s.journeys = state.next;
             (s.duplicates, s.out_of_order, s.late) = (state.duplicates, state.out_of_order, state.late);
             s.last_t = state.last_t as Ns;
+            for (seen, count) in state.ended_seen.iter().zip(state.ended).filter(|(_, count)| *count != 0) {
+                *s.ended.entry(self.seen(*seen)).or_default() += count;
+            }
             for i in 0..live.slots_each {
                 let slot: Slot = live.slots.get(kernel * live.slots_each + i);
                 if slot.number != 0 && slot.t0 >= state.count_from {
@@ -201,15 +209,18 @@ impl Probe {
             let mut taken = 0;
             for back in 0..live.slots_each as u32 {
                 let number = last.wrapping_sub(back);
-                let slot = live.slots.get(kernel * live.slots_each + number as usize % live.slots_each);
+                let at = kernel * live.slots_each + number as usize % live.slots_each;
+                let slot = live.slots.get(at);
                 if slot.number != number || number == 0 || taken == most {
                     break;
                 }
                 if now - slot.t0 as Ns >= age {
                     let mut t = vec![0; self.points.known().len()];
-                    for (i, dt) in slot.dt.iter().enumerate().filter(|(i, _)| slot.seen >> i & 1 == 1) {
+                    let far = (slot.seen >> POINTS_NEAR != 0).then(|| live.slots_far.get(at));
+                    for i in (0..32).filter(|i| slot.seen >> i & 1 == 1) {
+                        let dt = far.filter(|_| i >= POINTS_NEAR).map_or_else(|| slot.dt[i], |far| far.dt[i]);
                         if let Some(id) = self.points.id(i) {
-                            t[usize::from(id)] = slot.t0 as Ns + Ns::from(*dt);
+                            t[usize::from(id)] = slot.t0 as Ns + Ns::from(dt);
                         }
                     }
                     let seen = self.seen(slot.seen);

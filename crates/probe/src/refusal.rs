@@ -1,0 +1,76 @@
+//! What the kernel said when it refused the programs: libbpf passes its log on line by line, and the end of it says why.
+
+use libbpf_rs::PrintLevel;
+use std::sync::Mutex;
+
+/// The log of the load that runs now. libbpf has one place to print to in a process.
+static LOG: Mutex<String> = Mutex::new(String::new());
+/// The verifier's log can be megabytes; its end is what counts.
+const MOST: usize = 64 << 10;
+/// Lines of the verifier's log that an error shows.
+const LINES: usize = 3;
+
+fn print(level: PrintLevel, text: String) {
+    tracing::debug!(target: "latpath_probe::libbpf", "{}", text.trim_end());
+    if level == PrintLevel::Warn {
+        let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
+        log.push_str(&text);
+        let cut = log.len().saturating_sub(MOST);
+        let cut = (cut..=log.len()).find(|i| log.is_char_boundary(*i)).unwrap_or(0);
+        log.drain(..cut);
+    }
+}
+
+/// Listens to libbpf from here on.
+pub(crate) fn listen() {
+    LOG.lock().unwrap_or_else(|e| e.into_inner()).clear();
+    libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
+}
+
+/// What the kernel said last, in one line; empty if it said nothing.
+pub(crate) fn last_words() -> String {
+    reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
+}
+
+/// The program and the last lines of the verifier's log that say something; without one, libbpf's last line.
+fn reason(log: &str) -> String {
+    let Some(end) = log.find("-- END PROG LOAD LOG --") else {
+        return log.lines().last().map(|l| l.trim_start_matches("libbpf: ").trim().to_string()).unwrap_or_default();
+    };
+    let (said, then) = log.split_at(end);
+    let program = then.split("prog '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or("?");
+    // The start is missing where the log was long.
+    let said = said.rsplit_once("-- BEGIN PROG LOAD LOG --").map_or(said, |(_, said)| said);
+    // Statistics come last, and are no reason.
+    let counts = ["processed ", "verification time ", "stack depth ", "insns_processed "];
+    let said = said.lines().map(str::trim);
+    let said: Vec<_> = said.filter(|l| !l.is_empty() && !counts.iter().any(|c| l.starts_with(c))).collect();
+    format!("program {program}: {}", said[said.len().saturating_sub(LINES)..].join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn the_end_of_the_verifiers_log_is_the_reason() {
+        let log = "libbpf: prog 'tx': BPF program load failed: -EACCES\nlibbpf: prog 'tx': -- BEGIN PROG LOAD LOG --\n\
+                   0: R1=ctx()\n5: (85) call pc+3\ncombined stack size of 3 calls is 544. Too large\n\
+                   verification time 60 usec\nstack depth 400+32\nprocessed 22 insns (limit 1000000)\n\
+                   -- END PROG LOAD LOG --\nlibbpf: prog 'tx': failed to load: -EACCES\n\
+                   libbpf: failed to load object 'probe_bpf'\n";
+        assert_eq!(
+            reason(log),
+            "program tx: 0: R1=ctx() | 5: (85) call pc+3 | combined stack size of 3 calls is 544. Too large"
+        );
+    }
+
+    #[test]
+    fn without_a_verifiers_log_libbpfs_last_line_is_the_reason() {
+        assert_eq!(
+            reason("libbpf: one\nlibbpf: map 'ring': failed to create: -EPERM\n"),
+            "map 'ring': failed to create: -EPERM"
+        );
+        assert_eq!(reason(""), "");
+    }
+}
