@@ -17,6 +17,7 @@ mod span;
 mod streams;
 mod summarise;
 mod text;
+mod warnings;
 mod worst;
 
 pub use csv::write_csv;

@@ -107,19 +107,7 @@ impl Page {
 
     /// `n of all`, in percent: never 100 % or 0 % unless it is all or none.
     pub fn share(&self, n: u64, all: u64) -> String {
-        if all == 0 {
-            return "-".into();
-        }
-        // Cut, not rounded, so that one packet of a million that is missing still shows.
-        let millionths = u128::from(n) * 100_000_000 / u128::from(all);
-        let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
-        match millionths {
-            0 if n == 0 => "0 %".into(),
-            100_000_000 => "100 %".into(),
-            0 => "<0.000001 %".into(),
-            10_000..99_990_000 => format!("{whole}.{:02} %", rest / 10_000),
-            _ => format!("{whole}.{rest:06} %"),
-        }
+        share(n, all)
     }
 
     pub fn arrow(&self) -> &'static str {
@@ -148,6 +136,8 @@ impl Page {
                 '→' if ascii => out.push_str("->"),
                 '±' if ascii => out.push_str("+-"),
                 'µ' | 'μ' if ascii => out.push('u'),
+                // Between groups of digits.
+                '\u{202f}' if ascii => out.push(','),
                 c if c.is_control() || c.width().unwrap_or(0) == 0 || ('\u{2028}'..='\u{202e}').contains(&c) => {
                     out.push('?')
                 }
@@ -166,6 +156,23 @@ impl Page {
         let mut bar = "█".repeat(eighths / 8);
         bar.extend(['▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8).wrapping_sub(1)));
         bar
+    }
+}
+
+/// `n of all`, in percent: never 100 % or 0 % unless it is all or none.
+pub(crate) fn share(n: u64, all: u64) -> String {
+    if all == 0 {
+        return "-".into();
+    }
+    // Cut, not rounded, so that one packet of a million that is missing still shows.
+    let millionths = u128::from(n) * 100_000_000 / u128::from(all);
+    let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+    match millionths {
+        0 if n == 0 => "0 %".into(),
+        100_000_000 => "100 %".into(),
+        0 => "<0.000001 %".into(),
+        10_000..99_990_000 => format!("{whole}.{:02} %", rest / 10_000),
+        _ => format!("{whole}.{rest:06} %"),
     }
 }
 

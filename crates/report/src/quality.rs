@@ -1,6 +1,9 @@
 //! What the reader must know before trusting a figure: what was lost, by the network and by latpath itself.
 
-use crate::page::{Page, Table};
+use crate::{
+    page::{Page, Table},
+    warnings::warnings,
+};
 use latpath_stats::{units::bytes, Summary};
 
 /// Completeness of the journeys, and everything that spoils figures.
@@ -23,28 +26,12 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     );
     page.item("also", &others);
     let tool = &summary.tool;
-    let sightings = tool.sightings.saturating_add(tool.sightings_dropped);
     let dropped = format!("{}, {} dropped", page.count(tool.sightings), page.count(tool.sightings_dropped));
     page.item("sightings", &dropped);
 
-    if tool.sightings_dropped > 0 {
-        page.warning(&format!(
-            "latpath lost {} of its own sightings in full buffers: losses and incomplete journeys may be its own",
-            page.share(tool.sightings_dropped, sightings)
-        ));
-    }
-    for segment in summary.segments.iter().filter(|s| s.negative > 0) {
-        page.warning(&format!(
-            "{}: {} of {} times are negative: a clock is wrong by more than its bound",
-            segment.name,
-            page.count(segment.negative),
-            page.count(segment.count)
-        ));
-    }
-    for machine in &summary.machines {
-        if let Some(fault) = &machine.fault {
-            page.warning(&format!("{}: clock: {fault}", machine.machine));
-        }
+    // A report of a run has them among its notes.
+    for warning in warnings(summary).iter().filter(|w| !summary.notes.contains(w)) {
+        page.warning(warning);
     }
     for note in &summary.notes {
         page.warning(note);

@@ -1,6 +1,7 @@
 //! From a run to its figures.
 
 use crate::layout::{layout_of, BadSegment, Layout};
+use crate::warnings::warnings;
 use latpath_run::{Manifest, Run, Select};
 use latpath_stats::{units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
 use latpath_words::{Ns, PointId, StreamId, HOST};
@@ -78,6 +79,8 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
         let mut id = 0..;
         summary.streams.retain(|_| id.next().is_some_and(|id| wanted.contains(&id)));
     }
+    let spoilt = warnings(&summary);
+    summary.notes.extend(spoilt);
     summary.notes.extend(notes);
     let damaged = scan.damaged.iter().map(ToString::to_string).filter(|damage| !run.notes().contains(damage));
     summary.notes.extend(damaged);

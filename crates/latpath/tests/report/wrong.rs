@@ -171,8 +171,34 @@ fn clock_faults_are_shown_as_they_are() {
     assert_eq!(thyp["negative"], thyp["count"]);
     assert!(thyp["max_ns"].as_i64().unwrap() < -499_000_000);
     assert_eq!(tsub["negative"], 0);
+    let negative = |name: &str| format!("{name}: 98 of 98 times are negative: a clock is wrong by more than its bound");
+    assert_eq!(notes(&report), [negative("Thyp"), negative("total")]);
     let text = stdout(&bench.latpath(&["report", "run"]));
-    assert!(text.contains("! Thyp: 98 of 98 times are negative: a clock is wrong by more than its bound"), "{text}");
+    assert_eq!(text.matches(&format!("! {}", negative("Thyp"))).count(), 1, "{text}");
+}
+
+#[test]
+fn times_shorter_than_their_error_bound_are_no_facts() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| manifest["machines"][1]["error_bound_ns"] = json!(150_000));
+    let report = bench.json(&[]);
+    let note = "Thyp: half of its times are shorter than the error bound between its two clocks, 150.0 µs";
+    assert_eq!(notes(&report), [note]);
+    assert_eq!(segment(&report, "Thyp")["error_bound_ns"], 150_000);
+    let text = stdout(&bench.latpath(&["report", "run"]));
+    assert!(text.contains("<150.0 µs") && text.contains(note), "{text}");
+}
+
+#[test]
+fn sightings_that_latpath_lost_are_its_own_fault() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| manifest["counters"]["dropped"] = json!(72));
+    let report = bench.json(&[]);
+    assert_eq!(report["tool"]["sightings_dropped"], 72);
+    let note =
+        "latpath lost 0.72 % of its own sightings in full buffers: losses and incomplete journeys may be its own";
+    assert_eq!(notes(&report), [note]);
+    assert_eq!(bench.latpath(&["report", "run", "--limit", "sightings_dropped<=0"]).status.code(), Some(3));
 }
 
 #[test]
