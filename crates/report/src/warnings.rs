@@ -17,19 +17,19 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
         ));
     }
     for s in &summary.segments {
+        let name = &s.name;
         if s.negative > 0 {
-            all.push(format!(
-                "{}: {} of {} times are negative: a clock is wrong by more than its bound",
-                s.name,
-                count(s.negative),
-                count(s.count)
-            ));
-        } else if s.count > 0 && is_within(s.p50_ns, s.error_bound_ns) {
-            all.push(format!(
-                "{}: half of its times are shorter than the error bound between its two clocks, {}",
-                s.name,
-                duration(s.error_bound_ns)
-            ));
+            let why = match s.min_ns < s.error_bound_ns.saturating_neg() {
+                true => {
+                    format!("by up to {}: a clock is wrong by more than its bound", duration(s.min_ns.saturating_neg()))
+                }
+                false => format!("by no more than their error bound, {}", duration(s.error_bound_ns)),
+            };
+            all.push(format!("{name}: {} of {} times are negative, {why}", count(s.negative), count(s.count)));
+        }
+        if s.count > 0 && is_within(s.p50_ns, s.error_bound_ns) {
+            let bound = duration(s.error_bound_ns);
+            all.push(format!("{name}: half of its times are below the error bound between its two clocks, {bound}"));
         }
     }
     for machine in &summary.machines {
