@@ -12,6 +12,10 @@ pub const MAX_QUESTIONS: usize = 32;
 /// How far ahead of the host's clock a sighting may lie, beyond the clock's bound, before it is taken for a lie.
 const FUTURE: Ns = 1_000_000_000;
 
+/// How far behind its own promise a sighting may come: a CPU of a guest can stand still between taking a packet's time and
+/// handing it over. Beyond, it is taken for a lie.
+const LATE: Ns = 2_000_000_000;
+
 /// What a message brought about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -31,7 +35,7 @@ pub struct Inbox {
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
     pub counters: Counters,
-    /// Sightings with impossible times, left out.
+    /// Sightings with impossible times (of the future, or of long ago), left out.
     pub refused: u64,
     pub timeline: Timeline,
     /// Sightings since the last look, on the host's timeline.
@@ -186,15 +190,15 @@ impl Inbox {
         if !self.timeline.advance(newest) {
             return Err("the agent sent sightings before it told the time".into());
         }
-        let mut late = 0;
+        let least = self.watermark.saturating_sub(LATE);
+        let mut lies = 0;
         for s in &mut self.fresh[from..] {
             s.t = self.timeline.to_host(s.t).unwrap_or(s.t);
-            late += u64::from(s.t < self.watermark);
+            lies += u64::from(s.t < least);
         }
-        if late > 0 {
-            self.refused += late;
-            let watermark = self.watermark;
-            let kept: Vec<_> = self.fresh.drain(from..).filter(|s| s.t >= watermark).collect();
+        if lies > 0 {
+            self.refused += lies;
+            let kept: Vec<_> = self.fresh.drain(from..).filter(|s| s.t >= least).collect();
             self.fresh.extend(kept);
         }
         if let Some(promised) = promise.and_then(|t| self.timeline.to_host(t)) {
@@ -243,13 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn sightings_of_the_future_or_before_the_watermark_are_left_out_and_counted() {
+    fn sightings_of_the_future_or_of_long_ago_are_left_out_and_counted() {
         let mut inbox = started();
         inbox.take(batch(&[NOW + 999_000_000, NOW + 900_000_000_000, Ns::MAX / 2], Ns::MAX), NOW).unwrap();
         assert_eq!((inbox.fresh.len(), inbox.refused, inbox.watermark), (1, 2, Ns::MIN));
         inbox.take(batch(&[], NOW + 1_000_000_000), NOW).unwrap();
-        inbox.take(batch(&[NOW + 500_000_000, NOW + 1_001_000_000], NOW + 1_001_000_000), NOW + 1_000_000).unwrap();
-        assert_eq!((inbox.fresh.len(), inbox.refused), (2, 3));
+        let (late, too_late) = (NOW + 900_000_000, NOW - 1_500_000_000);
+        inbox.take(batch(&[too_late, late, NOW + 1_001_000_000], NOW + 1_001_000_000), NOW + 1_000_000).unwrap();
+        assert_eq!((inbox.fresh.len(), inbox.refused), (3, 3));
     }
 
     #[test]
@@ -328,7 +333,7 @@ mod tests {
                     break;
                 }
                 prop_assert!(inbox.watermark >= before && inbox.watermark <= now);
-                prop_assert!(inbox.fresh.iter().all(|s| s.t >= before && usize::from(s.point) < inbox.points.len()));
+                prop_assert!(inbox.fresh.iter().all(|s| s.t >= before.saturating_sub(LATE) && usize::from(s.point) < inbox.points.len()));
                 inbox.timeline.state(now);
             }
         }

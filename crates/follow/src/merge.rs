@@ -62,6 +62,10 @@ impl Feed {
             }
             self.waiting.extend(self.mapping.map(s));
         }
+        // An origin keeps the order, but for a CPU that stood still before it handed its packet over.
+        if !self.waiting.is_sorted_by_key(|s| s.t) {
+            self.waiting.sort_by_key(|s| s.t);
+        }
     }
 }
 
@@ -94,7 +98,6 @@ impl Merge {
             if feed.waiting.last().is_none_or(|s| s.t < horizon) {
                 self.ready.append(&mut feed.waiting);
             } else {
-                // Each origin hands over in order of time.
                 let upto = feed.waiting.partition_point(|s| s.t < horizon);
                 self.ready.extend(feed.waiting.drain(..upto));
             }
