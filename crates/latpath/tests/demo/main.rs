@@ -1,0 +1,179 @@
+//! `latpath demo` as a newcomer runs it: every frame has its journey, counts agree with the kernel's, segments add up, and
+//! nothing stays behind.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use libtest_mimic::Failed;
+use nix::{
+    sys::signal::{kill, Signal},
+    unistd::Pid,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    path::Path,
+    process::{Child, ExitCode, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use support::{latpath, need_btf, need_guest, need_lab, trial};
+
+fn main() -> ExitCode {
+    let host = [need_lab(), need_btf()];
+    let guest = [need_lab(), need_btf(), need_guest()];
+    support::main(vec![
+        trial("without_a_guest_every_frame_has_a_complete_journey", &host, without_guest),
+        trial("several_streams_are_followed_at_once", &host, several_streams),
+        trial("two_demos_at_once_do_not_see_each_other", &host, two_at_once),
+        trial("after_an_interrupt_the_results_so_far_are_shown_and_nothing_is_left", &host, interrupted),
+        trial("what_a_killed_demo_leaves_the_next_one_removes", &host, killed),
+        trial("every_frame_is_followed_into_the_guest", &guest, into_the_guest),
+    ])
+}
+
+/// What was shown, after the checks that hold for every demo.
+fn shown(child: Child) -> Result<Value, Failed> {
+    let output = child.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        return Err(format!("{}: {said}\n{stdout}", output.status).into());
+    }
+    let shown: Value = serde_json::from_slice(&output.stdout)?;
+    for check in shown["demo"]["checks"].as_array().ok_or("no checks")? {
+        assert_eq!(check["kernel"], check["latpath"], "{check}");
+    }
+    assert_eq!(shown["tool"]["sightings_dropped"], 0);
+    assert_eq!(shown["malformed"], 0);
+    Ok(shown)
+}
+
+fn start(words: &str) -> Result<Child, Failed> {
+    Ok(latpath(&format!("demo --json {words}")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+}
+
+fn sent(shown: &Value) -> u64 {
+    shown["demo"]["published"]["frames_sent"].as_u64().unwrap_or(0)
+}
+
+fn lost(shown: &Value) -> u64 {
+    shown["lost"].as_array().into_iter().flatten().filter_map(|l| l["count"].as_u64()).sum()
+}
+
+fn without_guest() -> Result<(), Failed> {
+    let shown = shown(start("--no-guest --duration 3s")?)?;
+    assert_eq!(sent(&shown), 12_000);
+    assert_eq!((&shown["journeys"], &shown["complete"], lost(&shown)), (&12_000.into(), &12_000.into(), 0));
+    adds_up(&shown)
+}
+
+/// The named segments follow each other without a gap, so that their means and counts make the total's.
+fn adds_up(shown: &Value) -> Result<(), Failed> {
+    let segments = shown["segments"].as_array().ok_or("no segments")?;
+    let figure = |s: &Value, name: &str| s[name].as_i64().unwrap_or_default();
+    let total = segments.iter().find(|s| s["name"] == "total").ok_or("no total")?;
+    let mut at = total["from"].clone();
+    let mut mean = 0;
+    let parts: Vec<&Value> = segments.iter().filter(|s| s["name"] != "total").collect();
+    while at != total["to"] {
+        let next = parts.iter().find(|s| s["from"] == at).ok_or_else(|| format!("no segment goes on from {at}"))?;
+        assert_eq!(next["count"], total["count"], "{}", next["name"]);
+        mean += figure(next, "mean_ns");
+        at = next["to"].clone();
+    }
+    // Each mean is rounded to 1 ns.
+    let off = (mean - figure(total, "mean_ns")).unsigned_abs();
+    assert!(off <= parts.len() as u64, "the means differ by {off} ns from the total's");
+    Ok(())
+}
+
+fn several_streams() -> Result<(), Failed> {
+    let shown = shown(start("--no-guest --duration 2s --streams 3")?)?;
+    assert_eq!((sent(&shown), &shown["complete"]), (24_000, &24_000.into()));
+    let streams = shown["streams"].as_array().ok_or("no streams")?;
+    assert!(streams.len() == 3 && streams.iter().all(|s| s["complete"] == 8_000), "{streams:#?}");
+    Ok(())
+}
+
+fn two_at_once() -> Result<(), Failed> {
+    let both = [start("--no-guest --duration 2s")?, start("--no-guest --duration 2s")?];
+    for child in both {
+        let shown = shown(child)?;
+        assert_eq!((&shown["journeys"], &shown["complete"]), (&8_000.into(), &8_000.into()));
+    }
+    Ok(())
+}
+
+fn interrupted() -> Result<(), Failed> {
+    let demo = start("--no-guest --duration 1000s")?;
+    let (pid, namespaces) = (demo.id(), namespaces_of(demo.id()));
+    wait_for("frames", || namespaces() > 0 && child_runs(pid, "publish"))?;
+    thread::sleep(Duration::from_secs(1));
+    kill(Pid::from_raw(pid as i32), Signal::SIGINT)?;
+    let shown = shown(demo)?;
+    assert!(sent(&shown) > 0 && shown["complete"] == sent(&shown));
+    assert_eq!((namespaces(), folders(pid)), (0, 0));
+    Ok(())
+}
+
+fn killed() -> Result<(), Failed> {
+    let mut demo = start("--no-guest --duration 1000s")?;
+    let (pid, namespaces) = (demo.id(), namespaces_of(demo.id()));
+    wait_for("frames", || child_runs(pid, "publish"))?;
+    let children = children(pid);
+    demo.kill()?;
+    demo.wait()?;
+    assert!(namespaces() > 0 && folders(pid) > 0, "there is nothing to clean up");
+    wait_for("the end of its processes", || children.iter().all(|c| !Path::new("/proc").join(c).exists()))?;
+    shown(start("--no-guest --duration 1s")?)?;
+    assert_eq!((namespaces(), folders(pid)), (0, 0));
+    Ok(())
+}
+
+fn into_the_guest() -> Result<(), Failed> {
+    let shown = shown(start("--duration 5s")?)?;
+    let sent = sent(&shown);
+    assert_eq!((sent, &shown["journeys"]), (20_000, &20_000.into()));
+    // An emulated guest may lose frames at its tap; each is a loss that latpath shows, none merely lacks a sighting.
+    assert_eq!(shown["complete"].as_u64().unwrap_or(0) + lost(&shown), sent);
+    let bound = shown["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0");
+    assert!(bound.is_some_and(|m| m["error_bound_ns"].as_u64().is_some_and(|b| b > 0)), "{bound:?}");
+    adds_up(&shown)
+}
+
+/// Counts the network namespaces that a demo has made.
+fn namespaces_of(pid: u32) -> impl Fn() -> usize {
+    move || named(Path::new("/run/netns"), pid)
+}
+
+fn folders(pid: u32) -> usize {
+    named(Path::new("/run/latpath"), pid)
+}
+
+fn named(folder: &Path, pid: u32) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|e| e.file_name().to_string_lossy().starts_with(&format!("latpath-{pid}-"))).count()
+}
+
+fn children(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|t| fs::read_to_string(t.path().join("children")).ok());
+    lists.flat_map(|l| l.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+fn child_runs(pid: u32, command: &str) -> bool {
+    let line = |child: &String| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+    children(pid).iter().any(|c| line(c).split('\0').nth(1) == Some(command))
+}
+
+fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Result<(), Failed> {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !there() {
+        if Instant::now() >= until {
+            return Err(format!("no sign of {what} after 30 s").into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
