@@ -13,22 +13,30 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The file cannot be opened or read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        cause: io::Error,
+    },
+    /// The file ends in the middle of a packet, or is empty.
+    #[error("{}: ends in the middle, after {at} whole packets", path.display())]
+    Cut {
+        /// The file.
+        path: PathBuf,
+        /// Packets read before.
+        at: u64,
     },
     /// The file is no capture, or broken.
-    #[error("{}: packet {at}: not a readable pcap or pcapng file: {source}", path.display())]
+    #[error("{}: no pcap or pcapng file, or broken after {at} packets: {cause}", path.display())]
     Broken {
         /// The file.
         path: PathBuf,
         /// Packets read before.
         at: u64,
         /// What is wrong.
-        source: PcapError,
+        cause: PcapError,
     },
     /// The frames are no Ethernet frames.
     #[error("{}: captured on a link of type {link}; only Ethernet can be read", path.display())]
@@ -83,7 +91,7 @@ fn nanoseconds(units: u64, resolution: u8) -> Ns {
 impl Capture<'static> {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
-        let file = File::open(path).map_err(|source| CaptureError::Io { path: path.into(), source })?;
+        let file = File::open(path).map_err(|cause| CaptureError::Io { path: path.into(), cause })?;
         Capture::read(path, file)
     }
 }
@@ -91,7 +99,7 @@ impl Capture<'static> {
 impl<'a> Capture<'a> {
     /// Reads a capture from anywhere; `path` names it in errors.
     pub fn read(path: &Path, source: impl Read + 'a) -> Result<Self, CaptureError> {
-        let broken = |source| error(path, 0, source);
+        let broken = |cause| error(path, 0, cause);
         let mut reader: Source<'a> = BufReader::with_capacity(1 << 16, Box::new(source));
         let start = reader.fill_buf().map_err(|e| broken(PcapError::IoError(e)))?;
         // The section header block's type reads the same in both byte orders.
@@ -108,7 +116,7 @@ impl<'a> Capture<'a> {
     /// The next packet; `None` at the end. A file that was cut in the middle of a packet ends with an error.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
         let (path, at) = (&self.path, self.read);
-        let broken = |source| error(path, at, source);
+        let broken = |cause| error(path, at, cause);
         let packet = match &mut self.kind {
             Kind::Pcap(reader) => match reader.next_packet() {
                 None => None,
@@ -125,10 +133,13 @@ impl<'a> Capture<'a> {
     }
 }
 
-fn error(path: &Path, at: u64, source: PcapError) -> CaptureError {
-    match source {
-        PcapError::IoError(source) => CaptureError::Io { path: path.into(), source },
-        source => CaptureError::Broken { path: path.into(), at, source },
+fn error(path: &Path, at: u64, cause: PcapError) -> CaptureError {
+    let path = path.into();
+    match cause {
+        PcapError::IoError(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => CaptureError::Cut { path, at },
+        PcapError::IoError(cause) => CaptureError::Io { path, cause },
+        PcapError::IncompleteBuffer => CaptureError::Cut { path, at },
+        cause => CaptureError::Broken { path, at, cause },
     }
 }
 

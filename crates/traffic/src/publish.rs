@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Time from the start of [`publish()`] to the first deadline: memory is warm and the thread asleep by then.
 const LEAD: Ns = 5_000_000;
+/// Time after the end in which frames that are overdue then are still sent.
+const GRACE: Ns = 1_000_000_000;
 
 /// Where frames come from.
 pub trait Frames {
@@ -63,6 +65,8 @@ pub struct Punctuality {
     pub refused: u64,
     /// Frames that were handed over more than one interval after they were due.
     pub late: u64,
+    /// Frames were due that were not sent, because the end was over for a second.
+    pub gave_up: bool,
     /// Time of handing over minus deadline, of every frame. The time is taken right before the system call.
     pub error: Spread,
     /// The same of the frames that were waited for, without those that were overdue already: what cyclictest calls latency.
@@ -86,7 +90,8 @@ impl Punctuality {
 
 /// Sends `frames` on `socket` until they end, a limit is reached or `stop` is set.
 ///
-/// No frame is sent early and none is left out: what is overdue goes at once, several in one system call if `batch` allows.
+/// No frame is sent early and none is left out: what is overdue goes at once, several in one system call if `batch` allows. Only
+/// who cannot keep up at all gives up, a second after the end.
 ///
 /// # Errors
 /// When the device fails; what was sent until then is in `result` all the same.
@@ -113,6 +118,10 @@ pub fn publish(
             Pacing::None => Some(Woken { now: monotonic(), waited: false }).filter(|w| w.now < end),
         };
         let Some(Woken { now, waited }) = woken else { break };
+        if now > end.saturating_add(GRACE) {
+            result.gave_up = true;
+            break;
+        }
         // A thread that never has to wait must still see a stop.
         if stop.load(Ordering::Relaxed) {
             break;

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod demo;
 mod following;
+mod interrupt;
 pub mod live;
 pub mod publish;
 pub mod record;

@@ -1,5 +1,8 @@
 //! `latpath publish`: sends Sampled Values, and says how punctual it was.
 
+use super::interrupt::stop_flag;
+use super::report::print;
+use super::subscribe::mac;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -10,12 +13,10 @@ use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,
     SyntheticOptions,
 };
-use latpath_words::stream::{format_mac, parse_mac};
+use latpath_words::stream::format_mac;
 use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Above this many frames a second, several overdue ones go in one system call.
@@ -80,7 +81,7 @@ pub struct Args {
     /// Break them otherwise
     #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
     seed: u64,
-    /// Stop after this time (10s, 1h 30m)
+    /// Stop after this time (10s, 1h 30m); 1 s later at the latest, where frames are overdue
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// Stop after N frames, of all streams together
@@ -145,22 +146,13 @@ impl std::str::FromStr for Rate {
     }
 }
 
-fn mac(s: &str) -> Result<[u8; 6], String> {
-    parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
-}
-
 fn ns(d: Duration) -> Ns {
     Ns::try_from(d.as_nanos()).unwrap_or(Ns::MAX)
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second one ends it at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_flag()?;
     let mut socket = PacketSocket::open(&args.interface, Listen::No)?;
     if args.bypass_qdisc {
         socket.bypass_qdisc()?;
@@ -190,12 +182,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let mut sent = Punctuality::default();
     let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
-    if args.json {
-        println!("{}", to_json(&args, &what, hz, &sent));
-    } else {
-        print(&args, &what, hz, frames.interval(), &sent);
-    }
+    let printed = print(&match args.json {
+        true => format!("{}\n", to_json(&args, &what, hz, &sent)),
+        false => text(&args, &what, hz, frames.interval(), &sent),
+    });
     ended?;
+    printed?;
     Ok(Outcome::Done)
 }
 
@@ -278,6 +270,7 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
         "frames_sent": sent.sent,
         "refused": sent.refused,
         "late": sent.late,
+        "gave_up": sent.gave_up,
         "skipped": what.skipped,
         "malformed": what.malformed,
         "elapsed_ns": sent.last - sent.first,
@@ -298,28 +291,38 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
     })
 }
 
-fn print(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctuality) {
-    println!("{} on {}", what.text, args.interface);
+fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {
+    let mut lines = vec![format!("{} on {}", what.text, args.interface)];
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);
-    println!("sent     {} frames in {elapsed}, {}/s ({asked})", count(sent.sent), rate(sent.rate_hz()));
+    lines.push(format!("sent     {} frames in {elapsed}, {}/s ({asked})", count(sent.sent), rate(sent.rate_hz())));
     for (name, spread) in [("pacing", &sent.error), ("wakeup", &sent.wakeup)] {
         let figure = |per_million| duration(spread.percentile(per_million).unwrap_or(0));
         if let Some(max) = spread.max() {
             let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
-            println!("{name}   p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {} after the deadline", duration(max));
+            lines.push(format!(
+                "{name}   p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {} after the deadline",
+                duration(max)
+            ));
         }
     }
     if sent.error.count() > 0 {
-        println!("late     {} frames, by more than {}", count(sent.late), duration(interval));
+        lines.push(format!("late     {} frames, by more than {}", count(sent.late), duration(interval)));
+    }
+    if sent.gave_up {
+        lines.push("note     behind by more than 1 s at the end of --duration: what was still due was not sent".into());
     }
     if sent.refused > 0 {
-        println!("refused  {} frames: the device's queue was full, they are lost", count(sent.refused));
+        lines.push(format!("refused  {} frames: the device's queue was full, they are lost", count(sent.refused)));
     }
     if what.skipped > 0 {
-        println!("skipped  {} packets of the file: not Sampled Values", count(what.skipped));
+        lines.push(format!("skipped  {} packets of the file: not Sampled Values", count(what.skipped)));
     }
     if what.malformed > 0 {
-        println!("note     {} frames of the file cannot be read; they were sent as they are", count(what.malformed));
+        lines.push(format!(
+            "note     {} frames of the file cannot be read; they were sent as they are",
+            count(what.malformed)
+        ));
     }
+    lines.join("\n") + "\n"
 }

@@ -1,8 +1,10 @@
 //! `latpath streams`: lists the streams on a device or in a file.
 
+use super::interrupt::stop_flag;
+use super::report::print;
 use super::Outcome;
 use anyhow::Result;
-use clap::Args as ClapArgs;
+use clap::{ArgGroup, Args as ClapArgs};
 use latpath_stats::units::{count, rate};
 use latpath_traffic::kernel::monotonic;
 use latpath_traffic::{
@@ -13,7 +15,6 @@ use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Most rows of the table; who floods a bus with names shall not flood the terminal.
@@ -21,9 +22,10 @@ const MOST_ROWS: usize = 200;
 
 /// List the Sampled Values streams that pass a device or stand in a capture.
 #[derive(ClapArgs)]
+#[command(group(ArgGroup::new("place").required(true).args(["interface", "read"])))]
 pub struct Args {
     /// Device to listen on, in both directions
-    #[arg(short, long, value_name = "IF", required_unless_present = "read", conflicts_with = "read")]
+    #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
     /// Capture to read: pcap or pcapng
     #[arg(short, long, value_name = "FILE")]
@@ -38,12 +40,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second one ends it at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_flag()?;
     let mut found = Discovery::default();
     let (ended, dropped, place) = match (&args.read, &args.interface) {
         (Some(path), _) => (read(path, &mut found, &stop).map_err(Into::into), 0, path.display().to_string()),
@@ -56,12 +53,17 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
         (None, None) => unreachable!("clap asks for one of both"),
     };
-    if args.json {
-        println!("{}", to_json(&found, dropped));
+    // What cannot be read at all gets no empty table.
+    if ended.is_ok() || found.frames > 0 {
+        let printed = print(&match args.json {
+            true => format!("{}\n", to_json(&found, dropped)),
+            false => text(&found, dropped, &place),
+        });
+        ended?;
+        printed?;
     } else {
-        print(&found, dropped, &place);
+        ended?;
     }
-    ended?;
     Ok(Outcome::Done)
 }
 
@@ -115,7 +117,8 @@ fn to_json(found: &Discovery, dropped: u64) -> Value {
     })
 }
 
-fn print(found: &Discovery, dropped: u64, place: &str) {
+fn text(found: &Discovery, dropped: u64, place: &str) -> String {
+    let mut lines = Vec::new();
     let head = ["svID", "APPID", "VLAN", "dst", "frames", "frames/s", "ASDUs", "samples/s", "wrap", "lost"];
     let mut rows = vec![head.map(String::from)];
     for s in found.streams().take(MOST_ROWS) {
@@ -134,13 +137,13 @@ fn print(found: &Discovery, dropped: u64, place: &str) {
         ]);
     }
     if rows.len() == 1 {
-        println!("{place}: no Sampled Values");
+        lines.push(format!("{place}: no Sampled Values"));
     } else {
         let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
         for row in &rows {
             let line: Vec<String> =
                 row.iter().enumerate().map(|(i, cell)| format!("{cell:<w$}", w = width(i))).collect();
-            println!("{}", line.join("  ").trim_end());
+            lines.push(line.join("  ").trim_end().to_string());
         }
     }
     let more = found.streams().count().saturating_sub(MOST_ROWS) as u64;
@@ -151,6 +154,7 @@ fn print(found: &Discovery, dropped: u64, place: &str) {
         (dropped, "frames were dropped by the kernel: the ring was full"),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
-        println!("{} {what}", count(n));
+        lines.push(format!("{} {what}", count(n)));
     }
+    lines.join("\n") + "\n"
 }

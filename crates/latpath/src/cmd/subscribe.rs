@@ -1,5 +1,7 @@
 //! `latpath subscribe`: the application at the end of the path.
 
+use super::interrupt::stop_flag;
+use super::report::print;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -10,7 +12,6 @@ use latpath_words::stream::parse_mac;
 use latpath_words::{Matcher, Ns, StreamSpec};
 use serde_json::{json, Map, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// After this time without a stream that was asked for, the user is told.
@@ -26,7 +27,7 @@ pub struct Args {
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// Group address to join; several are allowed [default: those of the streams' mac=, else all groups]
-    #[arg(long = "group", value_name = "MAC", value_parser = mac)]
+    #[arg(long = "group", value_name = "MAC", value_parser = group)]
     groups: Vec<[u8; 6]>,
     /// Read frames from a ring that is mapped into memory (TPACKET_V2), instead of by copies
     #[arg(long)]
@@ -51,18 +52,22 @@ pub struct Args {
     json: bool,
 }
 
-fn mac(s: &str) -> Result<[u8; 6], String> {
+/// A MAC on the command line.
+pub(super) fn mac(s: &str) -> Result<[u8; 6], String> {
     parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
+}
+
+fn group(s: &str) -> Result<[u8; 6], String> {
+    let mac = mac(s)?;
+    match mac[0] & 1 {
+        1 => Ok(mac),
+        _ => Err("the address of one station; a group address has an odd first byte, as 01:0c:cd:04:00:01".into()),
+    }
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second one ends it at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_flag()?;
     let subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: not Sampled Values; subscribe takes streams of the form svid:ID")))?;
     // An unknown VLAN's tag is gone where a frame is delivered by its protocol: to tell VLANs apart takes the wider socket.
@@ -83,12 +88,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     let ended = run.receive(&mut receiver, &args, &stop);
     run.elapsed = monotonic() - run.start;
     run.dropped = receiver.dropped();
-    if args.json {
-        println!("{}", run.to_json(&args));
-    } else {
-        run.print(&args);
-    }
+    let printed = print(&match args.json {
+        true => format!("{}\n", run.to_json(&args)),
+        false => run.text(&args),
+    });
     ended?;
+    printed?;
     Ok(Outcome::Done)
 }
 
@@ -170,22 +175,24 @@ impl Run {
         })
     }
 
-    fn print(&self, args: &Args) {
+    fn text(&self, args: &Args) -> String {
         let s = &self.subscription;
         let mode = if args.ring { "mapped ring" } else { "copying read" };
-        println!("{} ({mode}), {}: {} frames", args.interface, duration(self.elapsed), count(s.taken));
+        let elapsed = duration(self.elapsed);
+        let mut lines = vec![format!("{} ({mode}), {elapsed}: {} frames", args.interface, count(s.taken))];
         for stream in s.streams() {
-            print_stream(stream);
+            add_stream(&mut lines, stream);
         }
         if s.others > 0 {
-            println!("others         {} frames of {}", count(s.others), s.other_svids.join(", "));
+            lines.push(format!("others         {} frames of {}", count(s.others), s.other_svids.join(", ")));
         }
         if s.malformed > 0 {
-            println!("malformed      {} frames could not be read", count(s.malformed));
+            lines.push(format!("malformed      {} frames could not be read", count(s.malformed)));
         }
         if self.dropped > 0 {
-            println!("dropped        {} frames: the socket's buffer was full", count(self.dropped));
+            lines.push(format!("dropped        {} frames: the socket's buffer was full", count(self.dropped)));
         }
+        lines.join("\n") + "\n"
     }
 }
 
@@ -235,34 +242,37 @@ fn rate_hz(s: &StreamReceived) -> f64 {
     }
 }
 
-fn print_stream(s: &StreamReceived) {
+fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     let t = s.totals();
-    println!("{}", s.stream);
+    lines.push(s.stream.to_string());
     if t.received == 0 {
-        println!("  never came");
+        lines.push("  never came".into());
         return;
     }
     let wrap = s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string());
-    println!(
+    lines.push(format!(
         "  received     {} frames, {}/s, {} ASDUs each, smpCnt wraps at: {wrap}",
         count(t.received),
         rate(rate_hz(s)),
         s.samples
-    );
-    println!("  lost         {} in {} gaps", count(t.lost), count(t.gaps));
-    println!("  duplicates   {}, out of order {}", count(t.duplicates), count(t.out_of_order));
+    ));
+    lines.push(format!("  lost         {} in {} gaps", count(t.lost), count(t.gaps)));
+    lines.push(format!("  duplicates   {}, out of order {}", count(t.duplicates), count(t.out_of_order)));
     if t.restarts > 0 {
-        println!("  restarts     {}: the publisher began again", count(t.restarts));
+        lines.push(format!("  restarts     {}: the publisher began again", count(t.restarts)));
     }
     for (name, spread) in [("interarrival", &s.interarrival), ("delay", &s.delay)] {
         let figure = |per_million| duration(spread.percentile(per_million).unwrap_or(0));
         if let (Some(min), Some(max)) = (spread.min(), spread.max()) {
             let (min, max) = (duration(min), duration(max));
             let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
-            println!("  {name:<12} min {min}, p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max}");
+            lines.push(format!("  {name:<12} min {min}, p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max}"));
         }
     }
     if s.delay.negative() > 0 {
-        println!("  clock fault  {} delays are negative: the system clock was set back", count(s.delay.negative()));
+        lines.push(format!(
+            "  clock fault  {} delays are negative: the system clock was set back",
+            count(s.delay.negative())
+        ));
     }
 }

@@ -5,7 +5,7 @@ use crate::{Needs, Test};
 use latpath_sv::{AsduSpec, FrameSpec, Tag};
 use serde_json::{json, Value};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 pub const TESTS: &[Test] = &[
     ("every optional field decodes in tshark as built", Needs::Tshark, optional_fields),
@@ -14,6 +14,8 @@ pub const TESTS: &[Test] = &[
     ("streams reads the shared captures", Needs::Shared, shared_captures),
     ("streams counts malformed frames", Needs::Nothing, malformed),
     ("streams refuses what is no capture", Needs::Nothing, no_capture),
+    ("streams lists what a cut file still holds, and says where it ends", Needs::Nothing, cut_capture),
+    ("a reader that has gone ends it quietly, a full disk does not", Needs::Nothing, reader_gone),
     ("wrong usage exits with 2", Needs::Nothing, wrong_usage),
 ];
 
@@ -162,18 +164,51 @@ fn no_capture() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("text");
     for (bytes, says) in [
-        (&b"this is a text and no capture"[..], "not a readable pcap"),
-        (b"", "text"),
-        (b"\x0a\x0d\x0d\x0a\xff\xff\xff\xff\x4d\x3c\x2b\x1a", "text"),
+        (&b"this is a text and no capture"[..], "text: no pcap or pcapng file"),
+        (b"", "text: ends in the middle, after 0 whole packets"),
+        (b"\x0a\x0d\x0d\x0a\xff\xff\xff\xff\x4d\x3c\x2b\x1a", "text: "),
     ] {
         std::fs::write(&file, bytes)?;
         let out = latpath(&["streams", "-r", &file.to_string_lossy()])?;
         let error = String::from_utf8_lossy(&out.stderr).into_owned();
         same("exit code", out.status.code(), Some(1))?;
         same(&error, error.contains(says), true)?;
+        same("no empty table", out.stdout.is_empty(), true)?;
     }
     let out = latpath(&["streams", "-r", "/does/not/exist"])?;
     same("names the file", String::from_utf8_lossy(&out.stderr).contains("/does/not/exist: No such file"), true)
+}
+
+fn cut_capture() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("cut");
+    write_pcap(&file, &[one(asdu(b"A", 0))?, one(asdu(b"A", 1))?, one(asdu(b"A", 2))?], 250_000)?;
+    let bytes = std::fs::read(&file)?;
+    std::fs::write(&file, &bytes[..bytes.len() - 10])?;
+    let out = latpath(&["streams", "-r", &file.to_string_lossy(), "--json"])?;
+    same("exit code", out.status.code(), Some(1))?;
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    same("error", error, format!("latpath: {}: ends in the middle, after 2 whole packets\n", file.display()))?;
+    let found: Value = serde_json::from_slice(&out.stdout)?;
+    same("what could be read", &found["streams"][0]["frames"], &json!(2))
+}
+
+fn reader_gone() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    write_pcap(&file, &[one(asdu(b"A", 0))?], 250_000)?;
+    let to = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_latpath"));
+        command.args(["streams", "-r", &file.to_string_lossy()]).stdout(stdout).stderr(Stdio::piped()).output()
+    };
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let out = to(writer.into())?;
+    same("a reader that has gone is no error", (out.status.code(), out.stderr.is_empty()), (Some(0), true))?;
+    let out = to(std::fs::File::options().write(true).open("/dev/full")?.into())?;
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    same("exit code", out.status.code(), Some(1))?;
+    same(&error, error.starts_with("latpath: writing to stdout: No space left on device"), true)
 }
 
 fn wrong_usage() -> Result<()> {
@@ -187,7 +222,10 @@ fn wrong_usage() -> Result<()> {
         &["publish", "-i", "lo", "--vlan", "4095"],
         &["publish", "-i", "lo", "--replay", "x", "--svid", "A"],
         &["publish", "-i", "lo", "--svid", &long],
+        &["publish", "-i", "lo", "--rate", "0"],
+        &["publish", "-i", "lo", "--streams", "10000"],
         &["subscribe", "-i", "lo", "--stream", "MU01"],
+        &["subscribe", "-i", "lo", "--group", "02:00:00:00:00:01"],
         &["subscribe", "-i", "lo", "--stream", "udp::5000"],
     ] {
         let out = latpath(args)?;

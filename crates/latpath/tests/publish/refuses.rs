@@ -11,6 +11,7 @@ pub const TESTS: &[Test] = &[
     ("a frame that does not fit the device says so", Needs::Root, too_long),
     ("Ctrl-C ends a publisher with its summary", Needs::Root, interrupted),
     ("a cpu that is not there is named", Needs::Root, no_cpu),
+    ("a rate beyond all reach ends after --duration all the same", Needs::Root, gives_up),
 ];
 
 fn stderr(out: &Output) -> String {
@@ -80,5 +81,14 @@ fn no_cpu() -> Result<()> {
     let pair = Pair::new()?;
     let out = pair.latpath("lpa", &["publish", "-i", "lpa", "--cpu", "1000", "--count", "1"])?;
     same("exit code", out.status.code(), Some(1))?;
-    same(&stderr(&out), stderr(&out).contains("CPU 1000"), true)
+    let error = stderr(&out);
+    same(&error, error.contains("CPU 1000: Invalid argument (os error 22) (CPUs that this process may use: "), true)?;
+    same("the cause is said once", error.matches("Invalid argument").count(), 1)
+}
+
+fn gives_up() -> Result<()> {
+    let pair = Pair::new()?;
+    let sent = pair.publish(&["--rate", "100000000", "--duration", "1s"])?;
+    same("gave up", &sent["gave_up"], &json!(true))?;
+    same("sent fewer than were due", sent["frames_sent"].as_u64() < Some(100_000_000), true)
 }

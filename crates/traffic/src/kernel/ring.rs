@@ -44,7 +44,7 @@ impl RingReceiver {
             _ => Err(DeviceError::Os {
                 device: socket.device().into(),
                 doing: "mapping the ring",
-                source: io::Error::last_os_error(),
+                cause: io::Error::last_os_error(),
             }),
         }
     }

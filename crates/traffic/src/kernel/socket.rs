@@ -42,14 +42,14 @@ pub enum DeviceError {
         len: usize,
     },
     /// Anything else.
-    #[error("{device}: {doing}: {source}")]
+    #[error("{device}: {doing}: {cause}")]
     Os {
         /// The device.
         device: String,
         /// What was being done.
         doing: &'static str,
         /// The kernel's answer.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -120,7 +120,7 @@ fn device_list() -> String {
 impl PacketSocket {
     /// Opens a socket on `device`.
     pub fn open(device: &str, listen: Listen) -> Result<Self, DeviceError> {
-        let os = |doing, source| DeviceError::Os { device: device.into(), doing, source };
+        let os = |doing, cause| DeviceError::Os { device: device.into(), doing, cause };
         // SAFETY: no pointers. Protocol 0 receives nothing until bind names one, so that options come first.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
@@ -185,10 +185,10 @@ impl PacketSocket {
     }
 
     pub(super) fn option<T: Copy>(&self, doing: &'static str, level: i32, name: i32, v: &T) -> Result<(), DeviceError> {
-        set_option(self.fd(), level, name, v).map_err(|source| DeviceError::Os {
+        set_option(self.fd(), level, name, v).map_err(|cause| DeviceError::Os {
             device: self.device.clone(),
             doing,
-            source,
+            cause,
         })
     }
 
@@ -294,13 +294,13 @@ impl PacketSocket {
     }
 
     /// Says what an error of a bound socket means.
-    pub(super) fn failed(&self, doing: &'static str, source: io::Error) -> DeviceError {
+    pub(super) fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         let device = self.device.clone();
         let there = if_nametoindex(device.as_str()).is_ok_and(|i| i as i32 == self.ifindex);
-        match source.raw_os_error() {
+        match cause.raw_os_error() {
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) if !there => DeviceError::Vanished(device),
             Some(libc::ENETDOWN) => DeviceError::Down(device),
-            _ => DeviceError::Os { device, doing, source },
+            _ => DeviceError::Os { device, doing, cause },
         }
     }
 

@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
     /// SCHED_FIFO was refused.
-    #[error("SCHED_FIFO priority {priority}: {source}; it needs root, CAP_SYS_NICE or a limit (ulimit -r) of at least {priority}")]
+    #[error("SCHED_FIFO priority {priority}: {cause}; it needs root, CAP_SYS_NICE or a limit (ulimit -r) of at least {priority}")]
     Fifo {
         /// The priority asked for.
         priority: u8,
         /// The kernel's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The CPU does not exist or is not allowed.
-    #[error("CPU {cpu}: {source} (CPUs that this process may use: {allowed})")]
+    #[error("CPU {cpu}: {cause} (CPUs that this process may use: {allowed})")]
     Cpu {
         /// The CPU asked for.
         cpu: usize,
         /// The kernel's answer.
-        source: io::Error,
+        cause: io::Error,
         /// CPUs that are allowed.
         allowed: String,
     },
@@ -93,7 +93,7 @@ pub fn set_fifo(priority: u8) -> Result<(), ThreadError> {
     // SAFETY: `param` outlives the call; pid 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
         0 => Ok(()),
-        _ => Err(ThreadError::Fifo { priority, source: io::Error::last_os_error() }),
+        _ => Err(ThreadError::Fifo { priority, cause: io::Error::last_os_error() }),
     }
 }
 
@@ -108,7 +108,7 @@ pub fn pin(cpu: usize) -> Result<(), ThreadError> {
                 cpus.map(|c| c.to_string()).collect::<Vec<_>>().join(",")
             },
         );
-        ThreadError::Cpu { cpu, source: e.into(), allowed }
+        ThreadError::Cpu { cpu, cause: e.into(), allowed }
     })
 }
 
