@@ -184,7 +184,7 @@ impl Cast {
 /// Runs `latpath report` on the run, and gives what it prints.
 pub fn report(script: &Script, json: bool) -> Result<String> {
     let mut command = Command::new(script.program);
-    command.arg("report").arg(script.run).args(["--threshold", script.threshold]);
+    command.arg("report").arg(script.run).args(["--threshold", script.threshold, "--worst", "3"]);
     if json {
         command.arg("--json");
     }
