@@ -57,12 +57,7 @@ struct {
 	__type(value, struct stream_conf);
 } streams SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SVID_PLACES);
-	__type(key, __u32);
-	__type(value, struct svid_short);
-} svids_short SEC(".maps");
+struct svid_short svids_short[SVID_PLACES];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -139,10 +134,9 @@ static __always_inline struct svid_short *lookup_words(const __u64 *w, __u32 len
 	__u32 place = svid_place(w, len);
 
 	for (int i = 0; i < SVID_PROBES; i++) {
-		__u32 at = (place + i) & (SVID_PLACES - 1);
-		struct svid_short *s = bpf_map_lookup_elem(&svids_short, &at);
+		struct svid_short *s = &svids_short[(place + i) & (SVID_PLACES - 1)];
 
-		if (!s || !s->first)
+		if (!s->first)
 			return 0;
 		if (s->len == len && s->word[0] == w[0] && s->word[1] == w[1] && s->word[2] == w[2] &&
 		    s->word[3] == w[3])

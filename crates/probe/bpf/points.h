@@ -3,8 +3,6 @@
 #ifndef LATPATH_POINTS_H
 #define LATPATH_POINTS_H
 
-#define CACHE 32 /* entries of one CPU for one kind of point */
-#define KINDS 5
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -21,21 +19,8 @@ struct {
 	__type(value, struct point_entry);
 } points SEC(".maps");
 
-/*
- * What a CPU knows of devices and their points: a device's identity (namespace and index), and the same with the point's index
- * laid over its upper five bits. An interrupt may refill an entry between its two stores; then they do not match.
- */
-struct cached {
-	__u64 device;
-	__u64 with_point;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct cached);
-} point_cache SEC(".maps");
+/* Points whose frames pass GRO's door, as a set: at the stack's door they have been seen already. */
+volatile __u32 gro_points = 0;
 
 __u32 point_count = 0;
 
@@ -87,50 +72,37 @@ static __always_inline __u64 identity(struct net_device *dev)
 	return (__u64)dev->nd_net.net->ns.inum << 32 | (__u32)dev->ifindex;
 }
 
-static __always_inline struct cached *cache_of(__u64 device, __u32 kind, __u32 cpu)
-{
-	__u32 at = (cpu * KINDS + kind) * CACHE + ((device ^ device >> 32) & (CACHE - 1));
-
-	return bpf_map_lookup_elem(&point_cache, &at);
-}
-
 /* The point of this kind on a device if this CPU knows it, -1 otherwise. */
-static __always_inline int known_point(struct net_device *dev, __u32 kind, __u32 cpu)
+static __always_inline int known_point(struct percpu *p, __u64 device, __u32 kind)
 {
-	__u64 device = identity(dev), apart;
-	struct cached *c = cache_of(device, kind, cpu);
+	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
+	__u64 apart;
 
-	if (!c || c->device != device)
+	if (c->device != device)
 		return -1;
 	apart = *(volatile __u64 *)&c->with_point ^ device;
 	return apart << 5 ? -1 : (int)(apart >> 59);
 }
 
-/* Whether a point's frames pass GRO's door. */
 static __always_inline int passes_gro(__u32 point)
 {
-	struct point_entry *e = bpf_map_lookup_elem(&points, &point);
-
-	return e && e->gro;
+	return gro_points >> (point & (MAX_POINTS - 1)) & 1;
 }
 
 static __always_inline void note_gro(__u32 point)
 {
-	struct point_entry *e = bpf_map_lookup_elem(&points, &point);
-
-	if (e && !e->gro)
-		e->gro = 1;
+	if (!passes_gro(point))
+		__sync_fetch_and_or(&gro_points, 1u << (point & (MAX_POINTS - 1)));
 }
 
 /* The point of this kind on a device that the CPU does not know yet, -1 if the table is full. */
-static __noinline int learn_point(struct net_device *dev, __u32 kind, __u32 cpu)
+static __always_inline int learn_point(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
 {
-	__u64 device = identity(dev);
+	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
 	struct point_key key = { .netns = device >> 32, .ifindex = (__u32)device, .kind = kind };
-	struct cached *c = cache_of(device, kind, cpu);
 	int point = find_point(&key, dev);
 
-	if (point < 0 || !c)
+	if (point < 0)
 		return point;
 	*(volatile __u64 *)&c->with_point = device ^ (__u64)point << 59;
 	*(volatile __u64 *)&c->device = device;

@@ -72,14 +72,14 @@ static __always_inline int protocol_wanted(__be16 protocol, int sure)
 enum door { DOOR_ONE, DOOR_GRO, DOOR_STACK };
 
 /* The point of a packet that is in a stream, where the CPU does not know it from the device. */
-static __always_inline int point_of_packet(struct net_device *dev, __u32 kind, __u32 cpu)
+static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
 {
 	struct point_key key = { .kind = kind };
 
 	if (kind == POINT_APP_READ)
 		return thread_point(kind);
 	if (dev)
-		return learn_point(dev, kind, cpu);
+		return learn_point(p, dev, device, kind);
 	return kind == POINT_DROP ? find_point(&key, 0) : -1;
 }
 
@@ -126,7 +126,7 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	struct work *work = 0;
 	struct seen_at w = {};
 	struct percpu *p;
-	__u64 mac, data;
+	__u64 mac, data, device = 0;
 	__u32 linear, key = 0;
 	int point = -1, stream = -2;
 
@@ -137,8 +137,10 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	p = bpf_map_lookup_elem(&percpu, &w.cpu);
 	if (!p)
 		return 0;
-	if (dev)
-		point = known_point(dev, kind, w.cpu);
+	if (dev) {
+		device = identity(dev);
+		point = known_point(p, device, kind);
+	}
 	if (door == DOOR_STACK && point >= 0 && passes_gro(point))
 		return 0;
 	data = (__u64)skb->data;
@@ -169,7 +171,7 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 		goto out;
 	}
 	if (point < 0)
-		point = point_of_packet(dev, kind, w.cpu);
+		point = point_of_packet(p, dev, device, kind);
 	if (point < 0 || point >= MAX_POINTS) {
 		__sync_fetch_and_add(&p->points_overflow, 1);
 		goto out;

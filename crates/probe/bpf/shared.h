@@ -22,6 +22,8 @@
 
 enum stream_kind { KIND_SV = 0, KIND_UDP = 1, KIND_ETHER = 2 };
 enum key_rule { KEY_SMPCNT = 0, KEY_SEQ = 1, KEY_HASH = 2 };
+#define KINDS 5 /* of points */
+#define CACHE 32 /* devices that a CPU knows, for each kind of point */
 enum point_kind { POINT_TX = 0, POINT_NIC_RX = 1, POINT_VM_READ = 2, POINT_APP_READ = 3, POINT_DROP = 4 };
 
 #define FILTER_APPID 1
@@ -78,7 +80,7 @@ struct point_entry {
 	__u8 device[16];
 	__u8 link[16];
 	__u32 valid;
-	__u32 gro; /* nic-rx: seen at GRO's door, so the later tracepoint is the same sighting again */
+	__u32 pad;
 };
 
 /* One sighting on its way to user space. `lap` is written last: it says that the record is whole. */
@@ -92,6 +94,15 @@ struct record {
 	__u8 point;
 	__u8 pad;
 	__u16 lap;
+};
+
+/*
+ * What a CPU knows of a device and its point: the device's identity (namespace and index), and the same with the point's index
+ * laid over its upper five bits. An interrupt may refill an entry between its two stores; then they do not match.
+ */
+struct cached {
+	__u64 device;
+	__u64 with_point;
 };
 
 /* One CPU's counters and its ring's ends. `tail` is written by user space alone, on a cache line of its own. */
@@ -109,6 +120,7 @@ struct percpu {
 	__u64 pad1[6];
 	__u64 tail;
 	__u64 pad2[7];
+	struct cached known[KINDS][CACHE];
 };
 
 /*

@@ -262,10 +262,13 @@ static __always_inline struct slot *find_journey(__u32 stream, struct stream_sta
 
 		if (!n)
 			break;
+		/* Left far behind, and those before it still more: nothing below would take them. */
+		ahead = (__s32)(n - last);
+		if (sequence && last && ahead <= -REORDER)
+			break;
 		s = slot_of(stream, n);
 		if (!s || s->number != n)
 			break;
-		ahead = (__s32)(n - last);
 		if (s->key != key) {
 			n = s->prev;
 			continue;

@@ -151,9 +151,12 @@ fn configure(
     consts.slots_each = each as u32;
     consts.window_ns = options.window as u64;
     consts.threshold_ns = options.threshold as u64;
+    let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").svids_short;
+    for (place, svid) in &table.short {
+        names[*place as usize] = *svid;
+    }
     size(&mut skel.maps.percpu, cpus)?;
     size(&mut skel.maps.works, cpus * 4)?;
-    size(&mut skel.maps.point_cache, cpus * 5 * 32)?;
     if live {
         size(&mut skel.maps.slots, streams * each)?;
         size(&mut skel.maps.slots_far, streams * each)?;
@@ -174,17 +177,9 @@ fn configure(
 }
 
 /// Hands the streams to the loaded programs.
-fn name_streams(
-    table: &Table,
-    streams: &impl MapCore,
-    short: &impl MapCore,
-    long: &impl MapCore,
-) -> libbpf_rs::Result<()> {
+fn name_streams(table: &Table, streams: &impl MapCore, long: &impl MapCore) -> libbpf_rs::Result<()> {
     for (i, conf) in table.streams.iter().enumerate() {
         streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;
-    }
-    for (place, svid) in &table.short {
-        short.update(&place.to_ne_bytes(), bytes_of(svid), MapFlags::ANY)?;
     }
     for (svid, first) in &table.long {
         long.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
@@ -208,7 +203,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let ring_size = configure(&mut open, options, &table, &abilities, cpus).map_err(refused("sizing their tables"))?;
     let mut skel = open.load().map_err(refused("loading them"))?;
     let maps = &skel.maps;
-    name_streams(&table, &maps.streams, &maps.svids_short, &maps.svids_long).map_err(refused("naming the streams"))?;
+    name_streams(&table, &maps.streams, &maps.svids_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
     let points = Mapped::new(&maps.points.as_fd(), layout::MAX_POINTS)?;
     let ring = Mapped::new(&maps.ring.as_fd(), (cpus * ring_size).max(1))?;
