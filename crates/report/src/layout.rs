@@ -7,6 +7,8 @@ use latpath_words::{PointId, PointInfo};
 
 /// Journeys from a run's start that the order of its points is found from.
 const SAMPLE: usize = 20_000;
+/// Most segments that are reported on, since each takes memory for each stream: 16 for each of 256 streams.
+const MAX_SEGMENTS: usize = 4096;
 
 /// A run's points in order, and the segments between them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,10 +47,15 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
         let (from, to) = (id(&s.from)?, id(&s.to)?);
         Some(Segment { name: s.name.clone(), from, to })
     });
-    let mut layout = Layout { segments: recorded.collect(), ..Layout::default() };
+    let mut layout = Layout { segments: recorded.take(MAX_SEGMENTS).collect(), ..Layout::default() };
+    let left_out = manifest.segments.len().saturating_sub(MAX_SEGMENTS);
+    if left_out > 0 {
+        layout.notes.push(format!("{left_out} of the run's {} segments are left out", manifest.segments.len()));
+    }
     if layout.segments.is_empty() {
         let classic = classic(&route, points);
-        (layout.segments, layout.notes) = (classic.segments, classic.notes);
+        layout.segments = classic.segments;
+        layout.notes.extend(classic.notes);
     }
     for text in own {
         layout.segments.push(one(text, points, &route)?);

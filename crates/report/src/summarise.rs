@@ -193,3 +193,18 @@ fn counted(manifest: &Manifest) -> Vec<String> {
     ];
     counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_between_two_machines_can_be_wrong_by_both_clocks_errors() {
+        let of = |machine: &str, bound| (machine.to_owned(), bound);
+        let bounds = [of("host", 0), of("guest0", 300), of("guest1", 50), of("guest0", 300)];
+        assert_eq!(between(&bounds, 0, 1), 300);
+        assert_eq!(between(&bounds, 2, 0), 50);
+        assert_eq!(between(&bounds, 1, 2), 350);
+        assert_eq!(between(&bounds, 1, 3), 0, "one machine's clock is always right about itself");
+    }
+}

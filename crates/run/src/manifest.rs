@@ -2,7 +2,7 @@
 
 use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
 use latpath_journey::Totals;
-use latpath_words::{Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
+use latpath_words::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -266,8 +266,14 @@ impl Manifest {
             return Err(RunError::Newer { path, found: head.format, supported: FORMAT, by: head.latpath });
         }
         let manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-        if manifest.points.len() > latpath_journey::journey::MAX_POINTS {
-            return Err(damaged(format!("it names {} points, a run has 64 at most", manifest.points.len())));
+        // Figures take memory for each stream and point.
+        for (what, found, most) in [
+            ("points", manifest.points.len(), latpath_journey::journey::MAX_POINTS),
+            ("streams", manifest.streams.len(), MAX_STREAMS),
+        ] {
+            if found > most {
+                return Err(damaged(format!("it names {found} {what}, a run has {most} at most")));
+            }
         }
         Ok(manifest)
     }

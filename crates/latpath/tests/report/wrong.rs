@@ -40,6 +40,22 @@ fn a_run_of_a_newer_latpath_is_refused_by_its_format() {
 }
 
 #[test]
+fn a_manifest_cannot_make_a_report_take_all_memory() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| {
+        let one = manifest["segments"][0].clone();
+        manifest["segments"] = vec![one; 5000].into();
+    });
+    let report = bench.json(&["--worst", "0"]);
+    assert_eq!(report["segments"].as_array().unwrap().len(), 4096);
+    assert_eq!(notes(&report), ["904 of the run's 5000 segments are left out"]);
+    bench.edit(|manifest| manifest["streams"] = vec![json!("svid:A"); 257].into());
+    let out = bench.latpath(&["report", "run"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("it names 257 streams, a run has 256 at most"), "{}", stderr(&out));
+}
+
+#[test]
 fn an_empty_run_has_an_empty_report() {
     let bench = Bench::new();
     let nothing = latpath_run::Manifest { points: Vec::new(), route: Vec::new(), segments: Vec::new(), ..manifest() };
