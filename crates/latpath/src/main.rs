@@ -42,8 +42,17 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     }
 }
 
+/// Says on stderr what goes on inside, where the environment asks for it: RUST_LOG=debug.
+fn trace() {
+    if std::env::var_os("RUST_LOG").is_some_and(|filter| !filter.is_empty()) {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
+    }
+}
+
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
 fn main() -> ExitCode {
+    trace();
     match dispatch(Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::LimitBroken) => ExitCode::from(3),

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod guest;
 mod hostile;
 mod live;
 mod recognise;
@@ -17,13 +18,14 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::process::ExitCode;
 use std::time::Duration;
-use support::{need_btf, need_lab, need_root, Bench};
+use support::{need_btf, need_guest, need_lab, need_root, Bench};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut tests = recognise::trials(&needs);
     tests.extend(hostile::trials(&needs));
     tests.extend(live::trials(&needs));
+    tests.extend(guest::trials(&[need_root(), need_guest()]));
     support::main(tests)
 }
 
@@ -87,7 +89,8 @@ fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result
 
 /// A frame with one ASDU.
 fn frame(svid: &str, smp_cnt: u16) -> FrameSpec {
-    let asdu = AsduSpec { svid: svid.into(), smp_cnt, conf_rev: 1, smp_synch: 2, data: vec![7; 64], ..Default::default() };
+    let asdu =
+        AsduSpec { svid: svid.into(), smp_cnt, conf_rev: 1, smp_synch: 2, data: vec![7; 64], ..Default::default() };
     FrameSpec {
         dst: [1, 12, 205, 4, 0, 1],
         src: [2, 0, 0, 0, 0, 1],

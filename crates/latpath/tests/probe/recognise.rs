@@ -85,10 +85,17 @@ fn filters() -> Result<(), Failed> {
     other_appid.appid = 0x4001;
     let mut other_mac = frame("A", 4);
     other_mac.dst[5] = 9;
-    let frames: Vec<_> =
-        [frame("A", 1), tagged(frame("A", 2), 7), other_appid, other_mac, tagged(frame("A", 5), 8)].iter().map(bytes).collect();
-    let asked =
-        ["svid:A", "svid:A,vlan=7", "svid:A,appid=0x4001", "svid:A,mac=01:0c:cd:04:00:09", "svid:A,vlan=8,appid=0x4001"];
+    let frames: Vec<_> = [frame("A", 1), tagged(frame("A", 2), 7), other_appid, other_mac, tagged(frame("A", 5), 8)]
+        .iter()
+        .map(bytes)
+        .collect();
+    let asked = [
+        "svid:A",
+        "svid:A,vlan=7",
+        "svid:A,appid=0x4001",
+        "svid:A,mac=01:0c:cd:04:00:09",
+        "svid:A,vlan=8,appid=0x4001",
+    ];
     let seen = record(&bench, streams(&asked), &frames)?;
     expect_everywhere(&seen, &[(0, 1), (0, 2), (1, 2), (0, 3), (2, 3), (0, 4), (3, 4), (0, 5)])
 }

@@ -1,0 +1,79 @@
+//! The kernel programs in a guest's kernel, which is another than this machine's: they load there and recognise the same.
+
+use crate::support::{trial, Lack};
+use crate::*;
+use latpath_agent::{Address, Machine, StartRequest, Timeouts};
+use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE};
+use std::time::Instant;
+
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+    vec![trial("a_guests_kernel_takes_the_programs_and_recognises_the_same", needs, recognises)]
+}
+
+/// Frames of each shape that takes a way of its own through the programs, and what is to be seen of them.
+fn shapes() -> (Vec<Vec<u8>>, Vec<(u16, u32)>) {
+    let (long, longest_short) = ("x".repeat(60), "y".repeat(32));
+    let mut two = frame("first", 20);
+    two.asdus.push(AsduSpec { svid: longest_short.clone().into(), smp_cnt: 21, ..two.asdus[0].clone() });
+    let mut paged = frame("MU01", 30);
+    paged.asdus[0].data = vec![1; 1200];
+    let specs = [
+        frame("MU01", 1),
+        tagged(frame("MU01", 2), 7),
+        frame(&longest_short, 3),
+        tagged(frame(&longest_short, 4), 7),
+        frame(&long, 5),
+        tagged(frame("filtered", 6), 8),
+        tagged(frame("filtered", 7), 9),
+        frame("nobody", 8),
+        two,
+        paged,
+    ];
+    let asked = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (3, 7), (1, 21), (0, 30)];
+    (specs.iter().map(bytes).collect(), asked.to_vec())
+}
+
+fn recognises() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Guest)?;
+    let program = env!("CARGO_BIN_EXE_latpath").into();
+    let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..Default::default() };
+    let mut guest = Guest::boot(&lab, &path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+    // A virtual NIC passes on groups that somebody joined, or everything.
+    guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
+    guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", false, NEVER)?;
+    let timeouts = Timeouts { connect: Duration::from_secs(30), start: Duration::from_secs(90), ..Default::default() };
+    let mut machine = Machine::connect("guest0", &Address::Unix(guest.agent_socket().into()), timeouts)?;
+    let long = format!("svid:{}", "x".repeat(60));
+    let asked = ["svid:MU01", &format!("svid:{}", "y".repeat(32)), &long, "svid:filtered,vlan=9"];
+    machine.start(&StartRequest { streams: streams(&asked), options: vec![] })?;
+
+    let (frames, want) = shapes();
+    let sent = path.publisher.inside(|| -> Result<(), String> {
+        let mut socket = PacketSocket::open(PUBLISHER, Listen::No).map_err(|e| e.to_string())?;
+        for frame in frames {
+            socket.send(&[IoSlice::new(&frame)]).map_err(|e| e.to_string())?;
+            // One by one: nothing here is about rates, and an emulated NIC loses bursts.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    })?;
+    sent?;
+    let nic_rx = format!("guest0/nic-rx@{GUEST_DEVICE}");
+    let (mut sightings, mut got) = (Vec::new(), Vec::new());
+    let until = Instant::now() + Duration::from_secs(20);
+    while got.len() < want.len() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+        machine.drain(&mut sightings)?;
+        let points = machine.points()?;
+        let there = sightings.iter().filter(|s| points[usize::from(s.point)].point.to_string() == nic_rx);
+        got = there.map(|s| (s.stream, s.key)).collect();
+    }
+    assert_eq!(got, want, "Linux {}", guest.release());
+    let counters = machine.counters()?;
+    assert_eq!((counters.malformed, counters.unreadable, counters.dropped), (0, 0, 0));
+    machine.stop()?;
+    Ok(())
+}
