@@ -11,9 +11,20 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// Receives from this socket.
+    /// Receives from this socket, from now on.
     pub fn new(socket: PacketSocket, ring: bool) -> Result<Self, DeviceError> {
-        Ok(if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) })
+        let mut receiver =
+            if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) };
+        // Only now, for what came before the ring is there would be lost without a trace.
+        receiver.socket().start()?;
+        Ok(receiver)
+    }
+
+    fn socket(&mut self) -> &mut PacketSocket {
+        match self {
+            Self::Copy(r) => r.socket(),
+            Self::Ring(r) => r.socket(),
+        }
     }
 
     /// Waits at most 100 ms for frames, hands each to `take` and returns how many there were.
@@ -39,9 +50,6 @@ impl Receiver {
 
     /// Frames that the kernel dropped, because they were not taken fast enough.
     pub fn dropped(&mut self) -> u64 {
-        match self {
-            Self::Copy(r) => r.socket().dropped(),
-            Self::Ring(r) => r.socket().dropped(),
-        }
+        self.socket().dropped()
     }
 }

@@ -30,9 +30,17 @@ fn arrived(pair: &Pair, running: &Running, frames: u64) -> Result<()> {
         let out = pair.latpath_device_packets("lpb");
         out.is_ok_and(|n| n >= frames)
     })?;
-    // A veth device counts frames when they are queued for the other end: the softirq has yet to deliver the last ones.
+    // A veth device counts frames when they are queued for the other end: softirqs have yet to deliver the last ones.
+    running.until("frames to be delivered", |_| backlog() == 0)?;
     std::thread::sleep(Duration::from_millis(50));
     Ok(())
+}
+
+/// Frames that wait in the queues between devices, all CPUs (Linux 5.10 and later show them).
+fn backlog() -> u64 {
+    let stat = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let of_cpu = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
+    stat.lines().filter_map(of_cpu).sum()
 }
 
 impl Pair {

@@ -195,7 +195,7 @@ fn replay_shared() -> Result<()> {
         let (got, _) = pair.capture(once, || pair.publish(&["--replay", &path.to_string_lossy()]))?;
         same(name, bytes_of(&got)? == bytes_of(&path)?, true)?;
         let args =
-            ["--replay", &path.to_string_lossy(), "--loop", "--rate", "50000", "--count", &(3 * once).to_string()];
+            ["--replay", &path.to_string_lossy(), "--loop", "--rate", "20000", "--count", &(3 * once).to_string()];
         let (got, _) = pair.capture(3 * once, || pair.publish(&args))?;
         same("complaints", complaints(&got)?, vec![])?;
         let rows = tshark(&got, &["sv.svID", "sv.smpCnt"])?;

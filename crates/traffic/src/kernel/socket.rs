@@ -85,6 +85,8 @@ pub struct PacketSocket {
     device: String,
     ifindex: i32,
     mac: [u8; 6],
+    /// What it receives once it is started; 0 for nothing.
+    protocol: u16,
     headers: Vec<libc::mmsghdr>,
     drops: u64,
 }
@@ -118,7 +120,7 @@ fn device_list() -> String {
 }
 
 impl PacketSocket {
-    /// Opens a socket on `device`.
+    /// Opens a socket on `device`. One that listens receives nothing before a receiver is made of it.
     pub fn open(device: &str, listen: Listen) -> Result<Self, DeviceError> {
         let os = |doing, cause| DeviceError::Os { device: device.into(), doing, cause };
         // SAFETY: no pointers. Protocol 0 receives nothing until bind names one, so that options come first.
@@ -135,13 +137,13 @@ impl PacketSocket {
         let ifindex = if_nametoindex(device)
             .map_err(|_| DeviceError::NoDevice { device: device.into(), here: device_list() })?
             as i32;
-        let mut socket = Self { fd, device: device.into(), ifindex, mac: [0; 6], headers: Vec::new(), drops: 0 };
-
         let protocol = match listen {
             Listen::No => 0,
             Listen::Sv => ETHERTYPE,
             Listen::Incoming | Listen::AllSv => libc::ETH_P_ALL as u16,
         };
+        let mut socket =
+            Self { fd, device: device.into(), ifindex, mac: [0; 6], protocol, headers: Vec::new(), drops: 0 };
         if listen != Listen::No {
             socket.option("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32)?;
             socket.option("asking for arrival times", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)?;
@@ -166,8 +168,13 @@ impl PacketSocket {
         if listen == Listen::Incoming {
             socket.option("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         }
-        socket.bind(protocol)?;
+        socket.bind(0)?;
         Ok(socket)
+    }
+
+    /// From now on what passes the device is received.
+    pub(crate) fn start(&mut self) -> Result<(), DeviceError> {
+        self.bind(self.protocol)
     }
 
     /// The device's name.
