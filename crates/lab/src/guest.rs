@@ -13,6 +13,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    process::ExitStatus,
     thread,
     time::{Duration, Instant},
 };
@@ -191,6 +192,11 @@ impl Guest {
     /// The unix socket behind the guest's port `/dev/virtio-ports/latpath.agent`.
     pub fn agent_socket(&self) -> &Path {
         &self.agent
+    }
+
+    /// How its QEMU ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.qemu.ended()
     }
 
     /// The last lines of its serial console.

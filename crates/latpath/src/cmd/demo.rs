@@ -4,6 +4,7 @@
 mod cast;
 mod verify;
 
+use super::interrupt::stop_flag;
 use super::Outcome;
 use anyhow::{bail, Context, Result};
 use cast::{Cast, Ending, Script};
@@ -15,10 +16,7 @@ use serde_json::{json, Value};
 use std::{
     io::{IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::{
-        atomic::{AtomicBool, Ordering},
-        Arc,
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 use verify::{Check, Evidence};
@@ -54,12 +52,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        // A second one ends it at once; the next demo then cleans up.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    // A second signal ends it at once; the next demo then cleans up.
+    let stop = stop_flag()?;
     let stopped = || stop.load(Ordering::Relaxed);
     let application = if args.no_guest { Application::Namespace } else { Application::Guest };
     if let Some(missing) = latpath_lab::missing(application) {
@@ -94,6 +88,14 @@ pub fn run(args: Args) -> Result<Outcome> {
     while cast.publishing()? {
         if stopped() {
             cast.stop_publishing();
+        }
+        if let Some(status) = guest.as_mut().map(Guest::ended).transpose()?.flatten() {
+            cast.keep_recording()?;
+            let kept = match &args.output {
+                Some(run) => format!("; what was recorded until then: latpath report {}", run.display()),
+                None => String::new(),
+            };
+            bail!("guest0 ended while frames were on their way: its QEMU ended, {status}{kept}");
         }
         progress.show(&path)?;
         std::thread::sleep(Duration::from_millis(50));

@@ -1,5 +1,6 @@
 //! What `live` and `record` have in common: the flags that say what to follow, and how to end.
 
+use super::interrupt::stop_flag;
 use super::Usage;
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -104,12 +105,7 @@ pub struct End {
 impl End {
     /// Catches SIGINT and SIGTERM; a second one ends the program at once.
     pub fn new(what: &What) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
-        }
-        Ok(Self { stop, until: None, count: what.count })
+        Ok(Self { stop: stop_flag()?, until: None, count: what.count })
     }
 
     /// The clock of `--duration` runs from here.

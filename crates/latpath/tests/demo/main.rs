@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         trial("after_an_interrupt_the_results_so_far_are_shown_and_nothing_is_left", &host, interrupted),
         trial("what_a_killed_demo_leaves_the_next_one_removes", &host, killed),
         trial("every_frame_is_followed_into_the_guest", &guest, into_the_guest),
+        trial("a_guest_that_dies_leaves_a_run_that_says_so", &guest, guest_dies),
     ])
 }
 
@@ -140,6 +141,37 @@ fn into_the_guest() -> Result<(), Failed> {
     let bound = shown["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0");
     assert!(bound.is_some_and(|m| m["error_bound_ns"].as_u64().is_some_and(|b| b > 0)), "{bound:?}");
     adds_up(&shown)
+}
+
+fn guest_dies() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let run = folder.path().join("run");
+    let demo = start(&format!("--duration 1000s -o {}", run.display()))?;
+    let pid = demo.id();
+    let limit = Instant::now() + Duration::from_secs(200);
+    while !child_runs(pid, "publish") {
+        assert!(Instant::now() < limit, "nothing was published after 200 s");
+        thread::sleep(Duration::from_millis(50));
+    }
+    thread::sleep(Duration::from_secs(3));
+    let is_qemu = |child: &&String| {
+        fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name.starts_with("qemu-system"))
+    };
+    let children = children(pid);
+    let qemu = children.iter().find(is_qemu).ok_or("no QEMU among the demo's processes")?;
+    kill(Pid::from_raw(qemu.parse()?), Signal::SIGKILL)?;
+    let output = demo.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("guest0 ended while frames were on their way") && said.contains("signal: 9"), "{said}");
+    let shown = latpath(&format!("report {} --json", run.display())).output()?;
+    let shown: Value = serde_json::from_slice(&shown.stdout)?;
+    assert_eq!(shown["run"]["state"], "finished");
+    assert!(shown["complete"].as_u64() > Some(1000), "{}", shown["complete"]);
+    let machines = shown["machines"].as_array().into_iter().flatten();
+    let fault = machines.clone().find(|m| m["machine"] == "guest0").map(|m| m["fault"].is_string());
+    assert_eq!(fault, Some(true), "the report says that guest0 went");
+    Ok(())
 }
 
 /// Counts the network namespaces that a demo has made.

@@ -30,7 +30,10 @@ fn kill_9() -> Result<(), Failed> {
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
     until("some seconds are on disk", || Run::open(&recorder.run).is_ok_and(|r| r.journeys() > 16_000))?;
     let killed = latpath_probe::monotonic();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(recorder.process.pid() as i32), nix::sys::signal::Signal::SIGKILL)?;
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(recorder.process.pid() as i32),
+        nix::sys::signal::Signal::SIGKILL,
+    )?;
     let ended = recorder.process.finish(LIMIT)?;
     equal("exit code", ended.code, None)?;
     publisher.interrupt();

@@ -79,10 +79,8 @@ impl Recorder {
 
 /// The application: counts what it receives.
 fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
-    let application = bench.start(
-        bench.application(),
-        latpath(&format!("subscribe -i {APPLICATION} --stream svid:{svid} --json")),
-    )?;
+    let application = bench
+        .start(bench.application(), latpath(&format!("subscribe -i {APPLICATION} --stream svid:{svid} --json")))?;
     std::thread::sleep(Duration::from_millis(300));
     Ok(application)
 }

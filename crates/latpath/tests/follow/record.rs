@@ -49,13 +49,7 @@ fn every_frame() -> Result<(), Failed> {
     equal("lost", figures["lost"].as_array().map(Vec::len), Some(0))?;
     equal("sightings dropped", number(&figures["tool"], "sightings_dropped")?, 0)?;
     let points: Vec<_> = figures["points"].as_array().into_iter().flatten().filter_map(|p| p.as_str()).collect();
-    let way = [
-        "host/tx@lp-pub",
-        "host/nic-rx@nic0",
-        "host/tx@veth0",
-        "host/nic-rx@lp-app",
-        "host/app-read@subscribe",
-    ];
+    let way = ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app", "host/app-read@subscribe"];
     equal("points", points, way.to_vec())?;
     remove(&run);
     Ok(())
@@ -190,7 +184,9 @@ fn two_at_once() -> Result<(), Failed> {
 fn points() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("narrow");
-    let words = format!("--stream svid:{svid} --points host/tx@veth*,host/nic-rx@nic0 --segment bridge=host/nic-rx@*..host/tx@*");
+    let words = format!(
+        "--stream svid:{svid} --points host/tx@veth*,host/nic-rx@nic0 --segment bridge=host/nic-rx@*..host/tx@*"
+    );
     let recorder = Recorder::start(&bench, "run", &words)?;
     publish(&bench, &format!("--svid {svid} --count 1000"))?;
     std::thread::sleep(std::time::Duration::from_millis(200));

@@ -158,6 +158,12 @@ impl Cast {
         }
     }
 
+    /// Ends the recording alone, when the rest cannot go on: what was seen so far is kept.
+    pub fn keep_recording(self) -> Result<()> {
+        self.stop_publishing();
+        self.recorder.end().map(drop)
+    }
+
     /// Ends all, the recorder first so that it still hears from the guest, and collects what they have to say.
     pub fn leave(self, guest: Option<&mut Guest>) -> Result<Ending> {
         let publisher = self.publisher.context("nothing was published")?;
