@@ -57,6 +57,11 @@ pub(super) fn mac(s: &str) -> Result<[u8; 6], String> {
     parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
 }
 
+/// An svID comes from the wire: nothing in it may reach the terminal as a control code.
+fn shown(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
 fn group(s: &str) -> Result<[u8; 6], String> {
     let mac = mac(s)?;
     match mac[0] & 1 {
@@ -142,7 +147,7 @@ impl Run {
     fn tell(&mut self, args: &Args) {
         self.told = true;
         let absent = self.subscription.streams().iter().filter(|s| s.totals().received == 0);
-        let absent: Vec<String> = absent.map(|s| s.stream.to_string()).collect();
+        let absent: Vec<String> = absent.map(|s| shown(&s.stream.to_string())).collect();
         let nothing = self.subscription.streams().is_empty();
         if absent.is_empty() && !nothing {
             return;
@@ -150,7 +155,7 @@ impl Run {
         let what = if nothing { "Sampled Values".into() } else { absent.join(", ") };
         let others = match self.subscription.other_svids.as_slice() {
             [] => String::new(),
-            some => format!("; svIDs that did: {}", some.join(", ")),
+            some => format!("; svIDs that did: {}", shown(&some.join(", "))),
         };
         eprintln!("latpath: {}: no frame of {what} for 3 s{others}; still waiting", args.interface);
     }
@@ -184,7 +189,7 @@ impl Run {
             add_stream(&mut lines, stream);
         }
         if s.others > 0 {
-            lines.push(format!("others         {} frames of {}", count(s.others), s.other_svids.join(", ")));
+            lines.push(format!("others         {} frames of {}", count(s.others), shown(&s.other_svids.join(", "))));
         }
         if s.malformed > 0 {
             lines.push(format!("malformed      {} frames could not be read", count(s.malformed)));
@@ -244,7 +249,7 @@ fn rate_hz(s: &StreamReceived) -> f64 {
 
 fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     let t = s.totals();
-    lines.push(s.stream.to_string());
+    lines.push(shown(&s.stream.to_string()));
     if t.received == 0 {
         lines.push("  never came".into());
         return;

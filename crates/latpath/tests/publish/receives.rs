@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
     ("subscribe survives a flood of broken frames", Needs::Root, flood),
     ("a stream that never comes is said after 3 s, with those that do", Needs::Root, never_comes),
+    ("control codes in an svID do not reach the terminal", Needs::Root, control_codes),
     ("the receiving thread has the name that was given", Needs::Root, thread_name),
     ("streams sees what passes a device, sent or received", Needs::Root, discovery),
 ];
@@ -179,6 +180,23 @@ fn thread_name() -> Result<()> {
     same("by default", names(&[])?.as_str(), "subscribe")?;
     same("as given", names(&["--name", "relay"])?.as_str(), "relay")?;
     same("cut to 15 bytes", names(&["--name", "a-very-long-name-of-a-relay"])?.as_str(), "a-very-long-nam")
+}
+
+fn control_codes() -> Result<()> {
+    let pair = Pair::new()?;
+    let all = pair.listen("lpb", &["subscribe", "-i", "lpb", "--count", "5"])?;
+    let other = pair.listen("lpb", &["subscribe", "-i", "lpb", "--stream", "svid:MU01", "--count", "1"])?;
+    let streams = pair.listen("lpb", &["streams", "-i", "lpb", "--duration", "60s"])?;
+    pair.publish(&["--svid", "A\u{1b}[31m\rB\u{9b}1m", "--count", "5"])?;
+    arrived(&pair, &all, 5)?;
+    pair.publish(&["--count", "1"])?;
+    streams.signal("INT")?;
+    for out in [all.wait()?, other.wait()?, streams.wait()?] {
+        let text = String::from_utf8(out.stdout)?;
+        same("the svID is shown", text.contains("A\\u{1b}[31m\\rB\\u{9b}1m"), true)?;
+        same(&text, text.chars().any(|c| c.is_control() && c != '\n'), false)?;
+    }
+    Ok(())
 }
 
 fn discovery() -> Result<()> {
