@@ -132,9 +132,7 @@ impl Sequence {
             self.line = Some(Line::start(key, t));
             return;
         };
-        if self.wrap.is_some_and(|wrap| key >= wrap) {
-            self.wrap = None;
-        }
+        self.refute(key);
         if self.is_behind(&line, key) {
             return self.fill(key);
         }
@@ -162,14 +160,16 @@ impl Sequence {
     pub fn follow(&mut self, key: u32, t: Ns) {
         let key = u64::from(key);
         let Some(line) = self.line else { return };
+        self.refute(key);
         if self.wrap.is_none() && key < line.high_key && !self.is_behind(&line, key) {
             // Behind, or across the first wrap? Only the exact successor says.
-            self.wrap = (line.high_key + self.step).checked_sub(key).filter(|w| self.step > 0 && self.is_known(w));
+            let exact = (line.high_key + self.step).checked_sub(key);
+            self.wrap = exact.filter(|w| self.step > 0 && *w > line.high_key && self.is_known(w));
             self.unsure |= self.wrap.is_none();
         }
         let forward = match self.wrap {
-            Some(wrap) if key < wrap => (key + wrap - line.high_key) % wrap,
-            _ => key.saturating_sub(line.high_key),
+            Some(wrap) => (key + wrap - line.high_key) % wrap,
+            None => key.saturating_sub(line.high_key),
         };
         if self.is_behind(&line, key) || forward == 0 || forward > self.span(self.reach) {
             self.fill(key);
@@ -266,6 +266,11 @@ impl Sequence {
         } else {
             Standing::BeforeWrap
         }
+    }
+
+    /// There is no number beyond the wrap. So the newest number is always below it.
+    fn refute(&mut self, key: u64) {
+        self.wrap = self.wrap.filter(|wrap| key < *wrap);
     }
 
     fn is_known(&self, wrap: &u64) -> bool {
@@ -431,6 +436,18 @@ mod tests {
         send(&mut seq, 0..4000, 1, 65536, &[]);
         send(&mut seq, 0..70000, 1, 65536, &[]); // restarted where another sender would wrap
         assert_eq!(seq.wrap(), Some(65536));
+        assert_eq!(seq.never_seen(), 0);
+    }
+
+    #[test]
+    fn a_number_beyond_the_wrap_refutes_it_wherever_it_is_seen_first() {
+        let mut seq = sv();
+        send(&mut seq, 0..9000, 1, 4000, &[]);
+        for n in 0..300 {
+            seq.follow(4000 + n, 9000 * MS);
+        }
+        assert_eq!(seq.wrap(), None);
+        seq.lead(1001, 9001 * MS);
         assert_eq!(seq.never_seen(), 0);
     }
 
