@@ -50,6 +50,15 @@ fn trace() {
     }
 }
 
+/// An error and its causes, each said once: many an error names its cause itself.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        text if text.contains(&cause) => said,
+        _ => said + ": " + &cause,
+    })
+}
+
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
 fn main() -> ExitCode {
     trace();
@@ -57,7 +66,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::LimitBroken) => ExitCode::from(3),
         Err(error) => {
-            eprintln!("latpath: {error:#}");
+            eprintln!("latpath: {}", with_causes(&error));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

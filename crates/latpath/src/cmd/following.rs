@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_follow::{Options, PointFilter};
-use latpath_words::{Ns, StreamSpec};
+use latpath_words::{Ns, StreamSpec, HOST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,8 +83,25 @@ impl What {
         if !(1_000_000..=4_000_000_000).contains(&window) {
             return Err(Usage("--window is 1ms to 4s".into()).into());
         }
+        let streams = self.streams.iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
+        for (i, stream) in streams.iter().enumerate() {
+            if streams[..i].contains(stream) {
+                return Err(Usage(format!("stream {stream} is named twice")).into());
+            }
+        }
+        for (i, (name, _)) in self.machines.iter().enumerate() {
+            if name == HOST {
+                return Err(Usage(format!(
+                    "--machine {name}=…: this machine is {HOST:?}; give the other another name"
+                ))
+                .into());
+            }
+            if self.machines[..i].iter().any(|(n, _)| n == name) {
+                return Err(Usage(format!("machine {name:?} is named twice")).into());
+            }
+        }
         Ok(Options {
-            streams: self.streams.iter().map(with_rule).collect::<Result<_, _>>()?,
+            streams,
             machines: self.machines.clone(),
             points: PointFilter::new(self.points.clone()),
             segments: self.segments.clone(),

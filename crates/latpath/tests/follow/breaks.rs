@@ -19,6 +19,8 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("no_program_stays_in_the_kernel_after_kill_9", needs, nothing_stays),
         trial("a_machine_that_cannot_be_reached_is_named", needs, unreachable),
         trial("without_root_it_says_what_is_needed", needs, no_root),
+        trial("without_btf_it_says_what_is_needed", needs, no_btf),
+        trial("wrong_usage_ends_with_2_and_says_what_is_right", &[], usage),
     ]
 }
 
@@ -177,4 +179,39 @@ fn no_root() -> Result<(), Failed> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     equal("exit code", output.status.code(), Some(1))?;
     equal(&said, said.contains("needs root"), true)
+}
+
+fn no_btf() -> Result<(), Failed> {
+    // A mount namespace of its own, in which the kernel's types are not to be found.
+    let words = [
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /sys/kernel/btf && exec \"$0\" live --stream svid:a",
+        env!("CARGO_BIN_EXE_latpath"),
+    ];
+    let output = Command::new("unshare").args(words).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("exit code", output.status.code(), Some(1))?;
+    equal(&said, said.contains("/sys/kernel/btf/vmlinux") && said.contains("CONFIG_DEBUG_INFO_BTF"), true)
+}
+
+fn usage() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let run = folder.path().join("run");
+    for (words, right) in [
+        ("--stream MU01", "svid:ID"),
+        ("--stream svid:a --stream svid:a", "named twice"),
+        ("--stream svid:a --machine g=tcp:1.2.3.4:5", "unix:PATH"),
+        ("--stream svid:a --machine host=unix:/x", "this machine"),
+        ("--stream svid:a --window 9s", "1ms to 4s"),
+        ("--stream svid:a --segment x", "NAME=FROM..TO"),
+        ("--stream svid:a --match hash:0:999", "1 to 128"),
+        ("", "--stream"),
+    ] {
+        let output = latpath(&format!("record {words} -o {}", run.display())).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        equal(&format!("{words:?}: {said}"), (output.status.code(), said.contains(right)), (Some(2), true))?;
+    }
+    equal("a run was made", run.exists(), false)
 }
