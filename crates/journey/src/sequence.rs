@@ -5,7 +5,7 @@
 //!
 //! - The step is the difference that most neighbouring packets have (majority vote, 8 ahead to be believed).
 //! - A wrap is believed at once where the number before it plus the step minus the number after it is a wrap in use
-//!   ([`KNOWN_WRAPS`], or the full range of the field). Otherwise, for packets may be lost across it, the wrap after
+//!   (samples a second of some profile, or the full range of the field). Otherwise, for packets may be lost across it, the wrap after
 //!   decides: both must give the same number, or be within reach of the same wrap in use. A number beyond the believed
 //!   wrap refutes it.
 //! - Numbers are laid out on one line from wrap to wrap. On it, `expected - seen = never seen`; so the order in which
@@ -14,10 +14,9 @@
 //!   otherwise the sender has restarted: a new line begins, and nothing is counted for the jump. An outage of a whole
 //!   lap or more counts modulo the lap. So `never_seen` is a lower bound.
 
+use latpath_sv::SAMPLE_RATES;
 use latpath_words::{KeyRule, Ns};
 
-/// Wraps of smpCnt in use: samples per second of IEC 61850-9-2LE and IEC 61869-9, or the range of 16 bits.
-pub const KNOWN_WRAPS: [u64; 7] = [4000, 4800, 12800, 14400, 15360, 65536, 96000];
 /// Votes that a step must be ahead by to be believed.
 const STEP_VOTES: u32 = 8;
 /// Votes that another step must be ahead by to replace the one believed.
@@ -273,8 +272,12 @@ impl Sequence {
         self.wrap = self.wrap.filter(|wrap| key < *wrap);
     }
 
+    fn known_wraps(&self) -> impl Iterator<Item = u64> {
+        SAMPLE_RATES.into_iter().map(u64::from).chain([1 << 16, self.range])
+    }
+
     fn is_known(&self, wrap: &u64) -> bool {
-        KNOWN_WRAPS.contains(wrap) || *wrap == self.range
+        self.known_wraps().any(|known| known == *wrap)
     }
 
     /// What `packets` packets add to the number.
@@ -315,7 +318,7 @@ impl Sequence {
     /// The wrap in use that may lie between these numbers.
     fn wrap_near(&self, before: u64, after: u64) -> Option<u64> {
         let fits = |w: &u64| *w > before && *w > after && w - before + after <= self.span(self.reach);
-        KNOWN_WRAPS.into_iter().chain([self.range]).find(fits)
+        self.known_wraps().find(fits)
     }
 
     fn learn_wrap(&mut self, before: u64, after: u64) -> Option<u64> {

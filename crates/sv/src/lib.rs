@@ -21,7 +21,7 @@ mod samples;
 pub use build::{AsduSpec, BuildError, FrameSpec};
 pub use error::FrameError;
 pub use parse::{Asdu, Asdus, Frame, Tag};
-pub use profile::{Profile, UnknownProfile};
+pub use profile::{Profile, UnknownProfile, SAMPLE_RATES};
 pub use samples::{Waveform, PHSMEAS1_LEN};
 
 /// The ethertype of Sampled Values.

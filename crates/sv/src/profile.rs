@@ -2,6 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
+/// Samples a second that senders use (9-2LE and IEC 61869-9), so smpCnt wraps at one of these, or at the end of its 16 bits.
+pub const SAMPLE_RATES: [u32; 7] = [4000, 4800, 5760, 12800, 14400, 15360, 48000];
+
 /// What a publisher's profile fixes. smpCnt wraps at `samples_per_s`: it is 0 with the first sample of each second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {

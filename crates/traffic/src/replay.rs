@@ -1,15 +1,13 @@
 //! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
 
 use crate::{Capture, CaptureError, Frames, Pace, Tracker};
-use latpath_sv::Frame;
+use latpath_sv::{Frame, SAMPLE_RATES};
 use latpath_words::Ns;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Most bytes of frames that are held.
 const MOST_BYTES: usize = 1 << 30;
-/// Samples per second that streams use; a capture too short to show its wrap is taken for the nearest.
-const USUAL_RATES: [u32; 6] = [4000, 4800, 5760, 12800, 14400, 15360];
 
 /// Why a capture cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -182,9 +180,10 @@ impl Replay {
         };
         for s in &mut self.streams {
             let t = s.last - s.first;
+            // A capture too short to show the wrap is taken for one of the nearest usual rate.
             let usual = || {
                 let hz = (s.samples > 1 && t > 0).then(|| (s.samples - 1) as f64 * 1e9 / t as f64)?;
-                USUAL_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
+                SAMPLE_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
             };
             let found = wrap.or(s.tracker.wrap()).or_else(usual).filter(|w| u32::from(s.highest) < *w);
             s.wrap = found.unwrap_or(65536);

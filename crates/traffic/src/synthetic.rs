@@ -63,11 +63,6 @@ impl Synthetic {
         assert!(!templates.is_empty() && o.wrap > 0, "at least one publisher, and a wrap");
         Ok(Self { templates, wave: Waveform::new(o.profile.samples_per_s, o.profile.hz), o, frame: 0, publisher: 0 })
     }
-
-    /// Length of the longest frame.
-    pub fn longest(&self) -> usize {
-        self.templates.iter().map(|t| t.bytes.len()).max().unwrap_or(0)
-    }
 }
 
 impl Frames for Synthetic {

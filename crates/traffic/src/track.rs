@@ -1,5 +1,6 @@
 //! Follows the smpCnt of one stream: what is missing, what came twice or late, where it wraps.
 
+use latpath_sv::SAMPLE_RATES;
 use latpath_words::Ns;
 
 /// A packet counts as late, not as far ahead, if it is at most half a wrap behind; the largest wrap is 65536.
@@ -8,8 +9,6 @@ const WINDOW: i64 = 32768;
 const LATE_UNLEARNED: i64 = 256;
 /// So many duplicates in a row, each following the one before, are a publisher that has started again.
 const RESTART: u32 = 64;
-/// Where smpCnt wraps in practice: the samples per second of 9-2LE and IEC 61869-9, and the end of its 16 bits.
-const USUAL_WRAPS: [u32; 8] = [4000, 4800, 5760, 12800, 14400, 15360, 48000, 65536];
 
 /// What one packet was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,10 +239,10 @@ impl Tracker {
 fn learn_wrap(next: u32, count: u32) -> (u32, Option<u32>) {
     let next = next.min(65536);
     // Up to an eighth of a second may be missing around the wrap.
-    let near = |w: &&u32| **w >= next && **w - next + count <= **w / 8;
-    match USUAL_WRAPS.iter().find(near) {
-        Some(w) if *w == next => (next, None),
-        Some(w) => (*w, Some(next)),
+    let near = |w: &u32| *w >= next && *w - next + count <= *w / 8;
+    match SAMPLE_RATES.into_iter().chain([65536]).find(near) {
+        Some(w) if w == next => (next, None),
+        Some(w) => (w, Some(next)),
         None => (next, None),
     }
 }
