@@ -5,6 +5,7 @@
 mod support;
 
 mod breaks;
+mod guest;
 mod live;
 mod record;
 
@@ -15,13 +16,16 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use support::{latpath, need_btf, need_lab, need_root, Bench, Started};
+use support::{latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut tests = record::trials(&needs);
     tests.extend(live::trials(&needs));
     tests.extend(breaks::trials(&needs));
+    let mut in_guest = needs.to_vec();
+    in_guest.push(need_guest());
+    tests.extend(guest::trials(&in_guest));
     support::main(tests)
 }
 

@@ -1,0 +1,84 @@
+//! `latpath live` into a guest: two machines, two clocks, one line of figures.
+
+use crate::support::{latpath, trial, Lack};
+use crate::{equal, number, own, until};
+use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
+use libtest_mimic::{Failed, Trial};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::process::Stdio;
+use std::time::Duration;
+
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    vec![trial("live_follows_into_the_guest_and_says_when_it_cannot_any_more", needs, into_the_guest)]
+}
+
+fn into_the_guest() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Guest)?;
+    let program = env!("CARGO_BIN_EXE_latpath").into();
+    let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..GuestPlan::default() };
+    let mut guest = Guest::boot(&lab, &path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+    let svid = own("deep");
+    guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
+    guest.start("subscribe", &format!("latpath subscribe -i {GUEST_DEVICE} --stream svid:{svid}"), false, NEVER)?;
+
+    let (stdout, stderr) = (lab.folder().join("live.out"), lab.folder().join("live.err"));
+    let agent = guest.agent_socket().display();
+    let mut live = latpath(&format!("live --json --stream svid:{svid} --machine guest0=unix:{agent}"));
+    live.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+    let mut live = path.hypervisor.start(live, Signal::SIGKILL)?;
+    // Slow enough for any machine that emulates its guest.
+    let mut publish = latpath(&format!("publish -i {PUBLISHER} --svid {svid} --rate 500 --duration 200s"));
+    publish.stdout(Stdio::null()).stderr(Stdio::null());
+    let publish = path.publisher.start(publish, Signal::SIGKILL)?;
+
+    let last = || -> Option<Value> {
+        let text = fs::read_to_string(&stdout).ok()?;
+        serde_json::from_str(text.lines().last()?).ok()
+    };
+    let said = || fs::read_to_string(&stderr).unwrap_or_default();
+    let way = [
+        "host/tx@lp-pub".to_string(),
+        "host/nic-rx@nic0".into(),
+        "host/tx@vnet0".into(),
+        "host/vm-read@vnet0".into(),
+        format!("guest0/nic-rx@{GUEST_DEVICE}"),
+        "guest0/app-read@subscribe".into(),
+    ];
+    until("the way into the guest is known and packets are counted", || {
+        last().is_some_and(|f| f["complete"].as_u64() > Some(1000) && f["points"] == serde_json::json!(way))
+    })
+    .map_err(|e| Failed::from(format!("{e:?}; live said: {}; it printed last: {:?}", said(), last())))?;
+    let figures = last().ok_or("live printed nothing")?;
+    let bound = figures["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0").cloned();
+    let bound = number(&bound.ok_or("guest0's clock is not shown")?, "error_bound_ns")?;
+    let segments = figures["segments"].as_array().cloned().unwrap_or_default();
+    let of = |name: &str| segments.iter().find(|s| s["name"] == name).cloned().ok_or(format!("no {name}"));
+    // A time across machines carries the bound, a time on one machine has none.
+    equal("Thyp's bound", number(&of("Thyp")?, "error_bound_ns")?, bound)?;
+    equal(
+        "Tnet's and Tsub's bounds",
+        (&of("Tnet")?["error_bound_ns"], &of("Tsub")?["error_bound_ns"]),
+        (&0.into(), &0.into()),
+    )?;
+    let (complete, count) = (number(&figures, "complete")?, number(&of("total")?, "count")?);
+    equal("journeys of total", count, complete)?;
+
+    // The guest goes; live says so and goes on with what it still sees.
+    drop(guest);
+    until("live tells that the guest is gone", || {
+        let machines = last().map(|f| f["machines"].clone());
+        machines.iter().flat_map(|m| m.as_array()).flatten().any(|m| m["machine"] == "guest0" && m["fault"].is_string())
+    })?;
+    let before = number(&last().ok_or("nothing printed")?, "elapsed_ns")?;
+    until("live goes on", || last().is_some_and(|f| f["elapsed_ns"].as_u64() > Some(before)))?;
+    live.signal(Signal::SIGINT);
+    let ended = live.wait(Duration::from_secs(20))?;
+    drop(publish);
+    equal("live's exit code", ended.and_then(|s| s.code()), Some(0))?;
+    Ok(())
+}
