@@ -7,7 +7,7 @@ use cmd::{Outcome, Usage};
 use std::process::ExitCode;
 
 /// Follows every packet of a time-critical stream from the wire, through a virtualised host, to the application in the
-/// guest: how long each segment took, and what held a late packet.
+/// guest: how long each segment took, where packets were lost, and what the measuring cost.
 #[derive(Parser)]
 #[command(name = "latpath", version, propagate_version = true, max_term_width = 110)]
 struct Cli {
