@@ -45,7 +45,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = question.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
     let select = Select { cpus_and_threads: false, ..question.select.clone() };
-    let mut scan = run.scan(&select, workers, || Aggregate::new(setup.clone()), Aggregate::add);
+    let mut scan = run.scan_rows(&select, workers, || Aggregate::new(setup.clone()), Aggregate::add_rows);
     let mut all = scan.gathered.pop().unwrap_or_else(|| Aggregate::new(setup.clone()));
     scan.gathered.iter().for_each(|one| all.merge(one));
     add_details(run, &select, workers, &mut all);
@@ -118,7 +118,7 @@ fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) 
             }
         },
     );
-    details.gathered.iter().flat_map(latpath_run::Rows::iter).for_each(|journey| all.detail(&journey));
+    details.gathered.iter().for_each(|rows| rows.for_each(|journey| all.detail(journey)));
 }
 
 /// The time from the first journey to the last, as far as it was chosen; rates are over it.

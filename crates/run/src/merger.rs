@@ -62,8 +62,11 @@ pub(crate) fn merge(directory: &Path, spans: &[Span]) -> Result<(), RunError> {
         let mut part = PartReader::open(&directory.join(span.file_name()))?;
         for index in 0..part.groups() {
             part.read(index, &names, true, &mut group)?;
-            for journey in group.iter() {
-                rows.push(&journey);
+            let mut taken = 0;
+            while taken < group.len() {
+                let upto = group.len().min(taken + GROUP_ROWS - rows.len());
+                rows.append(&group, taken..upto);
+                taken = upto;
                 if rows.len() == GROUP_ROWS {
                     merged.write(&rows)?;
                     rows.clear(points.len());

@@ -158,16 +158,16 @@ fn write_group(writer: &mut SerializedFileWriter<Sink>, rows: &Rows, s: &mut Scr
     for p in 0..rows.points {
         let seen = (0..n).filter(|i| rows.seen[row(*i)] >> p & 1 == 1);
         // Wrapping, so that the reader gets back the very same time whatever a broken clock made of it.
-        let offsets = seen.map(|i| rows.t[row(i) * rows.points + p].wrapping_sub(s.first[i]));
+        let offsets = seen.map(|i| rows.t[p][row(i)].wrapping_sub(s.first[i]));
         refill(&mut s.i64, offsets);
         refill(&mut s.levels, (0..n).map(|i| (rows.seen[row(i)] >> p & 1) as i16));
         column::<Int64Type>(&mut group, &s.i64, Some(&s.levels))?;
     }
     for p in 0..rows.points {
-        let seen = || (0..n).map(row).filter(|r| rows.seen[*r] >> p & 1 == 1).map(|r| r * rows.points + p);
+        let seen = || (0..n).map(row).filter(|r| rows.seen[*r] >> p & 1 == 1);
         refill(&mut s.levels, (0..n).map(|i| (rows.seen[row(i)] >> p & 1) as i16));
-        column::<Int32Type>(&mut group, refill(&mut s.i32, seen().map(|at| rows.cpu[at].into())), Some(&s.levels))?;
-        column::<Int32Type>(&mut group, refill(&mut s.i32, seen().map(|at| rows.tid[at] as i32)), Some(&s.levels))?;
+        column::<Int32Type>(&mut group, refill(&mut s.i32, seen().map(|at| rows.cpu[p][at].into())), Some(&s.levels))?;
+        column::<Int32Type>(&mut group, refill(&mut s.i32, seen().map(|at| rows.tid[p][at] as i32)), Some(&s.levels))?;
     }
     column::<Int32Type>(&mut group, refill(&mut s.i32, (0..n).map(|i| rows.duplicates[row(i)] as i32)), None)?;
     let flags: Vec<bool> = (0..n).map(|i| rows.out_of_order[row(i)]).collect();

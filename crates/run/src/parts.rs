@@ -15,8 +15,9 @@ use std::{
     time::Duration,
 };
 
-/// So many of the latest parts may be about to be merged: twice the number that is merged at once, and a few more.
-const HELD: usize = 128;
+/// So many of the latest parts may be about to be merged: 60 at once, one more each second until that is done, and many
+/// more where the disk is slow. As many files as a process may have open by default, and some left over.
+const HELD: usize = 512;
 /// A directory that is read while parts are merged in it may show neither the small ones nor the merged one: then it is
 /// read again, so often.
 const ATTEMPTS: usize = 20;

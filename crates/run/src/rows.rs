@@ -1,33 +1,52 @@
 //! Journeys side by side in memory: what the writer collects and the reader hands out.
 
-use latpath_journey::Journey;
-use latpath_words::Ns;
+use latpath_journey::{journey::MAX_POINTS, Journey};
+use latpath_words::{Ns, StreamId};
 
 /// Rows of a row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
 pub(crate) const GROUP_ROWS: usize = 16_384;
 /// Most rows of a row group that is read: runs of other writers may hold more than ours.
 pub(crate) const MOST_ROWS: usize = 65_536;
 
-/// Journeys in columns, the sightings of each side by side (so that a [`Journey`] can borrow them).
+/// Journeys in columns.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     pub(crate) points: usize,
-    pub(crate) stream: Vec<u16>,
-    pub(crate) key: Vec<u32>,
-    pub(crate) number: Vec<u64>,
-    pub(crate) seen: Vec<u64>,
-    pub(crate) duplicates: Vec<u32>,
-    pub(crate) out_of_order: Vec<bool>,
-    pub(crate) drop_note: Vec<u16>,
-    pub(crate) t: Vec<Ns>,
-    pub(crate) cpu: Vec<u16>,
-    pub(crate) tid: Vec<u32>,
+    /// Stream of each journey.
+    pub stream: Vec<StreamId>,
+    /// Key.
+    pub key: Vec<u32>,
+    /// Number in its stream.
+    pub number: Vec<u64>,
+    /// Points that saw it: bit `1 << PointId`.
+    pub seen: Vec<u64>,
+    /// Further sightings at points that had seen it already.
+    pub duplicates: Vec<u32>,
+    /// Whether it was overtaken.
+    pub out_of_order: Vec<bool>,
+    /// Drop note plus one, 0 for none.
+    pub drop_note: Vec<u16>,
+    /// For each point a column of times; meaningful where `seen` has the bit.
+    pub t: Vec<Vec<Ns>>,
+    /// For each point a column of CPUs, likewise; empty where a scan was not asked for them.
+    pub cpu: Vec<Vec<u16>>,
+    /// For each point a column of threads, likewise.
+    pub tid: Vec<Vec<u32>>,
+}
+
+/// Sightings of one journey, taken out of their columns.
+struct Sightings {
+    t: [Ns; MAX_POINTS],
+    cpu: [u16; MAX_POINTS],
+    tid: [u32; MAX_POINTS],
 }
 
 impl Rows {
     /// No rows yet, for journeys over this many points.
     pub fn new(points: usize) -> Self {
-        Self { points, ..Self::default() }
+        let mut rows = Self::default();
+        rows.clear(points);
+        rows
     }
 
     /// Journeys.
@@ -45,6 +64,7 @@ impl Rows {
         2 + 4 + 8 + 8 + 4 + 1 + 2 + points * (8 + 2 + 4)
     }
 
+    /// Empties it, for journeys over this many points. Memory is kept.
     pub(crate) fn clear(&mut self, points: usize) {
         let Self { stream, key, number, seen, duplicates, out_of_order, drop_note, t, cpu, tid, .. } = self;
         stream.clear();
@@ -54,9 +74,12 @@ impl Rows {
         duplicates.clear();
         out_of_order.clear();
         drop_note.clear();
-        t.clear();
-        cpu.clear();
-        tid.clear();
+        t.resize_with(points, Vec::new);
+        t.iter_mut().for_each(Vec::clear);
+        cpu.resize_with(points, Vec::new);
+        cpu.iter_mut().for_each(Vec::clear);
+        tid.resize_with(points, Vec::new);
+        tid.iter_mut().for_each(Vec::clear);
         self.points = points;
     }
 
@@ -69,42 +92,81 @@ impl Rows {
         self.duplicates.push(j.duplicates);
         self.out_of_order.push(j.out_of_order);
         self.drop_note.push(j.drop_note);
-        append(&mut self.t, j.t, self.points);
-        append(&mut self.cpu, j.cpu, self.points);
-        append(&mut self.tid, j.tid, self.points);
+        push(&mut self.t, j.t);
+        push(&mut self.cpu, j.cpu);
+        push(&mut self.tid, j.tid);
     }
 
-    /// One journey.
+    /// Appends some rows of another batch over the same points.
+    pub(crate) fn append(&mut self, other: &Self, rows: std::ops::Range<usize>) {
+        self.stream.extend_from_slice(&other.stream[rows.clone()]);
+        self.key.extend_from_slice(&other.key[rows.clone()]);
+        self.number.extend_from_slice(&other.number[rows.clone()]);
+        self.seen.extend_from_slice(&other.seen[rows.clone()]);
+        self.duplicates.extend_from_slice(&other.duplicates[rows.clone()]);
+        self.out_of_order.extend_from_slice(&other.out_of_order[rows.clone()]);
+        self.drop_note.extend_from_slice(&other.drop_note[rows.clone()]);
+        self.t.iter_mut().zip(&other.t).for_each(|(to, from)| to.extend_from_slice(&from[rows.clone()]));
+        self.cpu.iter_mut().zip(&other.cpu).for_each(|(to, from)| to.extend_from_slice(&from[rows.clone()]));
+        self.tid.iter_mut().zip(&other.tid).for_each(|(to, from)| to.extend_from_slice(&from[rows.clone()]));
+    }
+
+    /// Calls with one journey.
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn journey(&self, row: usize) -> Journey<'_> {
-        let of = row * self.points..(row + 1) * self.points;
+    pub fn with_journey<R>(&self, row: usize, call: impl FnOnce(&Journey) -> R) -> R {
+        let mut all = Sightings { t: [0; MAX_POINTS], cpu: [0; MAX_POINTS], tid: [0; MAX_POINTS] };
+        call(&self.journey(row, &mut all))
+    }
+
+    /// Calls with all journeys in order.
+    pub fn for_each(&self, mut call: impl FnMut(&Journey)) {
+        let mut all = Sightings { t: [0; MAX_POINTS], cpu: [0; MAX_POINTS], tid: [0; MAX_POINTS] };
+        (0..self.len()).for_each(|row| call(&self.journey(row, &mut all)));
+    }
+
+    fn journey<'a>(&self, row: usize, all: &'a mut Sightings) -> Journey<'a> {
+        take_out(&mut all.t, &self.t, row);
+        take_out(&mut all.cpu, &self.cpu, row);
+        take_out(&mut all.tid, &self.tid, row);
+        let has_details = self.cpu.first().is_some_and(|column| !column.is_empty());
+        let details = if has_details { self.points } else { 0 };
         Journey {
             stream: self.stream[row],
             key: self.key[row],
             number: self.number[row],
             seen: self.seen[row],
-            t: &self.t[of.clone()],
-            // A scan that was not asked for these leaves them empty.
-            cpu: self.cpu.get(of.clone()).unwrap_or_default(),
-            tid: self.tid.get(of).unwrap_or_default(),
+            t: &all.t[..self.points],
+            cpu: &all.cpu[..details],
+            tid: &all.tid[..details],
             duplicates: self.duplicates[row],
             out_of_order: self.out_of_order[row],
             drop_note: self.drop_note[row],
         }
     }
 
-    /// All journeys in order.
-    pub fn iter(&self) -> impl Iterator<Item = Journey<'_>> {
-        (0..self.len()).map(|row| self.journey(row))
-    }
-
     /// Time of the earliest sighting of a row; 0 if nothing saw it.
     pub(crate) fn first_time(&self, row: usize) -> Ns {
         let seen = self.seen[row];
-        let times = &self.t[row * self.points..(row + 1) * self.points];
-        times.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1).map(|(_, t)| *t).min().unwrap_or(0)
+        let times = self.t.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
+        times.map(|(_, column)| column[row]).min().unwrap_or(0)
+    }
+
+    /// Keeps the rows that are wanted.
+    pub(crate) fn keep(&mut self, wanted: impl Fn(&Self, usize) -> bool) {
+        let rows: Vec<bool> = (0..self.len()).map(|row| wanted(self, row)).collect();
+        let Self { stream, key, number, seen, duplicates, out_of_order, drop_note, t, cpu, tid, .. } = self;
+        retain(stream, &rows);
+        retain(key, &rows);
+        retain(number, &rows);
+        retain(seen, &rows);
+        retain(duplicates, &rows);
+        retain(out_of_order, &rows);
+        retain(drop_note, &rows);
+        t.iter_mut().for_each(|column| retain(column, &rows));
+        cpu.iter_mut().for_each(|column| retain(column, &rows));
+        tid.iter_mut().for_each(|column| retain(column, &rows));
     }
 
     /// The rows' order with each stream's rows together, every stream's own order kept: neighbours are then alike, and
@@ -119,8 +181,22 @@ impl Rows {
     }
 }
 
-fn append<T: Copy + Default>(to: &mut Vec<T>, from: &[T], points: usize) {
-    let n = from.len().min(points);
-    to.extend_from_slice(&from[..n]);
-    to.resize(to.len() + points - n, T::default());
+fn push<T: Copy + Default>(columns: &mut [Vec<T>], values: &[T]) {
+    for (p, column) in columns.iter_mut().enumerate() {
+        column.push(values.get(p).copied().unwrap_or_default());
+    }
+}
+
+fn take_out<T: Copy>(values: &mut [T; MAX_POINTS], columns: &[Vec<T>], row: usize) {
+    for (value, column) in values.iter_mut().zip(columns) {
+        if let Some(found) = column.get(row) {
+            *value = *found;
+        }
+    }
+}
+
+/// Keeps the values of the rows that are marked. Columns that were not read stay empty.
+fn retain<T>(column: &mut Vec<T>, rows: &[bool]) {
+    let mut marks = rows.iter();
+    column.retain(|_| marks.next() == Some(&true));
 }

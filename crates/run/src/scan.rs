@@ -209,13 +209,13 @@ fn read_group(
     let stride = points.len().min(MAX_POINTS);
     rows.clear(stride);
     rows.seen.resize(n, 0);
-    rows.t.resize(n * stride, 0);
+    rows.t.iter_mut().for_each(|column| column.resize(n, 0));
     rows.drop_note.resize(n, 0);
     rows.duplicates.resize(n, 0);
     rows.out_of_order.resize(n, false);
     if details {
-        rows.cpu.resize(n * stride, 0);
-        rows.tid.resize(n * stride, 0);
+        rows.cpu.iter_mut().for_each(|column| column.resize(n, 0));
+        rows.tid.iter_mut().for_each(|column| column.resize(n, 0));
     }
     let descriptors = group.metadata().schema_descr().columns();
     let find = |name: &str| descriptors.iter().position(|c| c.name() == name);
@@ -241,21 +241,23 @@ fn read_group(
                 read::<Int64Type>(group, index, n, &mut s.i64, &mut s.levels)?;
                 let bit = 1 << p;
                 let first = &s.first;
-                let (times, seen) = (&mut rows.t, &mut rows.seen);
+                let (times, seen) = (&mut rows.t[p], &mut rows.seen);
                 scatter(&s.i64, &s.levels, |row, offset| {
-                    times[row * stride + p] = first[row].wrapping_add(offset);
+                    times[row] = first[row].wrapping_add(offset);
                     seen[row] |= bit;
                 });
             }
             Column::Cpu(point) => {
                 let Some(p) = id(point).filter(|_| details) else { continue };
                 read::<Int32Type>(group, index, n, &mut s.i32, &mut s.levels)?;
-                scatter(&s.i32, &s.levels, |row, cpu| rows.cpu[row * stride + p] = cpu as u16);
+                let cpus = &mut rows.cpu[p];
+                scatter(&s.i32, &s.levels, |row, cpu| cpus[row] = cpu as u16);
             }
             Column::Tid(point) => {
                 let Some(p) = id(point).filter(|_| details) else { continue };
                 read::<Int32Type>(group, index, n, &mut s.i32, &mut s.levels)?;
-                scatter(&s.i32, &s.levels, |row, tid| rows.tid[row * stride + p] = tid as u32);
+                let tids = &mut rows.tid[p];
+                scatter(&s.i32, &s.levels, |row, tid| tids[row] = tid as u32);
             }
             Column::Duplicates => {
                 read::<Int32Type>(group, index, n, &mut s.i32, &mut s.levels)?;
@@ -317,23 +319,27 @@ fn read<T: DataType>(
 }
 
 impl Run {
-    /// Reads all wanted journeys with several workers at once. Each makes its own gatherer and adds journeys to it, one
-    /// part after the other; which worker gets which part is left to chance.
+    /// Reads all wanted journeys with several workers at once. Each makes its own gatherer and adds batches of journeys to
+    /// it, one part after the other; which worker gets which part is left to chance.
     ///
     /// What is damaged is passed over, row group by row group, and returned.
-    pub fn scan<A: Send>(
+    pub fn scan_rows<A: Send>(
         &self,
         select: &Select,
         workers: usize,
         make: impl Fn() -> A + Sync,
-        add: impl Fn(&mut A, &Journey) + Sync,
+        add: impl Fn(&mut A, &Rows) + Sync,
     ) -> Scan<A> {
         let (next, damaged) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
             let mut gathered = make();
             let mut rows = Rows::default();
             while let Some(part) = self.parts().get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(e) = self.scan_part(part, select, &mut rows, &mut |j| add(&mut gathered, j)) {
+                let mut add = |rows: &Rows| {
+                    add(&mut gathered, rows);
+                    true
+                };
+                if let Err(e) = self.scan_part(part, select, &mut rows, &mut add) {
                     damaged.lock().unwrap_or_else(|p| p.into_inner()).push(e);
                 }
             }
@@ -353,6 +359,17 @@ impl Run {
         Scan { gathered, damaged: damaged.into_inner().unwrap_or_else(|p| p.into_inner()) }
     }
 
+    /// The same, journey by journey.
+    pub fn scan<A: Send>(
+        &self,
+        select: &Select,
+        workers: usize,
+        make: impl Fn() -> A + Sync,
+        add: impl Fn(&mut A, &Journey) + Sync,
+    ) -> Scan<A> {
+        self.scan_rows(select, workers, make, |gathered, rows| rows.for_each(|journey| add(gathered, journey)))
+    }
+
     /// Reads all wanted journeys in the order of the parts; within a part, stream by stream. `add` says whether to go on.
     pub fn for_each(&self, select: &Select, mut add: impl FnMut(&Journey) -> bool) -> Vec<RunError> {
         let (mut rows, mut damaged, mut go_on) = (Rows::default(), Vec::new(), true);
@@ -360,29 +377,35 @@ impl Run {
             if !go_on {
                 break;
             }
-            let each = &mut |j: &Journey| go_on = go_on && add(j);
+            let each = &mut |rows: &Rows| {
+                rows.for_each(|journey| go_on = go_on && add(journey));
+                go_on
+            };
             damaged.extend(self.scan_part(part, select, &mut rows, each).err());
         }
         damaged
     }
 
-    /// One part; the first error is returned after all row groups were tried.
+    /// One part; the first error is returned after all row groups were tried. `add` says whether to go on.
     fn scan_part(
         &self,
         part: &PartFile,
         select: &Select,
         rows: &mut Rows,
-        add: &mut dyn FnMut(&Journey),
+        add: &mut dyn FnMut(&Rows) -> bool,
     ) -> Result<(), RunError> {
         let mut part = part.open()?;
-        let (mut error, all) = (None, select.wants_all());
+        let mut error = None;
         for group in (0..part.groups()).filter(|g| part.may_hold(*g, select)).collect::<Vec<_>>() {
             match part.read(group, self.point_names(), select.cpus_and_threads, rows) {
                 Err(e) => error = error.or(Some(e)),
-                Ok(()) if all => rows.iter().for_each(|j| add(&j)),
                 Ok(()) => {
-                    let wanted = |row: &usize| select.wants(rows.stream[*row], rows.first_time(*row));
-                    (0..rows.len()).filter(wanted).for_each(|row| add(&rows.journey(row)));
+                    if !select.wants_all() {
+                        rows.keep(|rows, row| select.wants(rows.stream[row], rows.first_time(row)));
+                    }
+                    if !add(rows) {
+                        break;
+                    }
                 }
             }
         }

@@ -7,8 +7,10 @@ use crate::{Histogram, Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::Journey;
+use latpath_run::Rows;
 use latpath_words::{DropNote, Ns, PointId, PointInfo, StreamId};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// Losses are told apart by so many drop notes; what has a later one counts as without.
 const MAX_NOTES: u16 = 4096;
@@ -40,6 +42,8 @@ pub struct Aggregate {
     streams: Vec<Stream>,
     slowest: Slowest,
     strays: u64,
+    /// Times of one segment, while a batch is added.
+    times: Vec<Ns>,
 }
 
 /// A segment's ends, and the bits of both.
@@ -81,12 +85,25 @@ impl Stream {
         times.histogram.count() > 0 || (is_on_way(segment.from) && is_on_way(segment.to))
     }
 
-    fn survive(&mut self, note: u16) {
-        let note = usize::from(note);
-        if note >= self.survived.len() {
-            self.survived.resize(note + 1, 0);
+    /// Counts what became of a packet; `last` tells where a lost one was seen last.
+    #[inline]
+    fn end(&mut self, seen: u64, note: u16, last: impl FnOnce() -> PointId) {
+        let note = if note > MAX_NOTES { 0 } else { note };
+        let arrived = seen & self.sink != 0;
+        if arrived && note > 0 {
+            let note = usize::from(note);
+            if note >= self.survived.len() {
+                self.survived.resize(note + 1, 0);
+            }
+            self.survived[note] += 1;
         }
-        self.survived[note] += 1;
+        if seen & self.way == self.way && self.way != 0 {
+            self.complete += 1;
+        } else if arrived {
+            self.incomplete += 1;
+        } else {
+            *self.lost.entry((last(), note)).or_default() += 1;
+        }
     }
 
     /// Losses by place, and by the kernel's reason as far as it explains them: bridges flood frames, and give up copies of
@@ -159,6 +176,7 @@ impl Aggregate {
             streams: (0..setup.streams).map(stream).collect(),
             slowest: Slowest::new(setup.worst),
             strays: 0,
+            times: Vec::new(),
             setup,
         }
     }
@@ -169,37 +187,72 @@ impl Aggregate {
     }
 
     /// Adds a journey.
-    #[inline]
     pub fn add(&mut self, journey: &Journey) {
         let Some(stream) = self.streams.get_mut(usize::from(journey.stream)) else {
             self.strays += 1;
             return;
         };
-        let seen = journey.seen;
         for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
-            if seen & ends.both == ends.both {
-                // Only broken clocks, or a hostile file, come near the ends of the range.
-                let time = journey.t[ends.to].saturating_sub(journey.t[ends.from]);
+            if journey.seen & ends.both == ends.both {
+                let time = between(journey.t[ends.from], journey.t[ends.to]);
                 times.histogram.record(time);
                 times.over += u64::from(time > self.setup.threshold);
             }
         }
         stream.duplicates += u64::from(journey.duplicates);
         stream.out_of_order += u64::from(journey.out_of_order);
-        let line = self.setup.lines.get(usize::from(journey.stream)).map_or(&[][..], Vec::as_slice);
-        let note = if journey.drop_note > MAX_NOTES { 0 } else { journey.drop_note };
-        let arrived = seen & stream.sink != 0;
-        if arrived && note > 0 {
-            stream.survive(note);
-        }
-        if seen & stream.way == stream.way && stream.way != 0 {
-            stream.complete += 1;
-        } else if arrived {
-            stream.incomplete += 1;
-        } else {
-            *stream.lost.entry((last_place(journey, line), note)).or_default() += 1;
-        }
+        let line = line_of(&self.setup, journey.stream);
+        stream.end(journey.seen, journey.drop_note, || last_place(journey, line));
         self.slowest.offer(journey, line);
+    }
+
+    /// Adds a batch of journeys: as if each was added, in half the time.
+    ///
+    /// # Panics
+    /// If the batch has fewer points than a segment or a way names.
+    pub fn add_rows(&mut self, rows: &Rows) {
+        let mut begin = 0;
+        for same in rows.stream.chunk_by(|a, b| a == b) {
+            let end = begin + same.len();
+            self.add_rows_of(same[0], rows, begin..end);
+            begin = end;
+        }
+    }
+
+    fn add_rows_of(&mut self, id: StreamId, rows: &Rows, range: Range<usize>) {
+        let Some(stream) = self.streams.get_mut(usize::from(id)) else {
+            self.strays += range.len() as u64;
+            return;
+        };
+        let seen = &rows.seen[range.clone()];
+        let by_all = seen.iter().fold(u64::MAX, |all, seen| all & seen);
+        for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
+            let (from, to) = (&rows.t[ends.from][range.clone()], &rows.t[ends.to][range.clone()]);
+            let all = from.iter().zip(to).map(|(from, to)| between(*from, *to));
+            self.times.clear();
+            if by_all & ends.both == ends.both {
+                self.times.extend(all);
+            } else {
+                let has_both = |(_, seen): &(Ns, &u64)| **seen & ends.both == ends.both;
+                self.times.extend(all.zip(seen).filter(has_both).map(|(time, _)| time));
+            }
+            times.histogram.record_all(&self.times);
+            times.over += self.times.iter().filter(|time| **time > self.setup.threshold).count() as u64;
+        }
+        stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
+        stream.out_of_order += rows.out_of_order[range.clone()].iter().filter(|is| **is).count() as u64;
+        let line = line_of(&self.setup, id);
+        let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
+        let ends = 1 << first | 1 << last;
+        let (from, to) = (&rows.t[usize::from(*first)], &rows.t[usize::from(*last)]);
+        for row in range {
+            let seen = rows.seen[row];
+            stream.end(seen, rows.drop_note[row], || rows.with_journey(row, |j| last_place(j, line)));
+            // What is whole and not slow need not be looked at any closer.
+            if seen & ends != ends || self.slowest.may_take(between(from[row], to[row])) {
+                rows.with_journey(row, |journey| self.slowest.offer(journey, line));
+            }
+        }
     }
 
     /// Adds all that another one, of the same setup, has counted.
@@ -295,6 +348,17 @@ impl Aggregate {
             None => format!("point {id}"),
         }
     }
+}
+
+/// A stream's way; none for one whose packets were never seen.
+fn line_of(setup: &Setup, stream: StreamId) -> &[PointId] {
+    setup.lines.get(usize::from(stream)).map_or(&[], Vec::as_slice)
+}
+
+/// Only broken clocks, or a hostile file, come near the ends of the range.
+#[inline]
+fn between(from: Ns, to: Ns) -> Ns {
+    to.saturating_sub(from)
 }
 
 /// Equal losses as one, the greatest first.

@@ -54,6 +54,16 @@ impl Counts {
         self.counts[index - from] += n;
     }
 
+    /// The counts of these buckets, inclusive.
+    fn range(&mut self, from: usize, to: usize) -> &mut [u64] {
+        for index in [from, to] {
+            if self.counts.get(index.wrapping_sub(self.base)).is_none() {
+                self.add_outside(index, 0);
+            }
+        }
+        &mut self.counts[from - self.base..=to - self.base]
+    }
+
     /// Buckets that are not empty, rising.
     fn filled(&self) -> impl DoubleEndedIterator<Item = (usize, u64)> + '_ {
         self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (self.base + i, *n))
@@ -75,6 +85,38 @@ impl Histogram {
         let size = u128::from(v.unsigned_abs());
         self.squares = self.squares.saturating_add(size * size);
         self.bucket(v, 1);
+    }
+
+    /// Adds many values: as if each was recorded, in a third of the time.
+    pub fn record_all(&mut self, values: &[Ns]) {
+        // So many squares of values below this, added up, stay below 2^64.
+        const AT_ONCE: usize = 256;
+        const SMALL: Ns = 1 << 28;
+        for chunk in values.chunks(AT_ONCE) {
+            let (min, max) = chunk.iter().fold((Ns::MAX, Ns::MIN), |(min, max), v| (min.min(*v), max.max(*v)));
+            if min < 0 || max >= SMALL {
+                chunk.iter().for_each(|v| self.record(*v));
+                continue;
+            }
+            self.extremes(min);
+            self.count += chunk.len() as u64;
+            self.extremes(max);
+            let add = |(sum, squares): (u64, u64), v: &Ns| {
+                let v = *v as u64;
+                (sum.wrapping_add(v), squares.wrapping_add(v.wrapping_mul(v)))
+            };
+            let (sum, squares) = chunk.iter().fold((0, 0), add);
+            self.sum += i128::from(sum);
+            self.squares = self.squares.saturating_add(squares.into());
+            let bucket = |v: Ns| layout::index::<BITS>(v as u64);
+            let first = bucket(min);
+            let counts = self.positive.range(first, bucket(max));
+            for v in chunk {
+                let count = &mut counts[bucket(*v) - first];
+                // No more than `self.count`.
+                *count = count.wrapping_add(1);
+            }
+        }
     }
 
     /// Adds a value `n` times.
@@ -358,6 +400,18 @@ mod tests {
             prop_assert_eq!(h.negatives(), sorted.iter().filter(|v| **v < 0).count() as u64);
             prop_assert_eq!(h.buckets().iter().map(|b| b.count).sum::<u64>(), n as u64);
             prop_assert!(h.buckets().windows(2).all(|two| two[0].to_ns <= two[1].from_ns));
+        }
+
+        #[test]
+        fn many_at_once_are_as_one_by_one(values in values(), more in values(), most in 1_u32..63) {
+            // Often all of them are small.
+            let [values, more] = [values, more].map(|all| all.into_iter().map(|v| v % (1 << most)).collect::<Vec<_>>());
+            let mut h = Histogram::new();
+            h.record_all(&values);
+            h.record_all(&more);
+            let all = of(&[values, more].concat());
+            prop_assert_eq!(h.figures(), all.figures());
+            prop_assert_eq!((h.sum, h.squares), (all.sum, all.squares));
         }
 
         #[test]

@@ -98,13 +98,19 @@ impl Slowest {
         Self { most, floor: Ns::MIN, kept: BinaryHeap::new() }
     }
 
+    /// Whether a journey that took so long may be one of them.
+    #[inline]
+    pub fn may_take(&self, total: Ns) -> bool {
+        self.most > 0 && total >= self.floor
+    }
+
     /// Looks whether a journey is one of them. One that fewer than two points of the line saw took no time.
     #[inline]
     pub fn offer(&mut self, journey: &Journey, line: &[PointId]) {
         let is_seen = |p: &&PointId| journey.seen >> **p & 1 == 1;
         let (Some(from), Some(to)) = (line.iter().find(is_seen), line.iter().rev().find(is_seen)) else { return };
         let total = journey.t[usize::from(*to)].saturating_sub(journey.t[usize::from(*from)]);
-        if total >= self.floor && self.most > 0 && from != to {
+        if self.may_take(total) && from != to {
             self.keep(Kept::of(journey, total));
         }
     }

@@ -1,6 +1,7 @@
 //! The aggregate against a slow one that looks at all journeys again for each figure.
 
 use latpath_journey::{Journey, Segment};
+use latpath_run::Rows;
 use latpath_stats::{Aggregate, Context, Setup, Summary};
 use latpath_words::{DropNote, Link, Ns, PointId, PointInfo};
 use proptest::prelude::*;
@@ -237,6 +238,19 @@ proptest! {
     }
 
     #[test]
+    fn a_batch_says_the_same_as_its_journeys_one_by_one(journeys in journeys(), worst in 0_usize..9, is_sorted in any::<bool>()) {
+        let mut journeys = journeys;
+        if is_sorted {
+            journeys.sort_by_key(|j| j.stream);
+        }
+        let mut rows = Rows::new(POINTS.len());
+        journeys.iter().for_each(|j| rows.push(&j.lend()));
+        let mut batch = Aggregate::new(setup(worst));
+        batch.add_rows(&rows);
+        prop_assert_eq!(summary(&batch), summary(&aggregate(&journeys, worst)));
+    }
+
+    #[test]
     fn merged_aggregates_say_the_same_as_one(journeys in journeys(), cut in any::<prop::sample::Index>(), worst in 0_usize..9) {
         let (a, b) = journeys.split_at(cut.index(journeys.len()));
         let mut merged = aggregate(a, worst);
@@ -282,6 +296,15 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
         aggregate.add(&Journey { stream: 2, ..own.lend() });
         aggregate.add(&Journey { seen: 0, ..own.lend() });
     }
+    let mut rows = Rows::new(POINTS.len());
+    for _ in 0..3 {
+        rows.push(&own.lend());
+        rows.push(&Journey { stream: 2, ..own.lend() });
+        rows.push(&Journey { seen: 0, ..own.lend() });
+    }
+    let mut batch = Aggregate::new(setup(3));
+    batch.add_rows(&rows);
+    assert_eq!((summary(&batch), batch.strays()), (summary(&aggregate), 3));
     let summary = summary(&aggregate);
     assert_eq!((summary.journeys, summary.complete, aggregate.strays()), (6, 3, 3));
     assert_eq!((summary.lost[0].place.as_str(), summary.lost[0].count), ("-", 3));
