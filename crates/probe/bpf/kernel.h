@@ -13,6 +13,9 @@ struct fragment {
 	__u32 off;
 };
 
+/* Where the compiler may put what seldom runs out of the way. */
+#define seldom(x) __builtin_expect(!!(x), 0)
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct ns_common {

@@ -135,24 +135,24 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	w.t = bpf_ktime_get_ns();
 	w.cpu = bpf_get_smp_processor_id();
 	p = bpf_map_lookup_elem(&percpu, &w.cpu);
-	if (!p)
+	if (seldom(!p))
 		return 0;
 	if (dev) {
 		device = identity(dev);
 		point = known_point(p, device, kind);
 	}
-	if (door == DOOR_STACK && point >= 0 && passes_gro(point))
+	if (door == DOOR_STACK && point >= 0 && seldom(passes_gro(point)))
 		return 0;
 	data = (__u64)skb->data;
 	mac = (__u64)skb->head + skb->mac_header;
 	if (kind == POINT_TX || skb->mac_header == 0xffff)
 		mac = data;
 	linear = (__u32)(data - mac) + skb->len - skb->data_len;
-	if (linear > 0x10000)
+	if (seldom(linear > 0x10000))
 		return 0;
 	if (reads_directly() && want_sv && !want_ether)
 		stream = quick_sv(mac, linear, 0, &key);
-	if (stream == -2) {
+	if (seldom(stream == -2)) {
 		work = take_work(w.cpu);
 		if (!work) {
 			__sync_fetch_and_add(&p->unreadable, 1);
@@ -166,13 +166,13 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 		if (stream == -2 && !match(p, work, skb))
 			stream = -1;
 	}
-	if (stream == -1) {
+	if (seldom(stream == -1)) {
 		__sync_fetch_and_add(&p->others, 1);
 		goto out;
 	}
-	if (point < 0)
+	if (seldom(point < 0))
 		point = point_of_packet(p, dev, device, kind);
-	if (point < 0 || point >= MAX_POINTS) {
+	if (seldom(point < 0 || point >= MAX_POINTS)) {
 		__sync_fetch_and_add(&p->points_overflow, 1);
 		goto out;
 	}
@@ -185,7 +185,7 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	w.aux = aux;
 	if (!live)
 		w.tid = (__u32)bpf_get_current_pid_tgid();
-	if (stream >= 0) {
+	if (!seldom(stream < 0)) {
 		if (stream < MAX_STREAMS)
 			sight(p, &w, stream, key);
 		goto out;
@@ -196,7 +196,7 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 		sight_any(&w, work->found.at[i].stream, work->found.at[i].key);
 	}
 out:
-	if (work)
+	if (seldom(work))
 		leave_work(work);
 	return 0;
 }

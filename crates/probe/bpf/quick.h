@@ -68,44 +68,44 @@ static __always_inline int quick_sv(__u64 base, __u32 linear, struct frame *f, _
 	__u32 q = 22, n, len, end;
 	struct svid_short *s;
 
-	if ((w & 0xffff) == 0x0081) { /* 81 00: one tag */
+	if (seldom((w & 0xffff) == 0x0081)) { /* 81 00: one tag */
 		w = word_at(base, f, 16);
 		q = 26;
 	}
 	if ((w & 0xffff) != 0xba88) /* 88 ba, APPID, length, reserved */
 		return -2;
 	end = q - 8 + be16(w >> 32);
-	if (end > linear)
+	if (seldom(end > linear))
 		return -2;
 	w = word_at(base, f, q); /* 60 length 80 01 01 a2 */
-	if ((w & 0xff) != 0x60)
+	if (seldom((w & 0xff) != 0x60))
 		return -2;
 	w >>= 8;
 	q += 1;
 	len = take_len(&w, &q);
-	if (q + len > end || (__u32)w != 0xa2010180)
+	if (seldom(q + len > end || (__u32)w != 0xa2010180))
 		return -2;
 	end = q + len;
 	q += 4;
 	w = word_at(base, f, q); /* length 30 length 80 length */
 	len = take_len(&w, &q);
-	if (q + len > end || (w & 0xff) != 0x30)
+	if (seldom(q + len > end || (w & 0xff) != 0x30))
 		return -2;
 	end = q + len;
 	w >>= 8;
 	q += 1;
 	len = take_len(&w, &q);
 	n = w >> 8 & 0xff;
-	if (q + len > end || (w & 0xff) != 0x80)
+	if (seldom(q + len > end || (w & 0xff) != 0x80))
 		return -2;
 	end = q + len;
 	q += 2;
-	if (n == 0 || n > SVID_SHORT || q + n + 4 > end)
+	if (seldom(n == 0 || n > SVID_SHORT || q + n + 4 > end))
 		return -2;
-	if (f && q + n + 8 > WINDOW)
+	if (seldom(f && q + n + 8 > WINDOW))
 		return -2;
 	w = word_at(base, f, q + n); /* 82 02 smpCnt */
-	if ((w & 0xffff) != 0x0282)
+	if (seldom((w & 0xffff) != 0x0282))
 		return -2;
 	*key = be16(w >> 16);
 	id[0] = head_of(word_at(base, f, q), n);
@@ -117,7 +117,7 @@ static __always_inline int quick_sv(__u64 base, __u32 linear, struct frame *f, _
 			id[3] = head_of(word_at(base, f, q + 24), n - 24);
 	}
 	s = lookup_words(id, n);
-	if (!s)
+	if (seldom(!s))
 		return -1;
 	return s->simple ? (int)s->first - 1 : -2;
 }

@@ -168,27 +168,27 @@ static __always_inline void to_hist(__u32 idx, __s64 d)
 	struct hist *h = bpf_map_lookup_elem(&hists, &idx);
 	__u64 v = d, old, b;
 
-	if (!h)
+	if (seldom(!h))
 		return;
-	if (d < 0) {
+	if (seldom(d < 0)) {
 		__sync_fetch_and_add(&h->negative, 1);
 		return;
 	}
 	__sync_fetch_and_add(&h->sum, v);
-	if (v > threshold_ns)
+	if (seldom(v > threshold_ns))
 		__sync_fetch_and_add(&h->over, 1);
 	b = bucket_of(v > 0xffffffffull ? 0xffffffffu : (__u32)v);
 	asm volatile("" : "+r"(b)); /* what is compared is what is used */
 	if (b < BUCKETS)
 		__sync_fetch_and_add(&h->bucket[b], 1);
 	old = h->max;
-	if (v > old && __sync_val_compare_and_swap(&h->max, old, v) != old) {
+	if (seldom(v > old) && __sync_val_compare_and_swap(&h->max, old, v) != old) {
 		old = h->max; /* another CPU came between: once more */
 		if (v > old)
 			__sync_val_compare_and_swap(&h->max, old, v);
 	}
 	old = h->min; /* kept as its complement, so that 0 means none */
-	if (~v > old && __sync_val_compare_and_swap(&h->min, old, ~v) != old) {
+	if (seldom(~v > old) && __sync_val_compare_and_swap(&h->min, old, ~v) != old) {
 		old = h->min;
 		if (~v > old)
 			__sync_val_compare_and_swap(&h->min, old, ~v);
@@ -326,7 +326,7 @@ static __always_inline __u32 *time_at(struct slot *s, __u32 stream, __u64 point)
 	__u32 idx;
 
 	BOUND(point, MAX_POINTS);
-	if (point < POINTS_NEAR)
+	if (!seldom(point >= POINTS_NEAR))
 		return &s->dt[point];
 	idx = stream * slots_each + (s->number & (slots_each - 1));
 	far = bpf_map_lookup_elem(&slots_far, &idx);
@@ -348,7 +348,7 @@ static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
 	if (!st || !index)
 		return;
 	s = find_journey(stream, st, w, key, *index, st->sequence, &over);
-	if (over)
+	if (seldom(over))
 		return;
 	if (!s) {
 		s = new_journey(stream, st, w, key, index);
@@ -366,7 +366,7 @@ static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
 	number = s->number;
 	BOUND(point, MAX_POINTS);
 	last = st->last[point];
-	if (last && (__s32)(number - last) < 0)
+	if (seldom(last && (__s32)(number - last) < 0))
 		__sync_fetch_and_add(&st->out_of_order, 1);
 	else
 		st->last[point] = number;
@@ -400,7 +400,7 @@ static __always_inline void sight(struct percpu *p, struct seen_at *w, __u32 str
 		to_ring(p, w, stream, key);
 	}
 	/* One sighting in 64 says what a sighting costs. */
-	if (((w->t >> 5) & 63) == 0) {
+	if (seldom(((w->t >> 5) & 63) == 0)) {
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);
 	}

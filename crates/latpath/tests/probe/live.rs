@@ -9,6 +9,7 @@ pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
         trial("the_kernel_joins_across_wraps_and_counts_every_segment", needs, wraps),
         trial("duplicates_and_disorder_are_counted", needs, disorder),
         trial("live_and_record_agree_on_times", needs, agree),
+        trial("points_past_the_tenth_are_joined_too", needs, many_points),
     ]
 }
 
@@ -84,5 +85,43 @@ fn agree() -> Result<(), Failed> {
     assert_eq!(h.count, 3000);
     let apart = (h.sum as i64 - total).abs();
     assert!(apart < total / 4, "live says {} ns in all, record {total} ns", h.sum);
+    Ok(())
+}
+
+fn many_points() -> Result<(), Failed> {
+    let bench = bench()?;
+    // The bridge floods each frame to five more ports, so that it passes more points than a journey's own line holds.
+    bench.path.hypervisor.inside(|| {
+        for port in 0..5 {
+            for words in [
+                format!("link add more{port} type veth peer name far{port}"),
+                format!("link set more{port} master br0 up"),
+                format!("link set far{port} up"),
+            ] {
+                let status = std::process::Command::new("ip").args(words.split(' ')).status();
+                assert!(status.is_ok_and(|s| s.success()), "ip {words}");
+            }
+        }
+    })?;
+    let stream = own("MU01");
+    let mut probe = Probe::attach(Options::new("host", vec![StreamSpec::svid(&stream)], Mode::Live))?;
+    send(&bench, &[bytes(&frame(&stream, 9999))])?;
+    let first = id(&mut probe, LINE[0])?;
+    let points = probe.points()?;
+    let last =
+        points.iter().rposition(|p| p.point.kind == latpath_words::PointKind::NicRx).ok_or("no nic-rx")? as PointId;
+    assert!(points.len() > 12, "{} points", points.len());
+    assert_eq!(probe.set_segments(&[(first, last)]), 1);
+    probe.count_anew();
+    std::thread::sleep(Duration::from_millis(20));
+    let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&stream, i))).collect();
+    send(&bench, &frames)?;
+    probe.detach();
+    let h = probe.histogram(0, 0).ok_or("no histogram")?;
+    assert_eq!(h.count, 500);
+    let journeys = probe.live_journeys(500, 0);
+    assert_eq!(journeys.len(), 500);
+    let all: u64 = journeys.iter().map(|j| (j.t[usize::from(last)] - j.t[usize::from(first)]) as u64).sum();
+    assert_eq!(all, h.sum, "the table's times and the histogram are of the same packets");
     Ok(())
 }
