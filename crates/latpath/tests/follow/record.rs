@@ -1,10 +1,12 @@
 //! What a recording holds, against what the ends counted.
 
-use crate::support::{bench, trial, Lack};
-use crate::{equal, number, own, publish, report, subscribe, Recorder, LIMIT};
+use crate::support::{bench, need_tool, trial, Lack};
+use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT};
+use latpath_lab::NIC;
 use latpath_run::{Run, Select};
 use latpath_words::StreamId;
 use libtest_mimic::{Failed, Trial};
+use pcap_file::pcap::PcapReader;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -15,6 +17,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("points_narrows_the_way", needs, points),
+        trial("tcpdump_sees_each_frame_between_the_same_points", &[needs, &[need_tool("tcpdump")]].concat(), tcpdump),
     ]
 }
 
@@ -195,4 +198,74 @@ fn points() -> Result<(), Failed> {
     let named = figures["segments"].as_array().into_iter().flatten().find(|s| s["name"] == "bridge").cloned();
     let named = named.ok_or("the named segment is missing")?;
     equal("count", number(&named, "count")?, 1000)
+}
+
+/// tcpdump's stamp is taken when the frame enters the host: after the publisher's device has it, before the next device
+/// gets it. Both sides' times come from the same machine, by different ways.
+fn tcpdump() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("dump");
+    let file = bench.lab.folder().join("nic0.pcap");
+    let mut command = std::process::Command::new("tcpdump");
+    command.args([
+        "-i",
+        NIC,
+        "-Q",
+        "in",
+        "-c",
+        "3000",
+        "--immediate-mode",
+        "-Z",
+        "root",
+        "--time-stamp-precision",
+        "nano",
+        "-w",
+    ]);
+    command.arg(&file).args(["ether", "proto", "0x88ba"]);
+    let tcpdump = bench.start(&bench.path.hypervisor, command)?;
+    until("tcpdump listens", || tcpdump.said().contains("listening on"))?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    publish(&bench, &format!("--svid {svid} --count 3000"))?;
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let run = Run::open(&recorder.end()?)?;
+    // tcpdump takes what it has once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    tcpdump.interrupt();
+    tcpdump.finish(LIMIT)?;
+
+    let mut dumped = Vec::new();
+    let mut reader = PcapReader::new(std::fs::File::open(&file)?).map_err(|e| e.to_string())?;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.map_err(|e| e.to_string())?;
+        let frame = latpath_sv::Frame::parse(&packet.data).map_err(|e| e.to_string())?;
+        let key = frame.asdus().next().map(|asdu| u32::from(asdu.smp_cnt)).ok_or("a frame without ASDU")?;
+        dumped.push((key, packet.timestamp.as_nanos() as i64 - run.manifest().utc_offset_ns()));
+    }
+    let point = |name: &str| {
+        let at = run.points().iter().position(|p| p.point.to_string() == name);
+        at.map(|p| p as u16).ok_or_else(|| Failed::from(format!("no point {name}")))
+    };
+    let (sent, passed_on) = (point("host/tx@lp-pub")?, point("host/tx@veth0")?);
+    let mut journeys = std::collections::BTreeMap::new();
+    run.for_each(&Select::default(), |j| {
+        journeys.extend(j.at(sent).zip(j.at(passed_on)).map(|times| (j.key, times)));
+        true
+    });
+    // A busy machine's tcpdump may lose a frame; latpath may not.
+    equal("journeys", journeys.len(), 3000)?;
+    equal(&format!("{} frames are nearly all", dumped.len()), dumped.len() > 2500, true)?;
+    // The two clocks were tied together at the start of the recording, to within some hundred ns.
+    let tie = 20_000;
+    for (key, at) in dumped {
+        let (from, to) = journeys.get(&key).copied().ok_or_else(|| format!("no journey {key}"))?;
+        if !(from - tie..=to + tie).contains(&at) {
+            let why = format!(
+                "frame {key}: tcpdump saw it {} ns after it was sent, {} ns before it was passed on",
+                at - from,
+                to - at
+            );
+            return Err(why.into());
+        }
+    }
+    Ok(())
 }
