@@ -3,7 +3,7 @@
 #ifndef LATPATH_MATCH_H
 #define LATPATH_MATCH_H
 
-#define MAX_FOUND 4 /* streams that one frame may belong to */
+#define MAX_FOUND 8 /* streams that one frame may belong to */
 
 struct found {
 	__u32 n;

@@ -219,7 +219,7 @@ int BPF_PROG(stack_rx, struct sk_buff *skb)
 	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
 }
 
-/* A tap's packets are read by vhost or QEMU; no socket owns them. Everything else is an application's read. */
+/* Packets of a tap or macvtap are read by vhost or QEMU; no socket owns them. Everything else is an application's read. */
 SEC("tp_btf/skb_copy_datagram_iovec")
 int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 {
@@ -228,10 +228,10 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 	if (!protocol_wanted(skb->protocol, 1))
 		return 0;
 	if (!skb->sk && is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
-		char kind[4] = {};
+		char kind[8] = {};
 
-		bpf_probe_read_kernel(kind, 3, dev->rtnl_link_ops->kind);
-		if (kind[0] == 't' && kind[1] == 'u' && kind[2] == 'n')
+		bpf_probe_read_kernel_str(kind, sizeof(kind), dev->rtnl_link_ops->kind);
+		if (!__builtin_memcmp(kind, "tun", 4) || !__builtin_memcmp(kind, "macvtap", 7))
 			return look(skb, dev, POINT_VM_READ, 0, DOOR_ONE);
 	}
 	return look(skb, 0, POINT_APP_READ, 0, DOOR_ONE);

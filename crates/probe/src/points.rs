@@ -17,7 +17,7 @@ fn link_of(kind: PointKind, link: &str) -> Link {
         (PointKind::AppRead, _) => Link::Socket,
         (_, "bridge") => Link::Bridge,
         (_, "openvswitch") => Link::OvsInternal,
-        (_, "tun") => Link::Tap,
+        (_, "tun" | "macvtap") => Link::Tap,
         (_, "veth") => Link::Veth,
         _ => Link::Nic,
     }
