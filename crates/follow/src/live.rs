@@ -8,7 +8,7 @@ use latpath_journey::{Journey, RouteFinder, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary};
-use latpath_words::{DropNote, KeyRule, Ns, PointId, PointInfo, Source, StreamId, HOST};
+use latpath_words::{DropNote, KeyRule, Ns, PointId, PointInfo, PointKind, Source, StreamId, HOST};
 use std::collections::HashMap;
 
 /// Journeys that the route is found from, of each stream and at each look.
@@ -291,18 +291,32 @@ impl Counts<'_> {
         let line: u64 = self.line.iter().fold(0, |set, p| set | 1 << p);
         let Some(sink) = self.line.last() else { return figures };
         let mut lost: HashMap<(PointId, Option<String>), u64> = HashMap::new();
+        let arrived = |seen: u64| seen >> sink & 1 == 1;
         let ended = now.ended.iter().map(|(seen, n)| (*seen, *n, true));
         // Of those under way, the complete ones are over.
         let open = now.open.iter().map(|(seen, n)| (*seen, *n, false));
-        for (seen, n, over) in ended.chain(open) {
+        let all: Vec<_> = ended.chain(open).collect();
+        // Bridges flood frames, and give up copies of those that arrive all the same: a drop that most packets survived
+        // explains no loss.
+        let with = |point: PointId, there: bool| -> u64 {
+            let counts = |(seen, _, over): &&(u64, u64, bool)| {
+                seen >> point & 1 == 1 && arrived(*seen) == there && (there || *over)
+            };
+            all.iter().filter(counts).map(|(_, n, _)| n).sum()
+        };
+        let explains: u64 = (0..self.points.len().min(MAX_POINTS) as PointId)
+            .filter(|p| self.points[usize::from(*p)].point.kind == PointKind::Drop && with(*p, true) < with(*p, false))
+            .fold(0, |set, p| set | 1 << p);
+        for (seen, n, over) in &all {
+            let (seen, n) = (*seen, *n);
             if seen & line == line {
                 figures.complete += n;
-            } else if over && seen >> sink & 1 == 1 {
+            } else if *over && arrived(seen) {
                 figures.incomplete += n;
-            } else if over && n > 0 {
+            } else if *over && n > 0 {
                 let last = self.line.iter().rev().find(|p| seen >> **p & 1 == 1);
                 if let Some(last) = last {
-                    *lost.entry((*last, self.reason(seen, now))).or_default() += n;
+                    *lost.entry((*last, self.reason(seen & explains, now))).or_default() += n;
                 }
             }
         }
@@ -317,7 +331,7 @@ impl Counts<'_> {
         self.points[usize::from(id)].point.to_string()
     }
 
-    /// The commonest drop at the points that dropped these packets.
+    /// The commonest drop at these points.
     fn reason(&self, seen: u64, stream: &LiveStream) -> Option<String> {
         let here = stream.drops.iter().filter(|((point, _), _)| seen >> point & 1 == 1);
         let ((_, note), _) = here.max_by_key(|(_, n)| **n)?;
