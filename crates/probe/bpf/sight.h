@@ -297,28 +297,6 @@ static __always_inline struct slot *find_journey(__u32 stream, struct stream_sta
 	return newest;
 }
 
-static __always_inline struct slot *new_journey(__u32 stream, struct stream_state *st, struct seen_at *w, __u32 key,
-						__u32 *index)
-{
-	__u32 number = (__u32)__sync_fetch_and_add(&st->next, 1) + 1;
-	struct slot *s;
-
-	if (!number) /* 0 means none: skip it, every 4,294,967,296 journeys */
-		number = (__u32)__sync_fetch_and_add(&st->next, 1) + 1;
-	s = slot_of(stream, number);
-	if (!s)
-		return 0;
-	if (s->number && s->t0 >= st->count_from)
-		count_ended(st, stream, s->seen);
-	s->seen = 0;
-	s->number = number;
-	s->key = key;
-	s->t0 = w->t;
-	s->prev = *index;
-	*index = number;
-	return s;
-}
-
 /* Where a journey keeps the time of one point. */
 static __always_inline __u32 *time_at(struct slot *s, __u32 stream, __u64 point)
 {
@@ -332,6 +310,36 @@ static __always_inline __u32 *time_at(struct slot *s, __u32 stream, __u64 point)
 	far = bpf_map_lookup_elem(&slots_far, &idx);
 	BOUND(point, MAX_POINTS);
 	return far ? &far->dt[point] : 0;
+}
+
+/* Begins a journey with its first sighting. */
+static __always_inline void new_journey(__u32 stream, struct stream_state *st, struct seen_at *w, __u32 key, __u32 *index)
+{
+	__u32 number = (__u32)__sync_fetch_and_add(&st->next, 1) + 1, *dt;
+	__u64 point = w->point;
+	struct slot *s;
+
+	BOUND(point, MAX_POINTS);
+	if (seldom(!number)) /* 0 means none: skip it, every 4,294,967,296 journeys */
+		number = (__u32)__sync_fetch_and_add(&st->next, 1) + 1;
+	s = slot_of(stream, number);
+	if (!s)
+		return;
+	if (s->number && s->t0 >= st->count_from)
+		count_ended(st, stream, s->seen);
+	s->seen = 1u << point;
+	s->number = number;
+	s->key = key;
+	s->t0 = w->t;
+	s->prev = *index;
+	dt = time_at(s, stream, point);
+	if (dt)
+		*dt = 0;
+	BOUND(point, MAX_POINTS);
+	st->last[point] = number;
+	st->last_t = w->t;
+	/* From here on other CPUs find it. */
+	*(volatile __u32 *)index = number;
 }
 
 static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
@@ -351,9 +359,8 @@ static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
 	if (seldom(over))
 		return;
 	if (!s) {
-		s = new_journey(stream, st, w, key, index);
-		if (!s)
-			return;
+		new_journey(stream, st, w, key, index);
+		return;
 	}
 	since = w->t - s->t0;
 	if (since > 0xffffffff)
