@@ -110,9 +110,14 @@ impl Pair {
     pub fn listen(&self, device: &str, args: &[&str]) -> Result<Running> {
         let running = self.start(device, args)?;
         running.until("its packet socket", |r| {
-            // Protocol 88ba or all (0003): a socket that is bound. The list is the namespace's of that process.
+            // Protocol 88ba or all (0003): a socket that is bound. The list is the namespace's, so it must be one of that process.
             let sockets = std::fs::read_to_string(format!("/proc/{}/net/packet", r.pid())).unwrap_or_default();
-            sockets.lines().skip(1).any(|l| matches!(l.split_whitespace().nth(3), Some("88ba" | "0003")))
+            let own = r.sockets();
+            sockets.lines().skip(1).any(|l| {
+                let mut words = l.split_whitespace();
+                matches!(words.nth(3), Some("88ba" | "0003"))
+                    && words.last().is_some_and(|inode| own.iter().any(|o| o == inode))
+            })
         })?;
         // The socket is bound before the thread is ready to read: all that comes now waits in its buffer.
         Ok(running)
@@ -135,6 +140,8 @@ impl Pair {
             "-U",
             "-B",
             "65536",
+            "-s",
+            "2048",
             "-Z",
             "root",
             "-c",
@@ -150,7 +157,11 @@ impl Pair {
             return Err("tcpdump did not start".into());
         }
         let result = during()?;
-        running.end()?;
+        if let Err(e) = running.end() {
+            running.signal("INT")?;
+            let said: Vec<String> = lines.map_while(std::result::Result::ok).collect();
+            return Err(format!("waiting for {count} frames: {e:?}; tcpdump: {}", said.join(", ")).into());
+        }
         Ok((file, result))
     }
 }
@@ -167,6 +178,13 @@ impl Running {
     /// `ip netns exec` becomes the command itself: the process is the same.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Inodes of its sockets.
+    fn sockets(&self) -> Vec<String> {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).into_iter().flatten().flatten();
+        let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()?.to_str().map(str::to_string));
+        links.filter_map(|l| Some(l.strip_prefix("socket:[")?.strip_suffix(']')?.to_string())).collect()
     }
 
     /// Waits until something is so.
