@@ -105,15 +105,22 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     // The nearest journey that lacks the point; the newest open one that does; the nearest that has it; one too far back.
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
     let mut straggler = None;
+    let aside = at.aside(q.reorder);
+    // Closed journeys behind all that the point is near to mean nothing; those before them are further still.
+    let behind = [next, aside, before_jump].into_iter().flatten().min().unwrap_or(0).saturating_sub(q.near);
+    let behind = behind.min(bottom).min(ring.emit);
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
+        if number < behind {
+            break;
+        }
         let age = q.t.saturating_sub(head.first);
         if age > q.retain {
             continue;
         }
         let distance = next.map(|n| n.abs_diff(number));
         if head.seen & q.bit != 0 {
-            let aside = at.aside(q.reorder).map(|n| n.abs_diff(number));
+            let aside = aside.map(|n| n.abs_diff(number));
             let before = before_jump.map(|n| n.abs_diff(number));
             let distance = distance.into_iter().chain(aside).chain(before).min().filter(|d| *d <= q.near);
             if let Some(d) = distance.filter(|d| twice.is_none_or(|(best, _)| *d < best)) {
