@@ -85,13 +85,13 @@ impl Follow {
             let mut machine = Machine::connect(name, address, Timeouts::default())?;
             let window = ("window_ns".to_string(), options.window.to_string());
             machine.start(&StartRequest { streams: options.streams.clone(), options: vec![window] })?;
-            feeds.push(Feed::new(Origin::Machine(machine)));
+            feeds.push(Feed::new(Origin::Machine(Box::new(machine))));
         }
         let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Record);
         (probe.window, probe.ring_bytes) = (options.window, options.ring_bytes);
         let probe = Probe::attach(probe)?;
         notes.extend(probe.abilities().notes());
-        feeds.insert(0, Feed::new(Origin::Host(probe)));
+        feeds.insert(0, Feed::new(Origin::Host(Box::new(probe))));
         let joiner = Joiner::new(
             options.streams.iter().map(|s| s.key),
             latpath_journey::Options { window: options.window, ..Default::default() },

@@ -11,9 +11,9 @@ const PATIENCE: Ns = 2_000_000_000;
 /// Whoever makes sightings.
 pub(crate) enum Origin {
     /// The kernel programs of this machine.
-    Host(Probe),
+    Host(Box<Probe>),
     /// An agent on another machine.
-    Machine(Machine),
+    Machine(Box<Machine>),
 }
 
 /// One origin, and its sightings that wait for those of the others.

@@ -122,10 +122,10 @@ impl Default for Counts {
 impl Counts {
     fn observe(&mut self, j: &Journey) {
         self.observed += 1;
-        if self.observed > ALL && self.observed % EVERY != 0 {
+        if self.observed > ALL && !self.observed.is_multiple_of(EVERY) {
             return;
         }
-        if self.observed % MEMORY == 0 {
+        if self.observed.is_multiple_of(MEMORY) {
             let halve = |m: &mut Matrix| m.iter_mut().flatten().for_each(|n| *n /= 2);
             halve(&mut self.both);
             halve(&mut self.before);
@@ -320,7 +320,7 @@ impl Way<'_> {
                     return true;
                 }
                 if in_hub(p) {
-                    return !(own_copy(p) && !ends_in_hub) && (!sends(p) || Some(p) == port);
+                    return (ends_in_hub || !own_copy(p)) && (Some(p) == port || !sends(p));
                 }
                 (here == HOST && self.info(p).netns == sink_ns) || passes_through(p)
             })

@@ -180,7 +180,7 @@ impl Progress {
 
     fn show(&mut self, writer: &Writer, follow: &mut Follow) {
         self.shown += 1;
-        if self.quiet || !(self.terminal || self.shown % 10 == 0) {
+        if self.quiet || !(self.terminal || self.shown.is_multiple_of(10)) {
             return;
         }
         let dropped = sum(&follow.counters()).dropped;

@@ -148,7 +148,7 @@ fn lost_at_socket() -> Result<(), Failed> {
         let at = at.ok_or("the application was not seen")?;
         let mut n = 0;
         opened.for_each(&Select::default(), |j| {
-            n += u64::from(j.seen >> at & 1);
+            n += j.seen >> at & 1;
             true
         });
         n
