@@ -124,17 +124,17 @@ static __always_inline __u32 match(struct percpu *p, struct work *work, struct s
 static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux, enum door door)
 {
 	struct work *work = 0;
-	struct seen_at w = {};
+	struct seen_at w;
 	struct percpu *p;
 	__u64 mac, data, device = 0;
-	__u32 linear, key = 0;
+	__u32 linear, key = 0, cpu;
 	int point = -1, stream = -2;
 
 	if (!protocol_wanted(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
 		return 0;
 	w.t = bpf_ktime_get_ns();
-	w.cpu = bpf_get_smp_processor_id();
-	p = bpf_map_lookup_elem(&percpu, &w.cpu);
+	w.cpu = cpu = bpf_get_smp_processor_id();
+	p = bpf_map_lookup_elem(&percpu, &cpu);
 	if (seldom(!p))
 		return 0;
 	if (dev) {
@@ -183,17 +183,18 @@ static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u
 	w.point = point;
 	w.kind = kind;
 	w.aux = aux;
-	if (!live)
-		w.tid = (__u32)bpf_get_current_pid_tgid();
+	w.tid = live ? 0 : (__u32)bpf_get_current_pid_tgid();
 	if (!seldom(stream < 0)) {
 		if (stream < MAX_STREAMS)
 			sight(p, &w, stream, key);
 		goto out;
 	}
 	for (int i = 0; work && i < MAX_FOUND; i++) {
+		struct seen_at at = w; /* a copy: w itself can stay in registers */
+
 		if (i >= work->found.n)
 			break;
-		sight_any(&w, work->found.at[i].stream, work->found.at[i].key);
+		sight_any(&at, work->found.at[i].stream, work->found.at[i].key);
 	}
 out:
 	if (seldom(work))
@@ -204,7 +205,7 @@ out:
 SEC("tp_btf/net_dev_start_xmit")
 int BPF_PROG(tx, struct sk_buff *skb, struct net_device *dev)
 {
-	return look(skb, skb->dev, POINT_TX, 0, DOOR_ONE);
+	return look(skb, dev, POINT_TX, 0, DOOR_ONE); /* it is skb->dev */
 }
 
 SEC("tp_btf/napi_gro_receive_entry")
