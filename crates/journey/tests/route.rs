@@ -255,7 +255,7 @@ fn a_manifests_route_reads_back() {
     let mut n = hypervisor();
     n.packets(10, &[&WAY[..], &[("host/nic-rx@br0", 14)]].concat());
     let names: Vec<Point> = n.line().iter().map(|p| p.parse().unwrap()).collect();
-    let again = Route::from_points(&names, &[names.clone()], &n.points);
+    let again = Route::from_points(&names, std::slice::from_ref(&names), &n.points);
     assert_eq!((again.line, again.lines), (n.route().line, n.route().lines));
 }
 
