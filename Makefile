@@ -25,7 +25,9 @@ test: ## Run all tests; those that need root or a guest are skipped without, and
 	@$(DEPS) $(if $(filter 0,$(shell id -u)),test,build)
 	scripts/test
 
-bench: build ## Measure what latpath itself costs (root)
+bench: ## Measure what latpath itself costs (root)
+	@$(DEPS) bench
+	scripts/build
 	scripts/bench
 
 lint: ## Formatting and clippy, warnings are errors
