@@ -95,8 +95,12 @@ impl Joined {
         let counters = sum(&self.follow.counters());
         let machines = self.follow.machines();
         let points = self.follow.points();
-        let mut summary =
-            Summary { points: self.follow.layout().line(points), malformed: counters.malformed, ..Default::default() };
+        let mut summary = Summary {
+            points: self.follow.layout().line(points),
+            aside: self.follow.layout().aside(points),
+            malformed: counters.malformed,
+            ..Default::default()
+        };
         let bound = |p: u16| {
             let machine = points.get(usize::from(p)).map_or("", |info| info.point.machine.as_str());
             let clock = machines.iter().find(|m| m.machine == machine);

@@ -22,10 +22,6 @@ impl Layout {
     pub fn new(route: Route, points: &[PointInfo], own: &[String]) -> Self {
         let classic = segments::classic(&route, points);
         let (mut all, mut notes) = (classic.segments, classic.notes);
-        if !route.aside.is_empty() {
-            let names: Vec<_> = route.aside.iter().map(|p| points[usize::from(*p)].point.to_string()).collect();
-            notes.push(format!("beside the way, as copies or other readers: {}", names.join(", ")));
-        }
         if !route.line.is_empty() {
             for text in own {
                 match segments::parse(text, points, &route) {
@@ -41,6 +37,11 @@ impl Layout {
     /// The names of the way's points.
     pub fn line(&self, points: &[PointInfo]) -> Vec<Point> {
         names(&self.route.line, points)
+    }
+
+    /// Those of the points beside it.
+    pub fn aside(&self, points: &[PointInfo]) -> Vec<Point> {
+        names(&self.route.aside, points)
     }
 
     /// Those of each stream's way.

@@ -179,6 +179,7 @@ impl Live {
             elapsed_ns: elapsed,
             threshold_ns: self.options.threshold,
             points: self.layout.line(&points),
+            aside: self.layout.aside(&points),
             malformed: counters.malformed,
             machines: vec![MachineFigures { machine: HOST.into(), method: "same clock".into(), ..Default::default() }],
             tool: self.meter.read(&counters, &counters),

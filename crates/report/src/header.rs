@@ -71,6 +71,10 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
         let point = page.clean(&point.to_string());
         page.line(format!("  {:>2}  {point}", i + 1));
     }
+    for point in &summary.aside {
+        let point = page.clean(&point.to_string());
+        page.line(format!("      {point} (beside the way)"));
+    }
     let others: Vec<_> = summary.machines.iter().filter(|m| m.method != "same clock").collect();
     if others.is_empty() {
         return;

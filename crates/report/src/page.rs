@@ -164,9 +164,13 @@ pub(crate) fn share(n: u64, all: u64) -> String {
     if all == 0 {
         return "-".into();
     }
-    // Cut, not rounded, so that one packet of a million that is missing still shows.
+    // Cut near all and none, so that one packet of a million that is missing still shows; rounded between.
     let millionths = u128::from(n) * 100_000_000 / u128::from(all);
-    let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+    let rounded = (millionths + 5_000).min(99_989_999);
+    let (whole, rest) = match millionths {
+        10_000..99_990_000 => (rounded / 1_000_000, rounded % 1_000_000),
+        _ => (millionths / 1_000_000, millionths % 1_000_000),
+    };
     match millionths {
         0 if n == 0 => "0 %".into(),
         100_000_000 => "100 %".into(),

@@ -50,8 +50,10 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     scan.gathered.iter().for_each(|one| all.merge(one));
     add_details(run, &select, workers, &mut all);
 
+    let name = |p: &PointId| points[usize::from(*p)].point.clone();
     let mut summary = Summary {
-        points: route.line.iter().map(|p| points[usize::from(*p)].point.clone()).collect(),
+        points: route.line.iter().map(name).collect(),
+        aside: route.aside.iter().map(name).collect(),
         malformed: manifest.counters.malformed,
         machines: machines(manifest),
         tool: ToolCost {

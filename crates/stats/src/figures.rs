@@ -163,6 +163,9 @@ pub struct Summary {
     pub threshold_ns: Ns,
     /// The points on the way, in the order in which packets pass.
     pub points: Vec<Point>,
+    /// Points beside the way, which saw packets too: copies that a bridge makes, other readers.
+    #[serde(default)]
+    pub aside: Vec<Point>,
     /// All streams together: packets seen at any point.
     pub journeys: u64,
     /// Packets seen at every point of the path.
