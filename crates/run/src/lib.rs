@@ -19,10 +19,12 @@ mod encoder;
 mod merger;
 mod names;
 mod part;
+mod part_reader;
 mod parts;
 mod reader;
 mod rows;
 mod scan;
+mod select;
 mod writer;
 
 pub use error::RunError;
@@ -31,7 +33,8 @@ pub use manifest::{
 };
 pub use reader::{Condition, Run};
 pub use rows::Rows;
-pub use scan::{Scan, Select};
+pub use scan::Scan;
+pub use select::Select;
 pub use writer::Writer;
 
 /// The manifest's name in a run's directory.

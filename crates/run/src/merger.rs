@@ -6,8 +6,8 @@
 use crate::{
     names::Span,
     part::{sync_directory, Part},
+    part_reader::PartReader,
     rows::{Rows, GROUP_ROWS},
-    scan::PartReader,
     RunError,
 };
 use latpath_words::Point;

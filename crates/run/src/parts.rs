@@ -5,7 +5,7 @@
 
 use crate::{
     names::{self, Span},
-    scan::PartReader,
+    part_reader::PartReader,
     RunError,
 };
 use std::{

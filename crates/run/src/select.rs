@@ -1,0 +1,60 @@
+//! Which journeys of a run are wanted.
+
+use latpath_words::{Ns, StreamId};
+
+/// Which journeys to read.
+#[derive(Clone, Debug)]
+pub struct Select {
+    /// Only these streams; all if none is named.
+    pub streams: Option<Vec<StreamId>>,
+    /// Only journeys whose first sighting was not before this, host `CLOCK_MONOTONIC`.
+    pub from_ns: Ns,
+    /// Only journeys whose first sighting was before this.
+    pub to_ns: Ns,
+    /// Only journeys whose first sighting was at one of these instants, rising; all if there is no list.
+    pub at_ns: Option<Vec<Ns>>,
+    /// Whether CPUs and threads are wanted too. Without them reading is twice as fast, and `cpu` and `tid` are empty.
+    pub cpus_and_threads: bool,
+}
+
+impl Default for Select {
+    fn default() -> Self {
+        Self { streams: None, from_ns: Ns::MIN, to_ns: Ns::MAX, at_ns: None, cpus_and_threads: false }
+    }
+}
+
+impl Select {
+    /// Of these only those first seen at one of these instants.
+    pub fn first_seen_at(mut self, mut times: Vec<Ns>) -> Self {
+        times.sort_unstable();
+        self.at_ns = Some(times);
+        self
+    }
+
+    /// With CPUs and threads.
+    pub fn with_cpus_and_threads(mut self) -> Self {
+        self.cpus_and_threads = true;
+        self
+    }
+
+    pub(crate) fn wants(&self, stream: StreamId, t: Ns) -> bool {
+        self.is_in_time(t)
+            && self.streams.as_ref().is_none_or(|s| s.contains(&stream))
+            && self.at_ns.as_ref().is_none_or(|at| at.binary_search(&t).is_ok())
+    }
+
+    /// `to_ns` is exclusive, but its greatest value leaves nothing out.
+    fn is_in_time(&self, t: Ns) -> bool {
+        t >= self.from_ns && (t < self.to_ns || self.to_ns == Ns::MAX)
+    }
+
+    /// Whether a journey first seen between these two, inclusive, may be wanted.
+    pub(crate) fn may_want(&self, first: Ns, last: Ns) -> bool {
+        let one_of = |at: &Vec<Ns>| at.get(at.partition_point(|t| *t < first)).is_some_and(|t| *t <= last);
+        last >= self.from_ns && (first < self.to_ns || self.to_ns == Ns::MAX) && self.at_ns.as_ref().is_none_or(one_of)
+    }
+
+    pub(crate) fn wants_all(&self) -> bool {
+        self.streams.is_none() && self.from_ns == Ns::MIN && self.to_ns == Ns::MAX && self.at_ns.is_none()
+    }
+}
