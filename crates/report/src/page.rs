@@ -53,14 +53,18 @@ impl Page {
     /// `name  value`, the value broken between words where it is longer than the page.
     pub fn item(&mut self, name: &str, value: &str) {
         const INDENT: usize = 14;
-        let mut line = format!("  {}", pad(name, INDENT - 2));
-        let mut used = INDENT;
-        for (i, word) in value.split(' ').enumerate() {
-            let word = cut(word, WIDTH - INDENT, self.ascii());
+        self.wrapped(format!("  {}", pad(name, INDENT - 2)), INDENT, value);
+    }
+
+    /// Text after `line`, which is `indent` wide, broken between words where it is longer than the page.
+    fn wrapped(&mut self, mut line: String, indent: usize, text: &str) {
+        let mut used = indent;
+        for (i, word) in text.split(' ').enumerate() {
+            let word = cut(word, WIDTH - indent, self.ascii());
             if i > 0 && used + 1 + word.width() > WIDTH {
                 self.line(&line);
-                line = " ".repeat(INDENT);
-                used = INDENT;
+                line = " ".repeat(indent);
+                used = indent;
             } else if i > 0 {
                 line.push(' ');
                 used += 1;
@@ -74,25 +78,7 @@ impl Page {
     /// Marks what the reader must not overlook.
     pub fn warning(&mut self, text: &str) {
         let text = self.clean(text);
-        self.item_marked(&text);
-    }
-
-    fn item_marked(&mut self, text: &str) {
-        let (mut line, mut used) = (String::from("  ! "), 4);
-        for (i, word) in text.split(' ').enumerate() {
-            let word = cut(word, WIDTH - 4, self.ascii());
-            if i > 0 && used + 1 + word.width() > WIDTH {
-                self.line(&line);
-                line = String::from("    ");
-                used = 4;
-            } else if i > 0 {
-                line.push(' ');
-                used += 1;
-            }
-            used += word.width();
-            line.push_str(&word);
-        }
-        self.line(line);
+        self.wrapped("  ! ".into(), 4, &text);
     }
 
     /// A duration, as the page can show it.

@@ -11,6 +11,7 @@ pub mod report;
 pub mod segments;
 pub mod streams;
 pub mod subscribe;
+mod thread;
 
 /// How a command ended, when nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

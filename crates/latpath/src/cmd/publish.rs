@@ -3,12 +3,13 @@
 use super::interrupt::stop_flag;
 use super::report::print;
 use super::subscribe::mac;
+use super::thread::OnTime;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::units::{count, duration, rate};
 use latpath_sv::{FrameSpec, Profile, Tag, DEFAULT_APPID, FIRST_GROUP, MAX_SVID};
-use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name, Awake};
+use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,
     SyntheticOptions,
@@ -87,12 +88,8 @@ pub struct Args {
     /// Stop after N frames, of all streams together
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Real-time priority (SCHED_FIFO); also locks memory
-    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
-    fifo: Option<u8>,
-    /// Run on this CPU only
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
+    #[command(flatten)]
+    on_time: OnTime,
     /// Wait awake for the last part before each deadline [default: 20us with --fifo, else 0s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     spin: Option<Duration>,
@@ -163,7 +160,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         frames = Box::new(Corrupted::new(frames, args.seed));
     }
     let default_batch = if hz.is_none_or(|hz| hz > BATCH_ABOVE_HZ) { MOST_BATCH } else { 1 };
-    let default_spin = if args.fifo.is_some() { 20_000 } else { 0 };
+    let default_spin = if args.on_time.fifo.is_some() { 20_000 } else { 0 };
     let options = PublishOptions {
         duration: args.duration.map(ns),
         count: args.count,
@@ -171,15 +168,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         batch: args.batch.map_or(default_batch, usize::from),
     };
 
-    set_name("publish");
     let _awake = args.awake.then(Awake::new).transpose()?;
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
-    if let Some(priority) = args.fifo {
-        lock_memory()?;
-        set_fifo(priority)?;
-    }
+    args.on_time.apply("publish")?;
     let mut sent = Punctuality::default();
     let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
     let printed = print(&match args.json {

@@ -2,11 +2,12 @@
 
 use super::interrupt::stop_flag;
 use super::report::print;
+use super::thread::OnTime;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::units::{count, duration, rate};
-use latpath_traffic::kernel::{lock_memory, monotonic, pin, set_fifo, set_name};
+use latpath_traffic::kernel::monotonic;
 use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, Spread, StreamReceived, Subscription};
 use latpath_words::stream::parse_mac;
 use latpath_words::{Matcher, Ns, StreamSpec};
@@ -38,12 +39,8 @@ pub struct Args {
     /// Stop after N frames
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Real-time priority (SCHED_FIFO); also locks memory
-    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
-    fifo: Option<u8>,
-    /// Run on this CPU only
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
+    #[command(flatten)]
+    on_time: OnTime,
     /// Name of the receiving thread: the point is called app-read@NAME
     #[arg(long, value_name = "NAME", default_value = "subscribe")]
     name: String,
@@ -81,14 +78,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     socket.join(&groups(&args))?;
     let mut receiver = Receiver::new(socket, args.ring)?;
 
-    set_name(&args.name);
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
-    if let Some(priority) = args.fifo {
-        lock_memory()?;
-        set_fifo(priority)?;
-    }
+    args.on_time.apply(&args.name)?;
     let mut run = Run { subscription, start: monotonic(), elapsed: 0, dropped: 0, told: false };
     let ended = run.receive(&mut receiver, &args, &stop);
     run.elapsed = monotonic() - run.start;

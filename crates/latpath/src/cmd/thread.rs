@@ -1,0 +1,34 @@
+//! The thread that sends or receives: where and how it runs.
+
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name};
+
+/// Flags of commands that have to be on time.
+#[derive(ClapArgs, Debug)]
+pub struct OnTime {
+    /// Real-time priority (SCHED_FIFO); also locks memory
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub fifo: Option<u8>,
+    /// Run on this CPU only
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+}
+
+impl OnTime {
+    /// Makes this thread what the flags say, under this name.
+    ///
+    /// # Errors
+    /// Where the CPU is none of this process's, or the right to a priority is missing.
+    pub fn apply(&self, name: &str) -> Result<()> {
+        set_name(name);
+        if let Some(cpu) = self.cpu {
+            pin(cpu)?;
+        }
+        if let Some(priority) = self.fifo {
+            lock_memory()?;
+            set_fifo(priority)?;
+        }
+        Ok(())
+    }
+}
