@@ -43,8 +43,18 @@ fn sorted<const N: usize>(mut names: [&str; N]) -> Vec<&str> {
 fn the_json_has_the_keys_that_others_script_against() {
     let report = Bench::with_run().json(&[]);
     let counts = ["journeys", "complete", "incomplete", "lost", "duplicates", "out_of_order"];
-    let whole =
-        ["elapsed_ns", "threshold_ns", "points", "aside", "malformed", "segments", "streams", "machines", "worst", "tool"];
+    let whole = [
+        "elapsed_ns",
+        "threshold_ns",
+        "points",
+        "aside",
+        "malformed",
+        "segments",
+        "streams",
+        "machines",
+        "worst",
+        "tool",
+    ];
     let mut all = [&counts[..], &whole, &["notes", "run"]].concat();
     all.sort();
     assert_eq!(keys(&report), all);
