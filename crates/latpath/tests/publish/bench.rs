@@ -1,6 +1,8 @@
 //! Two namespaces joined by a veth pair, and the commands that run in them.
 
 use libtest_mimic::Failed;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -71,7 +73,8 @@ impl Pair {
         for (namespace, device) in [(&a, "lpa"), (&b, "lpb")] {
             // No neighbour discovery in the captures.
             let _ = Command::new("ip")
-                .args(["netns", "exec", namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"])
+                .args(["netns", "exec", namespace, "sh", "-c"])
+                .arg("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6")
                 .stderr(Stdio::null())
                 .status();
             ip(&["-n", namespace, "link", "set", device, "up"])?;
@@ -199,10 +202,10 @@ impl Running {
         Ok(())
     }
 
-    /// Sends a signal by its name.
+    /// Sends a signal by its name: INT.
     pub fn signal(&self, name: &str) -> Result<()> {
-        let done = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status()?;
-        done.success().then_some(()).ok_or_else(|| format!("kill -s {name} failed").into())
+        let signal: Signal = format!("SIG{name}").parse()?;
+        Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
     }
 
     fn end(&mut self) -> Result<()> {
