@@ -8,6 +8,9 @@ use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+/// Between a device going down and its name being gone lies less.
+const VANISHING: std::time::Duration = std::time::Duration::from_millis(200);
+
 /// Longest wait for a frame, so that callers can look at their stop flag and clock.
 pub(super) const WAIT_MS: i32 = 100;
 
@@ -303,7 +306,13 @@ impl PacketSocket {
     /// Says what an error of a bound socket means.
     pub(super) fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         let device = self.device.clone();
-        let there = if_nametoindex(device.as_str()).is_ok_and(|i| i as i32 == self.ifindex);
+        let is_there = || if_nametoindex(device.as_str()).is_ok_and(|i| i as i32 == self.ifindex);
+        let mut there = is_there();
+        if there && cause.raw_os_error() == Some(libc::ENETDOWN) {
+            // A device goes down a moment before it vanishes.
+            std::thread::sleep(VANISHING);
+            there = is_there();
+        }
         match cause.raw_os_error() {
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) if !there => DeviceError::Vanished(device),
             Some(libc::ENETDOWN) => DeviceError::Down(device),
