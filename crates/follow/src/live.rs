@@ -4,7 +4,7 @@ use crate::cost::CostMeter;
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
 use crate::tables::MAX_POINTS;
-use latpath_journey::{Journey, RouteFinder, Sequence};
+use latpath_journey::{Journey, RouteFinder, Segment, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary};
@@ -27,8 +27,8 @@ pub struct Live {
     probe: Probe,
     finder: RouteFinder,
     layout: Layout,
-    /// Segments that the kernel counts: the first of the layout's.
-    counted: usize,
+    /// Pairs of points between which the kernel counts times; segments with the same ends share one.
+    counted: Vec<(PointId, PointId)>,
     baseline: Vec<LiveStream>,
     since: Ns,
     look_due: Ns,
@@ -69,7 +69,7 @@ impl Live {
             probe: Probe::attach(probe)?,
             finder: RouteFinder::default(),
             layout: Layout::default(),
-            counted: 0,
+            counted: Vec::new(),
             baseline: vec![LiveStream::default(); streams],
             since: monotonic(),
             look_due: Ns::MIN,
@@ -87,7 +87,7 @@ impl Live {
             return;
         }
         self.look();
-        self.look_due = now + if self.counted > 0 { LOOK_EVERY } else { SEARCH_EVERY };
+        self.look_due = now + if self.counted.is_empty() { SEARCH_EVERY } else { LOOK_EVERY };
     }
 
     /// Looks at the keys of new journeys for gaps.
@@ -146,8 +146,11 @@ impl Live {
         if same {
             return;
         }
-        let ends: Vec<_> = self.layout.segments.iter().map(|s| (s.from, s.to)).collect();
-        self.counted = self.probe.set_segments(&ends);
+        let mut ends: Vec<_> = self.layout.segments.iter().map(|s| (s.from, s.to)).collect();
+        let mut seen = std::collections::HashSet::new();
+        ends.retain(|ends| seen.insert(*ends));
+        ends.truncate(self.probe.set_segments(&ends));
+        self.counted = ends;
         self.reset();
     }
 
@@ -186,18 +189,19 @@ impl Live {
             notes: self.notes(&points, &streams, counters),
             ..Default::default()
         };
-        let mut together = vec![KernelHistogram::default(); self.counted];
+        let shown: Vec<_> = self.layout.segments.iter().filter_map(|s| Some((s, self.counts(s)?))).collect();
+        let mut together = vec![KernelHistogram::default(); self.counted.len()];
         for (id, (stream, baseline)) in streams.iter().zip(&self.baseline).enumerate() {
             let line = self.layout.route.line_of(id as StreamId);
             let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
             figures.never_seen = self.orders[id].never_seen().saturating_sub(self.orders[id].baseline);
-            for (segment, all) in together.iter_mut().enumerate() {
-                let histogram = self.histogram(id as StreamId, segment);
-                all.merge(&histogram);
-                let s = &self.layout.segments[segment];
-                if histogram.count > 0 || (line.contains(&s.from) && line.contains(&s.to)) {
-                    figures.segments.push(self.row(segment, &histogram, &points, elapsed));
+            let histograms: Vec<_> = (0..together.len()).map(|i| self.histogram(id as StreamId, i)).collect();
+            together.iter_mut().zip(&histograms).for_each(|(all, own)| all.merge(own));
+            for (segment, at) in &shown {
+                let is_on_way = line.contains(&segment.from) && line.contains(&segment.to);
+                if is_on_way || histograms[*at].count > 0 {
+                    figures.segments.push(row(segment, &histograms[*at], &points, elapsed));
                 }
             }
             summary.journeys += figures.journeys;
@@ -213,10 +217,13 @@ impl Live {
             }
             summary.streams.push(figures);
         }
-        for (segment, histogram) in together.iter().enumerate() {
-            summary.segments.push(self.row(segment, histogram, &points, elapsed));
-        }
+        summary.segments = shown.iter().map(|(s, at)| row(s, &together[*at], &points, elapsed)).collect();
         summary
+    }
+
+    /// Where the kernel counts a segment's times, if it does.
+    fn counts(&self, segment: &Segment) -> Option<usize> {
+        self.counted.iter().position(|ends| *ends == (segment.from, segment.to))
     }
 
     fn histogram(&self, stream: StreamId, segment: usize) -> KernelHistogram {
@@ -232,23 +239,11 @@ impl Live {
         }
     }
 
-    fn row(&self, segment: usize, histogram: &KernelHistogram, points: &[PointInfo], elapsed: Ns) -> SegmentFigures {
-        let s = &self.layout.segments[segment];
-        let name = |id: PointId| points[usize::from(id)].point.to_string();
-        SegmentFigures {
-            name: s.name.clone(),
-            from: name(s.from),
-            to: name(s.to),
-            rate_hz: (histogram.count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0,
-            ..histogram.figures()
-        }
-    }
-
     fn notes(&self, points: &[PointInfo], streams: &[LiveStream], counters: latpath_words::Counters) -> Vec<String> {
         let mut notes = self.probe.abilities().notes();
         notes.extend(self.layout.notes.iter().cloned());
-        let left_out = self.layout.segments.len() - self.counted;
-        if left_out > 0 && self.counted > 0 {
+        let left_out = self.layout.segments.iter().filter(|s| self.counts(s).is_none()).count();
+        if left_out > 0 && !self.counted.is_empty() {
             notes.push(format!("{left_out} segments more than the kernel counts at once: narrow with --points"));
         }
         let late: u64 = streams.iter().map(|s| s.late).sum();
@@ -272,6 +267,18 @@ impl Live {
     /// Takes the programs off; the figures stay.
     pub fn detach(&mut self) {
         self.probe.detach();
+    }
+}
+
+/// A segment's figures.
+fn row(s: &Segment, histogram: &KernelHistogram, points: &[PointInfo], elapsed: Ns) -> SegmentFigures {
+    let name = |id: PointId| points[usize::from(id)].point.to_string();
+    SegmentFigures {
+        name: s.name.clone(),
+        from: name(s.from),
+        to: name(s.to),
+        rate_hz: (histogram.count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0,
+        ..histogram.figures()
     }
 }
 
