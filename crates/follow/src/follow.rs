@@ -21,7 +21,7 @@ const ROUTE_EVERY: Ns = 1_000_000_000;
 pub struct Options {
     /// The streams.
     pub streams: Vec<StreamSpec>,
-    /// Other machines, by the user's name.
+    /// Other machines, by the user's name: each once, and none the host's.
     pub machines: Vec<(String, Address)>,
     /// Which points count; see [`PointFilter`].
     pub points: PointFilter,
@@ -44,12 +44,6 @@ pub enum FollowError {
     /// Another machine.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A name given twice, or the host's.
-    #[error("machine {0:?} is named twice (this machine is {HOST:?})")]
-    Twice(String),
-    /// A segment that the user named.
-    #[error("{0}")]
-    Segment(String),
 }
 
 /// Streams being followed on all machines. Dropping it detaches everything.
@@ -65,7 +59,6 @@ pub struct Follow {
     route_due: Ns,
     meter: CostMeter,
     notes: Vec<String>,
-    skipped: u64,
 }
 
 impl Follow {
@@ -74,11 +67,6 @@ impl Follow {
     /// # Errors
     /// Where a machine cannot be reached or a probe cannot be attached; what was attached is detached again.
     pub fn start(options: Options) -> Result<Self, FollowError> {
-        for (i, (name, _)) in options.machines.iter().enumerate() {
-            if name == HOST || options.machines[..i].iter().any(|(n, _)| n == name) {
-                return Err(FollowError::Twice(name.clone()));
-            }
-        }
         let mut notes = Vec::new();
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
@@ -109,7 +97,6 @@ impl Follow {
             route_due: now + ROUTE_EVERY,
             meter: CostMeter::new(),
             notes,
-            skipped: 0,
             options,
         })
     }
@@ -117,10 +104,10 @@ impl Follow {
     /// One round: takes what all probes have, joins it, and hands over the journeys that are done. Call it some
     /// hundred times a second. True if the points or the layout changed: look at them before the next journeys.
     pub fn step(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) -> bool {
-        let Self { merge, tables, joiner, finder, begin, skipped, .. } = self;
+        let Self { merge, tables, joiner, finder, begin, .. } = self;
         let known = tables.points.len();
-        let mut sightings = Vec::new();
-        self.now = merge.step(tables, |s| sightings.push(*s));
+        let (sightings, now) = merge.step(tables);
+        self.now = now;
         if tables.points.len() != known {
             joiner.set_points(&tables.points);
         }
@@ -129,11 +116,9 @@ impl Follow {
             if j.first().is_some_and(|t| t >= *begin) {
                 finder.observe(j);
                 sink(j, points);
-            } else {
-                *skipped += 1;
             }
         };
-        for s in &sightings {
+        for s in sightings {
             joiner.push(s, &mut done);
         }
         joiner.advance(self.now, &mut done);

@@ -1,7 +1,8 @@
 //! Live figures across machines: journeys joined here and counted as they are done.
 
 use crate::follow::{sum, Follow, FollowError, Options};
-use latpath_stats::{Aggregate, Context, Setup, Summary};
+use latpath_journey::Journey;
+use latpath_stats::{figures::error_bound, Aggregate, Context, Setup, Summary};
 use latpath_words::{Ns, PointId, StreamId};
 
 /// What of the joiner's totals is counted since.
@@ -44,13 +45,8 @@ impl Joined {
 
     /// One round. Figures begin anew when the way changes.
     pub fn step(&mut self) {
-        let Self { figures, seen, since, .. } = self;
-        let changed = self.follow.step(|journey, _| {
-            seen[usize::from(journey.stream)] += 1;
-            if journey.first().is_some_and(|t| t >= *since) {
-                figures.add(journey);
-            }
-        });
+        let Self { follow, figures, seen, since, .. } = self;
+        let changed = follow.step(|journey, _| take(journey, figures, seen, *since));
         let setup = self.figures.setup();
         if changed && (setup.lines != self.lines() || setup.segments != self.follow.layout().segments) {
             self.reset();
@@ -73,8 +69,7 @@ impl Joined {
     }
 
     fn lines(&self) -> Vec<Vec<PointId>> {
-        let route = &self.follow.layout().route;
-        (0..self.names.len()).map(|id| route.line_of(id as StreamId).to_vec()).collect()
+        self.follow.layout().route.lines_of(self.names.len())
     }
 
     fn totals(&self) -> Vec<Before> {
@@ -112,14 +107,7 @@ impl Joined {
             elapsed: (self.follow.now() - self.since).max(1),
             utc_offset: 0,
         };
-        self.figures.fill(&mut summary, context, |from, to| {
-            let ((a, bound_a), (b, bound_b)) = (bound(from), bound(to));
-            if a == b {
-                0
-            } else {
-                bound_a.saturating_add(bound_b)
-            }
-        });
+        self.figures.fill(&mut summary, context, |from, to| error_bound(bound(from), bound(to)));
         for ((stream, now), before) in summary.streams.iter_mut().zip(self.totals()).zip(&self.before) {
             stream.never_seen = now.never_seen.saturating_sub(before.never_seen);
             stream.duplicates = now.duplicates.saturating_sub(before.duplicates);
@@ -133,12 +121,15 @@ impl Joined {
 
     /// Detaches everything and counts what is done.
     pub fn stop(&mut self) {
-        let Self { figures, seen, since, follow, .. } = self;
-        follow.stop(|journey, _| {
-            seen[usize::from(journey.stream)] += 1;
-            if journey.first().is_some_and(|t| t >= *since) {
-                figures.add(journey);
-            }
-        });
+        let Self { follow, figures, seen, since, .. } = self;
+        follow.stop(|journey, _| take(journey, figures, seen, *since));
+    }
+}
+
+/// Counts a journey; in the figures only if it began after they did.
+fn take(journey: &Journey, figures: &mut Aggregate, seen: &mut [u64], since: Ns) {
+    seen[usize::from(journey.stream)] += 1;
+    if journey.first().is_some_and(|t| t >= since) {
+        figures.add(journey);
     }
 }

@@ -6,10 +6,10 @@ use crate::layout::Layout;
 use crate::tables::MAX_POINTS;
 use latpath_journey::{Journey, RouteFinder, Segment, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
+use latpath_stats::figures::{rate, together};
 use latpath_stats::kernel::KernelHistogram;
-use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary};
+use latpath_stats::{MachineFigures, SegmentFigures, StreamFigures, Summary};
 use latpath_words::{DropNote, KeyRule, Ns, PointId, PointInfo, PointKind, Source, StreamId, HOST};
-use std::collections::HashMap;
 
 /// Journeys that the route is found from, of each stream and at each look.
 const SAMPLE: usize = 256;
@@ -190,14 +190,14 @@ impl Live {
             ..Default::default()
         };
         let shown: Vec<_> = self.layout.segments.iter().filter_map(|s| Some((s, self.counts(s)?))).collect();
-        let mut together = vec![KernelHistogram::default(); self.counted.len()];
+        let mut of_all = vec![KernelHistogram::default(); self.counted.len()];
         for (id, (stream, baseline)) in streams.iter().zip(&self.baseline).enumerate() {
             let line = self.layout.route.line_of(id as StreamId);
             let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
             figures.never_seen = self.orders[id].never_seen().saturating_sub(self.orders[id].baseline);
-            let histograms: Vec<_> = (0..together.len()).map(|i| self.histogram(id as StreamId, i)).collect();
-            together.iter_mut().zip(&histograms).for_each(|(all, own)| all.merge(own));
+            let histograms: Vec<_> = (0..of_all.len()).map(|i| self.histogram(id as StreamId, i)).collect();
+            of_all.iter_mut().zip(&histograms).for_each(|(all, own)| all.merge(own));
             for (segment, at) in &shown {
                 let is_on_way = line.contains(&segment.from) && line.contains(&segment.to);
                 if is_on_way || histograms[*at].count > 0 {
@@ -209,15 +209,11 @@ impl Live {
             summary.incomplete += figures.incomplete;
             summary.duplicates += figures.duplicates;
             summary.out_of_order += figures.out_of_order;
-            for loss in &figures.lost {
-                match summary.lost.iter_mut().find(|l| l.place == loss.place && l.reason == loss.reason) {
-                    Some(known) => known.count += loss.count,
-                    None => summary.lost.push(loss.clone()),
-                }
-            }
             summary.streams.push(figures);
         }
-        summary.segments = shown.iter().map(|(s, at)| row(s, &together[*at], &points, elapsed)).collect();
+        let lost = summary.streams.iter().flat_map(|s| &s.lost);
+        summary.lost = together(lost.map(|l| ((l.place.clone(), l.reason.clone()), l.count)));
+        summary.segments = shown.iter().map(|(s, at)| row(s, &of_all[*at], &points, elapsed)).collect();
         summary
     }
 
@@ -277,7 +273,7 @@ fn row(s: &Segment, histogram: &KernelHistogram, points: &[PointInfo], elapsed: 
         name: s.name.clone(),
         from: name(s.from),
         to: name(s.to),
-        rate_hz: (histogram.count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0,
+        rate_hz: rate(histogram.count, elapsed),
         ..histogram.figures()
     }
 }
@@ -298,7 +294,7 @@ impl Counts<'_> {
         };
         let line: u64 = self.line.iter().fold(0, |set, p| set | 1 << p);
         let Some(sink) = self.line.last() else { return figures };
-        let mut lost: HashMap<(PointId, Option<String>), u64> = HashMap::new();
+        let mut lost = Vec::new();
         let arrived = |seen: u64| seen >> sink & 1 == 1;
         let ended = now.ended.iter().map(|(seen, n)| (*seen, *n, true));
         // Of those under way, the complete ones are over.
@@ -323,14 +319,10 @@ impl Counts<'_> {
                 figures.incomplete += n;
             } else if *over && n > 0 {
                 let last = self.line.iter().rev().find(|p| seen >> **p & 1 == 1);
-                if let Some(last) = last {
-                    *lost.entry((*last, self.reason(seen & explains, now))).or_default() += n;
-                }
+                lost.extend(last.map(|last| ((self.name(*last), self.reason(seen & explains, now)), n)));
             }
         }
-        figures.lost =
-            lost.into_iter().map(|((last, reason), count)| Loss { place: self.name(last), reason, count }).collect();
-        figures.lost.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.place.cmp(&b.place)));
+        figures.lost = together(lost.into_iter());
         figures.journeys = figures.complete + figures.incomplete + figures.lost.iter().map(|l| l.count).sum::<u64>();
         figures
     }

@@ -84,8 +84,8 @@ impl Merge {
         Self { feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
     }
 
-    /// Hands over, in order of time, the sightings that no origin can precede any more; returns how far time has come.
-    pub fn step(&mut self, tables: &mut Tables, mut each: impl FnMut(&Sighting)) -> Ns {
+    /// The sightings, in order of time, that no origin can precede any more, and how far time has come.
+    pub fn step(&mut self, tables: &mut Tables) -> (&[Sighting], Ns) {
         for feed in &mut self.feeds {
             feed.fill(tables, &mut self.fresh);
         }
@@ -107,7 +107,6 @@ impl Merge {
             self.ready.sort_by_key(|s| s.t);
         }
         self.horizon = self.horizon.max(horizon);
-        self.ready.iter().for_each(&mut each);
-        self.horizon
+        (&self.ready, self.horizon)
     }
 }

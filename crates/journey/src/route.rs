@@ -38,6 +38,11 @@ impl Route {
         self.lines.get(usize::from(stream)).filter(|line| !line.is_empty()).unwrap_or(&self.line)
     }
 
+    /// The ways of so many streams, as [`Self::line_of`] has them.
+    pub fn lines_of(&self, streams: usize) -> Vec<Vec<PointId>> {
+        (0..streams).map(|id| self.line_of(id as StreamId).to_vec()).collect()
+    }
+
     /// The ways that differ; each once.
     pub fn ways(&self) -> Vec<&[PointId]> {
         let mut ways: Vec<&[PointId]> = Vec::new();

@@ -3,8 +3,8 @@
 use crate::layout::{layout_of, BadSegment, Layout};
 use crate::warnings::warnings;
 use latpath_run::{Manifest, Run, Select};
-use latpath_stats::{units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
-use latpath_words::{Ns, PointId, StreamId, HOST};
+use latpath_stats::{figures::error_bound, units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
+use latpath_words::{Ns, PointId, HOST};
 use std::collections::HashMap;
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -37,7 +37,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     let setup = Setup {
         streams: manifest.streams.len(),
         points: points.to_vec(),
-        lines: (0..manifest.streams.len()).map(|id| route.line_of(id as StreamId).to_vec()).collect(),
+        lines: route.lines_of(manifest.streams.len()),
         segments,
         threshold: question.threshold_ns.unwrap_or(manifest.threshold_ns),
         worst: question.worst,
@@ -173,8 +173,7 @@ fn bounds(run: &Run) -> (Vec<(String, Ns)>, Vec<String>) {
 /// How wrong a time between two points can be: not at all on one machine, else by both clocks' bounds.
 fn between(bounds: &[(String, Ns)], from: PointId, to: PointId) -> Ns {
     match (bounds.get(usize::from(from)), bounds.get(usize::from(to))) {
-        (Some((a, _)), Some((b, _))) if a == b => 0,
-        (Some((_, a)), Some((_, b))) => a.saturating_add(*b),
+        (Some((a, bound_a)), Some((b, bound_b))) => error_bound((a, *bound_a), (b, *bound_b)),
         _ => 0,
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
 
+use crate::figures::{rate, together};
 use crate::worst::Slowest;
 use crate::{Histogram, Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
@@ -9,7 +10,7 @@ use latpath_journey::segments::Segment;
 use latpath_journey::Journey;
 use latpath_run::Rows;
 use latpath_words::{DropNote, Ns, PointId, PointInfo, StreamId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Losses are told apart by so many drop notes; what has a later one counts as without.
@@ -361,27 +362,9 @@ fn between(from: Ns, to: Ns) -> Ns {
     to.saturating_sub(from)
 }
 
-/// Equal losses as one, the greatest first.
-fn together(losses: impl Iterator<Item = ((String, Option<String>), u64)>) -> Vec<Loss> {
-    let mut counts = BTreeMap::new();
-    losses.for_each(|(loss, n)| *counts.entry(loss).or_insert(0) += n);
-    let mut lost: Vec<Loss> =
-        counts.into_iter().map(|((place, reason), count)| Loss { place, reason, count }).collect();
-    lost.sort_by_key(|l| std::cmp::Reverse(l.count));
-    lost
-}
-
 /// The last point of the way that saw a packet; where none did, the point that saw it last.
 fn last_place(journey: &Journey, line: &[PointId]) -> PointId {
     let on_line = line.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
     let anywhere = || (0..MAX_POINTS as PointId).filter_map(|p| Some((journey.at(p)?, p))).max();
     on_line.copied().or_else(|| Some(anywhere()?.1)).unwrap_or(NOWHERE)
-}
-
-/// Journeys a second, to a tenth.
-fn rate(count: u64, elapsed: Ns) -> f64 {
-    if elapsed <= 0 {
-        return 0.0;
-    }
-    (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
 }

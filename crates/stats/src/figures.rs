@@ -2,6 +2,7 @@
 
 use latpath_words::{Ns, Point};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// One row: the times of one segment. All times in ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -193,4 +194,32 @@ pub struct Summary {
     pub tool: ToolCost,
     /// What the reader must know: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
+}
+
+/// Equal losses as one, the greatest first.
+pub fn together(losses: impl Iterator<Item = ((String, Option<String>), u64)>) -> Vec<Loss> {
+    let mut counts = BTreeMap::new();
+    losses.for_each(|(loss, n)| *counts.entry(loss).or_insert(0) += n);
+    let mut lost: Vec<Loss> =
+        counts.into_iter().map(|((place, reason), count)| Loss { place, reason, count }).collect();
+    lost.sort_by_key(|l| std::cmp::Reverse(l.count));
+    lost
+}
+
+/// Journeys a second, to a tenth.
+pub fn rate(count: u64, elapsed: Ns) -> f64 {
+    if elapsed <= 0 {
+        return 0.0;
+    }
+    (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
+}
+
+/// How wrong a time between two machines' clocks can be, each given by its machine and its own bound against the host's:
+/// not at all on one machine, else by both bounds.
+pub fn error_bound((from, from_bound): (&str, Ns), (to, to_bound): (&str, Ns)) -> Ns {
+    if from == to {
+        0
+    } else {
+        from_bound.saturating_add(to_bound)
+    }
 }
