@@ -20,11 +20,42 @@ pub enum PointKind {
     AppRead,
     /// The kernel gave the packet up (`skb:kfree_skb`). The device is the one that the packet was on, `-` if none.
     Drop,
+    /// A guest's packet enters the host: `net:netif_receive_skb` on its tap, `net:net_dev_start_xmit` on its macvtap.
+    VmWrite,
+    /// The NIC's driver gives a sent packet back (`skb:consume_skb`).
+    TxDone,
+    /// Open vSwitch's datapath runs a flow's actions on the packet (`openvswitch:ovs_do_execute_action`): the fast path.
+    /// As for the other points of Open vSwitch, the device is the port by which the packet came.
+    OvsExec,
+    /// No flow fits: the packet leaves the datapath for ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
+    OvsUpcall,
+    /// A flow's action sends the packet to ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
+    OvsSlow,
+    /// The datapath runs actions on a packet that ovs-vswitchd handed back (`openvswitch:ovs_do_execute_action`).
+    OvsReturn,
+    /// An XDP program redirects the packet; the device is the one it came by (fentry `xdp_do_redirect`).
+    XdpRedirect,
+    /// The packet is put into an AF_XDP socket's ring (fentry `__xsk_map_redirect`).
+    XskRx,
 }
 
 impl PointKind {
     /// All kinds, in the order of their wire numbers.
-    pub const ALL: [PointKind; 5] = [Self::Tx, Self::NicRx, Self::VmRead, Self::AppRead, Self::Drop];
+    pub const ALL: [PointKind; 13] = [
+        Self::Tx,
+        Self::NicRx,
+        Self::VmRead,
+        Self::AppRead,
+        Self::Drop,
+        Self::VmWrite,
+        Self::TxDone,
+        Self::OvsExec,
+        Self::OvsUpcall,
+        Self::OvsSlow,
+        Self::OvsReturn,
+        Self::XdpRedirect,
+        Self::XskRx,
+    ];
 
     /// The name as it stands in a point: `nic-rx`.
     pub fn name(self) -> &'static str {
@@ -34,6 +65,14 @@ impl PointKind {
             Self::VmRead => "vm-read",
             Self::AppRead => "app-read",
             Self::Drop => "drop",
+            Self::VmWrite => "vm-write",
+            Self::TxDone => "tx-done",
+            Self::OvsExec => "ovs-exec",
+            Self::OvsUpcall => "ovs-upcall",
+            Self::OvsSlow => "ovs-slow",
+            Self::OvsReturn => "ovs-return",
+            Self::XdpRedirect => "xdp-redirect",
+            Self::XskRx => "xsk-rx",
         }
     }
 
@@ -79,8 +118,12 @@ pub enum BadPoint {
     #[error("{0:?}: not a point; write machine/kind@device, as in host/nic-rx@eth0")]
     Form(String),
     /// The middle part names no kind.
-    #[error("{0:?}: no such kind of point (there are: tx, nic-rx, vm-read, app-read, drop)")]
+    #[error("{0:?}: no such kind of point (there are: {kinds})", kinds = kinds())]
     Kind(String),
+}
+
+fn kinds() -> String {
+    PointKind::ALL.map(PointKind::name).join(", ")
 }
 
 impl fmt::Display for Point {
