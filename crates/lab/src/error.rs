@@ -35,6 +35,14 @@ pub enum Error {
     /// No kernel for the guest, here or from the package mirror.
     #[error("no kernel for the guest: {0}")]
     NoKernel(String),
+    /// A part of the lab cannot be fetched from the package mirror.
+    #[error("{what}: not in the cache, and cannot be fetched ({why}); connect this machine to a Debian mirror")]
+    Fetch {
+        /// What was to be fetched.
+        what: String,
+        /// Why it could not.
+        why: String,
+    },
     /// The guest did not come up.
     #[error("the guest did not boot ({why}); the end of its console:\n{console}")]
     Boot {

@@ -15,26 +15,17 @@ use std::{
     time::Duration,
 };
 
-const INIT: &str = include_str!("init.sh");
+const INIT: &str = concat!(include_str!("init.sh"), include_str!("shell.sh"));
+const FIRST: &str = include_str!("hypervisor.sh");
+const SECOND: &str = concat!(include_str!("second.sh"), include_str!("shell.sh"));
 /// Loaded where the kernel has them; nothing fails without.
 const WELCOME: [&str; 2] = ["8021q", "virtio_rng"];
 
-/// Builds the archive. `programs`: file here, path in the guest.
+/// Builds the guest's archive. `programs`: file here, path in the guest.
 pub(crate) fn build(kernel: &Kernel, programs: &[(PathBuf, String)]) -> Result<Vec<u8>> {
-    let mut image = Initramfs::default();
-    for folder in ["bin", "dev", "etc", "proc", "root", "run", "sys", "tmp"] {
-        image.folder(folder);
-    }
-    image.character_device("/dev/console", 5, 1);
-    image.file("/init", 0o755, INIT.as_bytes());
-    image.file("/bin/busybox", 0o755, &read(&busybox()?)?);
-    image.link("/bin/sh", "busybox");
     let mut names = MODULES.to_vec();
     names.extend(WELCOME.iter().filter(|m| kernel.modules.has(m)));
-    for (n, module) in kernel.modules.load(&names)?.iter().enumerate() {
-        // The shell's `*` gives them in this order.
-        image.file(&format!("/modules/{n:02}-{}.ko", module.name), 0o644, &module.bytes);
-    }
+    let mut image = small_root(kernel, &names, INIT)?;
     let mut libraries = BTreeSet::new();
     for (file, inside) in programs {
         image.file(inside, 0o755, &read(file)?);
@@ -44,6 +35,31 @@ pub(crate) fn build(kernel: &Kernel, programs: &[(PathBuf, String)]) -> Result<V
         image.file(&library, 0o755, &read(Path::new(&library))?);
     }
     Ok(image.finish())
+}
+
+/// Builds the hypervisor's: it only lays another root, on which its second stage runs.
+pub(crate) fn build_hypervisor(kernel: &Kernel) -> Result<Vec<u8>> {
+    let names = ["virtio_pci", "virtio_console", "virtio_rng", "9pnet_virtio", "9p", "overlay"];
+    let mut image = small_root(kernel, &names, FIRST)?;
+    image.file("/second", 0o755, SECOND.as_bytes());
+    Ok(image.finish())
+}
+
+/// Busybox, these modules, and an init.
+fn small_root(kernel: &Kernel, modules: &[&str], init: &str) -> Result<Initramfs> {
+    let mut image = Initramfs::default();
+    for folder in ["bin", "dev", "etc", "proc", "root", "run", "sys", "tmp"] {
+        image.folder(folder);
+    }
+    image.character_device("/dev/console", 5, 1);
+    image.file("/init", 0o755, init.as_bytes());
+    image.file("/bin/busybox", 0o755, &read(&busybox()?)?);
+    image.link("/bin/sh", "busybox");
+    for (n, module) in kernel.modules.load(modules)?.iter().enumerate() {
+        // The shell's `*` gives them in this order.
+        image.file(&format!("/modules/{n:02}-{}.ko", module.name), 0o644, &module.bytes);
+    }
+    Ok(image)
 }
 
 /// A busybox that needs no libraries.

@@ -10,23 +10,31 @@
 //!                                       or: veth0 ──veth── lp-app, in namespace app, without a guest
 //! ```
 
+mod apt;
 mod error;
 mod guest;
+mod hypervisor;
 mod image;
 mod initramfs;
 mod kernel;
+mod layers;
+mod machine;
 mod modules;
 mod namespace;
 mod path;
 mod process;
 mod qemu;
+mod shell;
 
 pub use error::{Error, Result};
-pub use guest::{Guest, GuestPlan, Output};
+pub use guest::{Guest, GuestPlan};
+pub use hypervisor::Hypervisor;
+pub use layers::{LabKernel, KERNELS};
 pub use namespace::{Counters, Namespace};
 pub use path::{Application, Lab, LabPath, APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 pub use process::Running;
 pub use qemu::Acceleration;
+pub use shell::Output;
 
 /// Asked during every wait: whether the user wants to stop.
 pub type Stop<'a> = &'a dyn Fn() -> bool;

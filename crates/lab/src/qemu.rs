@@ -3,7 +3,7 @@
 
 use crate::{
     error::{Doing, Result},
-    path::{remembered, TAP},
+    path::remembered,
     process::Running,
     Namespace,
 };
@@ -93,12 +93,19 @@ fn boot_id() -> Option<String> {
 /// One start of QEMU.
 pub(crate) struct Start<'a> {
     pub(crate) name: &'a str,
-    pub(crate) namespace: &'a Namespace,
+    /// Where it runs; `None`: where we are.
+    pub(crate) namespace: Option<&'a Namespace>,
     pub(crate) acceleration: Acceleration,
+    /// The CPU that is emulated, where it is and another than QEMU's most capable is wanted.
+    pub(crate) cpu: Option<&'a str>,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u64,
+    /// More words for the kernel's command line.
+    pub(crate) append: &'a str,
+    /// More options, parted at spaces.
+    pub(crate) devices: Vec<String>,
     /// Its sockets, its console and its own messages.
     pub(crate) files: &'a Files,
     /// The kernel's messages on the console, for a boot that failed silently.
@@ -111,37 +118,42 @@ pub(crate) struct Files {
     pub(crate) shell: PathBuf,
     pub(crate) console: PathBuf,
     pub(crate) messages: PathBuf,
+    /// Where a debugger may connect, for those that have such a device.
+    pub(crate) debugger: PathBuf,
 }
 
 impl Files {
-    pub(crate) fn of(folder: &Path, guest: &str) -> Self {
-        let file = |end: &str| folder.join(format!("{guest}.{end}"));
-        Self { agent: file("agent"), shell: file("shell"), console: file("console"), messages: file("qemu") }
+    pub(crate) fn of(folder: &Path, machine: &str) -> Self {
+        let file = |end: &str| folder.join(format!("{machine}.{end}"));
+        let (agent, shell, console) = (file("agent"), file("shell"), file("console"));
+        Self { agent, shell, console, messages: file("qemu"), debugger: file("debugger") }
     }
 }
 
 impl Start<'_> {
     /// Starts it; it dies with this process.
     pub(crate) fn start(&self) -> Result<Running> {
-        for file in [&self.files.agent, &self.files.shell, &self.files.console] {
+        for file in [&self.files.agent, &self.files.shell, &self.files.console, &self.files.debugger] {
             let _ = fs::remove_file(file);
         }
         let messages = &self.files.messages;
         let messages = fs::File::create(messages).doing(format!("write {}", messages.display()))?;
         let mut command = Command::new(PROGRAM);
         command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
-        self.namespace.start(command, Signal::SIGKILL)
+        match self.namespace {
+            Some(namespace) => namespace.start(command, Signal::SIGKILL),
+            None => Running::start(command, None, Signal::SIGKILL),
+        }
     }
 
     fn arguments(&self) -> Vec<String> {
         let arm = cfg!(target_arch = "aarch64");
         let (console, machine) = if arm { ("ttyAMA0", "virt") } else { ("ttyS0", "q35") };
         let (accelerator, cpu) = match self.acceleration {
-            Acceleration::Tcg => ("tcg,thread=multi", "max"),
+            Acceleration::Tcg => ("tcg,thread=multi", self.cpu.unwrap_or("max")),
             _ => ("kvm", "host"),
         };
-        let vhost = if self.acceleration == Acceleration::KvmVhost { "on" } else { "off" };
-        let mut append = format!("console={console} panic=-1 mitigations=off ipv6.disable=1");
+        let mut append = format!("console={console} panic=-1 mitigations=off {}", self.append);
         if !self.verbose {
             append.push_str(" quiet");
         }
@@ -154,11 +166,10 @@ impl Start<'_> {
             format!("-name latpath-{},debug-threads=on", self.name),
             format!("-accel {accelerator} -machine {machine} -cpu {cpu} -smp {} -m {}M", self.cpus, self.memory_mib),
             "-nodefaults -no-user-config -no-reboot -display none -device virtio-rng-pci".into(),
-            format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no,vhost={vhost}"),
-            "-device virtio-net-pci,netdev=net,romfile= -device virtio-serial-pci".into(),
+            "-device virtio-serial-pci".into(),
         ];
-        let mut arguments: Vec<String> =
-            words.iter().flat_map(|w| w.split(' ')).filter(|w| !w.is_empty()).map(str::to_owned).collect();
+        let words = words.iter().chain(&self.devices).flat_map(|w| w.split(' ')).filter(|w| !w.is_empty());
+        let mut arguments: Vec<String> = words.map(str::to_owned).collect();
         let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         option("-kernel", self.kernel.display().to_string());
         option("-initrd", self.initramfs.display().to_string());
@@ -173,6 +184,6 @@ impl Start<'_> {
 }
 
 /// QEMU parts its options at commas; one in a path is written twice.
-fn comma(path: &Path) -> String {
+pub(crate) fn comma(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

@@ -1,0 +1,132 @@
+//! Runs a script of yours in the lab's hypervisor: this machine's root and files on another kernel, with modules, Open
+//! vSwitch and KVM, and nothing that it does reaches this machine but what it writes to `/out`.
+//!
+//! ```text
+//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [ARGUMENT...]
+//! ```
+//!
+//! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt). The script is run by bash; what it prints is shown as it comes. The
+//! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed.
+
+use latpath_lab::{Hypervisor, Lab, LabKernel, KERNELS};
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+struct Wanted {
+    kernel: LabKernel,
+    script: PathBuf,
+    limit: Duration,
+    out: Option<PathBuf>,
+    arguments: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let wanted = match wanted() {
+        Ok(wanted) => wanted,
+        Err(why) => {
+            let names: Vec<&str> = KERNELS.iter().map(|k| k.name).collect();
+            eprintln!("{why}\nusage: hypervisor KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [ARGUMENT...]");
+            eprintln!("kernels: {}", names.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match run(&wanted) {
+        Ok(status) => ExitCode::from(status as u8),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+fn wanted() -> Result<Wanted, String> {
+    let mut words = std::env::args().skip(1);
+    let name = words.next().ok_or("which kernel?")?;
+    let kernel = LabKernel::named(&name).ok_or_else(|| format!("{name}: no such kernel"))?;
+    let script = words.next().ok_or("which script?")?;
+    let script = fs::canonicalize(&script).map_err(|e| format!("{script}: {e}"))?;
+    let mut wanted = Wanted { kernel, script, limit: Duration::from_secs(600), out: None, arguments: Vec::new() };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--limit" => {
+                let seconds = words.next().and_then(|s| s.parse().ok()).ok_or("--limit needs seconds")?;
+                wanted.limit = Duration::from_secs(seconds);
+            }
+            "--out" => wanted.out = Some(words.next().ok_or("--out needs a folder")?.into()),
+            _ => wanted.arguments.push(word),
+        }
+    }
+    Ok(wanted)
+}
+
+fn run(wanted: &Wanted) -> Result<i32, Box<dyn std::error::Error>> {
+    let (lab, _) = Lab::new()?;
+    let mut hypervisor = Hypervisor::boot(&lab, wanted.kernel, &mut |line| eprintln!("{line}"), NEVER)?;
+    eprintln!(
+        "Linux {} is up after {:.1?}, {}",
+        hypervisor.release(),
+        hypervisor.boot_time(),
+        hypervisor.acceleration()
+    );
+    let words: Vec<String> = wanted.arguments.iter().map(|a| quoted(a)).collect();
+    let folder = wanted.script.parent().unwrap_or(Path::new("/")).display().to_string();
+    let script = format!(
+        "cd {} && timeout {} bash {} {} >/out/.printed 2>&1",
+        quoted(&folder),
+        wanted.limit.as_secs(),
+        quoted(&wanted.script.display().to_string()),
+        words.join(" ")
+    );
+    let printed = hypervisor.out().join(".printed");
+    let limit = wanted.limit + Duration::from_secs(30);
+    let ended = thread::scope(|scope| {
+        let running = scope.spawn(|| hypervisor.run(&script, limit, NEVER));
+        show(&printed, limit, || running.is_finished());
+        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    if let Some(out) = &wanted.out {
+        fs::create_dir_all(out)?;
+        let _ = fs::remove_file(&printed);
+        let from = hypervisor.out().join(".");
+        let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(out).status()?;
+        if !copied.success() {
+            return Err(format!("cannot copy what it wrote to {}", out.display()).into());
+        }
+    }
+    match ended {
+        Ok(output) => Ok(output.status),
+        Err(error) => Err(format!("{error}; the end of the console:\n{}", hypervisor.console_tail()).into()),
+    }
+}
+
+/// Prints a growing file until its writer has ended.
+fn show(file: &Path, limit: Duration, ended: impl Fn() -> bool) {
+    let until = Instant::now() + limit;
+    let mut opened: Option<File> = None;
+    loop {
+        let last = ended() || Instant::now() > until;
+        opened = opened.or_else(|| File::open(file).ok());
+        let mut bytes = Vec::new();
+        if opened.as_mut().is_some_and(|f| f.read_to_end(&mut bytes).is_ok()) && !bytes.is_empty() {
+            let mut stdout = std::io::stdout().lock();
+            let _ = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+        }
+        if last {
+            return;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// One word of a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

@@ -1,0 +1,223 @@
+//! Debian packages without installing any: resolved and fetched by the machine's own apt, unpacked into a cache. The
+//! machine's package lists and its dpkg state stay as they are.
+
+use crate::{
+    error::{Doing, Error, Result},
+    process, Stop,
+};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// Where files that outlive a run are kept: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`.
+pub(crate) fn cache() -> Result<PathBuf> {
+    let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let folder = set("LATPATH_CACHE")
+        .or_else(|| set("XDG_CACHE_HOME").map(|x| x.join("latpath")))
+        .or_else(|| set("HOME").map(|h| h.join(".cache/latpath")))
+        .ok_or_else(|| Error::NoKernel("no folder to keep one in; set LATPATH_CACHE".into()))?;
+    fs::create_dir_all(&folder).doing(format!("make folder {}", folder.display()))?;
+    fs::canonicalize(&folder).doing(format!("open folder {}", folder.display()))
+}
+
+/// The first program that fetching needs and that is not here: its name and its package.
+pub(crate) fn lacks() -> Option<(&'static str, &'static str)> {
+    let needed = [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("tar", "tar")];
+    needed.into_iter().find(|(program, _)| crate::path_of(program).is_none())
+}
+
+/// With which package lists apt answers.
+pub(crate) struct View {
+    options: Vec<String>,
+    lists: Option<PathBuf>,
+}
+
+impl View {
+    /// The machine's own lists, as old as they may be.
+    pub(crate) fn machine() -> Self {
+        Self { options: Vec::new(), lists: None }
+    }
+
+    /// The machine's sources, with fresh lists of our own; they go with this value.
+    pub(crate) fn private(work: &Work) -> Result<Self> {
+        let lists = work.folder().join("apt-lists");
+        fs::create_dir_all(lists.join("partial")).doing(format!("make folder {}", lists.display()))?;
+        let options = vec![
+            format!("Dir::State::Lists={}", lists.display()),
+            "Dir::Cache::pkgcache=".into(),
+            "Dir::Cache::srcpkgcache=".into(),
+            "Acquire::Languages=none".into(),
+        ];
+        Ok(Self { options, lists: Some(lists) })
+    }
+
+    /// One suite (`bookworm-backports`) of the Debian mirror that the machine's sources name, and nothing else.
+    pub(crate) fn suite(work: &Work, suite: &str, stop: Stop) -> Result<Self> {
+        let mirror = mirror(work, stop)?;
+        let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        let signed = if Path::new(keys).is_file() { format!("[signed-by={keys}] ") } else { String::new() };
+        let list = work.folder().join("sources.list");
+        fs::write(&list, format!("deb {signed}{mirror} {suite} main\n")).doing(format!("write {}", list.display()))?;
+        let mut view = Self::private(work)?;
+        view.options.push(format!("Dir::Etc::SourceList={}", list.display()));
+        view.options.push("Dir::Etc::SourceParts=/dev/null".into());
+        Ok(view)
+    }
+
+    /// Fetches lists; [`View::machine`] is left alone.
+    pub(crate) fn update(&self, work: &Work, stop: Stop) -> Result<()> {
+        match self.lists {
+            Some(_) => self.apt("apt-get", &["update", "-q"], work, stop).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The package that a meta package stands for: the first it depends on whose name goes on with a number.
+    pub(crate) fn behind(&self, meta: &str, work: &Work, stop: Stop) -> Result<String> {
+        let depends = self.apt("apt-cache", &["depends", meta], work, stop)?;
+        let text = String::from_utf8_lossy(&depends);
+        let mut names = text.lines().filter_map(|l| l.trim().strip_prefix("Depends: "));
+        let numbered =
+            |p: &&str| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
+        let none = || Error::NoKernel(format!("apt knows no package behind {meta}"));
+        names.find(numbered).map(str::to_owned).ok_or_else(none)
+    }
+
+    /// Downloads one package.
+    pub(crate) fn download(&self, package: &str, work: &Work, stop: Stop) -> Result<PathBuf> {
+        self.apt("apt-get", &["download", "-q", package], work, stop)?;
+        let none = || Error::NoKernel(format!("apt-get download {package} left no file"));
+        packages_in(work.folder())?.into_iter().next().ok_or_else(none)
+    }
+
+    /// Downloads what an installation of these packages would bring onto this machine: they, and what they need and it
+    /// has not.
+    pub(crate) fn download_lacking(&self, packages: &[&str], work: &Work, stop: Stop) -> Result<Vec<PathBuf>> {
+        let folder = work.folder().join("archives");
+        fs::create_dir_all(folder.join("partial")).doing(format!("make folder {}", folder.display()))?;
+        let archives = format!("Dir::Cache::archives={}", folder.display());
+        // Nothing is installed: dpkg's lock is not needed.
+        let mut words = vec!["-o", &archives, "-o", "Debug::NoLocking=1", "-q", "-y", "--no-install-recommends"];
+        words.extend(["--download-only", "install"]);
+        words.extend(packages);
+        self.apt("apt-get", &words, work, stop)?;
+        packages_in(&folder)
+    }
+
+    fn apt(&self, program: &str, words: &[&str], work: &Work, stop: Stop) -> Result<Vec<u8>> {
+        let mut command = Command::new(program);
+        // apt's own user may not write to root's cache.
+        command.args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=20"]);
+        command.args(self.options.iter().flat_map(|o| ["-o", o])).args(words).current_dir(work.folder());
+        process::run(&mut command, Duration::from_secs(600), stop).map_err(|error| match error {
+            // The options above would only hide what matters.
+            Error::Command { why, .. } => Error::Command { command: format!("{program} {}", words.join(" ")), why },
+            other => other,
+        })
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if let Some(lists) = &self.lists {
+            let _ = fs::remove_dir_all(lists);
+        }
+    }
+}
+
+/// The Debian mirror of the machine's own sources: where its release comes from.
+fn mirror(work: &Work, stop: Stop) -> Result<String> {
+    let words = ["indextargets", "--format", "$(COMPONENT) $(RELEASE) $(REPO_URI)", "Created-By: Packages"];
+    let targets = View::machine().apt("apt-get", &words, work, stop)?;
+    let none = || Error::NoKernel("this machine's apt has no Debian mirror among its sources".into());
+    pick_mirror(&String::from_utf8_lossy(&targets)).ok_or_else(none)
+}
+
+/// A release's own archive (`bookworm`), not its security archive nor somebody else's: those name no plain suite with a
+/// component main.
+fn pick_mirror(targets: &str) -> Option<String> {
+    let lines = targets.lines().filter_map(|l| l.strip_prefix("main "));
+    let (_, uri) = lines.filter_map(|l| l.split_once(' ')).find(|(release, uri)| {
+        !release.contains(['-', '/']) && !uri.contains("security") && uri.trim_end_matches('/').ends_with("debian")
+    })?;
+    Some(uri.to_owned())
+}
+
+fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = fs::read_dir(folder).doing("read the download")?.flatten().map(|e| e.path());
+    Ok(files.filter(|f| f.extension().is_some_and(|e| e == "deb")).collect())
+}
+
+/// Unpacks what of a package matches the patterns; all of it where there are none.
+pub(crate) fn unpack(package: &Path, to: &Path, kept: &[&str], stop: Stop) -> Result<()> {
+    fs::create_dir_all(to).doing(format!("make folder {}", to.display()))?;
+    let tar = to.with_extension("tar");
+    let file = fs::File::create(&tar).doing(format!("write {}", tar.display()))?;
+    let mut command = Command::new("dpkg-deb");
+    command.arg("--fsys-tarfile").arg(package).stdin(Stdio::null()).stdout(file);
+    let mut running = process::Running::start(command, None, nix::sys::signal::Signal::SIGKILL)?;
+    match running.wait(Duration::from_secs(300))? {
+        Some(status) if status.success() => {}
+        _ => return Err(Error::NoKernel(format!("{} cannot be unpacked", package.display()))),
+    }
+    let mut command = Command::new("tar");
+    command.arg("-x").arg("-f").arg(&tar).arg("-C").arg(to);
+    command.args(["--no-same-owner", "--exclude=*/drivers/net/wireless/*", "--wildcards"]).args(kept);
+    let unpacked = process::run(&mut command, Duration::from_secs(300), stop).map(drop);
+    let _ = fs::remove_file(&tar);
+    match unpacked {
+        // tar also fails when one of the patterns matched nothing, which differs between kernels; whether the
+        // kernel will do is decided by what came out.
+        Err(Error::Command { .. }) if to.join("boot").is_dir() => Ok(()),
+        other => other,
+    }
+}
+
+/// A folder for the work in progress, on the cache's own file system so that the result can be renamed into place.
+pub(crate) struct Work(PathBuf);
+
+impl Work {
+    pub(crate) fn new(beside: &Path) -> Result<Self> {
+        let folder = beside.join(format!(".{}", crate::namespace::LabId::next()));
+        fs::create_dir_all(&folder).doing(format!("make folder {}", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Moves a finished folder to where it is kept.
+    pub(crate) fn keep(&self, made: &Path, target: &Path) -> Result<()> {
+        match fs::rename(made, target) {
+            // Another latpath fetched the same one meanwhile.
+            Err(_) if target.is_dir() => Ok(()),
+            other => other.doing(format!("keep {}", target.display())),
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pick_mirror;
+
+    #[test]
+    fn the_mirror_is_the_one_of_the_release_itself() {
+        let targets = "main bookworm-security http://a.example/debian-security/\n\
+                       main nodistro http://b.example/node/\n\
+                       contrib bookworm http://c.example/debian/\n\
+                       main bookworm-updates http://d.example/debian/\n\
+                       main bookworm http://e.example/debian/\n";
+        assert_eq!(pick_mirror(targets).as_deref(), Some("http://e.example/debian/"));
+        assert_eq!(pick_mirror("main stable http://b.example/node/\n"), None);
+    }
+}

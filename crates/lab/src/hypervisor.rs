@@ -1,0 +1,156 @@
+//! A whole hypervisor in a virtual machine: a Debian kernel with all its modules on a throw-away layer over this machine's
+//! root, so that every tool and file of this machine is there, and KVM inside. Nothing that happens in it reaches this
+//! machine but what is written to `/out`.
+
+use crate::{
+    error::{Doing, Error, Result},
+    image,
+    layers::{LabKernel, Layers},
+    machine::{tail, Machine},
+    qemu::{comma, Acceleration, Files, Start},
+    Lab, Output, Progress, Stop,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// An emulated machine on a busy one takes its time.
+const BOOT: Duration = Duration::from_secs(180);
+const CPUS: u32 = 2;
+const MEMORY_MIB: u64 = 3072;
+/// A CPU that QEMU emulates with nested virtualisation.
+const CPU: &str = "EPYC,+svm,+npt";
+/// Loaded once it is up; the kernel finds others by itself.
+const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
+/// Warnings shall reach the console, where they are looked for; what only says that the emulation is slow shall not.
+const APPEND: &str = "ipv6.disable=1 loglevel=5 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
+
+/// A running one. It ends with this value.
+#[derive(Debug)]
+pub struct Hypervisor {
+    machine: Machine,
+    kernel: LabKernel,
+    acceleration: Acceleration,
+    out: PathBuf,
+    // Holds the folder of its sockets.
+    _lab: Lab,
+}
+
+impl Hypervisor {
+    /// Boots it and loads what a hypervisor needs; fetches what is not in the cache.
+    pub fn boot(lab: &Lab, kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
+        let layers = Layers::of(kernel, progress, stop)?;
+        let found = layers.kernel()?;
+        let name = format!("hypervisor-{}", kernel.name);
+        let initramfs = lab.folder().join(format!("{name}.initramfs"));
+        fs::write(&initramfs, image::build_hypervisor(&found)?).doing(format!("write {}", initramfs.display()))?;
+        let out = lab.folder().join(format!("{name}.out"));
+        fs::create_dir_all(&out).doing(format!("make folder {}", out.display()))?;
+        let files = Files::of(lab.folder(), &name);
+        let mut failures = Vec::new();
+        for acceleration in accelerations() {
+            progress(&format!("booting Linux {} as the lab's hypervisor, {acceleration}", found.release));
+            let start = Start {
+                name: &name,
+                namespace: None,
+                acceleration,
+                cpu: Some(CPU),
+                kernel: &found.image,
+                initramfs: &initramfs,
+                cpus: CPUS,
+                memory_mib: MEMORY_MIB,
+                append: APPEND,
+                devices: devices(&layers, &out, &files),
+                files: &files,
+                verbose: true,
+            };
+            let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
+                let (out, lab) = (out.clone(), lab.clone());
+                let mut hypervisor = Self { machine, kernel, acceleration, out, _lab: lab };
+                hypervisor.prepare(stop)?;
+                Ok(hypervisor)
+            });
+            match booted {
+                Ok(hypervisor) => return Ok(hypervisor),
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => {
+                    progress(&format!("{acceleration} does not make a hypervisor here: {error}"));
+                    failures.push(format!("{acceleration}: {error}"));
+                }
+            }
+        }
+        Err(Error::Boot { why: failures.join("; "), console: tail(&files.console, 40) })
+    }
+
+    /// Loads the modules that tests need, and KVM.
+    fn prepare(&mut self, stop: Stop) -> Result<()> {
+        self.expect(&format!("modprobe -a {}", MODULES.join(" ")), stop)?;
+        self.expect("modprobe kvm_amd nested=1 || modprobe kvm_intel nested=1; [ -e /dev/kvm ]", stop)?;
+        Ok(())
+    }
+
+    /// Which kernel of the matrix.
+    pub fn kernel(&self) -> LabKernel {
+        self.kernel
+    }
+
+    /// Its kernel, as `uname -r` says it.
+    pub fn release(&self) -> &str {
+        &self.machine.release
+    }
+
+    /// What runs it.
+    pub fn acceleration(&self) -> Acceleration {
+        self.acceleration
+    }
+
+    /// From QEMU's start until its shell answered.
+    pub fn boot_time(&self) -> Duration {
+        self.machine.boot
+    }
+
+    /// The folder that it has as `/out`: what is written there stays until the lab goes.
+    pub fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// Runs a shell script in it and waits for its end; only one runs at a time.
+    pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
+        self.machine.shell.run(script, limit, stop)
+    }
+
+    /// [`Hypervisor::run`] for a script that must succeed; returns what it printed.
+    pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
+        self.machine.shell.expect(script, stop)
+    }
+
+    /// The last lines of its serial console.
+    pub fn console_tail(&self) -> String {
+        self.machine.console_tail()
+    }
+}
+
+/// Its own network is not used: what is left of the accelerations is KVM and emulation.
+fn accelerations() -> Vec<Acceleration> {
+    let mut tries: Vec<_> = Acceleration::to_try().into_iter().filter(|a| *a != Acceleration::KvmVhost).collect();
+    if tries.is_empty() {
+        tries.push(Acceleration::Tcg);
+    }
+    tries
+}
+
+/// This machine's root and the layers over it, read-only; a folder to write to; a debugger's door.
+fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
+    let share = |tag: &str, path: &Path, options: &str| {
+        format!("-virtfs local,path={},mount_tag={tag},security_model=none,multidevs=remap{options}", comma(path))
+    };
+    vec![
+        share("root", Path::new("/"), ",readonly=on"),
+        share("kernel", &layers.kernel, ",readonly=on"),
+        share("tools", &layers.tools, ",readonly=on"),
+        share("out", out, ""),
+        format!("-chardev socket,id=debugger,path={},server=on,wait=off -gdb chardev:debugger", comma(&files.debugger)),
+    ]
+}

@@ -1,0 +1,233 @@
+//! What the lab's hypervisor has beside this machine's own root: a kernel of the matrix with its modules, and tools that
+//! nobody wants on his machine for the lab's sake. Each is a folder in the cache, laid out as a root, fetched once.
+
+use crate::{
+    apt::{self, View, Work},
+    error::{Doing, Error, Result},
+    kernel, process, Progress, Stop,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// A kernel that the lab's hypervisor can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabKernel {
+    /// Its name in the lab.
+    pub name: &'static str,
+    /// Debian's package that depends on the newest one.
+    package: &'static str,
+    /// The suite that it comes from.
+    suite: &'static str,
+    /// Built with PREEMPT_RT.
+    pub real_time: bool,
+}
+
+/// The matrix. One line adds a kernel.
+pub const KERNELS: [LabKernel; 4] = [
+    LabKernel { name: "6.1", package: "linux-image-amd64", suite: "bookworm", real_time: false },
+    LabKernel { name: "6.12", package: "linux-image-amd64", suite: "bookworm-backports", real_time: false },
+    LabKernel { name: "6.1-rt", package: "linux-image-rt-amd64", suite: "bookworm", real_time: true },
+    LabKernel { name: "6.12-rt", package: "linux-image-rt-amd64", suite: "bookworm-backports", real_time: true },
+];
+
+/// Packages unpacked for the hypervisor, with what they need and this machine lacks.
+const TOOLS: [&str; 3] = ["openvswitch-switch", "kmod", "trace-cmd"];
+
+/// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that
+/// depends on.
+const KEPT: [&str; 22] = [
+    "*/boot/vmlinuz-*",
+    "*/boot/config-*",
+    "*/modules.builtin*",
+    "*/modules.order",
+    "*/kernel/net/*",
+    "*/kernel/lib/*",
+    "*/kernel/crypto/*",
+    "*/kernel/arch/*",
+    "*/kernel/virt/*",
+    "*/kernel/fs/9p/*",
+    "*/kernel/fs/netfs/*",
+    "*/kernel/fs/fscache/*",
+    "*/kernel/fs/overlayfs/*",
+    "*/kernel/drivers/virtio/*",
+    "*/kernel/drivers/net/*",
+    "*/kernel/drivers/char/*",
+    "*/kernel/drivers/vhost/*",
+    "*/kernel/drivers/ptp/*",
+    "*/kernel/drivers/pps/*",
+    "*/kernel/drivers/dca/*",
+    "*/kernel/drivers/crypto/ccp/*",
+    "*/kernel/drivers/i2c/algos/*",
+];
+
+impl LabKernel {
+    /// The kernel of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        KERNELS.into_iter().find(|k| k.name == name)
+    }
+
+    /// Makes sure that it and the tools are in the cache. Once they are, this needs no network and no time.
+    pub fn fetch(self, progress: Progress, stop: Stop) -> Result<()> {
+        Layers::of(self, progress, stop).map(drop)
+    }
+}
+
+/// Folders to lay over this machine's root.
+pub(crate) struct Layers {
+    pub(crate) kernel: PathBuf,
+    pub(crate) tools: PathBuf,
+}
+
+impl Layers {
+    /// From the cache, or fetched into it.
+    pub(crate) fn of(kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
+        let cache = apt::cache()?.join("hypervisor");
+        fs::create_dir_all(&cache).doing(format!("make folder {}", cache.display()))?;
+        let layers = Self { kernel: cache.join(kernel.name), tools: cache.join("tools") };
+        if !layers.tools.is_dir() {
+            progress("fetching tools for the lab's hypervisor (5 MB, once)");
+            fetch(&cache, |work| tools(work, &layers.tools, stop), "Open vSwitch and kmod")?;
+        }
+        if !layers.kernel.is_dir() {
+            progress(&format!("fetching Linux {} for the lab's hypervisor (70 MB, once)", kernel.name));
+            fetch(&cache, |work| one_kernel(kernel, work, &layers, progress, stop), kernel.package)?;
+        }
+        Ok(layers)
+    }
+
+    /// The kernel in its layer.
+    pub(crate) fn kernel(&self) -> Result<kernel::Kernel> {
+        let none = || Error::NoKernel(format!("{} lacks virtio; remove it", self.kernel.display()));
+        kernel::newest(&self.kernel.join("boot"), &self.kernel.join("usr/lib/modules")).ok_or_else(none)
+    }
+}
+
+fn fetch(cache: &Path, by: impl FnOnce(&Work) -> Result<()>, what: &str) -> Result<()> {
+    let lacks = apt::lacks().map(|(program, package)| Error::Missing { program, package });
+    let fetched = lacks.map_or_else(|| Work::new(cache).and_then(|work| by(&work)), Err);
+    fetched.map_err(|error| match error {
+        Error::Interrupted => error,
+        error => Error::Fetch { what: what.into(), why: error.to_string() },
+    })
+}
+
+fn tools(work: &Work, target: &Path, stop: Stop) -> Result<()> {
+    let packages = match View::machine().download_lacking(&TOOLS, work, stop) {
+        Ok(packages) => packages,
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(_) => {
+            // No lists, or old ones.
+            let view = View::private(work)?;
+            view.update(work, stop)?;
+            view.download_lacking(&TOOLS, work, stop)?
+        }
+    };
+    let root = work.folder().join("root");
+    fs::create_dir_all(&root).doing(format!("make folder {}", root.display()))?;
+    for package in packages {
+        apt::unpack(&package, &root, &[], stop)?;
+    }
+    merge_usr(&root)?;
+    // Debian's alternatives make this link when the package is installed.
+    if root.join("usr/lib/openvswitch-switch/ovs-vswitchd").is_file() {
+        let link = root.join("usr/sbin/ovs-vswitchd");
+        std::os::unix::fs::symlink("../lib/openvswitch-switch/ovs-vswitchd", &link).doing("link ovs-vswitchd")?;
+    }
+    work.keep(&root, target)
+}
+
+fn one_kernel(kernel: LabKernel, work: &Work, layers: &Layers, progress: Progress, stop: Stop) -> Result<()> {
+    let view = View::suite(work, kernel.suite, stop)?;
+    view.update(work, stop)?;
+    let package = view.download(&view.behind(kernel.package, work, stop)?, work, stop)?;
+    progress(&format!("unpacking Linux {}", kernel.name));
+    let root = work.folder().join("root");
+    apt::unpack(&package, &root, &KEPT, stop)?;
+    merge_usr(&root)?;
+    let modules = root.join("usr/lib/modules");
+    let release = fs::read_dir(&modules).doing(format!("read {}", modules.display()))?.flatten().next();
+    let release = release.ok_or_else(|| Error::NoKernel(format!("{} has no modules", package.display())))?;
+    depmod(&root, &release.file_name().to_string_lossy(), work, &layers.tools, stop)?;
+    work.keep(&root, &layers.kernel)
+}
+
+/// Without its tables modprobe, and the kernel itself, find no module.
+fn depmod(root: &Path, release: &str, work: &Work, tools: &Path, stop: Stop) -> Result<()> {
+    let program = match crate::path_of("depmod") {
+        Some(own) => own,
+        None => {
+            // kmod does what it is called.
+            let link = work.folder().join("depmod");
+            std::os::unix::fs::symlink(tools.join("usr/bin/kmod"), &link).doing("link depmod")?;
+            link
+        }
+    };
+    let libraries = tools.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let mut command = Command::new("env");
+    command.arg(format!("LD_LIBRARY_PATH={}", libraries.display())).arg(program);
+    command.arg("-b").arg(root.join("usr")).arg(release);
+    process::run(&mut command, Duration::from_secs(120), stop).map(drop)
+}
+
+/// Packages unpack to /bin, /lib and /sbin, which are links into /usr on the root that they are laid over.
+fn merge_usr(root: &Path) -> Result<()> {
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        let from = root.join(name);
+        if from.is_dir() {
+            merge(&from, &root.join("usr").join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn merge(from: &Path, to: &Path) -> Result<()> {
+    if !to.exists() {
+        let parent = to.parent().unwrap_or(to);
+        fs::create_dir_all(parent).doing(format!("make folder {}", parent.display()))?;
+        return fs::rename(from, to).doing(format!("move {}", from.display()));
+    }
+    for entry in fs::read_dir(from).doing(format!("read {}", from.display()))?.flatten() {
+        let target = to.join(entry.file_name());
+        if target.is_dir() {
+            merge(&entry.path(), &target)?;
+        } else {
+            fs::rename(entry.path(), &target).doing(format!("move {}", entry.path().display()))?;
+        }
+    }
+    fs::remove_dir(from).doing(format!("remove {}", from.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_have_names_of_their_own() {
+        for (n, kernel) in KERNELS.iter().enumerate() {
+            assert_eq!(KERNELS.iter().position(|k| k.name == kernel.name), Some(n));
+            assert_eq!(LabKernel::named(kernel.name), Some(*kernel));
+            assert_eq!(kernel.real_time, kernel.package.contains("-rt"));
+        }
+        assert_eq!(LabKernel::named("2.4"), None);
+    }
+
+    #[test]
+    fn what_is_unpacked_beside_usr_is_moved_into_it() {
+        let root = std::env::temp_dir().join(format!("latpath-layers-{}", std::process::id()));
+        for folder in ["lib/modules/6", "usr/lib/x", "sbin"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        fs::write(root.join("lib/modules/6/a.ko"), "").unwrap();
+        fs::write(root.join("sbin/depmod"), "").unwrap();
+        merge_usr(&root).unwrap();
+        for there in ["usr/lib/modules/6/a.ko", "usr/lib/x", "usr/sbin/depmod"] {
+            assert!(root.join(there).exists(), "{there}");
+        }
+        assert!(!root.join("lib").exists() && !root.join("sbin").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,171 @@
+//! The shell of a machine that QEMU runs: scripts over a virtio-serial port, their output and exit status back. The other
+//! end is shell.sh. What answers is not trusted: lines and outputs are bounded, and every wait has an end.
+
+use crate::{
+    error::{Doing, Error, Result},
+    Stop,
+};
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+const TICK: Duration = Duration::from_millis(50);
+/// More than any script of ours prints; a machine that sends more is refused.
+const MOST_OUTPUT: usize = 64 << 20;
+/// A line of the shell's protocol.
+const MOST_LINE: usize = 4096;
+
+/// What a script in a machine came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit status; 128 and the signal's number when it was killed.
+    pub status: i32,
+    /// What it printed, on stdout and stderr.
+    pub text: String,
+}
+
+/// The connection to it.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    machine: String,
+    stream: UnixStream,
+    pending: Vec<u8>,
+    requests: u64,
+}
+
+impl Shell {
+    /// Takes a connected stream; `machine` is for messages.
+    pub(crate) fn new(machine: &str, stream: UnixStream) -> Result<Self> {
+        stream.set_read_timeout(Some(TICK)).doing("set a time limit on the machine's shell")?;
+        stream.set_write_timeout(Some(Duration::from_secs(10))).doing("set a time limit on the machine's shell")?;
+        Ok(Self { machine: machine.into(), stream, pending: Vec::new(), requests: 0 })
+    }
+
+    /// Waits for its first line, and returns the release of its kernel.
+    pub(crate) fn ready(&mut self, until: Instant, stop: Stop) -> Result<String> {
+        let ready = self.line(until, stop)?;
+        let mut words = ready.split(' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("ready"), Some(_), Some(release)) => Ok(release.into()),
+            _ => Err(self.fail(format!("says {ready:?} instead of being ready"))),
+        }
+    }
+
+    /// Runs a shell script in it and waits for its end. Only one runs at a time.
+    pub(crate) fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
+        self.requests += 1;
+        let id = self.requests;
+        let request = format!("{id} {}\n", base64(script.as_bytes()));
+        let until = Instant::now() + limit;
+        self.stream.write_all(request.as_bytes()).map_err(|e| self.fail(format!("takes no script: {e}")))?;
+        loop {
+            let line = self.line(until, stop)?;
+            let bad = || self.fail(format!("answered {line:?}, which is no answer"));
+            let numbers: Vec<u64> = line.split(' ').map_while(|w| w.parse().ok()).collect();
+            let [answered, status, length] = numbers[..] else { return Err(bad()) };
+            let (status, length) = (i32::try_from(status).map_err(|_| bad())?, length as usize);
+            if length > MOST_OUTPUT || answered > id {
+                return Err(bad());
+            }
+            let bytes = self.bytes(length, until, stop)?;
+            // An answer to an earlier script whose time was over is passed by.
+            if answered == id {
+                return Ok(Output { status, text: String::from_utf8_lossy(&bytes).into_owned() });
+            }
+        }
+    }
+
+    /// [`Shell::run`] for a script that must succeed; returns what it printed.
+    pub(crate) fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
+        let output = self.run(script, Duration::from_secs(60), stop)?;
+        match output.status {
+            0 => Ok(output.text),
+            status => Err(self.fail(format!("{script}: exit status {status}: {}", output.text.trim()))),
+        }
+    }
+
+    pub(crate) fn fail(&self, why: String) -> Error {
+        Error::Guest { guest: self.machine.clone(), why }
+    }
+
+    /// The next line from the shell.
+    fn line(&mut self, until: Instant, stop: Stop) -> Result<String> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            if self.pending.len() > MOST_LINE {
+                return Err(self.fail("sends a line without end".into()));
+            }
+            self.more(until, stop)?;
+        }
+    }
+
+    /// The next so many bytes from the shell.
+    fn bytes(&mut self, count: usize, until: Instant, stop: Stop) -> Result<Vec<u8>> {
+        while self.pending.len() < count {
+            self.more(until, stop)?;
+        }
+        Ok(self.pending.drain(..count).collect())
+    }
+
+    /// Waits for at least one more byte.
+    fn more(&mut self, until: Instant, stop: Stop) -> Result<()> {
+        let mut buffer = [0; 65536];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(self.fail("it is gone".into())),
+                Ok(n) => {
+                    self.pending.extend_from_slice(&buffer[..n]);
+                    return Ok(());
+                }
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(e) => return Err(self.fail(e.to_string())),
+            }
+            if stop() {
+                return Err(Error::Interrupted);
+            }
+            if Instant::now() >= until {
+                return Err(self.fail("no answer in time".into()));
+            }
+        }
+    }
+}
+
+/// RFC 4648: the form in which a script of many lines travels in one.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let three = [chunk[0], chunk.get(1).copied().unwrap_or(0), chunk.get(2).copied().unwrap_or(0)];
+        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
+        for n in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * n)) as usize & 63];
+            text.push(if n <= chunk.len() { digit as char } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_agrees_with_the_vectors_of_rfc_4648() {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+    }
+}
