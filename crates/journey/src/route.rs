@@ -16,6 +16,8 @@ pub struct Route {
     pub line: Vec<PointId>,
     /// Points beside all ways: copies that a bridge makes, other readers.
     pub aside: Vec<PointId>,
+    /// Points that only some packets come to, and that tell which path they took: Open vSwitch's fast path and its daemon.
+    pub detours: Vec<PointId>,
     /// Each stream's own way, by its id; empty where no packet of it was seen. Streams may lead into different VMs.
     pub lines: Vec<Vec<PointId>>,
 }
@@ -27,10 +29,12 @@ impl Route {
         let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
         let ids = |line: &[Point]| -> Vec<PointId> { line.iter().filter_map(id).collect() };
         let line = ids(line);
-        let others = |p: &PointId| !line.contains(p) && points[usize::from(*p)].point.kind != PointKind::Drop;
-        let aside: Vec<PointId> = (0..points.len() as PointId).filter(others).collect();
+        let kind = |p: &PointId| points[usize::from(*p)].point.kind;
+        let others = |p: &PointId| !line.contains(p) && kind(p) != PointKind::Drop;
+        let others = (0..points.len() as PointId).filter(others);
+        let (detours, aside): (Vec<_>, Vec<_>) = others.partition(|p| kind(p).is_detour());
         let lines = lines.iter().map(|l| ids(l)).collect();
-        Self { order: line.iter().chain(&aside).copied().collect(), line, aside, lines }
+        Self { order: line.iter().chain(&detours).chain(&aside).copied().collect(), line, aside, detours, lines }
     }
 
     /// The way of one stream: that of all where its own is not known.
@@ -107,13 +111,15 @@ impl RouteFinder {
             });
         }
         let order = all.order(points);
-        let is_on_way = |p: &PointId| lines.iter().any(|line| line.contains(p));
-        let (line, aside): (Vec<_>, Vec<_>) = order.iter().copied().partition(is_on_way);
-        // One way for all is the usual case: then it is the line, whatever the order of all says.
-        let mut different = lines.iter().filter(|l| !l.is_empty());
-        let first = different.next().cloned().unwrap_or_default();
-        let line = if different.all(|l| *l == first) { first } else { line };
-        Route { order, line, aside, lines }
+        // Each way keeps its order, which need not be that of all: streams may go both ways.
+        let mut line: Vec<PointId> = Vec::new();
+        for way in &lines {
+            let new: Vec<PointId> = way.iter().copied().filter(|p| !line.contains(p)).collect();
+            line.extend(new);
+        }
+        let beside = order.iter().copied().filter(|p| !line.contains(p));
+        let (detours, aside) = beside.partition(|p| points[usize::from(*p)].point.kind.is_detour());
+        Route { order, line, aside, detours, lines }
     }
 }
 
@@ -173,11 +179,13 @@ impl Counts {
         let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.kind != PointKind::Drop;
         let mut left: Vec<PointId> = (0..points.len().min(MAX_POINTS) as PointId).filter(counts).collect();
         let machine = |p: PointId| points[usize::from(p)].point.machine.as_str();
+        let all = left.clone();
         let side = |p: PointId| match machine(p) {
             HOST => 0,
             name => {
                 // Who only sends is upstream of the host; who receives is downstream.
-                let receives = points.iter().any(|i| i.point.machine == name && i.point.kind != PointKind::Tx);
+                let here = |p: &PointId| machine(*p) == name && !points[usize::from(*p)].point.kind.is_sending();
+                let receives = all.iter().any(here);
                 if receives {
                     1
                 } else {
@@ -231,14 +239,15 @@ impl Way<'_> {
         self.order.iter().rev().copied().find(|p| fits(*p) && seen(*p) * 10 >= most)
     }
 
-    /// Where the way ends: at the application in a guest, else as far into a guest as can be seen, else at an
-    /// application here.
+    /// Where the way ends: at the application in a guest, else as far into a guest as can be seen, else where a NIC has
+    /// sent the packet, else at an application here.
     fn sink(&self) -> Option<PointId> {
         let kind = |p, k| self.kind(p) == k;
-        let beyond = |p| !self.is_host(p) && !kind(p, PointKind::Tx);
+        let beyond = |p| !self.is_host(p) && !self.kind(p).is_sending();
         self.last(|p| beyond(p) && kind(p, PointKind::AppRead))
             .or_else(|| self.last(beyond))
             .or_else(|| self.last(|p| kind(p, PointKind::VmRead)))
+            .or_else(|| self.last(|p| self.is_host(p) && kind(p, PointKind::TxDone)))
             .or_else(|| self.last(|p| kind(p, PointKind::AppRead)))
             .or_else(|| self.order.last().copied())
     }
@@ -248,15 +257,16 @@ impl Way<'_> {
         let to = self.order.iter().position(|p| *p == sink).unwrap_or(0);
         let with_sink = |p: PointId| self.counts.both[usize::from(p)][usize::from(sink)];
         let arrived = self.counts.seen(sink);
-        // Most of what arrives has passed here, and only the end is an application.
+        // Most of what arrives has passed here, and only the end is an application, or a NIC that is done.
         let passes = |p: &PointId| {
-            u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || self.kind(*p) != PointKind::AppRead)
+            let ends = matches!(self.kind(*p), PointKind::AppRead | PointKind::TxDone | PointKind::XskRx);
+            u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_detour()
         };
         let mut way: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
         let here = self.info(sink).point.machine.clone();
         self.only_one_vm(&mut way, sink);
         // The host's own namespace: where packets come in.
-        let ingress = way.iter().copied().find(|p| self.is_host(*p) && self.kind(*p) == PointKind::NicRx);
+        let ingress = way.iter().copied().find(|p| self.is_host(*p) && self.kind(*p).is_entry());
         if let Some(ingress) = ingress {
             self.leave_copies(&mut way, ingress, sink, &here);
         }
@@ -289,7 +299,8 @@ impl Way<'_> {
         let hub = self.info(ingress).netns;
         let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
         let start = way.iter().position(|p| *p == ingress).unwrap_or(0);
-        let ends_in_hub = in_hub(sink) && self.kind(sink) != PointKind::VmRead && self.kind(sink) != PointKind::Tx;
+        let leaves = matches!(self.kind(sink), PointKind::VmRead | PointKind::Tx | PointKind::TxDone);
+        let ends_in_hub = in_hub(sink) && !leaves;
         let own_copy = |p: PointId| {
             matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
         };
@@ -303,6 +314,9 @@ impl Way<'_> {
                 after.iter().copied().find(|p| self.info(*p).point.device == tap)
             }
             None if sends(sink) => Some(sink),
+            None if self.kind(sink) == PointKind::TxDone => {
+                after.iter().copied().find(|p| self.info(*p).ifindex == self.info(sink).ifindex)
+            }
             None if ends_in_hub => None,
             None if here == HOST => {
                 let veth = after.iter().copied().find(|p| self.info(*p).link == Link::Veth);

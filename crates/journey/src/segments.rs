@@ -6,6 +6,9 @@
 //! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (`vm-read` where no agent looks into the guest; the container's `nic-rx` where there is no VM) |
 //! | `Tsub` | the VM's NIC | the application's `app-read` |
 //! | `total` | the first point | the last |
+//!
+//! For what a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is what
+//! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, whatever way it goes.
 
 use crate::route::Route;
 use latpath_words::{PointId, PointInfo, PointKind, HOST};
@@ -45,7 +48,24 @@ pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
             }
         }
     }
+    all.segments.extend(upcalls(route, points));
     all
+}
+
+/// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.
+fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
+    let info = |p: &PointId| &points[usize::from(*p)];
+    let of_kind = |kind| route.detours.iter().filter(move |p| info(p).point.kind == kind);
+    let leaves = of_kind(PointKind::OvsUpcall).chain(of_kind(PointKind::OvsSlow));
+    let back = |from: &&PointId| {
+        let same = |p: &&PointId| {
+            let (a, b) = (info(p), info(from));
+            (&a.point.machine, a.netns, a.ifindex) == (&b.point.machine, b.netns, b.ifindex)
+        };
+        of_kind(PointKind::OvsReturn).find(same).map(|to| (**from, *to))
+    };
+    let segment = |(from, to)| Segment { name: "Tupcall".into(), from, to };
+    leaves.filter_map(|from| back(&from)).map(segment).collect()
 }
 
 /// The segments of one way.
@@ -56,41 +76,31 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);
     let name = |p: PointId| info(p).point.to_string();
 
-    let nic = line.iter().position(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
-    let guest = line.iter().position(|p| !on_host(*p) && kind(*p) == PointKind::NicRx);
+    let nic = line.iter().position(|p| on_host(*p) && kind(*p).is_entry());
+    let by_vm = nic.is_some_and(|nic| kind(line[nic]) == PointKind::VmWrite);
+    let guest =
+        line.iter().enumerate().position(|(at, p)| !on_host(*p) && kind(*p) == PointKind::NicRx && Some(at) > nic);
     let read = line.iter().position(|p| kind(*p) == PointKind::VmRead);
     let ends_at_application = kind(*last) == PointKind::AppRead;
     // A container's NIC does for a VM's: the last one before the application, if it is another than the host's.
     let container = line.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
-    let container = container.filter(|at| ends_at_application && Some(*at) != nic && on_host(*last));
+    let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
     let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
 
     let mut classic: Vec<(&str, usize, usize)> = Vec::new();
-    match nic {
-        Some(0) => {
-            all.notes.push("Tnet: the publisher is on another machine, so the way begins at the host's NIC".into())
+    match (nic, vm_nic) {
+        (Some(nic), None) if by_vm => {
+            // Out by a NIC. Where that is a cable to another namespace of this machine, its hops are the network's.
+            let netns = info(line[nic]).netns;
+            let sends = |p: &PointId| on_host(*p) && kind(*p) == PointKind::Tx && info(*p).netns == netns;
+            if let Some(out) = line.iter().rposition(sends).filter(|out| *out > nic) {
+                classic.push(("Thyp", nic, out));
+                if kind(*last) != PointKind::TxDone && out + 1 < line.len() {
+                    classic.push(("Tnet", out, line.len() - 1));
+                }
+            }
         }
-        Some(nic) => classic.push(("Tnet", 0, nic)),
-        None => all.notes.push("Tnet, Thyp: no packet was seen entering by a NIC of this host".into()),
-    }
-    if let (Some(nic), Some(vm)) = (nic, vm_nic) {
-        classic.push(("Thyp", nic, vm));
-        if guest.is_none() && read == Some(vm) {
-            let at = name(line[vm]);
-            all.notes.push(format!(
-                "Thyp ends at {at}: nobody looks into the guest (run latpath agent there, and name it by --machine)"
-            ));
-        }
-    }
-    match (vm_nic, nic) {
-        (Some(vm), _) if ends_at_application => classic.push(("Tsub", vm, line.len() - 1)),
-        (None, Some(nic)) if ends_at_application => {
-            all.notes.push("Thyp: no VM is on the way; Tsub is from the host's NIC to the application".into());
-            classic.push(("Tsub", nic, line.len() - 1));
-        }
-        _ => {
-            all.notes.push(format!("Tsub: no application was seen to read the stream; the way ends at {}", name(*last)))
-        }
+        _ => inward(&mut all.notes, &mut classic, line, (nic, vm_nic, by_vm), points),
     }
 
     let whole = ("total", 0, line.len() - 1);
@@ -113,6 +123,41 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     neighbours(line.len() - 1, &mut all.segments);
     all.segments.push(Segment { name: "total".into(), from: *first, to: *last });
     all
+}
+
+/// The classic segments of a way that leads to an application, given where it enters the host and the VM.
+fn inward(
+    notes: &mut Vec<String>,
+    classic: &mut Vec<(&str, usize, usize)>,
+    line: &[PointId],
+    (nic, vm_nic, by_vm): (Option<usize>, Option<usize>, bool),
+    points: &[PointInfo],
+) {
+    let point = |at: usize| &points[usize::from(line[at])].point;
+    let last = line.len() - 1;
+    match nic {
+        Some(_) if by_vm => {}
+        Some(0) => notes.push("Tnet: the publisher is on another machine, so the way begins at the host's NIC".into()),
+        Some(nic) => classic.push(("Tnet", 0, nic)),
+        None => notes.push("Tnet, Thyp: no packet was seen entering by a NIC of this host".into()),
+    }
+    if let (Some(nic), Some(vm)) = (nic, vm_nic) {
+        classic.push(("Thyp", nic, vm));
+        if point(vm).kind == PointKind::VmRead {
+            notes.push(format!(
+                "Thyp ends at {}: nobody looks into the guest (run latpath agent there, and name it by --machine)",
+                point(vm)
+            ));
+        }
+    }
+    match (vm_nic, nic) {
+        (Some(vm), _) if point(last).kind == PointKind::AppRead => classic.push(("Tsub", vm, last)),
+        (None, Some(nic)) if point(last).kind == PointKind::AppRead => {
+            notes.push("Thyp: no VM is on the way; Tsub is from the host's NIC to the application".into());
+            classic.push(("Tsub", nic, last));
+        }
+        _ => notes.push(format!("Tsub: no application was seen to read the stream; the way ends at {}", point(last))),
+    }
 }
 
 /// Whether a pattern with `*` for any text matches the whole text; in time linear in each.

@@ -42,6 +42,8 @@ struct net_device {
 };
 
 struct sock;
+struct datapath;
+struct xdp_sock;
 
 struct sk_buff {
 	struct net_device *dev;
@@ -53,9 +55,31 @@ struct sk_buff {
 	__u16 vlan_tci;
 	__be16 protocol;
 	__u16 mac_header;
+	__u8 pkt_type : 3;
 	unsigned int end;
 	unsigned char *head;
 	unsigned char *data;
+};
+
+/* Where XDP programs find a frame. */
+struct xdp_rxq_info {
+	struct net_device *dev;
+};
+
+struct xdp_buff {
+	void *data;
+	void *data_end;
+	struct xdp_rxq_info *rxq;
+};
+
+struct xdp_frame {
+	void *data;
+	__u32 len; /* 16 bits in some kernels */
+};
+
+/* Open vSwitch, net/openvswitch/datapath.h */
+struct dp_upcall_info {
+	__u8 cmd;
 };
 
 struct nsproxy {

@@ -4,6 +4,8 @@
  * thread. A packet is named by bytes of its own (the key), never by its skb: bridges and Open vSwitch copy and clone it.
  */
 #include <linux/bpf.h>
+#include <linux/if_packet.h>
+#include <linux/openvswitch.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -16,191 +18,10 @@
 #include "quick.h"
 #include "sight.h"
 #include "points.h"
+#include "look.h"
+#include "xdp.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-#ifdef __TARGET_ARCH_x86
-/* Where struct pages and their pages are mapped. */
-extern const void vmemmap_base __ksym __weak;
-extern const void page_offset_base __ksym __weak;
-#endif
-
-/*
- * Notes where the first page fragment lies: struct page's place in vmemmap gives its page's address. Where this cannot be
- * told, a paged frame counts as unreadable.
- */
-static __always_inline void find_fragment(struct frame *f, struct sk_buff *skb)
-{
-#ifdef __TARGET_ARCH_x86
-	struct fragment frag = {};
-	__u64 at = (__u64)skb->head + skb->end + bpf_core_field_offset(struct skb_shared_info, frags);
-	__u64 maps = 0, direct = 0;
-
-	if (!&vmemmap_base || !&page_offset_base)
-		return;
-	if (bpf_probe_read_kernel(&maps, 8, &vmemmap_base) || bpf_probe_read_kernel(&direct, 8, &page_offset_base))
-		return;
-	if (bpf_probe_read_kernel(&frag, sizeof(frag), (void *)at))
-		return;
-	if (frag.page & 1 || frag.page < maps) /* not a page: memory of a device */
-		return;
-	f->frag = direct + ((frag.page - maps) / bpf_core_type_size(struct page) << 12) + frag.off;
-	f->frag_len = frag.len;
-#endif
-}
-
-/* Whether frames of this ethertype can be anyone's: asked before a byte is read. */
-static __always_inline int protocol_wanted(__be16 protocol, int sure)
-{
-	switch (bpf_ntohs(protocol)) {
-	case ETH_SV:
-		return want_sv | want_ether;
-	case ETH_VLAN:
-	case ETH_QINQ:
-		return 1;
-	case ETH_IP:
-	case ETH_IP6:
-		return want_ip | want_ether;
-	case 0x0806:
-		return want_ether;
-	default: /* a sender's packet socket may leave protocol unset or wrong */
-		return want_ether | !sure;
-	}
-}
-
-/* The two doors of nic-rx: a frame that passed GRO's is not counted again at the stack's. */
-enum door { DOOR_ONE, DOOR_GRO, DOOR_STACK };
-
-/* The point of a packet that is in a stream, where the CPU does not know it from the device. */
-static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
-{
-	struct point_key key = { .kind = kind };
-
-	if (kind == POINT_APP_READ)
-		return thread_point(kind);
-	if (dev)
-		return learn_point(p, dev, device, kind);
-	return kind == POINT_DROP ? find_point(&key, 0) : -1;
-}
-
-/* Where the frame of a packet lies. */
-static __always_inline void lay_out(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear)
-{
-	f->base = base;
-	f->linear = linear;
-	f->frag = 0;
-	f->frag_len = f->have = f->appid = f->ethertype = 0;
-	f->vlan = skb->vlan_proto ? skb->vlan_tci & 0xfff : NONE;
-	if (skb->data_len)
-		find_fragment(f, skb);
-}
-
-/* The long way: any legal frame, any stream. Returns the number of streams found. */
-static __always_inline __u32 match(struct percpu *p, struct work *work, struct sk_buff *skb)
-{
-	struct frame *f = &work->frame;
-	struct found *found = &work->found;
-	__u32 off;
-	int bad;
-
-	__builtin_memset(found, 0, sizeof(*found));
-	if (fill(f))
-		return 0;
-	off = ethernet(f);
-	if (!off)
-		return 0;
-	if (f->ethertype == ETH_SV && want_sv) {
-		bad = match_sv(f, off, found);
-		if (bad && f->have < WINDOW && skb->data_len && !f->frag)
-			__sync_fetch_and_add(&p->unreadable, 1);
-		else if (bad)
-			__sync_fetch_and_add(&p->malformed, 1);
-	}
-	if (want_ip | want_ether)
-		match_other(f, off, found);
-	return found->n;
-}
-
-static __always_inline int look(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux, enum door door)
-{
-	struct work *work = 0;
-	struct seen_at w;
-	struct percpu *p;
-	__u64 mac, data, device = 0;
-	__u32 linear, key = 0, cpu;
-	int point = -1, stream = -2;
-
-	if (!protocol_wanted(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
-		return 0;
-	w.t = bpf_ktime_get_ns();
-	w.cpu = cpu = bpf_get_smp_processor_id();
-	p = bpf_map_lookup_elem(&percpu, &cpu);
-	if (seldom(!p))
-		return 0;
-	if (dev) {
-		device = identity(dev);
-		point = known_point(p, device, kind);
-	}
-	if (door == DOOR_STACK && point >= 0 && seldom(passes_gro(point)))
-		return 0;
-	data = (__u64)skb->data;
-	mac = (__u64)skb->head + skb->mac_header;
-	if (kind == POINT_TX || skb->mac_header == 0xffff)
-		mac = data;
-	linear = (__u32)(data - mac) + skb->len - skb->data_len;
-	if (seldom(linear > 0x10000))
-		return 0;
-	if (reads_directly() && want_sv && !want_ether)
-		stream = quick_sv(mac, linear, 0, &key);
-	if (seldom(stream == -2)) {
-		work = take_work(w.cpu);
-		if (!work) {
-			__sync_fetch_and_add(&p->unreadable, 1);
-			return 0;
-		}
-		lay_out(&work->frame, skb, mac, linear);
-		if (!reads_directly() && want_sv && !want_ether && !fill(&work->frame)) {
-			stream = quick_sv_in_window(&work->frame);
-			key = work->frame.key;
-		}
-		if (stream == -2 && !match(p, work, skb))
-			stream = -1;
-	}
-	if (seldom(stream == -1)) {
-		__sync_fetch_and_add(&p->others, 1);
-		goto out;
-	}
-	if (seldom(point < 0))
-		point = point_of_packet(p, dev, device, kind);
-	if (seldom(point < 0 || point >= MAX_POINTS)) {
-		__sync_fetch_and_add(&p->points_overflow, 1);
-		goto out;
-	}
-	if (door == DOOR_GRO)
-		note_gro(point);
-	else if (door == DOOR_STACK && passes_gro(point))
-		goto out;
-	w.point = point;
-	w.kind = kind;
-	w.aux = aux;
-	w.tid = live ? 0 : (__u32)bpf_get_current_pid_tgid();
-	if (!seldom(stream < 0)) {
-		if (stream < MAX_STREAMS)
-			sight(p, &w, stream, key);
-		goto out;
-	}
-	for (int i = 0; work && i < MAX_FOUND; i++) {
-		struct seen_at at = w; /* a copy: w itself can stay in registers */
-
-		if (i >= work->found.n)
-			break;
-		sight_any(&at, work->found.at[i].stream, work->found.at[i].key);
-	}
-out:
-	if (seldom(work))
-		leave_work(work);
-	return 0;
-}
 
 SEC("tp_btf/net_dev_start_xmit")
 int BPF_PROG(tx, struct sk_buff *skb, struct net_device *dev)
@@ -216,6 +37,13 @@ int BPF_PROG(gro, struct sk_buff *skb)
 
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(stack_rx, struct sk_buff *skb)
+{
+	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
+}
+
+/* Frames that come by lists without having passed GRO's door. */
+SEC("tp_btf/netif_receive_skb_list_entry")
+int BPF_PROG(list_rx, struct sk_buff *skb)
 {
 	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
 }
@@ -265,4 +93,50 @@ SEC("tp_btf/kfree_skb")
 int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
 {
 	return dropped(skb, (__u64)location, 0);
+}
+
+/*
+ * Attached once a NIC has sent a packet of a stream. A NIC's driver consumes what it has sent. The same call ends packets that the
+ * NIC received (skb_iif says so), and the copies that sniffers got of sent ones (they are "outgoing").
+ */
+SEC("tp_btf/consume_skb")
+int BPF_PROG(tx_done, struct sk_buff *skb)
+{
+	struct net_device *dev;
+
+	if (!protocol_wanted(skb->protocol, 0))
+		return 0;
+	dev = skb->dev;
+	if (!is_kernel_address((__u64)dev) || dev->rtnl_link_ops || skb->skb_iif == dev->ifindex)
+		return 0;
+	if (BPF_CORE_READ_BITFIELD_PROBED(skb, pkt_type) == PACKET_OUTGOING)
+		return 0;
+	return look(skb, dev, POINT_TX_DONE, 0, DOOR_ONE);
+}
+
+/*
+ * Open vSwitch. What ovs-vswitchd hands back for execution is an skb made anew: it was never received on a device, and
+ * nobody's socket owns it (net/openvswitch/datapath.c, ovs_packet_cmd_execute).
+ */
+SEC("tp_btf/ovs_do_execute_action")
+int BPF_PROG(ovs_exec, struct datapath *dp, struct sk_buff *skb)
+{
+	__u32 kind = skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN;
+
+	return look(skb, skb->dev, kind, 0, DOOR_OVS);
+}
+
+SEC("tp_btf/ovs_dp_upcall")
+int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, struct dp_upcall_info *info)
+{
+	__u32 kind = info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL;
+
+	return look(skb, skb->dev, kind, 0, DOOR_ONE);
+}
+
+/* UDP copies a packet that lies in one piece without passing skb_copy_datagram_iovec (net/ipv4/udp.c, udp_recvmsg). */
+SEC("fentry/skb_consume_udp")
+int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb)
+{
+	return look(skb, 0, POINT_APP_READ, 0, DOOR_UDP);
 }

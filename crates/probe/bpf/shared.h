@@ -22,9 +22,23 @@
 
 enum stream_kind { KIND_SV = 0, KIND_UDP = 1, KIND_ETHER = 2 };
 enum key_rule { KEY_SMPCNT = 0, KEY_SEQ = 1, KEY_HASH = 2 };
-#define KINDS 5 /* of points */
+#define KINDS 13 /* of points */
 #define CACHE 32 /* devices that a CPU knows, for each kind of point */
-enum point_kind { POINT_TX = 0, POINT_NIC_RX = 1, POINT_VM_READ = 2, POINT_APP_READ = 3, POINT_DROP = 4 };
+enum point_kind {
+	POINT_TX = 0,
+	POINT_NIC_RX = 1,
+	POINT_VM_READ = 2,
+	POINT_APP_READ = 3,
+	POINT_DROP = 4,
+	POINT_VM_WRITE = 5, /* user space's name for nic-rx at a tap, and tx at a macvtap */
+	POINT_TX_DONE = 6,
+	POINT_OVS_EXEC = 7,
+	POINT_OVS_UPCALL = 8,
+	POINT_OVS_SLOW = 9,
+	POINT_OVS_RETURN = 10,
+	POINT_XDP_REDIRECT = 11,
+	POINT_XSK_RX = 12,
+};
 
 #define FILTER_APPID 1
 #define FILTER_MAC 2
@@ -117,7 +131,8 @@ struct percpu {
 	__u64 pad0;
 	__u64 cost_ns;
 	__u64 cost_samples;
-	__u64 pad1[6];
+	__u64 last;       /* packet at a point that packets come to several times: point plus one, stream, key */
+	__u64 pad1[5];
 	__u64 tail;
 	__u64 pad2[7];
 	struct cached known[KINDS][CACHE];

@@ -4,8 +4,8 @@ use crate::config::{BadStreams, Table};
 use crate::kernel::{self, Abilities, Unable};
 use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
 use crate::maps::Mapped;
-use crate::refusal;
 use crate::skel::{OpenProbeSkel, ProbeSkelBuilder};
+use crate::{fentry, hooks, refusal};
 use latpath_words::{Ns, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
@@ -67,6 +67,16 @@ pub enum AttachError {
         /// What it said.
         source: Because,
     },
+    /// The kernel took a program and would not let it stand at its place.
+    #[error("kernel {release} refused to attach {program}: {source}")]
+    Attach {
+        /// `uname -r`.
+        release: String,
+        /// The program.
+        program: String,
+        /// What it said.
+        source: std::io::Error,
+    },
     /// A map could not be mapped.
     #[error("a table shared with the kernel could not be mapped: {0}")]
     Map(#[from] std::io::Error),
@@ -91,6 +101,8 @@ impl std::error::Error for Because {}
 pub(crate) struct Attached {
     /// Closing them detaches the programs.
     pub links: Vec<OwnedFd>,
+    /// The program of tx-done, for when a NIC sends.
+    pub later: Option<OwnedFd>,
     pub table: Table,
     pub abilities: Abilities,
     pub percpu: Mapped<PerCpu>,
@@ -166,13 +178,9 @@ fn configure(
     } else {
         size(&mut skel.maps.ring, cpus * ring_size)?;
     }
-    let lacks = |name| abilities.missing.contains(&name);
-    skel.progs.tx.set_autoload(!lacks("net_dev_start_xmit"));
-    skel.progs.gro.set_autoload(!lacks("napi_gro_receive_entry"));
-    skel.progs.stack_rx.set_autoload(!lacks("netif_receive_skb"));
-    skel.progs.copy_out.set_autoload(!lacks("skb_copy_datagram_iovec"));
-    skel.progs.drop.set_autoload(!lacks("kfree_skb") && abilities.drop_reasons);
-    skel.progs.drop_no_reason.set_autoload(!lacks("kfree_skb") && !abilities.drop_reasons);
+    for mut program in skel.open_object_mut().progs_mut() {
+        program.set_autoload(program.name().to_str().is_some_and(|name| abilities.hooks.has(name)));
+    }
     Ok(if live { 0 } else { ring_size })
 }
 
@@ -191,7 +199,7 @@ fn name_streams(table: &Table, streams: &impl MapCore, long: &impl MapCore) -> l
 /// what holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
-    let abilities = kernel::abilities()?;
+    let abilities = kernel::abilities(table.wants[1])?;
     refusal::listen();
     let refused = |step| {
         let release = abilities.release.clone();
@@ -201,7 +209,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let mut storage = MaybeUninit::uninit();
     let mut open = ProbeSkelBuilder::default().open(&mut storage).map_err(refused("reading them"))?;
     let ring_size = configure(&mut open, options, &table, &abilities, cpus).map_err(refused("sizing their tables"))?;
-    let mut skel = open.load().map_err(refused("loading them"))?;
+    let skel = open.load().map_err(refused("loading them"))?;
     let maps = &skel.maps;
     name_streams(&table, &maps.streams, &maps.svids_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
@@ -228,11 +236,16 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
             })
         }
     };
-    skel.attach().map_err(refused("attaching them"))?;
-    let l = &skel.links;
-    let mut links = Vec::new();
-    for link in [&l.tx, &l.gro, &l.stack_rx, &l.copy_out, &l.drop, &l.drop_no_reason].into_iter().flatten() {
-        links.push(link.as_fd().try_clone_to_owned()?);
+    let (mut links, mut later) = (Vec::new(), None);
+    for program in skel.object().progs_mut() {
+        match program.name().to_str() {
+            Some(hooks::LATER) => later = Some(program.as_fd().try_clone_to_owned()?),
+            Some(name) if abilities.hooks.has(name) => links.push(fentry::attach(program.as_fd()).map_err(|e| {
+                tracing::debug!("{name}: {e}");
+                AttachError::Attach { release: abilities.release.clone(), program: name.into(), source: e }
+            })?),
+            _ => {}
+        }
     }
-    Ok(Attached { links, table, abilities, percpu, points, ring, ring_size, cpus, live })
+    Ok(Attached { links, later, table, abilities, percpu, points, ring, ring_size, cpus, live })
 }

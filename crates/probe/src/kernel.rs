@@ -1,6 +1,7 @@
 //! What the running kernel offers, asked before anything is attached.
 
-use libbpf_rs::btf::{types::Typedef, Btf};
+use crate::hooks::Hooks;
+use libbpf_rs::btf::Btf;
 use std::path::Path;
 
 /// Why nothing can be attached at all.
@@ -25,31 +26,19 @@ pub enum Unable {
 pub struct Abilities {
     /// Kernel release, as `uname -r` says.
     pub release: String,
-    /// Tracepoints that this kernel lacks, of those that latpath uses.
-    pub missing: Vec<&'static str>,
-    /// Whether `kfree_skb` gives a reason (5.17 and later).
-    pub drop_reasons: bool,
+    pub(crate) hooks: Hooks,
 }
-
-/// Tracepoints that the programs stand at, and the points that are lost without them.
-pub const TRACEPOINTS: [(&str, &str); 5] = [
-    ("net_dev_start_xmit", "tx"),
-    ("napi_gro_receive_entry", "nic-rx at GRO's door (the stack's is used)"),
-    ("netif_receive_skb", "nic-rx at the stack's door"),
-    ("skb_copy_datagram_iovec", "vm-read and app-read"),
-    ("kfree_skb", "drop"),
-];
 
 /// The kernel's release.
 pub fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string()
 }
 
-/// Asks what this kernel offers.
+/// Asks what this kernel offers. `udp`: whether any stream is UDP.
 ///
 /// # Errors
 /// Where nothing can be traced at all.
-pub fn abilities() -> Result<Abilities, Unable> {
+pub fn abilities(udp: bool) -> Result<Abilities, Unable> {
     let release = release();
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Unable::NoBtf(release));
@@ -59,12 +48,7 @@ pub fn abilities() -> Result<Abilities, Unable> {
         return Err(Unable::NotRoot);
     }
     let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-    let has = |name: &str| btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}")).is_some();
-    Ok(Abilities {
-        release,
-        missing: TRACEPOINTS.iter().map(|(name, _)| *name).filter(|name| !has(name)).collect(),
-        drop_reasons: btf.type_by_name::<libbpf_rs::btf::types::Enum<'_>>("skb_drop_reason").is_some(),
-    })
+    Ok(Abilities { release, hooks: Hooks::find(&btf, udp) })
 }
 
 /// Whether the process has CAP_PERFMON and CAP_BPF (bits 38 and 39) without being root.
@@ -78,14 +62,18 @@ fn has_capabilities() -> bool {
 impl Abilities {
     /// What the user must know, a line each: points that this kernel cannot offer.
     pub fn notes(&self) -> Vec<String> {
-        let lost = |name: &&str| TRACEPOINTS.iter().find(|(t, _)| t == name).map_or("", |(_, lost)| lost);
-        let mut notes: Vec<String> = self
-            .missing
-            .iter()
-            .map(|name| format!("kernel {} has no tracepoint {name}: not seen: {}", self.release, lost(name)))
-            .collect();
-        if !self.drop_reasons {
-            notes.push(format!("kernel {} gives no reasons for drops (they came with 5.17)", self.release));
+        let Self { release, hooks } = self;
+        let lacks =
+            |(name, lost): &(&str, &str)| format!("kernel {release} has no tracepoint {name}: not seen: {lost}");
+        let mut notes: Vec<String> = hooks.missing.iter().map(lacks).collect();
+        if !hooks.drop_reasons {
+            notes.push(format!("kernel {release} gives no reasons for drops (they came with 5.17)"));
+        }
+        if let Some((why, lost)) = &hooks.no_fentry {
+            notes.push(format!(
+                "kernel {release} lets no program stand at a function ({why}): not seen: {}",
+                lost.join(", ")
+            ));
         }
         notes
     }

@@ -6,6 +6,8 @@
 
 mod attach;
 mod config;
+mod fentry;
+mod hooks;
 mod kernel;
 mod layout;
 mod live;

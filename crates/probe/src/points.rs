@@ -10,6 +10,7 @@ use latpath_words::{Link, Point, PointId, PointInfo, PointKind};
 pub(crate) struct Points {
     known: Vec<PointInfo>,
     ids: [Option<PointId>; MAX_POINTS],
+    nic_sends: bool,
 }
 
 fn link_of(kind: PointKind, link: &str) -> Link {
@@ -23,7 +24,20 @@ fn link_of(kind: PointKind, link: &str) -> Link {
     }
 }
 
+/// What enters the host by a tap, or leaves a macvtap, was written by a VM.
+fn as_vms_see(kind: PointKind, link: &str) -> PointKind {
+    match (kind, link) {
+        (PointKind::NicRx, "tun") | (PointKind::Tx, "macvtap") => PointKind::VmWrite,
+        _ => kind,
+    }
+}
+
 impl Points {
+    /// Whether a NIC, or what has no kind of its own, has sent a packet.
+    pub fn nic_sends(&self) -> bool {
+        self.nic_sends
+    }
+
     /// Takes over what the programs have registered since the last call.
     pub fn refresh(&mut self, machine: &str, table: &Mapped<PointEntry>) -> &[PointInfo] {
         let mut spaces = None;
@@ -33,6 +47,9 @@ impl Points {
             }
             let entry = table.get(i);
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
+            let link = name(&entry.link);
+            let kind = as_vms_see(kind, &link);
+            self.nic_sends |= kind == PointKind::Tx && link.is_empty();
             let device = match kind {
                 PointKind::AppRead => name(&entry.key.comm),
                 _ => name(&entry.device),
@@ -51,7 +68,7 @@ impl Points {
             self.ids[i] = Some(self.known.len() as PointId);
             self.known.push(PointInfo {
                 point,
-                link: link_of(kind, &name(&entry.link)),
+                link: link_of(kind, &link),
                 netns: entry.key.netns,
                 ifindex: entry.key.ifindex,
                 clock: "CLOCK_MONOTONIC".into(),

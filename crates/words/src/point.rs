@@ -76,6 +76,22 @@ impl PointKind {
         }
     }
 
+    /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to packet.
+    /// Lacking such a point is no loss.
+    pub fn is_detour(self) -> bool {
+        matches!(self, Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn)
+    }
+
+    /// Whether a machine that sees packets here alone sends them and does not get them.
+    pub fn is_sending(self) -> bool {
+        matches!(self, Self::Tx | Self::TxDone)
+    }
+
+    /// Whether packets enter a host here.
+    pub fn is_entry(self) -> bool {
+        matches!(self, Self::NicRx | Self::XdpRedirect | Self::VmWrite)
+    }
+
     /// The number shared with the kernel programs and the agent's protocol.
     pub fn number(self) -> u8 {
         self as u8

@@ -85,7 +85,7 @@ fn attach(request: &StartRequest) -> Result<Probe, String> {
 
 /// What the probe cannot do here, a line each.
 fn capabilities() -> String {
-    match latpath_probe::abilities() {
+    match latpath_probe::abilities(false) {
         Ok(abilities) => abilities.notes().join("\n"),
         Err(unable) => unable.to_string(),
     }
