@@ -121,17 +121,17 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 SEC("tp_btf/ovs_do_execute_action")
 int BPF_PROG(ovs_exec, struct datapath *dp, struct sk_buff *skb)
 {
-	__u32 kind = skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN;
-
-	return look(skb, skb->dev, kind, 0, DOOR_OVS);
+	if (!skb) /* as newer verifiers want it asked */
+		return 0;
+	return look(skb, skb->dev, skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0, DOOR_OVS);
 }
 
 SEC("tp_btf/ovs_dp_upcall")
 int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, struct dp_upcall_info *info)
 {
-	__u32 kind = info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL;
-
-	return look(skb, skb->dev, kind, 0, DOOR_ONE);
+	if (!skb || !info)
+		return 0;
+	return look(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DOOR_ONE);
 }
 
 /* UDP copies a packet that lies in one piece without passing skb_copy_datagram_iovec (net/ipv4/udp.c, udp_recvmsg). */

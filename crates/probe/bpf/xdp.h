@@ -42,13 +42,17 @@ int BPF_PROG(xsk_generic, struct xdp_sock *xs, struct xdp_buff *xdp)
 
 /* Frames that XDP redirects to a tap: the queue's tracepoint shows the device alone. */
 SEC("fentry/tun_xdp_xmit")
-int BPF_PROG(tap_xdp, struct net_device *dev, int n, struct xdp_frame **frames)
+int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 {
+	__u64 frames; /* a pointer to pointers, which older verifiers let nobody take as an argument */
+
+	if (bpf_get_func_arg(ctx, 2, &frames))
+		return 0;
 	for (int i = 0; i < FRAMES_AT_ONCE; i++) {
 		struct xdp_frame *frame;
 		struct bytes raw = {};
 
-		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), &frames[i]))
+		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + i * sizeof(frame))))
 			break;
 		raw.at = (__u64)BPF_CORE_READ(frame, data);
 		bpf_probe_read_kernel(&raw.len, bpf_core_field_size(frame->len) == 2 ? 2 : 4, &frame->len);

@@ -4,7 +4,7 @@ use crate::config::{BadStreams, Table};
 use crate::kernel::{self, Abilities, Unable};
 use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
 use crate::maps::Mapped;
-use crate::skel::{OpenProbeSkel, ProbeSkelBuilder};
+use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::{fentry, hooks, refusal};
 use latpath_words::{Ns, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -195,21 +195,43 @@ fn name_streams(table: &Table, streams: &impl MapCore, long: &impl MapCore) -> l
     Ok(())
 }
 
+/// What an error of libbpf's means for the user.
+fn refused(abilities: &Abilities, step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> AttachError {
+    let release = abilities.release.clone();
+    move |source| AttachError::Refused { release, step, source: Because(source, refusal::last_words()) }
+}
+
+/// Loads the programs; also returns the records of one CPU's ring.
+fn load<'s>(
+    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
+    options: &Options,
+    table: &Table,
+    abilities: &Abilities,
+    cpus: usize,
+) -> Result<(ProbeSkel<'s>, usize), AttachError> {
+    let open = ProbeSkelBuilder::default().open(storage);
+    let mut open = open.map_err(refused(abilities, "reading them"))?;
+    let ring_size = configure(&mut open, options, table, abilities, cpus);
+    let ring_size = ring_size.map_err(refused(abilities, "sizing their tables"))?;
+    Ok((open.load().map_err(refused(abilities, "loading them"))?, ring_size))
+}
+
 /// Loads the programs for these options and attaches them. All goes with the returned value: a link's file descriptor is
 /// what holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
-    let abilities = kernel::abilities(table.wants[1])?;
+    let mut abilities = kernel::abilities(table.wants[1])?;
     refusal::listen();
-    let refused = |step| {
-        let release = abilities.release.clone();
-        move |source| AttachError::Refused { release, step, source: Because(source, refusal::last_words()) }
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused(&abilities, "counting CPUs"))?;
+    let (mut storage, mut second) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    let (skel, ring_size) = match load(&mut storage, options, &table, &abilities, cpus) {
+        // Kernels differ more in their functions than in their tracepoints.
+        Err(error) if abilities.hooks.without_functions(error.to_string()) => {
+            load(&mut second, options, &table, &abilities, cpus)?
+        }
+        loaded => loaded?,
     };
-    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
-    let mut storage = MaybeUninit::uninit();
-    let mut open = ProbeSkelBuilder::default().open(&mut storage).map_err(refused("reading them"))?;
-    let ring_size = configure(&mut open, options, &table, &abilities, cpus).map_err(refused("sizing their tables"))?;
-    let skel = open.load().map_err(refused("loading them"))?;
+    let refused = |step| refused(&abilities, step);
     let maps = &skel.maps;
     name_streams(&table, &maps.streams, &maps.svids_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;

@@ -119,6 +119,20 @@ impl Hooks {
         found
     }
 
+    /// Gives up the programs that stand at functions, which this kernel has refused. False if there was none.
+    pub fn without_functions(&mut self, why: String) -> bool {
+        let at_function = |h: &&Hook| h.place == Place::Function || h.place == Place::Module("tun");
+        let given_up: Vec<&Hook> = HOOKS.iter().filter(at_function).filter(|h| self.has(h.program)).collect();
+        let mut lost: Vec<_> = given_up.iter().map(|h| h.shows).collect();
+        lost.dedup();
+        self.programs.retain(|p| !given_up.iter().any(|h| h.program == *p));
+        let some = !lost.is_empty();
+        if some {
+            self.no_fentry = Some((why, lost));
+        }
+        some
+    }
+
     /// Whether this program can be loaded.
     pub fn has(&self, program: &str) -> bool {
         self.programs.contains(&program)
