@@ -1,0 +1,34 @@
+//! What can go wrong while counters are read.
+
+use crate::Inode;
+use std::io;
+
+/// Why something could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No process, mount or name leads to the namespace: it is gone, or hidden from us.
+    #[error("network namespace {0}: not found; it is gone, or only root can see it")]
+    NoNamespace(Inode),
+    /// The namespace may not be entered.
+    #[error("enter network namespace {inode}: {source} (needs root)")]
+    Enter {
+        /// Which.
+        inode: Inode,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The kernel refused a question, or gave no answer in time.
+    #[error("{what}: {source}")]
+    Ask {
+        /// What was asked for.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// An answer that ends before its own length says.
+    #[error("{0}: the kernel's answer cannot be read")]
+    Answer(&'static str),
+}
+
+/// Shorthand for this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,187 @@
+//! The devices of a namespace, as rtnetlink tells of them: what they are, where they hang, what they counted.
+
+use crate::{
+    netlink::{attributes, text, u32_at, u64_at, Ask, Socket},
+    Netns, Result,
+};
+use nix::sys::socket::SockProtocol;
+use serde::{Deserialize, Serialize};
+
+const WHAT: &str = "list devices (rtnetlink)";
+/// include/uapi/linux/rtnetlink.h, if_link.h
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const INFO_MESSAGE: usize = 16;
+const ADDRESS: u16 = 1;
+const NAME: u16 = 3;
+const LOWER: u16 = 5;
+const MASTER: u16 = 10;
+const QUEUE_LENGTH: u16 = 13;
+const LINK_INFO: u16 = 18;
+const STATISTICS: u16 = 23;
+const QUEUES: u16 = 31;
+const INFO_KIND: u16 = 1;
+const INFO_PORT_KIND: u16 = 4;
+
+/// A network device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its index in its namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// What kind it is, where it is a virtual one: `tun`, `macvtap`, `veth`, `bridge`, `openvswitch`.
+    pub kind: Option<String>,
+    /// Its own address, as bytes.
+    pub address: Vec<u8>,
+    /// The index of the bridge, bond or Open vSwitch datapath (`ovs-system`) that it is a port of.
+    pub master: Option<u32>,
+    /// What kind of port it is: `bridge`, `openvswitch`.
+    pub port_kind: Option<String>,
+    /// The index of the device that it stands on (macvtap, VLAN) or is joined with (veth); it may be in another namespace.
+    pub lower: Option<u32>,
+    /// Packets that its queue holds (`txqueuelen`); for a tap, what the guest may leave unread.
+    pub tx_queue_len: u32,
+    /// Transmit queues it has at most.
+    pub tx_queues: u32,
+    /// What it counted since it was made.
+    pub statistics: Statistics,
+}
+
+/// What a device counted (struct rtnl_link_stats64). Counts of packets, but for bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Received.
+    pub rx_packets: u64,
+    /// Sent.
+    pub tx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Received with an error.
+    pub rx_errors: u64,
+    /// Failed to be sent.
+    pub tx_errors: u64,
+    /// Received and dropped for want of room or of anybody who wants them.
+    pub rx_dropped: u64,
+    /// To be sent, and dropped: a tap's full queue counts here.
+    pub tx_dropped: u64,
+    /// Missed by the NIC for want of descriptors.
+    pub rx_missed: u64,
+    /// Received while the device has no network handler: a port that is not active.
+    pub rx_no_handler: u64,
+}
+
+impl Statistics {
+    /// What was counted since `earlier`. A counter that went back (a device made anew) counts from nought.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
+        Self {
+            rx_packets: less(self.rx_packets, earlier.rx_packets),
+            tx_packets: less(self.tx_packets, earlier.tx_packets),
+            rx_bytes: less(self.rx_bytes, earlier.rx_bytes),
+            tx_bytes: less(self.tx_bytes, earlier.tx_bytes),
+            rx_errors: less(self.rx_errors, earlier.rx_errors),
+            tx_errors: less(self.tx_errors, earlier.tx_errors),
+            rx_dropped: less(self.rx_dropped, earlier.rx_dropped),
+            tx_dropped: less(self.tx_dropped, earlier.tx_dropped),
+            rx_missed: less(self.rx_missed, earlier.rx_missed),
+            rx_no_handler: less(self.rx_no_handler, earlier.rx_no_handler),
+        }
+    }
+
+    /// In the order of struct rtnl_link_stats64. What an older kernel does not send is nought.
+    fn read(bytes: &[u8]) -> Self {
+        let number = |place: usize| u64_at(bytes, 8 * place).unwrap_or(0);
+        Self {
+            rx_packets: number(0),
+            tx_packets: number(1),
+            rx_bytes: number(2),
+            tx_bytes: number(3),
+            rx_errors: number(4),
+            tx_errors: number(5),
+            rx_dropped: number(6),
+            tx_dropped: number(7),
+            rx_missed: number(15),
+            rx_no_handler: number(23),
+        }
+    }
+}
+
+/// The devices of a namespace, in the kernel's order.
+pub fn interfaces(netns: &Netns) -> Result<Vec<Interface>> {
+    let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
+    let answer = socket.ask(Ask::All, GET_LINK, &[0; INFO_MESSAGE])?;
+    Ok(answer.iter().filter(|m| m.kind == NEW_LINK).filter_map(|m| interface(&m.payload)).collect())
+}
+
+/// Reads one RTM_NEWLINK.
+fn interface(payload: &[u8]) -> Option<Interface> {
+    let mut found = Interface { ifindex: u32_at(payload, 4)?, ..Interface::default() };
+    for (kind, value) in attributes(payload.get(INFO_MESSAGE..)?) {
+        let number = || u32_at(value, 0);
+        match kind {
+            ADDRESS => found.address = value.to_vec(),
+            NAME => found.name = text(value),
+            LOWER => found.lower = number().filter(|n| *n != 0),
+            MASTER => found.master = number().filter(|n| *n != 0),
+            QUEUE_LENGTH => found.tx_queue_len = number().unwrap_or(0),
+            QUEUES => found.tx_queues = number().unwrap_or(0),
+            STATISTICS => found.statistics = Statistics::read(value),
+            LINK_INFO => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        INFO_KIND => found.kind = Some(text(value)),
+                        INFO_PORT_KIND => found.port_kind = Some(text(value)),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attribute;
+
+    #[test]
+    fn a_device_is_read_from_its_message() {
+        let mut bytes = vec![0; 4];
+        bytes.extend(7u32.to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(attribute(NAME, b"vnet0\0"));
+        bytes.extend(attribute(ADDRESS, &[0xfe, 0x54, 0, 1, 2, 3]));
+        bytes.extend(attribute(MASTER, &3u32.to_ne_bytes()));
+        bytes.extend(attribute(QUEUE_LENGTH, &1000u32.to_ne_bytes()));
+        let mut info = attribute(INFO_KIND, b"tun\0");
+        info.extend(attribute(INFO_PORT_KIND, b"bridge\0"));
+        bytes.extend(attribute(LINK_INFO, &info));
+        let statistics: Vec<u8> = (0u64..24).flat_map(u64::to_ne_bytes).collect();
+        bytes.extend(attribute(STATISTICS, &statistics));
+        let read = interface(&bytes).unwrap();
+        assert_eq!((read.ifindex, read.name.as_str(), read.master, read.tx_queue_len), (7, "vnet0", Some(3), 1000));
+        assert_eq!((read.kind.as_deref(), read.port_kind.as_deref()), (Some("tun"), Some("bridge")));
+        assert_eq!((read.statistics.tx_dropped, read.statistics.rx_missed, read.statistics.rx_no_handler), (7, 15, 23));
+        assert_eq!(interface(&bytes[..7]), None);
+    }
+
+    #[test]
+    fn our_own_devices_are_listed() {
+        let all = interfaces(&Netns::own().unwrap()).unwrap();
+        assert!(all.iter().any(|i| i.name == "lo" && i.ifindex == 1), "{all:?}");
+    }
+
+    #[test]
+    fn a_counter_that_went_back_counts_from_nought() {
+        let earlier = Statistics { tx_packets: 10, rx_packets: 5, ..Statistics::default() };
+        let later = Statistics { tx_packets: 4, rx_packets: 9, ..Statistics::default() };
+        let since = later.since(&earlier);
+        assert_eq!((since.tx_packets, since.rx_packets), (4, 4));
+    }
+}

@@ -1,0 +1,155 @@
+//! Network namespaces, found by inode number and entered by threads of their own.
+
+use crate::{Error, Result};
+use nix::sched::{setns, CloneFlags};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    thread,
+};
+
+/// A network namespace's inode number, as `/proc/PID/ns/net` shows it.
+pub type Inode = u32;
+
+const OWN: &str = "/proc/thread-self/ns/net";
+/// Mounts are listed by the kernel, but their number is the administrator's.
+const MOST_MOUNTS: u64 = 8 << 20;
+
+/// A network namespace that can be entered.
+#[derive(Debug)]
+pub struct Netns {
+    inode: Inode,
+    /// `None`: the calling thread is in it.
+    file: Option<File>,
+}
+
+impl Netns {
+    /// The namespace of the calling thread.
+    pub fn own() -> Result<Self> {
+        let inode = inode_of(Path::new(OWN)).map_err(|source| Error::Ask { what: OWN, source })?;
+        Ok(Self { inode, file: None })
+    }
+
+    /// The namespace with this number: ours, one that is mounted somewhere (`ip netns`, containers), or some process's.
+    pub fn find(inode: Inode) -> Result<Self> {
+        if inode_of(Path::new(OWN)).is_ok_and(|own| own == inode) {
+            return Ok(Self { inode, file: None });
+        }
+        let of_processes = || processes().map(|folder| folder.join("ns/net"));
+        let file = mounted(inode).into_iter().chain(of_processes()).find_map(|path| open(&path, inode));
+        file.map(|file| Self { inode, file: Some(file) }).ok_or(Error::NoNamespace(inode))
+    }
+
+    /// Its number.
+    pub fn inode(&self) -> Inode {
+        self.inode
+    }
+
+    /// Calls a function in it: sockets that the function opens belong to this namespace, and so does
+    /// `/proc/thread-self/net`. Unless it is the caller's own, this is done by another thread.
+    pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {
+        let Some(file) = &self.file else { return Ok(call()) };
+        let entered = thread::scope(|scope| {
+            let thread = scope.spawn(|| setns(file, CloneFlags::CLONE_NEWNET).map(|()| call()));
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
+    }
+
+    /// The numbers of all namespaces that can be found from here, ours among them.
+    pub fn all() -> BTreeSet<Inode> {
+        let mut all: BTreeSet<Inode> = inode_of(Path::new(OWN)).into_iter().collect();
+        all.extend(mounts().into_iter().map(|(inode, _)| inode));
+        all.extend(processes().filter_map(|folder| {
+            let link = fs::read_link(folder.join("ns/net")).ok()?;
+            inode_in(link.to_str()?)
+        }));
+        all
+    }
+}
+
+fn inode_of(path: &Path) -> io::Result<Inode> {
+    // The kernel numbers namespaces with 32 bits (struct ns_common, inum).
+    fs::metadata(path).map(|meta| meta.ino() as Inode)
+}
+
+/// Opens the namespace file, if it still is the namespace with this number.
+fn open(path: &Path, inode: Inode) -> Option<File> {
+    // Reading the link needs no more rights than opening it, and spares an open for each process of another namespace.
+    if let Ok(link) = fs::read_link(path) {
+        if inode_in(link.to_str()?) != Some(inode) {
+            return None;
+        }
+    }
+    let file = File::open(path).ok()?;
+    (file.metadata().ok()?.ino() as Inode == inode).then_some(file)
+}
+
+/// `net:[4026531840]`, as links and mounts of namespaces read.
+fn inode_in(text: &str) -> Option<Inode> {
+    text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+fn mounted(inode: Inode) -> Vec<PathBuf> {
+    mounts().into_iter().filter(|(i, _)| *i == inode).map(|(_, path)| path).collect()
+}
+
+/// Network namespaces that are mounted as files.
+fn mounts() -> Vec<(Inode, PathBuf)> {
+    let mut text = String::new();
+    let read = File::open("/proc/thread-self/mountinfo").and_then(|f| f.take(MOST_MOUNTS).read_to_string(&mut text));
+    match read {
+        Ok(_) => text.lines().filter_map(mount).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// proc_pid_mountinfo(5): the fourth field is the root in its file system, the fifth where it is mounted.
+fn mount(line: &str) -> Option<(Inode, PathBuf)> {
+    let mut fields = line.split(' ').skip(3);
+    let inode = inode_in(fields.next()?)?;
+    Some((inode, PathBuf::from(unescape(fields.next()?))))
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (code, letter)| text.replace(code, letter))
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter(|e| e.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit)).map(|e| e.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mounted_namespace_is_read_from_its_line() {
+        let line = "312 28 0:4 net:[4026532281] /run/netns/a\\040b rw shared:12 - nsfs nsfs rw";
+        assert_eq!(mount(line), Some((4_026_532_281, PathBuf::from("/run/netns/a b"))));
+        assert_eq!(mount("28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"), None);
+        assert_eq!(mount("28 1 0:4 mnt:[4026531841] /x rw - nsfs nsfs rw"), None);
+        assert_eq!(mount(""), None);
+    }
+
+    #[test]
+    fn our_own_namespace_is_found_by_its_number() {
+        let own = Netns::own().unwrap();
+        assert_eq!(Netns::find(own.inode()).unwrap().inode(), own.inode());
+        assert!(Netns::all().contains(&own.inode()));
+        assert_eq!(own.inside(|| 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_number_that_no_namespace_has_is_an_error_that_names_it() {
+        let error = Netns::find(1).unwrap_err().to_string();
+        assert!(error.starts_with("network namespace 1: not found"), "{error}");
+    }
+}

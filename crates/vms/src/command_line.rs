@@ -1,0 +1,257 @@
+//! QEMU's command line: what the guest is called and made of. It is another process's text: read what is understood, pass
+//! the rest by.
+
+use crate::text::plain;
+use serde_json::Value;
+
+/// More than any guest has of one kind.
+const MOST: usize = 1024;
+
+/// What a command line says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    pub name: Option<String>,
+    pub uuid: Option<String>,
+    pub machine: Option<String>,
+    /// The accelerators asked for, the first first.
+    pub accelerators: Vec<String>,
+    pub memory_bytes: Option<u64>,
+    pub vcpus: Option<u32>,
+    pub netdevs: Vec<Netdev>,
+    pub nics: Vec<Nic>,
+    /// The guest's address on vhost-vsock.
+    pub vsock_cid: Option<u32>,
+}
+
+/// The host's side of a guest's NIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Netdev {
+    pub id: Option<String>,
+    pub kind: String,
+    pub device: Option<String>,
+    pub fds: Vec<u32>,
+    pub vhost: bool,
+    pub vhost_fds: Vec<u32>,
+    /// Given with it (`-nic`).
+    pub mac: Option<String>,
+}
+
+/// The guest's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nic {
+    pub netdev: String,
+    pub mac: Option<String>,
+}
+
+/// An option's value: `kind,key=value,…` or JSON.
+struct Values(Vec<(String, String)>);
+
+impl Values {
+    fn parse(text: &str) -> Self {
+        match text.trim_start().starts_with('{').then(|| serde_json::from_str::<Value>(text)) {
+            Some(Ok(Value::Object(object))) => {
+                let text = |value: Value| match value {
+                    Value::String(text) => text,
+                    Value::Bool(on) => if on { "on" } else { "off" }.into(),
+                    other => other.to_string(),
+                };
+                Self(object.into_iter().take(MOST).map(|(key, value)| (key, text(value))).collect())
+            }
+            _ => Self(commas(text).into_iter().take(MOST).map(|part| pair(&part)).collect()),
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of the first that stands, by its key or, at the beginning, without one.
+    fn first(&self, key: &str) -> Option<&str> {
+        match self.0.first() {
+            Some((k, bare)) if k.is_empty() => Some(bare),
+            _ => self.get(key),
+        }
+    }
+}
+
+fn pair(part: &str) -> (String, String) {
+    match part.split_once('=') {
+        Some((key, value)) => (key.into(), value.into()),
+        None => (String::new(), part.into()),
+    }
+}
+
+/// QEMU parts its options at commas; one in a value is written twice.
+fn commas(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter == ',' && letters.next_if_eq(&',').is_none() {
+            parts.push(String::new());
+        } else if let Some(part) = parts.last_mut() {
+            part.push(letter);
+        }
+    }
+    parts
+}
+
+impl CommandLine {
+    /// Reads `/proc/PID/cmdline`: arguments that end in noughts.
+    pub fn parse(text: &str) -> Self {
+        let mut found = Self::default();
+        let mut words = text.split('\0');
+        words.next();
+        while let Some(word) = words.next() {
+            let Some(option) = word.strip_prefix("--").or(word.strip_prefix('-')) else { continue };
+            if matches!(option, "enable-kvm") {
+                found.accelerators.push("kvm".into());
+            }
+            const TAKEN: [&str; 13] = [
+                "name", "uuid", "machine", "M", "accel", "m", "smp", "netdev", "nic", "net", "device", "kernel",
+                "append",
+            ];
+            if let Some(option) = TAKEN.into_iter().find(|o| *o == option) {
+                found.take(option, words.next().unwrap_or_default());
+            }
+        }
+        found.accelerators.truncate(MOST);
+        found.netdevs.truncate(MOST);
+        found.nics.truncate(MOST);
+        found
+    }
+
+    fn take(&mut self, option: &str, value: &str) {
+        let values = Values::parse(value);
+        match option {
+            "name" => self.name = values.first("guest").map(plain),
+            "uuid" => self.uuid = Some(plain(value)),
+            "machine" | "M" => {
+                self.machine = values.first("type").map(plain);
+                self.accelerators.extend(values.get("accel").into_iter().flat_map(|a| a.split(':')).map(str::to_owned));
+            }
+            "accel" => self.accelerators.extend(values.first("accel").map(str::to_owned)),
+            "m" => self.memory_bytes = values.first("size").and_then(memory),
+            "smp" => self.vcpus = vcpus(&values),
+            "netdev" => self.netdevs.extend(netdev(&values)),
+            "nic" | "net" => self.netdevs.extend(netdev(&values).filter(|n| n.kind != "nic" && n.kind != "none")),
+            "device" => self.device(&values),
+            _ => {}
+        }
+    }
+
+    fn device(&mut self, values: &Values) {
+        if let Some(netdev) = values.get("netdev") {
+            self.nics.push(Nic { netdev: netdev.into(), mac: values.get("mac").and_then(mac) });
+        }
+        if values.first("driver").is_some_and(|driver| driver.starts_with("vhost-vsock")) {
+            self.vsock_cid = values.get("guest-cid").and_then(|cid| cid.parse().ok()).or(self.vsock_cid);
+        }
+    }
+
+    /// The address of the guest's NIC behind a netdev.
+    pub fn mac_behind(&self, netdev: &Netdev) -> Option<String> {
+        let by_id = || self.nics.iter().find(|nic| Some(&nic.netdev) == netdev.id.as_ref())?.mac.clone();
+        netdev.mac.clone().or_else(by_id)
+    }
+}
+
+fn netdev(values: &Values) -> Option<Netdev> {
+    let numbers = |keys: [&str; 2]| -> Vec<u32> {
+        let lists = keys.into_iter().filter_map(|key| values.get(key));
+        lists.flat_map(|list| list.split(':')).filter_map(|fd| fd.parse().ok()).take(MOST).collect()
+    };
+    let vhost_fds = numbers(["vhostfd", "vhostfds"]);
+    Some(Netdev {
+        id: values.get("id").map(plain),
+        kind: plain(values.first("type")?),
+        device: values.get("ifname").map(str::to_owned),
+        fds: numbers(["fd", "fds"]),
+        vhost: !vhost_fds.is_empty() || values.get("vhost") == Some("on"),
+        vhost_fds,
+        mac: values.get("mac").and_then(mac),
+    })
+}
+
+/// `512` (MiB), `4G`, `4194304k`.
+fn memory(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "m" | "mib" => 20,
+        "b" => 0,
+        "k" | "kib" => 10,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+/// `2`, `2,maxcpus=4`, `cpus=2`, or the product of sockets, cores and threads.
+fn vcpus(values: &Values) -> Option<u32> {
+    if let Some(count) = values.first("cpus") {
+        return count.parse().ok();
+    }
+    let factors = ["sockets", "dies", "clusters", "cores", "threads"].into_iter().filter_map(|key| values.get(key));
+    factors.map(|factor| factor.parse::<u32>().ok()).try_fold(1, |product: u32, factor| product.checked_mul(factor?))
+}
+
+/// An address in the one spelling that latpath uses, if it is one.
+pub fn mac(text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase();
+    let bytes: Vec<&str> = text.split(':').collect();
+    let good = bytes.len() == 6 && bytes.iter().all(|b| b.len() == 2 && u8::from_str_radix(b, 16).is_ok());
+    good.then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> CommandLine {
+        CommandLine::parse(&words.split(' ').map(|w| format!("{w}\0")).collect::<String>())
+    }
+
+    #[test]
+    fn a_guest_started_by_hand_is_read() {
+        let read = parse(
+            "qemu-system-x86_64 -name relay,debug-threads=on -accel kvm -machine q35 -smp 2 -m 512 -netdev \
+             tap,id=net0,ifname=vnet0,script=no,vhost=on -device virtio-net-pci,netdev=net0,mac=52:54:00:0A:0B:0C -device \
+             vhost-vsock-pci,guest-cid=42",
+        );
+        assert_eq!((read.name.as_deref(), read.machine.as_deref()), (Some("relay"), Some("q35")));
+        assert_eq!((read.vcpus, read.memory_bytes, read.vsock_cid), (Some(2), Some(512 << 20), Some(42)));
+        assert_eq!(read.accelerators, ["kvm"]);
+        let netdev = &read.netdevs[0];
+        assert_eq!((netdev.device.as_deref(), netdev.vhost), (Some("vnet0"), true));
+        assert_eq!(read.mac_behind(netdev).as_deref(), Some("52:54:00:0a:0b:0c"));
+    }
+
+    #[test]
+    fn a_guest_started_by_libvirt_is_read() {
+        let read = parse(
+            r#"/usr/bin/qemu-system-x86_64 -name guest=relay,debug-threads=on -machine pc-q35-7.2,usb=off,dump-guest-core=off -accel kvm -m size=4194304k -smp 4,sockets=1,cores=4 -uuid 6c8a1b52-63f5-4ae8-9b0f-d8ed90a2e001 -netdev {"type":"tap","fds":"30:31","vhost":true,"vhostfds":"32:33","id":"hostnet0"} -device {"driver":"virtio-net-pci","mq":true,"netdev":"hostnet0","id":"net0","mac":"52:54:00:dd:ee:ff"}"#,
+        );
+        assert_eq!((read.name.as_deref(), read.machine.as_deref()), (Some("relay"), Some("pc-q35-7.2")));
+        assert_eq!((read.vcpus, read.memory_bytes), (Some(4), Some(4 << 30)));
+        assert_eq!((read.netdevs[0].fds.as_slice(), read.netdevs[0].vhost), ([30, 31].as_slice(), true));
+        assert_eq!(read.mac_behind(&read.netdevs[0]).as_deref(), Some("52:54:00:dd:ee:ff"));
+    }
+
+    #[test]
+    fn an_option_named_inside_anothers_value_is_none() {
+        let read = parse("qemu -append -name -kernel -uuid -name a,,b");
+        assert_eq!((read.name.as_deref(), read.uuid), (Some("a,b"), None));
+    }
+
+    #[test]
+    fn nonsense_is_passed_by() {
+        for words in ["", "qemu -m", "qemu -m 9999999999999T -smp x -netdev {\"type\" -netdev , -device mac=1", "-name"]
+        {
+            let read = parse(words);
+            assert_eq!((read.memory_bytes, read.vcpus, read.vsock_cid), (None, None, None), "{words}");
+        }
+        assert_eq!(parse("qemu -smp cores=4294967295,threads=9").vcpus, None);
+        assert_eq!(parse("qemu -name guest=a\x1b[2Jb").name.as_deref(), Some("a\\u{1b}[2Jb"));
+    }
+}

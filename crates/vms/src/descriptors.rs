@@ -1,0 +1,67 @@
+//! What a process has open: the descriptors that make it a virtual machine, and those of its taps and vhost devices.
+
+use crate::proc::Root;
+use std::{collections::BTreeMap, fs, io, os::unix::fs::FileTypeExt};
+
+/// Descriptors that are looked at, of one process. QEMU has some hundred.
+const MOST: usize = 1 << 16;
+
+/// A process's descriptors that matter here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Virtual machines of KVM.
+    pub kvm: Vec<u32>,
+    /// vCPUs of KVM: descriptor and the vCPU's number.
+    pub vcpus: BTreeMap<u32, u32>,
+    /// Taps: descriptor and the device's name.
+    pub taps: Vec<(u32, String)>,
+    /// Macvtaps (and ipvtaps): descriptor and the device's index.
+    pub macvtaps: Vec<(u32, u32)>,
+    pub vhost_net: Vec<u32>,
+    pub vhost_vsock: Vec<u32>,
+}
+
+impl Descriptors {
+    /// Reads them; an error where we may not.
+    pub fn read(root: &Root, pid: u32) -> io::Result<Self> {
+        let mut found = Self::default();
+        for fd in root.numbers(&format!("proc/{pid}/fd"), MOST)? {
+            // Closed meanwhile.
+            let Ok(target) = root.link(&format!("proc/{pid}/fd/{fd}")) else { continue };
+            found.note(root, pid, fd, &target);
+        }
+        Ok(found)
+    }
+
+    fn note(&mut self, root: &Root, pid: u32, fd: u32, target: &str) {
+        if let Some(kind) = target.strip_prefix("anon_inode:") {
+            // virt/kvm/kvm_main.c: "kvm-vm", "kvm-vcpu:%d"
+            if kind == "kvm-vm" {
+                self.kvm.push(fd);
+            } else if let Some(number) = kind.strip_prefix("kvm-vcpu:").and_then(|n| n.parse().ok()) {
+                self.vcpus.insert(fd, number);
+            }
+            return;
+        }
+        let Some(name) = target.strip_prefix('/').and_then(|path| path.rsplit('/').next()) else { return };
+        let is_device = || {
+            let meta = fs::metadata(root.path(&format!("proc/{pid}/fd/{fd}")));
+            // What cannot be looked at (a record of another machine) is believed.
+            meta.map_or(true, |meta| meta.file_type().is_char_device())
+        };
+        match name {
+            // Only tun's own descriptors tell of an interface there (drivers/net/tun.c, tun_chr_show_fdinfo).
+            "tun" => {
+                let info = root.text(&format!("proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+                let device = info.lines().find_map(|line| line.strip_prefix("iff:")).map(str::trim);
+                self.taps.extend(device.filter(|d| !d.is_empty()).map(|device| (fd, device.to_owned())));
+            }
+            "vhost-net" if is_device() => self.vhost_net.push(fd),
+            "vhost-vsock" if is_device() => self.vhost_vsock.push(fd),
+            _ => {
+                let index = name.strip_prefix("tap").and_then(|n| n.parse().ok());
+                self.macvtaps.extend(index.filter(|_| is_device()).map(|index| (fd, index)));
+            }
+        }
+    }
+}

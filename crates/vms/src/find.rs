@@ -1,0 +1,214 @@
+//! The search: every process, by what it has open and what it executes.
+
+use crate::{
+    command_line::CommandLine,
+    descriptors::Descriptors,
+    error::Error,
+    libvirt::{self, Domain},
+    neighbours::mark_alone,
+    ovsdb,
+    proc::{Root, Stat, PF_KTHREAD},
+    taps::{taps, Devices},
+    text::plain,
+    threads::{self, Guest},
+    vm::{Accel, Role, Tap, Thread, Vm},
+    Cpus,
+};
+use latpath_counters::{interfaces, Inode, Netns};
+use serde::{Deserialize, Serialize};
+use std::{io, path::Path};
+
+/// Linux has at most 4 million processes (PID_MAX_LIMIT).
+const MOST_PROCESSES: usize = 4 << 20;
+
+/// The machine's guests at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The guests, by process number.
+    pub vms: Vec<Vm>,
+    /// CPUs that are kept out of load balancing (`isolcpus=`, isolated cpuset partitions).
+    pub isolated_cpus: Cpus,
+    /// What could not be seen from here, and why: sentences for the user.
+    pub unseen: Vec<String>,
+}
+
+impl Found {
+    /// The guest whose tap or macvtap this is, by namespace and device index.
+    pub fn vm_of_ifindex(&self, netns: Inode, ifindex: u32) -> Option<&Vm> {
+        let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.ifindex == Some(ifindex));
+        self.vms.iter().find(is)
+    }
+
+    /// The guest whose tap or macvtap this is, by namespace and name.
+    pub fn vm_of_tap(&self, netns: Inode, device: &str) -> Option<&Vm> {
+        let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.device == device);
+        self.vms.iter().find(is)
+    }
+
+    /// What a thread does, and for which guest; `None` for threads of none.
+    pub fn role_of_tid(&self, tid: u32) -> Option<(&Vm, &Thread)> {
+        self.vms.iter().find_map(|vm| vm.threads.iter().find(|thread| thread.tid == tid).map(|thread| (vm, thread)))
+    }
+}
+
+/// Finds this machine's guests. Takes some milliseconds: a descriptor costs a microsecond to look at, and guests whose
+/// vCPUs are busy are looked at again a few times.
+///
+/// Guests that come or go meanwhile may be missed; that is no error. Nor is what we may not see: [`Found::unseen`]
+/// tells.
+pub fn find() -> Result<Found, Error> {
+    let own = Netns::own().ok().map(|netns| netns.inode());
+    let ask = |inode: Inode| Netns::find(inode).and_then(|netns| interfaces(&netns)).ok();
+    let all = || own.into_iter().chain(Netns::all().into_iter().filter(|inode| Some(*inode) != own)).collect();
+    let ports = std::cell::OnceCell::new();
+    let root = Root::of(Path::new("/"));
+    let ovs = |port: &str| ports.get_or_init(|| ovsdb::bridges(&root)).get(port).cloned();
+    find_in(&root, &mut Devices::new(&ask, &all, &ovs))
+}
+
+/// [`find`] below a given root.
+pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Found, Error> {
+    let processes = root.numbers("proc", MOST_PROCESSES).map_err(Error::NoProc)?;
+    let mut found = Found { isolated_cpus: isolated(root), ..Found::default() };
+    let domains = libvirt::domains(root);
+    let mut hidden = 0;
+    let mut kernel = Vec::new();
+    for pid in &processes {
+        let Some(stat) = Stat::read(root, &format!("proc/{pid}")) else { continue };
+        if stat.flags & PF_KTHREAD != 0 {
+            kernel.push((*pid, stat));
+            continue;
+        }
+        let descriptors = match Descriptors::read(root, *pid) {
+            Ok(descriptors) => Some(descriptors),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                hidden += 1;
+                None
+            }
+            // Gone meanwhile.
+            Err(_) => continue,
+        };
+        found.vms.extend(vm(root, *pid, descriptors, domains.get(pid), &found.isolated_cpus, devices));
+    }
+    for (tid, stat) in kernel {
+        adopt(root, tid, &stat, &found.isolated_cpus, &mut found.vms);
+    }
+    for vm in &mut found.vms {
+        vm.threads.sort_by_key(|thread| (thread.role, thread.vcpu, thread.tid));
+    }
+    mark_alone(root, &processes, &mut found.vms);
+    if hidden > 0 {
+        found.unseen.push(format!(
+            "the open files of {hidden} processes may be read only by root: their taps, vhost devices and vCPUs, and \
+             guests that are not QEMU's, are not seen; try: sudo latpath vms"
+        ));
+    }
+    Ok(found)
+}
+
+/// Gives a thread of the kernel to the guest that it works for.
+fn adopt(root: &Root, tid: u32, stat: &Stat, isolated: &Cpus, vms: &mut [Vm]) {
+    for vm in vms {
+        let owner = |number: u32| vm.threads.iter().any(|thread| thread.tid == number);
+        if let Some(mut thread) = threads::of_kernel(root, tid, stat.clone(), owner, isolated) {
+            // With a vsock there are two workers of one name.
+            if thread.role == Role::Vhost && vm.vhost_vsock == 0 {
+                thread.serves = only_tap(vm.taps.iter());
+            }
+            vm.threads.push(thread);
+            return;
+        }
+    }
+}
+
+fn vm(
+    root: &Root,
+    pid: u32,
+    descriptors: Option<Descriptors>,
+    domain: Option<&Domain>,
+    isolated: &Cpus,
+    devices: &mut Devices,
+) -> Option<Vm> {
+    let kvm = descriptors.as_ref().is_some_and(|d| !d.kvm.is_empty());
+    let line = root.text(&format!("proc/{pid}/cmdline"))?;
+    let executable = root.link(&format!("proc/{pid}/exe"));
+    // What is executed, not what the process says of itself, unless only that can be read.
+    let path = executable.as_deref().unwrap_or_else(|_| line.split('\0').next().unwrap_or_default());
+    let program = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
+    let is_qemu = program.starts_with("qemu-system-") || program == "qemu-kvm";
+    if !kvm && !is_qemu {
+        return None;
+    }
+    let line = if is_qemu { CommandLine::parse(&line) } else { CommandLine::default() };
+    // libvirt asks a QEMU without a machine what it can do: no guest.
+    if line.machine.as_deref() == Some("none") {
+        return None;
+    }
+    let accel = match &descriptors {
+        Some(_) if kvm => Accel::Kvm,
+        // A guest without KVM runs in emulation, unless it asks for something that leaves no such mark.
+        Some(_) if line.accelerators.iter().all(|a| matches!(a.as_str(), "tcg" | "kvm")) => Accel::Tcg,
+        _ => Accel::Unknown,
+    };
+    let descriptors = descriptors.unwrap_or_default();
+    let netns = root.link(&format!("proc/{pid}/ns/net")).ok();
+    let netns = netns.and_then(|link| link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok());
+    let guest = Guest { pid, accel, descriptors: &descriptors, domain };
+    let threads = threads::of_process(root, &guest, isolated);
+    // Gone meanwhile.
+    threads.first()?;
+    let taps = taps(&descriptors, &line, domain, netns, devices);
+    let threads: Vec<Thread> = threads
+        .into_iter()
+        .map(|(thread, fd)| Thread { serves: served(&descriptors, &taps, thread.role, fd), ..thread })
+        .collect();
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let open_vcpus = Some(count(descriptors.vcpus.len())).filter(|n| *n > 0);
+    let seen_vcpus = || Some(count(threads.iter().filter(|t| t.role == Role::Vcpu).count())).filter(|n| *n > 0);
+    let program = plain(program);
+    Some(Vm {
+        name: domain.and_then(|d| d.name.clone()).or(line.name.clone()).unwrap_or_else(|| format!("{program}-{pid}")),
+        pid,
+        uuid: line.uuid.clone().or_else(|| domain?.uuid.clone()),
+        program,
+        machine: line.machine.clone(),
+        accel,
+        vcpus: open_vcpus.or(line.vcpus).or_else(seen_vcpus),
+        memory_bytes: line.memory_bytes,
+        netns,
+        vsock_cid: line.vsock_cid,
+        vhost_net: count(descriptors.vhost_net.len()),
+        vhost_vsock: count(descriptors.vhost_vsock.len()),
+        taps: taps.into_iter().map(|(tap, _)| tap).collect(),
+        threads,
+    })
+}
+
+/// The device that a vhost worker serves. Up to Linux 6.3 no descriptor is known: then only a guest with a single vhost
+/// device is clear, see [`adopt`].
+fn served(descriptors: &Descriptors, taps: &[(Tap, Vec<u32>)], role: Role, fd: Option<u32>) -> Option<String> {
+    let fd = fd.filter(|_| role == Role::Vhost)?;
+    if descriptors.vhost_vsock.contains(&fd) {
+        return Some("vsock".into());
+    }
+    let by_fd = || taps.iter().find(|(_, fds)| fds.contains(&fd)).map(|(tap, _)| tap.device.clone());
+    let is_net = descriptors.vhost_net.contains(&fd);
+    by_fd().or_else(|| only_tap(taps.iter().map(|(tap, _)| tap)).filter(|_| is_net))
+}
+
+/// The tap that vhost serves, where there is but one.
+fn only_tap<'a>(taps: impl Iterator<Item = &'a Tap>) -> Option<String> {
+    let mut served = taps.filter(|tap| tap.vhost != Some(false));
+    let only = served.next()?;
+    served.next().is_none().then(|| only.device.clone())
+}
+
+/// CPUs that load balancing leaves alone: by `isolcpus=`, and by cpuset partitions (from 6.7 on).
+fn isolated(root: &Root) -> Cpus {
+    let files = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
+    let mut isolated = Cpus::default();
+    for cpus in files.into_iter().filter_map(|file| root.text(file)?.parse().ok()) {
+        isolated.join(cpus);
+    }
+    isolated
+}

@@ -1,0 +1,34 @@
+//! Finds virtual machines on this host by what they are, not by what they are called: processes that hold a virtual machine
+//! of KVM, or that execute QEMU; the taps and macvtaps behind their descriptors; vhost's workers by the kernel's flags
+//! and their owner; vCPU threads by the system call that runs them.
+//!
+//! ```no_run
+//! let found = latpath_vms::find()?;
+//! for vm in &found.vms {
+//!     println!("{} is process {} with {} taps", vm.name, vm.pid, vm.taps.len());
+//! }
+//! # Ok::<(), latpath_vms::Error>(())
+//! ```
+//!
+//! What other processes say of themselves (names, arguments) is bounded, and holds no control codes when it comes from here.
+
+mod command_line;
+mod cpus;
+mod descriptors;
+mod error;
+mod find;
+mod libvirt;
+mod neighbours;
+mod ovsdb;
+mod proc;
+#[cfg(test)]
+mod recorded;
+mod taps;
+mod text;
+mod threads;
+mod vm;
+
+pub use cpus::{BadCpus, Cpus};
+pub use error::Error;
+pub use find::{find, Found};
+pub use vm::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};

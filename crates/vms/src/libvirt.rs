@@ -1,0 +1,90 @@
+//! What libvirt noted of a running guest: `/run/libvirt/qemu/NAME.xml`, its status file, which only root may read.
+
+use crate::{command_line::mac, proc::Root, text::plain};
+use roxmltree::{Document, Node};
+use std::collections::HashMap;
+
+const FOLDER: &str = "run/libvirt/qemu";
+/// More guests than one host runs.
+const MOST: usize = 4096;
+
+/// A guest, as libvirt sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domain {
+    pub name: Option<String>,
+    pub uuid: Option<String>,
+    /// The guest's addresses by the host's device; also of NICs plugged in while it runs.
+    pub macs: HashMap<String, String>,
+    /// vCPU numbers by thread.
+    pub vcpus: HashMap<u32, u32>,
+}
+
+/// All running guests of libvirt, by process. Empty where there is no libvirt, or we may not look.
+pub fn domains(root: &Root) -> HashMap<u32, Domain> {
+    let names = root.names(FOLDER, MOST).into_iter().filter(|name| name.ends_with(".xml"));
+    names.filter_map(|name| domain(&root.text(&format!("{FOLDER}/{name}"))?)).collect()
+}
+
+/// Reads a status file (libvirt's src/qemu/qemu_domain.c, qemuDomainObjPrivateXMLFormat): `domstatus` around `domain`.
+fn domain(text: &str) -> Option<(u32, Domain)> {
+    let document = Document::parse(text).ok()?;
+    let status = document.root_element();
+    let pid = status.attribute("pid")?.parse().ok()?;
+    let domain = child(status, "domain")?;
+    let word = |name| child(domain, name).and_then(|node| node.text()).map(plain);
+    let mut found = Domain { name: word("name"), uuid: word("uuid"), ..Domain::default() };
+    for vcpu in child(status, "vcpus").iter().flat_map(Node::children) {
+        let number = |name| vcpu.attribute(name).and_then(|n| n.parse().ok());
+        if let (Some(id), Some(tid)) = (number("id"), number("pid")) {
+            found.vcpus.insert(tid, id);
+        }
+    }
+    let devices = child(domain, "devices");
+    let interfaces = devices.iter().flat_map(Node::children).filter(|node| node.has_tag_name("interface"));
+    for interface in interfaces {
+        let attribute = |element, name| child(interface, element).and_then(|node| node.attribute(name));
+        if let (Some(device), Some(address)) = (attribute("target", "dev"), attribute("mac", "address").and_then(mac)) {
+            found.macs.insert(device.to_owned(), address);
+        }
+    }
+    Some((pid, found))
+}
+
+fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
+    node.children().find(|child| child.has_tag_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = r"<!-- generated -->
+<domstatus state='running' reason='booted' pid='4711'>
+  <monitor path='/var/lib/libvirt/qemu/domain-1-relay/monitor.sock' type='unix'/>
+  <vcpus><vcpu id='0' pid='4720'/><vcpu id='1' pid='4721'/></vcpus>
+  <domain type='kvm' id='1'>
+    <name>relay</name>
+    <uuid>6c8a1b52-63f5-4ae8-9b0f-d8ed90a2e001</uuid>
+    <devices>
+      <disk type='file'><target dev='vda' bus='virtio'/></disk>
+      <interface type='bridge'><mac address='52:54:00:AA:bb:cc'/><source bridge='br0'/><target dev='vnet7'/></interface>
+    </devices>
+  </domain>
+</domstatus>";
+
+    #[test]
+    fn a_status_file_tells_name_nics_and_vcpus() {
+        let (pid, domain) = domain(STATUS).unwrap();
+        assert_eq!((pid, domain.name.as_deref()), (4711, Some("relay")));
+        assert_eq!(domain.macs, HashMap::from([("vnet7".to_string(), "52:54:00:aa:bb:cc".to_string())]));
+        assert_eq!(domain.vcpus, HashMap::from([(4720, 0), (4721, 1)]));
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_passed_by() {
+        for cut in [0, 10, STATUS.len() / 2, STATUS.len() - 3] {
+            assert_eq!(domain(&STATUS[..cut]), None);
+        }
+        assert_eq!(domain("<domain><name>not running</name></domain>"), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! Who else may run on a guest's CPUs.
+
+use crate::{
+    proc::{cpus_allowed, Root, Stat, PF_KTHREAD},
+    vm::{Thread, Vm},
+    Cpus,
+};
+
+const MOST_THREADS: usize = 1 << 16;
+
+/// Marks the threads that have their CPUs for themselves. The kernel's own threads do not count as company, since each
+/// CPU has some; vhost's workers do, since they work for a guest.
+pub fn mark_alone(root: &Root, processes: &[u32], vms: &mut [Vm]) {
+    let ours: Vec<(u32, Cpus)> =
+        vms.iter().flat_map(|vm| &vm.threads).map(|thread| (thread.tid, thread.cpus_allowed.clone())).collect();
+    let mut left: Vec<&mut Thread> = vms.iter_mut().flat_map(|vm| &mut vm.threads).collect();
+    left.retain(|thread| !ours.iter().any(|(tid, cpus)| *tid != thread.tid && cpus.overlaps(&thread.cpus_allowed)));
+    for pid in processes {
+        // On a host where nothing is pinned the first process ends the search.
+        if left.is_empty() {
+            return;
+        }
+        if Stat::read(root, &format!("proc/{pid}")).is_none_or(|stat| stat.flags & PF_KTHREAD != 0) {
+            continue;
+        }
+        let tids = root.numbers(&format!("proc/{pid}/task"), MOST_THREADS).unwrap_or_default();
+        for tid in tids.into_iter().filter(|tid| ours.iter().all(|(our, _)| our != tid)) {
+            if let Some(cpus) = cpus_allowed(root, &format!("proc/{pid}/task/{tid}")) {
+                left.retain(|thread| !cpus.overlaps(&thread.cpus_allowed));
+            }
+        }
+    }
+    for thread in left {
+        thread.alone = true;
+    }
+}

@@ -1,0 +1,116 @@
+//! Which bridge of Open vSwitch a port is on. The kernel knows one datapath for all bridges; ovsdb-server knows the rest and
+//! answers on a socket (RFC 7047).
+
+use crate::proc::Root;
+use serde_json::{json, Value};
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+const SOCKETS: [&str; 2] = ["run/openvswitch/db.sock", "var/run/openvswitch/db.sock"];
+const LIMIT: Duration = Duration::from_millis(300);
+/// A database of ten thousand ports is a tenth of it.
+const MOST_BYTES: usize = 16 << 20;
+
+/// The bridge of each port, by the port's device. Empty where there is no Open vSwitch, or it does not answer.
+pub fn bridges(root: &Root) -> HashMap<String, String> {
+    SOCKETS.into_iter().find_map(|path| ask(UnixStream::connect(root.path(path)).ok()?)).unwrap_or_default()
+}
+
+fn ask(mut socket: UnixStream) -> Option<HashMap<String, String>> {
+    let select =
+        |table: &str, columns: &[&str]| json!({"op": "select", "table": table, "where": [], "columns": columns});
+    let question = json!({"method": "transact", "id": 0, "params": [
+        "Open_vSwitch",
+        select("Bridge", &["name", "ports"]),
+        select("Port", &["_uuid", "interfaces"]),
+        select("Interface", &["_uuid", "name"]),
+    ]});
+    let until = Instant::now() + LIMIT;
+    socket.set_write_timeout(Some(LIMIT)).ok()?;
+    socket.write_all(question.to_string().as_bytes()).ok()?;
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        socket.set_read_timeout(Some(left)).ok()?;
+        let length = socket.read(&mut buffer).ok().filter(|n| *n > 0)?;
+        answer.extend_from_slice(&buffer[..length]);
+        if answer.len() > MOST_BYTES {
+            return None;
+        }
+        // Whole answers have no end mark; one that is cut cannot be parsed. It ends with a brace.
+        if answer.ends_with(b"}") {
+            if let Ok(whole) = serde_json::from_slice::<Value>(&answer) {
+                return Some(read(&whole));
+            }
+        }
+    }
+}
+
+/// Joins the three tables: bridge → ports → interfaces.
+fn read(answer: &Value) -> HashMap<String, String> {
+    let rows = |table: usize| answer["result"][table]["rows"].as_array().into_iter().flatten();
+    let id = |row: &'_ Value| ids(&row["_uuid"]).into_iter().next();
+    let names: HashMap<String, &str> = rows(2).filter_map(|row| Some((id(row)?, row["name"].as_str()?))).collect();
+    let ports: HashMap<String, Vec<String>> =
+        rows(1).filter_map(|row| Some((id(row)?, ids(&row["interfaces"])))).collect();
+    let mut bridges = HashMap::new();
+    for (bridge, port) in rows(0).flat_map(|row| {
+        let name = row["name"].as_str();
+        ids(&row["ports"]).into_iter().filter_map(move |port| Some((name?, port)))
+    }) {
+        for name in ports.get(&port).into_iter().flatten().filter_map(|interface| names.get(interface)) {
+            bridges.insert((*name).to_owned(), bridge.to_owned());
+        }
+    }
+    bridges
+}
+
+/// RFC 7047, 5.1: `["uuid", "…"]`, or `["set", [["uuid", "…"], …]]`.
+fn ids(value: &Value) -> Vec<String> {
+    let one = |value: &Value| (value[0] == "uuid").then(|| value[1].as_str().map(str::to_owned)).flatten();
+    if value[0] == "set" {
+        value[1].as_array().into_iter().flatten().filter_map(one).collect()
+    } else {
+        one(value).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_found_on_their_bridges() {
+        let answer = json!({"id": 0, "error": null, "result": [
+            {"rows": [
+                {"name": "br-process", "ports": ["set", [["uuid", "p1"], ["uuid", "p2"]]]},
+                {"name": "br-admin", "ports": ["uuid", "p3"]},
+            ]},
+            {"rows": [
+                {"_uuid": ["uuid", "p1"], "interfaces": ["uuid", "i1"]},
+                {"_uuid": ["uuid", "p2"], "interfaces": ["set", [["uuid", "i2"], ["uuid", "i3"]]]},
+                {"_uuid": ["uuid", "p3"], "interfaces": ["uuid", "i4"]},
+            ]},
+            {"rows": [
+                {"_uuid": ["uuid", "i1"], "name": "vnet0"},
+                {"_uuid": ["uuid", "i2"], "name": "eno1"},
+                {"_uuid": ["uuid", "i3"], "name": "eno2"},
+                {"_uuid": ["uuid", "i4"], "name": "vnet1"},
+            ]},
+        ]});
+        let bridges = read(&answer);
+        let of = |port: &str| bridges.get(port).map(String::as_str);
+        assert_eq!((of("vnet0"), of("eno2"), of("vnet1")), (Some("br-process"), Some("br-process"), Some("br-admin")));
+    }
+
+    #[test]
+    fn an_answer_of_another_shape_tells_nothing() {
+        for answer in [json!(null), json!({"result": [1, {"rows": [[], {}]}]}), json!({"error": "x"})] {
+            assert!(read(&answer).is_empty());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Reading /proc, which changes while it is read: what is gone is `None`, never an error.
+
+use crate::Cpus;
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+/// The longest file of /proc that is read here: a command line may have megabytes, QEMU's has some 20 kB.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// include/linux/sched.h
+pub const PF_VCPU: u64 = 0x1;
+/// A worker of io_uring; always a user worker too from 6.4 on.
+pub const PF_IO_WORKER: u64 = 0x10;
+/// A kernel thread inside a user process: vhost's workers from 6.4 on. Before 5.17 the bit was PF_USED_ASYNC, which only
+/// a thread that loads a module has.
+pub const PF_USER_WORKER: u64 = 0x4000;
+pub const PF_KTHREAD: u64 = 0x20_0000;
+
+/// Where the kernel's file systems are, so that tests can bring their own.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// Of the running machine: `/`.
+    pub fn of(root: &Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    /// A text file's beginning; what is not UTF-8 in it is replaced.
+    pub fn text(&self, path: &str) -> Option<String> {
+        read(&self.path(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Where a link leads, as text.
+    pub fn link(&self, path: &str) -> io::Result<String> {
+        fs::read_link(self.path(path)).map(|target| target.to_string_lossy().into_owned())
+    }
+
+    /// The numbers that name entries of a folder, in order: processes, threads, descriptors.
+    pub fn numbers(&self, folder: &str, most: usize) -> io::Result<Vec<u32>> {
+        let entries = fs::read_dir(self.path(folder))?.flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut numbers: Vec<u32> = numbers.take(most).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// The names in a folder.
+    pub fn names(&self, folder: &str, most: usize) -> Vec<String> {
+        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).take(most).collect()
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// `stat` of a thread (proc_pid_stat(5)), as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub comm: String,
+    pub flags: u64,
+    pub nice: i32,
+    /// Last CPU it ran on.
+    pub cpu: u32,
+    pub rt_priority: u32,
+    pub policy: u32,
+    /// Time it spent running a guest, in clock ticks.
+    pub guest_ticks: u64,
+}
+
+impl Stat {
+    pub fn read(root: &Root, folder: &str) -> Option<Self> {
+        Self::parse(&root.text(&format!("{folder}/stat"))?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name stands in parentheses and may itself hold spaces and parentheses.
+        let (before, after) = text.rsplit_once(')')?;
+        let comm = before.split_once('(')?.1.to_owned();
+        let fields: Vec<&str> = after.split_ascii_whitespace().collect();
+        // The first of these is field 3 in the manual.
+        let field = |number: usize| fields.get(number - 3);
+        Some(Self {
+            comm,
+            flags: field(9)?.parse().ok()?,
+            nice: field(19)?.parse().ok()?,
+            cpu: field(39)?.parse().ok()?,
+            rt_priority: field(40)?.parse().ok()?,
+            policy: field(41)?.parse().ok()?,
+            guest_ticks: field(43)?.parse().ok()?,
+        })
+    }
+}
+
+/// The CPUs that a thread may run on.
+pub fn cpus_allowed(root: &Root, folder: &str) -> Option<Cpus> {
+    let status = root.text(&format!("{folder}/status"))?;
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_vcpu_of_a_recorded_guest_is_read() {
+        let text = "188 (qemu-system-x86) R 136 135 0 0 -1 138412225 1761 0 0 0 4704 215 0 0 20 0 3 0 742 366362624 36719 \
+            18446744073709551615 94871848407040 94871854267477 140723230595184 0 0 0 2147219511 4096 16963 0 0 0 -1 1 50 1 \
+            0 4591 0 94871857379576 94871862583728 94871995047936 140723230596388 140723230596847 140723230596847 \
+            140723230597084 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.comm.as_str(), stat.flags & PF_VCPU, stat.guest_ticks), ("qemu-system-x86", PF_VCPU, 4591));
+        assert_eq!((stat.cpu, stat.rt_priority, stat.policy), (1, 50, 1));
+    }
+
+    #[test]
+    fn a_name_with_parentheses_does_not_move_the_fields() {
+        let text = format!("7 (a) R 1) S {}", (4..=43).map(|n| n.to_string()).collect::<Vec<_>>().join(" "));
+        let stat = Stat::parse(&text).unwrap();
+        assert_eq!((stat.comm.as_str(), stat.flags, stat.cpu, stat.guest_ticks), ("a) R 1", 9, 39, 43));
+        for cut in [0, 5, 30, text.len() - 3] {
+            assert_eq!(Stat::parse(&text[..cut]), None);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Text that other processes chose: their names and arguments. Nothing in it may reach a terminal as a control code.
+
+/// More letters than any name that a person gives.
+const MOST_LETTERS: usize = 256;
+
+/// The text with control codes and invisible letters written out (`\u{1b}`), cut at 256 letters.
+pub fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len().min(MOST_LETTERS));
+    for (place, letter) in text.chars().enumerate() {
+        if place == MOST_LETTERS {
+            shown.push('…');
+            break;
+        }
+        match letter {
+            '\'' | '"' | '\\' => shown.push(letter),
+            // Escapes what is not printable: control codes, marks of writing direction, lone combining marks.
+            _ => shown.extend(letter.escape_debug()),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn control_codes_are_written_out() {
+        assert_eq!(plain("a\x1b[31m\nb\u{202e}"), "a\\u{1b}[31m\\nb\\u{202e}");
+        assert_eq!(plain("relay \"A\" Überwachung"), "relay \"A\" Überwachung");
+    }
+
+    #[test]
+    fn endless_text_is_cut() {
+        assert_eq!(plain(&"x".repeat(100_000)).chars().count(), 257);
+    }
+}

@@ -1,0 +1,228 @@
+//! Which thread does what for a guest: by the kernel's own marks first, by names last.
+
+use crate::{
+    descriptors::Descriptors,
+    libvirt::Domain,
+    proc::{cpus_allowed, Root, Stat, PF_IO_WORKER, PF_KTHREAD, PF_USER_WORKER, PF_VCPU},
+    text::plain,
+    vm::{Accel, FoundBy, Isolated, Policy, Role, Thread},
+    Cpus,
+};
+use std::{collections::HashMap, thread::sleep, time::Duration};
+
+/// Threads of one guest that are looked at. QEMU has some ten, more while it reads disks.
+const MOST_THREADS: usize = 4096;
+/// ioctl(KVM_RUN): _IO(0xAE, 0x80), include/uapi/linux/kvm.h.
+const KVM_RUN: &str = "0xae80";
+/// ioctl(VHOST_SET_OWNER): _IO(0xAF, 0x01), include/uapi/linux/vhost.h.
+const VHOST_SET_OWNER: &str = "0xaf01";
+/// A vCPU that runs its guest shows no system call: it is looked at again, so often, at this distance.
+const LOOKS: u32 = 4;
+const DISTANCE: Duration = Duration::from_millis(1);
+
+/// What is known of a guest when its threads are looked at.
+pub struct Guest<'a> {
+    pub pid: u32,
+    pub accel: Accel,
+    pub descriptors: &'a Descriptors,
+    pub domain: Option<&'a Domain>,
+}
+
+/// What a thread does, and how that was found.
+struct Finding {
+    role: Role,
+    vcpu: Option<u32>,
+    found_by: FoundBy,
+    /// The descriptor of the vhost device that it serves.
+    vhost_fd: Option<u32>,
+}
+
+impl Finding {
+    fn new(role: Role, found_by: FoundBy) -> Self {
+        Self { role, vcpu: None, found_by, vhost_fd: None }
+    }
+}
+
+/// The threads of a guest's process, in order of their numbers; a vhost worker with its device's descriptor, where the
+/// kernel tells.
+pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, Option<u32>)> {
+    let tids = root.numbers(&format!("proc/{}/task", guest.pid), MOST_THREADS).unwrap_or_default();
+    let vcpus = vcpus(root, guest, &tids);
+    let thread = |tid: u32| {
+        let folder = format!("proc/{}/task/{tid}", guest.pid);
+        let stat = Stat::read(root, &folder)?;
+        let finding = role(root, guest, tid, &stat, &vcpus);
+        let vhost_fd = finding.vhost_fd;
+        Some((describe(root, &folder, tid, stat, finding, isolated)?, vhost_fd))
+    };
+    tids.iter().filter_map(|tid| thread(*tid)).collect()
+}
+
+/// Threads of the kernel that work for a guest; `owner` says whether a number is one of the guest's threads.
+pub fn of_kernel(root: &Root, tid: u32, stat: Stat, owner: impl Fn(u32) -> bool, isolated: &Cpus) -> Option<Thread> {
+    let (role, number) = kernel_thread(&stat)?;
+    owner(number).then_some(())?;
+    describe(root, &format!("proc/{tid}"), tid, stat, Finding::new(role, FoundBy::KernelThread), isolated)
+}
+
+/// `vhost-PID` (drivers/vhost/vhost.c up to 6.3), `kvm-pit/PID` (arch/x86/kvm/i8254.c), `kvm-nx-lpage-recovery-PID`
+/// (virt/kvm/kvm_main.c up to 6.12). A user process cannot give itself the flag, nor root's threads these names.
+fn kernel_thread(stat: &Stat) -> Option<(Role, u32)> {
+    if stat.flags & PF_KTHREAD == 0 {
+        return None;
+    }
+    let named = |start: &str| stat.comm.strip_prefix(start)?.parse().ok();
+    named("vhost-").map(|number| (Role::Vhost, number)).or_else(|| {
+        ["kvm-pit/", "kvm-nx-lpage-recovery-"].into_iter().find_map(named).map(|number| (Role::Kvm, number))
+    })
+}
+
+fn describe(root: &Root, folder: &str, tid: u32, stat: Stat, finding: Finding, isolated: &Cpus) -> Option<Thread> {
+    let cpus = cpus_allowed(root, folder)?;
+    Some(Thread {
+        tid,
+        role: finding.role,
+        vcpu: finding.vcpu,
+        serves: None,
+        found_by: finding.found_by,
+        comm: plain(&stat.comm),
+        kernel: stat.flags & (PF_KTHREAD | PF_USER_WORKER) != 0,
+        isolated: match () {
+            () if cpus.within(isolated) => Isolated::All,
+            () if cpus.overlaps(isolated) => Isolated::Some,
+            () => Isolated::None,
+        },
+        cpus_allowed: cpus,
+        cpu: stat.cpu,
+        policy: Policy::from_number(stat.policy),
+        rt_priority: stat.rt_priority,
+        nice: stat.nice,
+        alone: false,
+    })
+}
+
+/// Which vCPU a thread was seen to run, and how.
+type Vcpus = HashMap<u32, (u32, FoundBy)>;
+
+fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Finding {
+    if tid == guest.pid {
+        return Finding::new(Role::MainLoop, FoundBy::FirstThread);
+    }
+    if stat.flags & PF_IO_WORKER != 0 {
+        return Finding::new(Role::Io, FoundBy::UserWorker);
+    }
+    if stat.flags & PF_USER_WORKER != 0 {
+        return user_worker(ioctl(root, guest.pid, tid), &stat.comm);
+    }
+    if let Some((number, found_by)) = vcpus.get(&tid) {
+        return Finding { vcpu: Some(*number), ..Finding::new(Role::Vcpu, *found_by) };
+    }
+    let by_name = named_vcpu(&stat.comm);
+    if guest.accel == Accel::Kvm && (stat.flags & PF_VCPU != 0 || stat.guest_ticks > 0) {
+        return Finding { vcpu: by_name.flatten(), ..Finding::new(Role::Vcpu, FoundBy::GuestTime) };
+    }
+    // Where all vCPUs are known, a thread that only bears a vCPU's name is none.
+    let all_known = !guest.descriptors.vcpus.is_empty() && vcpus.len() >= guest.descriptors.vcpus.len();
+    match by_name {
+        Some(vcpu) if !all_known => Finding { vcpu, ..Finding::new(Role::Vcpu, FoundBy::Name) },
+        _ if stat.comm.starts_with("IO ") => Finding::new(Role::Io, FoundBy::Name),
+        _ => Finding::new(Role::Other, FoundBy::Nothing),
+    }
+}
+
+/// A thread that the kernel put into the process. It still shows the system call of the thread that asked for it: the
+/// descriptor of vhost's device, or a vCPU's, whose first run makes KVM's page recovery (which is none itself).
+fn user_worker(ioctl: Option<Ioctl>, comm: &str) -> Finding {
+    let request = ioctl.as_ref().map(|ioctl| ioctl.request.as_str());
+    let role = match (request, comm) {
+        (Some(VHOST_SET_OWNER), _) => Role::Vhost,
+        (Some(KVM_RUN), _) => Role::Kvm,
+        (_, name) if name.starts_with("vhost-") => Role::Vhost,
+        (_, name) if name.starts_with("kvm-") => Role::Kvm,
+        _ => return Finding::new(Role::Other, FoundBy::Nothing),
+    };
+    let vhost_fd = ioctl.filter(|ioctl| ioctl.request == VHOST_SET_OWNER).map(|ioctl| ioctl.fd);
+    Finding { vhost_fd, ..Finding::new(role, FoundBy::UserWorker) }
+}
+
+/// `CPU 0/KVM`, `CPU 1/TCG`; `ALL CPUs/TCG` runs all of them (accel/tcg/tcg-accel-ops-rr.c).
+fn named_vcpu(comm: &str) -> Option<Option<u32>> {
+    let (name, accelerator) = comm.split_once('/')?;
+    if !matches!(accelerator, "KVM" | "TCG") {
+        return None;
+    }
+    match name.strip_prefix("CPU ") {
+        Some(number) => number.parse().ok().map(Some),
+        None => (name == "ALL CPUs").then_some(None),
+    }
+}
+
+fn vcpus(root: &Root, guest: &Guest, tids: &[u32]) -> Vcpus {
+    let mut found = Vcpus::new();
+    let all = guest.descriptors.vcpus.len();
+    let candidates = tids.iter().filter(|tid| **tid != guest.pid && !is_worker(root, guest.pid, **tid));
+    for look in 0..LOOKS {
+        if found.len() >= all {
+            return found;
+        }
+        if look > 0 {
+            sleep(DISTANCE);
+        }
+        for tid in candidates.clone() {
+            if let Some(number) = running(root, guest, *tid) {
+                found.insert(*tid, (number, FoundBy::KvmRun));
+            }
+        }
+    }
+    for (tid, number) in debugfs(root, guest) {
+        found.entry(tid).or_insert((number, FoundBy::Debugfs));
+    }
+    for (tid, number) in guest.domain.iter().flat_map(|domain| &domain.vcpus) {
+        if tids.contains(tid) {
+            found.entry(*tid).or_insert((*number, FoundBy::Libvirt));
+        }
+    }
+    found
+}
+
+/// Whether a thread is the kernel's: such a one may show a vCPU's system call that is not its own.
+fn is_worker(root: &Root, pid: u32, tid: u32) -> bool {
+    Stat::read(root, &format!("proc/{pid}/task/{tid}")).is_none_or(|stat| stat.flags & PF_USER_WORKER != 0)
+}
+
+/// The vCPU whose descriptor the thread is in ioctl(KVM_RUN) with.
+fn running(root: &Root, guest: &Guest, tid: u32) -> Option<u32> {
+    let ioctl = ioctl(root, guest.pid, tid)?;
+    (ioctl.request == KVM_RUN).then(|| guest.descriptors.vcpus.get(&ioctl.fd).copied())?
+}
+
+/// A system call on a descriptor.
+struct Ioctl {
+    fd: u32,
+    request: String,
+}
+
+/// The first two arguments of the system call that a thread is in: `16 0x12 0xae80 …`. While it runs on a CPU, also in its
+/// guest, the file says `running` instead (proc_pid_syscall(5)). That the call is ioctl is not asked: requests of KVM
+/// and vhost are arguments of nothing else, and its number is each architecture's own.
+fn ioctl(root: &Root, pid: u32, tid: u32) -> Option<Ioctl> {
+    let text = root.text(&format!("proc/{pid}/task/{tid}/syscall"))?;
+    let mut words = text.split_ascii_whitespace().skip(1);
+    let fd = u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    Some(Ioctl { fd, request: words.next()?.to_owned() })
+}
+
+/// `/sys/kernel/debug/kvm/PID-FD/vcpuN/pid`, where debugfs is mounted and the kernel has the file (5.18).
+fn debugfs(root: &Root, guest: &Guest) -> Vec<(u32, u32)> {
+    const DEBUGFS: &str = "sys/kernel/debug/kvm";
+    let folders = guest.descriptors.kvm.iter().map(|fd| format!("{DEBUGFS}/{}-{fd}", guest.pid));
+    let vcpus = folders.flat_map(|folder| {
+        let names = root.names(&folder, MOST_THREADS);
+        names
+            .into_iter()
+            .filter_map(move |name| Some((name.strip_prefix("vcpu")?.parse().ok()?, format!("{folder}/{name}"))))
+    });
+    vcpus
+        .filter_map(|(number, folder)| Some((root.text(&format!("{folder}/pid"))?.trim().parse().ok()?, number)))
+        .collect()
+}
