@@ -26,6 +26,7 @@ enum Command {
     Segments(cmd::segments::Args),
     Streams(cmd::streams::Args),
     Subscribe(cmd::subscribe::Args),
+    Vms(cmd::vms::Args),
 }
 
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
@@ -39,6 +40,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Segments(args) => cmd::segments::run(args),
         Command::Streams(args) => cmd::streams::run(args),
         Command::Subscribe(args) => cmd::subscribe::run(args),
+        Command::Vms(args) => cmd::vms::run(args),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod segments;
 pub mod streams;
 pub mod subscribe;
 mod thread;
+pub mod vms;
 
 /// How a command ended, when nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,153 @@
+//! `latpath vms`: the virtual machines of this host, their taps and their threads.
+
+use super::report::print;
+use super::Outcome;
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_stats::units::{bytes, count};
+use latpath_vms::{Accel, Found, Isolated, Policy, Role, Tap, Thread, Vm};
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// List the virtual machines of this host: their taps, vhost workers and vCPUs, and on which CPUs they run.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Print the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let found = latpath_vms::find()?;
+    print(&match args.json {
+        true => format!("{}\n", serde_json::to_string(&found)?),
+        false => text(&found, &namespaces()),
+    })?;
+    for note in &found.unseen {
+        eprintln!("latpath: {note}");
+    }
+    Ok(Outcome::Done)
+}
+
+/// Names of network namespaces by inode number; ours has the empty name.
+fn namespaces() -> HashMap<u32, String> {
+    let inode = |path: &str| fs::metadata(path).map(|meta| meta.ino() as u32);
+    let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let named = named.filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().escape_debug().to_string();
+        Some((entry.metadata().ok()?.ino() as u32, name))
+    });
+    named.chain(inode("/proc/self/ns/net").ok().map(|own| (own, String::new()))).collect()
+}
+
+fn text(found: &Found, namespaces: &HashMap<u32, String>) -> String {
+    if found.vms.is_empty() {
+        return "no virtual machine runs on this host\n".into();
+    }
+    let mut lines = Vec::new();
+    for vm in &found.vms {
+        lines.push(headline(vm, namespaces));
+        if vm.taps.is_empty() {
+            lines.push("  no tap".into());
+        } else {
+            let head = ["tap", "guest's MAC", "on", "queues", "length", "dropped", "served by"];
+            let rows = vm.taps.iter().map(|tap| tap_row(tap, namespaces));
+            lines.extend(table(std::iter::once(head.map(String::from)).chain(rows).collect()));
+        }
+        let head = ["thread", "does", "name", "CPUs", "last on", "policy", "isolated", "alone", "found by"];
+        let rows = vm.threads.iter().map(thread_row);
+        lines.extend(table(std::iter::once(head.map(String::from)).chain(rows).collect()));
+        lines.push(String::new());
+    }
+    lines.push(match found.isolated_cpus.is_empty() {
+        true => "no CPU is isolated".into(),
+        false => format!("isolated CPUs: {}", found.isolated_cpus),
+    });
+    lines.join("\n") + "\n"
+}
+
+fn headline(vm: &Vm, namespaces: &HashMap<u32, String>) -> String {
+    let mut parts = vec![format!("process {}", vm.pid)];
+    parts.push(match vm.accel {
+        Accel::Kvm => "KVM".into(),
+        Accel::Tcg => "emulated (TCG)".into(),
+        Accel::Unknown => vm.program.clone(),
+    });
+    parts.extend(vm.machine.clone());
+    parts.extend(vm.vcpus.map(|n| if n == 1 { "1 vCPU".into() } else { format!("{n} vCPUs") }));
+    parts.extend(vm.memory_bytes.map(bytes));
+    parts.extend(vm.vsock_cid.map(|cid| format!("vsock {cid}")));
+    parts.extend(vm.netns.and_then(|netns| foreign(netns, namespaces)).map(|name| format!("namespace {name}")));
+    format!("{}  {}", vm.name, parts.join(", "))
+}
+
+/// A namespace's name, unless it is ours.
+fn foreign(netns: u32, namespaces: &HashMap<u32, String>) -> Option<String> {
+    match namespaces.get(&netns).map(String::as_str) {
+        Some("") => None,
+        Some(name) => Some(name.into()),
+        None => Some(netns.to_string()),
+    }
+}
+
+fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> [String; 7] {
+    let unknown = || "-".to_string();
+    let namespace = tap.netns.and_then(|netns| foreign(netns, namespaces));
+    let on = match (&tap.bridge, &tap.lower) {
+        (Some(bridge), _) if bridge.kind == "bridge" => bridge.name.clone(),
+        (Some(bridge), _) => format!("{} ({})", bridge.name, bridge.kind),
+        (None, Some(lower)) => format!("over {lower}"),
+        (None, None) => unknown(),
+    };
+    [
+        namespace.map_or_else(|| tap.device.clone(), |name| format!("{}%{name}", tap.device)),
+        tap.guest_mac.clone().unwrap_or_else(unknown),
+        on,
+        tap.queues.to_string(),
+        tap.tx_queue_len.map_or_else(unknown, |n| count(n.into())),
+        tap.tx_dropped.map_or_else(unknown, count),
+        tap.vhost.map_or_else(unknown, |vhost| if vhost { "vhost".into() } else { "QEMU".into() }),
+    ]
+}
+
+fn thread_row(thread: &Thread) -> [String; 9] {
+    let does = match (thread.role, thread.vcpu, &thread.serves) {
+        (Role::Vcpu, Some(number), _) => format!("vCPU {number}"),
+        (Role::Vhost, _, Some(device)) => format!("vhost {device}"),
+        (role, ..) => role.name().into(),
+    };
+    let policy = match thread.policy {
+        Policy::Fifo | Policy::Rr => format!("{} {}", thread.policy.name(), thread.rt_priority),
+        _ if thread.nice != 0 => format!("{}, nice {}", thread.policy.name(), thread.nice),
+        _ => thread.policy.name().into(),
+    };
+    let isolated = match thread.isolated {
+        Isolated::All => "yes",
+        Isolated::Some => "in part",
+        Isolated::None => "no",
+    };
+    [
+        thread.tid.to_string(),
+        does,
+        thread.comm.clone(),
+        thread.cpus_allowed.to_string(),
+        thread.cpu.to_string(),
+        policy,
+        isolated.into(),
+        if thread.alone { "yes" } else { "no" }.into(),
+        thread.found_by.name().into(),
+    ]
+}
+
+/// Rows with aligned columns.
+fn table<const N: usize>(rows: Vec<[String; N]>) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

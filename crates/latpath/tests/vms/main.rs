@@ -1,0 +1,224 @@
+//! `latpath vms` as users run it, beside real guests.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use latpath_lab::{Application, Guest, GuestPlan, Lab, Namespace, Running, BRIDGE, TAP};
+use libtest_mimic::{Failed, Trial};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::{fs::MetadataExt, fs::PermissionsExt, process::CommandExt};
+use std::path::Path;
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::{latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
+
+const QEMU: &str = "qemu-system-x86_64";
+const NEVER: &dyn Fn() -> bool = &|| false;
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let needs = [need_root(), need_lab(), need_tool(QEMU)];
+    let with = |more: Lack| [&needs[..], &[more]].concat();
+    support::main(vec![
+        trial("a_guest_is_listed_with_its_tap_its_vcpus_and_its_main_loop", &with(need_guest()), listed),
+        trial("a_macvtap_is_found_by_its_descriptor", &with(need_device_files()), macvtap),
+        trial("a_tap_in_another_namespace_than_its_guest_is_found", &needs, moved),
+        trial("without_root_guests_are_listed_and_what_is_not_seen_is_said", &needs, without_root),
+        trial("what_a_guest_is_called_does_not_reach_the_terminal_as_a_control_code", &needs, hostile_name),
+        Trial::test("the_list_ends_well_whether_there_are_guests_or_not", ends_well),
+    ])
+}
+
+/// The kernel makes `/dev/tapN` by itself only there.
+fn need_device_files() -> Lack {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let there = mounts.lines().any(|line| line.contains(" /dev devtmpfs "));
+    (!there).then(|| "needs /dev to be a devtmpfs, for /dev/tapN".into())
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
+    if got == want {
+        Ok(())
+    } else {
+        Err(format!("{what}: {got:?}, should be {want:?}").into())
+    }
+}
+
+fn run(command: &mut Command) -> Result<Output, Failed> {
+    let output = command.stdin(Stdio::null()).output()?;
+    if !output.status.success() {
+        return Err(format!("{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(output)
+}
+
+/// What `latpath vms --json` says of a process, once that is what `ready` waits for.
+fn vm(pid: u32, ready: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+    let limit = Instant::now() + LIMIT;
+    loop {
+        let output = run(&mut latpath("vms --json"))?;
+        let all: Value = serde_json::from_slice(&output.stdout)?;
+        let vm = all["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid).cloned();
+        match vm {
+            Some(vm) if ready(&vm) => return Ok(vm),
+            _ if Instant::now() > limit => return Err(format!("process {pid} is not as it should be: {all:#}").into()),
+            _ => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// The rows of one key.
+fn rows<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn of_role(vm: &Value, role: &str) -> Vec<Value> {
+    rows(vm, "threads").iter().filter(|thread| thread["role"] == role).cloned().collect()
+}
+
+fn netns(name: &str) -> Result<u64, Failed> {
+    Ok(fs::metadata(Path::new("/run/netns").join(name))?.ino())
+}
+
+/// A guest that never runs: enough to be seen, and there at once. `before` is shell, run in its own process.
+fn paused(lab: &Lab, space: &Namespace, before: &str, words: &str) -> Result<Running, Failed> {
+    let messages = File::create(lab.folder().join("paused"))?;
+    let plain = "-accel tcg,thread=multi -machine q35 -m 64M -nodefaults -no-user-config -display none -S";
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("{before} exec {QEMU} {plain} {words}"));
+    command.stdin(Stdio::null()).stdout(messages.try_clone()?).stderr(messages);
+    Ok(space.start(command, Signal::SIGKILL)?)
+}
+
+fn listed() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Guest)?;
+    let guest = Guest::boot(&lab, &path, &GuestPlan::default(), &mut |line| eprintln!("{line}"), NEVER)?;
+    let vm = vm(guest.pid(), |_| true)?;
+    equal("its name", vm["name"].as_str(), Some("latpath-guest0"))?;
+    equal("its machine", vm["machine"].as_str(), Some("q35"))?;
+    equal("its vCPUs", vm["vcpus"].as_u64(), Some(2))?;
+    let here = netns(path.hypervisor.name())?;
+    equal("its namespace", vm["netns"].as_u64(), Some(here))?;
+    let [tap] = rows(&vm, "taps") else { return Err(format!("not one tap: {vm:#}").into()) };
+    equal("the tap", (tap["device"].as_str(), tap["netns"].as_u64()), (Some(TAP), Some(here)))?;
+    equal("its bridge", tap["bridge"]["name"].as_str(), Some(BRIDGE))?;
+    equal("its queues", tap["queues"].as_u64(), Some(1))?;
+    let dropped = path.hypervisor.counters_of(TAP)?.tx_dropped;
+    equal("what it dropped", tap["tx_dropped"].as_u64(), Some(dropped))?;
+    let main = of_role(&vm, "main-loop");
+    equal("the main loop", main.iter().map(|t| t["tid"].as_u64()).collect(), vec![Some(guest.pid().into())])?;
+    let vcpus: Vec<_> = of_role(&vm, "vcpu").iter().map(|t| t["vcpu"].as_u64()).collect();
+    equal("the vCPU threads", vcpus, vec![Some(0), Some(1)])?;
+    // What is shown is what the kernel says of each thread.
+    for thread in rows(&vm, "threads") {
+        let status = fs::read_to_string(format!("/proc/{}/task/{}/status", guest.pid(), thread["tid"]))?;
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
+        equal("a thread's CPUs", thread["cpus_allowed"].as_str(), cpus)?;
+    }
+    let text = String::from_utf8(run(&mut latpath("vms"))?.stdout)?;
+    for wanted in ["latpath-guest0  process", "vCPU 1", "main loop", TAP] {
+        if !text.contains(wanted) {
+            return Err(format!("no {wanted:?} in\n{text}").into());
+        }
+    }
+    Ok(())
+}
+
+fn macvtap() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let space = lab.namespace("vtap")?;
+    for words in [
+        "link add lpv0 type veth peer name lpv1",
+        "link set lpv0 up",
+        "link add link lpv0 name lpm0 type macvtap mode bridge",
+        "link set lpm0 up",
+    ] {
+        space.ip(words)?;
+    }
+    let links: Value = serde_json::from_slice(&space.ip("-j link show lpm0")?)?;
+    let index = links[0]["ifindex"].as_u64().ok_or("no index")?;
+    let qemu = paused(
+        &lab,
+        &space,
+        &format!("exec 9<>/dev/tap{index};"),
+        "-name guest=vtap -netdev tap,id=n,fd=9 -device virtio-net-pci,netdev=n,mac=52:54:00:01:02:03,romfile=",
+    )?;
+    let vm = vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    let tap = &rows(&vm, "taps")[0];
+    let wanted = (Some("lpm0"), Some(index), Some("macvtap"), Some("lpv0"), Some("52:54:00:01:02:03"));
+    let text = |key: &str| tap[key].as_str();
+    equal(
+        "the macvtap",
+        (text("device"), tap["ifindex"].as_u64(), text("kind"), text("lower"), text("guest_mac")),
+        wanted,
+    )
+}
+
+fn moved() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let (born, there) = (lab.namespace("born")?, lab.namespace("there")?);
+    let qemu = paused(&lab, &born, "", "-netdev tap,id=n,ifname=lptap7,script=no,downscript=no")?;
+    vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    born.ip(&format!("link set lptap7 netns {}", there.name()))?;
+    there.ip("link set lptap7 txqueuelen 77")?;
+    let vm = vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    let tap = &rows(&vm, "taps")[0];
+    equal("the guest's namespace", vm["netns"].as_u64(), Some(netns(born.name())?))?;
+    equal("the tap's namespace", tap["netns"].as_u64(), Some(netns(there.name())?))?;
+    equal("its queue's length", tap["tx_queue_len"].as_u64(), Some(77))
+}
+
+fn without_root() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let space = lab.namespace("other")?;
+    let qemu = paused(
+        &lab,
+        &space,
+        "",
+        "-name guest=plain,debug-threads=on -netdev tap,id=n,ifname=lptap8,script=no,downscript=no",
+    )?;
+    vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    // The command where anybody may run it.
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    let program = folder.path().join("latpath");
+    fs::copy(env!("CARGO_BIN_EXE_latpath"), &program)?;
+    let nobody = 65534;
+    let output = run(Command::new(program).args(["vms", "--json"]).current_dir("/").uid(nobody).gid(nobody))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !said.contains("may be read only by root") {
+        return Err(format!("it does not say what it cannot see: {said:?}").into());
+    }
+    let all: Value = serde_json::from_slice(&output.stdout)?;
+    let vm = rows(&all, "vms").iter().find(|vm| vm["pid"] == qemu.pid()).cloned().ok_or("the guest is not listed")?;
+    equal("its name", vm["name"].as_str(), Some("plain"))?;
+    equal("its taps", rows(&vm, "taps").len(), 0)?;
+    equal("its vCPUs by name", of_role(&vm, "vcpu").len(), 1)?;
+    equal("what accelerates it", vm["accel"].as_str(), Some("unknown"))
+}
+
+fn hostile_name() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let space = lab.namespace("rude")?;
+    let qemu = paused(&lab, &space, "", "-name \"$(printf 'guest=a\\033[2Jb')\"")?;
+    vm(qemu.pid(), |_| true)?;
+    let text = run(&mut latpath("vms"))?.stdout;
+    if text.contains(&0x1b) {
+        return Err("a control code reaches the terminal".into());
+    }
+    let vm = vm(qemu.pid(), |_| true)?;
+    equal("the name", vm["name"].as_str(), Some("a\\u{1b}[2Jb"))
+}
+
+fn ends_well() -> Result<(), Failed> {
+    let text = String::from_utf8(run(&mut latpath("vms"))?.stdout)?;
+    let all: Value = serde_json::from_slice(&run(&mut latpath("vms --json"))?.stdout)?;
+    if !text.ends_with('\n') || !all["vms"].is_array() || !all["isolated_cpus"].is_string() {
+        return Err(format!("{text}\n{all}").into());
+    }
+    let refused = latpath("vms --nonsense").output()?;
+    equal("exit code of wrong usage", refused.status.code(), Some(2))
+}
