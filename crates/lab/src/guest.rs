@@ -18,6 +18,9 @@ use std::{
 /// A guest that only one acceleration may boot is given this long: its host may itself be emulated.
 const PATIENT: Duration = Duration::from_secs(90);
 
+/// What a guest needs for a vsock.
+const VSOCK: [&str; 1] = ["vmw_vsock_virtio_transport"];
+
 /// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
@@ -56,7 +59,7 @@ impl Guest {
     /// with the kernel's messages on.
     pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan, progress: Progress, stop: Stop) -> Result<Self> {
         let kernel = kernel::find(progress, stop)?;
-        let image = image::build(&kernel, &plan.programs)?;
+        let image = image::build(&kernel, plan.vsock.map_or(&[], |_| &VSOCK), &plan.programs)?;
         let image_mib = (image.len() as u64).div_ceil(1 << 20);
         let initramfs = lab.folder().join(format!("{}.initramfs", plan.name));
         fs::write(&initramfs, &image).doing(format!("write {}", initramfs.display()))?;

@@ -34,6 +34,8 @@ pub struct Hypervisor {
     kernel: LabKernel,
     acceleration: Acceleration,
     out: PathBuf,
+    /// Bytes of the console that were looked through.
+    looked_at: usize,
     // Holds the folder of its sockets.
     _lab: Lab,
 }
@@ -68,7 +70,7 @@ impl Hypervisor {
             };
             let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
                 let (out, lab) = (out.clone(), lab.clone());
-                let mut hypervisor = Self { machine, kernel, acceleration, out, _lab: lab };
+                let mut hypervisor = Self { machine, kernel, acceleration, out, looked_at: 0, _lab: lab };
                 hypervisor.prepare(stop)?;
                 Ok(hypervisor)
             });
@@ -128,7 +130,15 @@ impl Hypervisor {
 
     /// The last lines of its serial console.
     pub fn console_tail(&self) -> String {
-        self.machine.console_tail()
+        tail(&self.machine.console, 40)
+    }
+
+    /// What its kernel has complained of since this was last asked: the lines of oopses, warnings and panics.
+    pub fn complaints(&mut self) -> Vec<String> {
+        let console = fs::read(&self.machine.console).unwrap_or_default();
+        let new = console.get(self.looked_at..).unwrap_or_default();
+        self.looked_at = console.len();
+        complaints(&String::from_utf8_lossy(new))
     }
 }
 
@@ -153,4 +163,35 @@ fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
         share("out", out, ""),
         format!("-chardev socket,id=debugger,path={},server=on,wait=off -gdb chardev:debugger", comma(&files.debugger)),
     ]
+}
+
+/// The lines by which a kernel says that something is wrong with itself.
+fn complaints(console: &str) -> Vec<String> {
+    const SIGNS: [&str; 8] = [
+        "BUG: ",
+        "Oops: ",
+        "WARNING: CPU",
+        "Kernel panic",
+        "general protection fault",
+        "kernel BUG at",
+        "INFO: task",
+        "possible circular locking",
+    ];
+    let lines = console.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign)));
+    lines.map(|line| line.trim_end().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::complaints;
+
+    #[test]
+    fn a_kernels_complaints_are_told_from_its_other_messages() {
+        let console = "[ 1.0] kvm: Nested Virtualization enabled\r\n\
+                       [ 2.0] BUG: kernel NULL pointer dereference, address: 0000000000000010\r\n\
+                       [ 2.1] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1 x+0x1/0x2\r\n";
+        let found = complaints(console);
+        assert_eq!(found.len(), 2);
+        assert!(found[0].ends_with("0000000000000010"));
+    }
 }

@@ -21,9 +21,9 @@ const SECOND: &str = concat!(include_str!("second.sh"), include_str!("shell.sh")
 /// Loaded where the kernel has them; nothing fails without.
 const WELCOME: [&str; 2] = ["8021q", "virtio_rng"];
 
-/// Builds the guest's archive. `programs`: file here, path in the guest.
-pub(crate) fn build(kernel: &Kernel, programs: &[(PathBuf, String)]) -> Result<Vec<u8>> {
-    let mut names = MODULES.to_vec();
+/// Builds the guest's archive. `programs`: file here, path in the guest. `modules`: beside those that each guest needs.
+pub(crate) fn build(kernel: &Kernel, modules: &[&str], programs: &[(PathBuf, String)]) -> Result<Vec<u8>> {
+    let mut names = [&MODULES, modules].concat();
     names.extend(WELCOME.iter().filter(|m| kernel.modules.has(m)));
     let mut image = small_root(kernel, &names, INIT)?;
     let mut libraries = BTreeSet::new();

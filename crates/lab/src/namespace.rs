@@ -129,7 +129,7 @@ impl Namespace {
     }
 
     /// Runs `ip -n <this> WORDS…`; the words are parted at spaces.
-    pub(crate) fn ip(&self, words: &str) -> Result<Vec<u8>> {
+    pub fn ip(&self, words: &str) -> Result<Vec<u8>> {
         let mut all = vec!["-n", &self.inner.name];
         all.extend(words.split(' '));
         ip(&all)

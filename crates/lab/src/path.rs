@@ -3,6 +3,7 @@
 use crate::{
     error::{Doing, Error, Result},
     namespace::{self, LabId, Namespace},
+    open_vswitch::OpenVswitch,
 };
 use std::{
     fs,
@@ -36,6 +37,15 @@ pub enum Application {
     Guest,
     /// In a third namespace behind a veth.
     Namespace,
+}
+
+/// What joins the host's NIC and the guest's tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// The kernel's own bridge.
+    LinuxBridge,
+    /// An Open vSwitch of the lab's own, on the kernel's datapath, that learns addresses as the bridge does.
+    OpenVswitch,
 }
 
 /// One lab of this process; any number may run at once, in this process and in others.
@@ -84,11 +94,22 @@ impl Lab {
 
     /// Lays the path up to the application's door: namespaces, cables and the bridge, or its tap.
     pub fn lay(&self, application: Application) -> Result<LabPath> {
+        self.lay_through(Switch::LinuxBridge, application)
+    }
+
+    /// [`Lab::lay`], through a switch of your choice.
+    pub fn lay_through(&self, switch: Switch, application: Application) -> Result<LabPath> {
         let publisher = self.namespace("pub")?;
         let hypervisor = self.namespace("hyp")?;
-        hypervisor.ip(&format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0"))?;
-        // A kernel that cannot snoop refuses to be told not to; both flood, which is what is wanted here.
-        let _ = hypervisor.ip(&format!("link set {BRIDGE} type bridge mcast_snooping 0"));
+        let open_vswitch = match switch {
+            Switch::OpenVswitch => Some(Arc::new(OpenVswitch::start(self, &hypervisor)?)),
+            Switch::LinuxBridge => {
+                hypervisor.ip(&format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0"))?;
+                // A kernel that cannot snoop refuses to be told not to; both flood, which is what is wanted here.
+                let _ = hypervisor.ip(&format!("link set {BRIDGE} type bridge mcast_snooping 0"));
+                None
+            }
+        };
         cable(&publisher, PUBLISHER, &hypervisor, NIC)?;
         let (port, application) = match application {
             Application::Guest => {
@@ -102,7 +123,10 @@ impl Lab {
             }
         };
         for device in [NIC, port] {
-            hypervisor.ip(&format!("link set {device} master {BRIDGE}"))?;
+            match &open_vswitch {
+                Some(switch) => switch.add_port(device)?,
+                None => drop(hypervisor.ip(&format!("link set {device} master {BRIDGE}"))?),
+            }
             hypervisor.ip(&format!("link set {device} up"))?;
         }
         hypervisor.ip(&format!("link set {BRIDGE} up"))?;
@@ -110,13 +134,15 @@ impl Lab {
         if let Some(space) = &application {
             space.ip(&format!("link set {APPLICATION} up"))?;
         }
-        Ok(LabPath { publisher, hypervisor, application })
+        Ok(LabPath { publisher, hypervisor, application, open_vswitch })
     }
 }
 
 /// A laid path. Its devices go with it.
 #[derive(Clone, Debug)]
 pub struct LabPath {
+    /// The switch behind [`BRIDGE`], where it is not the kernel's own.
+    pub open_vswitch: Option<Arc<OpenVswitch>>,
     /// Where packets are made: holds [`PUBLISHER`].
     pub publisher: Namespace,
     /// The host: holds [`NIC`], [`BRIDGE`] and [`TAP`] or [`VETH`].

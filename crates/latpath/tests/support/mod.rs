@@ -154,6 +154,11 @@ impl Started {
         self.running.pid()
     }
 
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.running.ended(), Ok(None))
+    }
+
     /// What it has said on stderr so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()

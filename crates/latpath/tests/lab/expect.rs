@@ -1,0 +1,104 @@
+//! What is expected of a report: numbers that do not depend on how fast the machine is.
+
+use crate::Outcome;
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::Value;
+
+/// `latpath report --json`.
+pub struct Report(Value);
+
+impl Report {
+    pub fn new(shown: Value) -> Self {
+        Self(shown)
+    }
+
+    /// All of it, for what has no word here.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
+    /// Counts for a person.
+    pub fn in_short(&self) -> String {
+        let Self(shown) = self;
+        format!(
+            "{} journeys: {} complete, {} incomplete, lost {}; way {}; aside {}; sightings {} + {} dropped",
+            shown["journeys"],
+            shown["complete"],
+            shown["incomplete"],
+            shown["lost"],
+            shown["points"],
+            shown["aside"],
+            shown["tool"]["sightings"],
+            shown["tool"]["sightings_dropped"]
+        )
+    }
+
+    /// A count.
+    pub fn number(&self, key: &str) -> Result<u64> {
+        self.0[key].as_u64().with_context(|| format!("the report has no number {key}"))
+    }
+
+    /// The points of the way, in order.
+    pub fn points(&self) -> Vec<&str> {
+        self.0["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// Every frame has a journey, and each journey has every point.
+    pub fn expect_all_complete(&self, frames: u64) -> Outcome {
+        let all = (self.number("journeys")?, self.number("complete")?, self.number("incomplete")?);
+        ensure!(all == (frames, frames, 0), "not {frames} complete journeys: {}", self.in_short());
+        ensure!(self.lost() == 0, "packets were lost: {}", self.in_short());
+        ensure!(self.0["malformed"] == 0, "malformed: {}", self.0["malformed"]);
+        Ok(())
+    }
+
+    /// Packets lost, at whatever place.
+    pub fn lost(&self) -> u64 {
+        self.0["lost"].as_array().into_iter().flatten().filter_map(|l| l["count"].as_u64()).sum()
+    }
+
+    /// Packets lost at a place.
+    pub fn lost_at(&self, place: &str) -> u64 {
+        let all = self.0["lost"].as_array().into_iter().flatten();
+        all.filter(|l| l["place"] == place).filter_map(|l| l["count"].as_u64()).sum()
+    }
+
+    /// These points are on the way, in this order; others may stand between them.
+    pub fn expect_way(&self, wanted: &[&str]) -> Outcome {
+        let points = self.points();
+        let mut left = points.iter();
+        for point in wanted {
+            ensure!(left.any(|p| p == point), "{point} is not in its place on the way {points:?}");
+        }
+        Ok(())
+    }
+
+    /// The segments between neighbours on the way make the total, packet for packet: same counts, and means that add up
+    /// but for the rounding of each to 1 ns.
+    pub fn expect_segments_to_add_up(&self) -> Outcome {
+        let segments = self.0["segments"].as_array().context("no segments")?;
+        let total = segments.iter().find(|s| s["name"] == "total").context("no total")?;
+        let mean = |s: &Value| s["mean_ns"].as_i64().unwrap_or_default();
+        let parts: Vec<&Value> = segments.iter().filter(|s| s["name"] != "total").collect();
+        let (mut at, mut sum, mut steps) = (&total["from"], 0, 0);
+        while at != &total["to"] {
+            let next = parts.iter().find(|s| &s["from"] == at && s["to"] != *at);
+            let Some(next) = next else { bail!("no segment goes on from {at}") };
+            ensure!(next["count"] == total["count"], "{}: {} of {}", next["name"], next["count"], total["count"]);
+            sum += mean(next);
+            at = &next["to"];
+            steps += 1;
+            ensure!(steps <= parts.len(), "the segments go round in a circle");
+        }
+        let off = (sum - mean(total)).unsigned_abs();
+        ensure!(off <= steps as u64, "the means differ by {off} ns from the total's");
+        Ok(())
+    }
+
+    /// The tool itself lost nothing.
+    pub fn expect_no_sighting_lost(&self) -> Outcome {
+        let dropped = &self.0["tool"]["sightings_dropped"];
+        ensure!(dropped == 0, "{dropped} sightings were dropped");
+        Ok(())
+    }
+}

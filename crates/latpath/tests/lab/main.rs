@@ -1,0 +1,71 @@
+//! Tests of latpath on a whole hypervisor: Open vSwitch or a bridge, vhost, and a guest under KVM, on the kernels of the
+//! lab's matrix. docs/lab.md says how to run and to write them.
+//!
+//! This program runs twice. Outside (outside.rs) it boots one virtual machine for each kernel and hands it the tests, one
+//! after the other. Inside it is called with [`INSIDE`] and the name of one test, runs that, and says how it went.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod expect;
+mod outside;
+mod stage;
+mod tests;
+
+use std::process::ExitCode;
+
+/// The word by which the program knows that it is inside.
+const INSIDE: &str = "--inside";
+/// After the test's name: run it at its full length.
+const WHOLE: &str = "--whole";
+
+/// How a test ends.
+type Outcome = anyhow::Result<()>;
+
+/// One test, written in a file of its own in tests/.
+struct Test {
+    name: &'static str,
+    /// Only in `make lab`, not in `make test`.
+    only_whole: bool,
+    /// More than it ever needs on a busy machine, in seconds.
+    seconds: u64,
+    run: fn(&Scale) -> Outcome,
+}
+
+/// How thoroughly to test.
+struct Scale {
+    whole: bool,
+}
+
+impl Scale {
+    /// So many frames in `make test`, and so many in `make lab`.
+    fn frames(&self, few: u64, many: u64) -> u64 {
+        if self.whole {
+            many
+        } else {
+            few
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().collect();
+    match words.iter().position(|w| w == INSIDE) {
+        Some(at) => inside(words.get(at + 1).map_or("", String::as_str), words.iter().any(|w| w == WHOLE)),
+        None => outside::main(),
+    }
+}
+
+fn inside(name: &str, whole: bool) -> ExitCode {
+    let Some(test) = tests::ALL.iter().find(|t| t.name == name) else {
+        eprintln!("{name}: no such test");
+        return ExitCode::from(2);
+    };
+    match (test.run)(&Scale { whole }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}

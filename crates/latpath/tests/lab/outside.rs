@@ -1,0 +1,133 @@
+//! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
+
+use crate::{tests, Test, INSIDE, WHOLE};
+use latpath_lab::{missing, Application, Hypervisor, Lab, LabKernel, KERNELS};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::{
+    env,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// Names kernels, or `all`. Whatever it names is tested at full length.
+const CHOICE: &str = "LATPATH_LAB";
+/// What `cargo test` runs unasked.
+const USUAL: &str = "6.1";
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+pub fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // They share one virtual machine, which takes all CPUs.
+    arguments.test_threads = Some(1);
+    let choice = env::var(CHOICE).ok().filter(|c| !c.is_empty());
+    let kernels = match chosen(choice.as_deref().unwrap_or(USUAL)) {
+        Ok(kernels) => kernels,
+        Err(why) => {
+            eprintln!("{CHOICE}: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let whole = choice.is_some();
+    let pool = Arc::new(Mutex::new(None));
+    let mut trials = Vec::new();
+    for kernel in kernels {
+        let all = tests::ALL.iter().filter(|t| whole || !t.only_whole);
+        let named: Vec<(String, &Test)> = all.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
+        // What nobody asked to run needs nothing.
+        let asked = !arguments.list && named.iter().any(|(name, _)| is_asked(&arguments, name));
+        let lack = if asked { lack(kernel) } else { None };
+        if let Some(lack) = &lack {
+            eprintln!("{}: skipped, {lack}", kernel.name);
+        }
+        trials.extend(named.into_iter().map(|(name, test)| {
+            let pool = pool.clone();
+            Trial::test(name, move || run(&pool, kernel, test, whole)).with_ignored_flag(lack.is_some())
+        }));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn chosen(choice: &str) -> Result<Vec<LabKernel>, String> {
+    if choice == "all" {
+        return Ok(KERNELS.to_vec());
+    }
+    let known = || KERNELS.map(|k| k.name).join(", ");
+    let named = |name: &str| {
+        LabKernel::named(name).ok_or_else(|| format!("{name}: no such kernel (there are: all, {})", known()))
+    };
+    choice.split(',').map(|name| named(name.trim())).collect()
+}
+
+/// As libtest-mimic decides it.
+fn is_asked(arguments: &Arguments, name: &str) -> bool {
+    let fits = |pattern: &str| if arguments.exact { name == pattern } else { name.contains(pattern) };
+    arguments.filter.as_deref().is_none_or(fits) && !arguments.skip.iter().any(|s| fits(s))
+}
+
+/// What keeps this kernel's tests from running here.
+fn lack(kernel: LabKernel) -> Option<String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Some("the lab's hypervisor is x86-64".into());
+    }
+    if let Some(missing) = missing(Application::Guest) {
+        return Some(missing.to_string());
+    }
+    kernel.fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string())
+}
+
+/// The machine that runs now. Another kernel's takes its place, and one that a test broke is not used again.
+type Pool = Mutex<Option<(Lab, Hypervisor)>>;
+
+fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), Failed> {
+    let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
+    // While a test has it, it is in no pool.
+    let kept = slot.take().filter(|(_, hypervisor)| hypervisor.kernel() == kernel);
+    let (lab, mut hypervisor) = match kept {
+        Some(kept) => kept,
+        None => {
+            let (lab, _) = Lab::new()?;
+            let hypervisor = Hypervisor::boot(&lab, kernel, &mut |line| eprintln!("{line}"), NEVER)?;
+            eprintln!("Linux {} is up after {:.1?}", hypervisor.release(), hypervisor.boot_time());
+            (lab, hypervisor)
+        }
+    };
+    hypervisor.complaints();
+    let me = env::current_exe()?;
+    let folder = env::current_dir()?;
+    let length = if whole { WHOLE } else { "" };
+    let script = format!(
+        "cd '{}' && exec timeout -k 5 {} '{}' {INSIDE} {} {length}",
+        folder.display(),
+        test.seconds,
+        me.display(),
+        test.name
+    );
+    let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);
+    let complaints = hypervisor.complaints();
+    let console = || format!("the end of the console:\n{}", hypervisor.console_tail());
+    let output = match ended {
+        Ok(output) => output,
+        Err(error) => return Err(format!("{error}\n{}", console()).into()),
+    };
+    let said = output.text.trim();
+    if !complaints.is_empty() {
+        let list = complaints.join("\n");
+        return Err(format!("the kernel complains:\n{list}\n{}\nthe test said:\n{said}", console()).into());
+    }
+    match output.status {
+        0 => {
+            if !said.is_empty() {
+                eprintln!("{said}");
+            }
+            *slot = Some((lab, hypervisor));
+            Ok(())
+        }
+        // Whatever still hangs in there shall not disturb the next one.
+        124 | 137 => Err(format!("not done after {} s; it said:\n{said}\n{}", test.seconds, console()).into()),
+        _ => {
+            *slot = Some((lab, hypervisor));
+            Err(said.to_owned().into())
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Words to write tests with, inside the hypervisor: a path, what is sent on it, who listens, who records.
+//!
+//! ```text
+//!  namespace pub       namespace hyp: record                      guest0: subscribe, agent
+//!  lp-pub ────veth──── nic0 ── br0 (bridge or OVS) ── vnet0 ── vhost ── eth0 ── relay
+//! ```
+
+use crate::{
+    expect::Report,
+    support::{latpath, Bench, Started},
+    Outcome,
+};
+use anyhow::{anyhow, bail, Context, Result};
+use latpath_lab::{
+    Acceleration, Application, Counters, Guest, GuestPlan, Lab, LabPath, Namespace, OpenVswitch, Switch, GUEST_DEVICE,
+    PUBLISHER,
+};
+use latpath_run::Run;
+use libtest_mimic::Failed;
+use serde_json::Value;
+use std::{
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The guest's name as a machine.
+pub const GUEST: &str = "guest0";
+/// The application's receiving thread, and so the last point: `app-read@relay`.
+pub const RELAY: &str = "relay";
+/// More than anything here takes that ends by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+/// How latpath in the hypervisor reaches the agent in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// A virtio-serial port.
+    Serial,
+    /// A vsock that the hypervisor's kernel serves.
+    Vsock,
+}
+
+/// A stream of Sampled Values.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub svid: &'static str,
+    pub rate: u64,
+    pub frames: u64,
+    /// More words for `latpath publish`.
+    pub publish: String,
+}
+
+impl Stream {
+    /// 1,000 frames/s, whose counter wraps at 4,000 as the 9-2LE profile for 50 Hz has it.
+    pub fn sv(svid: &'static str, frames: u64) -> Self {
+        Self { svid, rate: 1000, frames, publish: String::new() }
+    }
+
+    /// At another rate.
+    pub fn rate(self, rate: u64) -> Self {
+        Self { rate, ..self }
+    }
+
+    /// With more words for `latpath publish`.
+    pub fn publish(self, words: &str) -> Self {
+        Self { publish: format!("{} {words}", self.publish), ..self }
+    }
+
+    /// As `--stream` takes it.
+    pub fn spec(&self) -> String {
+        format!("svid:{}", self.svid)
+    }
+
+    /// How late a packet may be: most of the time in which the counter wraps, since the machine is slow.
+    fn window(&self) -> Duration {
+        Duration::from_millis(4000 * 1000 * 3 / 4 / self.rate).min(Duration::from_secs(20))
+    }
+}
+
+/// A laid path with what runs on it. All of it goes with this value.
+pub struct Stage {
+    // Ends before the namespaces that it is in.
+    guest: Option<Guest>,
+    bench: Bench,
+    reach: Reach,
+    recordings: u32,
+}
+
+impl Stage {
+    /// Lays pub ─ hyp with the switch and the guest's tap.
+    pub fn lay(switch: Switch) -> Result<Self> {
+        let (lab, _) = Lab::new()?;
+        let path = lab.lay_through(switch, Application::Guest)?;
+        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial, recordings: 0 })
+    }
+
+    /// Boots the guest (KVM, vhost), with an agent.
+    pub fn boot_guest(&mut self) -> Outcome {
+        self.boot_guest_reached_by(Reach::Serial)
+    }
+
+    /// [`Stage::boot_guest`], its agent reached by another way.
+    pub fn boot_guest_reached_by(&mut self, reach: Reach) -> Outcome {
+        let plan = GuestPlan {
+            name: GUEST.into(),
+            programs: vec![(env!("CARGO_BIN_EXE_latpath").into(), "/bin/latpath".into())],
+            cpus: 1,
+            memory_mib: 256,
+            acceleration: Some(Acceleration::KvmVhost),
+            vsock: (reach == Reach::Vsock).then_some(CID),
+        };
+        let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+        let at = match reach {
+            Reach::Serial => "--device /dev/virtio-ports/latpath.agent".to_owned(),
+            Reach::Vsock => format!("--vsock {PORT}"),
+        };
+        guest.start("agent", &format!("latpath agent {at}"), true, NEVER)?;
+        self.reach = reach;
+        self.guest = Some(guest);
+        Ok(())
+    }
+
+    /// Namespaces and switch.
+    pub fn path(&self) -> &LabPath {
+        &self.bench.path
+    }
+
+    /// The guest, once it is booted.
+    pub fn guest(&mut self) -> Result<&mut Guest> {
+        self.guest.as_mut().context("this test has booted no guest")
+    }
+
+    /// Open vSwitch, where the path has it.
+    pub fn open_vswitch(&self) -> Result<&OpenVswitch> {
+        self.bench.path.open_vswitch.as_deref().context("this path has no Open vSwitch")
+    }
+
+    /// What the kernel counted on a device of the hypervisor.
+    pub fn counters(&self, device: &str) -> Result<Counters> {
+        Ok(self.path().hypervisor.counters_of(device)?)
+    }
+
+    /// Starts `latpath WORDS…` in a namespace.
+    pub fn start(&self, space: &Namespace, words: &str) -> Result<Started> {
+        self.start_command(space, latpath(words))
+    }
+
+    /// Starts a command in a namespace.
+    pub fn start_command(&self, space: &Namespace, command: Command) -> Result<Started> {
+        self.bench.start(space, command).map_err(plain)
+    }
+
+    /// Runs `latpath WORDS…` in the hypervisor to its end; it must succeed. Returns what it printed.
+    pub fn latpath(&self, words: &str) -> Result<String> {
+        let finished = self.start(&self.path().hypervisor, words)?.finish(PATIENCE).map_err(plain)?;
+        match finished.code {
+            Some(0) => Ok(finished.stdout),
+            code => bail!("latpath {words}: exit code {code:?}: {}", finished.stderr.trim()),
+        }
+    }
+
+    /// Lets the guest's application listen to the stream.
+    pub fn subscribe(&mut self, stream: &Stream) -> Outcome {
+        let words = format!("latpath subscribe -i {GUEST_DEVICE} --stream {} --name {RELAY} --json", stream.spec());
+        Ok(self.guest()?.start(RELAY, &words, false, NEVER)?)
+    }
+
+    /// Ends the guest's application, and returns what it says of what it received.
+    pub fn unsubscribe(&mut self) -> Result<Value> {
+        let guest = self.guest()?;
+        let output = guest.end(RELAY, PATIENCE, NEVER)?;
+        if output.status != 0 {
+            let said = guest.file(&format!("/run/{RELAY}.err"), NEVER).unwrap_or_default();
+            bail!("latpath subscribe in the guest ended with status {}: {}", output.status, said.trim());
+        }
+        serde_json::from_str(&output.text).with_context(|| format!("read the JSON of subscribe: {:?}", output.text))
+    }
+
+    /// Starts `latpath record` in the hypervisor, with the guest where there is one; returns when it records.
+    pub fn record(&mut self, stream: &Stream, words: &str) -> Result<Recording> {
+        self.recordings += 1;
+        let run = self.bench.lab.folder().join(format!("run-{}", self.recordings));
+        let machine = match (&self.guest, self.reach) {
+            (None, _) => String::new(),
+            (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
+            (Some(_), Reach::Vsock) => format!("--machine {GUEST}=vsock:{CID}:{PORT}"),
+        };
+        let window = stream.window().as_millis();
+        let words =
+            format!("record --stream {} {machine} --window {window}ms {words} -o {}", stream.spec(), run.display());
+        let mut process = self.start(&self.path().hypervisor, &words)?;
+        let until = Instant::now() + PATIENCE;
+        while Run::open(&run).is_err() {
+            let said = process.said();
+            if Instant::now() >= until || !process.runs() {
+                let agent = match &mut self.guest {
+                    Some(guest) => guest.file("/run/agent.err", NEVER).unwrap_or_default(),
+                    None => String::new(),
+                };
+                bail!("the recording did not begin: {}; the guest's agent: {}", said.trim(), agent.trim());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Recording { process, run })
+    }
+
+    /// Starts to publish the stream.
+    pub fn start_publishing(&self, stream: &Stream) -> Result<Started> {
+        let Stream { svid, rate, frames, publish } = stream;
+        let words = format!("publish -i {PUBLISHER} --svid {svid} --rate {rate} --count {frames} --json {publish}");
+        self.start(&self.path().publisher, &words)
+    }
+
+    /// Publishes the stream to its end.
+    pub fn publish(&self, stream: &Stream) -> Result<Value> {
+        let limit = Duration::from_secs(2 * stream.frames / stream.rate) + PATIENCE;
+        self.start_publishing(stream)?.finish(limit).map_err(plain)?.json().map_err(plain)
+    }
+
+    /// Waits until nothing more arrives: an emulated guest may be behind by a while.
+    pub fn wait_for_quiet(&self) -> Outcome {
+        let (quiet, limit) = (Duration::from_millis(500), Instant::now() + PATIENCE);
+        let mut last = self.path().hypervisor.counters()?;
+        loop {
+            thread::sleep(quiet);
+            let now = self.path().hypervisor.counters()?;
+            if now == last || Instant::now() >= limit {
+                // And from the device to the application, which has no counter on this side.
+                thread::sleep(quiet);
+                return Ok(());
+            }
+            last = now;
+        }
+    }
+
+    /// The usual play: the application listens, latpath records, the stream is published, and all of it is reported.
+    pub fn follow(&mut self, stream: &Stream) -> Result<Report> {
+        self.subscribe(stream)?;
+        let recording = self.record(stream, "")?;
+        let published = self.publish(stream)?;
+        self.wait_for_quiet()?;
+        let report = recording.end(self)?;
+        let received = self.unsubscribe()?;
+        let (sent, received) = (&published["frames_sent"], &received["received"]);
+        eprintln!("sent {sent}, received {received}, {}", report.in_short());
+        Ok(report)
+    }
+}
+
+/// The guest's context id, and the port at which its agent waits.
+const CID: u32 = 42;
+const PORT: u32 = 7400;
+
+/// A recorder at work.
+pub struct Recording {
+    process: Started,
+    run: PathBuf,
+}
+
+impl Recording {
+    /// Where it is kept, until the stage goes.
+    pub fn run(&self) -> &PathBuf {
+        &self.run
+    }
+
+    /// Ends it as Ctrl-C does, and reads `latpath report --json`.
+    pub fn end(self, stage: &Stage) -> Result<Report> {
+        self.process.interrupt();
+        let ended = self.process.finish(PATIENCE).map_err(plain)?;
+        if ended.code != Some(0) {
+            bail!("latpath record ended with {:?}: {}", ended.code, ended.stderr.trim());
+        }
+        let shown = stage.latpath(&format!("report {} --json", self.run.display()))?;
+        Ok(Report::new(serde_json::from_str(&shown).context("read the report's JSON")?))
+    }
+}
+
+/// What failed, as an error.
+fn plain(failed: Failed) -> anyhow::Error {
+    anyhow!(failed.message().unwrap_or("failed").to_owned())
+}

@@ -1,0 +1,10 @@
+//! The tests, a file each. A new one is a file and its name in the list.
+
+use crate::Test;
+
+mod boots;
+mod linux_bridge;
+mod ovs_fast_path;
+
+/// In the order in which they run.
+pub const ALL: &[Test] = &[boots::TEST, linux_bridge::TEST, ovs_fast_path::TEST];

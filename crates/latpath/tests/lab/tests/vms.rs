@@ -1,0 +1,83 @@
+//! `latpath vms` beside a guest under KVM: its tap on Open vSwitch, its vCPU, and a vhost worker each for network and vsock,
+//! which are kernel threads up to Linux 6.3 and threads of QEMU from 6.4 on.
+
+use crate::{
+    stage::{Reach, Stage},
+    support::latpath,
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context, Result};
+use latpath_lab::{Switch, BRIDGE, TAP};
+use serde_json::Value;
+use std::{fs, time::Duration};
+
+pub const TEST: Test = Test { name: "vms", only_whole: false, seconds: 200, run };
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::OpenVswitch)?;
+    stage.boot_guest_reached_by(Reach::Vsock)?;
+    let pid = stage.guest()?.pid();
+
+    let found = vms(&stage)?;
+
+    let vm = found["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid).context("it is not listed")?;
+    ensure!(vm["accel"] == "kvm" && vm["name"] == "latpath-guest0" && vm["vcpus"] == 1, "{vm:#}");
+    ensure!(vm["vhost_net"] == 1 && vm["vhost_vsock"] == 1 && vm["vsock_cid"] == 42, "{vm:#}");
+    let tap = &vm["taps"][0];
+    ensure!(tap["device"] == TAP && tap["vhost"] == true, "{tap:#}");
+    ensure!(tap["bridge"]["name"] == BRIDGE && tap["bridge"]["kind"] == "openvswitch", "{tap:#}");
+
+    // QEMU names the thread; latpath must know without.
+    let vcpu = &of_role(vm, "vcpu")[..];
+    let [vcpu] = vcpu else { anyhow::bail!("not one vCPU: {vm:#}") };
+    ensure!(vcpu["vcpu"] == 0 && vcpu["comm"] == "CPU 0/KVM" && vcpu["found_by"] != "name", "{vcpu:#}");
+
+    let in_process = release()? >= (6, 4);
+    let (how, waits_in) = if in_process { ("user-worker", "vhost_task_fn") } else { ("kernel-thread", "vhost_worker") };
+    let workers = of_role(vm, "vhost");
+    ensure!(workers.len() == 2, "not two vhost workers: {vm:#}");
+    for worker in &workers {
+        ensure!(worker["found_by"] == how && worker["kernel"] == true, "{worker:#}");
+        let tid = worker["tid"].as_u64().context("no tid")?;
+        // The kernel's own word, which latpath does not use. A worker at work waits nowhere for the moment.
+        ensure!(waiting(tid, waits_in)?, "thread {tid} never waits in {waits_in}");
+    }
+    if in_process {
+        let serves: Vec<_> = workers.iter().filter_map(|worker| worker["serves"].as_str()).collect();
+        ensure!(serves == [TAP, "vsock"] || serves == ["vsock", TAP], "they serve {serves:?}");
+    }
+    eprintln!("{} threads; vCPU by {}, vhost by {how}", vm["threads"].as_array().map_or(0, Vec::len), vcpu["found_by"]);
+    Ok(())
+}
+
+fn vms(stage: &Stage) -> Result<Value> {
+    let mut command = latpath("vms --json");
+    command.env("OVS_RUNDIR", stage.lab().folder().join("ovs"));
+    let started = stage.start_command(&stage.path().hypervisor, command)?;
+    let finished = started.finish(Duration::from_secs(30)).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    finished.json().map_err(|e| anyhow::anyhow!("{e:?}"))
+}
+
+fn of_role(vm: &Value, role: &str) -> Vec<Value> {
+    vm["threads"].as_array().into_iter().flatten().filter(|thread| thread["role"] == role).cloned().collect()
+}
+
+/// The running kernel's version.
+fn release() -> Result<(u32, u32)> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => anyhow::bail!("{text:?}: not a version"),
+    }
+}
+
+fn waiting(tid: u64, function: &str) -> Result<bool> {
+    for _ in 0..50 {
+        if fs::read_to_string(format!("/proc/{tid}/wchan"))?.trim() == function {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(false)
+}
