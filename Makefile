@@ -7,7 +7,7 @@ ARGS ?=
 # Root installs what is missing; anyone else is told what it is.
 DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
 
-.PHONY: build deps demo test bench lint install uninstall clean help
+.PHONY: build deps demo test lab bench lint install uninstall clean help
 
 build: ## Build target/release/latpath (no root needed)
 	@$(DEPS) build
@@ -24,6 +24,11 @@ demo: ## Build, then follow 4,000 frames/s into a real guest (root); ARGS="--no-
 test: ## Run all tests; those that need root or a guest are skipped without, and counted
 	@$(DEPS) $(if $(filter 0,$(shell id -u)),test,build)
 	scripts/test
+
+lab: ## Test on whole hypervisors in virtual machines (root); LATPATH_LAB=6.12,6.1-rt picks kernels, ARGS=NAME a test
+	@$(DEPS) test
+	scripts/build
+	. scripts/rust && LATPATH_LAB=$${LATPATH_LAB:-all} cargo test --release -p latpath --test lab -- $(ARGS)
 
 bench: ## Measure what latpath itself costs (root)
 	@$(DEPS) bench
