@@ -3,6 +3,7 @@
 //! machine but what is written to `/out`.
 
 use crate::{
+    constant_tsc,
     error::{Doing, Error, Result},
     image,
     layers::{LabKernel, Layers},
@@ -71,7 +72,7 @@ impl Hypervisor {
             let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
                 let (out, lab) = (out.clone(), lab.clone());
                 let mut hypervisor = Self { machine, kernel, acceleration, out, looked_at: 0, _lab: lab };
-                hypervisor.prepare(stop)?;
+                hypervisor.prepare(&files, stop)?;
                 Ok(hypervisor)
             });
             match booted {
@@ -87,8 +88,19 @@ impl Hypervisor {
     }
 
     /// Loads the modules that tests need, and KVM.
-    fn prepare(&mut self, stop: Stop) -> Result<()> {
+    fn prepare(&mut self, files: &Files, stop: Stop) -> Result<()> {
         self.expect(&format!("modprobe -a {}", MODULES.join(" ")), stop)?;
+        if self.kernel.real_time && self.acceleration == Acceleration::Tcg {
+            let printed = self.expect(
+                "cp /sys/kernel/btf/vmlinux /out/.types && awk '$3 == \"boot_cpu_data\" { print $1 }' /proc/kallsyms",
+                stop,
+            )?;
+            let types = self.out.join(".types");
+            let bad = || Error::Guest { guest: "hypervisor".into(), why: format!("boot_cpu_data is at {printed:?}") };
+            let boot_cpu = u64::from_str_radix(printed.trim(), 16).map_err(|_| bad())?;
+            constant_tsc::promise(&files.debugger, boot_cpu, &types)?;
+            let _ = fs::remove_file(types);
+        }
         self.expect("modprobe kvm_amd nested=1 || modprobe kvm_intel nested=1; [ -e /dev/kvm ]", stop)?;
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! ```
 
 mod apt;
+mod constant_tsc;
 mod error;
 mod guest;
 mod hypervisor;
