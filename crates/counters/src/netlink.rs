@@ -147,7 +147,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// An attribute to send.
+/// An attribute, as the kernel sends it.
 #[cfg(test)]
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + value.len());

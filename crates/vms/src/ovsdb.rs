@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     io::{Read, Write},
     os::unix::net::UnixStream,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -15,9 +16,13 @@ const LIMIT: Duration = Duration::from_millis(300);
 /// A database of ten thousand ports is a tenth of it.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The bridge of each port, by the port's device. Empty where there is no Open vSwitch, or it does not answer.
+/// The bridge of each port, by the port's device. Empty where there is no Open vSwitch, or it does not answer. As for Open
+/// vSwitch's own programs, `OVS_RUNDIR` names another folder than the usual one.
 pub fn bridges(root: &Root) -> HashMap<String, String> {
-    SOCKETS.into_iter().find_map(|path| ask(UnixStream::connect(root.path(path)).ok()?)).unwrap_or_default()
+    let chosen = std::env::var_os("OVS_RUNDIR").map(|folder| Path::new(&folder).join("db.sock"));
+    let usual = SOCKETS.into_iter().map(|path| root.path(path));
+    let mut paths = chosen.into_iter().chain(usual);
+    paths.find_map(|path| ask(UnixStream::connect(path).ok()?)).unwrap_or_default()
 }
 
 fn ask(mut socket: UnixStream) -> Option<HashMap<String, String>> {

@@ -127,7 +127,11 @@ pub fn taps(
             queues: u32::try_from(opened.fds.len()).unwrap_or(u32::MAX),
             vhost: netdev.map(|netdev| netdev.vhost),
             tx_queue_len: interface.as_ref().map(|i| i.tx_queue_len),
-            tx_dropped: interface.as_ref().map(|i| i.statistics.tx_dropped),
+            dropped: interface.as_ref().map(|i| match opened.kind {
+                TapKind::Tap => i.statistics.tx_dropped,
+                // drivers/net/macvtap.c, macvtap_count_rx_dropped
+                TapKind::Macvtap => i.statistics.rx_dropped,
+            }),
         };
         (tap, netdev.map(|netdev| netdev.vhost_fds.clone()).unwrap_or_default())
     };

@@ -71,8 +71,9 @@ pub struct Tap {
     pub vhost: Option<bool>,
     /// Packets that a queue holds before it drops.
     pub tx_queue_len: Option<u32>,
-    /// Packets for the guest that were dropped since the device was made: the queue was full, or nobody read it.
-    pub tx_dropped: Option<u64>,
+    /// Packets for the guest that were dropped since the device was made: the queue was full, or nobody read it. The
+    /// kernel counts them as a tap's `tx_dropped` and a macvtap's `rx_dropped`.
+    pub dropped: Option<u64>,
 }
 
 /// How the guest's NIC reaches the host's network.

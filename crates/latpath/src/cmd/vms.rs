@@ -107,7 +107,7 @@ fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> [String; 7] {
         on,
         tap.queues.to_string(),
         tap.tx_queue_len.map_or_else(unknown, |n| count(n.into())),
-        tap.tx_dropped.map_or_else(unknown, count),
+        tap.dropped.map_or_else(unknown, count),
         tap.vhost.map_or_else(unknown, |vhost| if vhost { "vhost".into() } else { "QEMU".into() }),
     ]
 }

@@ -107,7 +107,7 @@ fn listed() -> Result<(), Failed> {
     equal("its bridge", tap["bridge"]["name"].as_str(), Some(BRIDGE))?;
     equal("its queues", tap["queues"].as_u64(), Some(1))?;
     let dropped = path.hypervisor.counters_of(TAP)?.tx_dropped;
-    equal("what it dropped", tap["tx_dropped"].as_u64(), Some(dropped))?;
+    equal("what it dropped", tap["dropped"].as_u64(), Some(dropped))?;
     let main = of_role(&vm, "main-loop");
     equal("the main loop", main.iter().map(|t| t["tid"].as_u64()).collect(), vec![Some(guest.pid().into())])?;
     let vcpus: Vec<_> = of_role(&vm, "vcpu").iter().map(|t| t["vcpu"].as_u64()).collect();

@@ -1,0 +1,102 @@
+//! Open vSwitch's datapaths in the kernel, asked by generic netlink: none of its programs is needed.
+
+use crate::{
+    netlink::{attributes, text, u16_at, u64_at, Ask, Socket},
+    Netns, Result,
+};
+use nix::sys::socket::SockProtocol;
+use serde::{Deserialize, Serialize};
+
+const WHAT: &str = "list datapaths of Open vSwitch (generic netlink)";
+/// include/uapi/linux/genetlink.h
+const CONTROL: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+const GENERIC_HEADER: usize = 4;
+/// include/uapi/linux/openvswitch.h
+const FAMILY: &[u8] = b"ovs_datapath\0";
+const GET_DATAPATH: u8 = 3;
+const OVS_HEADER: usize = 4;
+const NAME: u16 = 1;
+const STATISTICS: u16 = 3;
+
+/// What a datapath counted since it was made (struct ovs_dp_stats).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Datapath {
+    /// Its own device: `ovs-system`.
+    pub name: String,
+    /// Packets for which a flow was there.
+    pub hit: u64,
+    /// Packets for which none was: each one an upcall.
+    pub missed: u64,
+    /// Upcalls, also those of a flow's action, that did not reach ovs-vswitchd: its queue was full, or nobody listens.
+    /// Packets in them are lost.
+    pub lost: u64,
+    /// Flows that it has now.
+    pub flows: u64,
+}
+
+/// The datapaths of a namespace; none where the kernel has no Open vSwitch.
+pub fn datapaths(netns: &Netns) -> Result<Vec<Datapath>> {
+    let socket = Socket::open(netns, SockProtocol::NetlinkGeneric, WHAT)?;
+    // All families are listed: asked for one by name, the kernel would load its module.
+    let families = socket.ask(Ask::All, CONTROL, &generic(GET_FAMILY, 2))?;
+    let Some(id) = families.iter().find_map(|m| family(&m.payload)) else { return Ok(Vec::new()) };
+    let mut question = generic(GET_DATAPATH, 2);
+    question.extend([0; OVS_HEADER]);
+    let answer = socket.ask(Ask::All, id, &question)?;
+    Ok(answer.iter().filter(|m| m.kind == id).filter_map(|m| datapath(&m.payload)).collect())
+}
+
+/// The number of Open vSwitch's family, if this message is about it.
+fn family(payload: &[u8]) -> Option<u16> {
+    let all = || payload.get(GENERIC_HEADER..).map(attributes).into_iter().flatten();
+    all().find(|(kind, value)| *kind == FAMILY_NAME && *value == FAMILY)?;
+    all().find(|(kind, _)| *kind == FAMILY_ID).and_then(|(_, value)| u16_at(value, 0))
+}
+
+/// struct genlmsghdr
+fn generic(command: u8, version: u8) -> Vec<u8> {
+    vec![command, version, 0, 0]
+}
+
+fn datapath(payload: &[u8]) -> Option<Datapath> {
+    let mut found = Datapath::default();
+    for (kind, value) in attributes(payload.get(GENERIC_HEADER + OVS_HEADER..)?) {
+        match kind {
+            NAME => found.name = text(value),
+            STATISTICS => {
+                let number = |place: usize| u64_at(value, 8 * place).unwrap_or(0);
+                (found.hit, found.missed, found.lost, found.flows) = (number(0), number(1), number(2), number(3));
+            }
+            _ => {}
+        }
+    }
+    (!found.name.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attribute;
+
+    #[test]
+    fn a_datapath_is_read_from_its_message() {
+        let mut bytes = vec![0; GENERIC_HEADER + OVS_HEADER];
+        bytes.extend(attribute(NAME, b"ovs-system\0"));
+        bytes.extend(attribute(
+            STATISTICS,
+            &[15u64, 2, 1, 4].into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<_>>(),
+        ));
+        let wanted = Datapath { name: "ovs-system".into(), hit: 15, missed: 2, lost: 1, flows: 4 };
+        assert_eq!(datapath(&bytes), Some(wanted));
+        assert_eq!(datapath(&bytes[..7]), None);
+    }
+
+    #[test]
+    fn a_namespace_without_open_vswitch_has_no_datapath() {
+        // This machine may well run one; then it has a name.
+        assert!(datapaths(&Netns::own().unwrap()).unwrap().iter().all(|d| !d.name.is_empty()));
+    }
+}

@@ -1,0 +1,377 @@
+//! What a drop means: from the kernel's function and reason to the place where the packet was lost, in plain words.
+//!
+//! Reasons exist from 5.17 on and became more with each version; where there is none, the function alone must tell. What is
+//! said here was read in Linux 5.15, 6.1, 6.12 and 6.18, in the files that stand beside each rule.
+
+use crate::{Difference, Inode};
+use serde::{Deserialize, Serialize};
+
+/// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest gave no buffers.
+    TapQueueFull,
+    /// The tap has no reader, or is down.
+    TapNoReader,
+    /// A filter on the tap refused the packet.
+    TapFilter,
+    /// The macvtap's queue was full.
+    MacvtapQueueFull,
+    /// The packet waited in a queue that was emptied: its reader closed it, or the device went down.
+    QueuePurged,
+    /// Open vSwitch's upcall failed: nobody listens, or out of memory.
+    OvsUpcallFailed,
+    /// The queue of upcalls to ovs-vswitchd was full.
+    OvsUpcallQueueFull,
+    /// A flow of Open vSwitch says drop, or says nothing.
+    OvsDropped,
+    /// A meter of Open vSwitch.
+    OvsMeter,
+    /// An action of Open vSwitch could not be done.
+    OvsActionFailed,
+    /// A socket's receive buffer was full: the application did not read fast enough.
+    SocketBufferFull,
+    /// A filter that the application set on its socket.
+    SocketFilter,
+    /// A queueing discipline before a device: its queue was full, or its rule says drop.
+    QueueingDiscipline,
+    /// A CPU's input queue was full (`netdev_max_backlog`).
+    Backlog,
+    /// Nobody takes this protocol there. At a bridge it is the bridge's local copy, at a NIC the copy for the host itself: not
+    /// a loss of the packet, unless nobody else got it.
+    NoListener,
+    /// No UDP or TCP socket listens at the port.
+    NoSocket,
+    /// The destination's MAC address is another's.
+    NotOurs,
+    /// A bridge has no port for it: VLAN, spanning tree, or nobody to flood to.
+    BridgeNoPort,
+    /// netfilter (iptables, nftables).
+    Netfilter,
+    /// An XDP program, in the generic path. Drivers' own XDP drops before there is a packet to see.
+    Xdp,
+    /// A tc filter or action at ingress.
+    TcIngress,
+    /// A tc filter or action at egress.
+    TcEgress,
+    /// A checksum was wrong.
+    Checksum,
+    /// The device is not ready: down, or without carrier or peer.
+    DeviceNotReady,
+    /// No memory.
+    NoMemory,
+    /// The packet's headers make no sense, or it is too big.
+    Malformed,
+    /// No route, or a reverse path that does not fit.
+    NoRoute,
+    /// None of these, or it cannot be told.
+    Unknown,
+}
+
+/// The place of a drop: `function` is the kernel function that freed the packet, `reason` the kernel's, without its prefix
+/// (`FULL_RING`), `unknown` or `NOT_SPECIFIED` where it gives none, or `subsystem N reason M` for another list than the
+/// core's.
+pub fn place_of_drop(function: &str, reason: &str) -> Place {
+    // The compiler's variants of a function: `__netif_receive_skb_core.constprop.0`.
+    let function = function.split('.').next().unwrap_or_default();
+    let said = by_reason(function, reason);
+    if said != Place::Unknown {
+        return said;
+    }
+    by_function(function)
+}
+
+/// enum skb_drop_reason (include/net/dropreason-core.h), enum ovs_drop_reason (net/openvswitch/drop.h).
+fn by_reason(function: &str, reason: &str) -> Place {
+    if let Some(place) = open_vswitch(function, reason) {
+        return place;
+    }
+    match reason {
+        // drivers/net/tun.c, tun_net_xmit; drivers/net/tap.c, tap_handle_frame; drivers/net/veth.c
+        "FULL_RING" if function.starts_with("tap_") => Place::MacvtapQueueFull,
+        "FULL_RING" if function.starts_with("tun_") => Place::TapQueueFull,
+        "DEV_READY" if function.starts_with("tun_") => Place::TapNoReader,
+        "TAP_FILTER" | "TAP_TXFILTER" => Place::TapFilter,
+        "SOCKET_FILTER" if function.starts_with("tun_") || function.starts_with("tap_") => Place::TapFilter,
+        "SOCKET_FILTER" => Place::SocketFilter,
+        "QUEUE_PURGE" | "SOCKET_CLOSE" => Place::QueuePurged,
+        // net/core/sock.c, sock_queue_rcv_skb_reason; net/ipv4/udp.c; net/packet/af_packet.c from 6.4 on
+        "SOCKET_RCVBUFF" | "SOCKET_BACKLOG" | "PACKET_SOCK_ERROR" | "PROTO_MEM" => Place::SocketBufferFull,
+        // net/core/dev.c, __dev_xmit_skb; net/sched/sch_*.c
+        "QDISC_DROP" | "QDISC_OVERLIMIT" | "QDISC_CONGESTED" | "CAKE_FLOOD" | "FQ_BAND_LIMIT" | "FQ_HORIZON_LIMIT"
+        | "FQ_FLOW_LIMIT" | "DUALPI2_STEP_DROP" => Place::QueueingDiscipline,
+        // net/core/dev.c, enqueue_to_backlog
+        "CPU_BACKLOG" => Place::Backlog,
+        // net/core/dev.c, __netif_receive_skb_core
+        "UNHANDLED_PROTO" => Place::NoListener,
+        "NO_SOCKET" | "IP_NOPROTO" => Place::NoSocket,
+        // net/ipv4/ip_input.c, ip_rcv_core
+        "OTHERHOST" => Place::NotOurs,
+        "BRIDGE_INGRESS_STP_STATE" | "NO_TX_TARGET" | "LOCAL_MAC" | "MAC_IEEE_MAC_CONTROL" => Place::BridgeNoPort,
+        // net/netfilter/core.c, nf_hook_slow
+        "NETFILTER_DROP" => Place::Netfilter,
+        // net/core/dev.c, do_xdp_generic, sch_handle_ingress, sch_handle_egress
+        "XDP" => Place::Xdp,
+        "TC_INGRESS" => Place::TcIngress,
+        "TC_EGRESS" => Place::TcEgress,
+        "TC_COOKIE_ERROR" | "TC_CHAIN_NOTFOUND" | "TC_RECLASSIFY_LOOP" => Place::TcIngress,
+        "TCP_CSUM" | "UDP_CSUM" | "IP_CSUM" | "SKB_CSUM" | "ICMP_CSUM" => Place::Checksum,
+        "DEV_READY" => Place::DeviceNotReady,
+        "NOMEM" | "PFMEMALLOC" => Place::NoMemory,
+        "PKT_TOO_SMALL"
+        | "PKT_TOO_BIG"
+        | "DEV_HDR"
+        | "HDR_TRUNC"
+        | "IP_INHDR"
+        | "INVALID_PROTO"
+        | "SKB_GSO_SEG"
+        | "UNICAST_IN_L2_MULTICAST"
+        | "MAC_INVALID_SOURCE" => Place::Malformed,
+        "IP_OUTNOROUTES" | "IP_INNOROUTES" | "IP_INADDRERRORS" | "IP_RPFILTER" | "NEIGH_FAILED" | "NEIGH_QUEUEFULL"
+        | "NEIGH_CREATEFAIL" | "NEIGH_DEAD" => Place::NoRoute,
+        _ => Place::Unknown,
+    }
+}
+
+/// Open vSwitch's own reasons, from 6.6 on: by name, or by number in its list. The list's number was 3, and is 2 on kernels
+/// where another list was taken out (enum skb_drop_reason_subsys); there the function must be one of Open vSwitch's.
+fn open_vswitch(function: &str, reason: &str) -> Option<Place> {
+    const NAMES: [&str; 11] = [
+        "OVS_DROP_LAST_ACTION",
+        "OVS_DROP_ACTION_ERROR",
+        "OVS_DROP_EXPLICIT",
+        "OVS_DROP_EXPLICIT_WITH_ERROR",
+        "OVS_DROP_METER",
+        "OVS_DROP_RECURSION_LIMIT",
+        "OVS_DROP_DEFERRED_LIMIT",
+        "OVS_DROP_FRAG_L2_TOO_LONG",
+        "OVS_DROP_FRAG_INVALID_PROTO",
+        "OVS_DROP_CONNTRACK",
+        "OVS_DROP_IP_TTL",
+    ];
+    let by_number = || {
+        let (subsystem, number) = reason.strip_prefix("subsystem ")?.split_once(" reason ")?;
+        let ours = subsystem == "3" || (subsystem == "2" && is_open_vswitch(function));
+        ours.then(|| NAMES.get(number.parse::<usize>().ok()?.checked_sub(1)?).copied())?
+    };
+    let name = NAMES.into_iter().find(|name| *name == reason).or_else(by_number)?;
+    Some(match name {
+        // A flow without actions ends with its last one.
+        "OVS_DROP_LAST_ACTION" | "OVS_DROP_EXPLICIT" | "OVS_DROP_EXPLICIT_WITH_ERROR" => Place::OvsDropped,
+        "OVS_DROP_METER" => Place::OvsMeter,
+        _ => Place::OvsActionFailed,
+    })
+}
+
+/// net/openvswitch: functions of its module.
+fn is_open_vswitch(function: &str) -> bool {
+    const OTHERS: [&str; 5] =
+        ["do_execute_actions", "clone_execute", "do_output", "queue_userspace_packet", "netdev_port_receive"];
+    function.starts_with("ovs_") || OTHERS.contains(&function)
+}
+
+/// Without a reason, or with one that says nothing.
+fn by_function(function: &str) -> Place {
+    match function {
+        // Before 5.17 the kernel gives no reason; then it is nearly always the queue.
+        "tun_net_xmit" => Place::TapQueueFull,
+        "tap_handle_frame" => Place::MacvtapQueueFull,
+        "tun_queue_purge"
+        | "tun_detach_all"
+        | "__tun_detach"
+        | "tap_put_user"
+        | "skb_queue_purge"
+        | "skb_queue_purge_reason"
+        | "__skb_queue_purge"
+        | "packet_release" => Place::QueuePurged,
+        // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as if consumed, so that what is
+        // dropped here had another error. The copy for the daemon is dropped by netlink.
+        "ovs_dp_process_packet" => Place::OvsUpcallFailed,
+        "netlink_attachskb" | "netlink_unicast" => Place::OvsUpcallQueueFull,
+        "do_execute_actions"
+        | "ovs_execute_actions"
+        | "clone_execute"
+        | "do_output"
+        | "ovs_vport_send"
+        | "ovs_vport_receive"
+        | "netdev_port_receive"
+        | "ovs_ct_execute" => Place::OvsActionFailed,
+        "packet_rcv"
+        | "tpacket_rcv"
+        | "sock_queue_rcv_skb"
+        | "sock_queue_rcv_skb_reason"
+        | "__sock_queue_rcv_skb"
+        | "udp_queue_rcv_one_skb"
+        | "udpv6_queue_rcv_one_skb"
+        | "__udp_queue_rcv_skb"
+        | "raw_rcv"
+        | "sk_add_backlog" => Place::SocketBufferFull,
+        // What a queueing discipline refuses is freed as a list (net/core/dev.c, __dev_xmit_skb).
+        "kfree_skb_list" | "kfree_skb_list_reason" => Place::QueueingDiscipline,
+        "enqueue_to_backlog" | "netif_rx_internal" => Place::Backlog,
+        "__netif_receive_skb_core" => Place::NoListener,
+        "__udp4_lib_rcv" | "__udp6_lib_rcv" | "tcp_v4_rcv" | "tcp_v6_rcv" => Place::NoSocket,
+        "nf_hook_slow" => Place::Netfilter,
+        "do_xdp_generic" | "netif_receive_generic_xdp" => Place::Xdp,
+        "sch_handle_ingress" => Place::TcIngress,
+        "sch_handle_egress" => Place::TcEgress,
+        "validate_xmit_skb" | "veth_xmit" | "__dev_forward_skb" | "____dev_forward_skb" | "dev_forward_skb" => {
+            Place::DeviceNotReady
+        }
+        // net/bridge: what no port may have.
+        _ if function.starts_with("br_") || function.starts_with("__br_") => Place::BridgeNoPort,
+        _ => Place::Unknown,
+    }
+}
+
+impl Place {
+    /// All places, in the order of the declaration.
+    pub const ALL: [Place; 28] = [
+        Self::TapQueueFull,
+        Self::TapNoReader,
+        Self::TapFilter,
+        Self::MacvtapQueueFull,
+        Self::QueuePurged,
+        Self::OvsUpcallFailed,
+        Self::OvsUpcallQueueFull,
+        Self::OvsDropped,
+        Self::OvsMeter,
+        Self::OvsActionFailed,
+        Self::SocketBufferFull,
+        Self::SocketFilter,
+        Self::QueueingDiscipline,
+        Self::Backlog,
+        Self::NoListener,
+        Self::NoSocket,
+        Self::NotOurs,
+        Self::BridgeNoPort,
+        Self::Netfilter,
+        Self::Xdp,
+        Self::TcIngress,
+        Self::TcEgress,
+        Self::Checksum,
+        Self::DeviceNotReady,
+        Self::NoMemory,
+        Self::Malformed,
+        Self::NoRoute,
+        Self::Unknown,
+    ];
+
+    /// The plain words for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TapQueueFull => "tap queue full",
+            Self::TapNoReader => "tap without reader",
+            Self::TapFilter => "filter on the tap",
+            Self::MacvtapQueueFull => "macvtap queue full",
+            Self::QueuePurged => "unread in a queue that was closed",
+            Self::OvsUpcallFailed => "Open vSwitch upcall failed",
+            Self::OvsUpcallQueueFull => "Open vSwitch upcall queue full",
+            Self::OvsDropped => "dropped by an Open vSwitch flow",
+            Self::OvsMeter => "Open vSwitch meter",
+            Self::OvsActionFailed => "Open vSwitch action failed",
+            Self::SocketBufferFull => "socket buffer full",
+            Self::SocketFilter => "socket filter",
+            Self::QueueingDiscipline => "queueing discipline",
+            Self::Backlog => "CPU backlog full",
+            Self::NoListener => "nobody listens",
+            Self::NoSocket => "no socket at the port",
+            Self::NotOurs => "MAC address of another host",
+            Self::BridgeNoPort => "no bridge port for it",
+            Self::Netfilter => "netfilter rule",
+            Self::Xdp => "XDP program",
+            Self::TcIngress => "tc at ingress",
+            Self::TcEgress => "tc at egress",
+            Self::Checksum => "wrong checksum",
+            Self::DeviceNotReady => "device not ready",
+            Self::NoMemory => "no memory",
+            Self::Malformed => "malformed packet",
+            Self::NoRoute => "no route",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether what is dropped here is a copy that nobody wanted, as a rule: the packet itself may well have arrived.
+    pub fn is_side_copy(self) -> bool {
+        matches!(self, Self::NoListener | Self::NotOurs | Self::SocketFilter)
+    }
+
+    /// What the kernel itself counted at this place, of any packets: at least what latpath saw there, if nothing else
+    /// counts too. `device` is the one that the drop is noted with. `None`: the kernel has no counter of its own for it, or
+    /// it was not read.
+    pub fn counted(self, difference: &Difference, netns: Inode, device: u32) -> Option<u64> {
+        let statistics = || difference.device(netns, device).map(|counters| counters.statistics);
+        let queueing = || difference.device(netns, device).and_then(|counters| counters.queueing);
+        match self {
+            Self::TapQueueFull | Self::TapNoReader | Self::TapFilter => statistics().map(|s| s.tx_dropped),
+            // drivers/net/macvlan.c counts them as errors and as dropped.
+            Self::MacvtapQueueFull => statistics().map(|s| s.rx_dropped),
+            Self::OvsUpcallFailed | Self::OvsUpcallQueueFull => difference.upcalls_lost(netns),
+            Self::SocketBufferFull => difference.sockets_full(netns),
+            Self::QueueingDiscipline => queueing().map(|q| q.dropped.into()),
+            Self::TcIngress | Self::TcEgress => queueing().map(|q| q.ingress_dropped.into()),
+            Self::Backlog => Some(difference.softnet.dropped()),
+            Self::NoListener => statistics().map(|s| s.rx_dropped + s.rx_no_handler),
+            Self::NoSocket => difference.namespaces.get(&netns).map(|space| space.sockets.udp_no_listener),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_seen_on_real_kernels_have_their_places() {
+        for (function, reason, place) in [
+            ("tun_net_xmit", "FULL_RING", Place::TapQueueFull),
+            ("tun_net_xmit", "unknown", Place::TapQueueFull),
+            ("tun_net_xmit", "DEV_READY", Place::TapNoReader),
+            ("tun_net_xmit", "SOCKET_FILTER", Place::TapFilter),
+            ("tap_handle_frame", "FULL_RING", Place::MacvtapQueueFull),
+            ("ovs_dp_process_packet", "NOT_SPECIFIED", Place::OvsUpcallFailed),
+            ("do_execute_actions", "subsystem 3 reason 1", Place::OvsDropped),
+            ("do_execute_actions", "subsystem 2 reason 3", Place::OvsDropped),
+            ("do_execute_actions", "subsystem 3 reason 5", Place::OvsMeter),
+            ("ovs_execute_actions", "OVS_DROP_RECURSION_LIMIT", Place::OvsActionFailed),
+            ("packet_rcv", "NOT_SPECIFIED", Place::SocketBufferFull),
+            ("tpacket_rcv", "PACKET_SOCK_ERROR", Place::SocketBufferFull),
+            ("udp_queue_rcv_one_skb", "SOCKET_RCVBUFF", Place::SocketBufferFull),
+            ("kfree_skb_list_reason", "QDISC_DROP", Place::QueueingDiscipline),
+            ("__netif_receive_skb_core.constprop.0", "UNHANDLED_PROTO", Place::NoListener),
+            ("enqueue_to_backlog", "CPU_BACKLOG", Place::Backlog),
+            ("nf_hook_slow", "NETFILTER_DROP", Place::Netfilter),
+            ("ip_rcv_core", "OTHERHOST", Place::NotOurs),
+            ("br_flood", "NOT_SPECIFIED", Place::BridgeNoPort),
+            ("frobnicate", "NOT_SPECIFIED", Place::Unknown),
+            ("ieee80211_rx", "subsystem 2 reason 1", Place::Unknown),
+        ] {
+            assert_eq!(place_of_drop(function, reason), place, "{function} {reason}");
+        }
+    }
+
+    #[test]
+    fn each_place_is_listed_once_and_has_words_of_its_own() {
+        let names: std::collections::HashSet<_> = Place::ALL.iter().map(|place| place.name()).collect();
+        assert_eq!(names.len(), Place::ALL.len());
+        for (place, other) in Place::ALL.iter().zip(&Place::ALL[1..]) {
+            assert!(place < other);
+        }
+    }
+
+    #[test]
+    fn each_place_has_a_section_in_the_documentation() {
+        let text = include_str!("../../../docs/drops.md");
+        for place in Place::ALL {
+            assert!(text.contains(&format!("| {} |", place.name())), "docs/drops.md has no row {:?}", place.name());
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! All counters at one moment, and what was counted between two.
+
+use crate::{
+    datapath::{datapaths, Datapath},
+    interface::{interfaces, Interface, Statistics},
+    qdisc::{queueing, Queueing},
+    sockets::{sockets, PacketSocket, Sockets},
+    softnet::Softnet,
+    Inode, Netns,
+};
+use latpath_words::Ns;
+use nix::time::{clock_gettime, ClockId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A device whose counters are wanted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Device {
+    /// Inode number of its network namespace.
+    pub netns: Inode,
+    /// Which one there.
+    pub which: Which,
+}
+
+/// How a device is named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Which {
+    /// By its index.
+    Index(u32),
+    /// By its name.
+    Name(String),
+}
+
+impl Device {
+    /// A device by its index.
+    pub fn index(netns: Inode, ifindex: u32) -> Self {
+        Self { netns, which: Which::Index(ifindex) }
+    }
+
+    /// A device by its name.
+    pub fn name(netns: Inode, name: &str) -> Self {
+        Self { netns, which: Which::Name(name.into()) }
+    }
+
+    fn is(&self, interface: &Interface) -> bool {
+        match &self.which {
+            Which::Index(ifindex) => interface.ifindex == *ifindex,
+            Which::Name(name) => interface.name == *name,
+        }
+    }
+}
+
+/// The kernel's counters at one moment; the parts are read one after the other, within milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When, in `CLOCK_MONOTONIC`.
+    pub t_ns: Ns,
+    /// The namespaces that were looked at, by inode number.
+    pub namespaces: BTreeMap<Inode, Namespace>,
+    /// The CPUs' input queues.
+    pub softnet: Softnet,
+    /// What could not be read, and why.
+    pub unread: Vec<String>,
+}
+
+/// The counters of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespace {
+    /// Devices that were asked for, by index.
+    pub devices: BTreeMap<u32, DeviceCounters>,
+    /// Open vSwitch's datapaths.
+    pub datapaths: Vec<Datapath>,
+    /// Sockets.
+    pub sockets: Sockets,
+}
+
+/// A device's counters; in a [`Difference`], what was counted meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCounters {
+    /// Its name.
+    pub name: String,
+    /// What kind it is, where it is a virtual one.
+    pub kind: Option<String>,
+    /// Its own counters.
+    pub statistics: Statistics,
+    /// Its queueing discipline's; `None` where it has none.
+    pub queueing: Option<Queueing>,
+}
+
+/// What the kernel counted between two snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// Time between them.
+    pub elapsed_ns: Ns,
+    /// By namespace. Devices and datapaths that were not there at the beginning are counted from nought, as they were
+    /// made meanwhile.
+    pub namespaces: BTreeMap<Inode, Namespace>,
+    /// The CPUs' input queues.
+    pub softnet: Softnet,
+    /// Devices that are gone, with what they had counted last: what they counted since is not known.
+    pub gone: Vec<(Inode, DeviceCounters)>,
+    /// What could not be read at either time, and why.
+    pub unread: Vec<String>,
+}
+
+impl Snapshot {
+    /// Reads the counters of these devices, and of datapaths and sockets in their namespaces. Never fails: what cannot
+    /// be read is said in [`Snapshot::unread`].
+    pub fn take(devices: &[Device]) -> Self {
+        let mut wanted: BTreeMap<Inode, Vec<&Device>> = BTreeMap::new();
+        for device in devices {
+            wanted.entry(device.netns).or_default().push(device);
+        }
+        let mut snapshot = Self::begin();
+        for (netns, devices) in wanted {
+            snapshot.add(netns, |interface| devices.iter().any(|device| device.is(interface)));
+            let there = snapshot.namespaces.get(&netns);
+            let missing = devices.iter().filter(|device| {
+                let found = |(index, counters): (&u32, &DeviceCounters)| match &device.which {
+                    Which::Index(ifindex) => index == ifindex,
+                    Which::Name(name) => counters.name == *name,
+                };
+                there.is_some_and(|there| !there.devices.iter().any(found))
+            });
+            let missing: Vec<String> = missing
+                .map(|device| match &device.which {
+                    Which::Index(ifindex) => format!("device {ifindex}: not in network namespace {netns}"),
+                    Which::Name(name) => format!("{name}: no such device in network namespace {netns}"),
+                })
+                .collect();
+            snapshot.unread.extend(missing);
+        }
+        snapshot
+    }
+
+    /// Reads the counters of all devices in all namespaces that can be found from here. A measurement may begin before
+    /// it is known which devices matter.
+    pub fn everywhere() -> Self {
+        let mut snapshot = Self::begin();
+        for netns in Netns::all() {
+            snapshot.add(netns, |_| true);
+        }
+        snapshot
+    }
+
+    fn begin() -> Self {
+        let t_ns = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec());
+        let softnet = Softnet::read();
+        let unread = if softnet.is_none() { vec!["/proc/net/softnet_stat: cannot be read".into()] } else { Vec::new() };
+        Self { t_ns, softnet: softnet.unwrap_or_default(), unread, ..Self::default() }
+    }
+
+    fn add(&mut self, netns: Inode, wanted: impl Fn(&Interface) -> bool) {
+        let mut note = |e: crate::Error| {
+            let text = e.to_string();
+            if !self.unread.contains(&text) {
+                self.unread.push(text);
+            }
+        };
+        let netns = match Netns::find(netns) {
+            Ok(netns) => netns,
+            Err(e) => return note(e),
+        };
+        let all = match interfaces(&netns) {
+            Ok(all) => all,
+            Err(e) => return note(e),
+        };
+        let queues = queueing(&netns).map_err(&mut note).unwrap_or_default();
+        let device = |i: Interface| {
+            let queueing = queues.get(&i.ifindex).copied();
+            (i.ifindex, DeviceCounters { name: i.name, kind: i.kind, statistics: i.statistics, queueing })
+        };
+        let space = Namespace {
+            devices: all.into_iter().filter(|i| wanted(i)).map(device).collect(),
+            datapaths: datapaths(&netns).map_err(&mut note).unwrap_or_default(),
+            sockets: sockets(&netns).map_err(&mut note).unwrap_or_default(),
+        };
+        self.namespaces.insert(netns.inode(), space);
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Difference {
+        let nothing = Namespace::default();
+        let mut difference = Difference {
+            elapsed_ns: self.t_ns - earlier.t_ns,
+            softnet: self.softnet.since(&earlier.softnet),
+            unread: earlier.unread.clone(),
+            ..Difference::default()
+        };
+        difference.unread.extend(self.unread.iter().filter(|text| !earlier.unread.contains(text)).cloned());
+        for (netns, now) in &self.namespaces {
+            let then = earlier.namespaces.get(netns).unwrap_or(&nothing);
+            difference.namespaces.insert(*netns, now.since(then));
+        }
+        for (netns, then) in &earlier.namespaces {
+            let now = self.namespaces.get(netns).unwrap_or(&nothing);
+            let gone = then.devices.iter().filter(|(ifindex, _)| !now.devices.contains_key(ifindex));
+            difference.gone.extend(gone.map(|(_, device)| (*netns, device.clone())));
+        }
+        difference
+    }
+}
+
+impl Namespace {
+    fn since(&self, then: &Self) -> Self {
+        let device = |(ifindex, now): (&u32, &DeviceCounters)| {
+            let then = then.devices.get(ifindex).cloned().unwrap_or_default();
+            let queueing = now.queueing.map(|queueing| queueing.since(&then.queueing.unwrap_or_default()));
+            (*ifindex, DeviceCounters { statistics: now.statistics.since(&then.statistics), queueing, ..now.clone() })
+        };
+        let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
+        let datapath = |now: &Datapath| {
+            let then = then.datapaths.iter().find(|then| then.name == now.name).cloned().unwrap_or_default();
+            Datapath {
+                hit: less(now.hit, then.hit),
+                missed: less(now.missed, then.missed),
+                lost: less(now.lost, then.lost),
+                ..now.clone()
+            }
+        };
+        let (now, before) = (&self.sockets, &then.sockets);
+        let packet_socket = |socket: &PacketSocket| {
+            let earlier = before.packet.iter().flatten().find(|earlier| earlier.inode == socket.inode);
+            PacketSocket { dropped: socket.dropped.wrapping_sub(earlier.map_or(0, |e| e.dropped)), ..*socket }
+        };
+        Self {
+            devices: self.devices.iter().map(device).collect(),
+            datapaths: self.datapaths.iter().map(datapath).collect(),
+            sockets: Sockets {
+                udp_buffer_full: less(now.udp_buffer_full, before.udp_buffer_full),
+                udp_no_listener: less(now.udp_no_listener, before.udp_no_listener),
+                udp_checksum: less(now.udp_checksum, before.udp_checksum),
+                packet: now.packet.as_ref().map(|all| all.iter().map(packet_socket).collect()),
+            },
+        }
+    }
+}
+
+impl Difference {
+    /// What was counted at a device.
+    pub fn device(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
+        self.namespaces.get(&netns)?.devices.get(&ifindex)
+    }
+
+    /// Upcalls that were lost in a namespace, of all its datapaths; `None` where it was not looked at.
+    pub fn upcalls_lost(&self, netns: Inode) -> Option<u64> {
+        Some(self.namespaces.get(&netns)?.datapaths.iter().map(|datapath| datapath.lost).sum())
+    }
+
+    /// Packets for which a socket had no room, in a namespace: UDP's and packet sockets'. `None` where it was not looked at.
+    pub fn sockets_full(&self, netns: Inode) -> Option<u64> {
+        let sockets = &self.namespaces.get(&netns)?.sockets;
+        let packets: u64 = sockets.packet.iter().flatten().map(|socket| u64::from(socket.dropped)).sum();
+        Some(sockets.udp_buffer_full + packets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(t_ns: Ns, devices: &[(u32, &str, u64)]) -> Snapshot {
+        let device = |(ifindex, name, tx_dropped): &(u32, &str, u64)| {
+            let statistics = Statistics { tx_dropped: *tx_dropped, ..Statistics::default() };
+            (*ifindex, DeviceCounters { name: (*name).into(), statistics, ..DeviceCounters::default() })
+        };
+        let space = Namespace { devices: devices.iter().map(device).collect(), ..Namespace::default() };
+        Snapshot { t_ns, namespaces: BTreeMap::from([(7, space)]), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn devices_that_come_count_from_nought_and_those_that_go_are_named() {
+        let (then, now) = (snapshot(10, &[(1, "a", 5), (2, "b", 9)]), snapshot(30, &[(1, "a", 8), (3, "c", 4)]));
+        let since = now.since(&then);
+        assert_eq!(since.elapsed_ns, 20);
+        let dropped = |ifindex| since.device(7, ifindex).map(|device| device.statistics.tx_dropped);
+        assert_eq!((dropped(1), dropped(2), dropped(3)), (Some(3), None, Some(4)));
+        assert_eq!(since.gone.iter().map(|(_, device)| device.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_and_no_error() {
+        let own = Netns::own().unwrap().inode();
+        let taken = Snapshot::take(&[Device::name(own, "lo"), Device::name(own, "lp-none"), Device::index(1, 1)]);
+        assert_eq!(taken.namespaces[&own].devices[&1].name, "lo");
+        assert!(taken.unread.iter().any(|text| text.starts_with("lp-none: no such device")), "{:?}", taken.unread);
+        assert!(
+            taken.unread.iter().any(|text| text.starts_with("network namespace 1: not found")),
+            "{:?}",
+            taken.unread
+        );
+    }
+
+    #[test]
+    fn snapshots_outlive_the_program() {
+        let taken = Snapshot::everywhere();
+        let text = serde_json::to_string(&taken).unwrap();
+        assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), taken);
+    }
+}
