@@ -9,16 +9,18 @@ use crate::{
 use anyhow::{ensure, Context, Result};
 use latpath_lab::{Switch, BRIDGE, TAP};
 use serde_json::Value;
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 pub const TEST: Test = Test { name: "vms", only_whole: false, seconds: 200, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest_reached_by(Reach::Vsock)?;
-    let pid = stage.guest()?.pid();
+    let guest = stage.guest()?;
+    let pid = guest.pid();
+    let ovs = guest.agent_socket().with_file_name("ovs");
 
-    let found = vms(&stage)?;
+    let found = vms(&stage, &ovs)?;
 
     let vm = found["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid).context("it is not listed")?;
     ensure!(vm["accel"] == "kvm" && vm["name"] == "latpath-guest0" && vm["vcpus"] == 1, "{vm:#}");
@@ -50,9 +52,10 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-fn vms(stage: &Stage) -> Result<Value> {
+/// `ovs` is the folder of the lab's own Open vSwitch.
+fn vms(stage: &Stage, ovs: &Path) -> Result<Value> {
     let mut command = latpath("vms --json");
-    command.env("OVS_RUNDIR", stage.lab().folder().join("ovs"));
+    command.env("OVS_RUNDIR", ovs);
     let started = stage.start_command(&stage.path().hypervisor, command)?;
     let finished = started.finish(Duration::from_secs(30)).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     finished.json().map_err(|e| anyhow::anyhow!("{e:?}"))
