@@ -34,19 +34,28 @@ pub fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string()
 }
 
-/// Asks what this kernel offers. `udp`: whether any stream is UDP.
+/// Whether anything can be traced at all.
 ///
 /// # Errors
-/// Where nothing can be traced at all.
-pub fn abilities(udp: bool) -> Result<Abilities, Unable> {
-    let release = release();
+/// Says what is missing.
+pub fn able() -> Result<(), Unable> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return Err(Unable::NoBtf(release));
+        return Err(Unable::NoBtf(release()));
     }
     // SAFETY: geteuid cannot fail and touches nothing.
     if unsafe { libc::geteuid() } != 0 && !has_capabilities() {
         return Err(Unable::NotRoot);
     }
+    Ok(())
+}
+
+/// Asks what this kernel offers. `udp`: whether any stream is UDP.
+///
+/// # Errors
+/// Where nothing can be traced at all.
+pub fn abilities(udp: bool) -> Result<Abilities, Unable> {
+    able()?;
+    let release = release();
     let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
     Ok(Abilities { release, hooks: Hooks::find(&btf, udp) })
 }

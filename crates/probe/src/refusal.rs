@@ -22,13 +22,13 @@ fn print(level: PrintLevel, text: String) {
 }
 
 /// Listens to libbpf from here on.
-pub(crate) fn listen() {
+pub fn listen() {
     LOG.lock().unwrap_or_else(|e| e.into_inner()).clear();
     libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
 }
 
 /// What the kernel said last, in one line; empty if it said nothing.
-pub(crate) fn last_words() -> String {
+pub fn last_words() -> String {
     reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 

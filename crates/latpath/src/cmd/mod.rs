@@ -5,6 +5,7 @@ pub mod demo;
 mod following;
 mod interrupt;
 pub mod live;
+pub mod path;
 pub mod publish;
 pub mod record;
 pub mod report;

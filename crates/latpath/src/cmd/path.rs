@@ -1,0 +1,199 @@
+//! `latpath path`: every kernel function that handles a packet.
+
+mod json;
+mod text;
+
+use super::following::PATIENCE;
+use super::interrupt::stop_flag;
+use super::report::print;
+use super::{Outcome, Usage};
+use anyhow::Result;
+use clap::{Args as ClapArgs, ValueEnum};
+use latpath_follow::keep_off_isolated_cpus;
+use latpath_path::{find_device, functions, CompileError, Counts, Options, Packet, Search, SearchError, With, MAX_PACKETS};
+use latpath_probe::monotonic;
+use latpath_words::{Ns, StreamSpec};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Between two looks at the clock and the user's wishes.
+const ROUND: Duration = Duration::from_millis(50);
+
+/// Follow a few packets through every kernel function that handles them: which ways do they take?
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  latpath path -i enp7s0 --stream svid:MU01\n  latpath path -i vnet0 'ether proto 0x88ba and vlan 7'\n\n\
+                        With --stream and an expression, packets must fit both.")]
+pub struct Args {
+    /// Device on which packets are picked up, coming or going, as eth0 or eth0%NAMESPACE [default: any]
+    #[arg(short, long, value_name = "IF")]
+    interface: Option<String>,
+    /// Packets of this stream, as svid:MU01, udp:10.0.0.2:5000 or ether:0x88b8; several are allowed
+    #[arg(short, long = "stream", value_name = "STREAM")]
+    streams: Vec<StreamSpec>,
+    /// Packets that fit this pcap filter (pcap-filter(7)), as 'ether proto 0x88ba and vlan 7'; needs libpcap
+    #[arg(value_name = "EXPRESSION")]
+    expression: Vec<String>,
+    /// Packets to follow
+    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)))]
+    count: u32,
+    /// Stop after this time, with the packets so far (10s, 1m)
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Wait this long for the last packets' next steps
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    settle: Duration,
+    /// A packet that left the kernel (to ovs-vswitchd, a guest) and comes back with the same bytes within this time is the same
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
+    same: Duration,
+    /// Where to look [default: the best that the kernel has]
+    #[arg(long, value_name = "KIND", value_enum)]
+    with: Option<Kind>,
+    /// The ways alone, without each packet's steps
+    #[arg(long)]
+    summary: bool,
+    /// List the functions that take a packet and can be traced, each with the arguments that are packets; follow nothing
+    #[arg(long, conflicts_with_all = ["interface", "streams", "expression", "with", "duration"])]
+    list: bool,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `--with`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Tracepoints alone
+    Tracepoints,
+    /// Tracepoints, and some functions one by one
+    Kprobes,
+    /// Tracepoints, and all functions at once (Linux 5.18 with CONFIG_FPROBE)
+    KprobeMulti,
+}
+
+impl From<Kind> for With {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Tracepoints => Self::Tracepoints,
+            Kind::Kprobes => Self::Kprobes,
+            Kind::KprobeMulti => Self::KprobeMulti,
+        }
+    }
+}
+
+/// What is to be printed.
+struct Found {
+    packets: Vec<Packet>,
+    counts: Counts,
+    how: latpath_path::How,
+    /// UTC minus CLOCK_MONOTONIC.
+    utc_offset: Ns,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    if args.list {
+        print(&list(args.json))?;
+        return Ok(Outcome::Done);
+    }
+    let options = options(&args)?;
+    let stop = stop_flag()?;
+    keep_off_isolated_cpus();
+    let search = Search::start(&options).map_err(|e| match e {
+        SearchError::Streams(e) => Usage(e.to_string()).into(),
+        e => anyhow::Error::from(e),
+    })?;
+    say_how(&search);
+    let found = follow(search, &args, &stop);
+    print(&if args.json { json::render(&found) } else { text::render(&found, args.summary) })?;
+    Ok(Outcome::Done)
+}
+
+fn options(args: &Args) -> Result<Options> {
+    let expression = args.expression.join(" ");
+    if args.streams.is_empty() && expression.trim().is_empty() {
+        let which = "which packets? Name a stream (--stream svid:MU01) or give a filter ('ether proto 0x88ba')";
+        return Err(Usage(which.into()).into());
+    }
+    let code = match expression.trim() {
+        "" => None,
+        text => Some(latpath_path::compile(text).map_err(|e| match e {
+            CompileError::Expression(e) => Usage(e.to_string()).into(),
+            e => anyhow::Error::from(e),
+        })?),
+    };
+    Ok(Options {
+        streams: args.streams.clone(),
+        code,
+        device: args.interface.as_deref().map(find_device).transpose()?,
+        count: args.count,
+        with: args.with.map(Into::into),
+        same: ns(args.same),
+    })
+}
+
+fn ns(time: Duration) -> Ns {
+    Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX)
+}
+
+/// Says what is attached, and what cannot be shown.
+fn say_how(search: &Search) {
+    let how = search.how();
+    let functions = match how.functions {
+        0 => String::new(),
+        n => format!("{n} functions ({}) and ", how.with.name()),
+    };
+    eprintln!("latpath: attached to {functions}{} tracepoints in {:.1} s", how.tracepoints, how.took.as_secs_f64());
+    how.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+}
+
+/// Collects until there is enough, or the user has enough.
+fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> Found {
+    let began = Instant::now();
+    let (mut told, mut enough) = (false, None::<Instant>);
+    loop {
+        let packets = search.wait(ROUND);
+        let quiet = monotonic() - search.last();
+        if packets >= args.count {
+            enough.get_or_insert_with(Instant::now);
+        }
+        if stop.load(Ordering::Relaxed)
+            || args.duration.is_some_and(|d| began.elapsed() >= d)
+            || (packets >= args.count && quiet >= ns(args.settle))
+            // A packet that goes in circles is no reason to stay.
+            || enough.is_some_and(|at| at.elapsed() >= args.settle.saturating_mul(10))
+        {
+            break;
+        }
+        if packets == 0 && !told && began.elapsed() >= PATIENCE {
+            told = true;
+            let where_ = args.interface.as_ref().map_or(String::new(), |i| format!(" on {i}"));
+            let s = began.elapsed().as_secs();
+            eprintln!("latpath: no such packet{where_} for {s} s; still waiting (latpath streams -i IF lists what is there)");
+        }
+    }
+    let utc = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let utc_offset = utc.as_nanos() as Ns - monotonic();
+    let how = search.how().clone();
+    let (packets, counts) = search.stop();
+    Found { packets, counts, how, utc_offset }
+}
+
+/// `--list`.
+fn list(json: bool) -> String {
+    let functions = functions();
+    let args = |positions: u8| (0..5).filter(move |i| positions >> i & 1 == 1).map(|i| i + 1);
+    if json {
+        let row = |f: &latpath_path::Function| {
+            serde_json::json!({
+                "name": f.name, "module": f.module, "arguments": args(f.positions).collect::<Vec<u32>>(),
+            })
+        };
+        return format!("{}\n", serde_json::json!({ "functions": functions.iter().map(row).collect::<Vec<_>>() }));
+    }
+    let line = |f: &latpath_path::Function| {
+        let places: Vec<String> = args(f.positions).map(|i| i.to_string()).collect();
+        let module = f.module.as_ref().map_or(String::new(), |m| format!(" [{m}]"));
+        format!("{}{module} {}\n", f.name, places.join(","))
+    };
+    functions.iter().map(line).collect()
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The contract between the kernel programs of `path` and user space: src/layout.rs has the Rust twins. */
+#ifndef LATPATH_PATH_EVENT_H
+#define LATPATH_PATH_EVENT_H
+
+#define MAX_PACKETS 4096 /* packets of one search */
+#define MAX_CODE 1024    /* instructions of a pcap filter */
+#define CAPTURE 2048     /* bytes of a frame that a pcap filter sees */
+#define HASHED 128       /* bytes behind the ethertype that tell one packet from another */
+
+enum event_kind { EVENT_FUNCTION = 0, EVENT_TRACEPOINT = 1, EVENT_COPY = 2 };
+
+/* Tracepoints, in the order of src/tracepoints.rs. */
+enum tracepoint {
+	TP_NET_DEV_QUEUE,
+	TP_NET_DEV_START_XMIT,
+	TP_NET_DEV_XMIT,
+	TP_NAPI_GRO_FRAGS_ENTRY,
+	TP_NAPI_GRO_RECEIVE_ENTRY,
+	TP_NETIF_RECEIVE_SKB_ENTRY,
+	TP_NETIF_RECEIVE_SKB_LIST_ENTRY,
+	TP_NETIF_RX_ENTRY,
+	TP_NETIF_RECEIVE_SKB,
+	TP_NETIF_RX,
+	TP_QDISC_ENQUEUE,
+	TP_QDISC_DEQUEUE,
+	TP_OVS_DP_UPCALL,
+	TP_OVS_DO_EXECUTE_ACTION,
+	TP_SKB_COPY_DATAGRAM_IOVEC,
+	TP_CONSUME_SKB,
+	TP_KFREE_SKB,
+	TRACEPOINTS,
+};
+
+#define FLAG_NEW 1     /* the first event of a packet */
+#define FLAG_ADOPTED 2 /* an skb that was not known is this packet: it has the same bytes */
+#define FLAG_TAP 4     /* the device is a tun, tap or macvtap */
+#define FLAG_MACVTAP 8 /* … a macvtap */
+#define FLAG_SOCKET 16 /* a socket owns the skb */
+#define FLAG_ARRIVED 32 /* the skb was received on a device */
+
+struct event {
+	__u64 t;
+	__u64 skb;
+	__u64 at; /* the function's address, or the tracepoint's number; of a copy, the function that made it */
+	__u64 aux;   /* copy: the new skb; drop: the function that dropped it; upcall: its command */
+	__u32 reason; /* drop */
+	__u32 packet;
+	__u32 netns;
+	__u32 ifindex;
+	__u32 pid;
+	__u32 tid;
+	__u32 len;
+	__u16 cpu;
+	__u8 kind;
+	__u8 flags;
+	__u8 comm[16];
+	__u8 device[16];
+};
+
+/* One instruction of classic BPF, as libpcap makes it. */
+struct instruction {
+	__u16 code;
+	__u8 jt;
+	__u8 jf;
+	__u32 k;
+};
+
+struct code {
+	__u32 len; /* 0: no pcap filter */
+	__u32 pad;
+	struct instruction at[MAX_CODE];
+};
+
+/* What the interpreter is tried with: a frame, as a device would carry it. */
+struct trial {
+	__u32 len;
+	__u32 verdict; /* what the filter returned */
+	__u8 frame[CAPTURE];
+};
+
+#define FUNCTION_FREES 1 /* may run on an skb that is being freed */
+#define FUNCTION_LAST 2  /* the last thing that happens to an skb */
+#define FUNCTION_BEGINS 4 /* from here on the skb is being freed */
+
+/* What was not seen. Set by all CPUs. */
+struct counts {
+	__u64 open;           /* user space is ready: nothing is chosen before */
+	__u64 events_lost;    /* the ring was full */
+	__u64 skbs_lost;      /* the table of followed skbs was full */
+	__u64 packets_over;   /* packets beyond the asked number */
+	__u64 unreadable;     /* frames whose bytes could not be read */
+	__u64 beyond;         /* frames of which the filter asked for more than the programs read */
+	__u64 looked_at;      /* frames that the filter was run on */
+};
+
+#endif

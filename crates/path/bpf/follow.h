@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* Which skbs are which packet, and what is told of them. */
+#ifndef LATPATH_PATH_FOLLOW_H
+#define LATPATH_PATH_FOLLOW_H
+
+/* A packet that was chosen. */
+struct packet {
+	__u64 hash;
+	__u64 last;  /* time of its last event */
+	__u32 first; /* where it was chosen: tracepoint, device and namespace. What comes there later is another packet */
+	__u32 ifindex;
+	__u32 netns;
+	__u32 pad;
+};
+
+struct followed {
+	__u32 packet;
+	__u32 dying; /* the kernel is freeing it */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4 * MAX_PACKETS);
+	__type(key, __u64);
+	__type(value, struct followed);
+} skbs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_PACKETS);
+	__type(key, __u64);
+	__type(value, __u32);
+} by_content SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PACKETS);
+	__type(key, __u32);
+	__type(value, struct packet);
+} packets SEC(".maps");
+
+/* What is special about a function: FUNCTION_… by its address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u64);
+	__type(value, __u32);
+} functions SEC(".maps");
+
+const volatile __u32 wanted = 0;     /* packets to choose */
+const volatile __u64 same_ns = 0;    /* an skb with the bytes of a packet seen this long ago, at most, is that packet */
+const volatile __u32 only_tracepoints = 0;
+const volatile __u8 at_device[16] = {}; /* where packets are chosen; empty: anywhere */
+const volatile __u32 at_netns = 0;   /* 0: in any namespace */
+
+volatile __u32 chosen = 0; /* packets so far */
+volatile __u32 alive = 0;  /* skbs that are followed: nothing else is asked at most functions */
+
+static __always_inline int is_open(void)
+{
+	__u32 zero = 0;
+	struct counts *c = bpf_map_lookup_elem(&counts, &zero);
+
+	return c && c->open;
+}
+
+/* What is known of the device that a packet is on. */
+struct on_device {
+	__u32 netns;
+	__u32 ifindex;
+	__u32 flags;
+	__u8 name[16];
+};
+
+static __always_inline void read_device(struct on_device *d, struct net_device___path *dev)
+{
+	const struct rtnl_link_ops *ops;
+	struct net *net;
+	char kind[8] = {};
+
+	__builtin_memset(d, 0, sizeof(*d));
+	if (!in_kernel((__u64)dev))
+		return;
+	net = BPF_CORE_READ(dev, nd_net.net);
+	if (!in_kernel((__u64)net))
+		return;
+	d->ifindex = BPF_CORE_READ(dev, ifindex);
+	d->netns = BPF_CORE_READ(net, ns.inum);
+	bpf_probe_read_kernel(d->name, sizeof(d->name), &dev->name);
+	ops = BPF_CORE_READ(dev, rtnl_link_ops);
+	if (!ops)
+		return;
+	bpf_probe_read_kernel_str(kind, sizeof(kind), BPF_CORE_READ(ops, kind));
+	if (!__builtin_memcmp(kind, "tun", 4))
+		d->flags = FLAG_TAP;
+	else if (!__builtin_memcmp(kind, "macvtap", 7))
+		d->flags = FLAG_TAP | FLAG_MACVTAP;
+}
+
+/* What happened to an skb. */
+struct happening {
+	__u64 skb;
+	__u64 at;
+	__u64 aux;
+	__u32 reason;
+	__u32 packet;
+	__u8 kind;
+	__u8 flags;
+	__u8 pad[6];
+};
+
+/* Tells user space. */
+__noinline int tell(struct happening *h)
+{
+	struct sk_buff___path *skb;
+	struct on_device d;
+	struct packet *p;
+	struct event *e;
+	__u64 who, t = bpf_ktime_get_ns();
+	__u32 packet;
+
+	if (!h)
+		return 0;
+	packet = h->packet;
+	p = bpf_map_lookup_elem(&packets, &packet);
+	if (p)
+		p->last = t;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		COUNT(events_lost);
+		return 0;
+	}
+	skb = (void *)h->skb;
+	read_device(&d, BPF_CORE_READ(skb, dev));
+	e->t = t;
+	e->skb = h->skb;
+	e->at = h->at;
+	e->aux = h->aux;
+	e->reason = h->reason;
+	e->packet = packet;
+	e->netns = d.netns;
+	e->ifindex = d.ifindex;
+	who = bpf_get_current_pid_tgid();
+	e->pid = who >> 32;
+	e->tid = who;
+	e->len = BPF_CORE_READ(skb, len);
+	e->cpu = bpf_get_smp_processor_id();
+	e->kind = h->kind;
+	e->flags = h->flags | d.flags;
+	if (BPF_CORE_READ(skb, sk))
+		e->flags |= FLAG_SOCKET;
+	if (BPF_CORE_READ(skb, skb_iif))
+		e->flags |= FLAG_ARRIVED;
+	bpf_get_current_comm(e->comm, sizeof(e->comm));
+	__builtin_memcpy(e->device, d.name, sizeof(e->device));
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+static __always_inline void forget(__u64 skb)
+{
+	if (!bpf_map_delete_elem(&skbs, &skb))
+		__sync_fetch_and_add(&alive, -1);
+}
+
+static __always_inline void follow(__u64 skb, __u32 packet)
+{
+	struct followed f = { .packet = packet }, *old;
+
+	old = bpf_map_lookup_elem(&skbs, &skb);
+	if (old) { /* an address that is used again */
+		*old = f;
+		return;
+	}
+	if (bpf_map_update_elem(&skbs, &skb, &f, BPF_NOEXIST))
+		COUNT(skbs_lost);
+	else
+		__sync_fetch_and_add(&alive, 1);
+}
+
+static __always_inline int chooses_here(struct on_device *d)
+{
+	if (at_netns && at_netns != d->netns)
+		return 0;
+	if (!at_device[0])
+		return 1;
+	for (int i = 0; i < 16; i++) {
+		if (at_device[i] != d->name[i])
+			return 0;
+		if (!at_device[i])
+			break;
+	}
+	return 1;
+}
+
+/* How a tracepoint takes part in the search. */
+#define DOOR_SENDS 1   /* the frame begins at skb->data */
+#define DOOR_CHOOSES 2 /* packets are chosen here */
+#define DOOR_ENTERS 4  /* a packet enters the stack: without functions, what was followed at this address may be gone */
+
+/* Chooses a packet, or finds which of those chosen this one is. The packet's number, or NONE_YET. */
+#define NONE_YET 0xffffffff
+
+struct candidate {
+	__u64 skb;
+	__u64 hash;
+	__u32 tracepoint;
+	__u32 door;
+	__u32 flags; /* out */
+	__u32 packet; /* out */
+};
+
+/* Whether the frame is wanted; then its hash is noted. */
+__noinline int is_wanted(struct candidate *of)
+{
+	struct place w;
+	struct capture *c;
+	int yes = 0;
+
+	if (!of)
+		return 0;
+	if (find_frame(&w, (void *)of->skb, of->door & DOOR_SENDS)) {
+		COUNT(unreadable);
+		return 0;
+	}
+	if (has_streams && !in_streams(&w))
+		return 0;
+	c = take_capture();
+	if (!c) {
+		COUNT(unreadable);
+		return 0;
+	}
+	COUNT(looked_at);
+	if (copy_frame(c, &w)) {
+		COUNT(unreadable);
+	} else {
+		yes = !has_code || run_filter(c);
+		if (has_code && c->beyond)
+			COUNT(beyond);
+		if (yes && hash_frame(c, &of->hash))
+			yes = 0;
+	}
+	leave_capture(c);
+	return yes;
+}
+
+__noinline int identify(struct candidate *of)
+{
+	struct sk_buff___path *skb;
+	struct on_device d;
+	struct packet *p, new = {};
+	__u64 now = bpf_ktime_get_ns(), hash;
+	__u32 *known, packet;
+
+	if (!of)
+		return 0;
+	hash = of->hash;
+	skb = (void *)of->skb;
+	read_device(&d, BPF_CORE_READ(skb, dev));
+	known = bpf_map_lookup_elem(&by_content, &hash);
+	if (known) {
+		packet = *known;
+		p = bpf_map_lookup_elem(&packets, &packet);
+		if (p && p->hash == hash && now - p->last < same_ns &&
+		    (p->first != of->tracepoint || p->ifindex != d.ifindex || p->netns != d.netns)) {
+			of->packet = packet;
+			of->flags = FLAG_ADOPTED;
+			return 1;
+		}
+	}
+	if (!(of->door & DOOR_CHOOSES) || !chooses_here(&d))
+		return 0;
+	if (chosen >= wanted) {
+		COUNT(packets_over);
+		return 0;
+	}
+	packet = __sync_fetch_and_add(&chosen, 1);
+	if (packet >= wanted) {
+		__sync_fetch_and_add(&chosen, -1);
+		COUNT(packets_over);
+		return 0;
+	}
+	new.hash = hash;
+	new.last = now;
+	new.first = of->tracepoint;
+	new.ifindex = d.ifindex;
+	new.netns = d.netns;
+	bpf_map_update_elem(&packets, &packet, &new, BPF_ANY);
+	bpf_map_update_elem(&by_content, &hash, &packet, BPF_ANY);
+	of->packet = packet;
+	of->flags = FLAG_NEW;
+	return 1;
+}
+
+#endif

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * The kernel programs of `latpath path`. At tracepoints that all packets pass (doors) a packet is chosen by its bytes; from there on
+ * its skb is followed by address through every function that takes one, to its end; copies join by the functions that make
+ * them, and by their bytes where nothing in the kernel ties them to the original (Open vSwitch's daemon, guests).
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <asm/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "../../probe/bpf/kernel.h"
+#include "../../probe/bpf/shared.h"
+#include "../../probe/bpf/parse.h"
+#include "../../probe/bpf/match.h"
+#include "event.h"
+#include "look.h"
+#include "follow.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* An skb at a tracepoint. */
+static __always_inline int passes(__u64 skb, __u32 tracepoint, __u32 door, __u64 aux, __u32 reason)
+{
+	struct followed *f;
+	struct happening h = {
+		.skb = skb, .at = tracepoint, .aux = aux, .reason = reason, .kind = EVENT_TRACEPOINT,
+	};
+
+	if (!is_open())
+		return 0;
+	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
+	if (f && f->dying && tracepoint != TP_CONSUME_SKB && tracepoint != TP_KFREE_SKB) {
+		forget(skb);
+		f = 0;
+	}
+	if (!f || (only_tracepoints && door & DOOR_ENTERS)) {
+		struct candidate of = { .skb = skb, .tracepoint = tracepoint, .door = door, .packet = NONE_YET };
+
+		if (!is_wanted(&of))
+			goto other;
+		if (f) {
+			__u32 packet = f->packet;
+			struct packet *p = bpf_map_lookup_elem(&packets, &packet);
+
+			if (p && p->hash == of.hash)
+				goto known;
+		}
+		if (!identify(&of))
+			goto other;
+		follow(skb, of.packet);
+		h.packet = of.packet;
+		h.flags = of.flags;
+		return tell(&h);
+	other:
+		if (f) /* the address is another packet's now */
+			forget(skb);
+		return 0;
+	}
+known:
+	h.packet = f->packet;
+	return tell(&h);
+}
+
+/* The same where the skb's last user gives it up. */
+static __always_inline int freed(__u64 skb, __u32 tracepoint, __u64 aux, __u32 reason)
+{
+	struct followed *f;
+
+	passes(skb, tracepoint, 0, aux, reason);
+	if (only_tracepoints) {
+		forget(skb);
+		return 0;
+	}
+	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
+	if (f)
+		f->dying = 1;
+	return 0;
+}
+
+#define RX (DOOR_CHOOSES | DOOR_ENTERS)
+#define TX (DOOR_CHOOSES | DOOR_SENDS)
+#define DOOR(name, number, how)                               \
+	SEC("raw_tp/" #name)                                  \
+	int name(struct bpf_raw_tracepoint_args *ctx)         \
+	{                                                     \
+		return passes(ctx->args[0], number, how, 0, 0); \
+	}
+
+DOOR(net_dev_queue, TP_NET_DEV_QUEUE, TX)
+DOOR(net_dev_start_xmit, TP_NET_DEV_START_XMIT, TX)
+DOOR(napi_gro_frags_entry, TP_NAPI_GRO_FRAGS_ENTRY, RX)
+DOOR(napi_gro_receive_entry, TP_NAPI_GRO_RECEIVE_ENTRY, RX)
+DOOR(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, RX)
+DOOR(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, RX)
+DOOR(netif_rx_entry, TP_NETIF_RX_ENTRY, RX)
+DOOR(netif_receive_skb, TP_NETIF_RECEIVE_SKB, RX)
+DOOR(netif_rx, TP_NETIF_RX, RX)
+DOOR(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0)
+
+/* The driver may have freed it by now: only what is known is looked at. */
+SEC("raw_tp/net_dev_xmit")
+int net_dev_xmit(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 skb = ctx->args[0];
+	struct followed *f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
+
+	if (!f || f->dying)
+		return 0;
+	return passes(skb, TP_NET_DEV_XMIT, DOOR_SENDS, ctx->args[1], 0);
+}
+
+SEC("raw_tp/qdisc_enqueue")
+int qdisc_enqueue(struct bpf_raw_tracepoint_args *ctx)
+{
+	return passes(ctx->args[2], TP_QDISC_ENQUEUE, DOOR_SENDS, 0, 0);
+}
+
+SEC("raw_tp/qdisc_dequeue")
+int qdisc_dequeue(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 skb = ctx->args[3];
+
+	/* An empty queue gives none. */
+	return skb ? passes(skb, TP_QDISC_DEQUEUE, DOOR_SENDS, 0, 0) : 0;
+}
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+/* Open vSwitch, net/openvswitch/datapath.h */
+struct dp_upcall_info___path {
+	__u8 cmd;
+};
+#pragma clang attribute pop
+
+SEC("raw_tp/ovs_dp_upcall")
+int ovs_dp_upcall(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct dp_upcall_info___path *info = (void *)ctx->args[3];
+
+	return passes(ctx->args[1], TP_OVS_DP_UPCALL, DOOR_CHOOSES, BPF_CORE_READ(info, cmd), 0);
+}
+
+SEC("raw_tp/ovs_do_execute_action")
+int ovs_do_execute_action(struct bpf_raw_tracepoint_args *ctx)
+{
+	return passes(ctx->args[1], TP_OVS_DO_EXECUTE_ACTION, DOOR_CHOOSES, 0, 0);
+}
+
+SEC("raw_tp/consume_skb")
+int consume_skb(struct bpf_raw_tracepoint_args *ctx)
+{
+	return freed(ctx->args[0], TP_CONSUME_SKB, 0, 0);
+}
+
+SEC("raw_tp/kfree_skb")
+int kfree_skb(struct bpf_raw_tracepoint_args *ctx)
+{
+	return freed(ctx->args[0], TP_KFREE_SKB, ctx->args[1], ctx->args[2]);
+}
+
+/* Kernels before 5.17 give no reason. */
+SEC("raw_tp/kfree_skb")
+int kfree_skb_no_reason(struct bpf_raw_tracepoint_args *ctx)
+{
+	return freed(ctx->args[0], TP_KFREE_SKB, ctx->args[1], 0);
+}
+
+/* A function that got an skb. */
+static __always_inline int enters(struct pt_regs *ctx, __u64 skb)
+{
+	struct happening h = { .skb = skb, .kind = EVENT_FUNCTION };
+	struct followed *f;
+	__u32 *special, is = 0;
+	__u64 at;
+
+	if (!alive)
+		return 0;
+	f = bpf_map_lookup_elem(&skbs, &skb);
+	if (!f)
+		return 0;
+	at = bpf_get_func_ip(ctx);
+	special = bpf_map_lookup_elem(&functions, &at);
+	if (special)
+		is = *special;
+	if (f->dying && !(is & FUNCTION_FREES)) { /* the address is another packet's now */
+		forget(skb);
+		return 0;
+	}
+	h.at = at;
+	h.packet = f->packet;
+	if (is & FUNCTION_BEGINS)
+		f->dying = 1;
+	tell(&h);
+	if (is & FUNCTION_LAST)
+		forget(skb);
+	return 0;
+}
+
+SEC("kprobe")
+int first(struct pt_regs *ctx)
+{
+	return enters(ctx, PT_REGS_PARM1(ctx));
+}
+
+SEC("kprobe")
+int second(struct pt_regs *ctx)
+{
+	return enters(ctx, PT_REGS_PARM2(ctx));
+}
+
+SEC("kprobe")
+int third(struct pt_regs *ctx)
+{
+	return enters(ctx, PT_REGS_PARM3(ctx));
+}
+
+SEC("kprobe")
+int fourth(struct pt_regs *ctx)
+{
+	return enters(ctx, PT_REGS_PARM4(ctx));
+}
+
+SEC("kprobe")
+int fifth(struct pt_regs *ctx)
+{
+	return enters(ctx, PT_REGS_PARM5(ctx));
+}
+
+/* A function has made an skb of another. `maker`: its place in src/attach.rs. */
+static __always_inline int copied(__u64 from, __u64 to, __u32 maker)
+{
+	struct happening h = { .skb = from, .aux = to, .at = maker, .kind = EVENT_COPY };
+	struct followed *f;
+
+	if (!alive || !to || from == to)
+		return 0;
+	f = bpf_map_lookup_elem(&skbs, &from);
+	if (!f)
+		return 0;
+	h.packet = f->packet;
+	follow(to, h.packet);
+	return tell(&h);
+}
+
+#define MAKER2(name, number)                                                       \
+	SEC("fexit/" #name)                                                        \
+	int BPF_PROG(after_##name, struct sk_buff *skb, long b, struct sk_buff *ret) \
+	{                                                                          \
+		return copied((__u64)skb, (__u64)ret, number);                     \
+	}
+#define MAKER4(name, number)                                                       \
+	SEC("fexit/" #name)                                                        \
+	int BPF_PROG(after_##name, struct sk_buff *skb, long b, long c, long d, struct sk_buff *ret) \
+	{                                                                          \
+		return copied((__u64)skb, (__u64)ret, number);                     \
+	}
+
+MAKER2(skb_clone, 0)
+MAKER2(skb_copy, 1)
+MAKER2(skb_realloc_headroom, 2)
+MAKER2(skb_expand_head, 3)
+MAKER4(__pskb_copy_fclone, 4)
+MAKER4(skb_copy_expand, 5)
+
+SEC("fexit/skb_morph")
+int BPF_PROG(after_skb_morph, struct sk_buff *to, struct sk_buff *from)
+{
+	return copied((__u64)from, (__u64)to, 6);
+}
+
+/* The packet goes into a netlink message: what carries Open vSwitch's upcall to its daemon. */
+SEC("fentry/skb_zerocopy")
+int BPF_PROG(into_skb_zerocopy, struct sk_buff *to, struct sk_buff *from)
+{
+	return copied((__u64)from, (__u64)to, 7);
+}
+
+/* The interpreter alone, for its tests. */
+SEC("syscall")
+int try_filter(struct trial *t)
+{
+	struct capture *c;
+	__u32 zero = 0, n = t->len;
+
+	c = bpf_map_lookup_elem(&captures, &zero);
+	if (!c || n > CAPTURE)
+		return 1;
+	if (n && bpf_probe_read_kernel(c->frame, n, t->frame))
+		return 1;
+	c->have = c->len = n;
+	t->verdict = run_filter(c);
+	return 0;
+}

@@ -1,0 +1,333 @@
+//! Loading the programs and attaching them to as much of the kernel as it allows.
+
+use crate::functions::{role, traceable, Traceable};
+use crate::links::{Links, Loaded};
+use crate::names::Names;
+use crate::search::{How, Options};
+use crate::skel::{OpenPathSkel, PathMaps, PathSkelBuilder};
+use latpath_probe::{bytes_of, BadStreams, Table, Unable};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+/// Kinds of places that programs stand at; each has those before it as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum With {
+    /// Tracepoints alone.
+    Tracepoints,
+    /// Single kprobes: at some functions, because each takes its time.
+    Kprobes,
+    /// One attachment to all functions (Linux 5.18, CONFIG_FPROBE).
+    KprobeMulti,
+}
+
+impl With {
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tracepoints => "tracepoints",
+            Self::Kprobes => "kprobes",
+            Self::KprobeMulti => "kprobe-multi",
+        }
+    }
+}
+
+/// Why there is no search.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// The streams cannot be followed.
+    #[error(transparent)]
+    Streams(#[from] BadStreams),
+    /// The kernel has not what was asked for.
+    #[error("kernel {release} has no {what}; {instead}")]
+    Lacks {
+        /// `uname -r`.
+        release: String,
+        /// What it lacks.
+        what: String,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// The kernel refused a program or map.
+    #[error("kernel {release} refused the tracing programs: {source} {said}")]
+    Refused {
+        /// `uname -r`.
+        release: String,
+        /// libbpf's error.
+        source: libbpf_rs::Error,
+        /// The kernel's last words.
+        said: String,
+    },
+    /// What the programs tell cannot be read.
+    #[error("what the tracing programs tell cannot be read: {0}")]
+    Reading(libbpf_rs::Error),
+}
+
+/// The attached programs.
+pub(crate) struct Attached {
+    pub events: MapHandle,
+    pub counts: MapHandle,
+    pub names: Names,
+    programs: Vec<OwnedFd>,
+    links: Vec<Link>,
+    multi: Vec<OwnedFd>,
+}
+
+impl Attached {
+    /// Takes all programs off.
+    pub fn detach(&mut self) {
+        self.multi.clear();
+        self.links.clear();
+    }
+
+    /// Runs that the kernel left out.
+    pub fn recursion_misses(&self) -> u64 {
+        self.programs.iter().map(|p| misses(p.as_fd())).sum()
+    }
+}
+
+fn misses(program: BorrowedFd<'_>) -> u64 {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: info is a bpf_prog_info of the length that is said; the descriptor is open.
+    let got = unsafe { libbpf_sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &raw mut len) };
+    if got == 0 {
+        info.recursion_misses
+    } else {
+        0
+    }
+}
+
+/// Whether the kernel has kprobes at all.
+fn has_kprobes() -> bool {
+    Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
+}
+
+/// What to attach: what was asked for, if the kernel has it, else the best that it has.
+fn choose(asked: Option<With>, found: &Traceable) -> Result<With, SearchError> {
+    let lacks =
+        |what: &str, instead| Err(SearchError::Lacks { release: latpath_probe::release(), what: what.into(), instead });
+    let traceable = has_kprobes() && !found.functions.is_empty();
+    match asked {
+        Some(With::Kprobes | With::KprobeMulti) if !traceable => {
+            lacks("kprobes (CONFIG_KPROBES)", "tracepoints work everywhere: --with tracepoints")
+        }
+        Some(With::KprobeMulti) if !found.multi => {
+            lacks("kprobe-multi (Linux 5.18 with CONFIG_FPROBE)", "single kprobes show part of it: --with kprobes")
+        }
+        Some(asked) => Ok(asked),
+        None if !traceable => Ok(With::Tracepoints),
+        None if found.multi => Ok(With::KprobeMulti),
+        None => Ok(With::Kprobes),
+    }
+}
+
+/// Sets the programs' constants and the tables' sizes.
+fn configure(
+    skel: &mut OpenPathSkel<'_>,
+    options: &Options,
+    table: &Table,
+    with: With,
+    copies: bool,
+) -> libbpf_rs::Result<()> {
+    let cpus = libbpf_rs::num_possible_cpus()? as u32;
+    let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+    consts.first_other = table.first_other;
+    consts.stream_count = table.streams.len() as u32;
+    (consts.want_sv, consts.want_ip, consts.want_ether) =
+        (table.wants[0].into(), table.wants[1].into(), table.wants[2].into());
+    consts.want_long = (!table.long.is_empty()).into();
+    consts.has_streams = (!table.streams.is_empty()).into();
+    consts.has_code = options.code.is_some().into();
+    consts.wanted = options.count;
+    consts.same_ns = options.same as u64;
+    consts.only_tracepoints = (with == With::Tracepoints).into();
+    if let Some(device) = &options.device {
+        let name = device.name.as_bytes();
+        let len = name.len().min(consts.at_device.len() - 1);
+        consts.at_device[..len].copy_from_slice(&name[..len]);
+        consts.at_netns = device.netns.unwrap_or(0);
+    }
+    let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").svids_short;
+    for (place, svid) in &table.short {
+        let to = &mut names[*place as usize];
+        (to.word, to.len, to.simple, to.first) = (svid.word, svid.len, svid.simple, svid.first);
+    }
+    skel.maps.works.set_max_entries(cpus * 4)?;
+    skel.maps.captures.set_max_entries(cpus * 4)?;
+    let kernel = libbpf_rs::btf::Btf::from_vmlinux()?;
+    let reasons = kernel.type_by_name::<libbpf_rs::btf::types::Enum<'_>>("skb_drop_reason").is_some();
+    let open_vswitch = Path::new("/sys/kernel/btf/openvswitch").exists();
+    for mut program in skel.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let maker = name.strip_prefix("after_").or(name.strip_prefix("into_"));
+        let wanted = match (name.as_str(), maker) {
+            ("kfree_skb", _) => reasons,
+            ("kfree_skb_no_reason", _) => !reasons,
+            ("ovs_dp_upcall" | "ovs_do_execute_action", _) => open_vswitch,
+            ("first" | "second" | "third" | "fourth" | "fifth", _) => {
+                if with == With::KprobeMulti {
+                    program.set_attach_type(ProgramAttachType::KprobeMulti);
+                }
+                with != With::Tracepoints
+            }
+            ("try_filter", _) => false,
+            (_, Some(maker)) => copies && kernel.type_by_name::<libbpf_rs::btf::types::Func<'_>>(maker).is_some(),
+            _ => true,
+        };
+        program.set_autoload(wanted);
+    }
+    Ok(())
+}
+
+/// What tracepoints alone do not show.
+const NO_FUNCTIONS: &str =
+    "this kernel has no kprobes: functions between tracepoints are not shown, and copies of a packet are recognised by their \
+     bytes, where they pass a tracepoint";
+
+fn notes(with: With, asked: Option<With>, found: &Traceable, links: &Links) -> Vec<String> {
+    let mut notes = Vec::new();
+    match with {
+        With::Tracepoints if asked.is_none() && !has_kprobes() => notes.push(NO_FUNCTIONS.into()),
+        With::Tracepoints if asked.is_none() => {
+            notes.push("functions between tracepoints are not shown: none can be traced here".into());
+            notes.extend(found.notes.clone());
+        }
+        With::Tracepoints => {}
+        With::Kprobes => notes.push(format!(
+            "{} of {} functions are shown, those first that packets usually pass{}",
+            links.functions,
+            found.functions.len(),
+            if found.multi { "" } else { ": this kernel has no kprobe-multi (Linux 5.18 with CONFIG_FPROBE)" },
+        )),
+        With::KprobeMulti => notes.extend(found.notes.clone()),
+    }
+    notes.extend(links.notes.clone());
+    notes
+}
+
+/// Loads the programs and attaches them.
+pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> {
+    let began = Instant::now();
+    latpath_probe::able()?;
+    let table = if options.streams.is_empty() { Table::default() } else { Table::new(&options.streams)? };
+    let found = if options.with == Some(With::Tracepoints) || (options.with.is_none() && !has_kprobes()) {
+        Traceable::default()
+    } else {
+        traceable()
+    };
+    let mut with = choose(options.with, &found)?;
+    let mut copies = with != With::Tracepoints;
+    let mut trouble = Vec::new();
+    loop {
+        match attempt(options, &table, &found, with, copies, began) {
+            Ok((attached, mut how)) => {
+                how.notes.extend(trouble);
+                return Ok((attached, how));
+            }
+            // What a kernel offers shows only when it is tried.
+            Err(Attempt::Multi(e)) if options.with.is_none() => {
+                trouble.push(format!("the kernel refused kprobe-multi: {e}"));
+                with = With::Kprobes;
+            }
+            Err(Attempt::Multi(e)) => {
+                return Err(SearchError::Lacks {
+                    release: latpath_probe::release(),
+                    what: format!("kprobe-multi that works ({e})"),
+                    instead: "single kprobes show part of it: --with kprobes",
+                })
+            }
+            Err(Attempt::Load(error)) if copies => {
+                tracing::debug!("without fexit: {error}");
+                trouble.push("copies of a packet are recognised by their bytes: this kernel has no fexit".into());
+                copies = false;
+            }
+            Err(Attempt::Load(error)) => return Err(error),
+        }
+    }
+}
+
+/// Why an attempt failed.
+enum Attempt {
+    Load(SearchError),
+    Multi(std::io::Error),
+}
+
+fn attempt(
+    options: &Options,
+    table: &Table,
+    found: &Traceable,
+    with: With,
+    copies: bool,
+    began: Instant,
+) -> Result<(Attached, How), Attempt> {
+    latpath_probe::listen();
+    let refused = |source| {
+        let said = latpath_probe::last_words();
+        Attempt::Load(SearchError::Refused { release: latpath_probe::release(), source, said })
+    };
+    let mut storage = MaybeUninit::uninit();
+    let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
+    configure(&mut open, options, table, with, copies).map_err(refused)?;
+    let skel = open.load().map_err(refused)?;
+    fill(&skel.maps, options, table, found).map_err(refused)?;
+    tracing::debug!("loaded after {:?}", began.elapsed());
+
+    let loaded = skel.object().progs_mut().filter(|p| p.autoload());
+    let loaded: Loaded<'_> = loaded.map(|p| (p.name().to_string_lossy().into_owned(), p)).collect();
+    let mut links = Links::default();
+    links.copies(&loaded);
+    match with {
+        With::Tracepoints => {}
+        With::Kprobes => links.some_functions(&loaded, &found.functions),
+        With::KprobeMulti => links.all_functions(&loaded, &found.functions).map_err(Attempt::Multi)?,
+    }
+    links.tracepoints(&loaded);
+    tracing::debug!("attached after {:?}", began.elapsed());
+
+    let dup = |p: &ProgramMut<'_>| p.as_fd().try_clone_to_owned();
+    let programs = loaded.values().map(dup).collect::<std::io::Result<Vec<_>>>().map_err(|e| refused(e.into()))?;
+    let how = How {
+        with,
+        functions: links.functions,
+        functions_known: found.functions.len(),
+        tracepoints: links.tracepoints,
+        took: began.elapsed(),
+        notes: notes(with, options.with, found, &links),
+    };
+    let attached = Attached {
+        events: MapHandle::try_from(&skel.maps.events).map_err(refused)?,
+        counts: MapHandle::try_from(&skel.maps.counts).map_err(refused)?,
+        names: Names::new(&found.functions),
+        programs,
+        links: links.links,
+        multi: links.multi,
+    };
+    Ok((attached, how))
+}
+
+/// Hands the loaded programs what they look for.
+fn fill(maps: &PathMaps<'_>, options: &Options, table: &Table, found: &Traceable) -> libbpf_rs::Result<()> {
+    for (i, conf) in table.streams.iter().enumerate() {
+        maps.streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;
+    }
+    for (svid, first) in &table.long {
+        maps.svids_long.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
+    }
+    if let Some(code) = &options.code {
+        maps.code.update(&0u32.to_ne_bytes(), &code.bytes(), MapFlags::ANY)?;
+    }
+    for f in &found.functions {
+        let role = role(&f.name);
+        if role != 0 {
+            maps.functions.update(&f.address.to_ne_bytes(), &role.to_ne_bytes(), MapFlags::ANY)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,304 @@
+//! The kernel's functions that take an skb and can be traced.
+
+use crate::btf::{Positions, Types};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+/// A function that takes an skb.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The module that it is part of, if any.
+    pub module: Option<String>,
+    /// Where it begins.
+    pub address: u64,
+    /// Its arguments that are skbs: bit n for argument n, from 0.
+    pub positions: u8,
+}
+
+/// What this kernel has to trace.
+#[derive(Debug, Default)]
+pub(crate) struct Traceable {
+    /// In order of address.
+    pub functions: Vec<Function>,
+    /// Whether the kernel can attach one program to many functions at once.
+    pub multi: bool,
+    /// Why there are none, or not all.
+    pub notes: Vec<String>,
+}
+
+/// What runs as part of tracing itself, not of the packet's way.
+const TRACERS: [&str; 7] =
+    ["__traceiter_", "__probestub_", "__bpf_trace_", "trace_event_", "trace_raw_output_", "perf_trace_", "bpf_prog_"];
+
+/// Many functions of one name: an address tells which is meant, the type information does not.
+const MOST_NAMESAKES: usize = 8;
+
+/// Where functions that can be traced are listed.
+const LISTS: [&str; 2] =
+    ["/sys/kernel/tracing/available_filter_functions", "/sys/kernel/debug/tracing/available_filter_functions"];
+
+/// Functions with an skb of the kernel and of its loaded modules, by name and module (`""` is the kernel).
+fn with_skbs() -> HashMap<(String, String), Positions> {
+    let mut found = HashMap::new();
+    let Ok(kernel) = fs::read("/sys/kernel/btf/vmlinux") else { return found };
+    let Some(kernel) = Types::read(&kernel, None) else { return found };
+    let mut add = |module: &str, types: &Types<'_>| {
+        found.extend(types.skb_functions().into_iter().map(|(name, at)| ((name, module.to_string()), at)));
+    };
+    add("", &kernel);
+    for entry in fs::read_dir("/sys/kernel/btf").into_iter().flatten().flatten() {
+        let module = entry.file_name().to_string_lossy().into_owned();
+        let bytes = if module == "vmlinux" { continue } else { fs::read(entry.path()) };
+        if let Some(types) = bytes.as_ref().ok().and_then(|b| Types::read(b, Some(&kernel))) {
+            add(&module, &types);
+        }
+    }
+    found
+}
+
+/// A line of a list of symbols: the name, and the module in brackets.
+fn name_and_module(mut words: std::str::SplitWhitespace<'_>) -> Option<(&str, &str)> {
+    let name = words.next()?;
+    let module = words.next().map_or("", |m| m.trim_start_matches('[').trim_end_matches(']'));
+    Some((name, module))
+}
+
+/// Asks the kernel.
+pub(crate) fn traceable() -> Traceable {
+    let mut found = Traceable::default();
+    // Two long reads at once: the kernel takes its time for either.
+    let list = std::thread::spawn(|| LISTS.iter().find_map(|path| fs::read_to_string(path).ok()));
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let wanted = with_skbs();
+    let list = list.join().ok().flatten();
+    let listed: Option<HashSet<(&str, &str)>> =
+        list.as_ref().map(|text| text.lines().filter_map(|l| name_and_module(l.split_whitespace())).collect());
+    if listed.is_none() {
+        found.notes.push("the kernel does not say which functions can be traced (available_filter_functions)".into());
+    }
+    let mut namesakes: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut hidden = true;
+    for line in symbols.lines() {
+        let mut words = line.split_whitespace();
+        let address = words.next().and_then(|w| u64::from_str_radix(w, 16).ok()).unwrap_or(0);
+        let kind = words.next().unwrap_or("");
+        let Some((name, module)) = name_and_module(words) else { continue };
+        hidden &= address == 0;
+        found.multi |= name == "register_fprobe_ips";
+        if !matches!(kind, "t" | "T" | "w" | "W") || address == 0 || TRACERS.iter().any(|t| name.starts_with(t)) {
+            continue;
+        }
+        // What BTF says of a name holds for the function as written, not for a part that the compiler cut out of it.
+        let Some(positions) = wanted.get(&(name.to_string(), module.to_string())) else { continue };
+        if listed.as_ref().is_some_and(|l| !l.contains(&(name, module))) {
+            continue;
+        }
+        let same = namesakes.entry((name, module)).or_default();
+        *same += 1;
+        if *same <= MOST_NAMESAKES {
+            let module = (!module.is_empty()).then(|| module.to_string());
+            found.functions.push(Function { name: name.into(), module, address, positions: *positions });
+        }
+    }
+    if hidden {
+        found.notes.push("the kernel hides where its functions are (sysctl kernel.kptr_restrict)".into());
+    }
+    found.functions.sort_by_key(|f| f.address);
+    found.functions.dedup_by_key(|f| f.address);
+    found
+}
+
+/// Functions through which the packets of time-critical streams pass, where not all can be traced: the first of them count
+/// most. A name that ends in `*` stands for all that begin so.
+const FIRST: [&str; 75] = [
+    "skb_release_head_state",
+    "kfree_skbmem",
+    "napi_gro_receive",
+    "netif_receive_skb",
+    "netif_receive_skb_internal",
+    "netif_rx_internal",
+    "enqueue_to_backlog",
+    "__netif_receive_skb",
+    "__netif_receive_skb_one_core",
+    "br_handle_frame",
+    "br_handle_frame_finish",
+    "br_flood",
+    "br_forward",
+    "__br_forward",
+    "br_forward_finish",
+    "br_dev_queue_push_xmit",
+    "br_pass_frame_up",
+    "br_multicast_flood",
+    "br_dev_xmit",
+    "br_allowed_ingress",
+    "netdev_frame_hook",
+    "ovs_vport_receive",
+    "ovs_dp_process_packet",
+    "ovs_flow_key_extract",
+    "ovs_flow_stats_update",
+    "ovs_execute_actions",
+    "do_execute_actions",
+    "do_output",
+    "ovs_vport_send",
+    "output_userspace",
+    "ovs_dp_upcall",
+    "queue_userspace_packet",
+    "ovs_packet_cmd_execute",
+    "internal_dev_recv",
+    "internal_dev_xmit",
+    "netlink_unicast",
+    "netlink_attachskb",
+    "netlink_sendskb",
+    "__netlink_sendskb",
+    "dev_queue_xmit",
+    "__dev_queue_xmit",
+    "dev_queue_xmit_nit",
+    "netdev_core_pick_tx",
+    "validate_xmit_skb",
+    "dev_hard_start_xmit",
+    "sch_direct_xmit",
+    "tun_net_xmit",
+    "tap_handle_frame",
+    "tun_put_user",
+    "veth_xmit",
+    "__dev_forward_skb",
+    "__dev_forward_skb2",
+    "dev_loopback_xmit",
+    "macvlan_handle_frame",
+    "macvlan_start_xmit",
+    "macvlan_queue_xmit",
+    "vlan_do_receive",
+    "vlan_dev_hard_start_xmit",
+    "packet_rcv",
+    "tpacket_rcv",
+    "packet_parse_headers",
+    "eth_type_trans",
+    "ip_rcv",
+    "ip_rcv_finish",
+    "ip_local_deliver",
+    "ip_forward",
+    "ip_output",
+    "ip_finish_output2",
+    "udp_rcv",
+    "udp_queue_rcv_skb",
+    "__udp_enqueue_schedule_skb",
+    "skb_clone",
+    "skb_copy_datagram_iter",
+    "consume_skb",
+    "start_xmit",
+];
+
+/// Names of functions in which modules of the way do their work; taken after [`FIRST`].
+const THEN: [&str; 14] = [
+    "openvswitch",
+    "bridge",
+    "tun",
+    "tap",
+    "macvtap",
+    "veth",
+    "macvlan",
+    "8021q",
+    "vhost_net",
+    "virtio_net",
+    "br_netfilter",
+    "vxlan",
+    "ip_vs",
+    "af_packet",
+];
+
+/// Puts first those that matter most, where only so many can be traced.
+pub(crate) fn by_weight(functions: &[Function]) -> Vec<&Function> {
+    let weight = |f: &Function| {
+        let named = FIRST.iter().position(|name| *name == f.name);
+        let module = || {
+            let at = f.module.as_ref().and_then(|m| THEN.iter().position(|t| t == m));
+            at.map_or(FIRST.len() + THEN.len(), |at| FIRST.len() + at)
+        };
+        named.unwrap_or_else(module)
+    };
+    let mut sorted: Vec<_> = functions.iter().collect();
+    sorted.sort_by_key(|f| weight(f));
+    sorted
+}
+
+/// May run on an skb that is being freed.
+const FREES: u32 = 1;
+/// The last thing that happens to an skb.
+const LAST: u32 = 2;
+/// From here on the skb is being freed.
+const BEGINS: u32 = 4;
+
+/// What the programs must know of a function to tell when an skb's address is no longer its own: what runs while an skb is
+/// freed (net/core/skbuff.c), also its destructors.
+pub(crate) fn role(name: &str) -> u32 {
+    match name {
+        "kfree_skbmem" => FREES | LAST,
+        "skb_release_head_state" => FREES | BEGINS,
+        "skb_release_all"
+        | "skb_release_data"
+        | "skb_free_head"
+        | "__kfree_skb"
+        | "kfree_skb_reason"
+        | "kfree_skb"
+        | "kfree_skb_list_reason"
+        | "consume_skb"
+        | "__consume_stateless_skb"
+        | "napi_consume_skb"
+        | "__napi_kfree_skb"
+        | "__kfree_skb_defer"
+        | "napi_skb_cache_put"
+        | "napi_skb_free_stolen_head"
+        | "sk_skb_reason_drop"
+        | "__sk_skb_reason_drop"
+        | "__dev_kfree_skb_any"
+        | "dev_kfree_skb_any_reason"
+        | "skb_zcopy_clear"
+        | "skb_clear_tstamp"
+        | "sock_wfree"
+        | "__sock_wfree"
+        | "sock_rfree"
+        | "sock_efree"
+        | "sock_pfree"
+        | "sock_edemux"
+        | "tcp_wfree"
+        | "sctp_wfree"
+        | "tpacket_destruct_skb"
+        | "netlink_skb_destructor"
+        | "unix_destruct_scm"
+        | "skb_queue_purge_reason"
+        | "kfree_skb_partial"
+        | "skb_pp_recycle"
+        | "skb_pp_cow_data"
+        | "skb_dst_drop"
+        | "skb_ext_reset"
+        | "nf_reset_ct"
+        | "skb_kfree_head"
+        | "napi_pp_put_page" => FREES,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str, module: Option<&str>) -> Function {
+        Function { name: name.into(), module: module.map(Into::into), address: 1, positions: 1 }
+    }
+
+    #[test]
+    fn what_carries_the_packet_comes_first() {
+        let all = [function("zzz", None), function("odd", Some("bridge")), function("br_handle_frame", Some("bridge"))];
+        let names: Vec<_> = by_weight(&all).iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(names, ["br_handle_frame", "odd", "zzz"]);
+    }
+
+    #[test]
+    fn a_symbols_module_stands_in_brackets() {
+        assert_eq!(name_and_module("br_flood [bridge]".split_whitespace()), Some(("br_flood", "bridge")));
+        assert_eq!(name_and_module("ip_rcv".split_whitespace()), Some(("ip_rcv", "")));
+        assert_eq!(name_and_module("".split_whitespace()), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Follows single packets through every kernel function that handles them: where does my packet go?
+//!
+//! [`Search::start`] attaches programs (bpf/) to the tracepoints that all packets pass, where packets are chosen by their bytes,
+//! and to the functions that take a packet, where the chosen ones are followed. What is seen of a packet is a [`Packet`];
+//! [`paths`] says which ways they took.
+
+mod attach;
+mod btf;
+mod devices;
+mod functions;
+mod layout;
+mod links;
+mod names;
+mod packet;
+mod pcap;
+mod search;
+mod skel {
+    #![allow(unused_imports, missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/path.skel.rs"));
+}
+mod summary;
+mod tracepoints;
+pub mod try_filter;
+
+pub use attach::{SearchError, With};
+pub use devices::{find_device, NoDevice};
+pub use functions::Function;
+pub use layout::{Counts, MAX_PACKETS};
+pub use packet::{Packet, Step, What};
+pub use pcap::{compile, BadExpression, Code, CompileError, Instruction, Library};
+pub use search::{Device, How, Options, Search};
+pub use summary::{paths, points, Hop, Path, Stage};
+
+/// The functions that take a packet and can be traced, in order of address.
+pub fn functions() -> Vec<Function> {
+    functions::traceable().functions
+}

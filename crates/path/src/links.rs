@@ -1,0 +1,115 @@
+//! The ways in which the loaded programs are attached.
+
+use crate::functions::{by_weight, Function};
+use crate::tracepoints::{MAKERS, TRACEPOINTS};
+use libbpf_rs::{Link, ProgramMut};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Loaded programs by name.
+pub(crate) type Loaded<'a> = HashMap<String, ProgramMut<'a>>;
+
+/// Time for single kprobes, of which each takes some milliseconds.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// Most single kprobes: taking them away again takes as long.
+const MOST_KPROBES: usize = 256;
+
+/// One attachment of a program to many functions.
+fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<OwnedFd> {
+    let mut options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.kprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
+        cnt: addresses.len() as u32,
+        addrs: addresses.as_ptr().cast(),
+        ..Default::default()
+    };
+    // SAFETY: addresses is an array of as many numbers as cnt says, which the kernel copies; the program is loaded.
+    let link =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_TRACE_KPROBE_MULTI, &options) };
+    if link < 0 {
+        return Err(std::io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a fresh descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// The programs of functions, by the place of the skb among the arguments.
+const BY_PLACE: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
+
+/// What could be attached.
+#[derive(Default)]
+pub(crate) struct Links {
+    pub links: Vec<Link>,
+    pub multi: Vec<OwnedFd>,
+    pub tracepoints: usize,
+    pub functions: usize,
+    pub notes: Vec<String>,
+}
+
+impl Links {
+    pub fn tracepoints(&mut self, programs: &Loaded<'_>) {
+        for at in &TRACEPOINTS {
+            let names: &[&str] =
+                if at.name == "kfree_skb" { &["kfree_skb", "kfree_skb_no_reason"] } else { &[at.name] };
+            let Some(program) = names.iter().find_map(|n| programs.get(*n)) else { continue };
+            match program.attach_raw_tracepoint(at.name) {
+                Ok(link) => {
+                    self.links.push(link);
+                    self.tracepoints += 1;
+                }
+                Err(e) if at.needed => {
+                    self.notes.push(format!("tracepoint {}:{} is not there ({e})", at.system, at.name));
+                }
+                Err(e) => tracing::debug!("{}: {e}", at.name),
+            }
+        }
+    }
+
+    pub fn copies(&mut self, programs: &Loaded<'_>) {
+        for maker in MAKERS {
+            let Some(program) =
+                programs.get(&format!("after_{maker}")).or_else(|| programs.get(&format!("into_{maker}")))
+            else {
+                continue;
+            };
+            match program.attach_trace() {
+                Ok(link) => self.links.push(link),
+                Err(e) => self.notes.push(format!("copies made by {maker} are recognised by their bytes only ({e})")),
+            }
+        }
+    }
+
+    pub fn all_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) -> std::io::Result<()> {
+        for (place, name) in BY_PLACE.iter().enumerate() {
+            let addresses: Vec<u64> =
+                functions.iter().filter(|f| f.positions >> place & 1 == 1).map(|f| f.address).collect();
+            let Some(program) = programs.get(*name).filter(|_| !addresses.is_empty()) else { continue };
+            self.multi.push(attach_multi(program.as_fd(), &addresses)?);
+        }
+        self.functions = functions.len();
+        Ok(())
+    }
+
+    /// Attaches to functions one by one, those that matter most first, as long as there is time.
+    pub fn some_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) {
+        let began = Instant::now();
+        for f in by_weight(functions) {
+            if self.functions >= MOST_KPROBES || began.elapsed() > PATIENCE {
+                break;
+            }
+            let place = f.positions.trailing_zeros() as usize;
+            let Some(program) = BY_PLACE.get(place).and_then(|name| programs.get(*name)) else { continue };
+            // One that the kernel does not want to have traced is one of many.
+            match program.attach_kprobe(false, &f.name) {
+                Ok(link) => {
+                    self.links.push(link);
+                    self.functions += 1;
+                }
+                Err(e) => tracing::debug!("{}: {e}", f.name),
+            }
+        }
+    }
+}

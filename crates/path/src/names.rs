@@ -1,0 +1,58 @@
+//! Names for what the programs tell in numbers.
+
+use crate::functions::Function;
+use latpath_probe::{namespaces, Functions, Reasons};
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+
+/// The names of this moment.
+#[derive(Default)]
+pub(crate) struct Names {
+    functions: HashMap<u64, String>,
+    // Read when a packet is dropped, which is seldom.
+    all: OnceCell<Functions>,
+    reasons: OnceCell<Reasons>,
+    namespaces: RefCell<HashMap<u32, String>>,
+}
+
+impl Names {
+    /// Names of these functions, and of what is found later.
+    pub fn new(functions: &[Function]) -> Self {
+        Self {
+            functions: functions.iter().map(|f| (f.address, f.name.clone())).collect(),
+            namespaces: RefCell::new(namespaces()),
+            ..Self::default()
+        }
+    }
+
+    /// The function that begins here.
+    pub fn function(&self, address: u64) -> String {
+        self.functions.get(&address).cloned().unwrap_or_else(|| self.near(address))
+    }
+
+    /// The function that this address is in.
+    pub fn near(&self, address: u64) -> String {
+        self.all.get_or_init(Functions::read).name(address)
+    }
+
+    /// A drop's reason.
+    pub fn reason(&self, reason: u32) -> String {
+        // Reasons of subsystems carry their number in the upper half; Reasons keeps 4 bits of it.
+        let packed = if reason >> 16 == 0 { reason } else { (reason >> 16 & 15) << 12 | reason & 0xfff };
+        self.reasons.get_or_init(Reasons::read).name(packed as u16)
+    }
+
+    /// A device with its namespace, where that is not ours.
+    pub fn device(&self, device: &str, netns: u32) -> String {
+        if !self.namespaces.borrow().contains_key(&netns) {
+            // It may have got its name since. If not, its number is its name from now on.
+            let mut known = namespaces();
+            known.entry(netns).or_insert_with(|| netns.to_string());
+            self.namespaces.borrow_mut().extend(known);
+        }
+        match self.namespaces.borrow().get(&netns).map(String::as_str) {
+            Some("") | None => device.into(),
+            Some(name) => format!("{device}%{name}"),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A packet's way, step by step.
+
+use crate::layout::{
+    self, Event, EventKind, FLAG_ADOPTED, FLAG_ARRIVED, FLAG_MACVTAP, FLAG_NEW, FLAG_SOCKET, FLAG_TAP,
+};
+use crate::names::Names;
+use crate::tracepoints::{
+    KFREE_SKB, MAKERS, NAPI_GRO_FRAGS_ENTRY, NAPI_GRO_RECEIVE_ENTRY, NETIF_RECEIVE_SKB, NETIF_RECEIVE_SKB_LIST_ENTRY,
+    NET_DEV_START_XMIT, OVS_DO_EXECUTE_ACTION, OVS_DP_UPCALL, SKB_COPY_DATAGRAM_IOVEC, TRACEPOINTS,
+};
+use latpath_words::{Ns, PointKind};
+use std::collections::HashMap;
+
+/// What a step is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A kernel function got the packet.
+    Function(String),
+    /// A tracepoint, as `system:name`.
+    Tracepoint(String),
+    /// A function has made another skb of it.
+    Copy {
+        /// The function.
+        by: String,
+        /// The new skb, as it is called in this packet.
+        to: usize,
+    },
+}
+
+impl What {
+    /// Its name as printed.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Function(name) | Self::Tracepoint(name) | Self::Copy { by: name, .. } => name,
+        }
+    }
+}
+
+/// One thing that happened to a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When (CLOCK_MONOTONIC).
+    pub t: Ns,
+    /// On which CPU.
+    pub cpu: u16,
+    /// In which process and thread; 0 for an idle CPU.
+    pub pid: u32,
+    /// The thread's id.
+    pub tid: u32,
+    /// The thread's name.
+    pub thread: String,
+    /// The device it was on, `name%netns` outside this process's namespace; empty if none.
+    pub device: String,
+    /// Inode number of the device's network namespace.
+    pub netns: u32,
+    /// The device's index in it, 0 for none.
+    pub ifindex: u32,
+    /// What happened.
+    pub what: What,
+    /// The skb: 0 for the one that was seen first, then its copies as they were made.
+    pub skb: usize,
+    /// Bytes from the current header to the end.
+    pub len: u32,
+    /// Whether nothing but its bytes says that this skb is the packet.
+    pub same_bytes: bool,
+    /// For a drop: why, and in which function.
+    pub drop: Option<(String, String)>,
+    /// What `latpath record` would call a sighting here.
+    pub point: Option<(PointKind, String)>,
+}
+
+/// One packet that was followed.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Its number, from 0.
+    pub number: u32,
+    /// What happened, in order of time.
+    pub steps: Vec<Step>,
+    skbs: HashMap<u64, usize>,
+    next: usize,
+}
+
+impl Packet {
+    pub(crate) fn new(number: u32) -> Self {
+        Self { number, steps: Vec::new(), skbs: HashMap::new(), next: 0 }
+    }
+
+    /// The time of its first step.
+    pub fn began(&self) -> Ns {
+        self.steps.first().map_or(0, |s| s.t)
+    }
+
+    pub(crate) fn push(&mut self, event: &Event, names: &Names) {
+        let new = event.flags & (FLAG_NEW | FLAG_ADOPTED) != 0;
+        let skb = match self.skbs.get(&event.skb) {
+            Some(known) if !new => *known,
+            _ => self.name(event.skb),
+        };
+        let step = self.step(event, skb, names);
+        self.steps.push(step);
+    }
+
+    /// Gives an skb the next name.
+    fn name(&mut self, address: u64) -> usize {
+        let name = self.next;
+        self.next += 1;
+        self.skbs.insert(address, name);
+        name
+    }
+
+    fn step(&mut self, event: &Event, skb: usize, names: &Names) -> Step {
+        let what = match event.kind {
+            EventKind::Function => What::Function(names.function(event.at)),
+            EventKind::Tracepoint => {
+                let at = TRACEPOINTS.get(event.at as usize);
+                What::Tracepoint(at.map_or_else(|| "?".into(), |t| format!("{}:{}", t.system, t.name)))
+            }
+            EventKind::Copy => {
+                What::Copy { by: MAKERS.get(event.at as usize).map_or("?", |m| m).into(), to: self.name(event.aux) }
+            }
+        };
+        let is = |tracepoint| event.kind == EventKind::Tracepoint && event.at == tracepoint;
+        let device = layout::name(&event.device);
+        Step {
+            t: event.t as Ns,
+            cpu: event.cpu,
+            pid: event.pid,
+            tid: event.tid,
+            thread: layout::name(&event.comm),
+            device: if device.is_empty() { device } else { names.device(&device, event.netns) },
+            netns: event.netns,
+            ifindex: event.ifindex,
+            what,
+            skb,
+            len: event.len,
+            same_bytes: event.flags & FLAG_ADOPTED != 0,
+            drop: is(KFREE_SKB).then(|| (names.reason(event.reason), names.near(event.aux))),
+            point: point(event),
+        }
+    }
+
+    pub(crate) fn finish(&mut self) {
+        // The buffer keeps the order of reservation, which differs between CPUs by less than an event takes.
+        self.steps.sort_by_key(|s| s.t);
+    }
+}
+
+/// The point of `record` that an event is a sighting at: docs/points.md.
+fn point(event: &Event) -> Option<(PointKind, String)> {
+    if event.kind != EventKind::Tracepoint {
+        return None;
+    }
+    let has = |flag| event.flags & flag != 0;
+    let kind = match event.at {
+        NET_DEV_START_XMIT if has(FLAG_MACVTAP) => PointKind::VmWrite,
+        NET_DEV_START_XMIT => PointKind::Tx,
+        NAPI_GRO_FRAGS_ENTRY | NAPI_GRO_RECEIVE_ENTRY | NETIF_RECEIVE_SKB | NETIF_RECEIVE_SKB_LIST_ENTRY => {
+            if has(FLAG_TAP) && !has(FLAG_MACVTAP) {
+                PointKind::VmWrite
+            } else {
+                PointKind::NicRx
+            }
+        }
+        SKB_COPY_DATAGRAM_IOVEC if has(FLAG_TAP) && !has(FLAG_SOCKET) => PointKind::VmRead,
+        SKB_COPY_DATAGRAM_IOVEC => PointKind::AppRead,
+        OVS_DP_UPCALL if event.aux == MISS => PointKind::OvsUpcall,
+        OVS_DP_UPCALL => PointKind::OvsSlow,
+        OVS_DO_EXECUTE_ACTION if has(FLAG_ARRIVED | FLAG_SOCKET) => PointKind::OvsExec,
+        OVS_DO_EXECUTE_ACTION => PointKind::OvsReturn,
+        KFREE_SKB => PointKind::Drop,
+        _ => return None,
+    };
+    let on = if kind == PointKind::AppRead { &event.comm } else { &event.device };
+    let device = layout::name(on);
+    Some((kind, if device.is_empty() { "-".into() } else { device }))
+}
+
+/// `OVS_PACKET_CMD_MISS` of linux/openvswitch.h: no flow fits.
+const MISS: u64 = 1;

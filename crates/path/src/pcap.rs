@@ -1,0 +1,257 @@
+//! libpcap, which turns a filter expression (pcap-filter(7)) into classic BPF. It is looked for when an expression is given:
+//! latpath builds and runs without it.
+
+use crate::layout::MAX_CODE;
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
+
+/// What an expression was made into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// The instructions.
+    pub instructions: Vec<Instruction>,
+}
+
+/// One instruction of classic BPF; the kernel programs know the same layout (bpf/event.h).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instruction {
+    /// What to do.
+    pub code: u16,
+    /// Instructions to skip if so.
+    pub jt: u8,
+    /// Instructions to skip if not.
+    pub jf: u8,
+    /// Its constant.
+    pub k: u32,
+}
+
+/// Why an expression cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadExpression {
+    /// libpcap does not like it.
+    #[error("{expression:?} is no filter: {said}")]
+    Wrong {
+        /// As given.
+        expression: String,
+        /// libpcap's words.
+        said: String,
+    },
+    /// It has what nobody can answer inside the kernel.
+    #[error("{0:?} asks for what is not in the packet's bytes (inbound, outbound, ifindex …): choose the device with -i instead")]
+    NotBytes(String),
+    /// Too long.
+    #[error("{expression:?} makes a filter of {len} instructions: at most {MAX_CODE} can be run")]
+    TooLong {
+        /// As given.
+        expression: String,
+        /// Its instructions.
+        len: usize,
+    },
+}
+
+/// Why there is no filter.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The expression.
+    #[error(transparent)]
+    Expression(#[from] BadExpression),
+    /// The library.
+    #[error("filter expressions need libpcap, which is not here ({0}): install it (Debian: apt install libpcap0.8), or use --stream")]
+    NoLibrary(String),
+}
+
+/// Names of the library, by distribution.
+const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
+const ETHERNET: c_int = 1;
+const UNKNOWN_NETMASK: c_uint = 0xffff_ffff;
+/// Loads at or behind this ask the kernel, not the packet (linux/filter.h, SKF_NET_OFF).
+const NOT_IN_PACKET: u32 = 0xfff0_0000;
+
+/// `struct bpf_program` of libpcap.
+#[repr(C)]
+struct Program {
+    len: c_uint,
+    instructions: *mut Instruction,
+}
+
+type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut c_void;
+type Compile = unsafe extern "C" fn(*mut c_void, *mut Program, *const c_char, c_int, c_uint) -> c_int;
+type FreeCode = unsafe extern "C" fn(*mut Program);
+type GetError = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+type Close = unsafe extern "C" fn(*mut c_void);
+type Filter = unsafe extern "C" fn(*const Instruction, *const u8, c_uint, c_uint) -> c_uint;
+
+/// The library, loaded for as long as the process lives.
+pub struct Library {
+    open_dead: OpenDead,
+    compile: Compile,
+    free_code: FreeCode,
+    get_error: GetError,
+    close: Close,
+    filter: Filter,
+}
+
+impl Library {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// Where it is not installed.
+    pub fn load() -> Result<Self, CompileError> {
+        let mut why = String::new();
+        for name in NAMES {
+            // SAFETY: the name is a string; libpcap's initialisers touch nothing of ours.
+            let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            if library.is_null() {
+                // SAFETY: after a failure dlerror gives a string that lives until the next call.
+                let said = unsafe { libc::dlerror() };
+                if why.is_empty() && !said.is_null() {
+                    // SAFETY: as above.
+                    why = unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned();
+                }
+                continue;
+            }
+            let symbol = |name: &CStr| -> Result<*mut c_void, CompileError> {
+                // SAFETY: the library is open and stays so; the name is a string.
+                let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+                let missing = || CompileError::NoLibrary(format!("it has no {}", name.to_string_lossy()));
+                (!found.is_null()).then_some(found).ok_or_else(missing)
+            };
+            // SAFETY: each symbol is a function of libpcap's public interface, with the type that pcap(3) and pcap/bpf.h give.
+            return unsafe {
+                Ok(Self {
+                    open_dead: std::mem::transmute::<*mut c_void, OpenDead>(symbol(c"pcap_open_dead")?),
+                    compile: std::mem::transmute::<*mut c_void, Compile>(symbol(c"pcap_compile")?),
+                    free_code: std::mem::transmute::<*mut c_void, FreeCode>(symbol(c"pcap_freecode")?),
+                    get_error: std::mem::transmute::<*mut c_void, GetError>(symbol(c"pcap_geterr")?),
+                    close: std::mem::transmute::<*mut c_void, Close>(symbol(c"pcap_close")?),
+                    filter: std::mem::transmute::<*mut c_void, Filter>(symbol(c"bpf_filter")?),
+                })
+            };
+        }
+        Err(CompileError::NoLibrary(why))
+    }
+
+    /// Compiles an expression for Ethernet frames.
+    ///
+    /// # Errors
+    /// In libpcap's words.
+    pub fn compile(&self, expression: &str) -> Result<Code, CompileError> {
+        let wrong = |said: String| BadExpression::Wrong { expression: expression.into(), said };
+        let text = CString::new(expression).map_err(|_| wrong("it contains a NUL".into()))?;
+        let mut program = Program { len: 0, instructions: std::ptr::null_mut() };
+        // SAFETY: `dead` is libpcap's own until it is closed; program and text outlive the calls; what compile made is copied
+        // before it is freed, and freed only where it was made.
+        let compiled = unsafe {
+            let dead = (self.open_dead)(ETHERNET, 262_144);
+            if dead.is_null() {
+                return Err(wrong("libpcap is out of memory".into()).into());
+            }
+            let compiled = if (self.compile)(dead, &mut program, text.as_ptr(), 1, UNKNOWN_NETMASK) == 0 {
+                let instructions = std::slice::from_raw_parts(program.instructions, program.len as usize).to_vec();
+                (self.free_code)(&mut program);
+                Ok(instructions)
+            } else {
+                Err(CStr::from_ptr((self.get_error)(dead)).to_string_lossy().into_owned())
+            };
+            (self.close)(dead);
+            compiled
+        };
+        let code = Code { instructions: compiled.map_err(wrong)? };
+        code.check(expression)?;
+        Ok(code)
+    }
+
+    /// Runs a filter on a frame as libpcap does: what it returns, 0 for "no".
+    pub fn run(&self, code: &Code, frame: &[u8]) -> u32 {
+        // SAFETY: the instructions came from libpcap's compiler or passed `check`, so that they end; the frame has this length.
+        unsafe { (self.filter)(code.instructions.as_ptr(), frame.as_ptr(), frame.len() as u32, frame.len() as u32) }
+    }
+}
+
+impl Code {
+    /// Whether the kernel programs can run it, and whether it ends: jumps go forward and stay inside, the last instruction
+    /// returns, memory and divisors are what they may be.
+    ///
+    /// # Errors
+    /// Says why not; `expression` is for the message.
+    pub fn check(&self, expression: &str) -> Result<(), BadExpression> {
+        let len = self.instructions.len();
+        if len > MAX_CODE {
+            return Err(BadExpression::TooLong { expression: expression.into(), len });
+        }
+        let odd = |at: usize| BadExpression::Wrong {
+            expression: expression.into(),
+            said: format!("libpcap made an unknown instruction of it (number {at})"),
+        };
+        for (at, i) in self.instructions.iter().enumerate() {
+            let inside = |skip: u32| (skip as usize) < len - at - 1;
+            let fine = match (i.code & 7, i.code & 0xe0, i.code & 0xf0) {
+                (0 | 1, 0x20 | 0x40, _) if i.k >= NOT_IN_PACKET => {
+                    return Err(BadExpression::NotBytes(expression.into()));
+                }
+                (0 | 1, 0x00 | 0x20 | 0x40 | 0x80 | 0xa0, _) => i.code & 0x18 != 0x18,
+                (0 | 1, 0x60, _) | (2 | 3, ..) => i.k < 16,
+                (4, _, 0x30 | 0x90) => i.code & 8 != 0 || i.k != 0,
+                (4, _, op) => op <= 0xa0,
+                (5, _, 0x00) => inside(i.k),
+                (5, _, op) => op <= 0x40 && inside(i.jt.into()) && inside(i.jf.into()),
+                (6 | 7, ..) => true,
+                _ => false,
+            };
+            if !fine {
+                return Err(odd(at));
+            }
+        }
+        match self.instructions.last() {
+            Some(i) if i.code & 7 == 6 => Ok(()),
+            _ => Err(odd(len)),
+        }
+    }
+
+    /// As the programs' table keeps it: the length, and all places.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(8 + MAX_CODE * 8);
+        bytes.extend((self.instructions.len() as u64).to_ne_bytes());
+        for i in &self.instructions {
+            bytes.extend(i.code.to_ne_bytes());
+            bytes.extend([i.jt, i.jf]);
+            bytes.extend(i.k.to_ne_bytes());
+        }
+        bytes.resize(8 + MAX_CODE * 8, 0);
+        bytes
+    }
+}
+
+/// Compiles an expression for Ethernet frames.
+///
+/// # Errors
+/// Where libpcap is missing, or does not understand it.
+pub fn compile(expression: &str) -> Result<Code, CompileError> {
+    Library::load()?.compile(expression)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(instructions: &[(u16, u8, u8, u32)]) -> Code {
+        Code { instructions: instructions.iter().map(|&(code, jt, jf, k)| Instruction { code, jt, jf, k }).collect() }
+    }
+
+    #[test]
+    fn what_does_not_end_inside_is_refused() {
+        assert!(code(&[(0x06, 0, 0, 1)]).check("x").is_ok());
+        assert!(code(&[(0x15, 1, 0, 1), (0x06, 0, 0, 1)]).check("x").is_err(), "a jump out");
+        assert!(code(&[(0x05, 0, 0, 9), (0x06, 0, 0, 1)]).check("x").is_err(), "a long jump out");
+        assert!(code(&[(0x28, 0, 0, 12)]).check("x").is_err(), "no return");
+        assert!(code(&[]).check("x").is_err());
+        assert!(code(&[(0x34, 0, 0, 0), (0x06, 0, 0, 1)]).check("x").is_err(), "a division by zero");
+        assert!(code(&[(0x60, 0, 0, 16), (0x06, 0, 0, 1)]).check("x").is_err(), "memory that is not there");
+    }
+
+    #[test]
+    fn what_is_not_in_the_bytes_is_refused() {
+        let inbound = code(&[(0x30, 0, 0, 0xffff_f004), (0x06, 0, 0, 1)]);
+        assert!(matches!(inbound.check("inbound"), Err(BadExpression::NotBytes(_))));
+    }
+}

@@ -1,0 +1,141 @@
+//! A search: the programs at work, and what they tell.
+
+use crate::attach::{attach, Attached, SearchError, With};
+use crate::layout::{Counts, Event, COUNTS_BYTES};
+use crate::packet::Packet;
+use crate::pcap::Code;
+use latpath_words::{Ns, StreamSpec};
+use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What to search for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Streams whose packets are followed; with none, the filter alone chooses.
+    pub streams: Vec<StreamSpec>,
+    /// A pcap filter that packets must pass as well.
+    pub code: Option<Code>,
+    /// The device on which packets are chosen; with none, any.
+    pub device: Option<Device>,
+    /// Packets to follow.
+    pub count: u32,
+    /// What to attach; with none, the best that this kernel has.
+    pub with: Option<With>,
+    /// An skb that nothing ties to a packet is that packet if it has the same bytes within this time after the packet was seen
+    /// last.
+    pub same: Ns,
+}
+
+/// A device, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Inode number of its network namespace; with none, devices of this name in all.
+    pub netns: Option<u32>,
+}
+
+/// How and to what the programs are attached.
+#[derive(Clone, Debug)]
+pub struct How {
+    /// What kind of places.
+    pub with: With,
+    /// Kernel functions.
+    pub functions: usize,
+    /// Kernel functions that could have been attached to.
+    pub functions_known: usize,
+    /// Tracepoints.
+    pub tracepoints: usize,
+    /// Time from the beginning until all were attached.
+    pub took: Duration,
+    /// What cannot be shown here, and why: a line each.
+    pub notes: Vec<String>,
+}
+
+/// Packets under way.
+pub struct Search {
+    attached: Option<Attached>,
+    ring: RingBuffer<'static>,
+    inbox: Rc<RefCell<Vec<Event>>>,
+    packets: BTreeMap<u32, Packet>,
+    how: How,
+    last: Ns,
+    misses: u64,
+}
+
+impl Search {
+    /// Attaches the programs. From its return on packets are chosen.
+    ///
+    /// # Errors
+    /// Where the kernel cannot, or not what was asked for.
+    pub fn start(options: &Options) -> Result<Self, SearchError> {
+        let (attached, how) = attach(options)?;
+        let inbox = Rc::new(RefCell::new(Vec::new()));
+        let to = Rc::clone(&inbox);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |bytes: &[u8]| {
+            to.borrow_mut().extend(Event::read(bytes));
+            0
+        };
+        builder.add(&attached.events, take).map_err(SearchError::Reading)?;
+        let ring = builder.build().map_err(SearchError::Reading)?;
+        attached.counts.update(&0u32.to_ne_bytes(), &Counts::open(), MapFlags::ANY).map_err(SearchError::Reading)?;
+        let last = latpath_probe::monotonic();
+        Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last, misses: 0 })
+    }
+
+    /// How the programs are attached.
+    pub fn how(&self) -> &How {
+        &self.how
+    }
+
+    /// Waits for events, this long at most. Returns the packets seen so far.
+    pub fn wait(&mut self, time: Duration) -> u32 {
+        // An interrupted wait is an empty one.
+        self.ring.poll_raw(time);
+        self.take();
+        self.packets.len() as u32
+    }
+
+    /// The time of the last event (CLOCK_MONOTONIC); of the beginning, if there was none.
+    pub fn last(&self) -> Ns {
+        self.last
+    }
+
+    fn take(&mut self) {
+        let Some(attached) = &self.attached else { return };
+        for event in self.inbox.borrow_mut().drain(..) {
+            self.last = self.last.max(event.t as Ns);
+            let packet = self.packets.entry(event.packet).or_insert_with(|| Packet::new(event.packet));
+            packet.push(&event, &attached.names);
+        }
+    }
+
+    /// What was not seen so far.
+    pub fn counts(&self) -> Counts {
+        let Some(attached) = &self.attached else { return Counts::default() };
+        let kept = attached.counts.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        let bytes = kept.filter(|b| b.len() == COUNTS_BYTES).unwrap_or_default();
+        Counts { recursion_misses: attached.recursion_misses(), ..Counts::read(&bytes) }
+    }
+
+    /// Detaches everything, and hands over what was seen: packets in the order in which they were chosen, each one's steps in
+    /// order of time.
+    pub fn stop(mut self) -> (Vec<Packet>, Counts) {
+        let mut counts = self.counts();
+        if let Some(attached) = &mut self.attached {
+            attached.detach();
+        }
+        // What was told between the last look and the detachment.
+        while self.ring.consume_raw() > 0 {}
+        self.take();
+        counts.events_lost = self.counts().events_lost.max(counts.events_lost);
+        self.misses = counts.recursion_misses;
+        let mut packets: Vec<Packet> = std::mem::take(&mut self.packets).into_values().collect();
+        packets.iter_mut().for_each(Packet::finish);
+        (packets, counts)
+    }
+}

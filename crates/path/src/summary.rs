@@ -1,0 +1,237 @@
+//! Which ways packets took, and how long the stages of each took.
+
+use crate::packet::{Packet, Step};
+use latpath_words::{Ns, Point, PointKind, HOST};
+use std::collections::HashMap;
+
+/// One step that all packets of a path made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The function or tracepoint.
+    pub name: String,
+    /// The device, empty for none.
+    pub device: String,
+    /// The skb: 0 for the one that was seen first.
+    pub skb: usize,
+    /// Median of the time since the packet was first seen.
+    pub since_first: Ns,
+    /// Median of the time since the hop before.
+    pub since_last: Ns,
+}
+
+/// Hops one after another on one device by one kind of thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The device, empty for none.
+    pub device: String,
+    /// The thread, as most packets had it.
+    pub thread: String,
+    /// Its first hop's name.
+    pub first: String,
+    /// Its last hop's name.
+    pub last: String,
+    /// How many hops it has.
+    pub hops: usize,
+    /// Median of the time from its first hop to its last.
+    pub took: Ns,
+    /// Median of the time from the last hop of the stage before to its first.
+    pub since_last: Ns,
+}
+
+/// A way that packets took.
+#[derive(Clone, Debug)]
+pub struct Path {
+    /// The packets that took it, by number.
+    pub packets: Vec<u32>,
+    /// What they passed, in order of their median times.
+    pub hops: Vec<Hop>,
+    /// The same in few lines.
+    pub stages: Vec<Stage>,
+    /// Where `latpath record` would see them, in order.
+    pub points: Vec<Point>,
+}
+
+/// The median; of an even number, the lower of the middle ones. 0 of nothing.
+fn median(mut times: Vec<Ns>) -> Ns {
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+/// The order of steps that does not depend on how two CPUs happen to interleave: CPU by CPU, as each came into play. Between the
+/// same two places the same CPU works in order.
+fn apart(packet: &Packet) -> Vec<usize> {
+    let mut cpus: Vec<u16> = Vec::new();
+    for step in &packet.steps {
+        if !cpus.contains(&step.cpu) {
+            cpus.push(step.cpu);
+        }
+    }
+    let mut order: Vec<usize> = (0..packet.steps.len()).collect();
+    order.sort_by_key(|i| cpus.iter().position(|c| *c == packet.steps[*i].cpu));
+    order
+}
+
+/// What two packets on one path have in common, step by step.
+fn signature(packet: &Packet) -> Vec<(&str, &str, usize)> {
+    let of = |i: usize| {
+        let s = &packet.steps[i];
+        (s.what.name(), s.device.as_str(), s.skb)
+    };
+    apart(packet).into_iter().map(of).collect()
+}
+
+/// The ways that packets took, the most travelled first.
+pub fn paths(packets: &[Packet]) -> Vec<Path> {
+    let mut groups: Vec<(Vec<(&str, &str, usize)>, Vec<&Packet>)> = Vec::new();
+    let mut place: HashMap<Vec<(&str, &str, usize)>, usize> = HashMap::new();
+    for packet in packets.iter().filter(|p| !p.steps.is_empty()) {
+        let way = signature(packet);
+        let at = *place.entry(way.clone()).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push((way, Vec::new()));
+        }
+        groups[at].1.push(packet);
+    }
+    let mut paths: Vec<Path> = groups.iter().map(|(_, packets)| path(packets)).collect();
+    paths.sort_by_key(|p| std::cmp::Reverse(p.packets.len()));
+    paths
+}
+
+/// One path, of packets with the same signature.
+fn path(packets: &[&Packet]) -> Path {
+    let orders: Vec<Vec<usize>> = packets.iter().map(|p| apart(p)).collect();
+    let step = |p: usize, i: usize| -> &Step { &packets[p].steps[orders[p][i]] };
+    let all = 0..packets.len();
+    let since_first = |i: usize| median(all.clone().map(|p| step(p, i).t - packets[p].began()).collect());
+    let mut in_time: Vec<(Ns, usize)> = (0..orders[0].len()).map(|i| (since_first(i), i)).collect();
+    in_time.sort();
+    let between = |from: usize, to: usize| median(all.clone().map(|p| step(p, to).t - step(p, from).t).collect());
+    let hops: Vec<Hop> = in_time
+        .iter()
+        .enumerate()
+        .map(|(n, (since_first, i))| Hop {
+            name: step(0, *i).what.name().into(),
+            device: step(0, *i).device.clone(),
+            skb: step(0, *i).skb,
+            since_first: *since_first,
+            since_last: if n == 0 { 0 } else { between(in_time[n - 1].1, *i) },
+        })
+        .collect();
+    let cpu_of = |i: usize| step(0, i).cpu;
+    let mut cuts: Vec<usize> = (0..in_time.len())
+        .filter(|n| {
+            *n == 0 || {
+                let (before, this) = (in_time[n - 1].1, in_time[*n].1);
+                hops[n - 1].device != hops[*n].device || cpu_of(before) != cpu_of(this)
+            }
+        })
+        .collect();
+    cuts.push(in_time.len());
+    let stages = cuts.windows(2).map(|cut| {
+        let (from, to) = (in_time[cut[0]].1, in_time[cut[1] - 1].1);
+        Stage {
+            device: hops[cut[0]].device.clone(),
+            thread: commonest(all.clone().map(|p| step(p, from).thread.as_str())),
+            first: hops[cut[0]].name.clone(),
+            last: hops[cut[1] - 1].name.clone(),
+            hops: cut[1] - cut[0],
+            took: between(from, to),
+            since_last: hops[cut[0]].since_last,
+        }
+    });
+    let stages = stages.collect();
+    let sorted = in_time.iter().map(|(_, i)| step(0, *i));
+    Path { packets: packets.iter().map(|p| p.number).collect(), hops, stages, points: points_of(sorted) }
+}
+
+/// The commonest of some names; of equally common ones, the first in the alphabet.
+fn commonest<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    names.for_each(|n| *counts.entry(n).or_default() += 1);
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
+    counts.first().map_or(String::new(), |(name, _)| name.to_string())
+}
+
+/// The points at which some steps are sightings, each once.
+fn points_of<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for (kind, device) in steps.filter_map(|s| s.point.as_ref()) {
+        let point = Point { machine: HOST.into(), kind: *kind, device: device.clone() };
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    }
+    points
+}
+
+/// The points for `record`: those of all paths, in the order of the most travelled; drops are noted at any rate, and need no
+/// point.
+pub fn points(paths: &[Path]) -> Vec<Point> {
+    let mut all: Vec<Point> = Vec::new();
+    for point in paths.iter().flat_map(|p| &p.points).filter(|p| p.kind != PointKind::Drop) {
+        if !all.contains(point) {
+            all.push(point.clone());
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::What;
+
+    fn step(t: Ns, cpu: u16, name: &str, device: &str) -> Step {
+        Step {
+            t,
+            cpu,
+            pid: 1,
+            tid: 1,
+            thread: "t".into(),
+            device: device.into(),
+            netns: 1,
+            ifindex: 1,
+            what: What::Function(name.into()),
+            skb: 0,
+            len: 100,
+            same_bytes: false,
+            drop: None,
+            point: None,
+        }
+    }
+
+    fn packet(number: u32, steps: Vec<Step>) -> Packet {
+        Packet { steps, ..Packet::new(number) }
+    }
+
+    #[test]
+    fn packets_on_one_way_are_one_path_with_median_times() {
+        let way = |number, base: Ns, gap: Ns| {
+            packet(number, vec![step(base, 0, "a", "x"), step(base + gap, 0, "b", "x"), step(base + 100, 1, "c", "y")])
+        };
+        let odd = packet(3, vec![step(5, 0, "a", "x"), step(6, 0, "dropped", "x")]);
+        let found = paths(&[way(0, 0, 10), way(1, 1000, 30), odd, way(2, 2000, 20)]);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].packets, [0, 1, 2]);
+        let hops: Vec<_> = found[0].hops.iter().map(|h| (h.name.as_str(), h.since_first, h.since_last)).collect();
+        assert_eq!(hops, [("a", 0, 0), ("b", 20, 20), ("c", 100, 80)]);
+        let stages: Vec<_> =
+            found[0].stages.iter().map(|s| (s.device.as_str(), s.hops, s.took, s.since_last)).collect();
+        assert_eq!(stages, [("x", 2, 20, 0), ("y", 1, 0, 80)]);
+        assert_eq!(found[1].packets, [3]);
+    }
+
+    #[test]
+    fn how_two_cpus_interleave_is_no_other_path() {
+        let one = vec![step(0, 0, "wake", "x"), step(5, 1, "read", "y"), step(9, 0, "done", "x")];
+        let two = vec![step(0, 1, "wake", "x"), step(2, 1, "done", "x"), step(7, 0, "read", "y")];
+        assert_eq!(paths(&[packet(0, one), packet(1, two)]).len(), 1);
+    }
+
+    #[test]
+    fn no_packets_are_no_paths() {
+        assert!(paths(&[]).is_empty());
+        assert!(paths(&[packet(0, vec![])]).is_empty());
+    }
+}

@@ -1,0 +1,91 @@
+//! The tracepoints at which packets are looked at, in the order of `enum tracepoint` in bpf/event.h.
+
+/// A tracepoint that gets an skb.
+pub(crate) struct Tracepoint {
+    /// Its system, as in /sys/kernel/tracing/events.
+    pub system: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// Whether packets can be lost sight of without it.
+    pub needed: bool,
+}
+
+const fn at(system: &'static str, name: &'static str, needed: bool) -> Tracepoint {
+    Tracepoint { system, name, needed }
+}
+
+pub(crate) const TRACEPOINTS: [Tracepoint; 17] = [
+    at("net", "net_dev_queue", true),
+    at("net", "net_dev_start_xmit", true),
+    at("net", "net_dev_xmit", false),
+    at("net", "napi_gro_frags_entry", false),
+    at("net", "napi_gro_receive_entry", false),
+    at("net", "netif_receive_skb_entry", false),
+    at("net", "netif_receive_skb_list_entry", false),
+    at("net", "netif_rx_entry", false),
+    at("net", "netif_receive_skb", true),
+    at("net", "netif_rx", false),
+    at("qdisc", "qdisc_enqueue", false),
+    at("qdisc", "qdisc_dequeue", false),
+    at("openvswitch", "ovs_dp_upcall", false),
+    at("openvswitch", "ovs_do_execute_action", false),
+    at("skb", "skb_copy_datagram_iovec", true),
+    at("skb", "consume_skb", true),
+    at("skb", "kfree_skb", true),
+];
+
+pub(crate) const NET_DEV_START_XMIT: u64 = 1;
+pub(crate) const NAPI_GRO_FRAGS_ENTRY: u64 = 3;
+pub(crate) const NAPI_GRO_RECEIVE_ENTRY: u64 = 4;
+pub(crate) const NETIF_RECEIVE_SKB_LIST_ENTRY: u64 = 6;
+pub(crate) const NETIF_RECEIVE_SKB: u64 = 8;
+pub(crate) const OVS_DP_UPCALL: u64 = 12;
+pub(crate) const OVS_DO_EXECUTE_ACTION: u64 = 13;
+pub(crate) const SKB_COPY_DATAGRAM_IOVEC: u64 = 14;
+pub(crate) const KFREE_SKB: u64 = 16;
+
+/// Functions that make an skb of another, in the order of the programs' numbers (bpf/path.bpf.c).
+pub(crate) const MAKERS: [&str; 8] = [
+    "skb_clone",
+    "skb_copy",
+    "skb_realloc_headroom",
+    "skb_expand_head",
+    "__pskb_copy_fclone",
+    "skb_copy_expand",
+    "skb_morph",
+    "skb_zerocopy",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two lists are one contract in two languages.
+    #[test]
+    fn the_programs_number_tracepoints_and_makers_alike() {
+        let event = include_str!("../bpf/event.h");
+        let numbered = event.split("enum tracepoint {").nth(1).unwrap().split('}').next().unwrap();
+        let numbered: Vec<_> = numbered.split(',').map(str::trim).filter(|l| l.starts_with("TP_")).collect();
+        let names: Vec<_> = TRACEPOINTS.iter().map(|t| format!("TP_{}", t.name.to_uppercase())).collect();
+        assert_eq!(numbered, names);
+        for (number, name) in [
+            (NET_DEV_START_XMIT, "net_dev_start_xmit"),
+            (NAPI_GRO_FRAGS_ENTRY, "napi_gro_frags_entry"),
+            (NAPI_GRO_RECEIVE_ENTRY, "napi_gro_receive_entry"),
+            (NETIF_RECEIVE_SKB_LIST_ENTRY, "netif_receive_skb_list_entry"),
+            (NETIF_RECEIVE_SKB, "netif_receive_skb"),
+            (OVS_DP_UPCALL, "ovs_dp_upcall"),
+            (OVS_DO_EXECUTE_ACTION, "ovs_do_execute_action"),
+            (SKB_COPY_DATAGRAM_IOVEC, "skb_copy_datagram_iovec"),
+            (KFREE_SKB, "kfree_skb"),
+        ] {
+            assert_eq!(TRACEPOINTS[number as usize].name, name);
+        }
+        let programs = include_str!("../bpf/path.bpf.c");
+        for (i, name) in MAKERS.iter().enumerate() {
+            let macros = format!("({name}, {i})");
+            let written = programs.contains(&macros) || programs.contains(&format!("{name}, struct sk_buff *to"));
+            assert!(written, "{name} is number {i}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The kernel's interpreter of pcap filters on its own, as its tests run it: no packet is touched.
+
+use crate::attach::SearchError;
+use crate::layout::CAPTURE;
+use crate::pcap::Code;
+use crate::skel::PathSkelBuilder;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// The interpreter, loaded.
+pub struct Interpreter {
+    program: OwnedFd,
+    code: MapHandle,
+}
+
+/// Its place among the programs of bpf/path.bpf.c.
+const NAME: &str = "try_filter";
+
+impl Interpreter {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// Where the kernel does not load it.
+    pub fn load() -> Result<Self, SearchError> {
+        latpath_probe::able()?;
+        latpath_probe::listen();
+        let mut storage = MaybeUninit::uninit();
+        let refused = |source| SearchError::Refused {
+            release: latpath_probe::release(),
+            source,
+            said: latpath_probe::last_words(),
+        };
+        let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let this = program.name() == NAME;
+            program.set_autoload(this);
+        }
+        let skel = open.load().map_err(refused)?;
+        let program = skel.object().progs().find(|p| p.name() == NAME).map(|p| p.as_fd().try_clone_to_owned());
+        let program = program.expect("the program is in the object").map_err(|e| refused(e.into()))?;
+        Ok(Self { program, code: MapHandle::try_from(&skel.maps.code).map_err(refused)? })
+    }
+
+    /// Runs a filter on a frame: what it returns, 0 for "no".
+    ///
+    /// # Errors
+    /// Where the frame is longer than what filters see, or the kernel does not run it.
+    pub fn run(&self, code: &Code, frame: &[u8]) -> std::io::Result<u32> {
+        if frame.len() > CAPTURE {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        let filled = self.code.update(&0u32.to_ne_bytes(), &code.bytes(), MapFlags::ANY);
+        filled.map_err(|e| std::io::Error::other(e.to_string()))?;
+        // struct trial: length, verdict, frame.
+        let mut trial = vec![0u8; 8 + CAPTURE];
+        trial[..4].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
+        trial[8..8 + frame.len()].copy_from_slice(frame);
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            ctx_in: trial.as_ptr().cast(),
+            ctx_size_in: trial.len() as u32,
+            ..Default::default()
+        };
+        options.ctx_in = trial.as_mut_ptr().cast();
+        // SAFETY: ctx_in is a buffer of the length that is said, which this function owns; the kernel reads and writes it there.
+        let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut options) };
+        if ran < 0 {
+            return Err(std::io::Error::from_raw_os_error(-ran));
+        }
+        if options.retval != 0 {
+            return Err(std::io::Error::other("the interpreter did not take the frame"));
+        }
+        Ok(u32::from_ne_bytes(trial[4..8].try_into().expect("four bytes")))
+    }
+}
