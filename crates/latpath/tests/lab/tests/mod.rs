@@ -3,9 +3,10 @@
 use crate::Test;
 
 mod boots;
+mod counters;
 mod linux_bridge;
 mod ovs_fast_path;
 mod vms;
 
 /// In the order in which they run.
-pub const ALL: &[Test] = &[boots::TEST, linux_bridge::TEST, ovs_fast_path::TEST, vms::TEST];
+pub const ALL: &[Test] = &[boots::TEST, counters::TEST, linux_bridge::TEST, ovs_fast_path::TEST, vms::TEST];

@@ -1,0 +1,77 @@
+//! Open vSwitch's datapath, asked by generic netlink, says what its own tools say: also of upcalls that found their queue
+//! full while ovs-vswitchd stood still.
+
+use crate::{
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context, Result};
+use latpath_counters::{Datapath, Device, Place, Snapshot};
+use latpath_lab::{Switch, NIC};
+use nix::{
+    sys::signal::{kill, Signal},
+    unistd::Pid,
+};
+use std::{fs, os::unix::fs::MetadataExt};
+
+pub const TEST: Test = Test { name: "counters", only_whole: false, seconds: 120, run };
+
+fn run(_: &Scale) -> Outcome {
+    let stage = Stage::lay(Switch::OpenVswitch)?;
+    let netns = fs::metadata(format!("/run/netns/{}", stage.path().hypervisor.name()))?.ino() as u32;
+    let device = Device::name(netns, NIC);
+    let take = || Snapshot::take(std::slice::from_ref(&device));
+    // What the tools say, beside what latpath reads.
+    let both = || -> Result<(Snapshot, Datapath)> {
+        let lookups = stage.open_vswitch()?.lookups()?;
+        let snapshot = take();
+        let [datapath] = &snapshot.namespaces.get(&netns).context("not looked at")?.datapaths[..] else {
+            anyhow::bail!("not one datapath: {snapshot:?}")
+        };
+        let (ours, tools) =
+            ((datapath.hit, datapath.missed, datapath.lost), (lookups.hit, lookups.missed, lookups.lost));
+        ensure!(ours == tools, "latpath reads {ours:?} hit, missed and lost, Open vSwitch's tools {tools:?}");
+        let datapath = datapath.clone();
+        Ok((snapshot, datapath))
+    };
+
+    let (begin, before) = both()?;
+    stage.publish(&Stream::sv("MU01", 500))?;
+    stage.wait_for_quiet()?;
+    let (end, after) = both()?;
+    ensure!(before.name == "ovs-system", "it is called {:?}", before.name);
+    let passed = (after.hit + after.missed) - (before.hit + before.missed);
+    ensure!(passed == 500, "{passed} of 500 frames were looked up");
+    let difference = end.since(&begin);
+    let received = difference.namespaces[&netns].devices.values().map(|d| d.statistics.rx_packets).sum::<u64>();
+    ensure!(received == 500, "{NIC} received {received} of 500 frames");
+
+    // Each frame without a flow is an upcall, until the queue is full.
+    stage.open_vswitch()?.forget_flows()?;
+    let (begin, before) = both()?;
+    let daemon = daemon()?;
+    kill(daemon, Signal::SIGSTOP)?;
+    let published = stage.publish(&Stream::sv("MU02", 12_000).rate(4_000));
+    kill(daemon, Signal::SIGCONT)?;
+    published?;
+    stage.wait_for_quiet()?;
+    let (end, after) = both()?;
+    let (missed, lost) = (after.missed - before.missed, after.lost - before.lost);
+    eprintln!("{missed} upcalls, {lost} of them lost");
+    ensure!(missed == 12_000, "{missed} of 12,000 frames were upcalls");
+    ensure!(lost > 0, "the queue of upcalls held all 12,000: nothing is shown");
+    let counted = Place::OvsUpcallQueueFull.counted(&end.since(&begin), netns, 0);
+    ensure!(counted == Some(lost), "the place counts {counted:?}, the datapath {lost}");
+    Ok(())
+}
+
+/// ovs-vswitchd; in this machine there is but the lab's.
+fn daemon() -> Result<Pid> {
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == "ovs-vswitchd") {
+            return Ok(Pid::from_raw(pid));
+        }
+    }
+    anyhow::bail!("ovs-vswitchd does not run")
+}
