@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use nix::sched::{setns, CloneFlags};
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -22,25 +22,34 @@ const MOST_MOUNTS: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Netns {
     inode: Inode,
-    /// `None`: the calling thread is in it.
-    file: Option<File>,
+    door: Door,
+}
+
+#[derive(Debug)]
+enum Door {
+    /// The calling thread is in it.
+    Own,
+    /// Held open.
+    Open(File),
+    /// Where it was found. A machine may have more namespaces than a process may have files.
+    At(PathBuf),
 }
 
 impl Netns {
     /// The namespace of the calling thread.
     pub fn own() -> Result<Self> {
         let inode = inode_of(Path::new(OWN)).map_err(|source| Error::Ask { what: OWN, source })?;
-        Ok(Self { inode, file: None })
+        Ok(Self { inode, door: Door::Own })
     }
 
     /// The namespace with this number: ours, one that is mounted somewhere (`ip netns`, containers), or some process's.
     pub fn find(inode: Inode) -> Result<Self> {
         if inode_of(Path::new(OWN)).is_ok_and(|own| own == inode) {
-            return Ok(Self { inode, file: None });
+            return Ok(Self { inode, door: Door::Own });
         }
         let of_processes = || processes().map(|folder| folder.join("ns/net"));
         let file = mounted(inode).into_iter().chain(of_processes()).find_map(|path| open(&path, inode));
-        file.map(|file| Self { inode, file: Some(file) }).ok_or(Error::NoNamespace(inode))
+        file.map(|file| Self { inode, door: Door::Open(file) }).ok_or(Error::NoNamespace(inode))
     }
 
     /// Its number.
@@ -51,7 +60,15 @@ impl Netns {
     /// Calls a function in it: sockets that the function opens belong to this namespace, and so does
     /// `/proc/thread-self/net`. Unless it is the caller's own, this is done by another thread.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {
-        let Some(file) = &self.file else { return Ok(call()) };
+        let found;
+        let file = match &self.door {
+            Door::Own => return Ok(call()),
+            Door::Open(file) => file,
+            Door::At(path) => {
+                found = open(path, self.inode).ok_or(Error::NoNamespace(self.inode))?;
+                &found
+            }
+        };
         let entered = thread::scope(|scope| {
             let thread = scope.spawn(|| setns(file, CloneFlags::CLONE_NEWNET).map(|()| call()));
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -59,14 +76,18 @@ impl Netns {
         entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
     }
 
-    /// The numbers of all namespaces that can be found from here, ours among them.
-    pub fn all() -> BTreeSet<Inode> {
-        let mut all: BTreeSet<Inode> = inode_of(Path::new(OWN)).into_iter().collect();
-        all.extend(mounts().into_iter().map(|(inode, _)| inode));
-        all.extend(processes().filter_map(|folder| {
-            let link = fs::read_link(folder.join("ns/net")).ok()?;
-            inode_in(link.to_str()?)
-        }));
+    /// All namespaces that can be found from here, ours among them. One that goes meanwhile is not found any more when it
+    /// is entered.
+    pub fn all() -> BTreeMap<Inode, Netns> {
+        let of_processes = processes().filter_map(|folder| {
+            let path = folder.join("ns/net");
+            Some((inode_in(fs::read_link(&path).ok()?.to_str()?)?, path))
+        });
+        let mut all = BTreeMap::new();
+        all.extend(Self::own().ok().map(|own| (own.inode, own)));
+        for (inode, path) in mounts().into_iter().chain(of_processes) {
+            all.entry(inode).or_insert(Self { inode, door: Door::At(path) });
+        }
         all
     }
 }
@@ -143,7 +164,7 @@ mod tests {
     fn our_own_namespace_is_found_by_its_number() {
         let own = Netns::own().unwrap();
         assert_eq!(Netns::find(own.inode()).unwrap().inode(), own.inode());
-        assert!(Netns::all().contains(&own.inode()));
+        assert!(Netns::all().contains_key(&own.inode()));
         assert_eq!(own.inside(|| 7).unwrap(), 7);
     }
 

@@ -114,7 +114,10 @@ impl Snapshot {
         }
         let mut snapshot = Self::begin();
         for (netns, devices) in wanted {
-            snapshot.add(netns, |interface| devices.iter().any(|device| device.is(interface)));
+            match Netns::find(netns) {
+                Ok(netns) => snapshot.add(&netns, |interface| devices.iter().any(|device| device.is(interface))),
+                Err(e) => snapshot.unread.push(e.to_string()),
+            }
             let there = snapshot.namespaces.get(&netns);
             let missing = devices.iter().filter(|device| {
                 let found = |(index, counters): (&u32, &DeviceCounters)| match &device.which {
@@ -138,7 +141,7 @@ impl Snapshot {
     /// it is known which devices matter.
     pub fn everywhere() -> Self {
         let mut snapshot = Self::begin();
-        for netns in Netns::all() {
+        for netns in Netns::all().values() {
             snapshot.add(netns, |_| true);
         }
         snapshot
@@ -151,30 +154,26 @@ impl Snapshot {
         Self { t_ns, softnet: softnet.unwrap_or_default(), unread, ..Self::default() }
     }
 
-    fn add(&mut self, netns: Inode, wanted: impl Fn(&Interface) -> bool) {
+    fn add(&mut self, netns: &Netns, wanted: impl Fn(&Interface) -> bool) {
         let mut note = |e: crate::Error| {
             let text = e.to_string();
             if !self.unread.contains(&text) {
                 self.unread.push(text);
             }
         };
-        let netns = match Netns::find(netns) {
-            Ok(netns) => netns,
-            Err(e) => return note(e),
-        };
-        let all = match interfaces(&netns) {
+        let all = match interfaces(netns) {
             Ok(all) => all,
             Err(e) => return note(e),
         };
-        let queues = queueing(&netns).map_err(&mut note).unwrap_or_default();
+        let queues = queueing(netns).map_err(&mut note).unwrap_or_default();
         let device = |i: Interface| {
             let queueing = queues.get(&i.ifindex).copied();
             (i.ifindex, DeviceCounters { name: i.name, kind: i.kind, statistics: i.statistics, queueing })
         };
         let space = Namespace {
             devices: all.into_iter().filter(|i| wanted(i)).map(device).collect(),
-            datapaths: datapaths(&netns).map_err(&mut note).unwrap_or_default(),
-            sockets: sockets(&netns).map_err(&mut note).unwrap_or_default(),
+            datapaths: datapaths(netns).map_err(&mut note).unwrap_or_default(),
+            sockets: sockets(netns).map_err(&mut note).unwrap_or_default(),
         };
         self.namespaces.insert(netns.inode(), space);
     }

@@ -58,8 +58,12 @@ impl Found {
 /// tells.
 pub fn find() -> Result<Found, Error> {
     let own = Netns::own().ok().map(|netns| netns.inode());
-    let ask = |inode: Inode| Netns::find(inode).and_then(|netns| interfaces(&netns)).ok();
-    let all = || own.into_iter().chain(Netns::all().into_iter().filter(|inode| Some(*inode) != own)).collect();
+    let namespaces = std::cell::OnceCell::new();
+    let all = || namespaces.get_or_init(Netns::all);
+    let ask = |inode: Inode| interfaces(all().get(&inode)?).ok();
+    // Ours first.
+    let others = || all().keys().copied().filter(|inode| Some(*inode) != own);
+    let all = || own.into_iter().chain(others()).collect();
     let ports = std::cell::OnceCell::new();
     let root = Root::of(Path::new("/"));
     let ovs = |port: &str| ports.get_or_init(|| ovsdb::bridges(&root)).get(port).cloned();

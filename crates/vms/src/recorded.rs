@@ -253,6 +253,16 @@ fn what_another_process_calls_itself_makes_it_no_guest() {
 }
 
 #[test]
+fn a_virtual_machine_of_another_program_than_qemu_is_found_by_its_descriptor() {
+    let host = Host::recorded("6.12");
+    fs::remove_file(host.path("/proc/226/exe")).unwrap();
+    symlink("/usr/bin/firecracker", host.path("/proc/226/exe")).unwrap();
+    let (_, other) = host.guests();
+    assert_eq!((other.name.as_str(), other.accel, other.vcpus), ("firecracker-226", Accel::Kvm, Some(1)));
+    assert_eq!((other.taps[0].device.as_str(), other.taps[0].guest_mac.as_deref()), ("macvtap0", None));
+}
+
+#[test]
 fn a_host_without_guests_has_none() {
     let host = Host { folder: TempDir::new().unwrap() };
     assert!(matches!(host.search(), Err(Error::NoProc(_))));
