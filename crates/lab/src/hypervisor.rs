@@ -140,6 +140,11 @@ impl Hypervisor {
         self.machine.shell.expect(script, stop)
     }
 
+    /// The file that its serial console writes.
+    pub fn console(&self) -> &Path {
+        &self.machine.console
+    }
+
     /// The last lines of its serial console.
     pub fn console_tail(&self) -> String {
         tail(&self.machine.console, 40)

@@ -1,11 +1,12 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
 use crate::{tests, Test, INSIDE, WHOLE};
-use latpath_lab::{missing, Application, Hypervisor, Lab, LabKernel, KERNELS};
+use latpath_lab::{missing, Application, Hypervisor, Lab, LabKernel, Output, KERNELS};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
-    env,
-    process::ExitCode,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -93,6 +94,7 @@ fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), F
         }
     };
     hypervisor.complaints();
+    hypervisor.expect("rm -rf /out/*", NEVER)?;
     let me = env::current_exe()?;
     let folder = env::current_dir()?;
     let length = if whole { WHOLE } else { "" };
@@ -105,29 +107,54 @@ fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), F
     );
     let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);
     let complaints = hypervisor.complaints();
-    let console = || format!("the end of the console:\n{}", hypervisor.console_tail());
-    let output = match ended {
-        Ok(output) => output,
-        Err(error) => return Err(format!("{error}\n{}", console()).into()),
+    let failed = match &ended {
+        Err(error) => Some(error.to_string()),
+        Ok(output) => failure(output, test, &complaints),
     };
+    let Some(failed) = failed else {
+        let said = ended.map(|output| output.text).unwrap_or_default();
+        if !said.trim().is_empty() {
+            eprintln!("{}", said.trim());
+        }
+        *slot = Some((lab, hypervisor));
+        return Ok(());
+    };
+    let console = hypervisor.console_tail();
+    let kept = match keep(&hypervisor, &format!("{}-{}", kernel.name, test.name)) {
+        Ok(folder) => format!("its recordings and the console are in {}", folder.display()),
+        Err(error) => format!("its recordings cannot be kept: {error}"),
+    };
+    // One that hangs, or whose kernel is unwell, shall not disturb the next test.
+    if ended.is_ok_and(|output| !HUNG.contains(&output.status)) && complaints.is_empty() {
+        *slot = Some((lab, hypervisor));
+    }
+    Err(format!("{failed}\nthe end of the console:\n{console}\n{kept}").into())
+}
+
+/// What timeout(1) says of a program that it had to end.
+const HUNG: [i32; 2] = [124, 137];
+
+fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String> {
     let said = output.text.trim();
     if !complaints.is_empty() {
-        let list = complaints.join("\n");
-        return Err(format!("the kernel complains:\n{list}\n{}\nthe test said:\n{said}", console()).into());
+        return Some(format!("the kernel complains:\n{}\nthe test said:\n{said}", complaints.join("\n")));
     }
     match output.status {
-        0 => {
-            if !said.is_empty() {
-                eprintln!("{said}");
-            }
-            *slot = Some((lab, hypervisor));
-            Ok(())
-        }
-        // Whatever still hangs in there shall not disturb the next one.
-        124 | 137 => Err(format!("not done after {} s; it said:\n{said}\n{}", test.seconds, console()).into()),
-        _ => {
-            *slot = Some((lab, hypervisor));
-            Err(said.to_owned().into())
-        }
+        0 => None,
+        status if HUNG.contains(&status) => Some(format!("not done after {} s; it said:\n{said}", test.seconds)),
+        _ => Some(said.to_owned()),
     }
+}
+
+/// Keeps what a failed test left in `/out`, and the console.
+fn keep(hypervisor: &Hypervisor, name: &str) -> io::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab").join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    let copied = Command::new("cp").arg("-r").arg(hypervisor.out().join(".")).arg(&folder).status()?;
+    if !copied.success() {
+        return Err(io::Error::other(format!("cp: {copied}")));
+    }
+    fs::copy(hypervisor.console(), folder.join("console"))?;
+    Ok(folder)
 }

@@ -19,8 +19,9 @@ use latpath_run::Run;
 use libtest_mimic::Failed;
 use serde_json::Value;
 use std::{
-    path::PathBuf,
-    process::Command,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -85,7 +86,6 @@ pub struct Stage {
     guest: Option<Guest>,
     bench: Bench,
     reach: Reach,
-    recordings: u32,
 }
 
 impl Stage {
@@ -93,7 +93,7 @@ impl Stage {
     pub fn lay(switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
         let path = lab.lay_through(switch, Application::Guest)?;
-        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial, recordings: 0 })
+        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial })
     }
 
     /// Boots the guest (KVM, vhost), with an agent.
@@ -105,7 +105,7 @@ impl Stage {
     pub fn boot_guest_reached_by(&mut self, reach: Reach) -> Outcome {
         let plan = GuestPlan {
             name: GUEST.into(),
-            programs: vec![(env!("CARGO_BIN_EXE_latpath").into(), "/bin/latpath".into())],
+            programs: vec![(self.small_latpath(), "/bin/latpath".into())],
             cpus: 1,
             memory_mib: 256,
             acceleration: Some(Acceleration::KvmVhost),
@@ -120,6 +120,16 @@ impl Stage {
         self.reach = reach;
         self.guest = Some(guest);
         Ok(())
+    }
+
+    /// The program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
+    fn small_latpath(&self) -> PathBuf {
+        let whole = PathBuf::from(env!("CARGO_BIN_EXE_latpath"));
+        let small = self.bench.lab.folder().join("latpath");
+        match Command::new("strip").arg("-g").arg("-o").arg(&small).arg(&whole).status() {
+            Ok(status) if status.success() => small,
+            _ => whole,
+        }
     }
 
     /// Namespaces and switch.
@@ -180,8 +190,10 @@ impl Stage {
 
     /// Starts `latpath record` in the hypervisor, with the guest where there is one; returns when it records.
     pub fn record(&mut self, stream: &Stream, words: &str) -> Result<Recording> {
-        self.recordings += 1;
-        let run = self.bench.lab.folder().join(format!("run-{}", self.recordings));
+        static RECORDINGS: AtomicU32 = AtomicU32::new(1);
+        let (pid, n) = (process::id(), RECORDINGS.fetch_add(1, Ordering::Relaxed));
+        // In the folder that outlives the machine: when the test fails, the recording is kept.
+        let run = Path::new("/out").join(format!("run-{pid}-{n}"));
         let machine = match (&self.guest, self.reach) {
             (None, _) => String::new(),
             (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
@@ -260,7 +272,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Where it is kept, until the stage goes.
+    /// Where it is, while the test runs.
     pub fn run(&self) -> &PathBuf {
         &self.run
     }
