@@ -83,9 +83,11 @@ struct trial {
 #define FUNCTION_LAST 2  /* the last thing that happens to an skb */
 #define FUNCTION_BEGINS 4 /* from here on the skb is being freed */
 
-/* What was not seen. Set by all CPUs. */
+/* What user space says, and what was not seen. */
 struct counts {
 	__u64 open;           /* user space is ready: nothing is chosen before */
+	__u64 vmemmap_base;   /* where the kernel keeps the address of its struct pages, 0 if that is not known */
+	__u64 page_offset_base; /* … and that of its pages */
 	__u64 events_lost;    /* the ring was full */
 	__u64 skbs_lost;      /* the table of followed skbs was full */
 	__u64 packets_over;   /* packets beyond the asked number */

@@ -9,6 +9,12 @@
 
 /* A frame's first bytes, and the interpreter's registers. */
 struct capture {
+	__u64 ctx; /* whose it is: the program that has it knows itself by where its arguments lie */
+	__u64 skb;
+	__u64 aux;
+	__u32 reason;
+	__u32 tracepoint;
+	__u32 door;
 	__u32 busy;
 	__u32 have; /* bytes in frame */
 	__u32 len;  /* bytes of the frame on the wire */

@@ -203,53 +203,45 @@ static __always_inline int chooses_here(struct on_device *d)
 #define DOOR_CHOOSES 2 /* packets are chosen here */
 #define DOOR_ENTERS 4  /* a packet enters the stack: without functions, what was followed at this address may be gone */
 
-/* Chooses a packet, or finds which of those chosen this one is. The packet's number, or NONE_YET. */
-#define NONE_YET 0xffffffff
-
-struct candidate {
-	__u64 skb;
-	__u64 hash;
-	__u32 tracepoint;
-	__u32 door;
-	__u32 flags; /* out */
-	__u32 packet; /* out */
-};
+#define DOOR_LEAVES 8  /* the skb's last user gives it up */
 
 /* Whether the frame is wanted; then its hash is noted. */
-__noinline int is_wanted(struct candidate *of)
+__noinline int is_wanted(struct capture *c, __u64 *hash)
 {
 	struct place w;
-	struct capture *c;
-	int yes = 0;
 
-	if (!of)
+	if (!c || !hash)
 		return 0;
-	if (find_frame(&w, (void *)of->skb, of->door & DOOR_SENDS)) {
+	if (find_frame(&w, (void *)c->skb, c->door & DOOR_SENDS)) {
 		COUNT(unreadable);
 		return 0;
 	}
 	if (has_streams && !in_streams(&w))
 		return 0;
-	c = take_capture();
-	if (!c) {
-		COUNT(unreadable);
-		return 0;
-	}
 	COUNT(looked_at);
 	if (copy_frame(c, &w)) {
 		COUNT(unreadable);
-	} else {
-		yes = !has_code || run_filter(c);
-		if (has_code && c->beyond)
-			COUNT(beyond);
-		if (yes && hash_frame(c, &of->hash))
-			yes = 0;
+		return 0;
 	}
-	leave_capture(c);
-	return yes;
+	if (has_code) {
+		if (!run_filter(c)) {
+			if (c->beyond)
+				COUNT(beyond);
+			return 0;
+		}
+	}
+	return !hash_frame(c, hash);
 }
 
-__noinline int identify(struct candidate *of)
+/* What is found of a packet. */
+struct found_packet {
+	__u64 hash;
+	__u32 packet;
+	__u32 flags;
+};
+
+/* Finds which of the chosen packets this one is, or chooses it. */
+__noinline int identify(struct capture *c, struct found_packet *of)
 {
 	struct sk_buff___path *skb;
 	struct on_device d;
@@ -257,23 +249,23 @@ __noinline int identify(struct candidate *of)
 	__u64 now = bpf_ktime_get_ns(), hash;
 	__u32 *known, packet;
 
-	if (!of)
+	if (!c || !of)
 		return 0;
 	hash = of->hash;
-	skb = (void *)of->skb;
+	skb = (void *)c->skb;
 	read_device(&d, BPF_CORE_READ(skb, dev));
 	known = bpf_map_lookup_elem(&by_content, &hash);
 	if (known) {
 		packet = *known;
 		p = bpf_map_lookup_elem(&packets, &packet);
 		if (p && p->hash == hash && now - p->last < same_ns &&
-		    (p->first != of->tracepoint || p->ifindex != d.ifindex || p->netns != d.netns)) {
+		    (p->first != c->tracepoint || p->ifindex != d.ifindex || p->netns != d.netns)) {
 			of->packet = packet;
 			of->flags = FLAG_ADOPTED;
 			return 1;
 		}
 	}
-	if (!(of->door & DOOR_CHOOSES) || !chooses_here(&d))
+	if (!(c->door & DOOR_CHOOSES) || !chooses_here(&d))
 		return 0;
 	if (chosen >= wanted) {
 		COUNT(packets_over);
@@ -287,7 +279,7 @@ __noinline int identify(struct candidate *of)
 	}
 	new.hash = hash;
 	new.last = now;
-	new.first = of->tracepoint;
+	new.first = c->tracepoint;
 	new.ifindex = d.ifindex;
 	new.netns = d.netns;
 	bpf_map_update_elem(&packets, &packet, &new, BPF_ANY);

@@ -62,12 +62,6 @@ struct {
 const volatile __u32 has_streams = 0; /* streams are asked for; else packets are chosen by the pcap filter alone */
 const volatile __u32 has_code = 0;
 
-#ifdef __TARGET_ARCH_x86
-/* Where struct pages and their pages are mapped. */
-extern const void vmemmap_base __ksym __weak;
-extern const void page_offset_base __ksym __weak;
-#endif
-
 /* Where the frame of a packet lies, as plain numbers. */
 struct place {
 	__u64 mac;     /* the Ethernet header; of a packet without one, its network header */
@@ -114,10 +108,13 @@ static __always_inline void find_fragment(struct place *w, struct sk_buff___path
 	struct fragment frag = {};
 	__u64 at = head + BPF_CORE_READ(skb, end) + bpf_core_field_offset(struct skb_shared_info, frags);
 	__u64 maps = 0, direct = 0;
+	__u32 zero = 0;
+	struct counts *known = bpf_map_lookup_elem(&counts, &zero);
 
-	if (!&vmemmap_base || !&page_offset_base)
+	if (!known || !known->vmemmap_base || !known->page_offset_base)
 		return;
-	if (bpf_probe_read_kernel(&maps, 8, &vmemmap_base) || bpf_probe_read_kernel(&direct, 8, &page_offset_base))
+	if (bpf_probe_read_kernel(&maps, 8, (void *)known->vmemmap_base) ||
+	    bpf_probe_read_kernel(&direct, 8, (void *)known->page_offset_base))
 		return;
 	if (bpf_probe_read_kernel(&frag, sizeof(frag), (void *)at))
 		return;
@@ -169,6 +166,21 @@ static __always_inline struct capture *take_capture(void)
 		struct capture *c = bpf_map_lookup_elem(&captures, &at);
 
 		if (c && !__sync_val_compare_and_swap(&c->busy, 0, 1))
+			return c;
+	}
+	return 0;
+}
+
+/* The one that a program before this one in the same context has taken. */
+static __always_inline struct capture *my_capture(void *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	for (int i = 0; i < CAPTURES; i++) {
+		__u32 at = cpu * CAPTURES + i;
+		struct capture *c = bpf_map_lookup_elem(&captures, &at);
+
+		if (c && c->busy && c->ctx == (__u64)ctx)
 			return c;
 	}
 	return 0;

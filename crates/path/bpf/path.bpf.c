@@ -21,62 +21,107 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* An skb at a tracepoint. */
-static __always_inline int passes(__u64 skb, __u32 tracepoint, __u32 door, __u64 aux, __u32 reason)
+int decide(struct bpf_raw_tracepoint_args *ctx);
+
+/* The program that looks at packets which are not followed, once for all doors: the verifier's time for it is long. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(void *));
+} decider SEC(".maps") = {
+	.values = { [0] = (void *)&decide },
+};
+
+/* A followed skb at a tracepoint. */
+static __always_inline void known(struct followed *f, __u64 skb, __u32 tracepoint, __u32 door, __u64 aux, __u32 reason)
 {
-	struct followed *f;
 	struct happening h = {
 		.skb = skb, .at = tracepoint, .aux = aux, .reason = reason, .kind = EVENT_TRACEPOINT,
+		.packet = f->packet,
 	};
+
+	if (door & DOOR_LEAVES)
+		f->dying = 1;
+	tell(&h);
+	if (door & DOOR_LEAVES && only_tracepoints)
+		forget(skb);
+}
+
+/* An skb at a tracepoint. */
+static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 door, __u64 aux, __u32 reason)
+{
+	struct followed *f;
+	struct capture *c;
 
 	if (!is_open())
 		return 0;
 	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
-	if (f && f->dying && tracepoint != TP_CONSUME_SKB && tracepoint != TP_KFREE_SKB) {
+	if (f && f->dying && !(door & DOOR_LEAVES)) { /* the address is another packet's now */
 		forget(skb);
 		f = 0;
 	}
-	if (!f || (only_tracepoints && door & DOOR_ENTERS)) {
-		struct candidate of = { .skb = skb, .tracepoint = tracepoint, .door = door, .packet = NONE_YET };
-
-		if (!is_wanted(&of))
-			goto other;
-		if (f) {
-			__u32 packet = f->packet;
-			struct packet *p = bpf_map_lookup_elem(&packets, &packet);
-
-			if (p && p->hash == of.hash)
-				goto known;
-		}
-		if (!identify(&of))
-			goto other;
-		follow(skb, of.packet);
-		h.packet = of.packet;
-		h.flags = of.flags;
-		return tell(&h);
-	other:
-		if (f) /* the address is another packet's now */
-			forget(skb);
+	if (f && !(only_tracepoints && door & DOOR_ENTERS)) {
+		known(f, skb, tracepoint, door, aux, reason);
 		return 0;
 	}
-known:
-	h.packet = f->packet;
-	return tell(&h);
+	c = take_capture();
+	if (!c) {
+		COUNT(unreadable);
+		return 0;
+	}
+	c->ctx = (__u64)ctx;
+	c->skb = skb;
+	c->aux = aux;
+	c->reason = reason;
+	c->tracepoint = tracepoint;
+	c->door = door;
+	bpf_tail_call(ctx, &decider, 0);
+	leave_capture(c);
+	return 0;
 }
 
-/* The same where the skb's last user gives it up. */
-static __always_inline int freed(__u64 skb, __u32 tracepoint, __u64 aux, __u32 reason)
+/* A packet that is not followed, or may not be any more: is it wanted? */
+SEC("raw_tp")
+int decide(struct bpf_raw_tracepoint_args *ctx)
 {
+	struct capture *c = my_capture(ctx);
+	struct found_packet of = {};
 	struct followed *f;
+	struct packet *p;
+	__u64 skb;
 
-	passes(skb, tracepoint, 0, aux, reason);
-	if (only_tracepoints) {
-		forget(skb);
+	if (!c)
 		return 0;
-	}
+	skb = c->skb;
 	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
-	if (f)
-		f->dying = 1;
+	if (is_wanted(c, &of.hash)) {
+		if (f) {
+			of.packet = f->packet;
+			p = bpf_map_lookup_elem(&packets, &of.packet);
+			if (p && p->hash == of.hash) {
+				known(f, skb, c->tracepoint, c->door, c->aux, c->reason);
+				goto out;
+			}
+		}
+		if (identify(c, &of)) {
+			struct happening h = {
+				.skb = skb, .at = c->tracepoint, .aux = c->aux, .reason = c->reason,
+				.kind = EVENT_TRACEPOINT, .packet = of.packet, .flags = of.flags,
+			};
+
+			if (!(c->door & DOOR_LEAVES))
+				follow(skb, of.packet);
+			else if (f)
+				forget(skb);
+			tell(&h);
+			goto out;
+		}
+	}
+	if (f) /* the address is another packet's now */
+		forget(skb);
+out:
+	leave_capture(c);
 	return 0;
 }
 
@@ -86,7 +131,7 @@ static __always_inline int freed(__u64 skb, __u32 tracepoint, __u64 aux, __u32 r
 	SEC("raw_tp/" #name)                                  \
 	int name(struct bpf_raw_tracepoint_args *ctx)         \
 	{                                                     \
-		return passes(ctx->args[0], number, how, 0, 0); \
+		return passes(ctx, ctx->args[0], number, how, 0, 0); \
 	}
 
 DOOR(net_dev_queue, TP_NET_DEV_QUEUE, TX)
@@ -109,13 +154,13 @@ int net_dev_xmit(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!f || f->dying)
 		return 0;
-	return passes(skb, TP_NET_DEV_XMIT, DOOR_SENDS, ctx->args[1], 0);
+	return passes(ctx, skb, TP_NET_DEV_XMIT, DOOR_SENDS, ctx->args[1], 0);
 }
 
 SEC("raw_tp/qdisc_enqueue")
 int qdisc_enqueue(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx->args[2], TP_QDISC_ENQUEUE, DOOR_SENDS, 0, 0);
+	return passes(ctx, ctx->args[2], TP_QDISC_ENQUEUE, DOOR_SENDS, 0, 0);
 }
 
 SEC("raw_tp/qdisc_dequeue")
@@ -124,7 +169,7 @@ int qdisc_dequeue(struct bpf_raw_tracepoint_args *ctx)
 	__u64 skb = ctx->args[3];
 
 	/* An empty queue gives none. */
-	return skb ? passes(skb, TP_QDISC_DEQUEUE, DOOR_SENDS, 0, 0) : 0;
+	return skb ? passes(ctx, skb, TP_QDISC_DEQUEUE, DOOR_SENDS, 0, 0) : 0;
 }
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -139,32 +184,32 @@ int ovs_dp_upcall(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct dp_upcall_info___path *info = (void *)ctx->args[3];
 
-	return passes(ctx->args[1], TP_OVS_DP_UPCALL, DOOR_CHOOSES, BPF_CORE_READ(info, cmd), 0);
+	return passes(ctx, ctx->args[1], TP_OVS_DP_UPCALL, DOOR_CHOOSES, BPF_CORE_READ(info, cmd), 0);
 }
 
 SEC("raw_tp/ovs_do_execute_action")
 int ovs_do_execute_action(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx->args[1], TP_OVS_DO_EXECUTE_ACTION, DOOR_CHOOSES, 0, 0);
+	return passes(ctx, ctx->args[1], TP_OVS_DO_EXECUTE_ACTION, DOOR_CHOOSES, 0, 0);
 }
 
 SEC("raw_tp/consume_skb")
 int consume_skb(struct bpf_raw_tracepoint_args *ctx)
 {
-	return freed(ctx->args[0], TP_CONSUME_SKB, 0, 0);
+	return passes(ctx, ctx->args[0], TP_CONSUME_SKB, DOOR_LEAVES, 0, 0);
 }
 
 SEC("raw_tp/kfree_skb")
 int kfree_skb(struct bpf_raw_tracepoint_args *ctx)
 {
-	return freed(ctx->args[0], TP_KFREE_SKB, ctx->args[1], ctx->args[2]);
+	return passes(ctx, ctx->args[0], TP_KFREE_SKB, DOOR_LEAVES, ctx->args[1], ctx->args[2]);
 }
 
 /* Kernels before 5.17 give no reason. */
 SEC("raw_tp/kfree_skb")
 int kfree_skb_no_reason(struct bpf_raw_tracepoint_args *ctx)
 {
-	return freed(ctx->args[0], TP_KFREE_SKB, ctx->args[1], 0);
+	return passes(ctx, ctx->args[0], TP_KFREE_SKB, DOOR_LEAVES, ctx->args[1], 0);
 }
 
 /* A function that got an skb. */

@@ -11,6 +11,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramMu
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Kinds of places that programs stand at; each has those before it as well.
@@ -74,6 +75,10 @@ pub(crate) struct Attached {
     pub events: MapHandle,
     pub counts: MapHandle,
     pub names: Names,
+    /// See [`Traceable::pages`].
+    pub pages: [u64; 2],
+    /// The kernel empties a table of programs that no process holds any more.
+    _decider: MapHandle,
     programs: Vec<OwnedFd>,
     links: Vec<Link>,
     multi: Vec<OwnedFd>,
@@ -109,21 +114,44 @@ fn has_kprobes() -> bool {
     Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
 }
 
+/// What the kernel has, as far as it shows before anything is tried.
+struct Kernel {
+    types: Vec<u8>,
+}
+
+impl Kernel {
+    fn read() -> Self {
+        Self { types: std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default() }
+    }
+
+    /// Whether its type information has this name.
+    fn has(&self, name: &str) -> bool {
+        let name = [b"\0", name.as_bytes(), b"\0"].concat();
+        self.types.windows(name.len()).any(|w| w == name)
+    }
+
+    /// Whether one program can be attached to many functions at once (CONFIG_FPROBE).
+    fn has_multi(&self) -> bool {
+        self.has("register_fprobe_ips")
+    }
+}
+
+fn lacks(what: &str, instead: &'static str) -> SearchError {
+    SearchError::Lacks { release: latpath_probe::release(), what: what.into(), instead }
+}
+
 /// What to attach: what was asked for, if the kernel has it, else the best that it has.
-fn choose(asked: Option<With>, found: &Traceable) -> Result<With, SearchError> {
-    let lacks =
-        |what: &str, instead| Err(SearchError::Lacks { release: latpath_probe::release(), what: what.into(), instead });
-    let traceable = has_kprobes() && !found.functions.is_empty();
+fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
     match asked {
-        Some(With::Kprobes | With::KprobeMulti) if !traceable => {
-            lacks("kprobes (CONFIG_KPROBES)", "tracepoints work everywhere: --with tracepoints")
+        Some(With::Kprobes | With::KprobeMulti) if !has_kprobes() => {
+            Err(lacks("kprobes (CONFIG_KPROBES)", "tracepoints work everywhere: --with tracepoints"))
         }
-        Some(With::KprobeMulti) if !found.multi => {
-            lacks("kprobe-multi (Linux 5.18 with CONFIG_FPROBE)", "single kprobes show part of it: --with kprobes")
+        Some(With::KprobeMulti) if !kernel.has_multi() => {
+            Err(lacks("kprobe-multi (Linux 5.18 with CONFIG_FPROBE)", "single kprobes show part of it: --with kprobes"))
         }
         Some(asked) => Ok(asked),
-        None if !traceable => Ok(With::Tracepoints),
-        None if found.multi => Ok(With::KprobeMulti),
+        None if !has_kprobes() => Ok(With::Tracepoints),
+        None if kernel.has_multi() => Ok(With::KprobeMulti),
         None => Ok(With::Kprobes),
     }
 }
@@ -133,6 +161,7 @@ fn configure(
     skel: &mut OpenPathSkel<'_>,
     options: &Options,
     table: &Table,
+    kernel: &Kernel,
     with: With,
     copies: bool,
 ) -> libbpf_rs::Result<()> {
@@ -161,8 +190,7 @@ fn configure(
     }
     skel.maps.works.set_max_entries(cpus * 4)?;
     skel.maps.captures.set_max_entries(cpus * 4)?;
-    let kernel = libbpf_rs::btf::Btf::from_vmlinux()?;
-    let reasons = kernel.type_by_name::<libbpf_rs::btf::types::Enum<'_>>("skb_drop_reason").is_some();
+    let reasons = kernel.has("skb_drop_reason");
     let open_vswitch = Path::new("/sys/kernel/btf/openvswitch").exists();
     for mut program in skel.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
@@ -178,7 +206,7 @@ fn configure(
                 with != With::Tracepoints
             }
             ("try_filter", _) => false,
-            (_, Some(maker)) => copies && kernel.type_by_name::<libbpf_rs::btf::types::Func<'_>>(maker).is_some(),
+            (_, Some(maker)) => copies && kernel.has(maker),
             _ => true,
         };
         program.set_autoload(wanted);
@@ -191,7 +219,7 @@ const NO_FUNCTIONS: &str =
     "this kernel has no kprobes: functions between tracepoints are not shown, and copies of a packet are recognised by their \
      bytes, where they pass a tracepoint";
 
-fn notes(with: With, asked: Option<With>, found: &Traceable, links: &Links) -> Vec<String> {
+fn notes(with: With, asked: Option<With>, kernel: &Kernel, found: &Traceable, links: &Links) -> Vec<String> {
     let mut notes = Vec::new();
     match with {
         With::Tracepoints if asked.is_none() && !has_kprobes() => notes.push(NO_FUNCTIONS.into()),
@@ -204,7 +232,7 @@ fn notes(with: With, asked: Option<With>, found: &Traceable, links: &Links) -> V
             "{} of {} functions are shown, those first that packets usually pass{}",
             links.functions,
             found.functions.len(),
-            if found.multi { "" } else { ": this kernel has no kprobe-multi (Linux 5.18 with CONFIG_FPROBE)" },
+            if kernel.has_multi() { "" } else { ": this kernel has no kprobe-multi (Linux 5.18 with CONFIG_FPROBE)" },
         )),
         With::KprobeMulti => notes.extend(found.notes.clone()),
     }
@@ -217,16 +245,16 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
     let began = Instant::now();
     latpath_probe::able()?;
     let table = if options.streams.is_empty() { Table::default() } else { Table::new(&options.streams)? };
-    let found = if options.with == Some(With::Tracepoints) || (options.with.is_none() && !has_kprobes()) {
-        Traceable::default()
-    } else {
-        traceable()
-    };
-    let mut with = choose(options.with, &found)?;
-    let mut copies = with != With::Tracepoints;
+    let kernel = Kernel::read();
+    let mut with = choose(options.with, &kernel)?;
+    // The kernel's lists are long: they are read while the programs are verified.
+    let functions = with != With::Tracepoints;
+    let found = std::thread::spawn(move || traceable(functions));
+    let mut copies = functions;
     let mut trouble = Vec::new();
+    let mut job = Job { options, table: &table, kernel: &kernel, began, found: Found::Reading(found) };
     loop {
-        match attempt(options, &table, &found, with, copies, began) {
+        match job.attempt(with, copies) {
             Ok((attached, mut how)) => {
                 how.notes.extend(trouble);
                 return Ok((attached, how));
@@ -237,11 +265,13 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
                 with = With::Kprobes;
             }
             Err(Attempt::Multi(e)) => {
-                return Err(SearchError::Lacks {
-                    release: latpath_probe::release(),
-                    what: format!("kprobe-multi that works ({e})"),
-                    instead: "single kprobes show part of it: --with kprobes",
-                })
+                let what = format!("kprobe-multi that works ({e})");
+                return Err(lacks(&what, "single kprobes show part of it: --with kprobes"));
+            }
+            Err(Attempt::NoFunctions) if options.with.is_none() => (with, copies) = (With::Tracepoints, false),
+            Err(Attempt::NoFunctions) => {
+                let what = format!("functions that can be traced ({})", job.found.get().notes.join("; "));
+                return Err(lacks(&what, "tracepoints work everywhere: --with tracepoints"));
             }
             Err(Attempt::Load(error)) if copies => {
                 tracing::debug!("without fexit: {error}");
@@ -257,59 +287,94 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
 enum Attempt {
     Load(SearchError),
     Multi(std::io::Error),
+    NoFunctions,
 }
 
-fn attempt(
-    options: &Options,
-    table: &Table,
-    found: &Traceable,
-    with: With,
-    copies: bool,
-    began: Instant,
-) -> Result<(Attached, How), Attempt> {
-    latpath_probe::listen();
-    let refused = |source| {
-        let said = latpath_probe::last_words();
-        Attempt::Load(SearchError::Refused { release: latpath_probe::release(), source, said })
-    };
-    let mut storage = MaybeUninit::uninit();
-    let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
-    configure(&mut open, options, table, with, copies).map_err(refused)?;
-    let skel = open.load().map_err(refused)?;
-    fill(&skel.maps, options, table, found).map_err(refused)?;
-    tracing::debug!("loaded after {:?}", began.elapsed());
+fn refused(source: libbpf_rs::Error) -> Attempt {
+    let said = latpath_probe::last_words();
+    Attempt::Load(SearchError::Refused { release: latpath_probe::release(), source, said })
+}
 
-    let loaded = skel.object().progs_mut().filter(|p| p.autoload());
-    let loaded: Loaded<'_> = loaded.map(|p| (p.name().to_string_lossy().into_owned(), p)).collect();
-    let mut links = Links::default();
-    links.copies(&loaded);
-    match with {
-        With::Tracepoints => {}
-        With::Kprobes => links.some_functions(&loaded, &found.functions),
-        With::KprobeMulti => links.all_functions(&loaded, &found.functions).map_err(Attempt::Multi)?,
+/// The kernel's lists, on their way or here.
+enum Found {
+    Reading(JoinHandle<Traceable>),
+    Here(Traceable),
+}
+
+impl Found {
+    fn get(&mut self) -> &Traceable {
+        if let Self::Reading(_) = self {
+            if let Self::Reading(reading) = std::mem::replace(self, Self::Here(Traceable::default())) {
+                // A reader that panics has said so; without its lists there are tracepoints.
+                *self = Self::Here(reading.join().unwrap_or_default());
+            }
+        }
+        match self {
+            Self::Here(found) => found,
+            Self::Reading(_) => unreachable!("it was awaited above"),
+        }
     }
-    links.tracepoints(&loaded);
-    tracing::debug!("attached after {:?}", began.elapsed());
+}
 
-    let dup = |p: &ProgramMut<'_>| p.as_fd().try_clone_to_owned();
-    let programs = loaded.values().map(dup).collect::<std::io::Result<Vec<_>>>().map_err(|e| refused(e.into()))?;
-    let how = How {
-        with,
-        functions: links.functions,
-        functions_known: found.functions.len(),
-        tracepoints: links.tracepoints,
-        took: began.elapsed(),
-        notes: notes(with, options.with, found, &links),
-    };
-    let attached = Attached {
-        events: MapHandle::try_from(&skel.maps.events).map_err(refused)?,
-        counts: MapHandle::try_from(&skel.maps.counts).map_err(refused)?,
-        names: Names::new(&found.functions),
-        programs,
-        links: links.links,
-        multi: links.multi,
-    };
-    Ok((attached, how))
+/// What attempts have in common.
+struct Job<'a> {
+    options: &'a Options,
+    table: &'a Table,
+    kernel: &'a Kernel,
+    began: Instant,
+    found: Found,
+}
+
+impl Job<'_> {
+    fn attempt(&mut self, with: With, copies: bool) -> Result<(Attached, How), Attempt> {
+        let (options, began) = (self.options, self.began);
+        latpath_probe::listen();
+        let mut storage = MaybeUninit::uninit();
+        let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
+        configure(&mut open, options, self.table, self.kernel, with, copies).map_err(refused)?;
+        let skel = open.load().map_err(refused)?;
+        tracing::debug!("programs loaded after {:?}", began.elapsed());
+        let found = self.found.get();
+        tracing::debug!("{} functions known after {:?}", found.functions.len(), began.elapsed());
+        if with != With::Tracepoints && found.functions.is_empty() {
+            return Err(Attempt::NoFunctions);
+        }
+        fill(&skel.maps, options, self.table, found).map_err(refused)?;
+
+        let loaded = skel.object().progs_mut().filter(|p| p.autoload());
+        let loaded: Loaded<'_> = loaded.map(|p| (p.name().to_string_lossy().into_owned(), p)).collect();
+        let mut links = Links::default();
+        links.copies(&loaded);
+        match with {
+            With::Tracepoints => {}
+            With::Kprobes => links.some_functions(&loaded, &found.functions),
+            With::KprobeMulti => links.all_functions(&loaded, &found.functions).map_err(Attempt::Multi)?,
+        }
+        links.tracepoints(&loaded);
+        tracing::debug!("attached after {:?}", began.elapsed());
+
+        let dup = |p: &ProgramMut<'_>| p.as_fd().try_clone_to_owned();
+        let programs = loaded.values().map(dup).collect::<std::io::Result<Vec<_>>>().map_err(|e| refused(e.into()))?;
+        let how = How {
+            with,
+            functions: links.functions,
+            functions_known: found.functions.len(),
+            tracepoints: links.tracepoints,
+            took: began.elapsed(),
+            notes: notes(with, options.with, self.kernel, found, &links),
+        };
+        let attached = Attached {
+            events: MapHandle::try_from(&skel.maps.events).map_err(refused)?,
+            counts: MapHandle::try_from(&skel.maps.counts).map_err(refused)?,
+            names: Names::new(&found.functions),
+            pages: found.pages,
+            _decider: MapHandle::try_from(&skel.maps.decider).map_err(refused)?,
+            programs,
+            links: links.links,
+            multi: links.multi,
+        };
+        Ok((attached, how))
+    }
 }
 
 /// Hands the loaded programs what they look for.

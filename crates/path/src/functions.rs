@@ -22,8 +22,8 @@ pub struct Function {
 pub(crate) struct Traceable {
     /// In order of address.
     pub functions: Vec<Function>,
-    /// Whether the kernel can attach one program to many functions at once.
-    pub multi: bool,
+    /// Where the kernel keeps the addresses of its struct pages and of its pages; 0 where that is not known.
+    pub pages: [u64; 2],
     /// Why there are none, or not all.
     pub notes: Vec<String>,
 }
@@ -65,9 +65,18 @@ fn name_and_module(mut words: std::str::SplitWhitespace<'_>) -> Option<(&str, &s
     Some((name, module))
 }
 
-/// Asks the kernel.
-pub(crate) fn traceable() -> Traceable {
+/// Asks the kernel. Without `functions`, for anything else.
+pub(crate) fn traceable(functions: bool) -> Traceable {
     let mut found = Traceable::default();
+    if !functions {
+        let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        let at = |name: &str| {
+            let line = symbols.lines().find(|l| l.ends_with(name))?;
+            u64::from_str_radix(line.split_whitespace().next()?, 16).ok()
+        };
+        found.pages = [" vmemmap_base", " page_offset_base"].map(|name| at(name).unwrap_or(0));
+        return found;
+    }
     // Two long reads at once: the kernel takes its time for either.
     let list = std::thread::spawn(|| LISTS.iter().find_map(|path| fs::read_to_string(path).ok()));
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
@@ -86,7 +95,11 @@ pub(crate) fn traceable() -> Traceable {
         let kind = words.next().unwrap_or("");
         let Some((name, module)) = name_and_module(words) else { continue };
         hidden &= address == 0;
-        found.multi |= name == "register_fprobe_ips";
+        match name {
+            "vmemmap_base" => found.pages[0] = address,
+            "page_offset_base" => found.pages[1] = address,
+            _ => {}
+        }
         if !matches!(kind, "t" | "T" | "w" | "W") || address == 0 || TRACERS.iter().any(|t| name.starts_with(t)) {
             continue;
         }

@@ -105,8 +105,8 @@ pub struct Counts {
     pub recursion_misses: u64,
 }
 
-/// Bytes of `struct counts`, with the switch in front.
-pub(crate) const COUNTS_BYTES: usize = 56;
+/// Bytes of `struct counts`, with what user space says in front.
+pub(crate) const COUNTS_BYTES: usize = 72;
 
 impl Counts {
     /// Reads the counters as the programs keep them.
@@ -115,20 +115,23 @@ impl Counts {
             bytes.get(i * 8..i * 8 + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")))
         };
         Self {
-            events_lost: at(1),
-            skbs_lost: at(2),
-            packets_over: at(3),
-            unreadable: at(4),
-            beyond: at(5),
-            looked_at: at(6),
+            events_lost: at(3),
+            skbs_lost: at(4),
+            packets_over: at(5),
+            unreadable: at(6),
+            beyond: at(7),
+            looked_at: at(8),
             recursion_misses: 0,
         }
     }
 
-    /// The counters as they are when the programs may begin.
-    pub(crate) fn open() -> [u8; COUNTS_BYTES] {
+    /// The counters as they are when the programs may begin. `pages`: where the kernel keeps the addresses of its struct
+    /// pages and of its pages.
+    pub(crate) fn open(pages: [u64; 2]) -> [u8; COUNTS_BYTES] {
         let mut bytes = [0; COUNTS_BYTES];
-        bytes[..8].copy_from_slice(&1u64.to_ne_bytes());
+        for (i, v) in [1, pages[0], pages[1]].into_iter().enumerate() {
+            bytes[i * 8..i * 8 + 8].copy_from_slice(&v.to_ne_bytes());
+        }
         bytes
     }
 }

@@ -33,5 +33,5 @@ pub use summary::{paths, points, Hop, Path, Stage};
 
 /// The functions that take a packet and can be traced, in order of address.
 pub fn functions() -> Vec<Function> {
-    functions::traceable().functions
+    functions::traceable(true).functions
 }

@@ -82,7 +82,8 @@ impl Search {
         };
         builder.add(&attached.events, take).map_err(SearchError::Reading)?;
         let ring = builder.build().map_err(SearchError::Reading)?;
-        attached.counts.update(&0u32.to_ne_bytes(), &Counts::open(), MapFlags::ANY).map_err(SearchError::Reading)?;
+        let open = Counts::open(attached.pages);
+        attached.counts.update(&0u32.to_ne_bytes(), &open, MapFlags::ANY).map_err(SearchError::Reading)?;
         let last = latpath_probe::monotonic();
         Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last, misses: 0 })
     }
