@@ -30,6 +30,9 @@ pub enum Place {
     OvsMeter,
     /// An action of Open vSwitch could not be done.
     OvsActionFailed,
+    /// A port of Open vSwitch to which the packet was to go is down: mostly a flooded frame's copy for the bridge's own
+    /// device.
+    OvsPortDown,
     /// A socket's receive buffer was full: the application did not read fast enough.
     SocketBufferFull,
     /// A filter that the application set on its socket.
@@ -73,8 +76,9 @@ pub enum Place {
 /// (`FULL_RING`), `unknown` or `NOT_SPECIFIED` where it gives none, or `subsystem N reason M` for another list than the
 /// core's.
 pub fn place_of_drop(function: &str, reason: &str) -> Place {
-    // The compiler's variants of a function: `__netif_receive_skb_core.constprop.0`.
-    let function = function.split('.').next().unwrap_or_default();
+    // The compiler's variants of a function, and its module: `__netif_receive_skb_core.constprop.0`,
+    // `do_execute_actions [openvswitch]`.
+    let function = function.split(['.', ' ']).next().unwrap_or_default();
     let said = by_reason(function, reason);
     if said != Place::Unknown {
         return said;
@@ -92,6 +96,8 @@ fn by_reason(function: &str, reason: &str) -> Place {
         "FULL_RING" if function.starts_with("tap_") => Place::MacvtapQueueFull,
         "FULL_RING" if function.starts_with("tun_") => Place::TapQueueFull,
         "DEV_READY" if function.starts_with("tun_") => Place::TapNoReader,
+        // net/openvswitch/actions.c, do_output
+        "DEV_READY" if is_open_vswitch(function) => Place::OvsPortDown,
         "TAP_FILTER" | "TAP_TXFILTER" => Place::TapFilter,
         "SOCKET_FILTER" if function.starts_with("tun_") || function.starts_with("tap_") => Place::TapFilter,
         "SOCKET_FILTER" => Place::SocketFilter,
@@ -189,10 +195,10 @@ fn by_function(function: &str) -> Place {
         // dropped here had another error. The copy for the daemon is dropped by netlink.
         "ovs_dp_process_packet" => Place::OvsUpcallFailed,
         "netlink_attachskb" | "netlink_unicast" => Place::OvsUpcallQueueFull,
-        "do_execute_actions"
-        | "ovs_execute_actions"
+        // Before 6.6 without a reason. do_output is a part of it.
+        "do_execute_actions" | "do_output" => Place::OvsPortDown,
+        "ovs_execute_actions"
         | "clone_execute"
-        | "do_output"
         | "ovs_vport_send"
         | "ovs_vport_receive"
         | "netdev_port_receive"
@@ -227,7 +233,7 @@ fn by_function(function: &str) -> Place {
 
 impl Place {
     /// All places, in the order of the declaration.
-    pub const ALL: [Place; 28] = [
+    pub const ALL: [Place; 29] = [
         Self::TapQueueFull,
         Self::TapNoReader,
         Self::TapFilter,
@@ -238,6 +244,7 @@ impl Place {
         Self::OvsDropped,
         Self::OvsMeter,
         Self::OvsActionFailed,
+        Self::OvsPortDown,
         Self::SocketBufferFull,
         Self::SocketFilter,
         Self::QueueingDiscipline,
@@ -271,6 +278,7 @@ impl Place {
             Self::OvsDropped => "dropped by an Open vSwitch flow",
             Self::OvsMeter => "Open vSwitch meter",
             Self::OvsActionFailed => "Open vSwitch action failed",
+            Self::OvsPortDown => "Open vSwitch port down",
             Self::SocketBufferFull => "socket buffer full",
             Self::SocketFilter => "socket filter",
             Self::QueueingDiscipline => "queueing discipline",
@@ -294,7 +302,7 @@ impl Place {
 
     /// Whether what is dropped here is a copy that nobody wanted, as a rule: the packet itself may well have arrived.
     pub fn is_side_copy(self) -> bool {
-        matches!(self, Self::NoListener | Self::NotOurs | Self::SocketFilter)
+        matches!(self, Self::NoListener | Self::NotOurs | Self::SocketFilter | Self::OvsPortDown)
     }
 
     /// What the kernel itself counted at this place, of any packets: at least what latpath saw there, if nothing else
@@ -341,10 +349,13 @@ mod tests {
             ("do_execute_actions", "subsystem 3 reason 1", Place::OvsDropped),
             ("do_execute_actions", "subsystem 2 reason 3", Place::OvsDropped),
             ("do_execute_actions", "subsystem 3 reason 5", Place::OvsMeter),
+            ("do_execute_actions [openvswitch]", "DEV_READY", Place::OvsPortDown),
+            ("do_execute_actions", "NOT_SPECIFIED", Place::OvsPortDown),
             ("ovs_execute_actions", "OVS_DROP_RECURSION_LIMIT", Place::OvsActionFailed),
             ("packet_rcv", "NOT_SPECIFIED", Place::SocketBufferFull),
             ("tpacket_rcv", "PACKET_SOCK_ERROR", Place::SocketBufferFull),
             ("udp_queue_rcv_one_skb", "SOCKET_RCVBUFF", Place::SocketBufferFull),
+            ("__dev_queue_xmit", "QDISC_DROP", Place::QueueingDiscipline),
             ("kfree_skb_list_reason", "QDISC_DROP", Place::QueueingDiscipline),
             ("__netif_receive_skb_core.constprop.0", "UNHANDLED_PROTO", Place::NoListener),
             ("enqueue_to_backlog", "CPU_BACKLOG", Place::Backlog),

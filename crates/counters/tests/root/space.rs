@@ -1,0 +1,197 @@
+//! A namespace to lose packets in, and what sends them.
+
+use latpath_counters::{Device, Difference, Snapshot};
+use libtest_mimic::Failed;
+use nix::{
+    sched::{setns, CloneFlags},
+    sys::socket::{
+        recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike,
+    },
+};
+use std::{
+    fs::{self, File},
+    net::UdpSocket,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+/// A namespace of this test; gone with this value.
+pub struct Space {
+    pub name: String,
+}
+
+impl Space {
+    pub fn new(role: &str) -> Result<Self, Failed> {
+        let space = Self { name: format!("latpath-counters-{}-{role}", std::process::id()) };
+        ip(&["netns", "add", &space.name])?;
+        for scope in ["all", "default"] {
+            space.inside(|| {
+                let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
+            });
+        }
+        space.ip("link set lo up")?;
+        Ok(space)
+    }
+
+    pub fn ip(&self, words: &str) -> Result<(), Failed> {
+        let mut all = vec!["-n", &self.name];
+        all.extend(words.split(' '));
+        ip(&all)
+    }
+
+    pub fn file(&self) -> String {
+        format!("/run/netns/{}", self.name)
+    }
+
+    pub fn inode(&self) -> u32 {
+        fs::metadata(self.file()).map_or(0, |meta| meta.ino() as u32)
+    }
+
+    pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(self.file()).expect("the namespace is there");
+        thread::scope(|scope| {
+            let enter = || {
+                setns(&file, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+                call()
+            };
+            scope.spawn(enter).join().expect("no panic inside")
+        })
+    }
+
+    pub fn ifindex(&self, device: &str) -> u32 {
+        self.inside(|| nix::net::if_::if_nametoindex(device).expect("the device is there"))
+    }
+
+    /// What is counted on a device while `call` runs.
+    pub fn counted(&self, device: &str, call: impl FnOnce() -> Result<(), Failed>) -> Result<Difference, Failed> {
+        let devices = [Device::name(self.inode(), device)];
+        let before = Snapshot::take(&devices);
+        call()?;
+        let difference = Snapshot::take(&devices).since(&before);
+        if difference.unread.is_empty() {
+            return Ok(difference);
+        }
+        Err(format!("not read: {:?}", difference.unread).into())
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "del", &self.name]);
+    }
+}
+
+pub fn ip(words: &[&str]) -> Result<(), Failed> {
+    let output = Command::new("ip").args(words).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// Sampled Values' ethertype.
+pub const SV: u16 = 0x88ba;
+
+/// struct sockaddr_ll
+fn address(protocol: u16, ifindex: u32) -> LinkAddr {
+    let all = nix::libc::sockaddr_ll {
+        sll_family: nix::libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: ifindex as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0; 8],
+    };
+    let length = size_of_val(&all) as u32;
+    // SAFETY: `all` is a whole sockaddr_ll, of the length given.
+    unsafe { LinkAddr::from_raw((&raw const all).cast(), Some(length)) }.expect("it is a link address")
+}
+
+fn bind(fd: &OwnedFd, protocol: u16, ifindex: u32) {
+    nix::sys::socket::bind(fd.as_raw_fd(), &address(protocol, ifindex)).expect("root may");
+}
+
+/// Sends so many frames by a device of the calling thread's namespace. What is refused on the way is sent all the same.
+pub fn send_frames(device: &str, count: u64) {
+    send_frames_to([1, 0x0c, 0xcd, 4, 0, 1], device, count);
+}
+
+pub fn send_frames_to(destination: [u8; 6], device: &str, count: u64) {
+    let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).expect("root may");
+    let ifindex = nix::net::if_::if_nametoindex(device).expect("the device is there");
+    let mut frame = [0; 120];
+    frame[..6].copy_from_slice(&destination);
+    frame[12..14].copy_from_slice(&SV.to_be_bytes());
+    for _ in 0..count {
+        // ENOBUFS tells of a drop.
+        let _ = sendto(fd.as_raw_fd(), &frame, &address(SV, ifindex), MsgFlags::empty());
+    }
+}
+
+/// A tap held open by a file of ours, as QEMU does it. nix has no name for the request.
+pub fn tap(space: &Space, name: &str) -> File {
+    nix::ioctl_write_ptr_bad!(set_iff, 0x4004_54ca, nix::libc::ifreq);
+    space.inside(|| {
+        let file = File::options().read(true).write(true).open("/dev/net/tun").expect("root may");
+        // SAFETY: an ifreq of noughts is a valid one.
+        let mut request: nix::libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as nix::libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (nix::libc::IFF_TAP | nix::libc::IFF_NO_PI) as i16;
+        // SAFETY: TUNSETIFF reads an ifreq (include/uapi/linux/if_tun.h), and this is one.
+        unsafe { set_iff(file.as_raw_fd(), &request) }.expect("the tap is made");
+        file
+    })
+}
+
+/// A veth pair: what is sent by lpv0 arrives at lpv1, at once, in the sender's context.
+pub fn pair(space: &Space) -> Result<(), Failed> {
+    space.ip("link add lpv0 type veth peer name lpv1")?;
+    space.ip("link set lpv0 up")?;
+    space.ip("link set lpv1 up")
+}
+
+/// A socket for frames that come in by a device, with room for a few.
+pub fn small_packet_socket(space: &Space, ifindex: u32) -> OwnedFd {
+    space.inside(|| {
+        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).expect("root may");
+        setsockopt(&fd, sockopt::RcvBuf, &4096).expect("a small buffer is allowed");
+        bind(&fd, SV, ifindex);
+        fd
+    })
+}
+
+/// A UDP socket with room for a few datagrams.
+pub fn small_udp_socket(space: &Space, address: &str) -> OwnedFd {
+    let socket = space.inside(|| UdpSocket::bind(address).expect("lo is up"));
+    setsockopt(&socket, sockopt::RcvBuf, &4096).expect("a small buffer is allowed");
+    socket.into()
+}
+
+/// A queueing discipline that sends a frame every 12 s and has room for ten: what is not queued is dropped.
+pub fn slow_qdisc(space: &Space, device: &str) -> Result<(), Failed> {
+    let words = format!("-n {} qdisc add dev {device} root tbf rate 80bit burst 130 limit 1200", space.name);
+    let output = Command::new("tc").args(words.split(' ')).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("tc: {}", String::from_utf8_lossy(&output.stderr)).into()),
+    }
+}
+
+/// What has been received and waits, counted.
+pub fn waiting(fd: &OwnedFd) -> u64 {
+    let mut buffer = [0; 2048];
+    std::iter::from_fn(|| recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()).count() as u64
+}
+
+/// The softirq that delivers may run a moment later.
+pub fn settle() {
+    thread::sleep(Duration::from_millis(200));
+}
