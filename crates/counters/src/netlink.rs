@@ -208,4 +208,15 @@ mod tests {
         bytes[..4].copy_from_slice(&16u32.to_ne_bytes());
         assert!(message(&bytes).is_some());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_answer_is_read_past_its_end(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let inside: usize = attributes(&bytes).map(|(_, value)| 4 + value.len()).sum();
+            assert!(inside <= bytes.len());
+            if let Some((_, body, rest)) = message(&bytes) {
+                assert!(HEADER + body.len() + rest.len() <= bytes.len());
+            }
+        }
+    }
 }

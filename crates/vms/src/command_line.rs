@@ -254,4 +254,13 @@ mod tests {
         assert_eq!(parse("qemu -smp cores=4294967295,threads=9").vcpus, None);
         assert_eq!(parse("qemu -name guest=a\x1b[2Jb").name.as_deref(), Some("a\\u{1b}[2Jb"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_command_line_is_too_strange(text in "(-(name|m|smp|netdev|device|machine|uuid|accel)\\x00|[^-]{0,12}|[,={}\":0-9\\x00]{0,8}){0,20}") {
+            let read = CommandLine::parse(&text);
+            let shown = [read.name, read.uuid, read.machine].into_iter().flatten().collect::<String>();
+            assert!(!shown.chars().any(char::is_control));
+        }
+    }
 }

@@ -133,4 +133,11 @@ mod tests {
             assert_eq!(Stat::parse(&text[..cut]), None);
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_stat_is_too_strange(text in "[0-9 ()a-z-]{0,200}") {
+            let _ = Stat::parse(&text);
+        }
+    }
 }
