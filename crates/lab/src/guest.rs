@@ -36,11 +36,21 @@ pub struct GuestPlan {
     pub acceleration: Option<Acceleration>,
     /// Its context id on a vsock served by the host's kernel; needs vhost_vsock.
     pub vsock: Option<u32>,
+    /// Where its serial console is written; `None` is a file that goes with the lab.
+    pub console: Option<PathBuf>,
 }
 
 impl Default for GuestPlan {
     fn default() -> Self {
-        Self { name: "guest0".into(), programs: Vec::new(), cpus: 2, memory_mib: 512, acceleration: None, vsock: None }
+        Self {
+            name: "guest0".into(),
+            programs: Vec::new(),
+            cpus: 2,
+            memory_mib: 512,
+            acceleration: None,
+            vsock: None,
+            console: None,
+        }
     }
 }
 
@@ -64,7 +74,10 @@ impl Guest {
         let initramfs = lab.folder().join(format!("{}.initramfs", plan.name));
         fs::write(&initramfs, &image).doing(format!("write {}", initramfs.display()))?;
         drop(image);
-        let files = Files::of(lab.folder(), &plan.name);
+        let mut files = Files::of(lab.folder(), &plan.name);
+        if let Some(console) = &plan.console {
+            files.console = console.clone();
+        }
         let tries = match plan.acceleration {
             Some(only) => vec![(only, false), (only, true)],
             None => {

@@ -25,8 +25,8 @@ const MEMORY_MIB: u64 = 3072;
 const CPU: &str = "EPYC,+svm,+npt";
 /// Loaded once it is up; the kernel finds others by itself.
 const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
-/// Warnings shall reach the console, where they are looked for; what only says that the emulation is slow shall not.
-const APPEND: &str = "ipv6.disable=1 loglevel=5 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
+/// The console is looked through for warnings; what only says that the emulation is slow shall not be among them.
+const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 
 /// A running one. It ends with this value.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Hypervisor {
                 append: APPEND,
                 devices: devices(&layers, &out, &files),
                 files: &files,
-                verbose: true,
+                verbose: false,
             };
             let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
                 let (out, lab) = (out.clone(), lab.clone());
@@ -150,7 +150,7 @@ impl Hypervisor {
         tail(&self.machine.console, 40)
     }
 
-    /// What its kernel has complained of since this was last asked: the lines of oopses, warnings and panics.
+    /// What its kernel has complained of since this was last asked; see [`complaints`].
     pub fn complaints(&mut self) -> Vec<String> {
         let console = fs::read(&self.machine.console).unwrap_or_default();
         let new = console.get(self.looked_at..).unwrap_or_default();
@@ -182,8 +182,8 @@ fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
     ]
 }
 
-/// The lines by which a kernel says that something is wrong with itself.
-fn complaints(console: &str) -> Vec<String> {
+/// The lines of a console by which a kernel says that something is wrong with itself: oopses, warnings, panics.
+pub fn complaints(console: &str) -> Vec<String> {
     const SIGNS: [&str; 8] = [
         "BUG: ",
         "Oops: ",

@@ -30,7 +30,7 @@ mod shell;
 
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan};
-pub use hypervisor::Hypervisor;
+pub use hypervisor::{complaints, Hypervisor};
 pub use layers::{LabKernel, KERNELS};
 pub use namespace::{Counters, Namespace};
 pub use open_vswitch::{Lookups, OpenVswitch};

@@ -155,7 +155,8 @@ impl Start<'_> {
         };
         let mut append = format!("console={console} panic=-1 mitigations=off {}", self.append);
         if !self.verbose {
-            append.push_str(" quiet");
+            // Warnings and worse.
+            append.push_str(" loglevel=5");
         }
         if self.acceleration == Acceleration::Tcg && !arm {
             // Without it Linux 6.1 finds the emulated TSC unstable and reads the slow HPET instead.

@@ -1,7 +1,9 @@
 //! What the lab promises, on the real machine: packets pass, the guest boots and answers, and nothing stays behind, not
 //! even when the process that made the lab is killed.
 
-use latpath_lab::{missing, Application, Guest, GuestPlan, Lab, LabPath, APPLICATION, NIC, PUBLISHER, TAP, VETH};
+use latpath_lab::{
+    missing, Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, APPLICATION, KERNELS, NIC, PUBLISHER, TAP, VETH,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::Signal;
 use std::{
@@ -30,6 +32,14 @@ fn main() {
         reason.is_some()
     };
     let (no_namespaces, no_guest) = (skip(Application::Namespace), skip(Application::Guest));
+    let lacks_kernel = || {
+        let reason = KERNELS[0].fetch(&mut |line| eprintln!("{line}"), NEVER).err();
+        if let Some(reason) = &reason {
+            eprintln!("skipped: {reason}");
+        }
+        reason.is_some()
+    };
+    let no_hypervisor = no_guest || cfg!(not(target_arch = "x86_64")) || lacks_kernel();
     let tests = vec![
         Trial::test("a_packet_crosses_the_bridge_between_namespaces_and_is_counted", crosses)
             .with_ignored_flag(no_namespaces),
@@ -39,6 +49,8 @@ fn main() {
         Trial::test("a_guest_boots_runs_scripts_and_answers_packets", guest_answers).with_ignored_flag(no_guest),
         Trial::test("a_guest_dies_with_the_process_that_booted_it", guest_swept).with_ignored_flag(no_guest),
         Trial::test("a_guest_that_is_killed_is_reported_and_no_call_hangs", guest_killed).with_ignored_flag(no_guest),
+        Trial::test("a_hypervisor_is_this_machine_on_another_kernel_and_leaves_no_trace", hypervisor)
+            .with_ignored_flag(no_hypervisor),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
@@ -207,5 +219,32 @@ fn guest_killed() -> Result<(), Failed> {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(guest.pid() as i32), Signal::SIGKILL)?;
     let error = guest.run("echo still there", Duration::from_secs(30), NEVER).unwrap_err().to_string();
     assert!(error.starts_with("guest guest0: "), "{error}");
+    Ok(())
+}
+
+fn hypervisor() -> Result<(), Failed> {
+    let (lab, _) = Lab::new()?;
+    let mut hypervisor = Hypervisor::boot(&lab, KERNELS[0], &mut |line| eprintln!("{line}"), NEVER)?;
+    assert_eq!(hypervisor.expect("uname -r", NEVER)?.trim(), hypervisor.release());
+
+    // This machine's files are there; what is written to them is not here, but for /out.
+    let me = std::env::current_exe()?;
+    let trace = me.with_extension("trace");
+    hypervisor.expect(&format!("[ -x '{}' ] && touch '{}' /out/brought", me.display(), trace.display()), NEVER)?;
+    assert!(!trace.exists() && hypervisor.out().join("brought").exists());
+
+    for needed in
+        ["/dev/kvm", "/dev/vhost-net", "/dev/vhost-vsock", "/sys/module/openvswitch", "/sys/kernel/btf/vmlinux"]
+    {
+        hypervisor.expect(&format!("[ -e {needed} ]"), NEVER)?;
+    }
+    hypervisor.expect("ovs-vswitchd --version && ip link add dummy0 type dummy", NEVER)?;
+
+    // Its end is told at once, with the reason.
+    assert_eq!(hypervisor.complaints(), Vec::<String>::new());
+    let error = hypervisor.run("echo c >/proc/sysrq-trigger; sleep 100", Duration::from_secs(60), NEVER).unwrap_err();
+    assert!(error.to_string().contains("it is gone"), "{error}");
+    let complaints = hypervisor.complaints();
+    assert!(complaints.iter().any(|line| line.contains("Kernel panic")), "{complaints:?}");
     Ok(())
 }

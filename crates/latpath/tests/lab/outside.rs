@@ -1,7 +1,7 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
 use crate::{tests, Test, INSIDE, WHOLE};
-use latpath_lab::{missing, Application, Hypervisor, Lab, LabKernel, Output, KERNELS};
+use latpath_lab::{complaints, missing, Application, Hypervisor, Lab, LabKernel, Output, KERNELS};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     env, fs, io,
@@ -106,7 +106,8 @@ fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), F
         test.name
     );
     let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);
-    let complaints = hypervisor.complaints();
+    let mut complaints = hypervisor.complaints();
+    complaints.extend(complaints_of_guests(hypervisor.out()));
     let failed = match &ended {
         Err(error) => Some(error.to_string()),
         Ok(output) => failure(output, test, &complaints),
@@ -144,6 +145,14 @@ fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String
         status if HUNG.contains(&status) => Some(format!("not done after {} s; it said:\n{said}", test.seconds)),
         _ => Some(said.to_owned()),
     }
+}
+
+/// Their consoles are beside the recordings.
+fn complaints_of_guests(out: &Path) -> Vec<String> {
+    let files = fs::read_dir(out).into_iter().flatten().flatten().map(|e| e.path());
+    let consoles = files.filter(|f| f.extension().is_some_and(|e| e == "console"));
+    let texts = consoles.filter_map(|f| fs::read(f).ok());
+    texts.flat_map(|text| complaints(&String::from_utf8_lossy(&text))).map(|line| format!("guest: {line}")).collect()
 }
 
 /// Keeps what a failed test left in `/out`, and the console.

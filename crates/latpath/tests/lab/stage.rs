@@ -110,6 +110,7 @@ impl Stage {
             memory_mib: 256,
             acceleration: Some(Acceleration::KvmVhost),
             vsock: (reach == Reach::Vsock).then_some(CID),
+            console: Some(kept(&format!("{GUEST}.console"))),
         };
         let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
         let at = match reach {
@@ -190,10 +191,7 @@ impl Stage {
 
     /// Starts `latpath record` in the hypervisor, with the guest where there is one; returns when it records.
     pub fn record(&mut self, stream: &Stream, words: &str) -> Result<Recording> {
-        static RECORDINGS: AtomicU32 = AtomicU32::new(1);
-        let (pid, n) = (process::id(), RECORDINGS.fetch_add(1, Ordering::Relaxed));
-        // In the folder that outlives the machine: when the test fails, the recording is kept.
-        let run = Path::new("/out").join(format!("run-{pid}-{n}"));
+        let run = kept("run");
         let machine = match (&self.guest, self.reach) {
             (None, _) => String::new(),
             (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
@@ -287,6 +285,12 @@ impl Recording {
         let shown = stage.latpath(&format!("report {} --json", self.run.display()))?;
         Ok(Report::new(serde_json::from_str(&shown).context("read the report's JSON")?))
     }
+}
+
+/// A new name in the folder that outlives the machine: when the test fails, what is there is kept.
+fn kept(name: &str) -> PathBuf {
+    static NAMES: AtomicU32 = AtomicU32::new(1);
+    Path::new("/out").join(format!("{}-{}.{name}", process::id(), NAMES.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// What failed, as an error.
