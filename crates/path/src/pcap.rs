@@ -137,7 +137,7 @@ impl Library {
     /// In libpcap's words.
     pub fn compile(&self, expression: &str) -> Result<Code, CompileError> {
         let wrong = |said: String| BadExpression::Wrong { expression: expression.into(), said };
-        let text = CString::new(expression).map_err(|_| wrong("it contains a NUL".into()))?;
+        let text = CString::new(vlan_first(expression)).map_err(|_| wrong("it contains a NUL".into()))?;
         let mut program = Program { len: 0, instructions: std::ptr::null_mut() };
         // SAFETY: `dead` is libpcap's own until it is closed; program and text outlive the calls; what compile made is copied
         // before it is freed, and freed only where it was made.
@@ -192,6 +192,7 @@ impl Code {
                 (0 | 1, 0x00 | 0x20 | 0x40 | 0x80 | 0xa0, _) => i.code & 0x18 != 0x18,
                 (0 | 1, 0x60, _) | (2 | 3, ..) => i.k < 16,
                 (4, _, 0x30 | 0x90) => i.code & 8 != 0 || i.k != 0,
+                (4, _, 0x80) => i.code & 8 == 0,
                 (4, _, op) => op <= 0xa0,
                 (5, _, 0x00) => inside(i.k),
                 (5, _, op) => op <= 0x40 && inside(i.jt.into()) && inside(i.jf.into()),
@@ -222,6 +223,28 @@ impl Code {
     }
 }
 
+/// Puts what an expression asks of VLAN tags in front of what it asks besides, where it is a row of conditions joined by `and`.
+///
+/// `vlan` moves what stands behind it past the tag, and nothing before it (pcap-filter(7)): "ether proto 0x88ba and vlan 7" would
+/// fit no frame at all. On a device it does, for there the kernel takes the tag off first; so it shall mean the same here.
+fn vlan_first(expression: &str) -> String {
+    let spaced = expression.replace("&&", " and ").replace("||", " or ");
+    let (mut depth, mut terms) = (0i32, vec![Vec::new()]);
+    for word in spaced.split_whitespace() {
+        match (depth, word) {
+            (0, "or") => return expression.into(),
+            (0, "and") => terms.push(Vec::new()),
+            _ => terms.last_mut().expect("it begins with one").push(word),
+        }
+        depth += word.matches(['(', '[']).count() as i32 - word.matches([')', ']']).count() as i32;
+    }
+    let (tags, others): (Vec<_>, Vec<_>) = terms.into_iter().partition(|t| t.first() == Some(&"vlan"));
+    if tags.is_empty() || others.is_empty() {
+        return expression.into();
+    }
+    tags.iter().chain(&others).map(|t| t.join(" ")).collect::<Vec<_>>().join(" and ")
+}
+
 /// Compiles an expression for Ethernet frames.
 ///
 /// # Errors
@@ -247,6 +270,18 @@ mod tests {
         assert!(code(&[]).check("x").is_err());
         assert!(code(&[(0x34, 0, 0, 0), (0x06, 0, 0, 1)]).check("x").is_err(), "a division by zero");
         assert!(code(&[(0x60, 0, 0, 16), (0x06, 0, 0, 1)]).check("x").is_err(), "memory that is not there");
+    }
+
+    #[test]
+    fn a_tag_may_be_asked_for_anywhere_in_a_row() {
+        assert_eq!(vlan_first("ether proto 0x88ba and vlan 7"), "vlan 7 and ether proto 0x88ba");
+        assert_eq!(vlan_first("udp && (port 1 or port 2) && vlan"), "vlan and udp and (port 1 or port 2)");
+        assert_eq!(vlan_first("vlan 5 and arp"), "vlan 5 and arp");
+        for as_it_is in
+            ["udp", "arp or vlan 7", "udp and (vlan 7 or arp)", "ip and not vlan", "vlan", "ip[0] & 1 = 0 && udp", ""]
+        {
+            assert_eq!(vlan_first(as_it_is), as_it_is);
+        }
     }
 
     #[test]

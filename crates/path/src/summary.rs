@@ -71,8 +71,10 @@ fn apart(packet: &Packet) -> Vec<usize> {
     order
 }
 
-/// What two packets on one path have in common, step by step.
-fn signature(packet: &Packet) -> Vec<(&str, &str, usize)> {
+/// What two packets on one path have in common: name, device and skb of each step.
+type Signature<'a> = Vec<(&'a str, &'a str, usize)>;
+
+fn signature(packet: &Packet) -> Signature<'_> {
     let of = |i: usize| {
         let s = &packet.steps[i];
         (s.what.name(), s.device.as_str(), s.skb)
@@ -82,17 +84,16 @@ fn signature(packet: &Packet) -> Vec<(&str, &str, usize)> {
 
 /// The ways that packets took, the most travelled first.
 pub fn paths(packets: &[Packet]) -> Vec<Path> {
-    let mut groups: Vec<(Vec<(&str, &str, usize)>, Vec<&Packet>)> = Vec::new();
-    let mut place: HashMap<Vec<(&str, &str, usize)>, usize> = HashMap::new();
+    let mut groups: Vec<Vec<&Packet>> = Vec::new();
+    let mut place: HashMap<Signature<'_>, usize> = HashMap::new();
     for packet in packets.iter().filter(|p| !p.steps.is_empty()) {
-        let way = signature(packet);
-        let at = *place.entry(way.clone()).or_insert(groups.len());
+        let at = *place.entry(signature(packet)).or_insert(groups.len());
         if at == groups.len() {
-            groups.push((way, Vec::new()));
+            groups.push(Vec::new());
         }
-        groups[at].1.push(packet);
+        groups[at].push(packet);
     }
-    let mut paths: Vec<Path> = groups.iter().map(|(_, packets)| path(packets)).collect();
+    let mut paths: Vec<Path> = groups.iter().map(|packets| path(packets)).collect();
     paths.sort_by_key(|p| std::cmp::Reverse(p.packets.len()));
     paths
 }
@@ -202,7 +203,9 @@ mod tests {
     }
 
     fn packet(number: u32, steps: Vec<Step>) -> Packet {
-        Packet { steps, ..Packet::new(number) }
+        let mut packet = Packet::new(number);
+        packet.steps = steps;
+        packet
     }
 
     #[test]

@@ -10,7 +10,9 @@ use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_follow::keep_off_isolated_cpus;
-use latpath_path::{find_device, functions, CompileError, Counts, Options, Packet, Search, SearchError, With, MAX_PACKETS};
+use latpath_path::{
+    find_device, functions, CompileError, Counts, Options, Packet, Search, SearchError, With, MAX_PACKETS,
+};
 use latpath_probe::monotonic;
 use latpath_words::{Ns, StreamSpec};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +23,10 @@ const ROUND: Duration = Duration::from_millis(50);
 
 /// Follow a few packets through every kernel function that handles them: which ways do they take?
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:\n  latpath path -i enp7s0 --stream svid:MU01\n  latpath path -i vnet0 'ether proto 0x88ba and vlan 7'\n\n\
-                        With --stream and an expression, packets must fit both.")]
+#[command(
+    after_help = "Examples:\n  latpath path -i enp7s0 --stream svid:MU01\n  latpath path -i vnet0 'ether proto 0x88ba and vlan 7'\n\n\
+                        With --stream and an expression, packets must fit both."
+)]
 pub struct Args {
     /// Device on which packets are picked up, coming or going, as eth0 or eth0%NAMESPACE [default: any]
     #[arg(short, long, value_name = "IF")]
@@ -168,7 +172,9 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> Found {
             told = true;
             let where_ = args.interface.as_ref().map_or(String::new(), |i| format!(" on {i}"));
             let s = began.elapsed().as_secs();
-            eprintln!("latpath: no such packet{where_} for {s} s; still waiting (latpath streams -i IF lists what is there)");
+            eprintln!(
+                "latpath: no such packet{where_} for {s} s; still waiting (latpath streams -i IF lists what is there)"
+            );
         }
     }
     let utc = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

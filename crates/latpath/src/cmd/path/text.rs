@@ -61,7 +61,11 @@ fn clean(text: &str) -> String {
 /// An skb's name in its packet: a, b, … z, a1, …
 fn letter(skb: usize) -> String {
     let letter = char::from(b'a' + (skb % 26) as u8);
-    if skb < 26 { letter.to_string() } else { format!("{letter}{}", skb / 26) }
+    if skb < 26 {
+        letter.to_string()
+    } else {
+        format!("{letter}{}", skb / 26)
+    }
 }
 
 fn clock_time(ns: Ns) -> String {
@@ -70,7 +74,11 @@ fn clock_time(ns: Ns) -> String {
 }
 
 fn device(s: &str) -> String {
-    if s.is_empty() { "-".into() } else { clean(s) }
+    if s.is_empty() {
+        "-".into()
+    } else {
+        clean(s)
+    }
 }
 
 fn what(s: &Step) -> String {
@@ -131,7 +139,8 @@ fn write_way(out: &mut String, number: usize, way: &Path, total: usize, letters:
         .stages
         .iter()
         .map(|s| {
-            let steps = if s.hops == 1 { clean(&s.first) } else { format!("{} … {}", clean(&s.first), clean(&s.last)) };
+            let steps =
+                if s.hops == 1 { clean(&s.first) } else { format!("{} … {}", clean(&s.first), clean(&s.last)) };
             vec![
                 letters.duration(s.since_last),
                 letters.duration(s.took),

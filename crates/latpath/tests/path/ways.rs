@@ -1,0 +1,178 @@
+//! What is told of a packet's way.
+
+use crate::support::{bench, latpath, trial, Lack, Started};
+use crate::{equal, found, list, own, publish, start, LIMIT};
+use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+use std::time::Duration;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    vec![
+        trial("each_packet_is_told_step_by_step_from_device_to_device", needs, steps),
+        trial("a_bridges_copy_is_the_same_packet", needs, copies),
+        trial("packets_on_one_way_are_one_path_and_shares_add_up", needs, one_path),
+        trial("the_points_that_it_names_are_those_that_record_finds", needs, points),
+        trial("a_drop_has_its_reason_and_its_function", needs, drops),
+        trial("frames_with_the_same_bytes_one_after_another_are_several_packets", needs, same_bytes),
+    ]
+}
+
+/// Follows 20 of 50 packets that an application reads.
+fn follow(name: &str) -> Result<Value, Failed> {
+    let bench = bench()?;
+    let svid = own(name);
+    let reader = reader(&bench, &svid)?;
+    let path = start(&bench, &format!("--stream svid:{svid} --count 20 --json"), None)?;
+    publish(&bench, &format!("--svid {svid} --count 50 --rate 100"))?;
+    let all = found(path)?;
+    reader.interrupt();
+    reader.finish(LIMIT)?;
+    Ok(all)
+}
+
+fn reader(bench: &crate::support::Bench, svid: &str) -> Result<Started, Failed> {
+    let words = format!("subscribe -i {APPLICATION} --stream svid:{svid} --json");
+    let reader = bench.start(bench.application(), latpath(&words))?;
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(reader)
+}
+
+/// A step's device without its namespace.
+fn device(step: &Value) -> &str {
+    step["device"].as_str().unwrap_or("-").split('%').next().unwrap_or("-")
+}
+
+/// Whether these tracepoints on these devices come in this order.
+fn in_order(steps: &[Value], want: &[(&str, &str)]) -> Result<(), Failed> {
+    let mut left = steps.iter();
+    for (name, on) in want {
+        if !left.any(|s| s["name"] == *name && device(s) == *on) {
+            let have: Vec<_> = steps.iter().map(|s| (s["name"].as_str().unwrap_or("?"), device(s))).collect();
+            return Err(format!("{name} on {on} is not where it should be in {have:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn steps() -> Result<(), Failed> {
+    let all = follow("steps")?;
+    let packets = list(&all, "packets")?;
+    equal("packets", packets.len(), 20)?;
+    for (i, packet) in packets.iter().enumerate() {
+        equal("number", packet["packet"].as_u64(), Some(i as u64 + 1))?;
+        let steps = list(packet, "steps")?;
+        in_order(
+            steps,
+            &[
+                ("net:net_dev_queue", PUBLISHER),
+                ("net:net_dev_start_xmit", PUBLISHER),
+                ("net:netif_receive_skb", NIC),
+                ("net:net_dev_start_xmit", VETH),
+                ("net:netif_receive_skb", APPLICATION),
+            ],
+        )?;
+        // The bridge's own copy goes on beside it.
+        in_order(steps, &[("net:netif_receive_skb", NIC), ("net:netif_receive_skb", BRIDGE)])?;
+        let read = steps.iter().find(|s| s["name"] == "skb:skb_copy_datagram_iovec").ok_or("nobody read it")?;
+        equal("reader", read["thread"].as_str(), Some("subscribe"))?;
+        let times: Vec<i64> = steps.iter().filter_map(|s| s["since_first_ns"].as_i64()).collect();
+        equal("every step has its time", times.len(), steps.len())?;
+        equal("times go up", times.is_sorted() && times[0] == 0, true)?;
+        let gaps: i64 = steps.iter().filter_map(|s| s["since_last_ns"].as_i64()).sum();
+        equal("the times between steps add up", Some(gaps), times.last().copied())?;
+    }
+    equal("events lost", all["lost"]["events"].as_u64(), Some(0))
+}
+
+fn copies() -> Result<(), Failed> {
+    let all = follow("copies")?;
+    for packet in list(&all, "packets")? {
+        let steps = list(packet, "steps")?;
+        let at = |name: &str, on: &str| steps.iter().find(|s| s["name"] == name && device(s) == on);
+        let first = at("net:netif_receive_skb", NIC).ok_or("not received")?;
+        let copy = at("net:net_dev_queue", VETH).ok_or("not passed on")?;
+        equal("the first skb", first["skb"].as_u64(), Some(0))?;
+        // What leaves the bridge is another skb: one of the two is a clone that nothing but its bytes ties to the packet.
+        let own_copy = at("net:netif_receive_skb", BRIDGE).ok_or("the bridge has no copy")?;
+        equal("two skbs", copy["skb"] != own_copy["skb"], true)?;
+        equal("told apart", steps.iter().any(|s| s["same_bytes"] == true), true)?;
+    }
+    Ok(())
+}
+
+fn one_path() -> Result<(), Failed> {
+    let all = follow("paths")?;
+    let paths = list(&all, "paths")?;
+    let counts: Vec<usize> = paths.iter().filter_map(|p| p["packets"].as_array().map(Vec::len)).collect();
+    equal("packets on all paths", counts.iter().sum(), 20)?;
+    equal("the most travelled is first", counts.is_sorted_by(|a, b| a >= b), true)?;
+    let share: f64 = paths.iter().filter_map(|p| p["share"].as_f64()).sum();
+    equal("shares add up", (share - 1.0).abs() < 1e-9, true)?;
+    let mut numbers: Vec<u64> =
+        paths.iter().flat_map(|p| p["packets"].as_array().into_iter().flatten().filter_map(Value::as_u64)).collect();
+    numbers.sort_unstable();
+    equal("each packet is on one", numbers, (1..=20).collect())?;
+    for path in paths {
+        let hops = list(path, "hops")?.len() as u64;
+        let in_stages: u64 = list(path, "stages")?.iter().filter_map(|s| s["hops"].as_u64()).sum();
+        equal("stages hold all hops", in_stages, hops)?;
+    }
+    Ok(())
+}
+
+fn points() -> Result<(), Failed> {
+    let all = follow("points")?;
+    let names: Vec<&str> = list(&all, "points")?.iter().filter_map(Value::as_str).collect();
+    let bench = bench()?;
+    let svid = own("record");
+    let reader = reader(&bench, &svid)?;
+    let run = bench.lab.folder().join("run");
+    let words =
+        format!("record --stream svid:{svid} --points {} --count 100 -o {} --json", names.join(","), run.display());
+    let record = bench.start(&bench.path.hypervisor, latpath(&words))?;
+    while !run.join("manifest.json").exists() && record.said().is_empty() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    publish(&bench, &format!("--svid {svid} --count 300 --rate 200"))?;
+    let recorded = record.finish(LIMIT)?.json()?;
+    reader.interrupt();
+    let mut seen: Vec<&str> = list(&recorded, "points")?.iter().filter_map(|p| p["point"].as_str()).collect();
+    // Drops are noted wherever they happen.
+    seen.retain(|p| !p.contains("/drop@"));
+    let mut named = names.clone();
+    seen.sort_unstable();
+    named.sort_unstable();
+    equal("points", named, seen)
+}
+
+fn drops() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("drops");
+    let path = start(&bench, &format!("--stream svid:{svid} --count 3 --json"), None)?;
+    publish(&bench, &format!("--svid {svid} --count 3 --rate 100"))?;
+    let all = found(path)?;
+    for packet in list(&all, "packets")? {
+        // Nobody listens: the stack gives it up where it was received.
+        let steps = list(packet, "steps")?;
+        let dropped = steps.iter().find(|s| s["name"] == "skb:kfree_skb" && device(s) == APPLICATION);
+        let dropped = dropped.ok_or_else(|| format!("no drop on {APPLICATION} in {steps:?}"))?;
+        let place = dropped["dropped_in"].as_str().unwrap_or("");
+        equal(&format!("dropped in {place}"), place.starts_with("__netif_receive_skb_core"), true)?;
+        let reason = dropped["reason"].as_str().unwrap_or("");
+        equal(&format!("reason {reason:?}"), ["UNHANDLED_PROTO", "NOT_SPECIFIED", "unknown"].contains(&reason), true)?;
+    }
+    Ok(())
+}
+
+fn same_bytes() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("twins");
+    let path = start(&bench, &format!("--stream svid:{svid} --count 20 --json"), None)?;
+    // One and the same sample, again and again.
+    for _ in 0..5 {
+        publish(&bench, &format!("--svid {svid} --first 7 --count 1"))?;
+    }
+    let all = found(path)?;
+    equal("packets", list(&all, "packets")?.len(), 5)
+}
