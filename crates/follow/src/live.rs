@@ -1,10 +1,11 @@
 //! Live figures of this machine alone: the kernel joins and counts, user space reads the results once a second.
 
+use crate::by_path::ByPath;
 use crate::cost::CostMeter;
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
 use crate::tables::MAX_POINTS;
-use latpath_journey::{Journey, RouteFinder, Segment, Sequence};
+use latpath_journey::{Journey, Paths, RouteFinder, Segment, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::figures::{rate, together};
 use latpath_stats::kernel::KernelHistogram;
@@ -191,12 +192,17 @@ impl Live {
         };
         let shown: Vec<_> = self.layout.segments.iter().filter_map(|s| Some((s, self.counts(s)?))).collect();
         let mut of_all = vec![KernelHistogram::default(); self.counted.len()];
+        let paths = Paths::of_points(&points);
+        let mut paths_of_all = ByPath::new(paths, of_all.len());
         for (id, (stream, baseline)) in streams.iter().zip(&self.baseline).enumerate() {
             let line = self.layout.route.line_of(id as StreamId);
             let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
             figures.never_seen = self.orders[id].never_seen().saturating_sub(self.orders[id].baseline);
-            let histograms: Vec<_> = (0..of_all.len()).map(|i| self.histogram(id as StreamId, i)).collect();
+            let mut by_path = ByPath::new(paths, of_all.len());
+            by_path.count(stream, line);
+            by_path.take(&self.probe, id as StreamId);
+            let histograms = by_path.all_paths();
             of_all.iter_mut().zip(&histograms).for_each(|(all, own)| all.merge(own));
             for (segment, at) in &shown {
                 let is_on_way = line.contains(&segment.from) && line.contains(&segment.to);
@@ -204,6 +210,8 @@ impl Live {
                     figures.segments.push(row(segment, &histograms[*at], &points, elapsed));
                 }
             }
+            figures.paths = by_path.figures(&shown, |s, h| row(s, h, &points, elapsed));
+            paths_of_all.merge(&by_path);
             summary.journeys += figures.journeys;
             summary.complete += figures.complete;
             summary.incomplete += figures.incomplete;
@@ -214,25 +222,13 @@ impl Live {
         let lost = summary.streams.iter().flat_map(|s| &s.lost);
         summary.lost = together(lost.map(|l| ((l.place.clone(), l.reason.clone()), l.count)));
         summary.segments = shown.iter().map(|(s, at)| row(s, &of_all[*at], &points, elapsed)).collect();
+        summary.paths = paths_of_all.figures(&shown, |s, h| row(s, h, &points, elapsed));
         summary
     }
 
     /// Where the kernel counts a segment's times, if it does.
     fn counts(&self, segment: &Segment) -> Option<usize> {
         self.counted.iter().position(|ends| *ends == (segment.from, segment.to))
-    }
-
-    fn histogram(&self, stream: StreamId, segment: usize) -> KernelHistogram {
-        let Some(h) = self.probe.histogram(stream, segment) else { return KernelHistogram::default() };
-        KernelHistogram {
-            counts: h.buckets,
-            count: h.count,
-            sum: h.sum,
-            min: h.min,
-            max: h.max,
-            over_threshold: h.over,
-            negative: h.negative,
-        }
     }
 
     fn notes(&self, points: &[PointInfo], streams: &[LiveStream], counters: latpath_words::Counters) -> Vec<String> {

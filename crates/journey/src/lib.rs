@@ -3,6 +3,7 @@
 pub mod joiner;
 pub mod journey;
 mod matching;
+pub mod paths;
 mod ring;
 pub mod route;
 pub mod segments;
@@ -10,6 +11,7 @@ pub mod sequence;
 
 pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;
+pub use paths::{PathClass, Paths};
 pub use route::{Route, RouteFinder};
 pub use segments::Segment;
 pub use sequence::Sequence;

@@ -8,6 +8,10 @@ const volatile __u32 ring_size = 0;   /* records of one CPU, a power of two */
 const volatile __u32 slots_each = 0;  /* journeys kept of one stream, a power of two */
 const volatile __u64 window_ns = 0;   /* a packet later than this is not matched any more */
 const volatile __u64 threshold_ns = 0;
+const volatile __u32 path_classes = 1; /* histograms of each segment, one for each way to be slow */
+
+/* Points of packets that went by way of Open vSwitch's daemon: because no flow fitted, or by a flow's action. */
+volatile __u32 upcall_points = 0, slow_points = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -232,6 +236,14 @@ static __always_inline void count_drop(struct seen_at *w, __u32 stream)
 		__sync_fetch_and_add(n, 1);
 }
 
+/* How a packet that these points saw was held up: not at all, by an upcall, by a slow action. */
+static __always_inline __u32 path_class(__u32 seen)
+{
+	if (path_classes == 1)
+		return 0;
+	return seen & slow_points ? 2 : !!(seen & upcall_points);
+}
+
 static __always_inline struct slot *slot_of(__u32 stream, __u32 number)
 {
 	__u32 idx = stream * slots_each + (number & (slots_each - 1));
@@ -391,7 +403,9 @@ static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
 			continue;
 		dt = time_at(s, stream, from);
 		if (dt)
-			to_hist(stream * MAX_SEGMENTS + (seg->hist[i] & (MAX_SEGMENTS - 1)), (__s64)since - *dt);
+			to_hist((stream * path_classes + path_class(s->seen)) * MAX_SEGMENTS +
+					(seg->hist[i] & (MAX_SEGMENTS - 1)),
+				(__s64)since - *dt);
 	}
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `sightings live|record SECONDS STREAM...`, for instance `sightings record 5 svid:MU01`.
 
-use latpath_probe::{Mode, Options, Probe};
+use latpath_probe::{HeldUp, Mode, Options, Probe};
 use latpath_words::{PointId, PointKind, Source, StreamSpec};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{}: {}", p.point, at_point.get(i).copied().unwrap_or(0));
     }
     for (i, (from, to)) in segments.iter().enumerate() {
-        let Some(h) = probe.histogram(0, i) else { continue };
+        let Some(h) = probe.histogram(0, i, HeldUp::No) else { continue };
         let mean = h.sum.checked_div(h.count).unwrap_or(0);
         let ends = [from, to].map(|p| points[usize::from(*p)].point.to_string());
         println!("{} .. {}: {} times, mean {mean} ns, max {} ns", ends[0], ends[1], h.count, h.max);

@@ -3,6 +3,7 @@
 use crate::config::{BadStreams, Table};
 use crate::kernel::{self, Abilities, Unable};
 use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
+use crate::live::HeldUp;
 use crate::maps::Mapped;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::{fentry, hooks, refusal};
@@ -121,6 +122,8 @@ pub(crate) struct LiveMaps {
     pub states: Mapped<layout::StreamState>,
     pub segments: Mapped<layout::SegmentsTo>,
     pub hists: Mapped<layout::Hist>,
+    /// Histograms of each segment of a stream.
+    pub path_classes: usize,
     pub ended: MapHandle,
     pub drops: MapHandle,
 }
@@ -134,6 +137,15 @@ fn power_of_two(n: usize, least: usize) -> usize {
 /// Journeys that live mode keeps of one stream.
 fn slots_each(streams: usize) -> usize {
     power_of_two((1 << 16) / streams, 1 << 10).min(1 << 14)
+}
+
+/// Where Open vSwitch may hold packets up, live mode counts those by themselves.
+fn path_classes(abilities: &Abilities) -> usize {
+    if abilities.hooks.has("ovs_upcall") {
+        HeldUp::ALL.len()
+    } else {
+        1
+    }
 }
 
 fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
@@ -163,6 +175,7 @@ fn configure(
     consts.slots_each = each as u32;
     consts.window_ns = options.window as u64;
     consts.threshold_ns = options.threshold as u64;
+    consts.path_classes = path_classes(abilities) as u32;
     let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").svids_short;
     for (place, svid) in &table.short {
         names[*place as usize] = *svid;
@@ -174,7 +187,7 @@ fn configure(
         size(&mut skel.maps.slots_far, streams * each)?;
         size(&mut skel.maps.slot_index, streams * each)?;
         size(&mut skel.maps.stream_states, streams)?;
-        size(&mut skel.maps.hists, streams * MAX_SEGMENTS)?;
+        size(&mut skel.maps.hists, streams * path_classes(abilities) * MAX_SEGMENTS)?;
     } else {
         size(&mut skel.maps.ring, cpus * ring_size)?;
     }
@@ -252,7 +265,8 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
                 slots_each: each,
                 states,
                 segments: Mapped::new(&maps.segments.as_fd(), layout::MAX_POINTS)?,
-                hists: Mapped::new(&maps.hists.as_fd(), streams * MAX_SEGMENTS)?,
+                hists: Mapped::new(&maps.hists.as_fd(), streams * path_classes(&abilities) * MAX_SEGMENTS)?,
+                path_classes: path_classes(&abilities),
                 ended: MapHandle::try_from(&maps.ended).map_err(refused("sharing their tables"))?,
                 drops: MapHandle::try_from(&maps.drops).map_err(refused("sharing their tables"))?,
             })

@@ -26,7 +26,7 @@ pub use attach::{AttachError, Because, Mode, Options};
 pub use config::{BadStreams, Table};
 pub use kernel::{abilities, able, release, Abilities, Unable};
 pub use layout::{bytes_of, from_bytes, Plain, StreamConf, SvidShort};
-pub use live::{KernelHist, LiveJourney, LiveStream};
+pub use live::{HeldUp, KernelHist, LiveJourney, LiveStream};
 pub use names::{namespaces, Functions, Reasons};
 pub use probe::{Never, Probe};
 pub use refusal::{last_words, listen};

@@ -12,6 +12,22 @@ use std::mem::offset_of;
 /// Clearing the tables takes less than this, ns.
 const CLEARING: Ns = 5_000_000;
 
+/// How Open vSwitch held a packet up, as the kernel tells times apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldUp {
+    /// Not at all.
+    No = 0,
+    /// By an upcall: no flow fitted.
+    Upcall = 1,
+    /// By a flow's action.
+    Slow = 2,
+}
+
+impl HeldUp {
+    /// All of them, by number.
+    pub const ALL: [Self; 3] = [Self::No, Self::Upcall, Self::Slow];
+}
+
 /// One segment's times in the kernel, since the segments were set.
 #[derive(Clone, Debug)]
 pub struct KernelHist {
@@ -115,11 +131,13 @@ impl Probe {
         from
     }
 
-    /// The times of segment `segment` (as numbered in [`Probe::set_segments`]) of one stream.
-    pub fn histogram(&self, stream: StreamId, segment: usize) -> Option<KernelHist> {
+    /// The times of segment `segment` (as numbered in [`Probe::set_segments`]) of one stream's packets that were held up so
+    /// when the segment ended.
+    pub fn histogram(&self, stream: StreamId, segment: usize, held_up: HeldUp) -> Option<KernelHist> {
         let live = self.attached.live.as_ref()?;
         let kernel = self.attached.table.user.iter().position(|s| *s == stream)?;
-        let h = live.hists.get(kernel * MAX_SEGMENTS + segment);
+        let class = Some(held_up as usize).filter(|class| *class < live.path_classes)?;
+        let h = live.hists.get((kernel * live.path_classes + class) * MAX_SEGMENTS + segment);
         Some(KernelHist {
             count: h.bucket.iter().sum(),
             sum: h.sum,

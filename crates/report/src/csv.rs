@@ -1,5 +1,6 @@
 //! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
 
+use latpath_journey::Paths;
 use latpath_run::{Run, RunError, Select};
 use std::{
     fmt::Write as _,
@@ -13,7 +14,7 @@ const PIECE: usize = 1 << 16;
 ///
 /// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point the ns from `t_ns`
 /// to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
-/// `out_of_order`, `drop_reason`.
+/// `out_of_order`, `drop_reason`, `path`.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     let manifest = run.manifest();
     let points: Vec<String> = run.points().iter().map(|p| p.point.to_string()).collect();
@@ -26,11 +27,12 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
             push_field(&mut text, &format!("tid:{point}"));
         }
     }
-    text.push_str(",duplicates,out_of_order,drop_reason\n");
+    text.push_str(",duplicates,out_of_order,drop_reason,path\n");
 
     let streams: Vec<String> = manifest.streams.iter().map(|s| quoted(&s.to_string())).collect();
     let notes: Vec<String> =
         manifest.drop_notes.iter().map(|n| quoted(&format!("{} in {}", n.reason, n.function))).collect();
+    let paths = Paths::of_points(run.points());
     let offset = manifest.utc_offset_ns();
     let mut failed = None;
     let damaged = run.for_each(select, |j| {
@@ -61,6 +63,10 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
                 Some(note) => text.push_str(note),
                 None => push(&mut text, format_args!("note {note}")),
             }
+        }
+        text.push(',');
+        if paths.any() {
+            text.push_str(paths.class(j.seen).name());
         }
         text.push('\n');
         if text.len() >= PIECE {

@@ -11,6 +11,7 @@ mod layout;
 mod limit;
 mod lines;
 mod page;
+mod paths;
 mod quality;
 mod segments;
 mod span;

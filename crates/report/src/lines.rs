@@ -89,6 +89,21 @@ impl Lines {
             lines.push(line);
         }
         lines.iter().for_each(|line| page.line(line));
+        for path in &summary.paths {
+            let mut line = format!(
+                "{at}  via {}  n {}  {}  lost {}",
+                page.clean(&path.path),
+                page.count(path.journeys),
+                page.share(path.journeys, summary.journeys),
+                page.count(path.lost)
+            );
+            for s in path.segments.iter().filter(|s| s.count > 0) {
+                let times = [("p50", s.p50_ns), ("p99", s.p99_ns), ("max", s.max_ns)];
+                line.push_str(&format!("  {}", page.clean(&s.name)));
+                times.into_iter().for_each(|(f, t)| line.push_str(&format!(" {f} {}", page.duration(t))));
+            }
+            page.line(line);
+        }
         let new: Vec<&String> = summary.notes.iter().filter(|note| !self.notes.contains(note)).collect();
         for note in &new {
             let note = page.clean(note);

@@ -1,6 +1,6 @@
 //! The text of `latpath report`.
 
-use crate::{header, histogram, page::Page, quality, segments, streams, worst};
+use crate::{header, histogram, page::Page, paths, quality, segments, streams, worst};
 use latpath_run::Run;
 use latpath_stats::{units::Letters, Summary};
 
@@ -22,6 +22,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     header::path(&mut page, summary);
     quality::write(&mut page, summary);
     segments::write(&mut page, summary);
+    paths::write(&mut page, summary);
     for segment in histogram::chosen(summary, &options.histograms) {
         histogram::write(&mut page, segment, summary.threshold_ns);
     }

@@ -22,8 +22,9 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         if i > 0 {
             page.line("");
         }
+        let path = if worst.path.is_empty() { String::new() } else { format!(", {}", page.clean(&worst.path)) };
         page.line(format!(
-            "  {}. {}  {}, key {}, {}",
+            "  {}. {}  {}, key {}, {}{path}",
             i + 1,
             page.duration(worst.total_ns),
             stream(page, &worst.stream),

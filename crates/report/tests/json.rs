@@ -62,6 +62,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "malformed",
         "notes",
         "out_of_order",
+        "paths",
         "points",
         "run",
         "segments",
@@ -94,6 +95,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     assert_eq!(keys(&json["segments"][0]), BTreeSet::from(expected));
     let expected = ["cpu_percent", "max_rss_bytes", "ns_per_sighting", "sightings", "sightings_dropped"];
     assert_eq!(keys(&json["tool"]), BTreeSet::from(expected));
+    assert_eq!(keys(&json["paths"][1]), BTreeSet::from(["journeys", "lost", "path", "segments"]));
     assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "place", "reason"]));
     let expected = [
         "complete",
@@ -103,13 +105,14 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "lost",
         "never_seen",
         "out_of_order",
+        "paths",
         "segments",
         "stream",
     ];
     assert_eq!(keys(&json["streams"][0]), BTreeSet::from(expected));
     let expected = ["drift_ppb", "error_bound_ns", "exchanges", "fault", "machine", "method", "offset_ns"];
     assert_eq!(keys(&json["machines"][0]), BTreeSet::from(expected));
-    assert_eq!(keys(&json["worst"][0]), BTreeSet::from(["key", "steps", "stream", "time_ns", "total_ns"]));
+    assert_eq!(keys(&json["worst"][0]), BTreeSet::from(["key", "path", "steps", "stream", "time_ns", "total_ns"]));
     let expected = ["cpu", "point", "since_first_ns", "since_last_ns", "tid"];
     assert_eq!(keys(&json["worst"][0]["steps"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["segments"][0]["histogram"][0]), BTreeSet::from(["count", "from_ns", "to_ns"]));

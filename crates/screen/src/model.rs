@@ -7,7 +7,7 @@ use crate::{
     watch::{self, Flow, Watch},
     Action,
 };
-use latpath_stats::{Loss, SegmentFigures, StreamFigures, Summary};
+use latpath_stats::{Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
 use latpath_words::Ns;
 use std::{cmp::Reverse, time::Duration};
 
@@ -285,6 +285,11 @@ impl<'a> Shown<'a> {
         let mut list: Vec<_> = self.stream.map_or(&self.summary.lost, |s| &s.lost).iter().collect();
         list.sort_by_key(|l| Reverse(l.count));
         list
+    }
+
+    /// The paths that packets took through the host; none where nothing tells them apart.
+    pub fn paths(&self) -> &'a [PathFigures] {
+        self.stream.map_or(&self.summary.paths, |s| &s.paths)
     }
 
     /// All losses.

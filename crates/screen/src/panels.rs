@@ -7,7 +7,7 @@ use crate::{
     names::{self, Path},
     table::pad,
 };
-use latpath_stats::{units, Loss, MachineFigures};
+use latpath_stats::{units, Loss, MachineFigures, PathFigures};
 use ratatui::{
     style::Style,
     text::{Line, Span},
@@ -64,6 +64,24 @@ pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
         out.push(labelled(model, "", vec![part(0, rest)], width));
     }
     out
+}
+
+/// The paths through the host, where there are several to take.
+pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'static>> {
+    let theme = &model.theme;
+    let all = shown.paths();
+    let one = |(i, path): (usize, &PathFigures)| {
+        let share = percent(path.journeys, shown.journeys());
+        let mut text = format!("{} {} ({share})", theme.clean(&path.path), theme.count(path.journeys));
+        let times = path.segments.iter().find(|s| s.name == "Thyp").or(path.segments.first()).filter(|s| s.count > 0);
+        if let Some(s) = times {
+            let (p50, max) = (theme.duration(s.p50_ns), theme.duration(s.max_ns));
+            text.push_str(&format!(", {} p50 {p50} max {max}", theme.clean(&s.name)));
+        }
+        // What is slow is what the user looks for.
+        part(if i == 0 { 1 } else { 0 }, text)
+    };
+    (!all.is_empty()).then(|| labelled(model, "paths", all.iter().enumerate().map(one).collect(), width))
 }
 
 /// Complete, incomplete, duplicates, order, never seen, malformed.

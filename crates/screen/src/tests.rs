@@ -2,7 +2,9 @@
 //! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them anew; look at the difference before committing it.
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
-use latpath_stats::{units::Letters, Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost};
+use latpath_stats::{
+    units::Letters, Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, ToolCost,
+};
 use latpath_words::{Point, PointKind};
 use proptest::prelude::*;
 use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
@@ -314,6 +316,16 @@ impl Pool {
             out_of_order: self.count(),
             never_seen: self.count(),
             segments: self.many(6, Self::segment),
+            paths: self.many(5, Self::path),
+        }
+    }
+
+    fn path(&mut self) -> PathFigures {
+        PathFigures {
+            path: self.text(),
+            journeys: self.count(),
+            lost: self.count(),
+            segments: self.many(3, Self::segment),
         }
     }
 
@@ -343,6 +355,7 @@ impl Pool {
             out_of_order: self.count(),
             malformed: self.count(),
             segments: self.many(14, Self::segment),
+            paths: self.many(5, Self::path),
             streams: self.many(9, Self::stream),
             machines: self.many(4, Self::machine),
             worst: Vec::new(),

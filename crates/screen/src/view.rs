@@ -52,7 +52,8 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     // histogram keep what they need.
     let middle = table::height(shown).min(TABLE_ROWS.max(height / 3)) + HISTOGRAM_ROWS;
     let has_notes = usize::from(!shown.summary.notes.is_empty());
-    let fixed = 1 + 1 + 1 + 4 + has_notes + 1;
+    let has_paths = usize::from(!shown.paths().is_empty());
+    let fixed = 1 + 1 + 1 + 4 + has_paths + has_notes + 1;
     let mut spare = height.saturating_sub(fixed + middle);
     let mut grant = |wanted: usize| {
         let more = wanted.saturating_sub(1).min(spare);
@@ -75,6 +76,7 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let rest = put(&path, rest, buf);
 
     let mut foot = panels::losses(model, shown, width, losses);
+    foot.extend(panels::paths(model, shown, width));
     foot.push(panels::packets(model, shown, width));
     foot.extend(panels::clocks(model, shown, width, clocks));
     foot.push(panels::tool(model, shown, width));
@@ -134,6 +136,7 @@ fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let side = usize::from(side);
     let many = shown.summary.streams.len() > 1;
     let mut lines = panels::losses(model, shown, side, 8);
+    lines.extend(panels::paths(model, shown, side));
     lines.push(panels::packets(model, shown, side));
     lines.extend(panels::clocks(model, shown, side, 6));
     lines.push(panels::tool(model, shown, side));

@@ -2,12 +2,13 @@
 //!
 //! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
 
-use crate::figures::{rate, together};
+use crate::by_path::ByPath;
+use crate::figures::{is_told_by_path, rate, together};
 use crate::worst::Slowest;
 use crate::{Histogram, Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
-use latpath_journey::Journey;
+use latpath_journey::{Journey, Paths};
 use latpath_run::Rows;
 use latpath_words::{DropNote, Ns, PointId, PointInfo, StreamId};
 use std::collections::HashMap;
@@ -39,6 +40,7 @@ pub struct Setup {
 #[derive(Clone, Debug)]
 pub struct Aggregate {
     setup: Setup,
+    paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
     slowest: Slowest,
@@ -49,10 +51,12 @@ pub struct Aggregate {
 
 /// A segment's ends, and the bits of both.
 #[derive(Clone, Copy, Debug)]
-struct Ends {
-    both: u64,
-    from: usize,
-    to: usize,
+pub(crate) struct Ends {
+    pub both: u64,
+    pub from: usize,
+    pub to: usize,
+    /// Counted for each path by itself too.
+    pub by_path: bool,
 }
 
 /// What became of one stream's packets.
@@ -70,13 +74,26 @@ struct Stream {
     duplicates: u64,
     out_of_order: u64,
     segments: Vec<Times>,
+    by_path: ByPath,
 }
 
 /// The times of one segment.
 #[derive(Clone, Debug, Default)]
-struct Times {
-    histogram: Histogram,
-    over: u64,
+pub(crate) struct Times {
+    pub histogram: Histogram,
+    pub over: u64,
+}
+
+impl Times {
+    pub fn record(&mut self, time: Ns, threshold: Ns) {
+        self.histogram.record(time);
+        self.over += u64::from(time > threshold);
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram.merge(&other.histogram);
+        self.over += other.over;
+    }
 }
 
 impl Stream {
@@ -132,10 +149,8 @@ impl Stream {
         }
         self.survived.resize(self.survived.len().max(other.survived.len()), 0);
         self.survived.iter_mut().zip(&other.survived).for_each(|(own, others)| *own += others);
-        for (own, others) in self.segments.iter_mut().zip(&other.segments) {
-            own.histogram.merge(&others.histogram);
-            own.over += others.over;
-        }
+        self.segments.iter_mut().zip(&other.segments).for_each(|(own, others)| own.merge(others));
+        self.by_path.merge(&other.by_path);
     }
 }
 
@@ -162,7 +177,12 @@ impl Aggregate {
             assert!(usize::from(p) < MAX_POINTS, "point {p}: a journey has {MAX_POINTS} at most");
             1_u64 << p
         };
-        let ends = |s: &Segment| Ends { both: bit(s.from) | bit(s.to), from: s.from.into(), to: s.to.into() };
+        let ends = |s: &Segment| Ends {
+            both: bit(s.from) | bit(s.to),
+            from: s.from.into(),
+            to: s.to.into(),
+            by_path: is_told_by_path(&s.name),
+        };
         let stream = |id: usize| {
             let line = setup.lines.get(id).map_or(&[][..], Vec::as_slice);
             Stream {
@@ -173,6 +193,7 @@ impl Aggregate {
             }
         };
         Self {
+            paths: Paths::of_points(&setup.points),
             ends: setup.segments.iter().map(ends).collect(),
             streams: (0..setup.streams).map(stream).collect(),
             slowest: Slowest::new(setup.worst),
@@ -195,10 +216,12 @@ impl Aggregate {
         };
         for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
             if journey.seen & ends.both == ends.both {
-                let time = between(journey.t[ends.from], journey.t[ends.to]);
-                times.histogram.record(time);
-                times.over += u64::from(time > self.setup.threshold);
+                times.record(between(journey.t[ends.from], journey.t[ends.to]), self.setup.threshold);
             }
+        }
+        if self.paths.any() {
+            let path = stream.by_path.of(self.paths.class(journey.seen), self.ends.len());
+            path.add(journey.seen, stream.sink, &self.ends, self.setup.threshold, |point| journey.t[point]);
         }
         stream.duplicates += u64::from(journey.duplicates);
         stream.out_of_order += u64::from(journey.out_of_order);
@@ -242,6 +265,12 @@ impl Aggregate {
         }
         stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
         stream.out_of_order += rows.out_of_order[range.clone()].iter().filter(|is| **is).count() as u64;
+        if self.paths.any() {
+            for row in range.clone() {
+                let path = stream.by_path.of(self.paths.class(rows.seen[row]), self.ends.len());
+                path.add(rows.seen[row], stream.sink, &self.ends, self.setup.threshold, |point| rows.t[point][row]);
+            }
+        }
         let line = line_of(&self.setup, id);
         let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
         let ends = 1 << first | 1 << last;
@@ -297,7 +326,7 @@ impl Aggregate {
         summary.threshold_ns = self.setup.threshold;
         (summary.journeys, summary.complete, summary.incomplete) = (of.journeys, of.complete, of.incomplete);
         (summary.duplicates, summary.out_of_order) = (of.duplicates, of.out_of_order);
-        summary.segments = of.segments;
+        (summary.segments, summary.paths) = (of.segments, of.paths);
         let name = |id: usize| context.streams.get(id).cloned().unwrap_or_else(|| format!("stream {id}"));
         summary.streams = self.streams.iter().enumerate().map(|(id, stream)| figures(stream, name(id))).collect();
         // Of the streams' own, since what explains a loss in one need not in another.
@@ -308,7 +337,7 @@ impl Aggregate {
             .slowest
             .sorted()
             .iter()
-            .map(|kept| kept.figures(name(kept.stream.into()), context.utc_offset, point))
+            .map(|kept| kept.figures(name(kept.stream.into()), &self.paths, context.utc_offset, point))
             .collect();
     }
 
@@ -338,6 +367,10 @@ impl Aggregate {
             duplicates: stream.duplicates,
             out_of_order: stream.out_of_order,
             never_seen: 0,
+            paths: stream.by_path.figures(|times| {
+                let told = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);
+                told.map(|(times, _)| times).filter(|s| stream.shows(s)).map(row).collect()
+            }),
             segments: self.setup.segments.iter().zip(&stream.segments).filter(|s| stream.shows(s)).map(row).collect(),
         }
     }
@@ -358,7 +391,7 @@ fn line_of(setup: &Setup, stream: StreamId) -> &[PointId] {
 
 /// Only broken clocks, or a hostile file, come near the ends of the range.
 #[inline]
-fn between(from: Ns, to: Ns) -> Ns {
+pub(crate) fn between(from: Ns, to: Ns) -> Ns {
     to.saturating_sub(from)
 }
 

@@ -67,6 +67,19 @@ pub struct Loss {
     pub count: u64,
 }
 
+/// The packets that took one path through the host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathFigures {
+    /// `direct`, `fast path`, `upcall`, `slow action` or `xdp`.
+    pub path: String,
+    /// Packets that took it.
+    pub journeys: u64,
+    /// Of these, packets that did not reach the last point.
+    pub lost: u64,
+    /// Their `Thyp` and `total`.
+    pub segments: Vec<SegmentFigures>,
+}
+
 /// One stream's share of a summary.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamFigures {
@@ -89,6 +102,9 @@ pub struct StreamFigures {
     pub never_seen: u64,
     /// The stream's segments.
     pub segments: Vec<SegmentFigures>,
+    /// The paths that its packets took; empty where nothing tells paths apart.
+    #[serde(default)]
+    pub paths: Vec<PathFigures>,
 }
 
 /// One machine's clock against the host's.
@@ -147,6 +163,9 @@ pub struct Worst {
     pub stream: String,
     /// Its key (smpCnt).
     pub key: u32,
+    /// The path that it took; empty where nothing tells paths apart.
+    #[serde(default)]
+    pub path: String,
     /// Its first sighting, TAI or UTC ns since 1970 as the run's clock says.
     pub time_ns: Ns,
     /// From the first to the last point of the way that saw it.
@@ -184,6 +203,9 @@ pub struct Summary {
     pub malformed: u64,
     /// All streams together, a row per segment.
     pub segments: Vec<SegmentFigures>,
+    /// All streams together, a row per path that packets took; empty where nothing tells paths apart.
+    #[serde(default)]
+    pub paths: Vec<PathFigures>,
     /// The streams one by one.
     pub streams: Vec<StreamFigures>,
     /// The machines' clocks.
@@ -194,6 +216,11 @@ pub struct Summary {
     pub tool: ToolCost,
     /// What the reader must know: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
+}
+
+/// Whether a segment is shown for each path: those that end behind what paths differ in.
+pub fn is_told_by_path(segment: &str) -> bool {
+    matches!(segment, "Thyp" | "total")
 }
 
 /// Equal losses as one, the greatest first.

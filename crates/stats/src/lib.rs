@@ -1,6 +1,7 @@
 //! Figures over journeys: one model that the live view, the reports and their JSON all show.
 
 pub mod aggregate;
+mod by_path;
 pub mod figures;
 pub mod histogram;
 pub mod kernel;
@@ -9,5 +10,7 @@ pub mod units;
 mod worst;
 
 pub use aggregate::{Aggregate, Context, Setup};
-pub use figures::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};
+pub use figures::{
+    Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep,
+};
 pub use histogram::Histogram;

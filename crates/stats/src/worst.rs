@@ -2,7 +2,7 @@
 
 use crate::{Worst, WorstStep};
 use latpath_journey::journey::MAX_POINTS;
-use latpath_journey::Journey;
+use latpath_journey::{Journey, Paths};
 use latpath_words::{Ns, PointId, StreamId};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -58,7 +58,8 @@ impl Kept {
     }
 
     /// As a report shows it.
-    pub fn figures(&self, stream: String, utc_offset: Ns, point: impl Fn(PointId) -> String) -> Worst {
+    pub fn figures(&self, stream: String, paths: &Paths, utc_offset: Ns, point: impl Fn(PointId) -> String) -> Worst {
+        let seen = self.steps.iter().fold(0, |set, step| set | 1 << step.point);
         let mut before = self.first;
         let step = |s: &Step| {
             let since_last_ns = s.t.saturating_sub(before);
@@ -74,6 +75,7 @@ impl Kept {
         Worst {
             stream,
             key: self.key,
+            path: if paths.any() { paths.class(seen).to_string() } else { String::new() },
             time_ns: self.first.saturating_add(utc_offset),
             total_ns: self.total,
             steps: self.steps.iter().map(step).collect(),

@@ -2,6 +2,7 @@
 
 use crate::support::{bench, trial, Lack};
 use crate::*;
+use latpath_probe::HeldUp;
 use latpath_words::{PointId, StreamId};
 
 pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
@@ -38,7 +39,7 @@ fn wraps() -> Result<(), Failed> {
     send(&bench, &frames)?;
     probe.detach();
     for segment in 0..4 {
-        let h = probe.histogram(0, segment).ok_or("no histogram")?;
+        let h = probe.histogram(0, segment, HeldUp::No).ok_or("no histogram")?;
         assert_eq!(h.count, 4000, "segment {segment}");
         assert_eq!(h.buckets.iter().sum::<u64>(), 4000);
         assert!(h.min > 0 && h.min <= h.max && h.sum >= h.min * 4000 && h.sum <= h.max * 4000);
@@ -81,7 +82,7 @@ fn agree() -> Result<(), Failed> {
     };
     let (first, last) = (of(LINE[0]), of(LINE[3]));
     let total: i64 = last.iter().zip(&first).map(|(l, f)| l - f).sum();
-    let h = probe.histogram(0 as StreamId, 3).ok_or("no histogram")?;
+    let h = probe.histogram(0 as StreamId, 3, HeldUp::No).ok_or("no histogram")?;
     assert_eq!(h.count, 3000);
     let apart = (h.sum as i64 - total).abs();
     assert!(apart < total / 4, "live says {} ns in all, record {total} ns", h.sum);
@@ -117,7 +118,7 @@ fn many_points() -> Result<(), Failed> {
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&stream, i))).collect();
     send(&bench, &frames)?;
     probe.detach();
-    let h = probe.histogram(0, 0).ok_or("no histogram")?;
+    let h = probe.histogram(0, 0, HeldUp::No).ok_or("no histogram")?;
     assert_eq!(h.count, 500);
     let journeys = probe.live_journeys(500, 0);
     assert_eq!(journeys.len(), 500);

@@ -1,6 +1,8 @@
 //! Figures as a recording in a lab gave them, rounded a little.
 
-use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep};
+use latpath_stats::{
+    Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep,
+};
 use latpath_words::Ns;
 
 const POINTS: [&str; 5] =
@@ -87,7 +89,40 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
         tid: [0, 0, 4711, 0, 815][i],
     };
     let time_ns = 1_767_323_045_000_000_006 + i64::from(key) * 250_000;
-    Worst { stream: "svid:MU01".into(), key, time_ns, total_ns: total, steps: (0..5).map(step).collect() }
+    Worst {
+        stream: "svid:MU01".into(),
+        path: if key == 77 { "fast path" } else { "upcall" }.into(),
+        key,
+        time_ns,
+        total_ns: total,
+        steps: (0..5).map(step).collect(),
+    }
+}
+
+/// Most packets by the fast path, some through the daemon.
+fn paths(journeys: u64) -> Vec<PathFigures> {
+    let thyp = |count, p50_ns, max_ns| {
+        let of_all = segments().into_iter().find(|s| s.name == "Thyp").unwrap();
+        SegmentFigures {
+            count,
+            p50_ns,
+            p99_ns: max_ns,
+            p99_9_ns: max_ns,
+            max_ns,
+            over_threshold: count / 100,
+            ..of_all
+        }
+    };
+    let path = |name: &str, journeys, lost, segment| PathFigures {
+        path: name.into(),
+        journeys,
+        lost,
+        segments: vec![segment],
+    };
+    vec![
+        path("fast path", journeys - 52, 2, thyp(journeys - 54, 45_002, 310_444)),
+        path("upcall", 52, 11, thyp(41, 2_400_118, 14_200_555)),
+    ]
 }
 
 pub fn summary() -> Summary {
@@ -105,6 +140,7 @@ pub fn summary() -> Summary {
         out_of_order: 4,
         never_seen,
         segments: segments(),
+        paths: paths(120_000),
     };
     Summary {
         elapsed_ns: 60_000_000_000,
@@ -119,6 +155,7 @@ pub fn summary() -> Summary {
         out_of_order: 4,
         malformed: 2,
         segments: segments(),
+        paths: paths(240_000),
         streams: vec![stream("svid:MU01", 0), stream("svid:MU02,vlan=7", 3)],
         machines: vec![MachineFigures {
             machine: "guest0".into(),

@@ -1,0 +1,143 @@
+//! Which path a packet took through the host, as far as it decides how fast it goes.
+//!
+//! A packet's path is told by the points that saw it; nothing else is kept of it, live or in a run.
+
+use latpath_words::{PointInfo, PointKind};
+use std::fmt;
+
+/// The paths that are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathClass {
+    /// Through the stack: bridge, routing, macvtap.
+    Direct,
+    /// Through Open vSwitch's datapath, by a flow that was there.
+    Fast,
+    /// No flow fitted: by way of ovs-vswitchd.
+    Upcall,
+    /// A flow's action sent it by way of ovs-vswitchd, which handed it back.
+    Slow,
+    /// An XDP program redirected it.
+    Xdp,
+}
+
+impl PathClass {
+    /// All of them, the usual ones first.
+    pub const ALL: [Self; 5] = [Self::Direct, Self::Fast, Self::Upcall, Self::Slow, Self::Xdp];
+
+    /// As reports write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Fast => "fast path",
+            Self::Upcall => "upcall",
+            Self::Slow => "slow action",
+            Self::Xdp => "xdp",
+        }
+    }
+
+    /// What it means, in a few words.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Direct => "through the stack",
+            Self::Fast => "Open vSwitch's datapath alone",
+            Self::Upcall => "no flow: by way of ovs-vswitchd",
+            Self::Slow => "a flow's action: by way of ovs-vswitchd",
+            Self::Xdp => "redirected by an XDP program",
+        }
+    }
+}
+
+impl fmt::Display for PathClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Tells a journey's path from the points that saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    fast: u64,
+    upcall: u64,
+    slow: u64,
+    xdp: u64,
+}
+
+impl Paths {
+    /// For these points.
+    pub fn of_points(points: &[PointInfo]) -> Self {
+        let mut paths = Self::default();
+        for (id, info) in points.iter().enumerate().take(u64::BITS as usize) {
+            let set = match info.point.kind {
+                PointKind::OvsExec => &mut paths.fast,
+                // Where the way out was not seen, the way back tells.
+                PointKind::OvsUpcall | PointKind::OvsReturn => &mut paths.upcall,
+                PointKind::OvsSlow => &mut paths.slow,
+                PointKind::XdpRedirect => &mut paths.xdp,
+                _ => continue,
+            };
+            *set |= 1 << id;
+        }
+        paths
+    }
+
+    /// Whether there are paths to tell apart at all.
+    pub fn any(&self) -> bool {
+        self.fast | self.upcall | self.slow | self.xdp != 0
+    }
+
+    /// The path of a journey that these points saw. Of several reasons to be slow, the slowest counts.
+    #[inline]
+    pub fn class(&self, seen: u64) -> PathClass {
+        let by = |set: u64| seen & set != 0;
+        if by(self.slow) {
+            PathClass::Slow
+        } else if by(self.upcall) {
+            PathClass::Upcall
+        } else if by(self.xdp) {
+            PathClass::Xdp
+        } else if by(self.fast) {
+            PathClass::Fast
+        } else {
+            PathClass::Direct
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_words::{Link, Point};
+
+    fn paths() -> Paths {
+        let kinds = ["nic-rx", "ovs-exec", "ovs-upcall", "ovs-return", "ovs-slow", "xdp-redirect", "tx"];
+        let info = |kind: &&str| PointInfo {
+            point: format!("host/{kind}@nic0").parse::<Point>().unwrap(),
+            link: Link::Nic,
+            netns: 1,
+            ifindex: 2,
+            clock: String::new(),
+        };
+        Paths::of_points(&kinds.iter().map(info).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_slowest_of_several_paths_is_the_packets() {
+        let p = paths();
+        for (seen, class) in [
+            (0b100_0001, PathClass::Direct),
+            (0b100_0011, PathClass::Fast),
+            (0b100_1101, PathClass::Upcall),
+            (0b100_1001, PathClass::Upcall),
+            (0b101_1011, PathClass::Slow),
+            (0b110_0000, PathClass::Xdp),
+        ] {
+            assert_eq!(p.class(seen), class, "{seen:b}");
+        }
+    }
+
+    #[test]
+    fn without_such_points_there_is_nothing_to_tell() {
+        assert!(paths().any());
+        assert!(!Paths::of_points(&[]).any());
+    }
+}

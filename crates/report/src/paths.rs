@@ -1,0 +1,41 @@
+//! The paths that packets took through the host, where there are several to take.
+
+use crate::{
+    page::{Page, Table},
+    segments::is_within,
+};
+use latpath_stats::{PathFigures, SegmentFigures, Summary};
+
+/// A row per path; its times are those of `Thyp`, or of `total` where no host is between.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    let Some(name) = shown(&summary.paths) else { return };
+    page.heading(&format!("Paths through the host (times of {name})"));
+    let over = format!("over {}", page.duration(summary.threshold_ns));
+    let mut table = Table::new(&["<path", "packets", "of all", "lost", "p50", "p99", "p99.9", "max", &over]);
+    for path in &summary.paths {
+        let times = path.segments.iter().find(|s| s.name == name);
+        let time = |of: fn(&SegmentFigures) -> i64| match times {
+            Some(s) if is_within(of(s), s.error_bound_ns) => format!("<{}", page.duration(s.error_bound_ns)),
+            Some(s) if s.count > 0 => page.duration(of(s)),
+            _ => "-".into(),
+        };
+        table.row(vec![
+            page.clean(&path.path),
+            page.count(path.journeys),
+            page.share(path.journeys, summary.journeys),
+            page.count(path.lost),
+            time(|s| s.p50_ns),
+            time(|s| s.p99_ns),
+            time(|s| s.p99_9_ns),
+            time(|s| s.max_ns),
+            times.map_or("-".into(), |s| page.count(s.over_threshold)),
+        ]);
+    }
+    table.write(page);
+}
+
+/// The segment whose times tell paths apart best.
+pub(crate) fn shown(paths: &[PathFigures]) -> Option<&'static str> {
+    let has = |name: &&str| paths.iter().flat_map(|p| &p.segments).any(|s| s.name == **name);
+    (!paths.is_empty()).then(|| ["Thyp", "total"].iter().find(|n| has(n)).copied().unwrap_or("total"))
+}

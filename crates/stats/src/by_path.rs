@@ -1,0 +1,63 @@
+//! Figures of each path that packets took through the host.
+
+use crate::aggregate::{between, Ends, Times};
+use crate::{PathFigures, SegmentFigures};
+use latpath_journey::PathClass;
+use latpath_words::Ns;
+
+/// What took each of the paths. Few of them are ever taken, so each gets its memory when it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
+
+/// The packets of one path.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OnePath {
+    journeys: u64,
+    lost: u64,
+    /// By segment; those that are not told by path stay empty.
+    segments: Vec<Times>,
+}
+
+impl ByPath {
+    /// The packets of this path.
+    pub fn of(&mut self, class: PathClass, segments: usize) -> &mut OnePath {
+        let new = || Box::new(OnePath { segments: vec![Times::default(); segments], ..OnePath::default() });
+        self.0[class as usize].get_or_insert_with(new)
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        for (class, others) in PathClass::ALL.into_iter().zip(&other.0) {
+            let Some(others) = others else { continue };
+            let own = self.of(class, others.segments.len());
+            own.journeys += others.journeys;
+            own.lost += others.lost;
+            own.segments.iter_mut().zip(&others.segments).for_each(|(own, others)| own.merge(others));
+        }
+    }
+
+    /// A row for each path that was taken.
+    pub fn figures(&self, rows: impl Fn(&[Times]) -> Vec<SegmentFigures>) -> Vec<PathFigures> {
+        let taken = PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_ref()?)));
+        let figures = |(class, path): (PathClass, &Box<OnePath>)| PathFigures {
+            path: class.to_string(),
+            journeys: path.journeys,
+            lost: path.lost,
+            segments: rows(&path.segments),
+        };
+        taken.map(figures).collect()
+    }
+}
+
+impl OnePath {
+    /// Adds a journey; `sink` is the last point of its way.
+    #[inline]
+    pub fn add(&mut self, seen: u64, sink: u64, ends: &[Ends], threshold: Ns, at: impl Fn(usize) -> Ns) {
+        self.journeys += 1;
+        self.lost += u64::from(seen & sink == 0);
+        for (ends, times) in ends.iter().zip(&mut self.segments) {
+            if ends.by_path && seen & ends.both == ends.both {
+                times.record(between(at(ends.from), at(ends.to)), threshold);
+            }
+        }
+    }
+}
