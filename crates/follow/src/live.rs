@@ -198,6 +198,7 @@ impl Live {
             let line = self.layout.route.line_of(id as StreamId);
             let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
+            figures.points = line.iter().map(|p| points[usize::from(*p)].point.clone()).collect();
             figures.never_seen = self.orders[id].never_seen().saturating_sub(self.orders[id].baseline);
             let mut by_path = ByPath::new(paths, of_all.len());
             by_path.count(stream, line);

@@ -1,11 +1,13 @@
 //! Where the figures are from: machine, kernel, options, path, clocks.
 
 use crate::page::{Page, Table};
+use crate::{segments::Numbers, worst};
 use latpath_run::{Manifest, Run, State};
 use latpath_stats::{
     units::{bytes, elapsed},
     Summary,
 };
+use latpath_words::Point;
 
 /// What was recorded, how and on what.
 pub(crate) fn write(page: &mut Page, run: &Run) {
@@ -67,9 +69,26 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
     if summary.points.is_empty() {
         page.line("  no point saw a packet");
     }
-    for (i, point) in summary.points.iter().enumerate() {
-        let point = page.clean(&point.to_string());
-        page.line(format!("  {:>2}  {point}", i + 1));
+    let mut ways: Vec<(Vec<String>, &[Point])> = Vec::new();
+    for stream in summary.streams.iter().filter(|s| !s.points.is_empty()) {
+        let name = worst::stream(page, &stream.stream);
+        match ways.iter_mut().find(|(_, way)| *way == stream.points) {
+            Some((names, _)) => names.push(name),
+            None => ways.push((vec![name], &stream.points)),
+        }
+    }
+    if ways.len() < 2 {
+        ways = vec![(Vec::new(), &summary.points)];
+    }
+    let numbers = Numbers::of(summary);
+    for (streams, way) in ways {
+        if !streams.is_empty() {
+            page.item("of", &streams.join(", "));
+        }
+        for point in way {
+            let point = point.to_string();
+            page.line(format!("  {:>2}  {}", numbers.of_point(&point), page.clean(&point)));
+        }
     }
     for point in &summary.aside {
         let point = page.clean(&point.to_string());

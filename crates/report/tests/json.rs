@@ -106,6 +106,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "never_seen",
         "out_of_order",
         "paths",
+        "points",
         "segments",
         "stream",
     ];

@@ -308,6 +308,7 @@ impl Pool {
     fn stream(&mut self) -> StreamFigures {
         StreamFigures {
             stream: self.text(),
+            points: self.many(9, Self::point),
             journeys: self.count(),
             complete: self.count(),
             incomplete: self.count(),

@@ -329,6 +329,11 @@ impl Aggregate {
         (summary.segments, summary.paths) = (of.segments, of.paths);
         let name = |id: usize| context.streams.get(id).cloned().unwrap_or_else(|| format!("stream {id}"));
         summary.streams = self.streams.iter().enumerate().map(|(id, stream)| figures(stream, name(id))).collect();
+        for (id, stream) in summary.streams.iter_mut().enumerate() {
+            let info = |p: &PointId| self.setup.points.get(usize::from(*p));
+            let line = line_of(&self.setup, id as StreamId).iter();
+            stream.points = line.filter_map(info).map(|info| info.point.clone()).collect();
+        }
         // Of the streams' own, since what explains a loss in one need not in another.
         let lost = summary.streams.iter().flat_map(|s| &s.lost);
         summary.lost = together(lost.map(|l| ((l.place.clone(), l.reason.clone()), l.count)));
@@ -360,6 +365,7 @@ impl Aggregate {
         };
         StreamFigures {
             stream: name,
+            points: Vec::new(),
             journeys: stream.complete + stream.incomplete + lost.iter().map(|l| l.count).sum::<u64>(),
             complete: stream.complete,
             incomplete: stream.incomplete,

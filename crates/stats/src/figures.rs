@@ -85,6 +85,9 @@ pub struct PathFigures {
 pub struct StreamFigures {
     /// The stream, as the user may write it.
     pub stream: String,
+    /// Its own way: its points in the order in which packets pass. Streams may lead into different VMs, or both ways.
+    #[serde(default)]
+    pub points: Vec<Point>,
     /// Packets seen at any point.
     pub journeys: u64,
     /// Packets seen at every point of the path.
