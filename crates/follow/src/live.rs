@@ -196,7 +196,7 @@ impl Live {
         let mut paths_of_all = ByPath::new(paths, of_all.len());
         for (id, (stream, baseline)) in streams.iter().zip(&self.baseline).enumerate() {
             let line = self.layout.route.line_of(id as StreamId);
-            let mut figures = Counts { points: &points, notes: &notes, line }.of(stream, baseline);
+            let mut figures = Counts { points: &points, notes: &notes, line, paths }.of(stream, baseline);
             figures.stream = self.options.streams[id].to_string();
             figures.points = line.iter().map(|p| points[usize::from(*p)].point.clone()).collect();
             figures.never_seen = self.orders[id].never_seen().saturating_sub(self.orders[id].baseline);
@@ -280,6 +280,7 @@ struct Counts<'a> {
     points: &'a [PointInfo],
     notes: &'a [DropNote],
     line: &'a [PointId],
+    paths: Paths,
 }
 
 impl Counts<'_> {
@@ -316,7 +317,8 @@ impl Counts<'_> {
                 figures.incomplete += n;
             } else if *over && n > 0 {
                 let last = self.line.iter().rev().find(|p| seen >> **p & 1 == 1);
-                lost.extend(last.map(|last| ((self.name(*last), self.reason(seen & explains, now)), n)));
+                let last = last.map(|last| self.paths.furthest(seen, *last));
+                lost.extend(last.map(|last| ((self.name(last), self.reason(seen & explains, now)), n)));
             }
         }
         figures.lost = together(lost.into_iter());

@@ -2,7 +2,7 @@
 //!
 //! A packet's path is told by the points that saw it; nothing else is kept of it, live or in a run.
 
-use latpath_words::{PointInfo, PointKind};
+use latpath_words::{PointId, PointInfo, PointKind};
 use std::fmt;
 
 /// The paths that are told apart.
@@ -59,7 +59,9 @@ pub struct Paths {
     fast: u64,
     upcall: u64,
     slow: u64,
+    returned: u64,
     xdp: u64,
+    entries: u64,
 }
 
 impl Paths {
@@ -69,20 +71,23 @@ impl Paths {
         for (id, info) in points.iter().enumerate().take(u64::BITS as usize) {
             let set = match info.point.kind {
                 PointKind::OvsExec => &mut paths.fast,
-                // Where the way out was not seen, the way back tells.
-                PointKind::OvsUpcall | PointKind::OvsReturn => &mut paths.upcall,
+                PointKind::OvsUpcall => &mut paths.upcall,
+                PointKind::OvsReturn => &mut paths.returned,
                 PointKind::OvsSlow => &mut paths.slow,
                 PointKind::XdpRedirect => &mut paths.xdp,
-                _ => continue,
+                _ => &mut 0,
             };
             *set |= 1 << id;
+            if info.point.kind.is_entry() {
+                paths.entries |= 1 << id;
+            }
         }
         paths
     }
 
     /// Whether there are paths to tell apart at all.
     pub fn any(&self) -> bool {
-        self.fast | self.upcall | self.slow | self.xdp != 0
+        self.fast | self.upcall | self.slow | self.returned | self.xdp != 0
     }
 
     /// The path of a journey that these points saw. Of several reasons to be slow, the slowest counts.
@@ -91,7 +96,8 @@ impl Paths {
         let by = |set: u64| seen & set != 0;
         if by(self.slow) {
             PathClass::Slow
-        } else if by(self.upcall) {
+        } else if by(self.upcall | self.returned) {
+            // Where the way out was not seen, the way back tells.
             PathClass::Upcall
         } else if by(self.xdp) {
             PathClass::Xdp
@@ -100,6 +106,17 @@ impl Paths {
         } else {
             PathClass::Direct
         }
+    }
+
+    /// Where a lost packet got to whose last point of the way was `last`: if it entered the host there, Open vSwitch may have
+    /// seen it since.
+    pub fn furthest(&self, seen: u64, last: PointId) -> PointId {
+        if u32::from(last) >= u64::BITS || self.entries >> last & 1 == 0 {
+            return last;
+        }
+        // In the order in which a packet passes them.
+        let passed = [self.returned, self.slow, self.upcall, self.fast].into_iter().find(|set| seen & set != 0);
+        passed.map_or(last, |set| (seen & set).trailing_zeros() as PointId)
     }
 }
 
@@ -133,6 +150,16 @@ mod tests {
         ] {
             assert_eq!(p.class(seen), class, "{seen:b}");
         }
+    }
+
+    #[test]
+    fn a_packet_that_never_came_back_from_the_daemon_is_there() {
+        let p = paths();
+        assert_eq!(p.furthest(0b000_0101, 0), 2, "asked, and not answered");
+        assert_eq!(p.furthest(0b000_1101, 0), 3, "came back, and was not sent");
+        assert_eq!(p.furthest(0b000_0011, 0), 1, "its flow did not send it");
+        assert_eq!(p.furthest(0b000_0001, 0), 0);
+        assert_eq!(p.furthest(0b100_1101, 6), 6, "sent");
     }
 
     #[test]

@@ -113,9 +113,15 @@ impl OpenVswitch {
         read_lookups(&shown).ok_or_else(unread)
     }
 
-    /// Makes the datapath forget its flows: the next packet of each takes the upcall.
+    /// Makes the daemon take its flows out of the datapath: the next packet of each takes the upcall. (Deleting them from the
+    /// datapath alone leaves the daemon in the belief that they are there, and it installs none for a while.)
     pub fn forget_flows(&self) -> Result<()> {
-        self.appctl("dpctl/del-flows").map(drop)
+        self.appctl("revalidator/purge").map(drop)
+    }
+
+    /// The process id of ovs-vswitchd.
+    pub fn daemon(&self) -> u32 {
+        self.daemon.pid()
     }
 
     fn program(&self, program: &str, first: &[&str], words: &str) -> Result<String> {

@@ -226,7 +226,8 @@ impl Aggregate {
         stream.duplicates += u64::from(journey.duplicates);
         stream.out_of_order += u64::from(journey.out_of_order);
         let line = line_of(&self.setup, journey.stream);
-        stream.end(journey.seen, journey.drop_note, || last_place(journey, line));
+        let paths = self.paths;
+        stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, line)));
         self.slowest.offer(journey, line);
     }
 
@@ -275,9 +276,11 @@ impl Aggregate {
         let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
         let ends = 1 << first | 1 << last;
         let (from, to) = (&rows.t[usize::from(*first)], &rows.t[usize::from(*last)]);
+        let paths = self.paths;
         for row in range {
             let seen = rows.seen[row];
-            stream.end(seen, rows.drop_note[row], || rows.with_journey(row, |j| last_place(j, line)));
+            let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, line)));
+            stream.end(seen, rows.drop_note[row], last);
             // What is whole and not slow need not be looked at any closer.
             if seen & ends != ends || self.slowest.may_take(between(from[row], to[row])) {
                 rows.with_journey(row, |journey| self.slowest.offer(journey, line));

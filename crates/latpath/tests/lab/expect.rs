@@ -21,16 +21,23 @@ impl Report {
     pub fn in_short(&self) -> String {
         let Self(shown) = self;
         format!(
-            "{} journeys: {} complete, {} incomplete, lost {}; way {}; aside {}; sightings {} + {} dropped",
+            "{} journeys: {} complete, {} incomplete, lost {}; way {}; aside {}; paths {:?}; sightings {} + {} dropped",
             shown["journeys"],
             shown["complete"],
             shown["incomplete"],
             shown["lost"],
             shown["points"],
             shown["aside"],
+            self.paths(),
             shown["tool"]["sightings"],
             shown["tool"]["sightings_dropped"]
         )
+    }
+
+    /// The paths that packets took, and how many did.
+    fn paths(&self) -> Vec<(&str, u64)> {
+        let all = self.0["paths"].as_array().into_iter().flatten();
+        all.filter_map(|p| Some((p["path"].as_str()?, p["journeys"].as_u64()?))).collect()
     }
 
     /// A count.
@@ -61,6 +68,26 @@ impl Report {
     pub fn lost_at(&self, place: &str) -> u64 {
         let all = self.0["lost"].as_array().into_iter().flatten();
         all.filter(|l| l["place"] == place).filter_map(|l| l["count"].as_u64()).sum()
+    }
+
+    /// Packets that took a path through the host.
+    pub fn journeys_by(&self, path: &str) -> u64 {
+        let all = self.0["paths"].as_array().into_iter().flatten();
+        all.filter(|p| p["path"] == path).filter_map(|p| p["journeys"].as_u64()).sum()
+    }
+
+    /// The kernel's reason for what was lost at a place: that of most.
+    pub fn reason_of_loss(&self, place: &str) -> Option<&str> {
+        let all = self.0["lost"].as_array().into_iter().flatten();
+        all.filter(|l| l["place"] == place).max_by_key(|l| l["count"].as_u64())?["reason"].as_str()
+    }
+
+    /// What the report says of one stream alone, whose name begins so.
+    pub fn of_stream(&self, stream: &str) -> Result<Self> {
+        let mut all = self.0["streams"].as_array().into_iter().flatten();
+        let is_it = |s: &&Value| s["stream"].as_str().is_some_and(|name| name.starts_with(stream));
+        let one = all.find(is_it).with_context(|| format!("the report has no stream {stream}"))?;
+        Ok(Self(one.clone()))
     }
 
     /// These points are on the way, in this order; others may stand between them.

@@ -17,6 +17,7 @@ use latpath_lab::{
 };
 use latpath_run::Run;
 use libtest_mimic::Failed;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
@@ -76,7 +77,7 @@ impl Stream {
 
     /// How late a packet may be: most of the time in which the counter wraps, since the machine is slow.
     fn window(&self) -> Duration {
-        Duration::from_millis(4000 * 1000 * 3 / 4 / self.rate).min(Duration::from_secs(20))
+        Duration::from_millis(4000 * 1000 * 3 / 4 / self.rate).min(Duration::from_secs(4))
     }
 }
 
@@ -148,6 +149,13 @@ impl Stage {
         self.bench.path.open_vswitch.as_deref().context("this path has no Open vSwitch")
     }
 
+    /// Sends a signal to ovs-vswitchd.
+    pub fn signal_daemon(&self, signal: Signal) -> Outcome {
+        let pid = self.open_vswitch()?.daemon();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal)?;
+        Ok(())
+    }
+
     /// What the kernel counted on a device of the hypervisor.
     pub fn counters(&self, device: &str) -> Result<Counters> {
         Ok(self.path().hypervisor.counters_of(device)?)
@@ -191,15 +199,19 @@ impl Stage {
 
     /// Starts `latpath record` in the hypervisor, with the guest where there is one; returns when it records.
     pub fn record(&mut self, stream: &Stream, words: &str) -> Result<Recording> {
+        self.record_spec(&stream.spec(), stream.window(), words)
+    }
+
+    /// The same for any stream, as `--stream` takes it.
+    pub fn record_spec(&mut self, stream: &str, window: Duration, words: &str) -> Result<Recording> {
         let run = kept("run");
         let machine = match (&self.guest, self.reach) {
             (None, _) => String::new(),
             (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
             (Some(_), Reach::Vsock) => format!("--machine {GUEST}=vsock:{CID}:{PORT}"),
         };
-        let window = stream.window().as_millis();
-        let words =
-            format!("record --stream {} {machine} --window {window}ms {words} -o {}", stream.spec(), run.display());
+        let window = window.as_millis();
+        let words = format!("record --stream {stream} {machine} --window {window}ms {words} -o {}", run.display());
         let mut process = self.start(&self.path().hypervisor, &words)?;
         let until = Instant::now() + PATIENCE;
         while Run::open(&run).is_err() {

@@ -3,10 +3,26 @@
 use crate::Test;
 
 mod boots;
+mod both_directions;
 mod counters;
 mod linux_bridge;
+mod ovs_daemon_stops;
 mod ovs_fast_path;
+mod ovs_slow_action;
+mod ovs_upcall;
+mod tap_overflow;
 mod vms;
 
 /// In the order in which they run.
-pub const ALL: &[Test] = &[boots::TEST, counters::TEST, linux_bridge::TEST, ovs_fast_path::TEST, vms::TEST];
+pub const ALL: &[Test] = &[
+    boots::TEST,
+    counters::TEST,
+    linux_bridge::TEST,
+    ovs_fast_path::TEST,
+    ovs_upcall::TEST,
+    ovs_slow_action::TEST,
+    ovs_daemon_stops::TEST,
+    tap_overflow::TEST,
+    both_directions::TEST,
+    vms::TEST,
+];

@@ -1,0 +1,56 @@
+//! An exchange like a ping's: requests on their way into the guest, answers on theirs out of it, a set of journeys each.
+
+use crate::{stage::Stage, Outcome, Scale, Test};
+use anyhow::{ensure, Context};
+use latpath_lab::{Switch, GUEST_DEVICE, NIC, PUBLISHER, TAP};
+use std::{process::Command, time::Duration};
+
+pub const TEST: Test = Test { name: "both_directions", only_whole: false, seconds: 200, run };
+
+/// Of ICMP behind an IPv4 header without options (RFC 792): the sequence number.
+const SEQUENCE: &str = "seq:26:2";
+
+fn run(scale: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::OpenVswitch)?;
+    stage.boot_guest()?;
+    let times = scale.frames(50, 500);
+    let (asks, answers) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
+    stage.path().publisher.ip(&format!("link set {PUBLISHER} address {asks}"))?;
+    stage.path().publisher.ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}"))?;
+    stage.path().publisher.ip(&format!("neigh add 192.0.2.2 lladdr {answers} dev {PUBLISHER}"))?;
+    stage.guest()?.expect(
+        &format!(
+            "ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {answers} && ip link set {GUEST_DEVICE} up
+             ip addr add 192.0.2.2/24 dev {GUEST_DEVICE}
+             arp -s 192.0.2.1 {asks}"
+        ),
+        &|| false,
+    )?;
+    let streams = [answers, asks].map(|mac| format!("ether:0x0800,mac={mac}"));
+    let words = format!("--stream {} --match {SEQUENCE}", streams[1]);
+    let recording = stage.record_spec(&streams[0], Duration::from_secs(3), &words)?;
+
+    let mut ping = Command::new("busybox");
+    ping.args(["ping", "-c", &times.to_string(), "-i", "0.05", "-W", "20", "192.0.2.2"]);
+    let said = stage.start_command(&stage.path().publisher, ping)?;
+    let said = said.finish(Duration::from_secs(150)).map_err(|e| anyhow::anyhow!("ping: {e:?}"))?;
+    stage.wait_for_quiet()?;
+    let report = recording.end(&stage)?;
+
+    eprintln!("{}; {}", said.stdout.lines().rev().nth(1).unwrap_or_default(), report.in_short());
+    let (there, back) = (report.of_stream(&streams[0])?, report.of_stream(&streams[1])?);
+    for one in [&there, &back] {
+        ensure!(one.number("journeys")? == times && one.number("complete")? == times, "{}", one.in_short());
+        one.expect_segments_to_add_up()?;
+    }
+    let (nic, tap) = (format!("host/nic-rx@{NIC}"), format!("host/tx@{TAP}"));
+    let (read, guest) = (format!("host/vm-read@{TAP}"), format!("guest0/nic-rx@{GUEST_DEVICE}"));
+    there.expect_way(&[&format!("host/tx@{PUBLISHER}"), &nic, &tap, &read, &guest])?;
+    let (sends, writes) = (format!("guest0/tx@{GUEST_DEVICE}"), format!("host/vm-write@{TAP}"));
+    let (out, home) = (format!("host/tx@{NIC}"), format!("host/nic-rx@{PUBLISHER}"));
+    back.expect_way(&[&sends, &writes, &out, &home, "host/app-read@busybox"])?;
+    let aside = report.json()["aside"].as_array().context("nothing aside")?;
+    let done = format!("guest0/tx-done@{GUEST_DEVICE}");
+    ensure!(aside.iter().any(|p| *p == done.as_str()), "the guest's NIC was not seen to be done: {aside:?}");
+    report.expect_no_sighting_lost()
+}

@@ -1,0 +1,47 @@
+//! Open vSwitch's daemon stands still and no flow is there: all frames are lost on the way to it.
+
+use crate::{
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::ensure;
+use latpath_lab::Switch;
+use nix::sys::signal::Signal;
+use std::{thread, time::Duration};
+
+pub const TEST: Test = Test { name: "ovs_daemon_stops", only_whole: true, seconds: 200, run };
+
+/// How late a packet may be.
+const WINDOW: Duration = Duration::from_secs(4);
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::OpenVswitch)?;
+    stage.boot_guest()?;
+    // Frames of 8 ASDUs, some 1 KB: of them fewer have room in the daemon's socket.
+    let large = "--profile 9-2le-50-meas --wrap 65536";
+    let with_flow = Stream::sv("MU01", 500).rate(200).publish(large);
+    let without = Stream::sv("MU01", 7_000).rate(3000).publish(&format!("{large} --first 4000"));
+    stage.subscribe(&with_flow)?;
+    let recording = stage.record_spec(&with_flow.spec(), WINDOW, "")?;
+    let before = stage.open_vswitch()?.lookups()?;
+
+    stage.publish(&with_flow)?;
+    stage.wait_for_quiet()?;
+    stage.open_vswitch()?.forget_flows()?;
+    stage.signal_daemon(Signal::SIGSTOP)?;
+    let sent = stage.publish(&without);
+    // Until none can still be called under way.
+    thread::sleep(WINDOW + Duration::from_secs(1));
+    let sent = sent.and_then(|_| recording.end(&stage));
+    stage.signal_daemon(Signal::SIGCONT)?;
+    let report = sent?;
+
+    let lost = stage.open_vswitch()?.lookups()?.lost - before.lost;
+    eprintln!("Open vSwitch lost {lost}; {}", report.in_short());
+    ensure!(lost > 0, "the daemon's queue did not overflow");
+    ensure!(report.journeys_by("upcall") >= without.frames, "not all asked the daemon");
+    // Those that the queue had no room for, and those that wait in it still: the kernel drops neither by its own word.
+    let at = report.lost_at("host/ovs-upcall@nic0");
+    ensure!(at == without.frames && report.lost() == at, "{at} of {} got as far as the upcall", without.frames);
+    report.expect_no_sighting_lost()
+}

@@ -1,0 +1,34 @@
+//! The tap's queue is short and a burst comes: what is lost is lost at the tap, as many as the tap counts.
+
+use crate::{
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context};
+use latpath_lab::{Switch, TAP};
+
+pub const TEST: Test = Test { name: "tap_overflow", only_whole: false, seconds: 200, run };
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.boot_guest()?;
+    stage.path().hypervisor.ip(&format!("link set {TAP} txqueuelen 10"))?;
+    let stream = Stream::sv("MU01", 2_000).publish("--burst 200");
+    stage.subscribe(&stream)?;
+    let recording = stage.record(&stream, "")?;
+    let before = stage.counters(TAP)?;
+
+    stage.publish(&stream)?;
+    stage.wait_for_quiet()?;
+    let report = recording.end(&stage)?;
+
+    let dropped = stage.counters(TAP)?.since(&before).tx_dropped;
+    eprintln!("the tap dropped {dropped}; {}", report.in_short());
+    ensure!(dropped > 0, "the tap's queue did not overflow");
+    ensure!(report.number("journeys")? == stream.frames);
+    let place = format!("host/tx@{TAP}");
+    ensure!(report.lost_at(&place) == dropped && report.lost() == dropped, "{} lost there", report.lost_at(&place));
+    let why = report.reason_of_loss(&place).context("no reason")?;
+    ensure!(why.contains("tun_net_xmit"), "{why}");
+    Ok(())
+}
