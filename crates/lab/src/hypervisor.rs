@@ -182,7 +182,11 @@ fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
     ]
 }
 
-/// The lines of a console by which a kernel says that something is wrong with itself: oopses, warnings, panics.
+/// What a machine's init says on its console when it is up.
+const UP: &str = "latpath: up";
+
+/// The lines of a console by which a kernel says that something is wrong with itself: oopses, warnings, panics. What it has
+/// to say of an emulated CPU while it boots is no complaint, if it came up.
 pub fn complaints(console: &str) -> Vec<String> {
     const SIGNS: [&str; 8] = [
         "BUG: ",
@@ -194,7 +198,8 @@ pub fn complaints(console: &str) -> Vec<String> {
         "INFO: task",
         "possible circular locking",
     ];
-    let lines = console.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign)));
+    let running = console.rfind(UP).map_or(console, |at| &console[at..]);
+    let lines = running.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign)));
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
@@ -210,5 +215,6 @@ mod tests {
         let found = complaints(console);
         assert_eq!(found.len(), 2);
         assert!(found[0].ends_with("0000000000000010"));
+        assert!(complaints(&format!("{console}latpath: up\n")).is_empty());
     }
 }

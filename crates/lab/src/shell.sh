@@ -15,6 +15,8 @@ while [ ! -e /dev/virtio-ports/latpath.shell ]; do
     sleep 0.1
 done
 exec 3<>/dev/virtio-ports/latpath.shell
+# On the console: what the kernel said before this is its boot.
+echo "latpath: up"
 read -r uptime rest </proc/uptime
 echo "ready $uptime $(uname -r)" >&3
 while :; do
