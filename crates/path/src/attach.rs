@@ -230,7 +230,7 @@ fn notes(with: With, asked: Option<With>, kernel: &Kernel, found: &Traceable, li
         With::Tracepoints => {}
         With::Kprobes => notes.push(format!(
             "{} of {} functions are shown, those first that packets usually pass{}",
-            links.functions,
+            links.functions.len(),
             found.functions.len(),
             if kernel.has_multi() { "" } else { ": this kernel has no kprobe-multi (Linux 5.18 with CONFIG_FPROBE)" },
         )),
@@ -357,7 +357,8 @@ impl Job<'_> {
         let programs = loaded.values().map(dup).collect::<std::io::Result<Vec<_>>>().map_err(|e| refused(e.into()))?;
         let how = How {
             with,
-            functions: links.functions,
+            functions: links.functions.len(),
+            functions_shown: (with == With::Kprobes).then(|| links.functions.clone()),
             functions_known: found.functions.len(),
             tracepoints: links.tracepoints,
             took: began.elapsed(),

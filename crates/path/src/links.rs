@@ -45,7 +45,8 @@ pub(crate) struct Links {
     pub links: Vec<Link>,
     pub multi: Vec<OwnedFd>,
     pub tracepoints: usize,
-    pub functions: usize,
+    /// Functions by name.
+    pub functions: Vec<String>,
     pub notes: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ impl Links {
             let Some(program) = programs.get(*name).filter(|_| !addresses.is_empty()) else { continue };
             self.multi.push(attach_multi(program.as_fd(), &addresses)?);
         }
-        self.functions = functions.len();
+        self.functions = functions.iter().map(|f| f.name.clone()).collect();
         Ok(())
     }
 
@@ -97,7 +98,7 @@ impl Links {
     pub fn some_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) {
         let began = Instant::now();
         for f in by_weight(functions) {
-            if self.functions >= MOST_KPROBES || began.elapsed() > PATIENCE {
+            if self.functions.len() >= MOST_KPROBES || began.elapsed() > PATIENCE {
                 break;
             }
             let place = f.positions.trailing_zeros() as usize;
@@ -106,7 +107,7 @@ impl Links {
             match program.attach_kprobe(false, &f.name) {
                 Ok(link) => {
                     self.links.push(link);
-                    self.functions += 1;
+                    self.functions.push(f.name.clone());
                 }
                 Err(e) => tracing::debug!("{}: {e}", f.name),
             }

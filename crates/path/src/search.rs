@@ -47,6 +47,8 @@ pub struct How {
     pub functions: usize,
     /// Kernel functions that could have been attached to.
     pub functions_known: usize,
+    /// Names of the functions, where they are not all.
+    pub functions_shown: Option<Vec<String>>,
     /// Tracepoints.
     pub tracepoints: usize,
     /// Time from the beginning until all were attached.

@@ -11,6 +11,7 @@ mod support;
 #[allow(dead_code)]
 mod expect;
 mod outside;
+mod search;
 #[allow(dead_code)]
 mod stage;
 mod tests;

@@ -14,6 +14,7 @@ pub fn render(found: &Found) -> String {
             "with": how.with.name(),
             "functions": how.functions,
             "functions_known": how.functions_known,
+            "functions_shown": how.functions_shown,
             "tracepoints": how.tracepoints,
             "took_ns": how.took.as_nanos() as u64,
         },

@@ -10,6 +10,9 @@ mod ovs_daemon_stops;
 mod ovs_fast_path;
 mod ovs_slow_action;
 mod ovs_upcall;
+mod path_function_tracer;
+mod path_ovs_upcall;
+mod path_pcap_filter;
 mod tap_overflow;
 mod vms;
 
@@ -24,5 +27,8 @@ pub const ALL: &[Test] = &[
     ovs_daemon_stops::TEST,
     tap_overflow::TEST,
     both_directions::TEST,
+    path_function_tracer::TEST,
+    path_ovs_upcall::TEST,
+    path_pcap_filter::TEST,
     vms::TEST,
 ];

@@ -1,0 +1,80 @@
+//! `latpath path` in the hypervisor, and what it found.
+
+use crate::{stage::Stage, support::Started};
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use serde_json::Value;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// More than the slowest kind takes to attach, and to let go again.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A search at work.
+pub struct Search {
+    process: Started,
+}
+
+impl Search {
+    /// Starts `latpath path WORDS…` in the hypervisor's namespace; returns when it looks.
+    pub fn start(stage: &Stage, words: &str, expression: &str) -> Result<Self> {
+        let mut command = crate::support::latpath(&format!("path --json {words}"));
+        command.args(Some(expression).filter(|e| !e.is_empty()));
+        let mut process = stage.start_command(&stage.path().hypervisor, command)?;
+        let until = Instant::now() + PATIENCE;
+        while !process.said().contains("latpath: attached to") {
+            if !process.runs() || Instant::now() >= until {
+                bail!("latpath path {words} did not attach: {}", process.said().trim());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Self { process })
+    }
+
+    /// Ends it as Ctrl-C does, and reads what it found. What it lost fails the test.
+    pub fn end(self) -> Result<Found> {
+        self.process.interrupt();
+        let ended = self.process.finish(PATIENCE).map_err(|f| anyhow!(f.message().unwrap_or("failed").to_owned()))?;
+        ensure!(ended.code == Some(0), "latpath path ended with {:?}: {}", ended.code, ended.stderr.trim());
+        let all: Value = serde_json::from_str(&ended.stdout).context("read the JSON of latpath path")?;
+        let lost = &all["lost"];
+        for kind in ["events", "copies"] {
+            ensure!(lost[kind] == 0, "{kind} were lost: {lost}");
+        }
+        eprintln!("{}", ended.stderr.lines().find(|l| l.contains("attached to")).unwrap_or(""));
+        Ok(Found { all })
+    }
+}
+
+/// What a search found.
+pub struct Found {
+    pub all: Value,
+}
+
+impl Found {
+    /// Each packet's steps.
+    pub fn packets(&self) -> Vec<&Vec<Value>> {
+        self.all["packets"].as_array().into_iter().flatten().filter_map(|p| p["steps"].as_array()).collect()
+    }
+
+    /// The points of all ways.
+    pub fn points(&self) -> Vec<&str> {
+        self.all["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+}
+
+/// A step's name.
+pub fn name(step: &Value) -> &str {
+    step["name"].as_str().unwrap_or("?")
+}
+
+/// Whether steps of these names come in this order, with others between them.
+pub fn in_order(steps: &[Value], names: &[&str]) -> Result<()> {
+    let mut left = steps.iter();
+    for wanted in names {
+        let have = || steps.iter().map(name).collect::<Vec<_>>();
+        ensure!(left.any(|s| name(s) == *wanted), "{wanted} is not where it should be in {:?}", have());
+    }
+    Ok(())
+}

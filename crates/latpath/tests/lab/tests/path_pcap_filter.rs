@@ -1,0 +1,38 @@
+//! A pcap filter chooses tagged frames, also where the tag is no longer among their bytes: the kernel takes it off at reception, and
+//! Open vSwitch's datapath sees it in the packet's description only.
+
+use crate::{
+    search::Search,
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::ensure;
+use latpath_lab::Switch;
+
+pub const TEST: Test = Test { name: "path_pcap_filter", only_whole: false, seconds: 240, run };
+
+fn run(_: &Scale) -> Outcome {
+    let stage = Stage::lay(Switch::OpenVswitch)?;
+    // On a port of the switch: by then a tag has been taken off.
+    let count = |expression: &str, words: &str| -> anyhow::Result<usize> {
+        let search = Search::start(&stage, &format!("--count 100 --with tracepoints {words}"), expression)?;
+        for (vlan, svid) in [("--vlan 7", "MU07"), ("--vlan 8", "MU08"), ("", "MU00")] {
+            stage.publish(&Stream::sv(svid, 10).rate(100).publish(vlan))?;
+        }
+        stage.wait_for_quiet()?;
+        Ok(search.end()?.packets().len())
+    };
+    for (expression, want) in [
+        ("ether proto 0x88ba and vlan 7", 10),
+        ("vlan and ether proto 0x88ba", 20),
+        ("ether proto 0x88ba", 10),
+        ("vlan 9", 0),
+        ("vlan 8 and ether[22:2] = 0x6010", 0),
+    ] {
+        for device in ["-i nic0", "-i lp-pub"] {
+            let found = count(expression, device)?;
+            ensure!(found == want, "{expression} {device}: {found} packets, should be {want}");
+        }
+    }
+    Ok(())
+}
