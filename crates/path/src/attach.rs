@@ -1,18 +1,26 @@
 //! Loading the programs and attaching them to as much of the kernel as it allows.
 
+use crate::btf::names_in;
 use crate::functions::{role, traceable, Traceable};
 use crate::links::{Links, Loaded};
 use crate::names::Names;
 use crate::search::{How, Options};
 use crate::skel::{OpenPathSkel, PathMaps, PathSkelBuilder};
+use crate::tracepoints::MAKERS;
 use latpath_probe::{bytes_of, BadStreams, Table, Unable};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramMut};
+use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+/// What the kernel attaches one program to many functions with.
+const MULTI: &str = "register_fprobe_ips";
+/// What `kfree_skb` gives as its reason.
+const REASONS: &str = "skb_drop_reason";
 
 /// Kinds of places that programs stand at; each has those before it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,25 +122,27 @@ fn has_kprobes() -> bool {
     Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
 }
 
-/// What the kernel has, as far as it shows before anything is tried.
+/// What the kernel has, as far as it shows before anything is tried: names in its type information.
 struct Kernel {
-    types: Vec<u8>,
+    names: HashSet<&'static str>,
 }
 
 impl Kernel {
     fn read() -> Self {
-        Self { types: std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default() }
+        let asked: HashMap<&[u8], &'static str> =
+            MAKERS.into_iter().chain([MULTI, REASONS]).map(|name| (name.as_bytes(), name)).collect();
+        let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+        let names = names_in(&types).filter_map(|name| asked.get(name).copied()).collect();
+        Self { names }
     }
 
-    /// Whether its type information has this name.
     fn has(&self, name: &str) -> bool {
-        let name = [b"\0", name.as_bytes(), b"\0"].concat();
-        self.types.windows(name.len()).any(|w| w == name)
+        self.names.contains(name)
     }
 
     /// Whether one program can be attached to many functions at once (CONFIG_FPROBE).
     fn has_multi(&self) -> bool {
-        self.has("register_fprobe_ips")
+        self.has(MULTI)
     }
 }
 
@@ -190,7 +200,7 @@ fn configure(
     }
     skel.maps.works.set_max_entries(cpus * 4)?;
     skel.maps.captures.set_max_entries(cpus * 4)?;
-    let reasons = kernel.has("skb_drop_reason");
+    let reasons = kernel.has(REASONS);
     let open_vswitch = Path::new("/sys/kernel/btf/openvswitch").exists();
     for mut program in skel.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();

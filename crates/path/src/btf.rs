@@ -50,6 +50,13 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
+/// All names in type information, in one pass; none where it is not what it should be.
+pub(crate) fn names_in(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let field = |at| u32_at(bytes, at).map(|v| v as usize);
+    let strings = || slice(bytes.get(field(4)?..)?, field(16)?, field(20)?);
+    strings().unwrap_or_default().split(|b| *b == 0)
+}
+
 fn slice(bytes: &[u8], from: usize, len: usize) -> Option<&[u8]> {
     bytes.get(from..from.checked_add(len)?)
 }
@@ -190,6 +197,7 @@ mod tests {
         );
         let found = Types::read(&bytes, None).unwrap().skb_functions();
         assert_eq!(found, HashMap::from([("f".to_string(), 0b1010)]));
+        assert!(names_in(&bytes).any(|n| n == b"sock") && !names_in(&bytes).any(|n| n == b"soc"));
     }
 
     #[test]
