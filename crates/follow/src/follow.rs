@@ -1,10 +1,12 @@
 //! Following streams packet by packet: the way of a sighting from the probes to journeys, in one place.
 
 use crate::cost::CostMeter;
+use crate::counted::Counted;
 use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
+use latpath_counters::Difference;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_probe::{AttachError, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::{MachineFigures, ToolCost};
@@ -58,6 +60,7 @@ pub struct Follow {
     now: Ns,
     route_due: Ns,
     meter: CostMeter,
+    counted: Counted,
     notes: Vec<String>,
 }
 
@@ -75,6 +78,7 @@ impl Follow {
             machine.start(&StartRequest { streams: options.streams.clone(), options: vec![window] })?;
             feeds.push(Feed::new(Origin::Machine(Box::new(machine))));
         }
+        let counted = Counted::begin();
         let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Record);
         (probe.window, probe.ring_bytes) = (options.window, options.ring_bytes);
         let probe = Probe::attach(probe)?;
@@ -96,6 +100,7 @@ impl Follow {
             now,
             route_due: now + ROUTE_EVERY,
             meter: CostMeter::new(),
+            counted,
             notes,
             options,
         })
@@ -240,6 +245,11 @@ impl Follow {
             Origin::Machine(m) => m.facts().kernel.clone(),
         };
         self.merge.feeds.iter().map(kernel).collect()
+    }
+
+    /// What this host's kernel counted itself since the start.
+    pub fn counted(&self) -> Difference {
+        self.counted.since(&self.tables.points)
     }
 
     /// What latpath itself costs.

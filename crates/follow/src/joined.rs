@@ -2,6 +2,7 @@
 
 use crate::follow::{sum, Follow, FollowError, Options};
 use latpath_journey::Journey;
+use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, Aggregate, Context, Setup, Summary};
 use latpath_words::{Ns, PointId, StreamId};
 
@@ -113,6 +114,9 @@ impl Joined {
             stream.duplicates = now.duplicates.saturating_sub(before.duplicates);
         }
         summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
+        if !summary.lost.is_empty() {
+            explain(&mut summary, points, Some(&self.follow.counted()));
+        }
         summary.notes = self.follow.notes();
         summary.machines = machines;
         summary.tool = self.follow.cost();

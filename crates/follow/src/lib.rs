@@ -5,6 +5,7 @@
 
 mod by_path;
 mod cost;
+mod counted;
 mod follow;
 mod housekeeping;
 mod joined;

@@ -2,6 +2,7 @@
 
 use crate::by_path::ByPath;
 use crate::cost::CostMeter;
+use crate::counted::Counted;
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
 use crate::tables::MAX_POINTS;
@@ -9,6 +10,7 @@ use latpath_journey::{Journey, Paths, RouteFinder, Segment, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::figures::{rate, together};
 use latpath_stats::kernel::KernelHistogram;
+use latpath_stats::lost::explain;
 use latpath_stats::{MachineFigures, SegmentFigures, StreamFigures, Summary};
 use latpath_words::{DropNote, KeyRule, Ns, PointId, PointInfo, PointKind, Source, StreamId, HOST};
 
@@ -34,6 +36,7 @@ pub struct Live {
     since: Ns,
     look_due: Ns,
     meter: CostMeter,
+    before: Counted,
     orders: Vec<Order>,
 }
 
@@ -75,6 +78,7 @@ impl Live {
             since: monotonic(),
             look_due: Ns::MIN,
             meter: CostMeter::new(),
+            before: Counted::begin(),
             orders: options.streams.iter().map(|s| Order::new(s.key)).collect(),
             options,
         })
@@ -159,6 +163,7 @@ impl Live {
     pub fn reset(&mut self) {
         self.since = self.probe.count_anew();
         self.baseline = self.probe.live_streams();
+        self.before = Counted::begin();
         self.orders.iter_mut().for_each(|order| order.baseline = order.never_seen());
     }
 
@@ -223,6 +228,9 @@ impl Live {
         let lost = summary.streams.iter().flat_map(|s| &s.lost);
         summary.lost = together(lost.map(|l| ((l.place.clone(), l.reason.clone()), l.count)));
         summary.segments = shown.iter().map(|(s, at)| row(s, &of_all[*at], &points, elapsed)).collect();
+        if !summary.lost.is_empty() {
+            explain(&mut summary, &points, Some(&self.before.since(&points)));
+        }
         summary.paths = paths_of_all.figures(&shown, |s, h| row(s, h, &points, elapsed));
         summary
     }

@@ -194,7 +194,8 @@ mod tests {
             ..Default::default()
         };
         let empty = SegmentFigures { name: "Tsub".into(), ..Default::default() };
-        let lost = vec![Loss { place: "host/tx@vnet0".into(), reason: None, count: 3 }];
+        let lost =
+            vec![Loss { place: "host/tx@vnet0".into(), reason: None, meaning: None, kernel_count: None, count: 3 }];
         Summary { segments: vec![total, empty], lost, ..Summary::default() }
     }
 

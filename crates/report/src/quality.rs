@@ -4,7 +4,7 @@ use crate::{
     page::{Page, Table},
     warnings::warnings,
 };
-use latpath_stats::{units::bytes, Summary};
+use latpath_stats::{units::bytes, Loss, Summary};
 
 /// Completeness of the journeys, and everything that spoils figures.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
@@ -45,17 +45,27 @@ pub(crate) fn losses(page: &mut Page, summary: &Summary) {
         return;
     }
     page.heading("Lost packets, by the last place that saw them");
-    let mut table = Table::new(&["<last seen at", "packets", "of lost", "of all", "<why"]);
+    let mut table = Table::new(&["<last seen at", "packets", "of lost", "of all", "kernel's count", "<why"]);
     for loss in &summary.lost {
         table.row(vec![
             page.clean(&loss.place),
             page.count(loss.count),
             page.share(loss.count, lost),
             page.share(loss.count, summary.journeys),
-            loss.reason.as_ref().map_or(String::new(), |reason| page.clean(reason)),
+            loss.kernel_count.map_or("-".into(), |n| page.count(n)),
+            why(page, loss),
         ]);
     }
     table.write(page);
+}
+
+/// `tap queue full (FULL_RING in tun_net_xmit)`
+fn why(page: &Page, loss: &Loss) -> String {
+    match (&loss.meaning, &loss.reason) {
+        (Some(meaning), Some(reason)) => page.clean(&format!("{meaning} ({reason})")),
+        (Some(text), None) | (None, Some(text)) => page.clean(text),
+        (None, None) => String::new(),
+    }
 }
 
 /// What measuring cost.

@@ -3,6 +3,7 @@
 use crate::layout::{layout_of, BadSegment, Layout};
 use crate::warnings::warnings;
 use latpath_run::{Manifest, Run, Select};
+use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
 use latpath_words::{Ns, PointId, HOST};
 use std::collections::HashMap;
@@ -74,6 +75,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     };
     let (bounds, unbounded) = bounds(run);
     all.fill(&mut summary, context, |from, to| between(&bounds, from, to));
+    explain(&mut summary, points, manifest.kernel.as_ref());
     for (stream, joined) in summary.streams.iter_mut().zip(&manifest.joined) {
         stream.never_seen = joined.never_seen;
     }

@@ -96,7 +96,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     let expected = ["cpu_percent", "max_rss_bytes", "ns_per_sighting", "sightings", "sightings_dropped"];
     assert_eq!(keys(&json["tool"]), BTreeSet::from(expected));
     assert_eq!(keys(&json["paths"][1]), BTreeSet::from(["journeys", "lost", "path", "segments"]));
-    assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "place", "reason"]));
+    assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "kernel_count", "meaning", "place", "reason"]));
     let expected = [
         "complete",
         "duplicates",

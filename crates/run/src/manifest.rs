@@ -1,6 +1,7 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
 use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
+use latpath_counters::Difference;
 use latpath_journey::Totals;
 use latpath_words::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
@@ -199,6 +200,8 @@ pub struct Manifest {
     pub counters: Counters,
     /// What the joiner counted, a record per stream.
     pub joined: Vec<StreamRecord>,
+    /// What the kernel itself counted meanwhile, in the namespaces of this host's points.
+    pub kernel: Option<Difference>,
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.

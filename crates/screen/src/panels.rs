@@ -29,7 +29,8 @@ fn label(model: &Model, name: &str) -> Span<'static> {
 /// `12 after 3 tx@vnet0: FULL_RING in tun_net_xmit`
 fn loss(model: &Model, loss: &Loss, path: &Path<'_>) -> String {
     let theme = &model.theme;
-    let reason = loss.reason.as_ref().map_or(String::new(), |r| format!(": {}", theme.clean(r)));
+    let reason =
+        loss.meaning.as_ref().or(loss.reason.as_ref()).map_or(String::new(), |r| format!(": {}", theme.clean(r)));
     format!("{} after {}{reason}", theme.count(loss.count), path.point(&loss.place, theme))
 }
 

@@ -302,7 +302,13 @@ impl Pool {
     }
 
     fn loss(&mut self) -> Loss {
-        Loss { place: self.text(), reason: Some(self.text()).filter(|t| t.len() % 2 == 0), count: self.count() }
+        Loss {
+            place: self.text(),
+            reason: Some(self.text()).filter(|t| t.len() % 2 == 0),
+            meaning: Some(self.text()).filter(|t| t.len() % 3 == 0),
+            kernel_count: None,
+            count: self.count(),
+        }
     }
 
     fn stream(&mut self) -> StreamFigures {

@@ -63,6 +63,12 @@ pub struct Loss {
     pub place: String,
     /// The kernel's reason and function where a `drop` point saw it, and few so dropped arrived: `FULL_RING in tun_net_xmit`.
     pub reason: Option<String>,
+    /// What that means, in plain words, where it can be told: `tap queue full`. See docs/drops.md.
+    #[serde(default)]
+    pub meaning: Option<String>,
+    /// What the kernel itself counted at that place meanwhile, of any packets: with no other traffic as many as were lost here.
+    #[serde(default)]
+    pub kernel_count: Option<u64>,
     /// Packets.
     pub count: u64,
 }
@@ -230,8 +236,10 @@ pub fn is_told_by_path(segment: &str) -> bool {
 pub fn together(losses: impl Iterator<Item = ((String, Option<String>), u64)>) -> Vec<Loss> {
     let mut counts = BTreeMap::new();
     losses.for_each(|(loss, n)| *counts.entry(loss).or_insert(0) += n);
-    let mut lost: Vec<Loss> =
-        counts.into_iter().map(|((place, reason), count)| Loss { place, reason, count }).collect();
+    let mut lost: Vec<Loss> = counts
+        .into_iter()
+        .map(|((place, reason), count)| Loss { place, reason, meaning: None, kernel_count: None, count })
+        .collect();
     lost.sort_by_key(|l| std::cmp::Reverse(l.count));
     lost
 }

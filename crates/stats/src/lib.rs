@@ -6,6 +6,7 @@ pub mod figures;
 pub mod histogram;
 pub mod kernel;
 pub mod layout;
+pub mod lost;
 pub mod units;
 mod worst;
 

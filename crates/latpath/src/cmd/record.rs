@@ -71,6 +71,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     follow.stop(|journey, points| recorder.take(journey, points));
     recorder.tell(&mut follow);
+    let counted = follow.counted();
+    recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
     progress.clear();
     let path = args.output.display();
     if let Some(error) = recorder.failed {

@@ -82,6 +82,12 @@ impl Report {
         all.filter(|l| l["place"] == place).max_by_key(|l| l["count"].as_u64())?["reason"].as_str()
     }
 
+    /// What the kernel itself counted of the losses at a place, by the report.
+    pub fn kernel_count(&self, place: &str) -> Option<u64> {
+        let mut all = self.0["lost"].as_array().into_iter().flatten();
+        all.find(|l| l["place"] == place)?["kernel_count"].as_u64()
+    }
+
     /// What the report says of one stream alone, whose name begins so.
     pub fn of_stream(&self, stream: &str) -> Result<Self> {
         let mut all = self.0["streams"].as_array().into_iter().flatten();

@@ -225,6 +225,8 @@ impl Stage {
             }
             thread::sleep(Duration::from_millis(50));
         }
+        // Packets of a recording's first tenth of a second are in no journey.
+        thread::sleep(Duration::from_millis(500));
         Ok(Recording { process, run })
     }
 

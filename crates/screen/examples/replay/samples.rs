@@ -108,8 +108,14 @@ fn points(guest: bool) -> Vec<Point> {
 fn trouble(one: &mut StreamFigures, second: u64) {
     let lost = second / 3;
     one.lost = vec![
-        Loss { place: "host/tx@vnet0".into(), reason: Some("FULL_RING in tun_net_xmit".into()), count: lost * 7 },
-        Loss { place: "host/vm-read@vnet0".into(), reason: None, count: lost },
+        Loss {
+            place: "host/tx@vnet0".into(),
+            reason: Some("FULL_RING in tun_net_xmit".into()),
+            meaning: Some("tap queue full".into()),
+            kernel_count: Some(lost * 7),
+            count: lost * 7,
+        },
+        Loss { place: "host/vm-read@vnet0".into(), reason: None, meaning: None, kernel_count: None, count: lost },
     ];
     one.complete -= lost * 8 + 4;
     one.incomplete = 4;

@@ -43,5 +43,7 @@ fn run(_: &Scale) -> Outcome {
     // Those that the queue had no room for, and those that wait in it still: the kernel drops neither by its own word.
     let at = report.lost_at("host/ovs-upcall@nic0");
     ensure!(at == without.frames && report.lost() == at, "{at} of {} got as far as the upcall", without.frames);
+    // The datapath's count, read before the daemon went on.
+    ensure!(report.kernel_count("host/ovs-upcall@nic0") == Some(lost), "the report's own look at the counter differs");
     report.expect_no_sighting_lost()
 }

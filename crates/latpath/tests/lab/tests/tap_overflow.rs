@@ -30,5 +30,6 @@ fn run(_: &Scale) -> Outcome {
     ensure!(report.lost_at(&place) == dropped && report.lost() == dropped, "{} lost there", report.lost_at(&place));
     let why = report.reason_of_loss(&place).context("no reason")?;
     ensure!(why.contains("tun_net_xmit"), "{why}");
+    ensure!(report.kernel_count(&place) == Some(dropped), "the report's own look at the counter differs");
     Ok(())
 }

@@ -1,0 +1,29 @@
+//! The kernel's own counters, from the beginning of a measurement on.
+
+use latpath_counters::{Difference, Snapshot};
+use latpath_words::{PointInfo, HOST};
+
+/// What was counted before.
+pub(crate) struct Counted(Snapshot);
+
+impl Counted {
+    /// From now on.
+    pub fn begin() -> Self {
+        Self(Snapshot::everywhere())
+    }
+
+    /// What was counted since, in the namespaces of this host's points, and on their devices.
+    pub fn since(&self, points: &[PointInfo]) -> Difference {
+        let mut all = Snapshot::everywhere().since(&self.0);
+        let here = || points.iter().filter(|info| info.point.machine == HOST);
+        all.namespaces.retain(|netns, _| here().any(|info| info.netns == *netns));
+        for (netns, space) in &mut all.namespaces {
+            space.devices.retain(|ifindex, _| here().any(|info| (info.netns, info.ifindex) == (*netns, *ifindex)));
+            if let Some(sockets) = &mut space.sockets.packet {
+                sockets.retain(|socket| socket.dropped > 0);
+            }
+        }
+        all.gone.retain(|(netns, device)| here().any(|i| i.netns == *netns && i.point.device == device.name));
+        all
+    }
+}

@@ -1,0 +1,82 @@
+//! What losses mean, and what the kernel itself counted of them.
+
+use crate::{Loss, Summary};
+use latpath_counters::{place_of_drop, Difference, Place};
+use latpath_words::{PointInfo, PointKind, HOST};
+
+/// Gives each loss its plain word, and where there is one the kernel's own count on this host.
+pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Difference>) {
+    let of_streams = summary.streams.iter_mut().flat_map(|s| &mut s.lost);
+    for loss in summary.lost.iter_mut().chain(of_streams) {
+        let last = points.iter().find(|info| info.point.to_string() == loss.place);
+        let Some(place) = place_of(loss, last) else { continue };
+        loss.meaning = Some(place.to_string());
+        let here = last.filter(|info| info.point.machine == HOST);
+        loss.kernel_count =
+            here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
+    }
+}
+
+/// Where a loss was: by the kernel's word, or because the packet waits for Open vSwitch's daemon, whose queue overflows
+/// without one.
+fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<Place> {
+    let by_kernel = loss.reason.as_deref().and_then(|reason| {
+        let (reason, function) = reason.rsplit_once(" in ")?;
+        Some(place_of_drop(function, reason)).filter(|place| *place != Place::Unknown)
+    });
+    let asked = last.is_some_and(|info| matches!(info.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow));
+    by_kernel.or(asked.then_some(Place::OvsUpcallQueueFull))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_counters::{Datapath, DeviceCounters, Namespace, Statistics};
+    use latpath_words::Link;
+    use std::collections::BTreeMap;
+
+    fn point(text: &str) -> PointInfo {
+        PointInfo { point: text.parse().unwrap(), link: Link::Tap, netns: 7, ifindex: 3, clock: String::new() }
+    }
+
+    fn counted() -> Difference {
+        let statistics = Statistics { tx_dropped: 12, ..Statistics::default() };
+        let tap = DeviceCounters { name: "vnet0".into(), statistics, ..DeviceCounters::default() };
+        let datapath = Datapath { name: "ovs-system".into(), lost: 5, ..Datapath::default() };
+        let space =
+            Namespace { devices: BTreeMap::from([(3, tap)]), datapaths: vec![datapath], ..Namespace::default() };
+        Difference { namespaces: BTreeMap::from([(7, space)]), ..Difference::default() }
+    }
+
+    fn explained(place: &str, reason: Option<&str>) -> (Option<String>, Option<u64>) {
+        let loss =
+            Loss { place: place.into(), reason: reason.map(Into::into), meaning: None, kernel_count: None, count: 1 };
+        let mut summary = Summary { lost: vec![loss], ..Summary::default() };
+        explain(&mut summary, &[point(place)], Some(&counted()));
+        (summary.lost[0].meaning.clone(), summary.lost[0].kernel_count)
+    }
+
+    #[test]
+    fn a_full_tap_is_named_with_its_own_count() {
+        let full = (Some(Place::TapQueueFull.to_string()), Some(12));
+        assert_eq!(explained("host/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
+    }
+
+    #[test]
+    fn a_full_queue_of_upcalls_has_no_drop_and_is_named_all_the_same() {
+        let full = (Some(Place::OvsUpcallQueueFull.to_string()), Some(5));
+        assert_eq!(explained("host/ovs-upcall@nic0", None), full);
+    }
+
+    #[test]
+    fn another_machines_losses_are_not_checked_against_this_ones_counters() {
+        let full = (Some(Place::TapQueueFull.to_string()), None);
+        assert_eq!(explained("guest0/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
+    }
+
+    #[test]
+    fn what_nobody_knows_stays_without_a_word() {
+        assert_eq!(explained("host/nic-rx@eth0", Some("unknown in frobnicate")), (None, None));
+        assert_eq!(explained("host/nic-rx@eth0", None), (None, None));
+    }
+}
