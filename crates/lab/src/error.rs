@@ -59,6 +59,12 @@ pub enum Error {
         /// What happened.
         why: String,
     },
+    /// A machine does not answer, and has not ended.
+    #[error("guest {guest}: no answer in time")]
+    Silent {
+        /// The machine's name.
+        guest: String,
+    },
     /// The user asked to stop while the lab was being laid.
     #[error("interrupted")]
     Interrupted,

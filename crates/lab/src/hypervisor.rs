@@ -4,6 +4,7 @@
 
 use crate::{
     constant_tsc,
+    debugger::Debugger,
     error::{Doing, Error, Result},
     image,
     layers::{LabKernel, Layers},
@@ -35,6 +36,7 @@ pub struct Hypervisor {
     kernel: LabKernel,
     acceleration: Acceleration,
     out: PathBuf,
+    debugger: PathBuf,
     /// Bytes of the console that were looked through.
     looked_at: usize,
     // Holds the folder of its sockets.
@@ -70,9 +72,9 @@ impl Hypervisor {
                 verbose: false,
             };
             let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
-                let (out, lab) = (out.clone(), lab.clone());
-                let mut hypervisor = Self { machine, kernel, acceleration, out, looked_at: 0, _lab: lab };
-                hypervisor.prepare(&files, stop)?;
+                let (out, debugger, lab) = (out.clone(), files.debugger.clone(), lab.clone());
+                let mut hypervisor = Self { machine, kernel, acceleration, out, debugger, looked_at: 0, _lab: lab };
+                hypervisor.prepare(stop)?;
                 Ok(hypervisor)
             });
             match booted {
@@ -88,7 +90,7 @@ impl Hypervisor {
     }
 
     /// Loads the modules that tests need, and KVM.
-    fn prepare(&mut self, files: &Files, stop: Stop) -> Result<()> {
+    fn prepare(&mut self, stop: Stop) -> Result<()> {
         self.expect(&format!("modprobe -a {}", MODULES.join(" ")), stop)?;
         if self.kernel.real_time && self.acceleration == Acceleration::Tcg {
             let printed = self.expect(
@@ -98,7 +100,7 @@ impl Hypervisor {
             let types = self.out.join(".types");
             let bad = || Error::Guest { guest: "hypervisor".into(), why: format!("boot_cpu_data is at {printed:?}") };
             let boot_cpu = u64::from_str_radix(printed.trim(), 16).map_err(|_| bad())?;
-            constant_tsc::promise(&files.debugger, boot_cpu, &types)?;
+            constant_tsc::promise(&self.debugger, boot_cpu, &types)?;
             let _ = fs::remove_file(types);
         }
         self.expect("modprobe kvm_amd nested=1 || modprobe kvm_intel nested=1; [ -e /dev/kvm ]", stop)?;
@@ -148,6 +150,14 @@ impl Hypervisor {
     /// The last lines of its serial console.
     pub fn console_tail(&self) -> String {
         tail(&self.machine.console, 40)
+    }
+
+    /// Where its CPUs are, when it no longer answers: addresses of its kernel, which lies where it was linked to.
+    pub fn stands_at(&self) -> Result<Vec<u64>> {
+        let mut debugger = Debugger::connect(&self.debugger)?;
+        let addresses = (1..=CPUS).map(|cpu| debugger.instruction(cpu)).collect();
+        debugger.leave()?;
+        addresses
     }
 
     /// What its kernel has complained of since this was last asked; see [`complaints`].

@@ -12,6 +12,7 @@
 
 mod apt;
 mod constant_tsc;
+mod debugger;
 mod error;
 mod guest;
 mod hypervisor;

@@ -129,7 +129,7 @@ impl Shell {
                 return Err(Error::Interrupted);
             }
             if Instant::now() >= until {
-                return Err(self.fail("no answer in time".into()));
+                return Err(Error::Silent { guest: self.machine.clone() });
             }
         }
     }

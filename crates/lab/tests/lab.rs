@@ -240,6 +240,10 @@ fn hypervisor() -> Result<(), Failed> {
     }
     hypervisor.expect("ovs-vswitchd --version && ip link add dummy0 type dummy", NEVER)?;
 
+    // A debugger looks at it, and it runs on.
+    assert_eq!(hypervisor.stands_at()?.len(), 2);
+    hypervisor.expect("true", NEVER)?;
+
     // Its end is told at once, with the reason.
     assert_eq!(hypervisor.complaints(), Vec::<String>::new());
     let error = hypervisor.run("echo c >/proc/sysrq-trigger; sleep 100", Duration::from_secs(60), NEVER).unwrap_err();

@@ -1,7 +1,7 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
 use crate::{tests, Test, INSIDE, WHOLE};
-use latpath_lab::{complaints, missing, Application, Hypervisor, Lab, LabKernel, Output, KERNELS};
+use latpath_lab::{complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Output, KERNELS};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     env, fs, io,
@@ -80,7 +80,27 @@ fn lack(kernel: LabKernel) -> Option<String> {
 /// The machine that runs now. Another kernel's takes its place, and one that a test broke is not used again.
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
+/// Runs a test. An emulated machine with a guest in it stands still once in a long while, and
+/// says nothing: the test is then tried once more in another one, which is told.
 fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), Failed> {
+    match attempt(pool, kernel, test, whole)? {
+        Attempt::Done => Ok(()),
+        Attempt::StoodStill(why) => {
+            eprintln!("{}::{}: TRIED ONCE MORE: {why}", kernel.name, test.name);
+            match attempt(pool, kernel, test, whole)? {
+                Attempt::Done => Ok(()),
+                Attempt::StoodStill(why) => Err(why.into()),
+            }
+        }
+    }
+}
+
+enum Attempt {
+    Done,
+    StoodStill(String),
+}
+
+fn attempt(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<Attempt, Failed> {
     let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
     // While a test has it, it is in no pool.
     let kept = slot.take().filter(|(_, hypervisor)| hypervisor.kernel() == kernel);
@@ -109,7 +129,11 @@ fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), F
     let mut complaints = hypervisor.complaints();
     complaints.extend(complaints_of_guests(hypervisor.out()));
     let failed = match &ended {
-        Err(error) => Some(error.to_string()),
+        Err(error) => {
+            let place = |cpus: Vec<u64>| cpus.iter().map(|rip| format!("{rip:#x}")).collect::<Vec<_>>().join(", ");
+            let stands = hypervisor.stands_at().map_or_else(|e| e.to_string(), place);
+            Some(format!("{error}; its CPUs are at {stands}"))
+        }
         Ok(output) => failure(output, test, &complaints),
     };
     let Some(failed) = failed else {
@@ -118,18 +142,22 @@ fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), F
             eprintln!("{}", said.trim());
         }
         *slot = Some((lab, hypervisor));
-        return Ok(());
+        return Ok(Attempt::Done);
     };
     let console = hypervisor.console_tail();
     let kept = match keep(&hypervisor, &format!("{}-{}", kernel.name, test.name)) {
         Ok(folder) => format!("its recordings and the console are in {}", folder.display()),
         Err(error) => format!("its recordings cannot be kept: {error}"),
     };
+    let told = format!("{failed}\nthe end of the console:\n{console}\n{kept}");
+    if matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty() {
+        return Ok(Attempt::StoodStill(told));
+    }
     // One that hangs, or whose kernel is unwell, shall not disturb the next test.
     if ended.is_ok_and(|output| !HUNG.contains(&output.status)) && complaints.is_empty() {
         *slot = Some((lab, hypervisor));
     }
-    Err(format!("{failed}\nthe end of the console:\n{console}\n{kept}").into())
+    Err(told.into())
 }
 
 /// What timeout(1) says of a program that it had to end.
