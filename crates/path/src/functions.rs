@@ -1,7 +1,9 @@
 //! The kernel's functions that take an skb and can be traced.
 
 use crate::btf::{Positions, Types};
-use std::collections::{HashMap, HashSet};
+use nix::mount::{mount, MsFlags};
+use nix::sched::{unshare, CloneFlags};
+use std::collections::HashMap;
 use std::fs;
 
 /// A function that takes an skb.
@@ -35,9 +37,70 @@ const TRACERS: [&str; 7] =
 /// Many functions of one name: an address tells which is meant, the type information does not.
 const MOST_NAMESAKES: usize = 8;
 
-/// Where functions that can be traced are listed.
-const LISTS: [&str; 2] =
-    ["/sys/kernel/tracing/available_filter_functions", "/sys/kernel/debug/tracing/available_filter_functions"];
+/// Where functions that can be traced are listed; with their addresses from Linux 6.5 on.
+const LISTS: [&str; 4] = [
+    "/sys/kernel/tracing/available_filter_functions_addrs",
+    "/sys/kernel/debug/tracing/available_filter_functions_addrs",
+    "/sys/kernel/tracing/available_filter_functions",
+    "/sys/kernel/debug/tracing/available_filter_functions",
+];
+
+fn list() -> Option<String> {
+    LISTS.iter().find_map(|path| fs::read_to_string(path).ok())
+}
+
+/// Calls this where tracefs is mounted, out of anyone's sight: `ip netns exec` gives its command a /sys without it. The calling
+/// thread must end soon, for it sees other mounts from then on.
+fn with_tracefs<T>(call: fn() -> Option<T>) -> Option<T> {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS).ok()?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).ok()?;
+    mount(Some("tracefs"), "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), none).ok()?;
+    call()
+}
+
+/// What can be traced, as the kernel lists it.
+struct Listed<'a> {
+    /// Places in functions, in order; empty where the list has none.
+    addresses: Vec<u64>,
+    names: HashMap<(&'a str, &'a str), usize>,
+}
+
+/// The traced place of a function may stand behind its first instruction (endbr64, bti).
+const PLACE_WITHIN: u64 = 16;
+
+impl<'a> Listed<'a> {
+    fn read(text: &'a str) -> Self {
+        let mut listed = Self { addresses: Vec::new(), names: HashMap::new() };
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let address = words.clone().next().filter(|w| w.len() == 16).and_then(|w| u64::from_str_radix(w, 16).ok());
+            if let Some(address) = address {
+                words.next();
+                listed.addresses.push(address);
+            }
+            if let Some(name) = name_and_module(words) {
+                *listed.names.entry(name).or_default() += 1;
+            }
+        }
+        listed.addresses.sort_unstable();
+        listed
+    }
+
+    /// Whether a function of this name here is among them, as far as the list says.
+    fn may_have(&self, name: &str, module: &str, address: u64) -> bool {
+        if self.addresses.is_empty() {
+            return self.names.contains_key(&(name, module));
+        }
+        let at = self.addresses.partition_point(|a| *a < address);
+        self.addresses.get(at).is_some_and(|a| a - address < PLACE_WITHIN)
+    }
+
+    /// Whether all `n` functions of a name are.
+    fn has_all(&self, name: &str, module: &str, n: usize) -> bool {
+        !self.addresses.is_empty() || self.names.get(&(name, module)).is_some_and(|listed| n <= *listed)
+    }
+}
 
 /// Functions with an skb of the kernel and of its loaded modules, by name and module (`""` is the kernel).
 fn with_skbs() -> HashMap<(String, String), Positions> {
@@ -78,16 +141,15 @@ pub(crate) fn traceable(functions: bool) -> Traceable {
         return found;
     }
     // Two long reads at once: the kernel takes its time for either.
-    let list = std::thread::spawn(|| LISTS.iter().find_map(|path| fs::read_to_string(path).ok()));
+    let list = std::thread::spawn(|| list().or_else(|| with_tracefs(list)));
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let wanted = with_skbs();
     let list = list.join().ok().flatten();
-    let listed: Option<HashSet<(&str, &str)>> =
-        list.as_ref().map(|text| text.lines().filter_map(|l| name_and_module(l.split_whitespace())).collect());
+    let listed = list.as_deref().map(Listed::read);
     if listed.is_none() {
         found.notes.push("the kernel does not say which functions can be traced (available_filter_functions)".into());
     }
-    let mut namesakes: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut namesakes: HashMap<(&str, &str), Vec<Function>> = HashMap::new();
     let mut hidden = true;
     for line in symbols.lines() {
         let mut words = line.split_whitespace();
@@ -105,14 +167,22 @@ pub(crate) fn traceable(functions: bool) -> Traceable {
         }
         // What BTF says of a name holds for the function as written, not for a part that the compiler cut out of it.
         let Some(positions) = wanted.get(&(name.to_string(), module.to_string())) else { continue };
-        if listed.as_ref().is_some_and(|l| !l.contains(&(name, module))) {
+        if listed.as_ref().is_some_and(|l| !l.may_have(name, module, address)) {
             continue;
         }
-        let same = namesakes.entry((name, module)).or_default();
-        *same += 1;
-        if *same <= MOST_NAMESAKES {
-            let module = (!module.is_empty()).then(|| module.to_string());
-            found.functions.push(Function { name: name.into(), module, address, positions: *positions });
+        let function = Function {
+            name: name.into(),
+            module: (!module.is_empty()).then(|| module.to_string()),
+            address,
+            positions: *positions,
+        };
+        namesakes.entry((name, module)).or_default().push(function);
+    }
+    // Of several with one name, all must be fit to be traced: the list by names does not say which.
+    let fit = |(name, module): (&str, &str), n: usize| listed.as_ref().is_none_or(|l| l.has_all(name, module, n));
+    for (key, functions) in namesakes {
+        if functions.len() <= MOST_NAMESAKES && fit(key, functions.len()) {
+            found.functions.extend(functions);
         }
     }
     if hidden {
@@ -306,6 +376,18 @@ mod tests {
         let all = [function("zzz", None), function("odd", Some("bridge")), function("br_handle_frame", Some("bridge"))];
         let names: Vec<_> = by_weight(&all).iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names, ["br_handle_frame", "odd", "zzz"]);
+    }
+
+    #[test]
+    fn of_namesakes_those_that_can_be_traced_are_told_apart() {
+        let by_name = Listed::read("f\nf\ng [m]\n");
+        assert!(by_name.may_have("f", "", 1) && by_name.has_all("f", "", 2) && !by_name.has_all("f", "", 3));
+        assert!(by_name.may_have("g", "m", 1) && !by_name.may_have("g", "", 1));
+        let by_address = Listed::read("ffffffff81000004 f\nffffffff81000100 f\n");
+        assert!(by_address.may_have("f", "", 0xffff_ffff_8100_0000));
+        assert!(!by_address.may_have("f", "", 0xffff_ffff_8100_0010));
+        assert!(!by_address.may_have("f", "", 0xffff_ffff_8100_0200));
+        assert!(by_address.has_all("f", "", 1));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::functions::{by_weight, Function};
 use crate::tracepoints::{MAKERS, TRACEPOINTS};
 use libbpf_rs::{Link, ProgramMut};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,14 @@ fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<O
     }
     // SAFETY: a fresh descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// Attachments that are tried to find what spoils them.
+const MOST_TRIES: usize = 100;
+
+/// Whether the kernel refused because of one of the addresses, and not because it does not know how to.
+fn is_about_one(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ESRCH | libc::EBUSY))
 }
 
 /// The programs of functions, by the place of the skb among the arguments.
@@ -83,14 +91,34 @@ impl Links {
         }
     }
 
+    /// Attaches to all functions: to as many at once as the kernel takes.
     pub fn all_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) -> std::io::Result<()> {
+        let mut refused = HashSet::new();
         for (place, name) in BY_PLACE.iter().enumerate() {
             let addresses: Vec<u64> =
                 functions.iter().filter(|f| f.positions >> place & 1 == 1).map(|f| f.address).collect();
             let Some(program) = programs.get(*name).filter(|_| !addresses.is_empty()) else { continue };
-            self.multi.push(attach_multi(program.as_fd(), &addresses)?);
+            // One address that cannot be traced spoils all; it is looked for by halves.
+            let (mut left, mut tries) = (vec![&addresses[..]], 0);
+            while let Some(some) = left.pop() {
+                tries += 1;
+                match attach_multi(program.as_fd(), some) {
+                    Ok(link) => self.multi.push(link),
+                    Err(e) if !is_about_one(&e) || tries > MOST_TRIES => return Err(e),
+                    Err(_) if some.len() == 1 => drop(refused.insert(some[0])),
+                    Err(_) => {
+                        let (first, second) = some.split_at(some.len() / 2);
+                        left.extend([second, first]);
+                    }
+                }
+            }
         }
-        self.functions = functions.iter().map(|f| f.name.clone()).collect();
+        let (no, yes): (Vec<_>, Vec<_>) = functions.iter().partition(|f| refused.contains(&f.address));
+        self.functions = yes.iter().map(|f| f.name.clone()).collect();
+        if !no.is_empty() {
+            let names = no.iter().map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ");
+            self.notes.push(format!("the kernel does not let these functions be traced: {names}"));
+        }
         Ok(())
     }
 
