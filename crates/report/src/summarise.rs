@@ -5,6 +5,7 @@ use crate::warnings::warnings;
 use latpath_run::{Manifest, Run, Select};
 use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
+use latpath_vms::{Role, Vm};
 use latpath_words::{Ns, PointId, HOST};
 use std::collections::HashMap;
 
@@ -76,6 +77,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     let (bounds, unbounded) = bounds(run);
     all.fill(&mut summary, context, |from, to| between(&bounds, from, to));
     explain(&mut summary, points, manifest.kernel.as_ref());
+    name_threads(&mut summary, &manifest.vms);
     for (stream, joined) in summary.streams.iter_mut().zip(&manifest.joined) {
         stream.never_seen = joined.never_seen;
     }
@@ -100,6 +102,26 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
         summary.notes.push(text.into());
     }
     Ok(summary)
+}
+
+/// Says what the worst packets' threads do for the host's virtual machines.
+fn name_threads(summary: &mut Summary, vms: &[Vm]) {
+    let role = |tid: u32| {
+        let (vm, thread) = vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == tid)?)))?;
+        let what = match thread.role {
+            Role::MainLoop => "main loop",
+            Role::Vcpu => "vCPU",
+            Role::Vhost => "vhost",
+            Role::Io => "I/O thread",
+            _ => "thread",
+        };
+        let number = thread.vcpu.map_or(String::new(), |n| format!(" {n}"));
+        Some(format!("{what}{number} of {}", vm.name))
+    };
+    for step in summary.worst.iter_mut().flat_map(|worst| &mut worst.steps) {
+        let on_host = step.point.split_once('/').is_some_and(|(machine, _)| machine == HOST);
+        step.role = if on_host { role(step.tid) } else { None };
+    }
 }
 
 /// Reads CPUs and threads of the worst packets alone: to read those of all would take as long again.

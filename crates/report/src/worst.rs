@@ -36,7 +36,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
 }
 
 fn waterfall(page: &mut Page, worst: &Worst, numbers: &Numbers) {
-    let mut table = Table::new(&["<", "<point", "since first", "step", "cpu", "thread", "<"]);
+    let mut table = Table::new(&["<", "<point", "since first", "step", "cpu", "<thread", "<"]);
     let mut before = 0;
     for step in &worst.steps {
         let number = numbers.of_point(&step.point);
@@ -46,7 +46,10 @@ fn waterfall(page: &mut Page, worst: &Worst, numbers: &Numbers) {
             page.duration(step.since_first_ns),
             page.duration(step.since_last_ns),
             step.cpu.to_string(),
-            step.tid.to_string(),
+            match &step.role {
+                Some(role) => format!("{} {}", step.tid, page.clean(role)),
+                None => step.tid.to_string(),
+            },
             bar(page, before, step.since_first_ns, worst.total_ns),
         ]);
         before = step.since_first_ns;

@@ -114,7 +114,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     let expected = ["drift_ppb", "error_bound_ns", "exchanges", "fault", "machine", "method", "offset_ns"];
     assert_eq!(keys(&json["machines"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["worst"][0]), BTreeSet::from(["key", "path", "steps", "stream", "time_ns", "total_ns"]));
-    let expected = ["cpu", "point", "since_first_ns", "since_last_ns", "tid"];
+    let expected = ["cpu", "point", "role", "since_first_ns", "since_last_ns", "tid"];
     assert_eq!(keys(&json["worst"][0]["steps"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["segments"][0]["histogram"][0]), BTreeSet::from(["count", "from_ns", "to_ns"]));
     let expected = ["command", "end", "host", "interrupted_by", "latpath", "path", "start", "state", "streams"];

@@ -3,6 +3,7 @@
 use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
+use latpath_vms::Vm;
 use latpath_words::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
@@ -202,6 +203,8 @@ pub struct Manifest {
     pub joined: Vec<StreamRecord>,
     /// What the kernel itself counted meanwhile, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
+    /// The host's virtual machines, with their threads, as they were when the recording began.
+    pub vms: Vec<Vm>,
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.

@@ -163,6 +163,9 @@ pub struct WorstStep {
     pub cpu: u16,
     /// Thread that ran.
     pub tid: u32,
+    /// What that thread does for a virtual machine of the host, where it does: `vhost of relay1`.
+    #[serde(default)]
+    pub role: Option<String>,
 }
 
 /// One of the worst packets.

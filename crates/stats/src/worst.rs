@@ -70,6 +70,7 @@ impl Kept {
                 since_last_ns,
                 cpu: s.cpu,
                 tid: s.tid,
+                role: None,
             }
         };
         Worst {

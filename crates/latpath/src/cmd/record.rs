@@ -57,6 +57,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     end.begin(&args.what);
     let mut absent = Absent::new(&options.streams);
     let mut progress = Progress::new(args.quiet);
+    // Who the host's threads are, while they are there to ask.
+    match latpath_vms::find() {
+        Ok(found) => recorder.check(|writer| writer.update(|m| m.vms = found.vms)),
+        Err(error) => eprintln!("latpath: virtual machines of this host are not named: {error}"),
+    }
     let mut told = Instant::now();
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);

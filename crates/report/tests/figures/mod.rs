@@ -87,6 +87,7 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
         since_last_ns: if i == 0 { 0 } else { at[i] - at[i - 1] },
         cpu: [2, 2, 3, 0, 1][i],
         tid: [0, 0, 4711, 0, 815][i],
+        role: (i == 2).then(|| "vhost of relay1".into()),
     };
     let time_ns = 1_767_323_045_000_000_006 + i64::from(key) * 250_000;
     Worst {
