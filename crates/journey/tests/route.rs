@@ -272,3 +272,90 @@ fn a_segment_of_the_users_own_is_found_by_patterns() {
         assert!(parse(bad, &n.points, &route).unwrap_err().contains("NAME=FROM..TO"), "{bad}");
     }
 }
+
+/// A host with Open vSwitch, and an exchange: requests into the guest, answers out of it.
+fn exchange() -> Network {
+    Network::new(&[
+        ("host/tx@lp-pub", Link::Veth, 2),
+        ("host/nic-rx@nic0", Link::Nic, HUB),
+        ("host/ovs-exec@nic0", Link::Nic, HUB),
+        ("host/ovs-upcall@nic0", Link::Nic, HUB),
+        ("host/ovs-return@nic0", Link::Nic, HUB),
+        ("host/tx@vnet0", Link::Tap, HUB),
+        ("host/vm-read@vnet0", Link::Tap, HUB),
+        ("guest0/nic-rx@eth0", Link::Nic, 9),
+        ("guest0/tx@eth0", Link::Nic, 9),
+        ("guest0/tx-done@eth0", Link::Nic, 9),
+        ("host/vm-write@vnet0", Link::Tap, HUB),
+        ("host/tx@nic0", Link::Nic, HUB),
+        ("host/tx-done@nic0", Link::Nic, HUB),
+    ])
+}
+
+const INTO: [(&str, Ns); 5] = [
+    ("host/tx@lp-pub", 0),
+    ("host/nic-rx@nic0", 5),
+    ("host/tx@vnet0", 20),
+    ("host/vm-read@vnet0", 30),
+    ("guest0/nic-rx@eth0", 60),
+];
+const OUT_OF: [(&str, Ns); 4] =
+    [("guest0/tx@eth0", 100), ("host/vm-write@vnet0", 120), ("host/tx@nic0", 130), ("host/tx-done@nic0", 190)];
+
+#[test]
+fn both_directions_of_an_exchange_have_a_way_each() {
+    let mut n = exchange();
+    // The guest's NIC is done when the host has long sent the packet on.
+    n.packets_of(0, 100, &INTO);
+    n.packets_of(1, 100, &[&OUT_OF[..], &[("guest0/tx-done@eth0", 150)]].concat());
+    let route = n.route();
+    let name = |p: &u16| n.points[usize::from(*p)].point.to_string();
+    let way = |stream| route.line_of(stream).iter().map(name).collect::<Vec<_>>();
+    assert_eq!(way(0), names(&INTO));
+    assert_eq!(way(1), names(&OUT_OF));
+    assert_eq!(n.line(), [names(&INTO), names(&OUT_OF)].concat());
+    let segments = n.segments();
+    assert!(segments.contains(&"Thyp: host/nic-rx@nic0 guest0/nic-rx@eth0".to_owned()), "{segments:?}");
+    assert!(segments.contains(&"Thyp: host/vm-write@vnet0 host/tx@nic0".to_owned()), "{segments:?}");
+    assert!(segments.contains(&"total: guest0/tx@eth0 host/tx-done@nic0".to_owned()), "{segments:?}");
+}
+
+#[test]
+fn what_open_vswitch_does_with_a_packet_is_beside_the_way_and_no_gap_in_it() {
+    let mut n = exchange();
+    n.packets(90, &[&INTO[..], &[("host/ovs-exec@nic0", 8)]].concat());
+    n.packets(10, &[&INTO[..], &[("host/ovs-upcall@nic0", 8), ("host/ovs-return@nic0", 18)]].concat());
+    assert_eq!(n.line(), names(&INTO));
+    let route = n.route();
+    assert_eq!((route.detours.len(), route.aside.len()), (3, 0));
+    let segments = n.segments();
+    assert!(segments.contains(&"Tupcall: host/ovs-upcall@nic0 host/ovs-return@nic0".to_owned()), "{segments:?}");
+    assert!(!segments.iter().any(|s| s.contains("ovs-exec")), "the segments add up for all paths: {segments:?}");
+}
+
+#[test]
+fn between_two_vms_the_hosts_share_is_from_write_to_read() {
+    let mut n = Network::new(&[
+        ("host/vm-write@vnet0", Link::Tap, HUB),
+        ("host/nic-rx@br0", Link::Bridge, HUB),
+        ("host/tx@vnet1", Link::Tap, HUB),
+        ("host/vm-read@vnet1", Link::Tap, HUB),
+    ]);
+    let way = [("host/vm-write@vnet0", 0), ("host/tx@vnet1", 5), ("host/vm-read@vnet1", 9)];
+    n.packets(100, &[&way[..], &[("host/nic-rx@br0", 6)]].concat());
+    assert_eq!(n.line(), names(&way));
+    assert!(n.segments().iter().any(|s| s.starts_with("Thyp: host/vm-write@vnet0 host/vm-read@vnet1")
+        || s == "total: host/vm-write@vnet0 host/vm-read@vnet1"));
+}
+
+#[test]
+fn a_way_that_leads_out_reads_back_from_its_names() {
+    let mut n = exchange();
+    n.packets(90, &[&OUT_OF[..], &[("host/ovs-exec@nic0", 125)]].concat());
+    let route = n.route();
+    let point = |p: &u16| n.points[usize::from(*p)].point.clone();
+    let line: Vec<Point> = route.line.iter().map(point).collect();
+    let read = Route::from_points(&line, &[line.clone()], &n.points);
+    assert_eq!((read.line, read.lines), (route.line, route.lines));
+    assert_eq!(read.detours.len(), 3, "points of Open vSwitch are no copies");
+}

@@ -310,3 +310,55 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
     assert_eq!((summary.lost[0].place.as_str(), summary.lost[0].count), ("-", 3));
     assert_eq!((summary.segments[0].min_ns, summary.segments[0].negative), (Ns::MIN, 3));
 }
+
+#[test]
+fn packets_are_counted_by_the_path_that_they_took() {
+    let info = |text: &str| latpath_words::PointInfo {
+        point: text.parse().unwrap(),
+        link: latpath_words::Link::Nic,
+        netns: 1,
+        ifindex: 2,
+        clock: String::new(),
+    };
+    let points = ["host/nic-rx@nic0", "host/ovs-exec@nic0", "host/ovs-upcall@nic0", "host/tx@vnet0"];
+    let total = Segment { name: "total".into(), from: 0, to: 3 };
+    let part = Segment { name: "host/nic-rx@nic0→host/tx@vnet0".into(), from: 0, to: 3 };
+    let setup = Setup {
+        streams: 1,
+        points: points.iter().map(|p| info(p)).collect(),
+        lines: vec![vec![0, 3]],
+        segments: vec![total, part],
+        threshold: 1000,
+        worst: 1,
+    };
+    let mut aggregate = Aggregate::new(setup.clone());
+    let mut other = Aggregate::new(setup);
+    let journey = |number: u64, seen: u64, took: Ns| Own {
+        stream: 0,
+        number,
+        seen,
+        t: vec![0, 10, 20, took, 0],
+        duplicates: 0,
+        out_of_order: false,
+        drop_note: 0,
+    };
+    (0..90).for_each(|n| aggregate.add(&journey(n, 0b1011, 100).lend()));
+    (90..95).for_each(|n| other.add(&journey(n, 0b1101, 5_000).lend()));
+    // Asked, and never answered.
+    (95..98).for_each(|n| other.add(&journey(n, 0b0101, 0).lend()));
+    aggregate.merge(&other);
+    let summary = summary(&aggregate);
+    let of = |path: &str| summary.paths.iter().find(|p| p.path == path).unwrap().clone();
+    assert_eq!(summary.paths.len(), 2);
+    let (fast, upcall) = (of("fast path"), of("upcall"));
+    assert_eq!((fast.journeys, fast.lost, upcall.journeys, upcall.lost), (90, 0, 8, 3));
+    let rows = |p: &latpath_stats::PathFigures| {
+        p.segments.iter().map(|s| (s.name.clone(), s.count, s.max_ns, s.over_threshold)).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&fast), [("total".to_owned(), 90, 100, 0)], "neighbours are not told by path");
+    assert_eq!(rows(&upcall), [("total".to_owned(), 5, 5_000, 5)]);
+    assert_eq!(summary.worst[0].path, "upcall");
+    let lost = &summary.lost[0];
+    assert_eq!((lost.place.as_str(), lost.count), ("host/ovs-upcall@nic0", 3));
+    assert_eq!(summary.streams[0].paths, summary.paths);
+}
