@@ -2,6 +2,7 @@
 
 use crate::Test;
 
+mod agent_by_vsock;
 mod boots;
 mod both_directions;
 mod counters;
@@ -21,6 +22,7 @@ pub const ALL: &[Test] = &[
     boots::TEST,
     counters::TEST,
     linux_bridge::TEST,
+    agent_by_vsock::TEST,
     ovs_fast_path::TEST,
     ovs_upcall::TEST,
     ovs_slow_action::TEST,
