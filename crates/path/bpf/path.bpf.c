@@ -134,7 +134,7 @@ out:
 		return passes(ctx, ctx->args[0], number, how, 0, 0); \
 	}
 
-DOOR(net_dev_queue, TP_NET_DEV_QUEUE, TX)
+DOOR(net_dev_queue, TP_NET_DEV_QUEUE, TX | DOOR_ENTERS)
 DOOR(net_dev_start_xmit, TP_NET_DEV_START_XMIT, TX)
 DOOR(napi_gro_frags_entry, TP_NAPI_GRO_FRAGS_ENTRY, RX)
 DOOR(napi_gro_receive_entry, TP_NAPI_GRO_RECEIVE_ENTRY, RX)

@@ -88,15 +88,16 @@ pub(crate) struct Attached {
     /// The kernel empties a table of programs that no process holds any more.
     _decider: MapHandle,
     programs: Vec<OwnedFd>,
-    links: Vec<Link>,
-    multi: Vec<OwnedFd>,
+    kprobes: usize,
+    // Closing them takes the programs off.
+    _links: Vec<Link>,
+    _multi: Vec<OwnedFd>,
 }
 
 impl Attached {
-    /// Takes all programs off.
-    pub fn detach(&mut self) {
-        self.multi.clear();
-        self.links.clear();
+    /// How many kprobes must be taken off one by one.
+    pub fn kprobes(&self) -> usize {
+        self.kprobes
     }
 
     /// Runs that the kernel left out.
@@ -381,8 +382,9 @@ impl Job<'_> {
             pages: found.pages,
             _decider: MapHandle::try_from(&skel.maps.decider).map_err(refused)?,
             programs,
-            links: links.links,
-            multi: links.multi,
+            kprobes: if with == With::Kprobes { links.functions.len() } else { 0 },
+            _links: links.links,
+            _multi: links.multi,
         };
         Ok((attached, how))
     }

@@ -28,7 +28,7 @@ pub use functions::Function;
 pub use layout::{Counts, MAX_PACKETS};
 pub use packet::{Packet, Step, What};
 pub use pcap::{compile, BadExpression, Code, CompileError, Instruction, Library};
-pub use search::{Device, How, Options, Search};
+pub use search::{Device, How, Options, Remains, Search};
 pub use summary::{paths, points, Hop, Path, Stage};
 
 /// The functions that take a packet and can be traced, in order of address.

@@ -13,7 +13,7 @@ pub(crate) type Loaded<'a> = HashMap<String, ProgramMut<'a>>;
 /// Time for single kprobes, of which each takes some milliseconds.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// Most single kprobes: taking them away again takes as long.
-const MOST_KPROBES: usize = 256;
+const MOST_KPROBES: usize = 150;
 
 /// One attachment of a program to many functions.
 fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<OwnedFd> {

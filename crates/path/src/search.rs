@@ -65,7 +65,6 @@ pub struct Search {
     packets: BTreeMap<u32, Packet>,
     how: How,
     last: Ns,
-    misses: u64,
 }
 
 impl Search {
@@ -87,7 +86,7 @@ impl Search {
         let open = Counts::open(attached.pages);
         attached.counts.update(&0u32.to_ne_bytes(), &open, MapFlags::ANY).map_err(SearchError::Reading)?;
         let last = latpath_probe::monotonic();
-        Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last, misses: 0 })
+        Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last })
     }
 
     /// How the programs are attached.
@@ -125,20 +124,31 @@ impl Search {
         Counts { recursion_misses: attached.recursion_misses(), ..Counts::read(&bytes) }
     }
 
-    /// Detaches everything, and hands over what was seen: packets in the order in which they were chosen, each one's steps in
-    /// order of time.
-    pub fn stop(mut self) -> (Vec<Packet>, Counts) {
-        let mut counts = self.counts();
-        if let Some(attached) = &mut self.attached {
-            attached.detach();
+    /// Ends the search: nothing that happens from here on is told. Packets in the order in which they were chosen, each one's
+    /// steps in order of time; and what is still attached.
+    pub fn stop(mut self) -> (Vec<Packet>, Counts, Remains) {
+        let counts = self.counts();
+        if let Some(attached) = &self.attached {
+            // What could be written at the start can be written at the end.
+            let _ = attached.counts.update(&0u32.to_ne_bytes(), &[0; COUNTS_BYTES], MapFlags::ANY);
         }
-        // What was told between the last look and the detachment.
         while self.ring.consume_raw() > 0 {}
         self.take();
-        counts.events_lost = self.counts().events_lost.max(counts.events_lost);
-        self.misses = counts.recursion_misses;
         let mut packets: Vec<Packet> = std::mem::take(&mut self.packets).into_values().collect();
         packets.iter_mut().for_each(Packet::finish);
-        (packets, counts)
+        (packets, counts, Remains { attached: self.attached.take() })
+    }
+}
+
+/// What is still attached after a search; dropping it takes it off. Single kprobes need a while: the kernel waits for each that
+/// no CPU is in it any more.
+pub struct Remains {
+    attached: Option<Attached>,
+}
+
+impl Remains {
+    /// How many kprobes must be taken off one by one.
+    pub fn kprobes(&self) -> usize {
+        self.attached.as_ref().map_or(0, Attached::kprobes)
     }
 }

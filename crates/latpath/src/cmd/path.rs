@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_follow::keep_off_isolated_cpus;
 use latpath_path::{
-    find_device, functions, CompileError, Counts, Options, Packet, Search, SearchError, With, MAX_PACKETS,
+    find_device, functions, CompileError, Counts, Options, Packet, Remains, Search, SearchError, With, MAX_PACKETS,
 };
 use latpath_probe::monotonic;
 use latpath_words::{Ns, StreamSpec};
@@ -107,8 +107,13 @@ pub fn run(args: Args) -> Result<Outcome> {
         e => anyhow::Error::from(e),
     })?;
     say_how(&search);
-    let found = follow(search, &args, &stop);
-    print(&if args.json { json::render(&found) } else { text::render(&found, args.summary) })?;
+    let (found, remains) = follow(search, &args, &stop);
+    let printed = print(&if args.json { json::render(&found) } else { text::render(&found, args.summary) });
+    if remains.kprobes() > 0 {
+        eprintln!("latpath: taking {} kprobes off, which takes a while", remains.kprobes());
+    }
+    drop(remains);
+    printed?;
     Ok(Outcome::Done)
 }
 
@@ -151,7 +156,7 @@ fn say_how(search: &Search) {
 }
 
 /// Collects until there is enough, or the user has enough.
-fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> Found {
+fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains) {
     let began = Instant::now();
     let (mut told, mut enough) = (false, None::<Instant>);
     loop {
@@ -180,8 +185,8 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> Found {
     let utc = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let utc_offset = utc.as_nanos() as Ns - monotonic();
     let how = search.how().clone();
-    let (packets, counts) = search.stop();
-    Found { packets, counts, how, utc_offset }
+    let (packets, counts, remains) = search.stop();
+    (Found { packets, counts, how, utc_offset }, remains)
 }
 
 /// `--list`.
