@@ -50,6 +50,7 @@ fn the_json_has_the_keys_that_others_script_against() {
         "aside",
         "malformed",
         "segments",
+        "paths",
         "streams",
         "machines",
         "worst",
@@ -68,13 +69,13 @@ fn the_json_has_the_keys_that_others_script_against() {
     }
     let tool = ["sightings", "sightings_dropped", "ns_per_sighting", "cpu_percent", "max_rss_bytes"];
     assert_eq!(keys(&report["tool"]), sorted(tool));
-    assert_eq!(keys(&report["lost"][0]), sorted(["place", "reason", "count"]));
+    assert_eq!(keys(&report["lost"][0]), sorted(["place", "reason", "meaning", "kernel_count", "count"]));
     let machine = ["machine", "method", "offset_ns", "drift_ppb", "error_bound_ns", "exchanges", "fault"];
     assert_eq!(keys(&report["machines"][1]), sorted(machine));
-    assert_eq!(keys(&report["worst"][0]), sorted(["stream", "key", "time_ns", "total_ns", "steps"]));
-    let step = ["point", "since_first_ns", "since_last_ns", "cpu", "tid"];
+    assert_eq!(keys(&report["worst"][0]), sorted(["stream", "key", "path", "time_ns", "total_ns", "steps"]));
+    let step = ["point", "since_first_ns", "since_last_ns", "cpu", "tid", "role"];
     assert_eq!(keys(&report["worst"][0]["steps"][0]), sorted(step));
-    let mut stream = [&counts[..], &["stream", "never_seen", "segments"]].concat();
+    let mut stream = [&counts[..], &["stream", "points", "never_seen", "segments", "paths"]].concat();
     stream.sort();
     assert_eq!(keys(&report["streams"][0]), stream);
     assert_eq!(keys(&report["segments"][0]["histogram"][0]), sorted(["from_ns", "to_ns", "count"]));
@@ -87,8 +88,10 @@ fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
     let report = Bench::with_run().json(&[]);
     assert_eq!(report["journeys"], 2 * PACKETS);
     assert_eq!((&report["complete"], &report["incomplete"]), (&json!(2 * 981), &json!(2 * 5)));
-    let dropped = json!({ "place": "host/tx@vnet0", "reason": "FULL_RING in tun_net_xmit", "count": 20 });
-    let in_guest = json!({ "place": "guest0/nic-rx@eth1", "reason": null, "count": 8 });
+    // The run does not have the kernel's own counts.
+    let loss = |place, reason: Option<&str>, meaning: Option<&str>, count| json!({ "place": place, "reason": reason, "meaning": meaning, "kernel_count": null, "count": count });
+    let dropped = loss("host/tx@vnet0", Some("FULL_RING in tun_net_xmit"), Some("tap queue full"), 20);
+    let in_guest = loss("guest0/nic-rx@eth1", None, None, 8);
     assert_eq!(report["lost"], json!([dropped, in_guest]));
     assert_eq!((&report["duplicates"], &report["out_of_order"]), (&json!(40), &json!(16)));
     assert_eq!((&report["malformed"], &report["streams"][1]["never_seen"]), (&json!(2), &json!(3)));
@@ -133,7 +136,7 @@ fn the_worst_packets_have_all_their_sightings() {
     let steps: Vec<_> = worst["steps"].as_array().unwrap().iter().collect();
     assert_eq!(steps.len(), 5);
     let (last, t) = (steps[2], late.t);
-    let expected = json!({ "point": POINTS[3], "since_first_ns": t[3] - t[0], "since_last_ns": t[3] - t[1], "cpu": 3, "tid": 4711 });
+    let expected = json!({ "point": POINTS[3], "since_first_ns": t[3] - t[0], "since_last_ns": t[3] - t[1], "cpu": 3, "tid": 4711, "role": null });
     assert_eq!(last, &expected);
 }
 
