@@ -12,6 +12,7 @@ mod ovs_fast_path;
 mod ovs_slow_action;
 mod ovs_upcall;
 mod path_function_tracer;
+mod path_into_guest;
 mod path_ovs_upcall;
 mod path_pcap_filter;
 mod tap_overflow;
@@ -30,6 +31,7 @@ pub const ALL: &[Test] = &[
     tap_overflow::TEST,
     both_directions::TEST,
     path_function_tracer::TEST,
+    path_into_guest::TEST,
     path_ovs_upcall::TEST,
     path_pcap_filter::TEST,
     vms::TEST,

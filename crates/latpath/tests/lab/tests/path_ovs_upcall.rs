@@ -8,6 +8,7 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
+use std::{thread, time::Duration};
 
 pub const TEST: Test = Test { name: "path_ovs_upcall", only_whole: false, seconds: 240, run };
 
@@ -21,15 +22,19 @@ fn run(_: &Scale) -> Outcome {
     stage.open_vswitch()?.forget_flows()?;
     let before = stage.open_vswitch()?.lookups()?;
 
-    let stream = Stream::sv("MU01", 20).rate(5);
-    let search = Search::start(&stage, &format!("--stream {} --count 20 --same 3s -i nic0", stream.spec()), "")?;
-    stage.publish(&stream)?;
+    let stream = Stream::sv("MU01", 40).rate(8);
+    let search = Search::start(&stage, &format!("--stream {} --count 40 --same 3s -i nic0", stream.spec()), "")?;
+    let mut publishing = stage.start_publishing(&stream)?;
+    while publishing.runs() {
+        stage.open_vswitch()?.forget_flows()?;
+        thread::sleep(Duration::from_secs(1));
+    }
     stage.wait_for_quiet()?;
     let found = search.end()?;
     let lookups = stage.open_vswitch()?.lookups()?;
 
     let packets = found.packets();
-    ensure!(packets.len() == 20, "{} packets", packets.len());
+    ensure!(packets.len() == 40, "{} packets", packets.len());
     let (up, fast): (Vec<_>, Vec<_>) =
         packets.into_iter().partition(|p| p.iter().any(|s| name(s) == "openvswitch:ovs_dp_upcall"));
     let missed = lookups.missed - before.missed;

@@ -1,0 +1,53 @@
+//! `latpath path` follows a packet to the vhost worker, which takes it off the tap for the guest; and packets that the guest sends, from
+//! the tap on.
+
+use crate::{
+    search::{in_order, name, Search},
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context};
+use latpath_lab::{Switch, GUEST_DEVICE, NIC, TAP};
+
+pub const TEST: Test = Test { name: "path_into_guest", only_whole: true, seconds: 300, run };
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::OpenVswitch)?;
+    stage.boot_guest()?;
+    let stream = Stream::sv("MU01", 40).rate(20);
+    stage.subscribe(&stream)?;
+    // The switch learns its flow from packets before.
+    stage.publish(&stream)?;
+
+    let search = Search::start(&stage, &format!("--stream {} --count 10 -i {NIC}", stream.spec()), "")?;
+    stage.publish(&stream)?;
+    stage.wait_for_quiet()?;
+    let found = search.end()?;
+    let packets = found.packets();
+    ensure!(packets.len() == 10, "{} packets", packets.len());
+    for packet in packets {
+        in_order(packet, &["net:netif_receive_skb", "net:net_dev_start_xmit", "skb:skb_copy_datagram_iovec"])?;
+        let read = packet.iter().find(|s| name(s) == "skb:skb_copy_datagram_iovec").context("nobody read it")?;
+        ensure!(read["point"] == format!("host/vm-read@{TAP}"), "it was read at {}", read["point"]);
+        let thread = read["thread"].as_str().unwrap_or("");
+        ensure!(thread.starts_with("vhost-"), "{thread} took it off the tap, not a vhost worker");
+    }
+    ensure!(found.points().contains(&format!("host/tx@{TAP}").as_str()), "the points are {:?}", found.points());
+
+    let search = Search::start(&stage, &format!("--stream svid:GUEST --count 10 -i {TAP}"), "")?;
+    let words = format!("latpath publish -i {GUEST_DEVICE} --svid GUEST --count 10 --rate 20");
+    stage.guest()?.expect(&words, &|| false)?;
+    stage.wait_for_quiet()?;
+    let found = search.end()?;
+    let packets = found.packets();
+    ensure!(packets.len() == 10, "{} packets from the guest", packets.len());
+    for packet in packets {
+        let first = packet.first().context("no steps")?;
+        ensure!(first["device"].as_str() == Some(TAP), "first seen on {}", first["device"]);
+        in_order(packet, &["net:netif_receive_skb", "net:net_dev_start_xmit"])?;
+    }
+    for point in [format!("host/vm-write@{TAP}"), format!("host/tx@{NIC}")] {
+        ensure!(found.points().contains(&point.as_str()), "{point} is not among {:?}", found.points());
+    }
+    Ok(())
+}
