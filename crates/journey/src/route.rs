@@ -244,11 +244,11 @@ impl Way<'_> {
     fn sink(&self) -> Option<PointId> {
         let kind = |p, k| self.kind(p) == k;
         let beyond = |p| !self.is_host(p) && !self.kind(p).is_sending();
-        self.last(|p| beyond(p) && kind(p, PointKind::AppRead))
+        self.last(|p| beyond(p) && self.kind(p).is_application())
             .or_else(|| self.last(beyond))
             .or_else(|| self.last(|p| kind(p, PointKind::VmRead)))
             .or_else(|| self.last(|p| self.is_host(p) && kind(p, PointKind::TxDone)))
-            .or_else(|| self.last(|p| kind(p, PointKind::AppRead)))
+            .or_else(|| self.last(|p| self.kind(p).is_application()))
             .or_else(|| self.order.last().copied())
     }
 
@@ -259,7 +259,7 @@ impl Way<'_> {
         let arrived = self.counts.seen(sink);
         // Most of what arrives has passed here, and only the end is an application, or a NIC that is done.
         let passes = |p: &PointId| {
-            let ends = matches!(self.kind(*p), PointKind::AppRead | PointKind::TxDone | PointKind::XskRx);
+            let ends = self.kind(*p).is_application() || self.kind(*p) == PointKind::TxDone;
             u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_detour()
         };
         let mut way: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Tnet` | the publisher's `tx` | the host's NIC: its first `nic-rx` |
 //! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (`vm-read` where no agent looks into the guest; the container's `nic-rx` where there is no VM) |
-//! | `Tsub` | the VM's NIC | the application's `app-read` |
+//! | `Tsub` | the VM's NIC | the application's `app-read`, or `xsk-rx` |
 //! | `total` | the first point | the last |
 //!
 //! For what a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is what
@@ -81,7 +81,7 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     let guest =
         line.iter().enumerate().position(|(at, p)| !on_host(*p) && kind(*p) == PointKind::NicRx && Some(at) > nic);
     let read = line.iter().position(|p| kind(*p) == PointKind::VmRead);
-    let ends_at_application = kind(*last) == PointKind::AppRead;
+    let ends_at_application = kind(*last).is_application();
     // A container's NIC does for a VM's: the last one before the application, if it is another than the host's.
     let container = line.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
     let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
@@ -151,8 +151,8 @@ fn inward(
         }
     }
     match (vm_nic, nic) {
-        (Some(vm), _) if point(last).kind == PointKind::AppRead => classic.push(("Tsub", vm, last)),
-        (None, Some(nic)) if point(last).kind == PointKind::AppRead => {
+        (Some(vm), _) if point(last).kind.is_application() => classic.push(("Tsub", vm, last)),
+        (None, Some(nic)) if point(last).kind.is_application() => {
             notes.push("Thyp: no VM is on the way; Tsub is from the host's NIC to the application".into());
             classic.push(("Tsub", nic, last));
         }

@@ -77,6 +77,11 @@ struct xdp_frame {
 	__u32 len; /* 16 bits in some kernels */
 };
 
+/* drivers/net/tun.c */
+struct tun_struct {
+	struct net_device *dev;
+};
+
 /* Open vSwitch, net/openvswitch/datapath.h */
 struct dp_upcall_info {
 	__u8 cmd;

@@ -134,9 +134,14 @@ int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, st
 	return look(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DOOR_ONE);
 }
 
-/* UDP copies a packet that lies in one piece without passing skb_copy_datagram_iovec (net/ipv4/udp.c, udp_recvmsg). */
+/*
+ * UDP copies a packet that lies in one piece without passing skb_copy_datagram_iovec (net/ipv4/udp.c, udp_recvmsg). A negative
+ * length says that the reader only peeked (or failed): the packet stays in the queue.
+ */
 SEC("fentry/skb_consume_udp")
-int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb)
+int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int len)
 {
+	if (len < 0)
+		return 0;
 	return look(skb, 0, POINT_APP_READ, 0, DOOR_UDP);
 }

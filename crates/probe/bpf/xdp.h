@@ -38,6 +38,20 @@ int BPF_PROG(xsk_generic, struct xdp_sock *xs, struct xdp_buff *xdp)
 	return look_xdp(xdp, POINT_XSK_RX);
 }
 
+/* What XDP sends on a device whose driver takes no frames of it: past the queueing layer, and so past tx's tracepoint. */
+SEC("fentry/generic_xdp_tx")
+int BPF_PROG(xdp_tx, struct sk_buff *skb)
+{
+	return look(skb, skb->dev, POINT_TX, 0, DOOR_ONE);
+}
+
+/* The bytes of a frame on its way from one driver to another. */
+static __always_inline void bytes_of(struct bytes *raw, struct xdp_frame *frame)
+{
+	raw->at = (__u64)BPF_CORE_READ(frame, data);
+	bpf_probe_read_kernel(&raw->len, bpf_core_field_size(frame->len) == 2 ? 2 : 4, &frame->len);
+}
+
 #define FRAMES_AT_ONCE 16 /* DEV_MAP_BULK_SIZE */
 
 /* Frames that XDP redirects to a tap: the queue's tracepoint shows the device alone. */
@@ -54,11 +68,26 @@ int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 
 		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + i * sizeof(frame))))
 			break;
-		raw.at = (__u64)BPF_CORE_READ(frame, data);
-		bpf_probe_read_kernel(&raw.len, bpf_core_field_size(frame->len) == 2 ? 2 : 4, &frame->len);
+		bytes_of(&raw, frame);
 		look_at(0, &raw, dev, POINT_TX, 0, DOOR_ONE);
 	}
 	return 0;
+}
+
+/*
+ * vhost takes such a frame out of the tap's queue itself and hands it over to be copied; the lowest bit of its address tells it from
+ * a packet (TUN_XDP_FLAG). Packets are seen where they are copied.
+ */
+SEC("fentry/tun_do_read")
+int BPF_PROG(tap_xdp_read, struct tun_struct *tun)
+{
+	struct bytes raw = {};
+	__u64 at;
+
+	if (bpf_get_func_arg(ctx, 4, &at) || !(at & 1))
+		return 0;
+	bytes_of(&raw, (struct xdp_frame *)(at & ~1ull));
+	return look_at(0, &raw, tun->dev, POINT_VM_READ, 0, DOOR_ONE);
 }
 
 #endif

@@ -30,7 +30,7 @@ const fn hook(program: &'static str, place: Place, at: &'static str, shows: &'st
     Hook { program, place, at, shows }
 }
 
-const HOOKS: [Hook; 16] = [
+const HOOKS: [Hook; 18] = [
     hook("tx", Place::Tracepoint, "net_dev_start_xmit", "tx"),
     hook("gro", Place::Tracepoint, "napi_gro_receive_entry", "nic-rx at GRO's door (the stack's is used)"),
     hook("stack_rx", Place::Tracepoint, "netif_receive_skb", "nic-rx and vm-write at the stack's door"),
@@ -46,7 +46,9 @@ const HOOKS: [Hook; 16] = [
     hook("xdp_generic", Place::Function, "xdp_do_generic_redirect", "frames that XDP takes"),
     hook("xsk_rx", Place::Function, "__xsk_map_redirect", "frames that XDP takes"),
     hook("xsk_generic", Place::Function, "xsk_generic_rcv", "frames that XDP takes"),
-    hook("tap_xdp", Place::Module("tun"), "tun_xdp_xmit", "tx at a tap, of frames that XDP redirects"),
+    hook("xdp_tx", Place::Function, "generic_xdp_tx", "frames that XDP takes"),
+    hook("tap_xdp", Place::Module("tun"), "tun_xdp_xmit", "frames that XDP redirects to a tap"),
+    hook("tap_xdp_read", Place::Module("tun"), "tun_do_read", "frames that XDP redirects to a tap"),
 ];
 
 /// The program that is attached once a NIC has sent a packet of a stream.
@@ -95,7 +97,8 @@ impl Hooks {
                 }
                 (Place::Tracepoint, _) => found.missing.push((hook.at, hook.shows)),
                 (Place::Module("tun"), fentry) => {
-                    if fentry.is_ok() && module_has("tun", hook.at) {
+                    // It may be built in.
+                    if fentry.is_ok() && (function(hook.at).is_some() || module_has("tun", hook.at)) {
                         found.programs.push(hook.program);
                     }
                 }

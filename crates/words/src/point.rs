@@ -87,6 +87,11 @@ impl PointKind {
         matches!(self, Self::Tx | Self::TxDone)
     }
 
+    /// Whether the packet is the application's from here on.
+    pub fn is_application(self) -> bool {
+        matches!(self, Self::AppRead | Self::XskRx)
+    }
+
     /// Whether packets enter a host here.
     pub fn is_entry(self) -> bool {
         matches!(self, Self::NicRx | Self::XdpRedirect | Self::VmWrite)
