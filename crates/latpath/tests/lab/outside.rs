@@ -1,6 +1,9 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
-use crate::{tests, Test, INSIDE, WHOLE};
+use crate::{
+    support::{self, PROGRAM},
+    tests, Test, INSIDE, WHOLE,
+};
 use latpath_lab::{complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Output, KERNELS};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
@@ -30,6 +33,13 @@ pub fn main() -> ExitCode {
         }
     };
     let whole = choice.is_some();
+    let programs = match Programs::keep() {
+        Ok(programs) => Arc::new(programs),
+        Err(error) => {
+            eprintln!("keep the programs under test: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let pool = Arc::new(Mutex::new(None));
     let mut trials = Vec::new();
     for kernel in kernels {
@@ -42,8 +52,8 @@ pub fn main() -> ExitCode {
             eprintln!("{}: skipped, {lack}", kernel.name);
         }
         trials.extend(named.into_iter().map(|(name, test)| {
-            let pool = pool.clone();
-            Trial::test(name, move || run(&pool, kernel, test, whole)).with_ignored_flag(lack.is_some())
+            let (pool, programs) = (pool.clone(), programs.clone());
+            Trial::test(name, move || run(&pool, &programs, kernel, test, whole)).with_ignored_flag(lack.is_some())
         }));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -77,17 +87,51 @@ fn lack(kernel: LabKernel) -> Option<String> {
     kernel.fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string())
 }
 
+/// This program and the one under test, as they are now: a build in the same tree may replace them while tests run.
+struct Programs {
+    folder: PathBuf,
+    me: PathBuf,
+    latpath: PathBuf,
+}
+
+impl Programs {
+    fn keep() -> io::Result<Self> {
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab/programs");
+        fs::create_dir_all(&all)?;
+        // Those of a run that was killed.
+        for left in fs::read_dir(&all)?.flatten() {
+            if !Path::new("/proc").join(left.file_name()).exists() {
+                fs::remove_dir_all(left.path())?;
+            }
+        }
+        let folder = all.join(std::process::id().to_string());
+        fs::create_dir_all(&folder)?;
+        let (me, latpath) = (folder.join("lab"), folder.join("latpath"));
+        for (from, to) in [(env::current_exe()?, &me), (support::program(), &latpath)] {
+            // A linker makes a new file, and leaves the old one to its other names.
+            fs::hard_link(&from, to).or_else(|_| fs::copy(&from, to).map(drop))?;
+        }
+        Ok(Self { folder, me, latpath })
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// The machine that runs now. Another kernel's takes its place, and one that a test broke is not used again.
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
 /// Runs a test. An emulated machine with a guest in it stands still once in a long while, and
 /// says nothing: the test is then tried once more in another one, which is told.
-fn run(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), Failed> {
-    match attempt(pool, kernel, test, whole)? {
+fn run(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), Failed> {
+    match attempt(pool, programs, kernel, test, whole)? {
         Attempt::Done => Ok(()),
         Attempt::StoodStill(why) => {
             eprintln!("{}::{}: TRIED ONCE MORE: {why}", kernel.name, test.name);
-            match attempt(pool, kernel, test, whole)? {
+            match attempt(pool, programs, kernel, test, whole)? {
                 Attempt::Done => Ok(()),
                 Attempt::StoodStill(why) => Err(why.into()),
             }
@@ -100,7 +144,7 @@ enum Attempt {
     StoodStill(String),
 }
 
-fn attempt(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<Attempt, Failed> {
+fn attempt(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, whole: bool) -> Result<Attempt, Failed> {
     let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
     // While a test has it, it is in no pool.
     let kept = slot.take().filter(|(_, hypervisor)| hypervisor.kernel() == kernel);
@@ -120,14 +164,14 @@ fn attempt(pool: &Pool, kernel: LabKernel, test: &Test, whole: bool) -> Result<A
             false => fs::remove_file(left.path())?,
         }
     }
-    let me = env::current_exe()?;
     let folder = env::current_dir()?;
     let length = if whole { WHOLE } else { "" };
     let script = format!(
-        "cd '{}' && exec timeout -k 5 {} '{}' {INSIDE} {} {length}",
+        "cd '{}' && export {PROGRAM}='{}' && exec timeout -k 5 {} '{}' {INSIDE} {} {length}",
         folder.display(),
+        programs.latpath.display(),
         test.seconds,
-        me.display(),
+        programs.me.display(),
         test.name
     );
     let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);

@@ -7,7 +7,7 @@
 
 use crate::{
     expect::Report,
-    support::{latpath, Bench, Started},
+    support::{latpath, program, Bench, Started},
     Outcome,
 };
 use anyhow::{anyhow, bail, Context, Result};
@@ -126,7 +126,7 @@ impl Stage {
 
     /// The program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
     fn small_latpath(&self) -> PathBuf {
-        let whole = PathBuf::from(env!("CARGO_BIN_EXE_latpath"));
+        let whole = program();
         let small = self.bench.lab.folder().join("latpath");
         match Command::new("strip").arg("-g").arg("-o").arg(&small).arg(&whole).status() {
             Ok(status) if status.success() => small,

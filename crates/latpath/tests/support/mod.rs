@@ -82,9 +82,17 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
+/// Where the program under test is, when it is not where cargo put it.
+pub const PROGRAM: &str = "LATPATH_UNDER_TEST";
+
+/// The program under test.
+pub fn program() -> PathBuf {
+    env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_latpath").into()).into()
+}
+
 /// The command under test.
 pub fn latpath(words: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_latpath"));
+    let mut command = Command::new(program());
     command.args(words.split_whitespace());
     command
 }
