@@ -7,6 +7,7 @@ mod guest;
 mod hostile;
 mod live;
 mod recognise;
+mod taps;
 
 use latpath_lab::PUBLISHER;
 use latpath_probe::{Mode, Options, Probe};
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let mut tests = recognise::trials(&needs);
     tests.extend(hostile::trials(&needs));
     tests.extend(live::trials(&needs));
+    tests.extend(taps::trials(&needs));
     tests.extend(guest::trials(&[need_root(), need_guest()]));
     support::main(tests)
 }

@@ -1,0 +1,159 @@
+//! Taps and macvtaps, with a thread of the test in QEMU's place: what it reads left the host for a VM, what it writes is the VM's.
+
+use crate::support::{bench, trial, Lack};
+use crate::*;
+use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE};
+use latpath_probe::Mode;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+const MACVTAP: &str = "macvtap0";
+const TAP: &str = "vnet0";
+const FRAMES: u16 = 500;
+
+pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+    let mut needs_macvtap = needs.to_vec();
+    needs_macvtap.push(needs.iter().all(Option::is_none).then(no_macvtap).flatten());
+    vec![
+        trial("what_a_macvtap_carries_is_a_vms", &needs_macvtap, macvtap),
+        trial("what_a_tap_carries_is_a_vms", needs, tap),
+    ]
+}
+
+/// Why this machine can have no macvtap.
+fn no_macvtap() -> Lack {
+    let tried = Lab::new().and_then(|(lab, _)| {
+        let space = lab.namespace("try")?;
+        space.ip("link add lp-try type veth peer name lp-peer")?;
+        space.ip(&format!("link add link lp-try name {MACVTAP} type macvtap mode bridge"))
+    });
+    tried.err().map(|e| format!("needs macvtap: {e}"))
+}
+
+nix::ioctl_write_ptr_bad!(set_interface, libc::TUNSETIFF, libc::ifreq);
+
+/// Opens a device as a VM's: whole frames and nothing before them.
+fn open(node: &Path, name: &str) -> Result<File, Failed> {
+    let file = File::options().read(true).write(true).open(node).map_err(|e| format!("{}: {e}", node.display()))?;
+    // SAFETY: a plain structure, for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the request lives through the call.
+    unsafe { set_interface(file.as_raw_fd(), &request) }?;
+    Ok(file)
+}
+
+/// Takes so many frames of the stream off the device.
+fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
+    let mut taken = Vec::new();
+    let mut buffer = [0; 2048];
+    while taken.len() < count {
+        let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut fds, PollTimeout::from(5000_u16)).map_err(|e| e.to_string())?;
+        if ready == 0 {
+            return Err(format!("{} of {count} frames came", taken.len()));
+        }
+        let len = file.read(&mut buffer).map_err(|e| e.to_string())?;
+        taken.push(buffer[..len].to_vec());
+    }
+    Ok(taken)
+}
+
+/// What a probe saw of frames into the device, and out of it. `space` is where the device is.
+fn both_ways(bench: &Bench, file: &File) -> Result<Seen, Failed> {
+    let into: Vec<_> = (0..FRAMES).map(|n| bytes(&frame("into", n))).collect();
+    let out: Vec<_> = (0..FRAMES).map(|n| bytes(&frame("out", n))).collect();
+    let mut probe = Probe::attach(Options::new("host", streams(&["svid:into", "svid:out"]), Mode::Record))?;
+    std::thread::scope(|scope| -> Result<(), Failed> {
+        let vm = std::thread::Builder::new().name("vm".into());
+        let vm = vm.spawn_scoped(scope, || {
+            let taken = take(file, into.len())?;
+            if taken != into {
+                return Err("what was taken off the device is not what was sent".to_owned());
+            }
+            for frame in &out {
+                let mut to = file;
+                to.write_all(frame).map_err(|e| e.to_string())?;
+            }
+            Ok(())
+        })?;
+        for frames in into.chunks(50) {
+            send(bench, frames)?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(vm.join().map_err(|_| "the VM panicked")??)
+    })?;
+    std::thread::sleep(Duration::from_millis(100));
+    probe.detach();
+    let mut sightings = Vec::new();
+    probe.drain(&mut sightings)?;
+    Ok(Seen { sightings, points: probe.points()?, counters: probe.counters()? })
+}
+
+/// Fails unless each of these points saw all frames of the stream once, in order.
+fn expect_all(seen: &Seen, stream: u16, points: &[&str]) -> Result<(), Failed> {
+    let want: Vec<_> = (0..FRAMES).map(|n| (stream, u32::from(n))).collect();
+    for point in points {
+        let got: Vec<_> = seen.at(point).into_iter().filter(|(s, _)| *s == stream).collect();
+        if got != want {
+            let all: Vec<_> = seen.keys().into_iter().map(|(p, keys)| format!("{p}: {}", keys.len())).collect();
+            return Err(format!("{point} saw {} frames of {FRAMES}; {}", got.len(), all.join(", ")).into());
+        }
+    }
+    Ok(())
+}
+
+/// Fails if any such point saw anything.
+fn expect_none(seen: &Seen, part: &str) -> Result<(), Failed> {
+    match seen.keys().into_iter().find(|(point, _)| point.contains(part)) {
+        Some((point, keys)) => Err(format!("{point} saw {} frames", keys.len()).into()),
+        None => Ok(()),
+    }
+}
+
+fn macvtap() -> Result<(), Failed> {
+    let bench = bench()?;
+    let space = bench.application();
+    space.ip(&format!("link add link {APPLICATION} name {MACVTAP} type macvtap mode bridge"))?;
+    space.ip(&format!("link set {MACVTAP} allmulticast on up"))?;
+    let node = node_of_macvtap(&bench, space)?;
+    let file = open(&node, MACVTAP)?;
+    let seen = both_ways(&bench, &file)?;
+    expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@lp-app", "host/vm-read@macvtap0"])?;
+    expect_all(&seen, 1, &["host/vm-write@macvtap0", "host/tx@lp-app", "host/nic-rx@veth0", "host/nic-rx@lp-pub"])?;
+    expect_none(&seen, "app-read")?;
+    expect_none(&seen, "tx@macvtap0")
+}
+
+/// Its character device; /dev may belong to another machine than this namespace.
+fn node_of_macvtap(bench: &Bench, space: &Namespace) -> Result<std::path::PathBuf, Failed> {
+    let number = std::process::Command::new("ip")
+        .args(["netns", "exec", space.name(), "sh", "-c", &format!("cat /sys/class/net/{MACVTAP}/tap*/dev")])
+        .output()?;
+    let text = String::from_utf8_lossy(&number.stdout).trim().to_owned();
+    let parts = text.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    let (major, minor) = parts.ok_or_else(|| format!("{MACVTAP} has no device: {text:?}"))?;
+    let node = bench.lab.folder().join(MACVTAP);
+    mknod(&node, SFlag::S_IFCHR, Permissions::S_IRUSR | Permissions::S_IWUSR, makedev(major, minor))?;
+    Ok(node)
+}
+
+fn tap() -> Result<(), Failed> {
+    let bench = bench()?;
+    let space = &bench.path.hypervisor;
+    space.ip(&format!("tuntap add dev {TAP} mode tap"))?;
+    space.ip(&format!("link set {TAP} master {BRIDGE} up"))?;
+    let file = space.inside(|| open(Path::new("/dev/net/tun"), TAP).map_err(|e| format!("{e:?}")))??;
+    let seen = both_ways(&bench, &file)?;
+    expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@vnet0", "host/vm-read@vnet0"])?;
+    expect_all(&seen, 1, &["host/vm-write@vnet0", "host/tx@nic0", "host/nic-rx@lp-pub"])?;
+    expect_none(&seen, "app-read")?;
+    expect_none(&seen, "nic-rx@vnet0")
+}
