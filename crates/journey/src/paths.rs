@@ -2,6 +2,7 @@
 //!
 //! A packet's path is told by the points that saw it; nothing else is kept of it, live or in a run.
 
+use crate::journey::MAX_POINTS;
 use latpath_words::{PointId, PointInfo, PointKind};
 use std::fmt;
 
@@ -54,21 +55,28 @@ impl fmt::Display for PathClass {
 }
 
 /// Tells a journey's path from the points that saw it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paths {
     fast: u64,
     upcall: u64,
     slow: u64,
     returned: u64,
     xdp: u64,
-    entries: u64,
+    /// For each point by which packets enter: those of Open vSwitch on the same port.
+    behind: [u64; MAX_POINTS],
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self { fast: 0, upcall: 0, slow: 0, returned: 0, xdp: 0, behind: [0; MAX_POINTS] }
+    }
 }
 
 impl Paths {
     /// For these points.
     pub fn of_points(points: &[PointInfo]) -> Self {
         let mut paths = Self::default();
-        for (id, info) in points.iter().enumerate().take(u64::BITS as usize) {
+        for (id, info) in points.iter().enumerate().take(MAX_POINTS) {
             let set = match info.point.kind {
                 PointKind::OvsExec => &mut paths.fast,
                 PointKind::OvsUpcall => &mut paths.upcall,
@@ -79,7 +87,10 @@ impl Paths {
             };
             *set |= 1 << id;
             if info.point.kind.is_entry() {
-                paths.entries |= 1 << id;
+                let port = |i: &PointInfo| (i.point.machine.clone(), i.netns, i.ifindex);
+                let same = |(_, i): &(usize, &PointInfo)| i.point.kind.is_detour() && port(i) == port(info);
+                let behind = points.iter().enumerate().take(MAX_POINTS).filter(same);
+                paths.behind[id] = behind.fold(0, |set, (id, _)| set | 1 << id);
             }
         }
         paths
@@ -108,12 +119,10 @@ impl Paths {
         }
     }
 
-    /// Where a lost packet got to whose last point of the way was `last`: if it entered the host there, Open vSwitch may have
-    /// seen it since.
+    /// Where a lost packet got to whose last point of the way was `last`: if it came to Open vSwitch by that port, that may
+    /// have seen it since.
     pub fn furthest(&self, seen: u64, last: PointId) -> PointId {
-        if u32::from(last) >= u64::BITS || self.entries >> last & 1 == 0 {
-            return last;
-        }
+        let seen = seen & self.behind.get(usize::from(last)).copied().unwrap_or(0);
         // In the order in which a packet passes them.
         let passed = [self.returned, self.slow, self.upcall, self.fast].into_iter().find(|set| seen & set != 0);
         passed.map_or(last, |set| (seen & set).trailing_zeros() as PointId)
@@ -126,15 +135,24 @@ mod tests {
     use latpath_words::{Link, Point};
 
     fn paths() -> Paths {
-        let kinds = ["nic-rx", "ovs-exec", "ovs-upcall", "ovs-return", "ovs-slow", "xdp-redirect", "tx"];
-        let info = |kind: &&str| PointInfo {
-            point: format!("host/{kind}@nic0").parse::<Point>().unwrap(),
+        let names = [
+            "host/nic-rx@nic0",
+            "host/ovs-exec@nic0",
+            "host/ovs-upcall@nic0",
+            "host/ovs-return@nic0",
+            "host/ovs-slow@nic0",
+            "host/xdp-redirect@nic0",
+            "host/tx@nic0",
+            "guest0/nic-rx@nic0",
+        ];
+        let info = |name: &&str| PointInfo {
+            point: name.parse::<Point>().unwrap(),
             link: Link::Nic,
             netns: 1,
             ifindex: 2,
             clock: String::new(),
         };
-        Paths::of_points(&kinds.iter().map(info).collect::<Vec<_>>())
+        Paths::of_points(&names.iter().map(info).collect::<Vec<_>>())
     }
 
     #[test]
@@ -160,6 +178,8 @@ mod tests {
         assert_eq!(p.furthest(0b000_0011, 0), 1, "its flow did not send it");
         assert_eq!(p.furthest(0b000_0001, 0), 0);
         assert_eq!(p.furthest(0b100_1101, 6), 6, "sent");
+        assert_eq!(p.furthest(0b1100_0011, 7), 7, "in the guest");
+        assert_eq!(p.furthest(0b0, PointId::MAX), PointId::MAX, "nowhere");
     }
 
     #[test]

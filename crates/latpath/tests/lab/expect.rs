@@ -76,6 +76,13 @@ impl Report {
         all.filter(|p| p["path"] == path).filter_map(|p| p["journeys"].as_u64()).sum()
     }
 
+    /// Packets of a path whose time in a segment was measured.
+    pub fn timed_by(&self, path: &str, segment: &str) -> u64 {
+        let all = self.0["paths"].as_array().into_iter().flatten().filter(|p| p["path"] == path);
+        let segments = all.flat_map(|p| p["segments"].as_array().into_iter().flatten());
+        segments.filter(|s| s["name"] == segment).filter_map(|s| s["count"].as_u64()).sum()
+    }
+
     /// The kernel's reason for what was lost at a place: that of most.
     pub fn reason_of_loss(&self, place: &str) -> Option<&str> {
         let all = self.0["lost"].as_array().into_iter().flatten();
