@@ -48,7 +48,10 @@ int BPF_PROG(list_rx, struct sk_buff *skb)
 	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
 }
 
-/* Packets of a tap or macvtap are read by vhost or QEMU; no socket owns them. Everything else is an application's read. */
+/*
+ * Packets of a tap or macvtap are read by vhost or QEMU. Everything else is an application's read: a socket takes the device off the
+ * packets that it queues. Whether the packet has a socket does not tell them apart, since the sender's may be this machine's.
+ */
 SEC("tp_btf/skb_copy_datagram_iovec")
 int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 {
@@ -56,7 +59,7 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 
 	if (!protocol_wanted(skb->protocol, 1))
 		return 0;
-	if (!skb->sk && is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
+	if (is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
 		char kind[8] = {};
 
 		bpf_probe_read_kernel_str(kind, sizeof(kind), dev->rtnl_link_ops->kind);

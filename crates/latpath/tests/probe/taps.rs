@@ -2,7 +2,7 @@
 
 use crate::support::{bench, trial, Lack};
 use crate::*;
-use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE};
+use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
 use latpath_probe::Mode;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
@@ -14,12 +14,14 @@ use std::path::Path;
 const MACVTAP: &str = "macvtap0";
 const TAP: &str = "vnet0";
 const FRAMES: u16 = 500;
+const GROUP: [u8; 6] = [1, 12, 205, 4, 0, 1];
 
 pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
     let mut needs_macvtap = needs.to_vec();
     needs_macvtap.push(needs.iter().all(Option::is_none).then(no_macvtap).flatten());
     vec![
         trial("what_a_macvtap_carries_is_a_vms", &needs_macvtap, macvtap),
+        trial("what_a_macvtap_takes_off_a_cable_is_a_vms", &needs_macvtap, macvtap_alone),
         trial("what_a_tap_carries_is_a_vms", needs, tap),
     ]
 }
@@ -67,8 +69,8 @@ fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
 }
 
 /// What a probe saw of frames into the device, and out of it. `space` is where the device is.
-fn both_ways(bench: &Bench, file: &File) -> Result<Seen, Failed> {
-    let into: Vec<_> = (0..FRAMES).map(|n| bytes(&frame("into", n))).collect();
+fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
+    let into: Vec<_> = (0..FRAMES).map(|n| bytes(&FrameSpec { dst: to, ..frame("into", n) })).collect();
     let out: Vec<_> = (0..FRAMES).map(|n| bytes(&frame("out", n))).collect();
     let mut probe = Probe::attach(Options::new("host", streams(&["svid:into", "svid:out"]), Mode::Record))?;
     std::thread::scope(|scope| -> Result<(), Failed> {
@@ -125,11 +127,26 @@ fn macvtap() -> Result<(), Failed> {
     space.ip(&format!("link set {MACVTAP} allmulticast on up"))?;
     let node = node_of_macvtap(&bench, space)?;
     let file = open(&node, MACVTAP)?;
-    let seen = both_ways(&bench, &file)?;
+    let seen = both_ways(&bench, &file, GROUP)?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@lp-app", "host/vm-read@macvtap0"])?;
     expect_all(&seen, 1, &["host/vm-write@macvtap0", "host/tx@lp-app", "host/nic-rx@veth0", "host/nic-rx@lp-pub"])?;
     expect_none(&seen, "app-read")?;
     expect_none(&seen, "tx@macvtap0")
+}
+
+/// Frames for this VM alone are not copied on their way: they still belong to the socket that sent them.
+fn macvtap_alone() -> Result<(), Failed> {
+    let bench = bench()?;
+    let space = &bench.path.hypervisor;
+    space.ip(&format!("link set {NIC} nomaster"))?;
+    space.ip(&format!("link add link {NIC} name {MACVTAP} address 02:00:00:00:00:09 type macvtap mode bridge"))?;
+    space.ip(&format!("link set {MACVTAP} up"))?;
+    let node = node_of_macvtap(&bench, space)?;
+    let file = open(&node, MACVTAP)?;
+    let seen = both_ways(&bench, &file, [2, 0, 0, 0, 0, 9])?;
+    expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@nic0", "host/vm-read@macvtap0"])?;
+    expect_all(&seen, 1, &["host/vm-write@macvtap0", "host/tx@nic0", "host/nic-rx@lp-pub"])?;
+    expect_none(&seen, "app-read")
 }
 
 /// Its character device; /dev may belong to another machine than this namespace.
@@ -151,7 +168,7 @@ fn tap() -> Result<(), Failed> {
     space.ip(&format!("tuntap add dev {TAP} mode tap"))?;
     space.ip(&format!("link set {TAP} master {BRIDGE} up"))?;
     let file = space.inside(|| open(Path::new("/dev/net/tun"), TAP).map_err(|e| format!("{e:?}")))??;
-    let seen = both_ways(&bench, &file)?;
+    let seen = both_ways(&bench, &file, GROUP)?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@vnet0", "host/vm-read@vnet0"])?;
     expect_all(&seen, 1, &["host/vm-write@vnet0", "host/tx@nic0", "host/nic-rx@lp-pub"])?;
     expect_none(&seen, "app-read")?;
