@@ -25,6 +25,7 @@ struct capture {
 	__u32 beyond; /* the filter asked for bytes that the frame has and the copy has not */
 	__u32 mem[16];
 	__u8 frame[CAPTURE + 8];
+	__u8 copy[SKB_BYTES]; /* of the skb */
 };
 
 struct {

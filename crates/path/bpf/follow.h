@@ -69,6 +69,8 @@ static __always_inline int is_open(void)
 	return c && c->open;
 }
 
+volatile __u64 last_told = 0; /* time of the last event of any packet */
+
 /* What is known of the device that a packet is on. */
 struct on_device {
 	__u32 netns;
@@ -130,6 +132,7 @@ __noinline int tell(struct happening *h)
 	p = bpf_map_lookup_elem(&packets, &packet);
 	if (p)
 		p->last = t;
+	last_told = t;
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
 		COUNT(events_lost);
@@ -205,6 +208,32 @@ static __always_inline int chooses_here(struct on_device *d)
 
 #define DOOR_LEAVES 8  /* the skb's last user gives it up */
 
+/*
+ * Whether a packet that is not followed can become one: asked before a byte of it is read, at every tracepoint for every packet
+ * of the machine.
+ */
+static __always_inline int worth_a_look(struct sk_buff___path *skb, __u32 door)
+{
+	struct on_device d;
+
+	/* Nobody has looked for anything but SV, and this says to be another thing. */
+	if (has_streams && !want_ip && !want_ether) {
+		__u16 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol));
+
+		if (protocol == ETH_IP || protocol == ETH_IP6 || protocol == 0x0806)
+			return 0;
+	}
+	/* It may be a copy of a packet that is under way. */
+	if (chosen && bpf_ktime_get_ns() - last_told < same_ns)
+		return 1;
+	if (!(door & DOOR_CHOOSES) || chosen >= wanted)
+		return 0;
+	if (!at_device[0])
+		return 1;
+	read_device(&d, BPF_CORE_READ(skb, dev));
+	return chooses_here(&d);
+}
+
 /* Whether the frame is wanted; then its hash is noted. */
 __noinline int is_wanted(struct capture *c, __u64 *hash)
 {
@@ -212,7 +241,7 @@ __noinline int is_wanted(struct capture *c, __u64 *hash)
 
 	if (!c || !hash)
 		return 0;
-	if (find_frame(&w, (void *)c->skb, c->door & DOOR_SENDS)) {
+	if (find_frame(&w, c, c->door & DOOR_SENDS)) {
 		COUNT(unreadable);
 		return 0;
 	}

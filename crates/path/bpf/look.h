@@ -6,6 +6,8 @@
 /* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
 #define BOUND_TO(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
 
+#define SKB_BYTES 512 /* an skb has some 230 */
+
 #include "filter.h"
 
 #define ETHER 1       /* ARPHRD_… of linux/if_arp.h */
@@ -87,10 +89,13 @@ static __always_inline int in_kernel(__u64 p)
 	return p >> 47 == 0x1ffff || p >> 48 == 0xffff;
 }
 
-static __always_inline __u32 tag_of(struct sk_buff___path *skb)
+/* A field of the skb's copy: one read for all of them. */
+#define FIELD(c, type, field) (*(type *)((c)->copy + bpf_core_field_offset(struct sk_buff___path, field)))
+
+static __always_inline __u32 tag_of(struct capture *c)
 {
-	struct sk_buff___with_vlan_present *old = (void *)skb;
-	__u32 proto = BPF_CORE_READ(skb, vlan_proto), tci = BPF_CORE_READ(skb, vlan_tci);
+	struct sk_buff___with_vlan_present *old = (void *)c->skb;
+	__u32 proto = FIELD(c, __u16, vlan_proto), tci = FIELD(c, __u16, vlan_tci);
 
 	if (bpf_core_field_exists(old->vlan_present)) {
 		if (!BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present))
@@ -102,11 +107,11 @@ static __always_inline __u32 tag_of(struct sk_buff___path *skb)
 }
 
 /* Notes where the first page fragment lies: struct page's place in vmemmap gives its page's address. */
-static __always_inline void find_fragment(struct place *w, struct sk_buff___path *skb, __u64 head)
+static __always_inline void find_fragment(struct place *w, struct capture *c, __u64 head)
 {
 #ifdef __TARGET_ARCH_x86
 	struct fragment frag = {};
-	__u64 at = head + BPF_CORE_READ(skb, end) + bpf_core_field_offset(struct skb_shared_info, frags);
+	__u64 at = head + FIELD(c, __u32, end) + bpf_core_field_offset(struct skb_shared_info, frags);
 	__u64 maps = 0, direct = 0;
 	__u32 zero = 0;
 	struct counts *known = bpf_map_lookup_elem(&counts, &zero);
@@ -126,25 +131,34 @@ static __always_inline void find_fragment(struct place *w, struct sk_buff___path
 }
 
 /* Finds the frame of an skb. `sends`: the device is about to send it, so that data is its first byte. */
-static __always_inline int find_frame(struct place *w, struct sk_buff___path *skb, int sends)
+static __always_inline int find_frame(struct place *w, struct capture *c, int sends)
 {
-	__u64 head = (__u64)BPF_CORE_READ(skb, head), data = (__u64)BPF_CORE_READ(skb, data);
-	__u32 len = BPF_CORE_READ(skb, len), data_len = BPF_CORE_READ(skb, data_len);
-	__u16 mac = BPF_CORE_READ(skb, mac_header), network = BPF_CORE_READ(skb, network_header);
-	struct net_device___path *dev = BPF_CORE_READ(skb, dev);
+	struct net_device___path *dev;
+	__u32 len, data_len, size = bpf_core_type_size(struct sk_buff___path);
+	__u16 mac, network;
+	__u64 head, data;
 
+	if (size > SKB_BYTES || bpf_probe_read_kernel(c->copy, size, (void *)c->skb))
+		return -1;
+	head = FIELD(c, __u64, head);
+	data = FIELD(c, __u64, data);
+	len = FIELD(c, __u32, len);
+	data_len = FIELD(c, __u32, data_len);
+	mac = FIELD(c, __u16, mac_header);
+	network = FIELD(c, __u16, network_header);
+	dev = (void *)FIELD(c, __u64, dev);
 	if (!in_kernel(head) || !in_kernel(data))
 		return -1;
 	w->frag = w->frag_len = w->protocol = w->pad = 0;
 	w->mac = data;
 	if (!sends && mac != 0xffff && head + mac <= data)
 		w->mac = head + mac;
-	w->tag = tag_of(skb);
+	w->tag = tag_of(c);
 	if (in_kernel((__u64)dev)) {
 		__u16 type = BPF_CORE_READ(dev, type);
 
 		if (type != ETHER && type != LOOPBACK) {
-			w->protocol = BPF_CORE_READ(skb, protocol);
+			w->protocol = FIELD(c, __u16, protocol);
 			if (!sends && network && network != 0xffff && head + network <= data)
 				w->mac = head + network;
 		}
@@ -153,7 +167,7 @@ static __always_inline int find_frame(struct place *w, struct sk_buff___path *sk
 	if (w->linear > 0x10000)
 		return -1;
 	if (data_len)
-		find_fragment(w, skb, head);
+		find_fragment(w, c, head);
 	return 0;
 }
 

@@ -65,6 +65,8 @@ static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 
 		known(f, skb, tracepoint, door, aux, reason);
 		return 0;
 	}
+	if (!f && !worth_a_look((void *)skb, door))
+		return 0;
 	c = take_capture();
 	if (!c) {
 		COUNT(unreadable);
@@ -142,7 +144,7 @@ DOOR(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, RX)
 DOOR(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, RX)
 DOOR(netif_rx_entry, TP_NETIF_RX_ENTRY, RX)
 DOOR(netif_receive_skb, TP_NETIF_RECEIVE_SKB, RX)
-DOOR(netif_rx, TP_NETIF_RX, RX)
+DOOR(netif_rx, TP_NETIF_RX, 0) /* netif_rx_entry was before it */
 DOOR(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0)
 
 /* The driver may have freed it by now: only what is known is looked at. */
