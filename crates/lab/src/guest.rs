@@ -174,7 +174,8 @@ impl Guest {
     pub fn start(&mut self, name: &str, command: &str, again: bool, stop: Stop) -> Result<()> {
         let around = if again { ("while :; do", "sleep 1; done") } else { ("", "") };
         let script = format!(
-            "( {} {command} >/run/{name}.out 2>/run/{name}.err </dev/null & echo $! >/run/{name}.pid; wait $!
+            "rm -f /run/{name}.pid /run/{name}.status
+             ( {} {command} >/run/{name}.out 2>/run/{name}.err </dev/null & echo $! >/run/{name}.pid; wait $!
                echo $? >/run/{name}.status\n {} ) >/dev/null 2>&1 &
              tries=0; until [ -s /run/{name}.pid ]; do usleep 10000; tries=$((tries+1)); [ $tries -lt 500 ]; done",
             around.0, around.1

@@ -15,6 +15,7 @@ mod search;
 #[allow(dead_code)]
 mod stage;
 mod tests;
+mod xdp;
 
 use std::process::ExitCode;
 

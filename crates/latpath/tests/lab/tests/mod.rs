@@ -17,6 +17,8 @@ mod path_ovs_upcall;
 mod path_pcap_filter;
 mod tap_overflow;
 mod vms;
+mod xdp_redirect;
+mod xsk;
 
 /// In the order in which they run.
 pub const ALL: &[Test] = &[
@@ -35,4 +37,6 @@ pub const ALL: &[Test] = &[
     path_ovs_upcall::TEST,
     path_pcap_filter::TEST,
     vms::TEST,
+    xdp_redirect::TEST,
+    xsk::TEST,
 ];
