@@ -1,9 +1,9 @@
 //! Loading the programs and attaching them.
 
 use crate::config::{BadStreams, Table};
+use crate::held_up::HeldUp;
 use crate::kernel::{self, Abilities, Unable};
 use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
-use crate::live::HeldUp;
 use crate::maps::Mapped;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::{fentry, hooks, refusal};

@@ -7,6 +7,7 @@
 mod attach;
 mod config;
 mod fentry;
+mod held_up;
 mod hooks;
 mod kernel;
 mod layout;
@@ -24,9 +25,10 @@ mod skel {
 
 pub use attach::{AttachError, Because, Mode, Options};
 pub use config::{BadStreams, Table};
+pub use held_up::HeldUp;
 pub use kernel::{abilities, able, release, Abilities, Unable};
 pub use layout::{bytes_of, from_bytes, Plain, StreamConf, SvidShort};
-pub use live::{HeldUp, KernelHist, LiveJourney, LiveStream};
+pub use live::{KernelHist, LiveJourney, LiveStream};
 pub use names::{namespaces, Functions, Reasons};
 pub use probe::{Never, Probe};
 pub use refusal::{last_words, listen};

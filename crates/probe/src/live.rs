@@ -1,5 +1,6 @@
 //! Live mode: the in-kernel journey table and histograms, read from shared memory.
 
+use crate::held_up::HeldUp;
 use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, StreamState};
 use crate::layout::{ENDED_NEAR, MAX_SEGMENTS, POINTS_NEAR, SEGMENTS_TO};
 use crate::probe::Probe;
@@ -11,22 +12,6 @@ use std::mem::offset_of;
 
 /// Clearing the tables takes less than this, ns.
 const CLEARING: Ns = 5_000_000;
-
-/// How Open vSwitch held a packet up, as the kernel tells times apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldUp {
-    /// Not at all.
-    No = 0,
-    /// By an upcall: no flow fitted.
-    Upcall = 1,
-    /// By a flow's action.
-    Slow = 2,
-}
-
-impl HeldUp {
-    /// All of them, by number.
-    pub const ALL: [Self; 3] = [Self::No, Self::Upcall, Self::Slow];
-}
 
 /// One segment's times in the kernel, since the segments were set.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 
 use crate::by_path::ByPath;
 use crate::figures::{is_told_by_path, rate, together};
+use crate::times::{between, Ends, Times};
 use crate::worst::Slowest;
 use crate::{Histogram, Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
@@ -49,16 +50,6 @@ pub struct Aggregate {
     times: Vec<Ns>,
 }
 
-/// A segment's ends, and the bits of both.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub both: u64,
-    pub from: usize,
-    pub to: usize,
-    /// Counted for each path by itself too.
-    pub by_path: bool,
-}
-
 /// What became of one stream's packets.
 #[derive(Clone, Debug, Default)]
 struct Stream {
@@ -75,25 +66,6 @@ struct Stream {
     out_of_order: u64,
     segments: Vec<Times>,
     by_path: ByPath,
-}
-
-/// The times of one segment.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Times {
-    pub histogram: Histogram,
-    pub over: u64,
-}
-
-impl Times {
-    pub fn record(&mut self, time: Ns, threshold: Ns) {
-        self.histogram.record(time);
-        self.over += u64::from(time > threshold);
-    }
-
-    pub fn merge(&mut self, other: &Self) {
-        self.histogram.merge(&other.histogram);
-        self.over += other.over;
-    }
 }
 
 impl Stream {
@@ -396,12 +368,6 @@ impl Aggregate {
 /// A stream's way; none for one whose packets were never seen.
 fn line_of(setup: &Setup, stream: StreamId) -> &[PointId] {
     setup.lines.get(usize::from(stream)).map_or(&[], Vec::as_slice)
-}
-
-/// Only broken clocks, or a hostile file, come near the ends of the range.
-#[inline]
-pub(crate) fn between(from: Ns, to: Ns) -> Ns {
-    to.saturating_sub(from)
 }
 
 /// The last point of the way that saw a packet; where none did, the point that saw it last.

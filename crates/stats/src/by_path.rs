@@ -1,6 +1,6 @@
 //! Figures of each path that packets took through the host.
 
-use crate::aggregate::{between, Ends, Times};
+use crate::times::{between, Ends, Times};
 use crate::{PathFigures, SegmentFigures};
 use latpath_journey::PathClass;
 use latpath_words::Ns;
@@ -37,8 +37,8 @@ impl ByPath {
 
     /// A row for each path that was taken.
     pub fn figures(&self, rows: impl Fn(&[Times]) -> Vec<SegmentFigures>) -> Vec<PathFigures> {
-        let taken = PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_ref()?)));
-        let figures = |(class, path): (PathClass, &Box<OnePath>)| PathFigures {
+        let taken = PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_deref()?)));
+        let figures = |(class, path): (PathClass, &OnePath)| PathFigures {
             path: class.to_string(),
             journeys: path.journeys,
             lost: path.lost,

@@ -7,6 +7,7 @@ pub mod histogram;
 pub mod kernel;
 pub mod layout;
 pub mod lost;
+mod times;
 pub mod units;
 mod worst;
 
