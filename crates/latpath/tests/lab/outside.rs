@@ -96,7 +96,7 @@ struct Programs {
 
 impl Programs {
     fn keep() -> io::Result<Self> {
-        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab/programs");
+        let all = evidence("programs");
         fs::create_dir_all(&all)?;
         // Those of a run that was killed.
         for left in fs::read_dir(&all)?.flatten() {
@@ -174,6 +174,8 @@ fn attempt(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, who
         programs.me.display(),
         test.name
     );
+    let name = format!("{}-{}", kernel.name, test.name);
+    let _ = fs::remove_dir_all(evidence(&name));
     let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);
     let mut complaints = hypervisor.complaints();
     complaints.extend(complaints_of_guests(hypervisor.out()));
@@ -194,7 +196,7 @@ fn attempt(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, who
         return Ok(Attempt::Done);
     };
     let console = hypervisor.console_tail();
-    let kept = match keep(&hypervisor, &format!("{}-{}", kernel.name, test.name)) {
+    let kept = match keep(&hypervisor, &name) {
         Ok(folder) => format!("its recordings and the console are in {}", folder.display()),
         Err(error) => format!("its recordings cannot be kept: {error}"),
     };
@@ -232,10 +234,14 @@ fn complaints_of_guests(out: &Path) -> Vec<String> {
     texts.flat_map(|text| complaints(&String::from_utf8_lossy(&text))).map(|line| format!("guest: {line}")).collect()
 }
 
+/// Where that of a test is.
+fn evidence(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab").join(name)
+}
+
 /// Keeps what a failed test left in `/out`, and the console.
 fn keep(hypervisor: &Hypervisor, name: &str) -> io::Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab").join(name);
-    let _ = fs::remove_dir_all(&folder);
+    let folder = evidence(name);
     fs::create_dir_all(&folder)?;
     let copied = Command::new("cp").arg("-r").arg(hypervisor.out().join(".")).arg(&folder).status()?;
     if !copied.success() {
