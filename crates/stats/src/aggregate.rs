@@ -6,7 +6,7 @@ use crate::by_path::ByPath;
 use crate::figures::{is_told_by_path, rate, together};
 use crate::times::{between, Ends, Times};
 use crate::worst::Slowest;
-use crate::{Histogram, Loss, SegmentFigures, StreamFigures, Summary};
+use crate::{Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::{Journey, Paths};
