@@ -40,11 +40,6 @@ struct sk_buff___path {
 	unsigned char *data;
 };
 
-/* Up to Linux 6.1 a bit of its own says whether vlan_tci holds a tag; what it holds otherwise is left from before. */
-struct sk_buff___with_vlan_present {
-	__u8 vlan_present : 1;
-};
-
 #pragma clang attribute pop
 
 struct {

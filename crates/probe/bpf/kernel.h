@@ -87,6 +87,11 @@ struct dp_upcall_info {
 	__u8 cmd;
 };
 
+/* Up to Linux 6.1 a bit of its own says whether vlan_tci holds a tag; what a removed one leaves behind means nothing. */
+struct sk_buff___with_vlan_present {
+	__u8 vlan_present : 1;
+};
+
 struct nsproxy {
 	struct net *net_ns;
 };

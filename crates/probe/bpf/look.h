@@ -70,6 +70,20 @@ static __always_inline int point_of_packet(struct percpu *p, struct net_device *
 	return kind == POINT_DROP ? find_point(&key, 0) : -1;
 }
 
+/* The VID of a tag that the NIC or the stack took off the frame, NONE if there is none. */
+static __always_inline __u16 vid_beside(struct sk_buff *skb)
+{
+	struct sk_buff___with_vlan_present *old = (void *)skb;
+
+	if (bpf_core_field_exists(old->vlan_present)) {
+		if (!BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present))
+			return NONE;
+	} else if (!skb->vlan_proto) {
+		return NONE;
+	}
+	return skb->vlan_tci & 0xfff;
+}
+
 /* Where the frame of a packet lies. */
 static __always_inline void lay_out(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear)
 {
@@ -77,7 +91,7 @@ static __always_inline void lay_out(struct frame *f, struct sk_buff *skb, __u64 
 	f->linear = linear;
 	f->frag = 0;
 	f->frag_len = f->have = f->appid = f->ethertype = 0;
-	f->vlan = skb && skb->vlan_proto ? skb->vlan_tci & 0xfff : NONE;
+	f->vlan = skb ? vid_beside(skb) : NONE;
 	if (skb && skb->data_len)
 		find_fragment(f, skb);
 }
