@@ -99,7 +99,7 @@ int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
 }
 
 /*
- * Attached once a NIC has sent a packet of a stream. A NIC's driver consumes what it has sent. The same call ends packets that the
+ * Asleep until a NIC sends a packet of a stream. A NIC's driver consumes what it has sent. The same call ends packets that the
  * NIC received (skb_iif says so), and the copies that sniffers got of sent ones (they are "outgoing").
  */
 SEC("tp_btf/consume_skb")
@@ -107,7 +107,7 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 {
 	struct net_device *dev;
 
-	if (!protocol_wanted(skb->protocol, 0))
+	if (!nic_sends || !protocol_wanted(skb->protocol, 0))
 		return 0;
 	dev = skb->dev;
 	if (!is_kernel_address((__u64)dev) || dev->rtnl_link_ops || skb->skb_iif == dev->ifindex)

@@ -6,7 +6,7 @@ use crate::kernel::{self, Abilities, Unable};
 use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
 use crate::maps::Mapped;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
-use crate::{fentry, hooks, refusal};
+use crate::{fentry, refusal};
 use latpath_words::{Ns, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
@@ -102,8 +102,6 @@ impl std::error::Error for Because {}
 pub(crate) struct Attached {
     /// Closing them detaches the programs.
     pub links: Vec<OwnedFd>,
-    /// The program of tx-done, for when a NIC sends.
-    pub later: Option<OwnedFd>,
     pub table: Table,
     pub abilities: Abilities,
     pub percpu: Mapped<PerCpu>,
@@ -272,10 +270,9 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
             })
         }
     };
-    let (mut links, mut later) = (Vec::new(), None);
+    let mut links = Vec::new();
     for program in skel.object().progs_mut() {
         match program.name().to_str() {
-            Some(hooks::LATER) => later = Some(program.as_fd().try_clone_to_owned()?),
             Some(name) if abilities.hooks.has(name) => links.push(fentry::attach(program.as_fd()).map_err(|e| {
                 tracing::debug!("{name}: {e}");
                 AttachError::Attach { release: abilities.release.clone(), program: name.into(), source: e }
@@ -283,5 +280,5 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
             _ => {}
         }
     }
-    Ok(Attached { links, later, table, abilities, percpu, points, ring, ring_size, cpus, live })
+    Ok(Attached { links, table, abilities, percpu, points, ring, ring_size, cpus, live })
 }

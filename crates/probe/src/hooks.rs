@@ -38,7 +38,7 @@ const HOOKS: [Hook; 18] = [
     hook("copy_out", Place::Tracepoint, "skb_copy_datagram_iovec", "vm-read and app-read"),
     hook("drop", Place::Tracepoint, "kfree_skb", "drop"),
     hook("drop_no_reason", Place::Tracepoint, "kfree_skb", "drop"),
-    hook(LATER, Place::Tracepoint, "consume_skb", "tx-done"),
+    hook("tx_done", Place::Tracepoint, "consume_skb", "tx-done"),
     hook("ovs_exec", Place::Module("openvswitch"), "ovs_do_execute_action", "ovs-exec and ovs-return"),
     hook("ovs_upcall", Place::Module("openvswitch"), "ovs_dp_upcall", "ovs-upcall and ovs-slow"),
     hook("udp_read", Place::Function, "skb_consume_udp", "app-read of most UDP"),
@@ -50,9 +50,6 @@ const HOOKS: [Hook; 18] = [
     hook("tap_xdp", Place::Module("tun"), "tun_xdp_xmit", "frames that XDP redirects to a tap"),
     hook("tap_xdp_read", Place::Module("tun"), "tun_do_read", "frames that XDP redirects to a tap"),
 ];
-
-/// The program that is attached once a NIC has sent a packet of a stream.
-pub(crate) const LATER: &str = "tx_done";
 
 /// What this kernel offers of them.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,6 @@ use latpath_words::{Link, Point, PointId, PointInfo, PointKind};
 pub(crate) struct Points {
     known: Vec<PointInfo>,
     ids: [Option<PointId>; MAX_POINTS],
-    nic_sends: bool,
 }
 
 fn link_of(kind: PointKind, link: &str) -> Link {
@@ -33,11 +32,6 @@ fn as_vms_see(kind: PointKind, link: &str) -> PointKind {
 }
 
 impl Points {
-    /// Whether a NIC, or what has no kind of its own, has sent a packet.
-    pub fn nic_sends(&self) -> bool {
-        self.nic_sends
-    }
-
     /// Takes over what the programs have registered since the last call.
     pub fn refresh(&mut self, machine: &str, table: &Mapped<PointEntry>) -> &[PointInfo] {
         let mut spaces = None;
@@ -49,7 +43,6 @@ impl Points {
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
             let link = name(&entry.link);
             let kind = as_vms_see(kind, &link);
-            self.nic_sends |= kind == PointKind::Tx && link.is_empty();
             let device = match kind {
                 PointKind::AppRead => name(&entry.key.comm),
                 _ => name(&entry.device),

@@ -1,14 +1,12 @@
 //! The attached probe: a source of sightings (record) or of histograms (live).
 
 use crate::attach::{attach, AttachError, Attached, Options};
-use crate::fentry;
 use crate::kernel::Abilities;
 use crate::names::{Functions, Reasons};
 use crate::points::Points;
 use crate::ring::Reader;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamId};
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 
 /// Names of functions and reasons, read when the first drop is seen.
 pub(crate) struct Notes {
@@ -75,18 +73,6 @@ impl Probe {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 
-    /// Attaches what is needed only once a NIC has sent.
-    fn follow_up(&mut self) {
-        if self.detached || !self.points.nic_sends() {
-            return;
-        }
-        let Some(program) = self.attached.later.take() else { return };
-        match fentry::attach(program.as_fd()) {
-            Ok(link) => self.attached.links.push(link),
-            Err(error) => tracing::warn!("tx-done cannot be attached: {error}"),
-        }
-    }
-
     /// The user's number of the kernel's stream.
     pub(crate) fn stream(&self, kernel: usize) -> Option<StreamId> {
         self.attached.table.user.get(kernel).copied()
@@ -101,9 +87,7 @@ impl Source for Probe {
     type Error = Never;
 
     fn points(&mut self) -> Result<Vec<PointInfo>, Never> {
-        let points = self.points.refresh(&self.options.machine, &self.attached.points).to_vec();
-        self.follow_up();
-        Ok(points)
+        Ok(self.points.refresh(&self.options.machine, &self.attached.points).to_vec())
     }
 
     fn drop_notes(&mut self) -> Result<Vec<DropNote>, Never> {
