@@ -178,7 +178,11 @@ fn accelerations() -> Vec<Acceleration> {
     tries
 }
 
-/// This machine's root and the layers over it, read-only; a folder to write to; a debugger's door.
+/// Two NICs as real ones are, with a cable between them: for tests that load their driver, e1000e.
+const NICS: &str = "-netdev hubport,id=left,hubid=0 -device e1000e,netdev=left,mac=02:00:00:00:01:00,romfile= \
+                    -netdev hubport,id=right,hubid=0 -device e1000e,netdev=right,mac=02:00:00:00:01:01,romfile=";
+
+/// This machine's root and the layers over it, read-only; a folder to write to; a debugger's door; the NICs.
 fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
     let share = |tag: &str, path: &Path, options: &str| {
         format!("-virtfs local,path={},mount_tag={tag},security_model=none,multidevs=remap{options}", comma(path))
@@ -189,6 +193,7 @@ fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
         share("tools", &layers.tools, ",readonly=on"),
         share("out", out, ""),
         format!("-chardev socket,id=debugger,path={},server=on,wait=off -gdb chardev:debugger", comma(&files.debugger)),
+        NICS.into(),
     ]
 }
 

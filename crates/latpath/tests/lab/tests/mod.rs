@@ -7,6 +7,7 @@ mod boots;
 mod both_directions;
 mod counters;
 mod linux_bridge;
+mod nic;
 mod ovs_daemon_stops;
 mod ovs_fast_path;
 mod ovs_slow_action;
@@ -16,6 +17,7 @@ mod path_into_guest;
 mod path_ovs_upcall;
 mod path_pcap_filter;
 mod tap_overflow;
+mod udp_read;
 mod vms;
 mod xdp_redirect;
 mod xsk;
@@ -39,4 +41,6 @@ pub const ALL: &[Test] = &[
     vms::TEST,
     xdp_redirect::TEST,
     xsk::TEST,
+    udp_read::TEST,
+    nic::TEST,
 ];

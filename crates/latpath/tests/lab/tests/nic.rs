@@ -1,0 +1,59 @@
+//! Two NICs with a real one's driver and a cable between them: the one that sends says when its driver is done with a packet.
+
+use crate::{
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context, Result};
+use latpath_lab::Switch;
+use std::{fs, process::Command, time::Duration};
+
+pub const TEST: Test = Test { name: "nic", only_whole: false, seconds: 100, run };
+
+const DRIVER: &str = "e1000e";
+
+fn run(scale: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    let hypervisor = stage.path().hypervisor.clone();
+    let loaded = Command::new("modprobe").arg(DRIVER).output()?;
+    ensure!(loaded.status.success(), "modprobe {DRIVER}: {}", String::from_utf8_lossy(&loaded.stderr));
+    let nics = nics()?;
+    let [left, right] = &nics[..] else { anyhow::bail!("not two NICs: {nics:?}") };
+    for (nic, space) in [(left, &stage.path().publisher), (right, &hypervisor)] {
+        let moved = Command::new("ip").args(["link", "set", nic, "netns", space.name()]).status()?;
+        ensure!(moved.success(), "{nic} cannot be moved");
+        // They filter multicast, as NICs do.
+        space.ip(&format!("link set {nic} promisc on up"))?;
+    }
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while !String::from_utf8_lossy(&hypervisor.ip(&format!("link show {right}"))?).contains("LOWER_UP") {
+        ensure!(std::time::Instant::now() < until, "no link");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let frames = scale.frames(2_000, 5_000);
+    let stream = Stream::sv("MU01", frames);
+    let recording = stage.record(&stream, "")?;
+    let words = format!("publish -i {left} --svid MU01 --rate 1000 --count {frames} --json");
+    let sent = stage.start(&stage.path().publisher, &words)?.finish(Duration::from_secs(60));
+    sent.and_then(|sent| sent.json()).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    stage.wait_for_quiet()?;
+    let report = recording.end(&stage)?;
+    eprintln!("{}", report.in_short());
+    let done = format!("host/tx-done@{left}");
+    report.expect_way(&[&format!("host/tx@{left}"), &done])?;
+    report.expect_all_complete(frames)?;
+    report.expect_no_sighting_lost()
+}
+
+/// The NICs of this machine that the driver has.
+fn nics() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/class/net")?.flatten() {
+        let driver = fs::read_link(entry.path().join("device/driver"));
+        if driver.is_ok_and(|d| d.ends_with(DRIVER)) {
+            found.push(entry.file_name().into_string().ok().context("a name")?);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
