@@ -359,3 +359,18 @@ fn a_way_that_leads_out_reads_back_from_its_names() {
     assert_eq!((read.line, read.lines), (route.line, route.lines));
     assert_eq!(read.detours.len(), 3, "points of Open vSwitch are no copies");
 }
+
+#[test]
+fn a_way_ends_at_an_af_xdp_socket_as_at_any_other() {
+    let mut n = Network::new(&[
+        ("host/xsk-rx@nic0", Link::Nic, HUB),
+        ("host/xdp-redirect@nic0", Link::Nic, HUB),
+        ("host/tx@pub0", Link::Veth, 2),
+        ("host/app-read@tcpdump", Link::Socket, 2),
+    ]);
+    let way = [("host/tx@pub0", 0), ("host/xdp-redirect@nic0", 5), ("host/xsk-rx@nic0", 6)];
+    n.packets(100, &[&way[..], &[("host/app-read@tcpdump", 3)]].concat());
+    assert_eq!(n.line(), names(&way));
+    let segments = n.segments();
+    assert!(segments.contains(&"Tsub: host/xdp-redirect@nic0 host/xsk-rx@nic0".into()), "{segments:?}");
+}
