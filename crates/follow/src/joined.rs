@@ -1,7 +1,7 @@
 //! Live figures across machines: journeys joined here and counted as they are done.
 
 use crate::follow::{sum, Follow, FollowError, Options};
-use latpath_journey::Journey;
+use latpath_journey::{Journey, Segment};
 use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, Aggregate, Context, Setup, Summary};
 use latpath_words::{Ns, PointId, StreamId};
@@ -48,10 +48,18 @@ impl Joined {
     pub fn step(&mut self) {
         let Self { follow, figures, seen, since, .. } = self;
         let changed = follow.step(|journey, _| take(journey, figures, seen, *since));
-        let setup = self.figures.setup();
-        if changed && (setup.lines != self.lines() || setup.segments != self.follow.layout().segments) {
-            self.reset();
+        if !changed {
+            return;
         }
+        let (setup, layout) = (self.figures.setup(), self.follow.layout());
+        let all = |s: &Segment| layout.segments.contains(s);
+        if setup.lines != self.lines() || !setup.segments.iter().all(all) {
+            return self.reset();
+        }
+        // What is counted goes on where points and segments only come on top.
+        let new = layout.segments.iter().filter(|s| !setup.segments.contains(s)).cloned();
+        let new: Vec<Segment> = new.collect();
+        self.figures.extend(self.follow.points(), &new);
     }
 
     /// Starts all figures anew.

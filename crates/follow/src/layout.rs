@@ -34,6 +34,13 @@ impl Layout {
         Self { route, segments: all, notes, points: points.len() }
     }
 
+    /// Whether this is the other one with the same ways, and all its segments, and perhaps more.
+    pub fn only_adds_to(&self, other: &Self) -> bool {
+        !other.route.line.is_empty()
+            && self.route.lines == other.route.lines
+            && other.segments.iter().all(|segment| self.segments.contains(segment))
+    }
+
     /// The names of the way's points.
     pub fn line(&self, points: &[PointInfo]) -> Vec<Point> {
         names(&self.route.line, points)

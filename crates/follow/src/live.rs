@@ -116,7 +116,7 @@ impl Live {
         }
     }
 
-    /// Figures begin anew when the route changes.
+    /// Figures begin anew when the way changes.
     fn look(&mut self) {
         let points = self.points();
         let wanted: u64 = points
@@ -147,16 +147,24 @@ impl Live {
         }
         let layout = Layout::new(self.finder.route(&points), &points, &self.options.segments);
         let same = layout.segments == self.layout.segments && layout.route.lines == self.layout.route.lines;
+        let more = layout.only_adds_to(&self.layout);
         self.layout = layout;
         if same {
             return;
         }
-        let mut ends: Vec<_> = self.layout.segments.iter().map(|s| (s.from, s.to)).collect();
-        let mut seen = std::collections::HashSet::new();
-        ends.retain(|ends| seen.insert(*ends));
-        ends.truncate(self.probe.set_segments(&ends));
+        // What is counted goes on where segments only come on top: a first upcall after hours must not cost the hours.
+        let mut ends = if more { std::mem::take(&mut self.counted) } else { Vec::new() };
+        let kept = ends.len();
+        for segment in &self.layout.segments {
+            if !ends.contains(&(segment.from, segment.to)) {
+                ends.push((segment.from, segment.to));
+            }
+        }
+        ends.truncate(self.probe.set_segments(&ends, kept));
         self.counted = ends;
-        self.reset();
+        if !more {
+            self.reset();
+        }
     }
 
     /// Starts all figures anew.

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             (0..points.len()).filter(|i| points[*i].point.kind != PointKind::Drop).map(|i| i as PointId).collect();
         if mode == Mode::Live && line.len() > segments.len() + 1 {
             segments = line.windows(2).map(|w| (w[0], w[1])).collect();
-            probe.set_segments(&segments);
+            probe.set_segments(&segments, 0);
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -75,9 +75,9 @@ fn entries<K: crate::layout::Plain>(map: &MapHandle) -> Vec<(K, u64)> {
 }
 
 impl Probe {
-    /// Says which segments to count, as (from, to). What was counted before is forgotten if they change.
-    /// Segments beyond what the kernel's table holds are left out; how many were taken is returned.
-    pub fn set_segments(&mut self, segments: &[(PointId, PointId)]) -> usize {
+    /// Says which segments to count, as (from, to). The first `kept` are those that are being counted, and go on; of the others
+    /// nothing is counted yet. Segments beyond what the kernel's table holds are left out; how many were taken is returned.
+    pub fn set_segments(&mut self, segments: &[(PointId, PointId)], kept: usize) -> usize {
         let mut table = [SegmentsTo::default(); crate::layout::MAX_POINTS];
         let mut taken = 0;
         for (hist, (from, to)) in segments.iter().take(MAX_SEGMENTS).enumerate() {
@@ -92,8 +92,11 @@ impl Probe {
             taken += 1;
         }
         let Some(live) = &self.attached.live else { return 0 };
-        (0..table.len()).for_each(|i| live.segments.set(i, SegmentsTo::default()));
-        (0..live.hists.len()).for_each(|i| live.hists.set(i, Hist::default()));
+        if kept == 0 {
+            (0..table.len()).for_each(|i| live.segments.set(i, SegmentsTo::default()));
+        }
+        let new = (0..live.hists.len()).filter(|i| i % MAX_SEGMENTS >= kept);
+        new.for_each(|i| live.hists.set(i, Hist::default()));
         table.iter().enumerate().for_each(|(i, row)| live.segments.set(i, *row));
         taken
     }

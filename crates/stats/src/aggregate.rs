@@ -3,8 +3,8 @@
 //! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
 
 use crate::by_path::ByPath;
-use crate::figures::{is_told_by_path, rate, together};
-use crate::times::{between, Ends, Times};
+use crate::figures::{rate, together};
+use crate::times::{between, bit, Ends, Times};
 use crate::worst::Slowest;
 use crate::{Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
@@ -145,16 +145,6 @@ impl Aggregate {
     /// # Panics
     /// If a way or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
     pub fn new(setup: Setup) -> Self {
-        let bit = |p: PointId| {
-            assert!(usize::from(p) < MAX_POINTS, "point {p}: a journey has {MAX_POINTS} at most");
-            1_u64 << p
-        };
-        let ends = |s: &Segment| Ends {
-            both: bit(s.from) | bit(s.to),
-            from: s.from.into(),
-            to: s.to.into(),
-            by_path: is_told_by_path(&s.name),
-        };
         let stream = |id: usize| {
             let line = setup.lines.get(id).map_or(&[][..], Vec::as_slice);
             Stream {
@@ -166,12 +156,26 @@ impl Aggregate {
         };
         Self {
             paths: Paths::of_points(&setup.points),
-            ends: setup.segments.iter().map(ends).collect(),
+            ends: setup.segments.iter().map(Ends::of).collect(),
             streams: (0..setup.streams).map(stream).collect(),
             slowest: Slowest::new(setup.worst),
             strays: 0,
             times: Vec::new(),
             setup,
+        }
+    }
+
+    /// Counts more segments from now on, and knows more points. What is counted stays.
+    ///
+    /// # Panics
+    /// As [`Aggregate::new`].
+    pub fn extend(&mut self, points: &[PointInfo], more: &[Segment]) {
+        self.setup.points = points.to_vec();
+        self.paths = Paths::of_points(points);
+        for segment in more {
+            self.ends.push(Ends::of(segment));
+            self.setup.segments.push(segment.clone());
+            self.streams.iter_mut().for_each(|stream| stream.segments.push(Times::default()));
         }
     }
 

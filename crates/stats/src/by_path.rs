@@ -22,7 +22,11 @@ impl ByPath {
     /// The packets of this path.
     pub fn of(&mut self, class: PathClass, segments: usize) -> &mut OnePath {
         let new = || Box::new(OnePath { segments: vec![Times::default(); segments], ..OnePath::default() });
-        self.0[class as usize].get_or_insert_with(new)
+        let path = self.0[class as usize].get_or_insert_with(new);
+        if path.segments.len() < segments {
+            path.segments.resize_with(segments, Times::default);
+        }
+        path
     }
 
     pub fn merge(&mut self, other: &Self) {

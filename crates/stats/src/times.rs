@@ -1,7 +1,10 @@
 //! The times of one segment, under construction.
 
+use crate::figures::is_told_by_path;
 use crate::Histogram;
-use latpath_words::Ns;
+use latpath_journey::journey::MAX_POINTS;
+use latpath_journey::Segment;
+use latpath_words::{Ns, PointId};
 
 /// A segment's ends, and the bits of both.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +14,21 @@ pub(crate) struct Ends {
     pub to: usize,
     /// Counted for each path by itself too.
     pub by_path: bool,
+}
+
+/// A point's bit.
+///
+/// # Panics
+/// If a journey cannot have that point.
+pub(crate) fn bit(p: PointId) -> u64 {
+    assert!(usize::from(p) < MAX_POINTS, "point {p}: a journey has {MAX_POINTS} at most");
+    1 << p
+}
+
+impl Ends {
+    pub fn of(s: &Segment) -> Self {
+        Self { both: bit(s.from) | bit(s.to), from: s.from.into(), to: s.to.into(), by_path: is_told_by_path(&s.name) }
+    }
 }
 
 /// The times of one segment.

@@ -347,16 +347,21 @@ fn packets_are_counted_by_the_path_that_they_took() {
     // Asked, and never answered.
     (95..98).for_each(|n| other.add(&journey(n, 0b0101, 0).lend()));
     aggregate.merge(&other);
+    // A segment that comes on top costs nothing that was counted.
+    let daemon = Segment { name: "Tupcall".into(), from: 2, to: 3 };
+    aggregate.extend(&aggregate.setup().points.clone(), &[daemon]);
+    aggregate.add(&journey(98, 0b1101, 5_000).lend());
     let summary = summary(&aggregate);
+    assert_eq!(summary.segments.iter().map(|s| s.count).collect::<Vec<_>>(), [96, 96, 1]);
     let of = |path: &str| summary.paths.iter().find(|p| p.path == path).unwrap().clone();
     assert_eq!(summary.paths.len(), 2);
     let (fast, upcall) = (of("fast path"), of("upcall"));
-    assert_eq!((fast.journeys, fast.lost, upcall.journeys, upcall.lost), (90, 0, 8, 3));
+    assert_eq!((fast.journeys, fast.lost, upcall.journeys, upcall.lost), (90, 0, 9, 3));
     let rows = |p: &latpath_stats::PathFigures| {
         p.segments.iter().map(|s| (s.name.clone(), s.count, s.max_ns, s.over_threshold)).collect::<Vec<_>>()
     };
     assert_eq!(rows(&fast), [("total".to_owned(), 90, 100, 0)], "neighbours are not told by path");
-    assert_eq!(rows(&upcall), [("total".to_owned(), 5, 5_000, 5)]);
+    assert_eq!(rows(&upcall), [("total".to_owned(), 6, 5_000, 6)]);
     assert_eq!(summary.worst[0].path, "upcall");
     let lost = &summary.lost[0];
     assert_eq!((lost.place.as_str(), lost.count), ("host/ovs-upcall@nic0", 3));

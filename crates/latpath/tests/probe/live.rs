@@ -27,7 +27,7 @@ fn live(bench: &Bench) -> Result<(Probe, Vec<PointId>), Failed> {
     let line: Vec<_> = LINE.iter().map(|p| id(&mut probe, p)).collect::<Result<_, _>>()?;
     let mut segments: Vec<_> = line.windows(2).map(|w| (w[0], w[1])).collect();
     segments.push((line[0], line[3]));
-    assert_eq!(probe.set_segments(&segments), 4);
+    assert_eq!(probe.set_segments(&segments, 0), 4);
     Ok((probe, line))
 }
 
@@ -112,7 +112,7 @@ fn many_points() -> Result<(), Failed> {
     let last =
         points.iter().rposition(|p| p.point.kind == latpath_words::PointKind::NicRx).ok_or("no nic-rx")? as PointId;
     assert!(points.len() > 12, "{} points", points.len());
-    assert_eq!(probe.set_segments(&[(first, last)]), 1);
+    assert_eq!(probe.set_segments(&[(first, last)], 0), 1);
     probe.count_anew();
     std::thread::sleep(Duration::from_millis(20));
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&stream, i))).collect();

@@ -172,6 +172,11 @@ impl Started {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
+    /// What it has printed on stdout so far.
+    pub fn printed(&self) -> String {
+        fs::read_to_string(&self.stdout).unwrap_or_default()
+    }
+
     /// Waits for its end. One that still runs after `limit` is killed, and that is a failure.
     pub fn finish(mut self, limit: Duration) -> Result<Finished, Failed> {
         let status = self.running.wait(limit)?;

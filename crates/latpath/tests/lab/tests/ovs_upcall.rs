@@ -19,7 +19,10 @@ fn run(scale: &Scale) -> Outcome {
     let recording = stage.record(&stream, "")?;
     // Counted in the kernel meanwhile, by other code.
     let words = format!("live --stream {} --window 4s --json", stream.spec());
-    let live = stage.start(&stage.path().hypervisor, &words)?;
+    let mut live = stage.start(&stage.path().hypervisor, &words)?;
+    while live.printed().is_empty() && live.runs() {
+        thread::sleep(Duration::from_millis(100));
+    }
     let before = stage.open_vswitch()?.lookups()?;
 
     let mut publishing = stage.start_publishing(&stream)?;
