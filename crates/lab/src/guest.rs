@@ -1,10 +1,11 @@
 //! The guest: booted, asked to run scripts, and gone with its handle.
 
 use crate::{
+    devices::{GUEST_DEVICE, TAP},
     error::{Doing, Error, Result},
+    files::tail,
     image, kernel,
-    machine::{tail, Machine},
-    path::{GUEST_DEVICE, TAP},
+    machine::Machine,
     qemu::{Acceleration, Files, Start},
     Counters, Lab, LabPath, Output, Progress, Stop,
 };

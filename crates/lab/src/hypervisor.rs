@@ -6,9 +6,10 @@ use crate::{
     constant_tsc,
     debugger::Debugger,
     error::{Doing, Error, Result},
+    files::tail,
     image,
     layers::{LabKernel, Layers},
-    machine::{tail, Machine},
+    machine::Machine,
     qemu::{comma, Acceleration, Files, Start},
     Lab, Output, Progress, Stop,
 };

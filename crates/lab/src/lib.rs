@@ -13,7 +13,9 @@
 mod apt;
 mod constant_tsc;
 mod debugger;
+mod devices;
 mod error;
+mod files;
 mod guest;
 mod hypervisor;
 mod image;
@@ -29,13 +31,14 @@ mod process;
 mod qemu;
 mod shell;
 
+pub use devices::{APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan};
 pub use hypervisor::{complaints, Hypervisor};
 pub use layers::{LabKernel, KERNELS};
 pub use namespace::{Counters, Namespace};
 pub use open_vswitch::{Lookups, OpenVswitch};
-pub use path::{Application, Lab, LabPath, Switch, APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
+pub use path::{Application, Lab, LabPath, Switch};
 pub use process::Running;
 pub use qemu::Acceleration;
 pub use shell::Output;

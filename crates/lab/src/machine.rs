@@ -2,15 +2,15 @@
 
 use crate::{
     error::{Error, Result},
+    files::tail,
     process::Running,
     qemu::Start,
     shell::Shell,
     Stop,
 };
 use std::{
-    fs,
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -72,16 +72,5 @@ impl Machine {
     /// The last lines of its serial console.
     pub(crate) fn console_tail(&self) -> String {
         tail(&self.console, 20)
-    }
-}
-
-/// The last lines of a file that may not be there.
-pub(crate) fn tail(file: &Path, lines: usize) -> String {
-    let bytes = fs::read(file).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
-    match all.len() {
-        0 => "(nothing)".into(),
-        n => all[n.saturating_sub(lines)..].join("\n"),
     }
 }

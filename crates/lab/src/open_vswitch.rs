@@ -2,8 +2,8 @@
 //! the lab's folder. An Open vSwitch that the machine itself runs is neither used nor disturbed.
 
 use crate::{
+    devices::BRIDGE,
     error::{Doing, Error, Result},
-    path::BRIDGE,
     process::{self, Running},
     Lab, Namespace,
 };
@@ -157,7 +157,7 @@ fn wait_for(running: &mut Running, program: &str, folder: &Path, socket: &str) -
         let ended = running.ended()?;
         if ended.is_some() || Instant::now() >= until {
             let state = ended.map_or("it made no socket in time".into(), |status| status.to_string());
-            let why = format!("{state}: {}", crate::machine::tail(&folder.join(program), 3));
+            let why = format!("{state}: {}", crate::files::tail(&folder.join(program), 3));
             return Err(Error::Command { command: program.into(), why });
         }
         thread::sleep(Duration::from_millis(20));

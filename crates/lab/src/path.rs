@@ -1,6 +1,7 @@
 //! The lab itself: its folder, its namespaces, and the path that packets take through them.
 
 use crate::{
+    devices::{APPLICATION, BRIDGE, NIC, PUBLISHER, TAP, VETH},
     error::{Doing, Error, Result},
     namespace::{self, LabId, Namespace},
     open_vswitch::OpenVswitch,
@@ -11,24 +12,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// The publisher's device.
-pub const PUBLISHER: &str = "lp-pub";
-/// Other end of the publisher's cable: what stands for the host's NIC.
-pub const NIC: &str = "nic0";
-/// The host's bridge.
-pub const BRIDGE: &str = "br0";
-/// The guest's tap, on the host.
-pub const TAP: &str = "vnet0";
-/// Without a guest: the bridge's port to the application.
-pub const VETH: &str = "veth0";
-/// Without a guest: the application's device.
-pub const APPLICATION: &str = "lp-app";
-/// The guest's device, in the guest.
-pub const GUEST_DEVICE: &str = "eth0";
-
-/// Sockets, consoles and images of running labs.
-const FOLDERS: &str = "/run/latpath";
 
 /// Where the application at the path's end runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +57,9 @@ impl Lab {
         if crate::path_of("ip").is_none() {
             return Err(Error::Missing { program: "ip", package: "iproute2" });
         }
-        let swept = namespace::sweep(Path::new(FOLDERS));
+        let swept = namespace::sweep(Path::new(crate::files::FOLDERS));
         let id = LabId::next();
-        let folder = Path::new(FOLDERS).join(id.to_string());
+        let folder = Path::new(crate::files::FOLDERS).join(id.to_string());
         let mut private = fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&folder).doing(format!("make folder {}", folder.display()))?;
         Ok((Self { id, folder: Arc::new(Folder(folder)) }, swept))
@@ -155,9 +138,4 @@ pub struct LabPath {
 fn cable(left: &Namespace, left_device: &str, right: &Namespace, right_device: &str) -> Result<()> {
     let right_name = right.name();
     left.ip(&format!("link add {left_device} type veth peer name {right_device} netns {right_name}")).map(drop)
-}
-
-/// Where the remembered findings of this boot are kept, beside the labs' folders.
-pub(crate) fn remembered(what: &str) -> PathBuf {
-    Path::new(FOLDERS).join(what)
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     error::{Doing, Result},
-    path::remembered,
+    files::remembered,
     process::Running,
     Namespace,
 };

@@ -4,7 +4,7 @@ use crate::btf::names_in;
 use crate::functions::{role, traceable, Traceable};
 use crate::links::{Links, Loaded};
 use crate::names::Names;
-use crate::search::{How, Options};
+use crate::options::{How, Options, With};
 use crate::skel::{OpenPathSkel, PathMaps, PathSkelBuilder};
 use crate::tracepoints::MAKERS;
 use latpath_probe::{bytes_of, BadStreams, Table, Unable};
@@ -21,28 +21,6 @@ use std::time::Instant;
 const MULTI: &str = "register_fprobe_ips";
 /// What `kfree_skb` gives as its reason.
 const REASONS: &str = "skb_drop_reason";
-
-/// Kinds of places that programs stand at; each has those before it as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum With {
-    /// Tracepoints alone.
-    Tracepoints,
-    /// Single kprobes: at some functions, because each takes its time.
-    Kprobes,
-    /// One attachment to all functions (Linux 5.18, CONFIG_FPROBE).
-    KprobeMulti,
-}
-
-impl With {
-    /// As the user writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tracepoints => "tracepoints",
-            Self::Kprobes => "kprobes",
-            Self::KprobeMulti => "kprobe-multi",
-        }
-    }
-}
 
 /// Why there is no search.
 #[derive(Debug, thiserror::Error)]

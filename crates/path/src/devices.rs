@@ -1,6 +1,6 @@
 //! Devices as the user names them: `vnet0`, or `eth0%NAMESPACE`.
 
-use crate::search::Device;
+use crate::options::Device;
 use nix::net::if_::if_nameindex;
 use nix::sched::{setns, CloneFlags};
 use std::fs::{self, File};

@@ -11,6 +11,7 @@ mod functions;
 mod layout;
 mod links;
 mod names;
+mod options;
 mod packet;
 mod pcap;
 mod search;
@@ -22,13 +23,14 @@ mod summary;
 mod tracepoints;
 pub mod try_filter;
 
-pub use attach::{SearchError, With};
+pub use attach::SearchError;
 pub use devices::{find_device, NoDevice};
 pub use functions::Function;
 pub use layout::{Counts, MAX_PACKETS};
+pub use options::{Device, How, Options, With};
 pub use packet::{Packet, Step, What};
 pub use pcap::{compile, BadExpression, Code, CompileError, Instruction, Library};
-pub use search::{Device, How, Options, Remains, Search};
+pub use search::{Remains, Search};
 pub use summary::{paths, points, Hop, Path, Stage};
 
 /// The functions that take a packet and can be traced, in order of address.

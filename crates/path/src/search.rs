@@ -1,61 +1,15 @@
 //! A search: the programs at work, and what they tell.
 
-use crate::attach::{attach, Attached, SearchError, With};
+use crate::attach::{attach, Attached, SearchError};
 use crate::layout::{Counts, Event, COUNTS_BYTES};
+use crate::options::{How, Options};
 use crate::packet::Packet;
-use crate::pcap::Code;
-use latpath_words::{Ns, StreamSpec};
+use latpath_words::Ns;
 use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// What to search for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Streams whose packets are followed; with none, the filter alone chooses.
-    pub streams: Vec<StreamSpec>,
-    /// A pcap filter that packets must pass as well.
-    pub code: Option<Code>,
-    /// The device on which packets are chosen; with none, any.
-    pub device: Option<Device>,
-    /// Packets to follow.
-    pub count: u32,
-    /// What to attach; with none, the best that this kernel has.
-    pub with: Option<With>,
-    /// An skb that nothing ties to a packet is that packet if it has the same bytes within this time after the packet was seen
-    /// last.
-    pub same: Ns,
-}
-
-/// A device, by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its name.
-    pub name: String,
-    /// Inode number of its network namespace; with none, devices of this name in all.
-    pub netns: Option<u32>,
-}
-
-/// How and to what the programs are attached.
-#[derive(Clone, Debug)]
-pub struct How {
-    /// What kind of places.
-    pub with: With,
-    /// Kernel functions.
-    pub functions: usize,
-    /// Kernel functions that could have been attached to.
-    pub functions_known: usize,
-    /// Names of the functions, where they are not all.
-    pub functions_shown: Option<Vec<String>>,
-    /// Tracepoints.
-    pub tracepoints: usize,
-    /// Time from the beginning until all were attached.
-    pub took: Duration,
-    /// What cannot be shown here, and why: a line each.
-    pub notes: Vec<String>,
-}
 
 /// Packets under way.
 pub struct Search {
