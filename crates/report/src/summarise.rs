@@ -77,7 +77,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     let (bounds, unbounded) = bounds(run);
     all.fill(&mut summary, context, |from, to| between(&bounds, from, to));
     explain(&mut summary, points, manifest.kernel.as_ref());
-    name_threads(&mut summary, &manifest.vms);
+    name_threads(&mut summary, &run.vms());
     for (stream, joined) in summary.streams.iter_mut().zip(&manifest.joined) {
         stream.never_seen = joined.never_seen;
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! RUN/manifest.json                      what was recorded, how, on what; replaced whole, never half
 //! RUN/clocks.jsonl                       every sample of every clock, a line each
+//! RUN/vms.json                           the host's virtual machines when it began
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
 //! RUN/journeys/part-00000000-00000059.parquet    those parts merged
 //! ```
@@ -25,6 +26,7 @@ mod reader;
 mod rows;
 mod scan;
 mod select;
+mod vms;
 mod writer;
 
 pub use error::RunError;

@@ -3,7 +3,6 @@
 use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
-use latpath_vms::Vm;
 use latpath_words::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
@@ -203,8 +202,6 @@ pub struct Manifest {
     pub joined: Vec<StreamRecord>,
     /// What the kernel itself counted meanwhile, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
-    /// The host's virtual machines, with their threads, as they were when the recording began.
-    pub vms: Vec<Vm>,
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.
@@ -295,7 +292,12 @@ impl Manifest {
 
 /// Puts a manifest in the place of the run's last one: after a crash one or the other is there, whole.
 pub(crate) fn replace(run: &Path, bytes: &[u8]) -> Result<(), RunError> {
-    let (path, temporary) = (run.join(MANIFEST), run.join(".manifest.json.tmp"));
+    replace_file(run, MANIFEST, bytes)
+}
+
+/// The same for any file of a run.
+pub(crate) fn replace_file(run: &Path, name: &str, bytes: &[u8]) -> Result<(), RunError> {
+    let (path, temporary) = (run.join(name), run.join(format!(".{name}.tmp")));
     let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()

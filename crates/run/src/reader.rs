@@ -1,7 +1,8 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
-use crate::{clocks, manifest::Manifest, parts, parts::PartFile, ClockSample, RunError, State, JOURNEYS};
+use crate::{clocks, manifest::Manifest, parts, parts::PartFile, vms, ClockSample, RunError, State, JOURNEYS};
 use latpath_journey::journey::MAX_POINTS;
+use latpath_vms::Vm;
 use latpath_words::{Link, Ns, PointInfo};
 use nix::fcntl::{Flock, FlockArg};
 use std::{
@@ -129,6 +130,11 @@ impl Run {
     /// All samples of all clocks.
     pub fn clock_samples(&self) -> Result<Vec<ClockSample>, RunError> {
         clocks::load(&self.path)
+    }
+
+    /// The host's virtual machines when the recording began, with their threads; none where the run does not tell.
+    pub fn vms(&self) -> Vec<Vm> {
+        vms::load(&self.path)
     }
 
     pub(crate) fn parts(&self) -> &[PartFile] {

@@ -7,9 +7,10 @@ use crate::{
     merger,
     reader::lock,
     rows::{Rows, GROUP_ROWS},
-    ClockSample, RunError, JOURNEYS,
+    vms, ClockSample, RunError, JOURNEYS,
 };
 use latpath_journey::{journey::MAX_POINTS, Journey};
+use latpath_vms::Vm;
 use latpath_words::Point;
 use nix::fcntl::Flock;
 use std::{
@@ -164,6 +165,12 @@ impl Writer {
             self.send_points()?;
         }
         Ok(())
+    }
+
+    /// Keeps the host's virtual machines, as they are now, in a file of their own: there may be many, and they are written
+    /// once.
+    pub fn keep_vms(&mut self, vms: &[Vm]) -> Result<(), RunError> {
+        vms::keep(&self.path, vms)
     }
 
     /// Notes a sample of a clock.

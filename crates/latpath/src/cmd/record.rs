@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut progress = Progress::new(args.quiet);
     // Who the host's threads are, while they are there to ask.
     match latpath_vms::find() {
-        Ok(found) => recorder.check(|writer| writer.update(|m| m.vms = found.vms)),
+        Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
         Err(error) => eprintln!("latpath: virtual machines of this host are not named: {error}"),
     }
     let mut told = Instant::now();
