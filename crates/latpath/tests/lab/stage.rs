@@ -259,6 +259,11 @@ impl Stage {
         }
     }
 
+    /// Waits until what is still missing of a stream is lost: before, the recorder calls it under way, and at its end unfinished.
+    pub fn wait_for_overdue(&self, stream: &Stream) {
+        thread::sleep(stream.window() + Duration::from_secs(1));
+    }
+
     /// The usual play: the application listens, latpath records, the stream is published, and all of it is reported.
     pub fn follow(&mut self, stream: &Stream) -> Result<Report> {
         self.subscribe(stream)?;

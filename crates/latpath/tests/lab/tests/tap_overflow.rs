@@ -20,6 +20,7 @@ fn run(_: &Scale) -> Outcome {
 
     stage.publish(&stream)?;
     stage.wait_for_quiet()?;
+    stage.wait_for_overdue(&stream);
     let report = recording.end(&stage)?;
 
     let dropped = stage.counters(TAP)?.since(&before).tx_dropped;
