@@ -355,7 +355,7 @@ fn a_way_that_leads_out_reads_back_from_its_names() {
     let route = n.route();
     let point = |p: &u16| n.points[usize::from(*p)].point.clone();
     let line: Vec<Point> = route.line.iter().map(point).collect();
-    let read = Route::from_points(&line, &[line.clone()], &n.points);
+    let read = Route::from_points(&line, std::slice::from_ref(&line), &n.points);
     assert_eq!((read.line, read.lines), (route.line, route.lines));
     assert_eq!(read.detours.len(), 3, "points of Open vSwitch are no copies");
 }
