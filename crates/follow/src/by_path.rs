@@ -12,14 +12,16 @@ pub(crate) struct ByPath {
     paths: Paths,
     journeys: [u64; PathClass::ALL.len()],
     lost: [u64; PathClass::ALL.len()],
-    times: [Vec<KernelHistogram>; HeldUp::ALL.len()],
+    /// By [`HeldUp`]; of what is not held up alone, where nothing tells paths apart.
+    times: Vec<Vec<KernelHistogram>>,
 }
 
 impl ByPath {
     /// Nothing counted, of so many segments.
     pub fn new(paths: Paths, segments: usize) -> Self {
-        let none = || vec![KernelHistogram::default(); segments];
-        Self { paths, journeys: Default::default(), lost: Default::default(), times: [none(), none(), none()] }
+        let ways = if paths.any() { HeldUp::ALL.len() } else { 1 };
+        let times = vec![vec![KernelHistogram::default(); segments]; ways];
+        Self { paths, journeys: Default::default(), lost: Default::default(), times }
     }
 
     /// Counts the packets of a stream whose way ends with the last point of `line`.

@@ -13,6 +13,18 @@ enum Place {
     Module(&'static str),
     /// A function's entry, where the kernel has trampolines.
     Function,
+    /// The same in a module, which may be built in, or not loaded.
+    ModuleFunction(&'static str),
+}
+
+impl Place {
+    /// The module that it is in.
+    fn module(self) -> Option<&'static str> {
+        match self {
+            Self::Module(module) | Self::ModuleFunction(module) => Some(module),
+            Self::Tracepoint | Self::Function => None,
+        }
+    }
 }
 
 /// One program.
@@ -47,8 +59,8 @@ const HOOKS: [Hook; 18] = [
     hook("xsk_rx", Place::Function, "__xsk_map_redirect", "frames that XDP takes"),
     hook("xsk_generic", Place::Function, "xsk_generic_rcv", "frames that XDP takes"),
     hook("xdp_tx", Place::Function, "generic_xdp_tx", "frames that XDP takes"),
-    hook("tap_xdp", Place::Module("tun"), "tun_xdp_xmit", "frames that XDP redirects to a tap"),
-    hook("tap_xdp_read", Place::Module("tun"), "tun_do_read", "frames that XDP redirects to a tap"),
+    hook("tap_xdp", Place::ModuleFunction("tun"), "tun_xdp_xmit", "frames that XDP takes"),
+    hook("tap_xdp_read", Place::ModuleFunction("tun"), "tun_do_read", "frames that XDP takes"),
 ];
 
 /// What this kernel offers of them.
@@ -93,22 +105,20 @@ impl Hooks {
                     found.programs.push(hook.program);
                 }
                 (Place::Tracepoint, _) => found.missing.push((hook.at, hook.shows)),
-                (Place::Module("tun"), fentry) => {
-                    // It may be built in.
-                    if fentry.is_ok() && (function(hook.at).is_some() || module_has("tun", hook.at)) {
-                        found.programs.push(hook.program);
-                    }
-                }
                 // A module that is not loaded carries no packet.
                 (Place::Module(module), _) => {
                     if module_has(module, &tracepoint) {
                         found.programs.push(hook.program);
                     }
                 }
-                (Place::Function, Ok(())) if function(hook.at).is_some() => found.programs.push(hook.program),
-                // Kernels differ in what they have of these.
-                (Place::Function, Ok(())) => {}
-                (Place::Function, Err(why)) => {
+                (place, Ok(())) => {
+                    let in_module = |module| module_has(module, hook.at);
+                    // Kernels differ in what they have of these.
+                    if function(hook.at).is_some() || place.module().is_some_and(in_module) {
+                        found.programs.push(hook.program);
+                    }
+                }
+                (_, Err(why)) => {
                     let (_, lost) = found.no_fentry.get_or_insert_with(|| (why.clone(), Vec::new()));
                     if !lost.contains(&hook.shows) {
                         lost.push(hook.shows);
@@ -121,7 +131,7 @@ impl Hooks {
 
     /// Gives up the programs that stand at functions, which this kernel has refused. False if there was none.
     pub fn without_functions(&mut self, why: String) -> bool {
-        let at_function = |h: &&Hook| h.place == Place::Function || h.place == Place::Module("tun");
+        let at_function = |h: &&Hook| matches!(h.place, Place::Function | Place::ModuleFunction(_));
         let given_up: Vec<&Hook> = HOOKS.iter().filter(at_function).filter(|h| self.has(h.program)).collect();
         let mut lost: Vec<_> = given_up.iter().map(|h| h.shows).collect();
         lost.dedup();
