@@ -1,0 +1,16 @@
+//! Round trips of probes: an emitter sends, a reflector answers, and every transaction says where its time went.
+//!
+//! ```text
+//!   emitter                                              reflector
+//!   T1 app ─ sched ─ driver ─ nic ═════ wire there ═════ nic ─ kernel ─ T2 app
+//!                                                                        │ processing
+//!   T4 app ────────── kernel ─ nic ═════ wire back ═════ nic ─ driver ─ sched ─ T3 app
+//! ```
+//!
+//! docs/ping.md says which clock takes each stamp, how they come onto one timeline, and what a probe looks like on the wire.
+#![deny(unsafe_code)]
+
+pub mod transaction;
+pub mod wire;
+
+pub use transaction::{Line, Part, Source, Stamp, Stamps, Transaction};

@@ -1,0 +1,338 @@
+//! A transaction: one probe, its answer, and the moments at which both were seen on their way.
+
+use latpath_words::Ns;
+use serde::Serialize;
+
+/// Where and when a probe or its answer was seen, in the order of the way.
+///
+/// `App` and `Kernel` stamps are `CLOCK_MONOTONIC` of the machine that took them (the kernel's own are `CLOCK_REALTIME` and
+/// were converted), `Nic` stamps are the NIC's clock (PHC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stamp {
+    /// The emitter calls the kernel to send.
+    T1App,
+    /// The probe comes to the emitter's queueing discipline (`SOF_TIMESTAMPING_TX_SCHED`).
+    T1Sched,
+    /// The emitter's driver has it (`SOF_TIMESTAMPING_TX_SOFTWARE`).
+    T1Driver,
+    /// It leaves the emitter's NIC (`SOF_TIMESTAMPING_TX_HARDWARE`).
+    T1Nic,
+    /// It arrives at the reflector's NIC (`SOF_TIMESTAMPING_RX_HARDWARE`).
+    T2Nic,
+    /// It comes into the reflector's kernel (`SOF_TIMESTAMPING_RX_SOFTWARE`).
+    T2Kernel,
+    /// The reflector has it.
+    T2App,
+    /// The reflector calls the kernel to send the answer.
+    T3App,
+    /// The answer comes to the reflector's queueing discipline.
+    T3Sched,
+    /// The reflector's driver has it.
+    T3Driver,
+    /// It leaves the reflector's NIC.
+    T3Nic,
+    /// It arrives at the emitter's NIC.
+    T4Nic,
+    /// It comes into the emitter's kernel.
+    T4Kernel,
+    /// The emitter has it.
+    T4App,
+}
+
+/// What took a stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// latpath itself, in user space: `CLOCK_MONOTONIC`.
+    App,
+    /// The kernel: `CLOCK_REALTIME`, converted to `CLOCK_MONOTONIC`.
+    Kernel,
+    /// The NIC: its PHC.
+    Nic,
+}
+
+impl Stamp {
+    /// All, in the order of the way.
+    pub const ALL: [Self; 14] = [
+        Self::T1App,
+        Self::T1Sched,
+        Self::T1Driver,
+        Self::T1Nic,
+        Self::T2Nic,
+        Self::T2Kernel,
+        Self::T2App,
+        Self::T3App,
+        Self::T3Sched,
+        Self::T3Driver,
+        Self::T3Nic,
+        Self::T4Nic,
+        Self::T4Kernel,
+        Self::T4App,
+    ];
+
+    /// As in the table of results: `T1 nic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::T1App => "T1 app",
+            Self::T1Sched => "T1 sched",
+            Self::T1Driver => "T1 driver",
+            Self::T1Nic => "T1 nic",
+            Self::T2Nic => "T2 nic",
+            Self::T2Kernel => "T2 kernel",
+            Self::T2App => "T2 app",
+            Self::T3App => "T3 app",
+            Self::T3Sched => "T3 sched",
+            Self::T3Driver => "T3 driver",
+            Self::T3Nic => "T3 nic",
+            Self::T4Nic => "T4 nic",
+            Self::T4Kernel => "T4 kernel",
+            Self::T4App => "T4 app",
+        }
+    }
+
+    /// As a column of the log and a key of JSON: `t1_nic_ns`.
+    pub fn column(self) -> &'static str {
+        match self {
+            Self::T1App => "t1_app_ns",
+            Self::T1Sched => "t1_sched_ns",
+            Self::T1Driver => "t1_driver_ns",
+            Self::T1Nic => "t1_nic_ns",
+            Self::T2Nic => "t2_nic_ns",
+            Self::T2Kernel => "t2_kernel_ns",
+            Self::T2App => "t2_app_ns",
+            Self::T3App => "t3_app_ns",
+            Self::T3Sched => "t3_sched_ns",
+            Self::T3Driver => "t3_driver_ns",
+            Self::T3Nic => "t3_nic_ns",
+            Self::T4Nic => "t4_nic_ns",
+            Self::T4Kernel => "t4_kernel_ns",
+            Self::T4App => "t4_app_ns",
+        }
+    }
+
+    /// What takes it.
+    pub fn source(self) -> Source {
+        match self {
+            Self::T1App | Self::T2App | Self::T3App | Self::T4App => Source::App,
+            Self::T1Nic | Self::T2Nic | Self::T3Nic | Self::T4Nic => Source::Nic,
+            _ => Source::Kernel,
+        }
+    }
+
+    /// Whether the reflector takes it, and not the emitter.
+    pub fn is_reflectors(self) -> bool {
+        (Self::T2Nic..=Self::T3Nic).contains(&self)
+    }
+
+    /// Place in a mask of stamps.
+    pub fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+/// Times of some of the stamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps([Ns; Stamp::ALL.len()]);
+
+/// A stamp that was not taken.
+const ABSENT: Ns = Ns::MIN;
+
+impl Default for Stamps {
+    fn default() -> Self {
+        Self([ABSENT; Stamp::ALL.len()])
+    }
+}
+
+impl Stamps {
+    /// The time of one, where it was taken.
+    #[inline]
+    pub fn get(&self, stamp: Stamp) -> Option<Ns> {
+        let time = self.0[stamp as usize];
+        (time != ABSENT).then_some(time)
+    }
+
+    /// Notes one.
+    #[inline]
+    pub fn set(&mut self, stamp: Stamp, time: Ns) {
+        self.0[stamp as usize] = time;
+    }
+
+    /// Notes one that may be missing; what was noted before stays then.
+    #[inline]
+    pub fn set_if(&mut self, stamp: Stamp, time: Option<Ns>) {
+        if let Some(time) = time {
+            self.set(stamp, time);
+        }
+    }
+
+    /// Those that were taken, as a mask of [`Stamp::bit`].
+    pub fn mask(&self) -> u16 {
+        Stamp::ALL.into_iter().filter(|s| self.0[*s as usize] != ABSENT).fold(0, |mask, s| mask | s.bit())
+    }
+
+    /// Time from one to another; `None` where one is missing.
+    #[inline]
+    pub fn between(&self, from: Stamp, to: Stamp) -> Option<Ns> {
+        Some(self.get(to)?.saturating_sub(self.get(from)?))
+    }
+}
+
+/// One probe and its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// Number of the probe in its session, from 0.
+    pub sequence: u64,
+    /// Stamps as their clocks showed them.
+    pub raw: Stamps,
+    /// The same on one timeline, the emitter's `CLOCK_MONOTONIC`.
+    pub mapped: Stamps,
+}
+
+impl Transaction {
+    /// From T1 app to T4 app, ns of the emitter's `CLOCK_MONOTONIC`. `None` where no answer came.
+    pub fn round_trip(&self) -> Option<Ns> {
+        self.raw.between(Stamp::T1App, Stamp::T4App)
+    }
+
+    /// From T1 nic to T4 nic, ns of the emitter's PHC alone.
+    pub fn nic_round_trip(&self) -> Option<Ns> {
+        self.raw.between(Stamp::T1Nic, Stamp::T4Nic)
+    }
+
+    /// From T2 nic to T3 nic, ns of the reflector's PHC alone.
+    pub fn nic_turnaround(&self) -> Option<Ns> {
+        self.raw.between(Stamp::T2Nic, Stamp::T3Nic)
+    }
+
+    /// Times of the parts that `line` is cut into. Where no stamp of the line is missing they sum to the round trip, exactly.
+    pub fn parts<'a>(&'a self, line: &'a Line) -> impl Iterator<Item = Option<Ns>> + 'a {
+        line.parts().map(|part| self.mapped.between(part.from, part.to))
+    }
+}
+
+/// The stamps at which a round trip is cut: T1 app first, T4 app last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line(Vec<Stamp>);
+
+/// What lies between two neighbouring stamps of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub from: Stamp,
+    /// Where it ends.
+    pub to: Stamp,
+}
+
+impl Line {
+    /// All stamps that are taken, of these (a mask of [`Stamp::bit`]): up to 13 parts.
+    pub fn detailed(taken: u16) -> Self {
+        let ends = Stamp::T1App.bit() | Stamp::T4App.bit();
+        Self(Stamp::ALL.into_iter().filter(|s| s.bit() & (taken | ends) != 0).collect())
+    }
+
+    /// One stamp at each door, the NIC's where there is one: at most the seven parts from application to application.
+    pub fn of_seven(taken: u16) -> Self {
+        use Stamp::*;
+        let best = |candidates: &[Stamp]| candidates.iter().copied().find(|s| s.bit() & taken != 0);
+        let inner = [
+            best(&[T1Nic, T1Driver, T1Sched]),
+            best(&[T2Nic, T2Kernel]),
+            best(&[T2App]),
+            best(&[T3App]),
+            best(&[T3Nic, T3Driver, T3Sched]),
+            best(&[T4Nic, T4Kernel]),
+        ];
+        Self([Some(T1App)].into_iter().chain(inner).chain([Some(T4App)]).flatten().collect())
+    }
+
+    /// Its stamps, in order.
+    pub fn stamps(&self) -> &[Stamp] {
+        &self.0
+    }
+
+    /// Its parts, in order.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = Part> + '_ {
+        self.0.windows(2).map(|pair| Part { from: pair[0], to: pair[1] })
+    }
+}
+
+impl Part {
+    /// What happens in it, in words: `app → NIC`, `wire there`.
+    pub fn name(self) -> String {
+        let (from, to) = (self.from, self.to);
+        let side = |s: Stamp| if s.is_reflectors() { "reflector" } else { "emitter" };
+        match (from.is_reflectors(), to.is_reflectors()) {
+            _ if (from, to) == (Stamp::T2App, Stamp::T3App) => "processing".into(),
+            _ if (from, to) == (Stamp::T1App, Stamp::T4App) => "round trip".into(),
+            (false, true) if from.source() == Source::Nic && to.source() == Source::Nic => "wire there".into(),
+            (true, false) if from.source() == Source::Nic && to.source() == Source::Nic => "wire back".into(),
+            (false, true) => format!("there: {} → {}", place(from), place(to)),
+            (true, false) => format!("back: {} → {}", place(from), place(to)),
+            _ => format!("{} {} → {}", side(from), place(from), place(to)),
+        }
+    }
+
+    /// Key of JSON and column of the log: `t1_app_to_t1_nic_ns`.
+    pub fn column(self) -> String {
+        format!("{}_to_{}", self.from.column().trim_end_matches("_ns"), self.to.column())
+    }
+}
+
+fn place(stamp: Stamp) -> &'static str {
+    stamp.name().split(' ').nth(1).unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_of_any_line_sum_to_the_round_trip_exactly(
+            times in prop::array::uniform14(-1i64 << 60..1i64 << 60), taken in any::<u16>(), seven in any::<bool>()
+        ) {
+            let mut t = Transaction::default();
+            for (stamp, time) in Stamp::ALL.into_iter().zip(times) {
+                t.mapped.set(stamp, time);
+            }
+            t.raw = t.mapped;
+            let line = if seven { Line::of_seven(taken) } else { Line::detailed(taken) };
+            let sum: Ns = t.parts(&line).map(|part| part.expect("no stamp is missing")).sum();
+            prop_assert_eq!(Some(sum), t.round_trip());
+        }
+    }
+
+    #[test]
+    fn a_line_of_seven_has_the_nics_stamps_and_says_what_each_part_is() {
+        let names: Vec<String> = Line::of_seven(u16::MAX).parts().map(Part::name).collect();
+        let expected = [
+            "emitter app → nic",
+            "wire there",
+            "reflector nic → app",
+            "processing",
+            "reflector app → nic",
+            "wire back",
+            "emitter nic → app",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn without_hardware_stamps_the_kernels_take_their_place_and_the_names_say_so() {
+        let nic = [Stamp::T1Nic, Stamp::T2Nic, Stamp::T3Nic, Stamp::T4Nic].iter().fold(0, |m, s| m | s.bit());
+        let names: Vec<String> = Line::of_seven(!nic).parts().map(Part::name).collect();
+        assert_eq!(names[0], "emitter app → driver");
+        assert_eq!(names[1], "there: driver → kernel");
+        assert_eq!(Line::of_seven(0).stamps(), [Stamp::T1App, Stamp::T4App]);
+    }
+
+    #[test]
+    fn a_stamp_that_is_missing_is_none_and_not_a_time() {
+        let mut stamps = Stamps::default();
+        stamps.set(Stamp::T1App, 0);
+        stamps.set_if(Stamp::T1Nic, None);
+        assert_eq!((stamps.get(Stamp::T1App), stamps.get(Stamp::T1Nic), stamps.mask()), (Some(0), None, 1));
+    }
+}

@@ -1,0 +1,346 @@
+//! What a probe looks like on the wire; docs/ping.md shows it as a table.
+//!
+//! A header of 32 bytes, all numbers big-endian:
+//!
+//! ```text
+//!  0 magic "LP"   2 version (1)   3 kind   4 session   8 sequence (8)   16 time (8)   24 time (8)
+//! ```
+//!
+//! A probe of 96 bytes or more has room for the reflector's further stamps, which its answer brings. Answers are as long as
+//! what they answer, never longer: a reflector cannot be used to multiply traffic.
+
+use crate::transaction::{Stamp, Stamps};
+use latpath_words::Ns;
+
+/// First bytes of everything that emitter and reflector say.
+const MAGIC: [u8; 2] = *b"LP";
+/// Version of this format.
+const VERSION: u8 = 1;
+/// Bytes of the header: the shortest probe.
+pub const HEADER: usize = 32;
+/// Bytes of the shortest probe whose answer brings all of the reflector's stamps.
+pub const FULL: usize = 96;
+/// Bytes of [`Hello`] and [`Welcome`].
+pub const CONTROL: usize = 240;
+/// A stamp that was not taken.
+const ABSENT: Ns = Ns::MIN;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A probe.
+    Probe = 0,
+    /// The reflector's answer to it.
+    Answer = 1,
+    /// The emitter asks who is there, once a second: see [`Welcome`].
+    Hello = 2,
+    /// The reflector's answer to it.
+    Welcome = 3,
+    /// The emitter broke its threshold: the reflector freezes its trace too.
+    Breach = 4,
+}
+
+/// The first 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// Chosen by the emitter, at random.
+    pub session: u32,
+    /// Number of the probe, from 0; an answer has its probe's.
+    pub sequence: u64,
+    /// Probe: T1 app. Answer: T2 app.
+    pub first: Ns,
+    /// Probe: 0. Answer: T3 app.
+    pub second: Ns,
+}
+
+fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    bytes[at..at + N].copy_from_slice(&value);
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("a slice of N bytes")
+}
+
+fn ns(bytes: &[u8], at: usize) -> Ns {
+    Ns::from_be_bytes(array(bytes, at))
+}
+
+fn time(bytes: &[u8], at: usize) -> Option<Ns> {
+    Some(ns(bytes, at)).filter(|t| *t != ABSENT)
+}
+
+impl Header {
+    /// Writes it into the first [`HEADER`] bytes.
+    #[inline]
+    pub fn write(&self, bytes: &mut [u8]) {
+        bytes[..2].copy_from_slice(&MAGIC);
+        bytes[2] = VERSION;
+        bytes[3] = self.kind as u8;
+        put(bytes, 4, self.session.to_be_bytes());
+        put(bytes, 8, self.sequence.to_be_bytes());
+        put(bytes, 16, self.first.to_be_bytes());
+        put(bytes, 24, self.second.to_be_bytes());
+    }
+
+    /// Reads it; `None` where it is none, or of another version.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < HEADER || bytes[..2] != MAGIC || bytes[2] != VERSION {
+            return None;
+        }
+        let kind = match bytes[3] {
+            0 => Kind::Probe,
+            1 => Kind::Answer,
+            2 => Kind::Hello,
+            3 => Kind::Welcome,
+            4 => Kind::Breach,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            session: u32::from_be_bytes(array(bytes, 4)),
+            sequence: u64::from_be_bytes(array(bytes, 8)),
+            first: ns(bytes, 16),
+            second: ns(bytes, 24),
+        })
+    }
+}
+
+/// The version of a message that is ours, but not of this version.
+pub fn other_version(bytes: &[u8]) -> Option<u8> {
+    (bytes.len() >= HEADER && bytes[..2] == MAGIC && bytes[2] != VERSION).then(|| bytes[2])
+}
+
+/// Stamps of an answer's sending: they are known only after it left, and so travel with a later answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Afterwards {
+    /// Which answer's.
+    pub sequence: u64,
+    /// T3 sched, driver and nic of it.
+    pub stamps: [Option<Ns>; 3],
+}
+
+/// Which stamps [`Afterwards::stamps`] are.
+pub const AFTERWARDS: [Stamp; 3] = [Stamp::T3Sched, Stamp::T3Driver, Stamp::T3Nic];
+
+impl Afterwards {
+    /// Nothing to say.
+    const NONE: u64 = u64::MAX;
+
+    fn write(this: Option<&Self>, bytes: &mut [u8], at: usize) {
+        put(bytes, at, this.map_or(Self::NONE, |a| a.sequence).to_be_bytes());
+        for i in 0..AFTERWARDS.len() {
+            let stamp = this.and_then(|a| a.stamps[i]).unwrap_or(ABSENT);
+            put(bytes, at + 8 + 8 * i, stamp.to_be_bytes());
+        }
+    }
+
+    fn read(bytes: &[u8], at: usize) -> Option<Self> {
+        let sequence = u64::from_be_bytes(array(bytes, at));
+        let stamps = [8, 16, 24].map(|i| time(bytes, at + i));
+        (sequence != Self::NONE).then_some(Self { sequence, stamps })
+    }
+}
+
+/// What the reflector knows when it answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// T2 nic.
+    pub nic: Option<Ns>,
+    /// T2 kernel.
+    pub kernel: Option<Ns>,
+    /// Of an earlier answer.
+    pub afterwards: Option<Afterwards>,
+}
+
+impl Answer {
+    /// Writes it behind the header, where there is room; says whether there was.
+    #[inline]
+    pub fn write(&self, bytes: &mut [u8]) -> bool {
+        if bytes.len() < FULL {
+            return false;
+        }
+        put(bytes, 32, self.nic.unwrap_or(ABSENT).to_be_bytes());
+        put(bytes, 40, self.kernel.unwrap_or(ABSENT).to_be_bytes());
+        Afterwards::write(self.afterwards.as_ref(), bytes, 48);
+        put(bytes, 80, [0; 16]);
+        true
+    }
+
+    /// Reads it; nothing where there was no room for it.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Self {
+        if bytes.len() < FULL {
+            return Self::default();
+        }
+        Self { nic: time(bytes, 32), kernel: time(bytes, 40), afterwards: Afterwards::read(bytes, 48) }
+    }
+
+    /// Notes the stamps of this very transaction.
+    pub fn note(&self, stamps: &mut Stamps) {
+        stamps.set_if(Stamp::T2Nic, self.nic);
+        stamps.set_if(Stamp::T2Kernel, self.kernel);
+    }
+}
+
+/// The reflector's own clock in the NIC: PHC time at monotonic time `at` was `at + offset`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NicClock {
+    /// Number of the PHC on its machine.
+    pub index: i32,
+    /// When it was read, the reflector's `CLOCK_MONOTONIC`.
+    pub at: Ns,
+    /// PHC − `CLOCK_MONOTONIC` then.
+    pub offset: Ns,
+    /// ± this.
+    pub bound: Ns,
+    /// How much faster the PHC runs, in parts per billion.
+    pub drift_ppb: i64,
+}
+
+/// What a reflector saw of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Seen {
+    /// Probes that it received, duplicates left out.
+    pub received: u64,
+    /// Probes that it received once more.
+    pub duplicates: u64,
+    /// Probes that came after a later one.
+    pub reordered: u64,
+    /// Answers that its kernel refused to send.
+    pub refused: u64,
+    /// Messages that were no probes, of whoever.
+    pub foreign: u64,
+    /// Messages that its kernel dropped because the socket's buffer was full, of whoever.
+    pub dropped: u64,
+}
+
+/// Who the reflector is, what stamps it takes, what it saw so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// `/proc/sys/kernel/random/boot_id`: the same where emitter and reflector share a kernel, and so its clocks.
+    pub boot_id: [u8; 16],
+    /// Stamps that it takes ([`Stamp::bit`]).
+    pub taken: u16,
+    /// The device's name, cut to 15 bytes.
+    pub device: String,
+    /// Its NIC's clock, where it has one.
+    pub nic: Option<NicClock>,
+    /// Times that its `CLOCK_REALTIME` was set and its NIC's clock disturbed, since it started.
+    pub disturbances: u32,
+    /// What it saw.
+    pub seen: Seen,
+    /// Of an earlier answer.
+    pub afterwards: Option<Afterwards>,
+}
+
+impl Welcome {
+    /// Writes it behind the header of a message of [`CONTROL`] bytes.
+    pub fn write(&self, bytes: &mut [u8]) {
+        bytes[HEADER..CONTROL].fill(0);
+        put(bytes, 32, self.boot_id);
+        put(bytes, 48, self.taken.to_be_bytes());
+        bytes[50] = u8::from(self.nic.is_some());
+        let nic = self.nic.unwrap_or_default();
+        put(bytes, 52, nic.index.to_be_bytes());
+        for (i, value) in [nic.at, nic.offset, nic.bound, nic.drift_ppb].into_iter().enumerate() {
+            put(bytes, 56 + 8 * i, value.to_be_bytes());
+        }
+        let name = &self.device.as_bytes()[..self.device.len().min(15)];
+        bytes[88..88 + name.len()].copy_from_slice(name);
+        put(bytes, 104, self.disturbances.to_be_bytes());
+        let s = &self.seen;
+        for (i, n) in
+            [s.received, s.duplicates, s.reordered, s.refused, s.foreign, s.dropped].into_iter().enumerate()
+        {
+            put(bytes, 112 + 8 * i, n.to_be_bytes());
+        }
+        Afterwards::write(self.afterwards.as_ref(), bytes, 160);
+    }
+
+    /// Reads it; `None` where it is too short.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < CONTROL {
+            return None;
+        }
+        let nic = (bytes[50] == 1).then(|| NicClock {
+            index: i32::from_be_bytes(array(bytes, 52)),
+            at: ns(bytes, 56),
+            offset: ns(bytes, 64),
+            bound: ns(bytes, 72),
+            drift_ppb: ns(bytes, 80),
+        });
+        let name: Vec<u8> = bytes[88..103].iter().copied().take_while(|b| *b != 0).collect();
+        let n = |i: usize| u64::from_be_bytes(array(bytes, 112 + 8 * i));
+        Some(Self {
+            boot_id: array(bytes, 32),
+            taken: u16::from_be_bytes(array(bytes, 48)),
+            device: String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect(),
+            nic,
+            disturbances: u32::from_be_bytes(array(bytes, 104)),
+            seen: Seen { received: n(0), duplicates: n(1), reordered: n(2), refused: n(3), foreign: n(4), dropped: n(5) },
+            afterwards: Afterwards::read(bytes, 160),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn afterwards() -> impl Strategy<Value = Option<Afterwards>> {
+        let stamp = || prop::option::of(Ns::MIN + 1..Ns::MAX);
+        prop::option::of(
+            (0..u64::MAX, stamp(), stamp(), stamp())
+                .prop_map(|(sequence, a, b, c)| Afterwards { sequence, stamps: [a, b, c] }),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            session: u32, sequence: u64, first: Ns, second: Ns, nic in prop::option::of(0..Ns::MAX),
+            kernel in prop::option::of(0..Ns::MAX), afterwards in afterwards(), len in HEADER..300usize
+        ) {
+            let mut bytes = vec![0xaa; len];
+            let header = Header { kind: Kind::Answer, session, sequence, first, second };
+            header.write(&mut bytes);
+            let answer = Answer { nic, kernel, afterwards };
+            let room = answer.write(&mut bytes);
+            prop_assert_eq!(Header::read(&bytes), Some(header));
+            prop_assert_eq!(room, len >= FULL);
+            prop_assert_eq!(Answer::read(&bytes), if room { answer } else { Answer::default() });
+        }
+
+        #[test]
+        fn a_welcome_is_read_as_it_was_written(
+            boot_id: [u8; 16], taken: u16, device in "[a-z0-9]{0,15}", offset: Ns, drift_ppb: i64, has: bool, received: u64,
+            dropped: u64, afterwards in afterwards()
+        ) {
+            let nic = has.then_some(NicClock { index: 3, at: 7, offset, bound: 9, drift_ppb });
+            let seen = Seen { received, dropped, ..Seen::default() };
+            let welcome = Welcome { boot_id, taken, device, nic, disturbances: 2, seen, afterwards };
+            let mut bytes = [0xaa; CONTROL];
+            welcome.write(&mut bytes);
+            prop_assert_eq!(Welcome::read(&bytes), Some(welcome));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = (Header::read(&bytes), Answer::read(&bytes), Welcome::read(&bytes), other_version(&bytes));
+        }
+    }
+
+    #[test]
+    fn another_version_is_no_probe_and_is_known_as_ours() {
+        let mut bytes = [0; HEADER];
+        Header { kind: Kind::Probe, session: 1, sequence: 2, first: 3, second: 0 }.write(&mut bytes);
+        assert_eq!(other_version(&bytes), None);
+        bytes[2] = 9;
+        assert_eq!((Header::read(&bytes), other_version(&bytes)), (None, Some(9)));
+    }
+}
