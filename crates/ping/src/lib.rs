@@ -10,7 +10,10 @@
 //! docs/ping.md says which clock takes each stamp, how they come onto one timeline, and what a probe looks like on the wire.
 #![deny(unsafe_code)]
 
+pub mod table;
+pub mod timeline;
 pub mod transaction;
+pub mod transport;
 pub mod wire;
 
 pub use transaction::{Line, Part, Source, Stamp, Stamps, Transaction};

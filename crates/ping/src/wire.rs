@@ -253,9 +253,7 @@ impl Welcome {
         bytes[88..88 + name.len()].copy_from_slice(name);
         put(bytes, 104, self.disturbances.to_be_bytes());
         let s = &self.seen;
-        for (i, n) in
-            [s.received, s.duplicates, s.reordered, s.refused, s.foreign, s.dropped].into_iter().enumerate()
-        {
+        for (i, n) in [s.received, s.duplicates, s.reordered, s.refused, s.foreign, s.dropped].into_iter().enumerate() {
             put(bytes, 112 + 8 * i, n.to_be_bytes());
         }
         Afterwards::write(self.afterwards.as_ref(), bytes, 160);
@@ -281,7 +279,14 @@ impl Welcome {
             device: String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect(),
             nic,
             disturbances: u32::from_be_bytes(array(bytes, 104)),
-            seen: Seen { received: n(0), duplicates: n(1), reordered: n(2), refused: n(3), foreign: n(4), dropped: n(5) },
+            seen: Seen {
+                received: n(0),
+                duplicates: n(1),
+                reordered: n(2),
+                refused: n(3),
+                foreign: n(4),
+                dropped: n(5),
+            },
             afterwards: Afterwards::read(bytes, 160),
         })
     }

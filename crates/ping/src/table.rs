@@ -1,0 +1,286 @@
+//! Transactions under way: which probe got which answer, which got none, two, or one that came late or out of order.
+
+use crate::transaction::{Stamp, Stamps, Transaction};
+use latpath_words::Ns;
+use serde::Serialize;
+
+/// What became of a session's probes, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Probes that the kernel took.
+    pub sent: u64,
+    /// Probes that the kernel refused because a queue was full; no part of `sent`.
+    pub refused: u64,
+    /// Probes whose answer came in time.
+    pub answered: u64,
+    /// Probes without an answer in time.
+    pub lost: u64,
+    /// Answers that came after their probe had been given up; their probes are lost.
+    pub late: u64,
+    /// Answers that came once more.
+    pub duplicates: u64,
+    /// Answers that came after the answer to a later probe.
+    pub reordered: u64,
+    /// Messages that were no answers to this session.
+    pub foreign: u64,
+    /// Transactions with an answer that lack a stamp which should be there.
+    pub incomplete: u64,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With its answer.
+    Answered,
+    /// Without.
+    Lost,
+}
+
+/// What an answer was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The first answer to a probe that waits for it.
+    Expected,
+    /// Another answer to the same probe.
+    Duplicate,
+    /// The first answer, after its probe had been given up.
+    Late,
+    /// To a probe that was never sent, or so long ago that nothing is known of it.
+    Foreign,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Empty,
+    Waiting,
+    Answered,
+    /// Given up without an answer.
+    Lost,
+    /// Done with.
+    Closed,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    sequence: u64,
+    state: State,
+    stamps: Stamps,
+}
+
+/// Bounded, allocated once: the last so many probes.
+pub struct Table {
+    entries: Vec<Entry>,
+    /// The next probe's number.
+    next: u64,
+    /// The oldest that was not closed.
+    oldest: u64,
+    /// Highest number that was answered, plus 1.
+    answered_to: u64,
+    /// Stamps that each transaction should have.
+    expected: u16,
+    counts: Counts,
+}
+
+impl Table {
+    /// For at least so many probes at once (rounded up to a power of two).
+    pub fn new(room: usize, expected: u16) -> Self {
+        let empty = Entry { sequence: 0, state: State::Empty, stamps: Stamps::default() };
+        Self {
+            entries: vec![empty; room.next_power_of_two()],
+            next: 0,
+            oldest: 0,
+            answered_to: 0,
+            expected,
+            counts: Counts::default(),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, sequence: u64) -> usize {
+        sequence as usize & (self.entries.len() - 1)
+    }
+
+    /// The next probe's number.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Probes that wait for an answer or a stamp.
+    pub fn open(&self) -> u64 {
+        self.next - self.oldest
+    }
+
+    /// Whether the next probe has room without giving up the oldest.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.open() < self.entries.len() as u64
+    }
+
+    /// From now on each transaction should have these stamps.
+    pub fn expect(&mut self, expected: u16) {
+        self.expected = expected;
+    }
+
+    /// What came so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The same, to count what the table does not see.
+    pub fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.counts
+    }
+
+    /// Probe [`Self::next`] was handed to the kernel at `t1`. The caller has seen to room.
+    #[inline]
+    pub fn sent(&mut self, t1: Ns) {
+        debug_assert!(self.has_room());
+        let slot = self.slot(self.next);
+        let mut stamps = Stamps::default();
+        stamps.set(Stamp::T1App, t1);
+        self.entries[slot] = Entry { sequence: self.next, state: State::Waiting, stamps };
+        self.next += 1;
+        self.counts.sent += 1;
+    }
+
+    #[inline]
+    fn find(&mut self, sequence: u64) -> Option<&mut Entry> {
+        let slot = self.slot(sequence);
+        Some(&mut self.entries[slot]).filter(|e| e.state != State::Empty && e.sequence == sequence)
+    }
+
+    /// An answer came, with these stamps of T2 to T4.
+    #[inline]
+    pub fn answer(&mut self, sequence: u64, came: &Stamps) -> Verdict {
+        let Some(entry) = self.find(sequence) else {
+            self.counts.foreign += 1;
+            return Verdict::Foreign;
+        };
+        let verdict = match entry.state {
+            State::Waiting => Verdict::Expected,
+            State::Lost => Verdict::Late,
+            _ => Verdict::Duplicate,
+        };
+        match verdict {
+            Verdict::Expected => {
+                entry.state = State::Answered;
+                for stamp in Stamp::ALL {
+                    entry.stamps.set_if(stamp, came.get(stamp));
+                }
+                self.counts.answered += 1;
+                if sequence < self.answered_to {
+                    self.counts.reordered += 1;
+                }
+                self.answered_to = self.answered_to.max(sequence + 1);
+            }
+            Verdict::Late => {
+                entry.state = State::Closed;
+                self.counts.late += 1;
+            }
+            _ => self.counts.duplicates += 1,
+        }
+        verdict
+    }
+
+    /// A stamp came that is known only after its message left.
+    #[inline]
+    pub fn stamp(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
+        if let Some(entry) = self.find(sequence) {
+            // A message passes several queueing disciplines where devices are stacked: the first one counts.
+            if entry.stamps.get(stamp).is_none() {
+                entry.stamps.set(stamp, time);
+            }
+        }
+    }
+
+    /// A transaction as it stands now.
+    pub fn peek(&mut self, sequence: u64) -> Option<Transaction> {
+        self.find(sequence).map(|e| Transaction { sequence, raw: e.stamps, ..Transaction::default() })
+    }
+
+    /// Hands over, in the order of their numbers, what has all its stamps, and what was sent before `given_up`, whatever it has.
+    #[inline]
+    pub fn close(&mut self, given_up: Ns, mut each: impl FnMut(Transaction, End)) {
+        while self.oldest < self.next {
+            let slot = self.slot(self.oldest);
+            let entry = &mut self.entries[slot];
+            let whole = entry.state == State::Answered && entry.stamps.mask() & self.expected == self.expected;
+            if !whole && entry.stamps.get(Stamp::T1App).is_some_and(|t1| t1 >= given_up) {
+                return;
+            }
+            let end = if entry.state == State::Answered { End::Answered } else { End::Lost };
+            match end {
+                End::Answered => {
+                    self.counts.incomplete += u64::from(!whole);
+                    entry.state = State::Closed;
+                }
+                End::Lost => {
+                    self.counts.lost += 1;
+                    entry.state = State::Lost;
+                }
+            }
+            self.oldest += 1;
+            each(Transaction { sequence: entry.sequence, raw: entry.stamps, ..Transaction::default() }, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(t4: Ns) -> Stamps {
+        let mut stamps = Stamps::default();
+        stamps.set(Stamp::T4App, t4);
+        stamps
+    }
+
+    fn closed(table: &mut Table, given_up: Ns) -> Vec<(u64, End)> {
+        let mut all = Vec::new();
+        table.close(given_up, |t, end| all.push((t.sequence, end)));
+        all
+    }
+
+    #[test]
+    fn each_answer_is_told_apart() {
+        let mut table = Table::new(8, Stamp::T4App.bit());
+        (0..4).for_each(|i| table.sent(i * 10));
+        assert_eq!(table.answer(1, &answered(15)), Verdict::Expected);
+        assert_eq!(table.answer(0, &answered(16)), Verdict::Expected);
+        assert_eq!(table.answer(0, &answered(17)), Verdict::Duplicate);
+        assert_eq!(table.answer(9, &answered(18)), Verdict::Foreign);
+        assert_eq!(closed(&mut table, 25), [(0, End::Answered), (1, End::Answered), (2, End::Lost)]);
+        assert_eq!(table.answer(2, &answered(99)), Verdict::Late);
+        assert_eq!(table.answer(2, &answered(99)), Verdict::Duplicate);
+        let c = *table.counts();
+        assert_eq!((c.sent, c.answered, c.lost, c.late), (4, 2, 1, 1));
+        assert_eq!((c.duplicates, c.reordered, c.foreign), (2, 1, 1));
+    }
+
+    #[test]
+    fn a_transaction_waits_for_its_stamps_and_is_closed_without_them_in_the_end() {
+        let mut table = Table::new(8, Stamp::T4App.bit() | Stamp::T1Nic.bit());
+        table.sent(0);
+        table.sent(10);
+        table.answer(0, &answered(5));
+        table.answer(1, &answered(15));
+        assert_eq!(closed(&mut table, 0), []);
+        table.stamp(0, Stamp::T1Nic, 2);
+        table.stamp(0, Stamp::T1Nic, 3);
+        assert_eq!(table.peek(0).unwrap().raw.get(Stamp::T1Nic), Some(2));
+        assert_eq!(closed(&mut table, 0), [(0, End::Answered)]);
+        assert_eq!(closed(&mut table, 11), [(1, End::Answered)]);
+        assert_eq!((table.counts().incomplete, table.counts().lost, table.open()), (1, 0, 0));
+    }
+
+    #[test]
+    fn the_table_is_full_after_as_many_probes_as_it_has_room_for() {
+        let mut table = Table::new(4, Stamp::T4App.bit());
+        (0..4).for_each(|i| table.sent(i));
+        assert!(!table.has_room());
+        closed(&mut table, 1);
+        assert!(table.has_room());
+        table.sent(9);
+        assert_eq!(table.answer(0, &answered(10)), Verdict::Foreign, "its place was taken");
+    }
+}

@@ -1,0 +1,94 @@
+//! What carries probes: UDP, Ethernet frames, AF_XDP; and, in tests, a wire that does whatever real ones do.
+
+use crate::transaction::Stamp;
+use latpath_words::Ns;
+
+/// How long to wait for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until one comes, at most some 50 ms, so that the caller can look at its clock and its stop flag.
+    Some,
+    /// Until this moment of `CLOCK_MONOTONIC`, if it comes before that.
+    Until(Ns),
+}
+
+/// One message as it arrived. Its bytes are in the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived<P> {
+    /// Who sent it.
+    pub from: P,
+    /// Bytes of it.
+    pub len: usize,
+    /// When the kernel had it, `CLOCK_REALTIME`.
+    pub kernel: Option<Ns>,
+    /// When the NIC had it, its PHC.
+    pub nic: Option<Ns>,
+}
+
+/// What became of a message that was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The kernel took it.
+    Taken,
+    /// A queue was full: it is lost.
+    Refused,
+}
+
+/// What a look for a message brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got<P> {
+    /// A message.
+    Message(Arrived<P>),
+    /// None yet.
+    Nothing,
+    /// The other end's kernel says that nobody listens there (ICMP port unreachable).
+    NobodyThere,
+}
+
+/// A message that left, as its stamp names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left<'a> {
+    /// The message.
+    pub message: &'a [u8],
+    /// Which of sched, driver and nic; named as the emitter's (T1).
+    pub stamp: Stamp,
+    /// When: `CLOCK_REALTIME`, or the PHC for the NIC's.
+    pub time: Ns,
+}
+
+/// A way for messages.
+pub trait Transport {
+    /// How one at the other end is named.
+    type Peer: Copy + Eq + std::hash::Hash + std::fmt::Debug;
+    /// What ends it: a device that vanished, and the like.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Sends one message.
+    fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
+
+    /// Looks for a message, and puts it into `buffer`.
+    fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Self::Peer>, Self::Error>;
+
+    /// Hands over the stamps of messages that left since the last call. Never waits.
+    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), Self::Error>;
+
+    /// Stamps that it takes of what it sends and receives, as the emitter's: a mask of [`Stamp::bit`] without the app's.
+    fn takes(&self) -> u16;
+
+    /// Messages that the kernel dropped so far because there was no room for them here.
+    fn dropped(&self) -> u64;
+}
+
+/// The reflector's stamp where the emitter's is given: sched, driver and nic of sending, nic and kernel of receiving.
+pub fn at_reflector(emitters: Stamp) -> Stamp {
+    match emitters {
+        Stamp::T1Sched => Stamp::T3Sched,
+        Stamp::T1Driver => Stamp::T3Driver,
+        Stamp::T1Nic => Stamp::T3Nic,
+        Stamp::T4Nic => Stamp::T2Nic,
+        Stamp::T4Kernel => Stamp::T2Kernel,
+        other => other,
+    }
+}
