@@ -1,0 +1,253 @@
+//! What a device claims to stamp, and what it is set to.
+
+use crate::kernel::Device;
+use crate::StampError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which sent packets a NIC stamps: a value of `enum hwtstamp_tx_types` (linux/net_tstamp.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxType(pub i32);
+
+impl TxType {
+    /// None.
+    pub const OFF: Self = Self(0);
+    /// Those whose sender asks for it.
+    pub const ON: Self = Self(1);
+
+    /// Packets whose sender asks for it are stamped.
+    pub fn stamps(self) -> bool {
+        // The kinds beyond (one-step PTP) stamp them too, all but certain PTP packets.
+        (1..=3).contains(&self.0)
+    }
+}
+
+impl fmt::Display for TxType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named(f, self.0, &["off", "on", "one-step-sync", "one-step-p2p"])
+    }
+}
+
+/// Which received packets a NIC stamps: a value of `enum hwtstamp_rx_filters` (linux/net_tstamp.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RxFilter(pub i32);
+
+impl RxFilter {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// All.
+    pub const ALL: Self = Self(1);
+    const NAMES: [&str; 16] = [
+        "none",
+        "all",
+        "some",
+        "ptpv1-l4-event",
+        "ptpv1-l4-sync",
+        "ptpv1-l4-delay-req",
+        "ptpv2-l4-event",
+        "ptpv2-l4-sync",
+        "ptpv2-l4-delay-req",
+        "ptpv2-l2-event",
+        "ptpv2-l2-sync",
+        "ptpv2-l2-delay-req",
+        "ptpv2-event",
+        "ptpv2-sync",
+        "ptpv2-delay-req",
+        "ntp-all",
+    ];
+}
+
+impl fmt::Display for RxFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named(f, self.0, &Self::NAMES)
+    }
+}
+
+fn named(f: &mut fmt::Formatter<'_>, value: i32, names: &[&str]) -> fmt::Result {
+    match usize::try_from(value).ok().and_then(|at| names.get(at)) {
+        Some(name) => f.pad(name),
+        None => write!(f, "unknown ({value})"),
+    }
+}
+
+/// What a NIC is set to stamp (`struct hwtstamp_config`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Of sent packets.
+    pub tx_type: TxType,
+    /// Of received packets.
+    pub rx_filter: RxFilter,
+    /// `HWTSTAMP_FLAG_…`; kept as it is found.
+    pub flags: i32,
+}
+
+impl Config {
+    /// Nothing is stamped.
+    pub const OFF: Self = Self { tx_type: TxType::OFF, rx_filter: RxFilter::NONE, flags: 0 };
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tx {}, rx {}", self.tx_type, self.rx_filter)
+    }
+}
+
+/// What a NIC is set to now, as far as its driver tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Current {
+    /// This.
+    Set(Config),
+    /// It does not tell, for this reason.
+    Unknown(String),
+}
+
+/// Received packets that a NIC can stamp.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RxHardware {
+    /// All.
+    AllFrames,
+    /// These kinds alone, all of them of PTP or NTP.
+    Only(Vec<RxFilter>),
+    /// None.
+    Nothing,
+}
+
+/// What a device claims to stamp. Some claim more than they do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// The device.
+    pub device: String,
+    /// Its index in this network namespace.
+    pub ifindex: u32,
+    /// It is up.
+    pub up: bool,
+    /// It has a carrier.
+    pub running: bool,
+    /// Its driver, where it has a name.
+    pub driver: Option<String>,
+    /// Where it sits (`0000:01:00.0`), where that means something.
+    pub bus: Option<String>,
+    /// Number of its clock: `/dev/ptpN`.
+    pub phc: Option<u32>,
+    /// `SOF_TIMESTAMPING_…` flags that its driver names.
+    pub socket_flags: u32,
+    /// Bit n: it can be set to `TxType(n)`.
+    pub tx_types: u32,
+    /// Bit n: it can be set to `RxFilter(n)`.
+    pub rx_filters: u32,
+    /// What it is set to.
+    pub current: Current,
+}
+
+impl Caps {
+    /// Asks a device of this network namespace. Needs no rights.
+    pub fn of(device: &str) -> Result<Self, StampError> {
+        let failed = |doing, cause| StampError::of(device, doing, cause);
+        let asked = Device::named(device).map_err(|e| failed("opening a socket", e))?;
+        let flags = asked.flags().map_err(|e| failed("reading its state", e))?;
+        let ifindex = nix::net::if_::if_nametoindex(device).map_err(|e| failed("reading its index", e.into()))?;
+        let info = asked.ts_info().map_err(|e| failed("asking what it can stamp (ETHTOOL_GET_TS_INFO)", e))?;
+        let text = |text: String| (!text.is_empty()).then_some(text);
+        let (driver, bus) = asked.driver().unwrap_or_default();
+        let current = match asked.config() {
+            Ok(config) => Current::Set(config),
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Current::Unknown("its driver does not tell".into()),
+            Err(e) => Current::Unknown(e.to_string()),
+        };
+        Ok(Self {
+            device: device.into(),
+            ifindex,
+            up: flags & libc::IFF_UP != 0,
+            running: flags & libc::IFF_RUNNING != 0,
+            driver: text(driver),
+            bus: text(bus),
+            phc: u32::try_from(info.phc_index).ok(),
+            socket_flags: info.so_timestamping,
+            tx_types: info.tx_types,
+            rx_filters: info.rx_filters,
+            current,
+        })
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.socket_flags & flag != 0
+    }
+
+    /// The NIC claims to stamp sent packets.
+    pub fn tx_nic(&self) -> bool {
+        let flags = self.has(libc::SOF_TIMESTAMPING_TX_HARDWARE) && self.has(libc::SOF_TIMESTAMPING_RAW_HARDWARE);
+        flags && self.tx_types & (1 << TxType::ON.0) != 0
+    }
+
+    /// The driver stamps sent packets as it hands them to the NIC. (Before the queueing discipline every Linux stamps.)
+    pub fn tx_driver(&self) -> bool {
+        self.has(libc::SOF_TIMESTAMPING_TX_SOFTWARE)
+    }
+
+    /// The received packets that the NIC claims to stamp.
+    pub fn rx_nic(&self) -> RxHardware {
+        if !(self.has(libc::SOF_TIMESTAMPING_RX_HARDWARE) && self.has(libc::SOF_TIMESTAMPING_RAW_HARDWARE)) {
+            return RxHardware::Nothing;
+        }
+        let filters: Vec<RxFilter> = self.offered().collect();
+        match filters.as_slice() {
+            [] => RxHardware::Nothing,
+            all if all.contains(&RxFilter::ALL) => RxHardware::AllFrames,
+            _ => RxHardware::Only(filters),
+        }
+    }
+
+    fn offered(&self) -> impl Iterator<Item = RxFilter> + '_ {
+        (1..32).filter(|n| self.rx_filters & (1 << n) != 0).map(RxFilter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(socket_flags: u32, tx_types: u32, rx_filters: u32) -> Caps {
+        Caps { socket_flags, tx_types, rx_filters, ..Caps::of("lo").unwrap() }
+    }
+
+    const HARDWARE: u32 =
+        libc::SOF_TIMESTAMPING_TX_HARDWARE | libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE;
+
+    #[test]
+    fn lo_has_no_hardware_and_no_clock() {
+        let caps = Caps::of("lo").unwrap();
+        assert!(!caps.tx_nic() && caps.phc.is_none() && caps.ifindex == 1, "{caps:?}");
+        assert_eq!(caps.rx_nic(), RxHardware::Nothing);
+        assert!(matches!(caps.current, Current::Unknown(_)));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named_with_those_that_are() {
+        for name in ["lp-none", "a-name-that-is-much-too-long"] {
+            let error = Caps::of(name).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: no such device (devices here: lo")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_a_nic_stamps_needs_the_flags_and_the_types() {
+        let all = claims(HARDWARE, 0b11, 0b11);
+        assert!(all.tx_nic());
+        assert_eq!(all.rx_nic(), RxHardware::AllFrames);
+        let ptp_only = claims(HARDWARE, 0b01, 1 | 1 << 12);
+        assert!(!ptp_only.tx_nic());
+        assert_eq!(ptp_only.rx_nic(), RxHardware::Only(vec![RxFilter(12)]));
+        assert_eq!(claims(HARDWARE, 0b11, 1).rx_nic(), RxHardware::Nothing);
+        let software = claims(libc::SOF_TIMESTAMPING_TX_SOFTWARE, 0b11, 0b11);
+        assert!(!software.tx_nic() && software.tx_driver());
+        assert_eq!(software.rx_nic(), RxHardware::Nothing);
+    }
+
+    #[test]
+    fn values_have_the_names_that_ethtool_gives_them() {
+        let config = Config { tx_type: TxType::ON, rx_filter: RxFilter(12), flags: 0 };
+        assert_eq!(config.to_string(), "tx on, rx ptpv2-event");
+        assert_eq!(RxFilter(15).to_string(), "ntp-all");
+        assert_eq!((TxType(9).to_string(), RxFilter(-1).to_string()), ("unknown (9)".into(), "unknown (-1)".into()));
+    }
+}

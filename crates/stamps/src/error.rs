@@ -1,0 +1,53 @@
+//! What goes wrong with a device.
+
+use nix::net::if_::if_nameindex;
+use std::io;
+
+/// Why a device's stamps cannot be read or set.
+#[derive(Debug, thiserror::Error)]
+pub enum StampError {
+    /// There is none of this name.
+    #[error("{device}: no such device (devices here: {here})")]
+    NoDevice {
+        /// The name.
+        device: String,
+        /// Those that there are.
+        here: String,
+    },
+    /// A right is missing.
+    #[error("{device}: {doing} needs root or CAP_NET_ADMIN; try with sudo")]
+    NotAllowed {
+        /// The device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// Anything else.
+    #[error("{device}: {doing}: {cause}")]
+    Os {
+        /// The device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+impl StampError {
+    /// What an answer of the kernel about a device means.
+    pub(crate) fn of(device: &str, doing: &'static str, cause: io::Error) -> Self {
+        let device = device.to_string();
+        match cause.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => Self::NoDevice { device, here: device_list() },
+            Some(libc::EPERM | libc::EACCES) => Self::NotAllowed { device, doing },
+            _ => Self::Os { device, doing, cause },
+        }
+    }
+}
+
+fn device_list() -> String {
+    let names = if_nameindex()
+        .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
+    names.unwrap_or_else(|e| format!("cannot be listed: {e}"))
+}

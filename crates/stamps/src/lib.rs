@@ -1,0 +1,21 @@
+//! Timestamps of packets: what a NIC and its driver can make, what of it is true, and how a program gets them.
+//!
+//! * [`Caps`] says what a device claims to stamp, and what it is set to.
+//! * [`HardwareStamps`] switches the NIC's stamps on, without narrowing what another program has set, and puts everything back.
+//! * [`ask_for`] and [`BusyPoll`] set a socket's options; [`receive`] reads a packet with what comes beside it.
+//! * [`rx_stamps`] and [`from_error_queue`] find the stamps in there. They are pure functions over bytes.
+//!
+//! Stamps of the kernel are `CLOCK_REALTIME`; those of the NIC are of its own clock (`latpath_clock::phc`), raw.
+#![deny(unsafe_code)]
+
+mod caps;
+mod control;
+mod error;
+mod kernel;
+mod socket;
+
+pub use caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
+pub use control::{from_error_queue, rx_stamps, Origin, Queued, QueuedError, RxStamps, TxKind, TxStamp};
+pub use error::StampError;
+pub use kernel::{receive, Control, Received};
+pub use socket::{ask_for, BusyPoll, SocketError, Stamps};

@@ -1,0 +1,194 @@
+//! What a socket is asked for: stamps, and to poll the NIC itself.
+
+use crate::kernel::set_option;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Why a socket option cannot be set.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A right is missing.
+    #[error("{0} needs root or CAP_NET_ADMIN; try with sudo")]
+    NotAllowed(&'static str),
+    /// The kernel has no such option.
+    #[error("{what}: this kernel does not have it ({needs})")]
+    Missing {
+        /// The option.
+        what: &'static str,
+        /// Kernel or configuration that has it.
+        needs: &'static str,
+    },
+    /// Anything else.
+    #[error("{what}: {cause}")]
+    Os {
+        /// The option.
+        what: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+impl SocketError {
+    fn of(what: &'static str, needs: &'static str, cause: io::Error) -> Self {
+        match cause.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::NotAllowed(what),
+            Some(libc::ENOPROTOOPT) => Self::Missing { what, needs },
+            _ => Self::Os { what, cause },
+        }
+    }
+}
+
+/// Which stamps a socket is to get. What the device does not make does not come, and that is no error here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// Before the queueing discipline; `CLOCK_REALTIME`.
+    pub tx_sched: bool,
+    /// As the driver hands the packet to the NIC; `CLOCK_REALTIME`.
+    pub tx_driver: bool,
+    /// As the NIC sends it; the NIC's clock.
+    pub tx_nic: bool,
+    /// As the kernel receives it; `CLOCK_REALTIME`.
+    pub rx_kernel: bool,
+    /// As the NIC receives it; the NIC's clock.
+    pub rx_nic: bool,
+}
+
+impl Stamps {
+    /// All there are.
+    pub const ALL: Self = Self { tx_sched: true, tx_driver: true, tx_nic: true, rx_kernel: true, rx_nic: true };
+    /// The kernel's own.
+    pub const SOFTWARE: Self = Self { tx_nic: false, rx_nic: false, ..Self::ALL };
+
+    /// The flags of `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst).
+    ///
+    /// No `OPT_ID`: its counter restarts and skips; nor `OPT_TSONLY`, so that a sent packet comes back with its bytes, which say
+    /// which it was. `OPT_TX_SWHW`: the driver's stamp comes beside the NIC's. `OPT_PKTINFO`: which device made the NIC's stamp.
+    fn flags(self) -> u32 {
+        let each = [
+            (self.tx_sched, libc::SOF_TIMESTAMPING_TX_SCHED),
+            (self.tx_driver, libc::SOF_TIMESTAMPING_TX_SOFTWARE),
+            (self.tx_nic, libc::SOF_TIMESTAMPING_TX_HARDWARE),
+            (self.rx_kernel, libc::SOF_TIMESTAMPING_RX_SOFTWARE),
+            (self.rx_nic, libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_OPT_PKTINFO),
+            (self.tx_sched || self.tx_driver || self.rx_kernel, libc::SOF_TIMESTAMPING_SOFTWARE),
+            (self.tx_nic || self.rx_nic, libc::SOF_TIMESTAMPING_RAW_HARDWARE),
+            (self.tx_driver && self.tx_nic, libc::SOF_TIMESTAMPING_OPT_TX_SWHW),
+        ];
+        each.iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag)
+    }
+}
+
+/// Asks a socket for these stamps, and no others, from now on.
+pub fn ask_for(fd: BorrowedFd<'_>, stamps: Stamps) -> Result<(), SocketError> {
+    let set = set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(stamps.flags() as i32));
+    set.map_err(|cause| SocketError::of("timestamps (SO_TIMESTAMPING)", "Linux 5.15", cause))
+}
+
+/// How a socket polls the NIC itself, instead of waiting for its interrupt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// Poll this long in a blocking call, in whole µs; `None` leaves it as it is (sysctl net.core.busy_read).
+    pub time: Option<Duration>,
+    /// The kernel leaves the NIC's interrupts off as long as the program polls (needs `napi_defer_hard_irqs` and
+    /// `gro_flush_timeout` of the device to be set).
+    pub prefer: bool,
+    /// Packets that one round may take.
+    pub budget: Option<u16>,
+}
+
+impl BusyPoll {
+    /// Sets the socket.
+    pub fn set(self, fd: BorrowedFd<'_>) -> Result<(), SocketError> {
+        const NEEDS: &str = "CONFIG_NET_RX_BUSY_POLL";
+        const NEWER: &str = "Linux 5.11 with CONFIG_NET_RX_BUSY_POLL";
+        let set = |what, needs, name, value: i32| {
+            set_option(fd, libc::SOL_SOCKET, name, &value).map_err(|cause| SocketError::of(what, needs, cause))
+        };
+        if let Some(time) = self.time {
+            let us = i32::try_from(time.as_micros()).unwrap_or(i32::MAX);
+            set("busy polling (SO_BUSY_POLL)", NEEDS, libc::SO_BUSY_POLL, us)?;
+        }
+        if self.prefer {
+            set("preferring busy polling (SO_PREFER_BUSY_POLL)", NEWER, libc::SO_PREFER_BUSY_POLL, 1)?;
+        }
+        if let Some(budget) = self.budget {
+            set("a budget for busy polling (SO_BUSY_POLL_BUDGET)", NEWER, libc::SO_BUSY_POLL_BUDGET, budget.into())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{from_error_queue, receive, rx_stamps, Control, Queued, TxKind};
+    use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+    use std::os::fd::AsFd;
+
+    /// Sends a packet to itself over lo; returns what the error queue and the socket have to say of it.
+    fn to_itself(socket: &UdpSocket) -> (Vec<(TxKind, usize)>, crate::RxStamps) {
+        ask_for(socket.as_fd(), Stamps::ALL).unwrap();
+        socket.connect(socket.local_addr().unwrap()).unwrap();
+        socket.send(b"latpath!").unwrap();
+        let (mut data, mut control) = ([0; 256], Control::new());
+        let mut queued = Vec::new();
+        while let Ok(got) = receive(socket.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) {
+            let Some(Queued::Stamp(stamp)) = from_error_queue(got.control) else { panic!("{:?}", got.control) };
+            assert!(stamp.time > 1_600_000_000_000_000_000, "{stamp:?}");
+            queued.push((stamp.kind, got.len));
+            assert!(data[..got.len].ends_with(b"latpath!"), "the packet's own bytes are last");
+        }
+        let got = receive(socket.as_fd(), &mut data, &mut control, 0).unwrap();
+        (queued, rx_stamps(got.control))
+    }
+
+    #[test]
+    fn a_packet_over_lo_is_stamped_before_the_queue_at_the_driver_and_on_arrival() {
+        let sockets = [UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)), UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))];
+        let mut tried = 0;
+        for socket in sockets.into_iter().flatten() {
+            let (queued, rx) = to_itself(&socket);
+            let kinds: Vec<TxKind> = queued.iter().map(|(kind, _)| *kind).collect();
+            assert_eq!(kinds, [TxKind::Sched, TxKind::Driver]);
+            assert!(rx.kernel.is_some() && rx.nic.is_none(), "{rx:?}");
+            tried += 1;
+        }
+        assert!(tried > 0, "neither IPv4 nor IPv6 on lo");
+    }
+
+    #[test]
+    fn a_closed_port_is_an_error_and_no_stamp() {
+        let closed = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, &1i32).unwrap();
+        socket.connect(closed).unwrap();
+        socket.send(b"x").unwrap();
+        let (mut data, mut control) = ([0; 256], Control::new());
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        let got = receive(socket.as_fd(), &mut data, &mut control, flags).unwrap();
+        let Some(Queued::Error(error)) = from_error_queue(got.control) else { panic!("{:?}", got.control) };
+        assert_eq!(error.errno, libc::ECONNREFUSED);
+        assert_eq!(error.to_string(), "Connection refused (os error 111), says 127.0.0.1");
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_switched_on() {
+        assert_eq!(Stamps::default().flags(), 0);
+        let rx = Stamps { rx_kernel: true, ..Stamps::default() };
+        assert_eq!(rx.flags(), libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE);
+        assert_eq!(Stamps::SOFTWARE.flags() & libc::SOF_TIMESTAMPING_RAW_HARDWARE, 0);
+        assert_ne!(Stamps::ALL.flags() & libc::SOF_TIMESTAMPING_OPT_TX_SWHW, 0);
+    }
+
+    #[test]
+    fn a_socket_option_that_cannot_be_set_is_named() {
+        let pipe = std::fs::File::open("/dev/null").unwrap();
+        let error = ask_for(pipe.as_fd(), Stamps::ALL).unwrap_err().to_string();
+        assert!(error.starts_with("timestamps (SO_TIMESTAMPING): Socket operation on non-socket"), "{error}");
+        let denied = SocketError::of("busy polling", "", io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert_eq!(denied, "busy polling needs root or CAP_NET_ADMIN; try with sudo");
+        let missing = SocketError::of("busy polling", "Linux 9", io::Error::from_raw_os_error(libc::ENOPROTOOPT));
+        assert_eq!(missing.to_string(), "busy polling: this kernel does not have it (Linux 9)");
+    }
+}
