@@ -2,13 +2,14 @@
 //! vSwitch and KVM, and nothing that it does reaches this machine but what it writes to `/out`.
 //!
 //! ```text
-//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [ARGUMENT...]
+//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [ARGUMENT...]
 //! ```
 //!
 //! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt). The script is run by bash; what it prints is shown as it comes. The
-//! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed.
+//! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed. With --igb its two NICs are igb
+//! instead of e1000e; with --stamping-nics the script finds in $STAMPING_NICS a module to load by insmod, which brings lpn0 and lpn1.
 
-use latpath_lab::{Hypervisor, Lab, LabKernel, KERNELS};
+use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, KERNELS};
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -19,12 +20,15 @@ use std::{
 };
 
 const NEVER: &dyn Fn() -> bool = &|| false;
+const OPTIONS: &str = "[--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics]";
 
 struct Wanted {
     kernel: LabKernel,
     script: PathBuf,
     limit: Duration,
     out: Option<PathBuf>,
+    nics: Nics,
+    stamping_nics: bool,
     arguments: Vec<String>,
 }
 
@@ -33,7 +37,7 @@ fn main() -> ExitCode {
         Ok(wanted) => wanted,
         Err(why) => {
             let names: Vec<&str> = KERNELS.iter().map(|k| k.name).collect();
-            eprintln!("{why}\nusage: hypervisor KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [ARGUMENT...]");
+            eprintln!("{why}\nusage: hypervisor KERNEL SCRIPT {OPTIONS} [ARGUMENT...]");
             eprintln!("kernels: {}", names.join(" "));
             return ExitCode::from(2);
         }
@@ -53,7 +57,15 @@ fn wanted() -> Result<Wanted, String> {
     let kernel = LabKernel::named(&name).ok_or_else(|| format!("{name}: no such kernel"))?;
     let script = words.next().ok_or("which script?")?;
     let script = fs::canonicalize(&script).map_err(|e| format!("{script}: {e}"))?;
-    let mut wanted = Wanted { kernel, script, limit: Duration::from_secs(600), out: None, arguments: Vec::new() };
+    let mut wanted = Wanted {
+        kernel,
+        script,
+        limit: Duration::from_secs(600),
+        out: None,
+        nics: Nics::default(),
+        stamping_nics: false,
+        arguments: Vec::new(),
+    };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--limit" => {
@@ -61,6 +73,8 @@ fn wanted() -> Result<Wanted, String> {
                 wanted.limit = Duration::from_secs(seconds);
             }
             "--out" => wanted.out = Some(words.next().ok_or("--out needs a folder")?.into()),
+            "--igb" => wanted.nics = Nics::Igb,
+            "--stamping-nics" => wanted.stamping_nics = true,
             _ => wanted.arguments.push(word),
         }
     }
@@ -69,7 +83,15 @@ fn wanted() -> Result<Wanted, String> {
 
 fn run(wanted: &Wanted) -> Result<i32, Box<dyn std::error::Error>> {
     let (lab, _) = Lab::new()?;
-    let mut hypervisor = Hypervisor::boot(&lab, wanted.kernel, &mut |line| eprintln!("{line}"), NEVER)?;
+    let progress = &mut |line: &str| eprintln!("{line}");
+    let export = match wanted.stamping_nics {
+        true => {
+            let module = wanted.kernel.stamping_nics(progress, NEVER)?;
+            format!("export STAMPING_NICS={} && ", quoted(&module.display().to_string()))
+        }
+        false => String::new(),
+    };
+    let mut hypervisor = Hypervisor::boot(&lab, wanted.kernel, wanted.nics, progress, NEVER)?;
     eprintln!(
         "Linux {} is up after {:.1?}, {}",
         hypervisor.release(),
@@ -79,7 +101,7 @@ fn run(wanted: &Wanted) -> Result<i32, Box<dyn std::error::Error>> {
     let words: Vec<String> = wanted.arguments.iter().map(|a| quoted(a)).collect();
     let folder = wanted.script.parent().unwrap_or(Path::new("/")).display().to_string();
     let script = format!(
-        "cd {} && timeout {} bash {} {} >/out/.printed 2>&1",
+        "{export}cd {} && timeout {} bash {} {} >/out/.printed 2>&1",
         quoted(&folder),
         wanted.limit.as_secs(),
         quoted(&wanted.script.display().to_string()),

@@ -56,14 +56,21 @@ impl View {
 
     /// One suite (`bookworm-backports`) of the Debian mirror that the machine's sources name, and nothing else.
     pub(crate) fn suite(work: &Work, suite: &str, stop: Stop) -> Result<Self> {
+        Self::suites(work, &[suite], stop)
+    }
+
+    /// These suites of that mirror; what is in the first is taken from there.
+    pub(crate) fn suites(work: &Work, suites: &[&str], stop: Stop) -> Result<Self> {
         let mirror = mirror(work, stop)?;
         let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
         let signed = if Path::new(keys).is_file() { format!("[signed-by={keys}] ") } else { String::new() };
         let list = work.folder().join("sources.list");
-        fs::write(&list, format!("deb {signed}{mirror} {suite} main\n")).doing(format!("write {}", list.display()))?;
+        let lines: String = suites.iter().map(|suite| format!("deb {signed}{mirror} {suite} main\n")).collect();
+        fs::write(&list, lines).doing(format!("write {}", list.display()))?;
         let mut view = Self::private(work)?;
         view.options.push(format!("Dir::Etc::SourceList={}", list.display()));
         view.options.push("Dir::Etc::SourceParts=/dev/null".into());
+        view.options.extend(suites.first().map(|suite| format!("APT::Default-Release={suite}")));
         Ok(view)
     }
 
@@ -77,20 +84,29 @@ impl View {
 
     /// The package that a meta package stands for: the first it depends on whose name goes on with a number.
     pub(crate) fn behind(&self, meta: &str, work: &Work, stop: Stop) -> Result<String> {
-        let depends = self.apt("apt-cache", &["depends", meta], work, stop)?;
-        let text = String::from_utf8_lossy(&depends);
-        let mut names = text.lines().filter_map(|l| l.trim().strip_prefix("Depends: "));
         let numbered =
-            |p: &&str| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
+            |p: &String| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
         let none = || Error::NoKernel(format!("apt knows no package behind {meta}"));
-        names.find(numbered).map(str::to_owned).ok_or_else(none)
+        self.depends(meta, work, stop)?.into_iter().find(numbered).ok_or_else(none)
+    }
+
+    /// The packages that one depends on.
+    pub(crate) fn depends(&self, package: &str, work: &Work, stop: Stop) -> Result<Vec<String>> {
+        let depends = self.apt("apt-cache", &["depends", package], work, stop)?;
+        let text = String::from_utf8_lossy(&depends);
+        Ok(text.lines().filter_map(|l| l.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
     }
 
     /// Downloads one package.
     pub(crate) fn download(&self, package: &str, work: &Work, stop: Stop) -> Result<PathBuf> {
-        self.apt("apt-get", &["download", "-q", package], work, stop)?;
         let none = || Error::NoKernel(format!("apt-get download {package} left no file"));
-        packages_in(work.folder())?.into_iter().next().ok_or_else(none)
+        self.download_all(&[package], work, stop)?.into_iter().next().ok_or_else(none)
+    }
+
+    /// Downloads packages, and nothing that they need.
+    pub(crate) fn download_all(&self, packages: &[&str], work: &Work, stop: Stop) -> Result<Vec<PathBuf>> {
+        self.apt("apt-get", &[&["download", "-q"], packages].concat(), work, stop)?;
+        packages_in(work.folder())
     }
 
     /// Downloads what an installation of these packages would bring onto this machine: they, and what they need and it

@@ -6,7 +6,7 @@ use crate::{
     files::tail,
     image, kernel,
     machine::Machine,
-    qemu::{Acceleration, Files, Start},
+    qemu::{Acceleration, Emulator, Files, Start},
     Counters, Lab, LabPath, Output, Progress, Stop,
 };
 use std::{
@@ -91,6 +91,7 @@ impl Guest {
         for (acceleration, verbose) in tries {
             progress(&format!("booting Linux {} under QEMU, {acceleration}", kernel.release));
             let start = Start {
+                emulator: &Emulator::default(),
                 name: &plan.name,
                 namespace: Some(&path.hypervisor),
                 acceleration,

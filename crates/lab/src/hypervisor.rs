@@ -10,6 +10,7 @@ use crate::{
     image,
     layers::{LabKernel, Layers},
     machine::Machine,
+    nics::Nics,
     qemu::{comma, Acceleration, Files, Start},
     Lab, Output, Progress, Stop,
 };
@@ -35,6 +36,7 @@ const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_s
 pub struct Hypervisor {
     machine: Machine,
     kernel: LabKernel,
+    nics: Nics,
     acceleration: Acceleration,
     out: PathBuf,
     debugger: PathBuf,
@@ -46,8 +48,9 @@ pub struct Hypervisor {
 
 impl Hypervisor {
     /// Boots it and loads what a hypervisor needs; fetches what is not in the cache.
-    pub fn boot(lab: &Lab, kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
+    pub fn boot(lab: &Lab, kernel: LabKernel, nics: Nics, progress: Progress, stop: Stop) -> Result<Self> {
         let layers = Layers::of(kernel, progress, stop)?;
+        let emulator = nics.emulator(progress, stop)?;
         let found = layers.kernel()?;
         let name = format!("hypervisor-{}", kernel.name);
         let initramfs = lab.folder().join(format!("{name}.initramfs"));
@@ -59,6 +62,7 @@ impl Hypervisor {
         for acceleration in accelerations() {
             progress(&format!("booting Linux {} as the lab's hypervisor, {acceleration}", found.release));
             let start = Start {
+                emulator: &emulator,
                 name: &name,
                 namespace: None,
                 acceleration,
@@ -68,13 +72,14 @@ impl Hypervisor {
                 cpus: CPUS,
                 memory_mib: MEMORY_MIB,
                 append: APPEND,
-                devices: devices(&layers, &out, &files),
+                devices: devices(&layers, nics, &out, &files),
                 files: &files,
                 verbose: false,
             };
             let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
                 let (out, debugger, lab) = (out.clone(), files.debugger.clone(), lab.clone());
-                let mut hypervisor = Self { machine, kernel, acceleration, out, debugger, looked_at: 0, _lab: lab };
+                let mut hypervisor =
+                    Self { machine, kernel, nics, acceleration, out, debugger, looked_at: 0, _lab: lab };
                 hypervisor.prepare(stop)?;
                 Ok(hypervisor)
             });
@@ -111,6 +116,11 @@ impl Hypervisor {
     /// Which kernel of the matrix.
     pub fn kernel(&self) -> LabKernel {
         self.kernel
+    }
+
+    /// What NICs it has.
+    pub fn nics(&self) -> Nics {
+        self.nics
     }
 
     /// Its kernel, as `uname -r` says it.
@@ -179,12 +189,8 @@ fn accelerations() -> Vec<Acceleration> {
     tries
 }
 
-/// Two NICs as real ones are, with a cable between them: for tests that load their driver, e1000e.
-const NICS: &str = "-netdev hubport,id=left,hubid=0 -device e1000e,netdev=left,mac=02:00:00:00:01:00,romfile= \
-                    -netdev hubport,id=right,hubid=0 -device e1000e,netdev=right,mac=02:00:00:00:01:01,romfile=";
-
 /// This machine's root and the layers over it, read-only; a folder to write to; a debugger's door; the NICs.
-fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
+fn devices(layers: &Layers, nics: Nics, out: &Path, files: &Files) -> Vec<String> {
     let share = |tag: &str, path: &Path, options: &str| {
         format!("-virtfs local,path={},mount_tag={tag},security_model=none,multidevs=remap{options}", comma(path))
     };
@@ -194,7 +200,7 @@ fn devices(layers: &Layers, out: &Path, files: &Files) -> Vec<String> {
         share("tools", &layers.tools, ",readonly=on"),
         share("out", out, ""),
         format!("-chardev socket,id=debugger,path={},server=on,wait=off -gdb chardev:debugger", comma(&files.debugger)),
-        NICS.into(),
+        nics.devices().into(),
     ]
 }
 

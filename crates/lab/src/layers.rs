@@ -21,7 +21,7 @@ pub struct LabKernel {
     /// Debian's package that depends on the newest one.
     package: &'static str,
     /// The suite that it comes from.
-    suite: &'static str,
+    pub(crate) suite: &'static str,
     /// Built with PREEMPT_RT.
     pub real_time: bool,
 }
@@ -35,7 +35,7 @@ pub const KERNELS: [LabKernel; 4] = [
 ];
 
 /// Packages unpacked for the hypervisor, with what they need and this machine lacks.
-const TOOLS: [&str; 3] = ["openvswitch-switch", "kmod", "trace-cmd"];
+const TOOLS: [&str; 4] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp"];
 
 /// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that
 /// depends on.
@@ -85,9 +85,9 @@ pub(crate) struct Layers {
 impl Layers {
     /// From the cache, or fetched into it.
     pub(crate) fn of(kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
-        let cache = apt::cache()?.join("hypervisor");
-        fs::create_dir_all(&cache).doing(format!("make folder {}", cache.display()))?;
-        let layers = Self { kernel: cache.join(kernel.name), tools: cache.join("tools") };
+        let cache = cache()?;
+        // Other tools are another folder.
+        let layers = Self { kernel: cache.join(kernel.name), tools: cache.join(TOOLS.join("+")) };
         if !layers.tools.is_dir() {
             progress("fetching tools for the lab's hypervisor (5 MB, once)");
             fetch(&cache, |work| tools(work, &layers.tools, stop), "Open vSwitch and kmod")?;
@@ -106,7 +106,14 @@ impl Layers {
     }
 }
 
-fn fetch(cache: &Path, by: impl FnOnce(&Work) -> Result<()>, what: &str) -> Result<()> {
+/// Where what belongs to hypervisors is kept.
+pub(crate) fn cache() -> Result<PathBuf> {
+    let cache = apt::cache()?.join("hypervisor");
+    fs::create_dir_all(&cache).doing(format!("make folder {}", cache.display()))?;
+    Ok(cache)
+}
+
+pub(crate) fn fetch(cache: &Path, by: impl FnOnce(&Work) -> Result<()>, what: &str) -> Result<()> {
     let lacks = apt::lacks().map(|(program, package)| Error::Missing { program, package });
     let fetched = lacks.map_or_else(|| Work::new(cache).and_then(|work| by(&work)), Err);
     fetched.map_err(|error| match error {

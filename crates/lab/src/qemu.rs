@@ -9,6 +9,7 @@ use crate::{
 };
 use nix::sys::signal::Signal;
 use std::{
+    ffi::OsStr,
     fmt, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -90,8 +91,35 @@ fn boot_id() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
 }
 
+/// Which QEMU.
+#[derive(Clone, Debug)]
+pub(crate) struct Emulator {
+    pub(crate) program: PathBuf,
+    /// Where its firmware is, if it is not where it was built to look.
+    pub(crate) firmware: Vec<PathBuf>,
+    /// The same of its modules.
+    pub(crate) modules: Option<PathBuf>,
+}
+
+impl Default for Emulator {
+    /// This machine's.
+    fn default() -> Self {
+        Self { program: PROGRAM.into(), firmware: Vec::new(), modules: None }
+    }
+}
+
+impl Emulator {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.firmware.iter().flat_map(|folder| [OsStr::new("-L"), folder.as_os_str()]));
+        command.envs(self.modules.iter().map(|folder| ("QEMU_MODULE_DIR", folder)));
+        command
+    }
+}
+
 /// One start of QEMU.
 pub(crate) struct Start<'a> {
+    pub(crate) emulator: &'a Emulator,
     pub(crate) name: &'a str,
     /// Where it runs; `None`: where we are.
     pub(crate) namespace: Option<&'a Namespace>,
@@ -138,7 +166,7 @@ impl Start<'_> {
         }
         let messages = &self.files.messages;
         let messages = fs::File::create(messages).doing(format!("write {}", messages.display()))?;
-        let mut command = Command::new(PROGRAM);
+        let mut command = self.emulator.command();
         command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
         match self.namespace {
             Some(namespace) => namespace.start(command, Signal::SIGKILL),

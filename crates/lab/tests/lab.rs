@@ -2,7 +2,8 @@
 //! even when the process that made the lab is killed.
 
 use latpath_lab::{
-    missing, Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, APPLICATION, KERNELS, NIC, PUBLISHER, TAP, VETH,
+    missing, Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP,
+    VETH,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::Signal;
@@ -224,7 +225,7 @@ fn guest_killed() -> Result<(), Failed> {
 
 fn hypervisor() -> Result<(), Failed> {
     let (lab, _) = Lab::new()?;
-    let mut hypervisor = Hypervisor::boot(&lab, KERNELS[0], &mut |line| eprintln!("{line}"), NEVER)?;
+    let mut hypervisor = Hypervisor::boot(&lab, KERNELS[0], Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
     assert_eq!(hypervisor.expect("uname -r", NEVER)?.trim(), hypervisor.release());
 
     // This machine's files are there; what is written to them is not here, but for /out.

@@ -152,7 +152,7 @@ fn attempt(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, who
         Some(kept) => kept,
         None => {
             let (lab, _) = Lab::new()?;
-            let hypervisor = Hypervisor::boot(&lab, kernel, &mut |line| eprintln!("{line}"), NEVER)?;
+            let hypervisor = Hypervisor::boot(&lab, kernel, latpath_lab::Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
             eprintln!("Linux {} is up after {:.1?}", hypervisor.release(), hypervisor.boot_time());
             (lab, hypervisor)
         }

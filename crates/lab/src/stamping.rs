@@ -1,0 +1,111 @@
+//! The stamping NICs: a kernel module of our own (crates/lab/module), built for a kernel of the matrix by this machine's
+//! compiler and Debian's headers, which are unpacked in the cache. It is loaded in the hypervisor alone, never here.
+
+use crate::{
+    apt::{self, View, Work},
+    error::{Doing, Error, Result},
+    layers::{self, Layers},
+    process, LabKernel, Progress, Stop,
+};
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+const SOURCES: [(&str, &str); 5] = [
+    ("Kbuild", include_str!("../module/Kbuild")),
+    ("kernels.h", include_str!("../module/kernels.h")),
+    ("nics.c", include_str!("../module/nics.c")),
+    ("phc.c", include_str!("../module/phc.c")),
+    ("phc.h", include_str!("../module/phc.h")),
+];
+const MODULE: &str = "stamping_nics.ko";
+
+impl LabKernel {
+    /// The module of the stamping NICs for this kernel: a file to give to `insmod` in its hypervisor. Fetches and
+    /// builds what is not in the cache.
+    pub fn stamping_nics(self, progress: Progress, stop: Stop) -> Result<PathBuf> {
+        let cache = layers::cache()?;
+        let release = Layers::of(self, progress, stop)?.kernel()?.release;
+        let mut hasher = DefaultHasher::new();
+        SOURCES.hash(&mut hasher);
+        let kept = cache.join(format!("stamping-nics-{release}-{:016x}", hasher.finish()));
+        if !kept.is_dir() {
+            let headers = Headers::of(self, &release, &cache, progress, stop)?;
+            progress(&format!("building the stamping NICs for Linux {release}"));
+            let work = Work::new(&cache)?;
+            build(&headers, work.folder(), stop)?;
+            work.keep(work.folder(), &kept)?;
+        }
+        Ok(kept.join(MODULE))
+    }
+}
+
+/// What modules of a kernel are built with.
+struct Headers {
+    /// Laid out as a root.
+    root: PathBuf,
+    release: String,
+}
+
+impl Headers {
+    fn of(kernel: LabKernel, release: &str, cache: &Path, progress: Progress, stop: Stop) -> Result<Self> {
+        let headers = Self { root: cache.join(format!("headers-{release}")), release: release.into() };
+        if !headers.root.is_dir() {
+            progress(&format!("fetching the headers of Linux {release} (15 MB, once)"));
+            // The mirror has those of its newest kernel; the one in the cache may be older.
+            let what = format!("{}; or, for the mirror's newest kernel, remove {}", headers.package(), kernel.name);
+            layers::fetch(cache, |work| headers.fetch(kernel, work, stop), &what)?;
+        }
+        Ok(headers)
+    }
+
+    fn package(&self) -> String {
+        format!("linux-headers-{}", self.release)
+    }
+
+    fn fetch(&self, kernel: LabKernel, work: &Work, stop: Stop) -> Result<()> {
+        let view = View::suite(work, kernel.suite, stop)?;
+        view.update(work, stop)?;
+        let package = self.package();
+        // Not the compiler that it depends on, nor the kernel.
+        let mut all = view.depends(&package, work, stop)?;
+        all.retain(|p| p.starts_with("linux-headers-") || p.starts_with("linux-kbuild-"));
+        all.push(package);
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let root = work.folder().join("root");
+        for package in view.download_all(&all, work, stop)? {
+            apt::unpack(&package, &root, &[], stop)?;
+        }
+        // They include each other where they would be installed.
+        let makefile = root.join("usr/src").join(self.package()).join("Makefile");
+        let text = fs::read_to_string(&makefile).doing(format!("read {}", makefile.display()))?;
+        let moved = text.replace("/usr/src/", &format!("{}/usr/src/", self.root.display()));
+        fs::write(&makefile, moved).doing(format!("write {}", makefile.display()))?;
+        work.keep(&root, &self.root)
+    }
+}
+
+/// Builds the module in a folder.
+fn build(headers: &Headers, folder: &Path, stop: Stop) -> Result<()> {
+    for (name, text) in SOURCES {
+        fs::write(folder.join(name), text).doing(format!("write {name}"))?;
+    }
+    // The one that made the kernel, if it is here.
+    let compilers = ["gcc-12", "gcc"].into_iter().find(|c| crate::path_of(c).is_some());
+    let compiler = compilers.ok_or(Error::Missing { program: "gcc", package: "gcc" })?;
+    crate::path_of("make").ok_or(Error::Missing { program: "make", package: "make" })?;
+    let mut command = Command::new("make");
+    command.arg("-C").arg(headers.root.join("usr/src").join(headers.package()));
+    command.arg(format!("M={}", folder.display())).arg(format!("CC={compiler}"));
+    // BTF would need pahole.
+    command.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
+    process::run(&mut command, Duration::from_secs(300), stop)?;
+    match folder.join(MODULE).is_file() {
+        true => Ok(()),
+        false => Err(Error::Command { command: "make modules".into(), why: format!("made no {MODULE}") }),
+    }
+}
