@@ -22,6 +22,14 @@ pub enum StampError {
         /// What was being done.
         doing: &'static str,
     },
+    /// What is set now cannot be read.
+    #[error("{device}: its hardware stamps stay as they are, since they could not be put back: what is set now cannot be read ({why})")]
+    NoWayBack {
+        /// The device.
+        device: String,
+        /// Why it cannot be read.
+        why: String,
+    },
     /// Anything else.
     #[error("{device}: {doing}: {cause}")]
     Os {

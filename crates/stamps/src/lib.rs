@@ -12,10 +12,13 @@ mod caps;
 mod control;
 mod error;
 mod kernel;
+mod ledger;
 mod socket;
+mod switch;
 
 pub use caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
 pub use control::{from_error_queue, rx_stamps, Origin, Queued, QueuedError, RxStamps, TxKind, TxStamp};
 pub use error::StampError;
 pub use kernel::{receive, Control, Received};
 pub use socket::{ask_for, BusyPoll, SocketError, Stamps};
+pub use switch::HardwareStamps;

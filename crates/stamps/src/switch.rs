@@ -1,0 +1,152 @@
+//! Switching a NIC's stamps on, and back.
+
+use crate::caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
+use crate::kernel::Device;
+use crate::ledger::{Ledger, PutBack, Settable, Share, Who};
+use crate::StampError;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+impl Settable for Device {
+    fn config(&self) -> io::Result<Config> {
+        Device::config(self)
+    }
+
+    fn set_config(&self, config: Config) -> io::Result<Config> {
+        Device::set_config(self, config)
+    }
+}
+
+/// A NIC that stamps packets for as long as this lives.
+///
+/// Only what is missing is switched on, and nothing that another program has set (ptp4l, say) is narrowed. When this is dropped, the
+/// NIC is put back to what it was, unless another latpath still needs it, or another program has set it since; what a killed
+/// latpath has left is put back by the next one that runs in the same network namespace.
+///
+/// Some drivers restart their queues when this changes, and lose packets meanwhile: switch on before anything is measured.
+#[derive(Debug)]
+pub struct HardwareStamps {
+    device: Device,
+    config: Config,
+    share: Option<Share>,
+    ledger: Ledger,
+    put_back: Vec<String>,
+}
+
+impl HardwareStamps {
+    /// Switches on what the NIC claims to have and is not on yet: stamps of packets sent, and of all packets received where it
+    /// offers those. `Ok(None)` where it claims neither. Fails where its driver does not tell what is set now, since that could
+    /// not be put back.
+    pub fn switch_on(caps: &Caps) -> Result<Option<Self>, StampError> {
+        Self::switch_on_in(Ledger::of_this_machine(), caps)
+    }
+
+    fn switch_on_in(ledger: Ledger, caps: &Caps) -> Result<Option<Self>, StampError> {
+        let failed = |doing, cause| StampError::of(&caps.device, doing, cause);
+        let (tx, rx) = (caps.tx_nic(), caps.rx_nic() == RxHardware::AllFrames);
+        if !tx && !rx {
+            return Ok(None);
+        }
+        if let Current::Unknown(why) = &caps.current {
+            return Err(StampError::NoWayBack { device: caps.device.clone(), why: why.clone() });
+        }
+        let netns =
+            std::fs::metadata("/proc/thread-self/ns/net").map_err(|e| failed("finding its namespace", e))?.ino();
+        // What is left on other devices matters less than this one; what stays there is tried again next time.
+        let put_back = ledger.tidy(netns, &present).unwrap_or_default();
+        let device = Device::named(&caps.device).map_err(|e| failed("opening a socket", e))?;
+        let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
+        let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
+        let (config, share) = match join(rx) {
+            // Offered, but not to be had; the stamps of packets sent may be.
+            Err(StampError::Os { .. }) if tx && rx => join(false)?,
+            joined => joined?,
+        };
+        let put_back = put_back.iter().map(said).collect();
+        Ok(Some(Self { device, config, share, ledger, put_back }))
+    }
+
+    /// What the NIC is set to now.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// Packets sent are stamped.
+    pub fn tx(&self) -> bool {
+        self.config.tx_type.stamps()
+    }
+
+    /// All packets received are stamped.
+    pub fn rx(&self) -> bool {
+        self.config.rx_filter == RxFilter::ALL
+    }
+
+    /// What earlier runs had left switched on and was put back first, to be told to the user.
+    pub fn put_back(&self) -> &[String] {
+        &self.put_back
+    }
+
+    /// Whether the NIC is still set as it was left. Another program can change it at any time; stamps then fail to come.
+    pub fn still_on(&self) -> io::Result<bool> {
+        Ok(self.device.config()? == self.config)
+    }
+}
+
+impl Drop for HardwareStamps {
+    fn drop(&mut self) {
+        if let Some(share) = self.share.take() {
+            // A device that is gone needs no more; else the note stays, and the next start tries again.
+            let _ = self.ledger.leave(share, &self.device);
+        }
+    }
+}
+
+fn present(name: &str) -> Option<(u32, Device)> {
+    let ifindex = nix::net::if_::if_nametoindex(name).ok()?;
+    Some((ifindex, Device::named(name).ok()?))
+}
+
+fn said(back: &PutBack) -> String {
+    format!("{}: hardware stamps put back to {}, which an earlier run could not do", back.device, back.to)
+}
+
+/// What a NIC must be set to, so that it also stamps what is wanted; `None` where it does already.
+fn wider(now: Config, tx: bool, rx: bool) -> Option<Config> {
+    let tx_type = if tx && !now.tx_type.stamps() { TxType::ON } else { now.tx_type };
+    let rx_filter = if rx { RxFilter::ALL } else { now.rx_filter };
+    let then = Config { tx_type, rx_filter, flags: now.flags };
+    (then != now).then_some(then)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_set_is_narrowed() {
+        let set = |tx, rx| Config { tx_type: TxType(tx), rx_filter: RxFilter(rx), flags: 1 };
+        assert_eq!(wider(set(0, 0), true, true), Some(set(1, 1)));
+        assert_eq!(wider(set(0, 12), true, false), Some(set(1, 12)), "ptp4l's filter stays");
+        assert_eq!(wider(set(2, 12), true, true), Some(set(2, 1)), "one-step stays");
+        for (tx, rx) in [(1, 1), (3, 1)] {
+            assert_eq!(wider(set(tx, rx), true, true), None);
+        }
+        assert_eq!(wider(set(1, 12), true, false), None);
+        assert_eq!(wider(set(1, 1), false, false), None);
+    }
+
+    #[test]
+    fn a_device_without_hardware_stamps_has_none_to_switch_on() {
+        let caps = Caps::of("lo").unwrap();
+        assert!(HardwareStamps::switch_on(&caps).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_device_that_could_not_be_put_back_is_not_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let caps = Caps { socket_flags: u32::MAX, tx_types: 3, rx_filters: 3, ..Caps::of("lo").unwrap() };
+        let error = HardwareStamps::switch_on_in(Ledger::at(dir.path()), &caps).unwrap_err().to_string();
+        assert!(error.starts_with("lo: its hardware stamps stay as they are"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
