@@ -6,6 +6,7 @@ mod following;
 mod interrupt;
 pub mod live;
 pub mod path;
+pub mod ping;
 pub mod publish;
 pub mod record;
 pub mod report;

@@ -1,0 +1,26 @@
+//! `latpath ping`: round trips, and who spent each part of them.
+
+mod caps;
+
+use super::Outcome;
+use anyhow::Result;
+use clap::{Args as ClapArgs, Subcommand};
+
+/// Measure round trips, in the NIC's own time where it has one: who spent each part?
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Caps(caps::Args),
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    match args.command {
+        Command::Caps(args) => caps::run(args),
+    }
+}
