@@ -1,8 +1,7 @@
 //! The kernel's functions that take an skb and can be traced.
 
 use crate::btf::{Positions, Types};
-use nix::mount::{mount, MsFlags};
-use nix::sched::{unshare, CloneFlags};
+use latpath_tracefs::Tracefs;
 use std::collections::HashMap;
 use std::fs;
 
@@ -37,26 +36,12 @@ const TRACERS: [&str; 7] =
 /// Many functions of one name: an address tells which is meant, the type information does not.
 const MOST_NAMESAKES: usize = 8;
 
-/// Where functions that can be traced are listed; with their addresses from Linux 6.5 on.
-const LISTS: [&str; 4] = [
-    "/sys/kernel/tracing/available_filter_functions_addrs",
-    "/sys/kernel/debug/tracing/available_filter_functions_addrs",
-    "/sys/kernel/tracing/available_filter_functions",
-    "/sys/kernel/debug/tracing/available_filter_functions",
-];
+/// Where tracefs lists functions that can be traced; with their addresses from Linux 6.5 on.
+const LISTS: [&str; 2] = ["available_filter_functions_addrs", "available_filter_functions"];
 
 fn list() -> Option<String> {
-    LISTS.iter().find_map(|path| fs::read_to_string(path).ok())
-}
-
-/// Calls this where tracefs is mounted, out of anyone's sight: `ip netns exec` gives its command a /sys without it. The calling
-/// thread must end soon, for it sees other mounts from then on.
-fn with_tracefs<T>(call: fn() -> Option<T>) -> Option<T> {
-    let none = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNS).ok()?;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).ok()?;
-    mount(Some("tracefs"), "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), none).ok()?;
-    call()
+    let tracefs = Tracefs::open().ok()?;
+    LISTS.iter().find_map(|file| tracefs.read(file).ok())
 }
 
 /// What can be traced, as the kernel lists it.
@@ -141,7 +126,7 @@ pub(crate) fn traceable(functions: bool) -> Traceable {
         return found;
     }
     // Two long reads at once: the kernel takes its time for either.
-    let list = std::thread::spawn(|| list().or_else(|| with_tracefs(list)));
+    let list = std::thread::spawn(list);
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let wanted = with_skbs();
     let list = list.join().ok().flatten();

@@ -1,0 +1,331 @@
+//! A named instance of tracefs: buffers, events and switches of its own.
+
+use crate::{
+    save::{self, Saved},
+    settings::{mask, Settings},
+    undo::{self, Step, Taken, Undo},
+    Error, Result, Tracefs,
+};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// What an instance shall record.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Events: `system:event`, `system:ev*`, or `system` for all of it.
+    pub events: Vec<String>,
+    /// A tracer, such as `function`; as it is where `None`.
+    pub tracer: Option<String>,
+    /// KiB of buffer for each CPU; as it is where `None`. A snapshot takes as much again.
+    pub buffer_kb: Option<u64>,
+    /// The CPUs to record; as it is where empty.
+    pub cpus: Vec<u32>,
+    /// Whether the memory for snapshots shall be made ready.
+    pub snapshot: bool,
+}
+
+/// Bytes of one mark: what a kernel's trace_marker takes at once is more, from 5.15 on.
+pub const LONGEST_MARK: usize = 1000;
+
+/// An instance in use. Dropped, it is undone: removed if it was made here, else put back as it was.
+#[derive(Debug)]
+pub struct Instance {
+    tracefs: Tracefs,
+    name: String,
+    shown: PathBuf,
+    made: bool,
+    notes: Vec<String>,
+    /// These keep the instance from being removed: they are closed first.
+    open: Option<Switches>,
+    snapped: AtomicBool,
+    undo: Undo,
+}
+
+/// Files that stay open, so that using them costs one system call.
+#[derive(Debug)]
+struct Switches {
+    marker: File,
+    on: File,
+    snapshot: Option<File>,
+}
+
+impl Instance {
+    /// Uses the instance of this name; makes it where there is none, with times of `CLOCK_MONOTONIC`. First undoes what
+    /// killed processes left.
+    ///
+    /// An instance of the user's keeps everything that the options do not name: a clock too. One latpath at a time uses an
+    /// instance.
+    pub fn open_or_make(name: &str, options: &Options) -> Result<Self> {
+        Self::within(Tracefs::open()?, Path::new(undo::FOLDER), name, options)
+    }
+
+    fn within(tracefs: Tracefs, folder: &Path, name: &str, options: &Options) -> Result<Self> {
+        if !undo::is_name(name) {
+            return Err(Error::Name(name.into()));
+        }
+        let mut notes = undo::sweep(folder, &tracefs.root().join("instances"));
+        let taken = match Undo::take(folder, name) {
+            Ok(undo) => undo,
+            Err(Taken::By { pid }) => return Err(Error::InUse { name: name.into(), pid }),
+            Err(Taken::Io(e)) => {
+                notes.push(format!("{}: {e}; after a kill, tracefs instance {name} would stay", folder.display()));
+                Undo::in_memory()
+            }
+        };
+        let shown = tracefs.path().join("instances").join(name);
+        let mut instance = Self {
+            tracefs,
+            name: name.into(),
+            shown,
+            made: false,
+            notes,
+            open: None,
+            snapped: AtomicBool::new(false),
+            undo: taken,
+        };
+        // From here on, an error undoes by dropping.
+        instance.begin(options)?;
+        Ok(instance)
+    }
+
+    fn begin(&mut self, options: &Options) -> Result<()> {
+        let directory = self.directory();
+        if !self.undo.is_empty() {
+            // What the sweep could not undo, and has said so.
+            return Err(Error::NotUndone { name: self.name.clone(), problems: self.notes.clone() });
+        }
+        self.made = self.make(&directory)?;
+        let undo = (!self.made).then_some(&mut self.undo);
+        let mut settings = Settings { directory: &directory, shown: &self.shown, undo, notes: Vec::new() };
+        if self.made {
+            // So that the trace's times are those of latpath's own stamps.
+            settings.set("trace_clock", "mono")?;
+        } else if let Some(clock) = settings.get("trace_clock")?.filter(|clock| clock != "mono") {
+            let file = self.shown.join("trace_clock");
+            settings.notes.push(format!("{}: times in the trace are by {clock}, not by mono", file.display()));
+        }
+        if let Some(kb) = options.buffer_kb {
+            settings.set("buffer_size_kb", &kb.to_string())?;
+        }
+        if !options.cpus.is_empty() {
+            settings.set("tracing_cpumask", &mask(&options.cpus))?;
+        }
+        if let Some(tracer) = &options.tracer {
+            settings.set("current_tracer", tracer)?;
+        }
+        let snapshots = options.snapshot && settings.prepare_snapshot()?;
+        for event in &options.events {
+            settings.enable(event)?;
+        }
+        let on = settings.get("tracing_on")?.unwrap_or_default();
+        settings.keep("tracing_on", on)?;
+        settings.write("tracing_on", "1")?;
+        self.notes.append(&mut settings.notes);
+        let writable = |file: &str| {
+            let opened = OpenOptions::new().write(true).open(directory.join(file));
+            opened.map_err(Error::file(self.shown.join(file)))
+        };
+        self.open = Some(Switches {
+            marker: writable("trace_marker")?,
+            on: writable("tracing_on")?,
+            snapshot: if snapshots { Some(writable("snapshot")?) } else { None },
+        });
+        Ok(())
+    }
+
+    /// Whether the instance was not there and has been made.
+    fn make(&mut self, directory: &Path) -> Result<bool> {
+        if directory.exists() {
+            return Ok(false);
+        }
+        self.undo.add(Step::Make)?;
+        match fs::create_dir(directory) {
+            Ok(()) => {}
+            // Someone was faster.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return self.undo.forget().map(|()| false),
+            Err(source) => return Err(Error::File { path: self.shown.clone(), source }),
+        }
+        let inode = fs::metadata(directory).map_err(Error::file(&self.shown))?.ino();
+        self.undo.add(Step::Made(inode))?;
+        Ok(true)
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.tracefs.root().join("instances").join(&self.name)
+    }
+
+    fn switches(&self) -> &Switches {
+        // Only `begin` before its end and `undo` after its start are without.
+        self.open.as_ref().expect("an instance that was begun and not undone")
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the user can look at it while this process lives.
+    pub fn path(&self) -> &Path {
+        &self.shown
+    }
+
+    /// Whether it was made here, and goes when it is closed.
+    pub fn made(&self) -> bool {
+        self.made
+    }
+
+    /// What the reader of a result must know: events that are not there, no snapshots, what a killed process had left.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Writes a text into the trace: one mark for each line, and for each [`LONGEST_MARK`] bytes of a longer one.
+    pub fn mark(&self, text: &str) -> Result<()> {
+        let mut marker = &self.switches().marker;
+        for piece in text.lines().flat_map(pieces) {
+            // One write is one mark. tracefs takes it whole or not at all.
+            let written = marker.write(piece.as_bytes());
+            written.map_err(|source| Error::Mark { path: self.shown.join("trace_marker"), source })?;
+        }
+        Ok(())
+    }
+
+    /// Sets what was recorded so far aside; recording goes on in an empty buffer. `false` where the kernel, or the options,
+    /// have no snapshots. A second one replaces the first.
+    pub fn snapshot(&self) -> Result<bool> {
+        let Some(mut file) = self.switches().snapshot.as_ref() else { return Ok(false) };
+        file.write_all(b"1").map_err(Error::file(self.shown.join("snapshot")))?;
+        self.snapped.store(true, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Stops recording; what was recorded stays.
+    pub fn stop(&self) -> Result<()> {
+        let mut on = &self.switches().on;
+        on.write_all(b"0").map_err(Error::file(self.shown.join("tracing_on")))
+    }
+
+    /// Saves what was recorded as text, and a snapshot that was taken into a file beside it (`FILE.snapshot`). Each has
+    /// `most` bytes at most: the oldest events are left out first, and that is said in it and in the answer. Stop first.
+    pub fn save(&self, path: &Path, most: u64) -> Result<Saved> {
+        let (directory, snapped) = (self.directory(), self.snapped.load(Ordering::Relaxed));
+        save::save(&directory, &self.shown, snapped, path, most)
+    }
+
+    /// Undoes everything, and says what could not be undone.
+    pub fn close(mut self) -> Result<()> {
+        self.undo_all()
+    }
+
+    fn undo_all(&mut self) -> Result<()> {
+        self.open = None;
+        let directory = self.directory();
+        let problems = self.undo.undo(&directory);
+        self.made = false;
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::NotUndone { name: self.name.clone(), problems })
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.undo_all();
+    }
+}
+
+/// A line in pieces that fit into a mark each.
+fn pieces(line: &str) -> impl Iterator<Item = &str> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        let mut end = rest.len().min(LONGEST_MARK);
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (piece, after) = rest.split_at(end);
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tracefs with one instance, as far as files can stand for it.
+    fn theirs(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let instance = root.path().join("instances/theirs");
+        let usual =
+            [("trace_clock", "[local] mono\n"), ("tracing_on", "0\n"), ("trace_marker", ""), ("trace", "# t\nx\n")];
+        for (file, text) in usual.iter().chain(files) {
+            let path = instance.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn get(root: &tempfile::TempDir, file: &str) -> String {
+        fs::read_to_string(root.path().join("instances/theirs").join(file)).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn an_instance_of_the_users_gets_back_what_was_changed_and_keeps_the_rest() {
+        let (on, off) = ("events/sched/on/enable", "events/sched/off/enable");
+        let root = theirs(&[
+            ("buffer_size_kb", "7 (expanded: 1408)\n"),
+            ("tracing_cpumask", "3\n"),
+            (on, "1\n"),
+            (off, "0*\n"),
+            ("snapshot", "# * Snapshot is freed *\n"),
+        ]);
+        let folder = tempfile::tempdir().unwrap();
+        let options =
+            Options { events: vec!["sched".into()], buffer_kb: Some(64), cpus: vec![1], snapshot: true, tracer: None };
+        let open = || Instance::within(Tracefs::stand_in(root.path()), folder.path(), "theirs", &options).unwrap();
+        let instance = open();
+        let now = |file| get(&root, file);
+        assert_eq!((now("buffer_size_kb"), now("tracing_cpumask")), ("64".into(), "00000002".into()));
+        assert_eq!((now(on), now(off), now("tracing_on")), ("1".into(), "1".into(), "1".into()));
+        assert!(instance.notes().iter().any(|n| n.contains("by local, not by mono")), "{:?}", instance.notes());
+        assert!(!instance.made());
+        instance.mark("late").unwrap();
+        assert!(instance.snapshot().unwrap());
+        instance.stop().unwrap();
+        assert_eq!((now("trace_marker"), now("tracing_on")), ("late".into(), "0".into()));
+        let saved = instance.save(&folder.path().join("saved"), 1 << 20).unwrap();
+        assert_eq!(saved.files.len(), 2, "the trace and the snapshot");
+        instance.close().unwrap();
+        assert_eq!((now("buffer_size_kb"), now("tracing_cpumask")), ("1408".into(), "3".into()));
+        assert_eq!((now(on), now(off), now("tracing_on")), ("1".into(), "0".into(), "0".into()));
+        assert_eq!((now("snapshot"), now("trace_clock")), ("0".into(), "[local] mono".into()));
+    }
+
+    #[test]
+    fn a_long_line_is_several_marks() {
+        let line = "é".repeat(LONGEST_MARK) + "x";
+        let marks: Vec<_> = pieces(&line).collect();
+        assert!(marks.iter().all(|m| !m.is_empty() && m.len() <= LONGEST_MARK));
+        assert_eq!(marks.concat(), line);
+        assert_eq!(pieces("").count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_refused() {
+        let root = theirs(&[]);
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["", "..", "a/b", ".hidden", "a\nb", &"x".repeat(201)] {
+            let options = Options::default();
+            let error = Instance::within(Tracefs::stand_in(root.path()), folder.path(), name, &options).unwrap_err();
+            assert!(matches!(error, Error::Name(_)), "{name}: {error}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Where tracefs is.
+
+use crate::{Error, Result};
+use nix::sys::statfs::{fstatfs, TRACEFS_MAGIC};
+use std::{
+    ffi::CStr,
+    fs::{self, File, OpenOptions},
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::{Path, PathBuf},
+};
+
+/// Processes change while they are asked for their parents: not for ever.
+const MOST_ANCESTORS: usize = 64;
+
+/// tracefs, wherever it was found.
+#[derive(Debug)]
+pub struct Tracefs {
+    /// Everything is opened through this: neither another mount over it nor another mount namespace can come between.
+    directory: OwnedFd,
+    shown: PathBuf,
+}
+
+impl Tracefs {
+    /// Finds tracefs: where it is mounted in this mount namespace; else in that of the process that started this one, and
+    /// so on up (`ip netns exec` gives its command a /sys without it); else a mount that stands in no one's tree and goes
+    /// when this is dropped.
+    ///
+    /// Before Linux 6.0 a second mount of tracefs would give its files the owner and mode of that mount, so it comes last:
+    /// when no other is to be seen.
+    pub fn open() -> Result<Self> {
+        let own = mounted_at("self").into_iter();
+        let above = ancestors().flat_map(|pid| {
+            let root = PathBuf::from(format!("/proc/{pid}/root"));
+            mounted_at(&pid).into_iter().map(move |at| root.join(at.strip_prefix("/").unwrap_or(&at)))
+        });
+        let mut refused = None;
+        for shown in own.chain(above) {
+            match open_directory(&shown) {
+                Ok(directory) if is_tracefs(&directory) => return Ok(Self { directory, shown }),
+                // Another mount stands over it.
+                Ok(_) => {}
+                Err(source) => refused = refused.or(Some(Error::File { path: shown, source })),
+            }
+        }
+        match mount_out_of_sight() {
+            Ok(directory) => {
+                let shown = format!("/proc/{}/fd/{}", std::process::id(), directory.as_raw_fd()).into();
+                Ok(Self { directory, shown })
+            }
+            Err(source) => Err(refused.unwrap_or(Error::NoTracefs { source })),
+        }
+    }
+
+    /// The path by which a user can look at it while this process lives.
+    pub fn path(&self) -> &Path {
+        &self.shown
+    }
+
+    /// Reads one of its files, such as `available_filter_functions`.
+    pub fn read(&self, file: &str) -> Result<String> {
+        fs::read_to_string(self.root().join(file)).map_err(Error::file(self.shown.join(file)))
+    }
+
+    /// The path by which this process opens files.
+    pub(crate) fn root(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
+    }
+
+    /// For tests: a directory that stands for tracefs.
+    #[cfg(test)]
+    pub(crate) fn stand_in(path: &Path) -> Self {
+        Self { directory: open_directory(path).expect("a directory"), shown: path.into() }
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
+    Ok(file.into())
+}
+
+fn is_tracefs(directory: &OwnedFd) -> bool {
+    fstatfs(directory).is_ok_and(|s| s.filesystem_type() == TRACEFS_MAGIC)
+}
+
+/// The processes that led to this one, the nearest first.
+fn ancestors() -> impl Iterator<Item = String> {
+    let parent = |pid: &String| -> Option<String> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The command's name, in brackets, may hold anything.
+        let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?;
+        (parent != "0").then(|| parent.to_owned())
+    };
+    std::iter::successors(parent(&"self".to_owned()), parent).take(MOST_ANCESTORS)
+}
+
+fn mounted_at(pid: &str) -> Vec<PathBuf> {
+    whole_tracefs(&fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
+}
+
+/// Where a list of mounts (proc(5), mountinfo) has a whole tracefs.
+fn whole_tracefs(mountinfo: &str) -> Vec<PathBuf> {
+    let place = |line: &str| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut words = mount.split(' ').skip(3);
+        let (root, at) = (words.next()?, words.next()?);
+        (root == "/" && kind.split(' ').next()? == "tracefs").then(|| PathBuf::from(unescaped(at)))
+    };
+    mountinfo.lines().filter_map(place).collect()
+}
+
+/// Blanks and the like are written as three octal digits there.
+fn unescaped(text: &str) -> String {
+    [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// Mounts tracefs without a place in any tree: the kernel drops the mount with its last descriptor.
+fn mount_out_of_sight() -> io::Result<OwnedFd> {
+    const TRACEFS: &CStr = c"tracefs";
+    // From include/uapi/linux/mount.h.
+    const FSOPEN_CLOEXEC: libc::c_long = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_long = 6;
+    const FSMOUNT_CLOEXEC: libc::c_long = 1;
+    const MOUNT_ATTR_NOSUID_NODEV_NOEXEC: libc::c_long = 2 | 4 | 8;
+    let checked = |answer: libc::c_long| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) };
+    // SAFETY: the name is a C string that lives on; the kernel returns a descriptor that nobody else owns.
+    let context = unsafe {
+        let fd = checked(libc::syscall(libc::SYS_fsopen, TRACEFS.as_ptr(), FSOPEN_CLOEXEC))?;
+        OwnedFd::from_raw_fd(fd)
+    };
+    let fd = libc::c_long::from(context.as_raw_fd());
+    let null = std::ptr::null::<libc::c_char>();
+    // SAFETY: this command takes no key and no value.
+    checked(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0 as libc::c_long) })?;
+    // SAFETY: plain numbers go in, and a descriptor that nobody else owns comes back.
+    unsafe {
+        let fd = checked(libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID_NODEV_NOEXEC))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_the_whole_tracefs_are_found_by_their_type() {
+        let list = "24 30 0:22 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
+                    31 24 0:13 / /sys/kernel/tracing rw shared:9 master:2 - tracefs tracefs rw\n\
+                    32 24 0:13 /instances/a /mnt/a rw - tracefs tracefs rw\n\
+                    33 24 0:14 / /tracefs rw - tmpfs tracefs rw\n\
+                    34 24 0:13 / /mnt/my\\040trace rw - tracefs nodev rw\n\
+                    broken";
+        assert_eq!(whole_tracefs(list), [Path::new("/sys/kernel/tracing"), Path::new("/mnt/my trace")]);
+    }
+}

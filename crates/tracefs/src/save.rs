@@ -1,0 +1,200 @@
+//! What was recorded, as text in files.
+
+use crate::{Error, Result};
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+/// What was saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// The trace, and the snapshot if one was taken.
+    pub files: Vec<SavedFile>,
+    /// What the buffers lost, by CPU; only CPUs that lost something. Of a snapshot's buffers the kernel tells the sum
+    /// alone ([`SavedFile::overwritten`]).
+    pub lost: Vec<LostEvents>,
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Events that it holds, where the kernel says it.
+    pub events: Option<u64>,
+    /// Older events that the buffers did not hold any more, where the kernel says it.
+    pub overwritten: Option<u64>,
+    /// Bytes of older events that were left out to keep the file in its bounds.
+    pub left_out: u64,
+}
+
+/// What one CPU's buffer lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostEvents {
+    /// Which CPU.
+    pub cpu: u32,
+    /// Older events that newer ones took the place of.
+    pub overwritten: u64,
+    /// Events that found no place.
+    pub dropped: u64,
+}
+
+pub(crate) fn save(directory: &Path, shown: &Path, snapped: bool, path: &Path, most: u64) -> Result<Saved> {
+    let mut saved = Saved { lost: lost(directory), ..Saved::default() };
+    saved.files.push(copy(&directory.join("trace"), &shown.join("trace"), path, most)?);
+    if snapped {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".snapshot");
+        let (from, shown) = (directory.join("snapshot"), shown.join("snapshot"));
+        saved.files.push(copy(&from, &shown, Path::new(&beside), most)?);
+    }
+    Ok(saved)
+}
+
+/// What each CPU's buffer counted.
+fn lost(directory: &Path) -> Vec<LostEvents> {
+    let entries = fs::read_dir(directory.join("per_cpu")).into_iter().flatten().flatten();
+    let cpus = entries.filter_map(|e| Some((e.file_name().to_str()?.strip_prefix("cpu")?.parse().ok()?, e.path())));
+    let stats = cpus.map(|(cpu, path)| lost_of(cpu, &fs::read_to_string(path.join("stats")).unwrap_or_default()));
+    let mut lost: Vec<_> = stats.filter(|l| l.overwritten + l.dropped > 0).collect();
+    lost.sort_unstable_by_key(|l| l.cpu);
+    lost
+}
+
+fn lost_of(cpu: u32, stats: &str) -> LostEvents {
+    let count = |key: &str| -> u64 {
+        let value = stats.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(": "));
+        value.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
+    };
+    let dropped = count("commit overrun").saturating_add(count("dropped events"));
+    LostEvents { cpu, overwritten: count("overrun"), dropped }
+}
+
+/// Copies a trace as it is read; a second time, without its oldest events, if it turns out too long.
+fn copy(from: &Path, shown: &Path, to: &Path, most: u64) -> Result<SavedFile> {
+    let mut saved = SavedFile { path: to.into(), bytes: 0, events: None, overwritten: None, left_out: 0 };
+    let total = pass(from, shown, &mut saved, most, 0)?;
+    if total > most {
+        pass(from, shown, &mut saved, most, total - most)?;
+    }
+    Ok(saved)
+}
+
+/// Writes what is read, `most` bytes of it, without the first `leave_out` bytes of events. Answers how many bytes there were.
+fn pass(from: &Path, shown: &Path, saved: &mut SavedFile, most: u64, leave_out: u64) -> Result<u64> {
+    let path = saved.path.clone();
+    let failed = |source| Error::Save { path: path.clone(), source };
+    let mut input = BufReader::with_capacity(1 << 16, File::open(from).map_err(Error::file(shown))?);
+    let mut output = BufWriter::with_capacity(1 << 16, File::create(&path).map_err(failed)?);
+    let (mut line, mut total, mut said) = (Vec::new(), 0u64, leave_out == 0);
+    (saved.bytes, saved.left_out) = (0, 0);
+    loop {
+        line.clear();
+        // No line of a trace comes near this; what does not end is taken in pieces.
+        let mut limited = io::Read::take(&mut input, 1 << 16);
+        if limited.read_until(b'\n', &mut line).map_err(Error::file(shown))? == 0 {
+            break;
+        }
+        total += line.len() as u64;
+        let heading = line.starts_with(b"#");
+        if heading {
+            counts(&line, saved);
+        } else if saved.left_out < leave_out {
+            saved.left_out += line.len() as u64;
+            continue;
+        }
+        if !heading && !said {
+            said = true;
+            let note =
+                format!("# {} bytes of older events were left out here to keep the file small\n", saved.left_out);
+            output.write_all(note.as_bytes()).map_err(failed)?;
+            saved.bytes += note.len() as u64;
+        }
+        // A trace that is too long is counted to its end, and then read again. It may have grown since.
+        if total - saved.left_out <= most {
+            output.write_all(&line).map_err(failed)?;
+            saved.bytes += line.len() as u64;
+        } else if leave_out > 0 {
+            break;
+        }
+    }
+    output.into_inner().map_err(|e| failed(e.into_error()))?;
+    Ok(total)
+}
+
+/// `# entries-in-buffer/entries-written: 3/10   #P:2`.
+fn counts(line: &[u8], saved: &mut SavedFile) {
+    let counts = || -> Option<(u64, u64)> {
+        let text = std::str::from_utf8(line).ok()?.strip_prefix("# entries-in-buffer/entries-written: ")?;
+        let (held, written) = text.split_whitespace().next()?.split_once('/')?;
+        Some((held.parse().ok()?, written.parse().ok()?))
+    };
+    if let Some((held, written)) = counts() {
+        saved.events = Some(held);
+        saved.overwritten = Some(written.saturating_sub(held));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADING: &str = "# tracer: nop\n#\n# entries-in-buffer/entries-written: 100/130   #P:2\n#\n";
+
+    fn instance(events: usize) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let lines: String = (0..events).map(|i| format!("  thread-{i:04} [000] ..... 1.000: event\n")).collect();
+        fs::write(directory.path().join("trace"), HEADING.to_owned() + &lines).unwrap();
+        let cpu = directory.path().join("per_cpu/cpu1");
+        fs::create_dir_all(&cpu).unwrap();
+        let stats = "entries: 100\noverrun: 30\ncommit overrun: 1\nbytes: 9\ndropped events: 2\nread events: 0\n";
+        fs::write(cpu.join("stats"), stats).unwrap();
+        directory
+    }
+
+    #[test]
+    fn a_trace_is_saved_as_it_is_with_what_was_lost() {
+        let (from, to) = (instance(100), tempfile::tempdir().unwrap());
+        let path = to.path().join("trace.txt");
+        let saved = save(from.path(), from.path(), false, &path, 1 << 20).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), fs::read(from.path().join("trace")).unwrap());
+        assert_eq!(saved.lost, [LostEvents { cpu: 1, overwritten: 30, dropped: 3 }]);
+        let file = &saved.files[0];
+        assert_eq!((file.events, file.overwritten, file.left_out), (Some(100), Some(30), 0));
+        assert_eq!(file.bytes, fs::metadata(&path).unwrap().len());
+    }
+
+    #[test]
+    fn a_long_trace_loses_its_oldest_events_and_says_so() {
+        let (from, to) = (instance(100), tempfile::tempdir().unwrap());
+        let path = to.path().join("trace.txt");
+        let saved = save(from.path(), from.path(), false, &path, 1000).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# tracer: nop\n") && text.contains("bytes of older events were left out here"));
+        assert!(text.ends_with("thread-0099 [000] ..... 1.000: event\n"), "{text}");
+        assert!(!text.contains("thread-0000"));
+        assert!(saved.files[0].left_out > 2000 && text.len() < 1100, "{} {}", saved.files[0].left_out, text.len());
+    }
+
+    #[test]
+    fn a_snapshot_is_saved_beside_the_trace() {
+        let (from, to) = (instance(1), tempfile::tempdir().unwrap());
+        fs::write(from.path().join("snapshot"), "# tracer: nop\nbefore\n").unwrap();
+        let path = to.path().join("trace.txt");
+        let saved = save(from.path(), from.path(), true, &path, 1 << 20).unwrap();
+        assert_eq!(saved.files.len(), 2);
+        let text = fs::read_to_string(to.path().join("trace.txt.snapshot")).unwrap();
+        assert_eq!(text, "# tracer: nop\nbefore\n");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let from = instance(1);
+        let error = save(from.path(), from.path(), false, Path::new("/no/such/trace.txt"), 1 << 20).unwrap_err();
+        assert!(error.to_string().starts_with("/no/such/trace.txt: "), "{error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! What an instance is told to do: its files, and which events.
+
+use crate::{
+    undo::{put, Step, Undo},
+    Error, Result,
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Events that one pattern may name; more than any system of events has.
+const MOST_EVENTS: usize = 4096;
+
+/// Changes an instance, noting what to put back.
+pub(crate) struct Settings<'a> {
+    /// The instance, as this process opens it.
+    pub directory: &'a Path,
+    /// The instance, as the user can reach it.
+    pub shown: &'a Path,
+    /// What an instance of the user's must get back. An instance that we made just goes.
+    pub undo: Option<&'a mut Undo>,
+    pub notes: Vec<String>,
+}
+
+impl Settings<'_> {
+    /// What a setting is now; `None` where it differs from CPU to CPU.
+    pub fn get(&self, file: &str) -> Result<Option<String>> {
+        let text = fs::read_to_string(self.directory.join(file)).map_err(Error::file(self.shown.join(file)))?;
+        Ok(current(&text))
+    }
+
+    /// Notes what a setting is, to be put back in the end whatever it becomes.
+    pub fn keep(&mut self, file: &str, before: String) -> Result<()> {
+        let Some(undo) = &mut self.undo else { return Ok(()) };
+        undo.add(Step::Set { file: file.into(), before })
+    }
+
+    /// Changes a setting.
+    pub fn set(&mut self, file: &str, wanted: &str) -> Result<()> {
+        match self.get(file)? {
+            Some(now) if now == wanted => return Ok(()),
+            Some(now) => self.keep(file, now)?,
+            None if self.undo.is_some() => {
+                let shown = self.shown.join(file);
+                self.notes.push(format!("{}: differs from CPU to CPU, left as it is", shown.display()));
+                return Ok(());
+            }
+            None => {}
+        }
+        self.write(file, wanted)
+    }
+
+    /// Changes what is no setting with a value of its own.
+    pub fn write(&self, file: &str, wanted: &str) -> Result<()> {
+        put(&self.directory.join(file), wanted).map_err(|source| {
+            let list = match file {
+                "current_tracer" => "available_tracers",
+                "trace_clock" => "trace_clock",
+                _ => "",
+            };
+            let there = if list.is_empty() { Ok(String::new()) } else { fs::read_to_string(self.directory.join(list)) };
+            let there = there.unwrap_or_default().trim().replace(['[', ']'], "");
+            Error::Refused { path: self.shown.join(file), wanted: wanted.into(), there, source }
+        })
+    }
+
+    /// Enables the events of a pattern: `sched:sched_switch`, `sched:sched_w*`, `sched:*` or `sched`. One that is not
+    /// there, or that the kernel refuses, is named in the notes.
+    pub fn enable(&mut self, pattern: &str) -> Result<()> {
+        let (system, event) = pattern.split_once([':', '/']).unwrap_or((pattern, "*"));
+        let named = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+        if !named(system) || !named(event) {
+            self.notes.push(format!("event {pattern:?}: not a name; write system:event, as in sched:sched_switch"));
+            return Ok(());
+        }
+        let events = self.matching(system, event);
+        if events.is_empty() {
+            let list = self.shown.join("events");
+            self.notes.push(format!("event {pattern}: this kernel has none of that name (see {})", list.display()));
+        }
+        for event in events {
+            let file = format!("events/{system}/{event}/enable");
+            match self.set(&file, "1") {
+                Ok(()) => {}
+                Err(Error::File { source, .. } | Error::Refused { source, .. }) => {
+                    self.notes.push(format!("event {system}:{event}: not enabled: {source}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn matching(&self, system: &str, event: &str) -> Vec<String> {
+        let folder = self.directory.join("events").join(system);
+        let Some(prefix) = event.strip_suffix('*') else {
+            let there = folder.join(event).join("enable").exists();
+            return there.then(|| event.to_owned()).into_iter().collect();
+        };
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let names = entries.map(|e| (e.path(), e.file_name().to_string_lossy().into_owned()));
+        let fit = |(path, name): &(PathBuf, String)| name.starts_with(prefix) && path.join("enable").exists();
+        let mut events: Vec<_> = names.filter(fit).map(|(_, name)| name).take(MOST_EVENTS).collect();
+        events.sort_unstable();
+        events
+    }
+
+    /// Whether a snapshot can be taken from now on, with its memory in place; else a note says why not.
+    pub fn prepare_snapshot(&mut self) -> Result<bool> {
+        let now = match fs::read_to_string(self.directory.join("snapshot")) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.notes.push("no snapshots: this kernel has none (CONFIG_TRACER_SNAPSHOT)".into());
+                return Ok(false);
+            }
+            Err(source) => return Err(Error::File { path: self.shown.join("snapshot"), source }),
+        };
+        if now.contains("Snapshot is freed") {
+            // 0 frees the snapshot's memory.
+            self.keep("snapshot", "0".into())?;
+        }
+        // The first snapshot allocates, and exchanges the buffers; the second exchanges them again, so that what was
+        // recorded stays where it was. 2 then clears the snapshot.
+        for command in ["1", "1", "2"] {
+            if let Err(error) = self.write("snapshot", command) {
+                self.notes.push(format!("no snapshots: {error}"));
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The value that a file of tracefs shows; `None` where it differs from CPU to CPU.
+fn current(text: &str) -> Option<String> {
+    let line = text.lines().next().unwrap_or_default().trim();
+    if line == "X" {
+        return None;
+    }
+    // `[local] global mono`: the one in brackets is in force.
+    if let Some((_, rest)) = line.split_once('[') {
+        return rest.split_once(']').map(|(now, _)| now.to_owned());
+    }
+    // `7 (expanded: 1408)`: small until it is used.
+    if let Some((_, rest)) = line.split_once("(expanded: ") {
+        return Some(rest.trim_end_matches(')').to_owned());
+    }
+    // `0*`: an event with a trigger.
+    Some(line.trim_end_matches('*').to_owned())
+}
+
+/// A set of CPUs as the kernel reads it (lib/bitmap.c): hexadecimal, the highest first, commas between 32 bits.
+pub(crate) fn mask(cpus: &[u32]) -> String {
+    let words = cpus.iter().max().map_or(1, |most| *most as usize / 32 + 1);
+    let mut mask = vec![0u32; words];
+    cpus.iter().for_each(|cpu| mask[*cpu as usize / 32] |= 1 << (cpu % 32));
+    mask.iter().rev().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settings_value_is_read_from_what_the_kernel_shows() {
+        for (shown, value) in [
+            ("1\n", Some("1")),
+            ("0*\n", Some("0")),
+            ("X\n", None),
+            ("[local] global mono\n", Some("local")),
+            ("local global [mono]\n", Some("mono")),
+            ("7 (expanded: 1408)\n", Some("1408")),
+            ("1410\n", Some("1410")),
+        ] {
+            assert_eq!(current(shown).as_deref(), value, "{shown}");
+        }
+    }
+
+    #[test]
+    fn cpus_are_bits_the_highest_first() {
+        assert_eq!(mask(&[0, 1]), "00000003");
+        assert_eq!(mask(&[33, 3]), "00000002,00000008");
+        assert_eq!(mask(&[]), "00000000");
+    }
+
+    #[test]
+    fn events_that_are_not_there_are_named_and_the_others_enabled() {
+        let directory = tempfile::tempdir().unwrap();
+        for event in ["events/sched/sched_switch", "events/sched/sched_wakeup"] {
+            let event = directory.path().join(event);
+            fs::create_dir_all(&event).unwrap();
+            fs::write(event.join("enable"), "0\n").unwrap();
+        }
+        let path = directory.path();
+        let mut settings = Settings { directory: path, shown: path, undo: None, notes: Vec::new() };
+        for pattern in ["sched:sched_w*", "sched:nothing", "none", "../x:y", "sched:", ":"] {
+            settings.enable(pattern).unwrap();
+        }
+        assert_eq!(settings.notes.len(), 5, "{:?}", settings.notes);
+        let enabled = |event: &str| fs::read_to_string(path.join("events/sched").join(event).join("enable")).unwrap();
+        assert_eq!((enabled("sched_switch").trim(), enabled("sched_wakeup").trim()), ("0", "1"));
+    }
+
+    #[test]
+    fn a_snapshot_is_prepared_without_moving_what_was_recorded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let mut settings = Settings { directory: path, shown: path, undo: None, notes: Vec::new() };
+        assert!(!settings.prepare_snapshot().unwrap());
+        assert!(settings.notes[0].contains("CONFIG_TRACER_SNAPSHOT"));
+        fs::write(path.join("snapshot"), "# * Snapshot is freed *\n").unwrap();
+        assert!(settings.prepare_snapshot().unwrap());
+        assert_eq!(fs::read_to_string(path.join("snapshot")).unwrap(), "2", "cleared last");
+    }
+}
