@@ -10,10 +10,16 @@
 //! docs/ping.md says which clock takes each stamp, how they come onto one timeline, and what a probe looks like on the wire.
 #![deny(unsafe_code)]
 
+pub mod clocks;
+pub mod emit;
+mod kernel;
+pub mod reflect;
+pub mod session;
 pub mod table;
 pub mod timeline;
 pub mod transaction;
 pub mod transport;
+pub mod udp;
 pub mod wire;
 
 pub use transaction::{Line, Part, Source, Stamp, Stamps, Transaction};

@@ -79,6 +79,11 @@ pub trait Transport {
 
     /// Messages that the kernel dropped so far because there was no room for them here.
     fn dropped(&self) -> u64;
+
+    /// Why the kernel refused a message last: a full queue where nothing else is said.
+    fn last_refusal(&self) -> Option<std::io::Error> {
+        None
+    }
 }
 
 /// The reflector's stamp where the emitter's is given: sched, driver and nic of sending, nic and kernel of receiving.

@@ -108,6 +108,18 @@ pub fn rx_stamps(control: &[u8]) -> RxStamps {
     stamps
 }
 
+/// Where a datagram was sent to: this machine's address in it (`IP_PKTINFO`, `IPV6_RECVPKTINFO`), where the socket asked for it.
+pub fn local_address(control: &[u8]) -> Option<IpAddr> {
+    Messages(control).find_map(|message| match message.kind {
+        // struct in_pktinfo: index, the address to answer from, the address in the packet.
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            message.data.get(4..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into())
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => message.data.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
+        _ => None,
+    })
+}
+
 /// What a packet of the error queue (`MSG_ERRQUEUE`) of a UDP socket (IPv4, IPv6) or a packet socket says. `None` where it is
 /// neither a stamp of a packet sent nor an error, or where the stamp in it is none.
 pub fn from_error_queue(control: &[u8]) -> Option<Queued> {

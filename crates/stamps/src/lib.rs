@@ -17,7 +17,7 @@ mod socket;
 mod switch;
 
 pub use caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
-pub use control::{from_error_queue, rx_stamps, Origin, Queued, QueuedError, RxStamps, TxKind, TxStamp};
+pub use control::{from_error_queue, local_address, rx_stamps, Origin, Queued, QueuedError, RxStamps, TxKind, TxStamp};
 pub use error::StampError;
 pub use kernel::{receive, Control, Received};
 pub use socket::{ask_for, BusyPoll, SocketError, Stamps};

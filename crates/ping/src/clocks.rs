@@ -1,0 +1,183 @@
+//! This machine's clocks, watched while a run goes on: by a thread of its own, so that the measuring one only reads.
+
+use crate::timeline::Disturbance;
+use crate::wire::NicClock;
+use latpath_clock::{ClockTie, RealtimeWatch};
+use latpath_words::Ns;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Where the NIC's clock is read.
+pub trait NicClockSource: Send {
+    /// A reading, and what was wrong with the clock since the last one.
+    fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>);
+}
+
+#[derive(Default)]
+struct Shared {
+    /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC`.
+    ahead: AtomicI64,
+    nic: Mutex<Option<NicClock>>,
+    disturbances: Mutex<Vec<Disturbance>>,
+    stop: AtomicBool,
+}
+
+/// The watch; it ends when this is dropped.
+pub struct Clocks {
+    shared: Arc<Shared>,
+    boot_id: [u8; 16],
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Clocks {
+    /// Begins to watch. `nic` reads the NIC's clock, where there is one.
+    pub fn watch(nic: Option<Box<dyn NicClockSource>>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let mut watcher = Watcher::new(nic, Arc::clone(&shared));
+        watcher.look();
+        let thread = std::thread::Builder::new().name("latpath-clocks".into()).spawn(move || watcher.run()).ok();
+        Self { shared, boot_id: boot_id(), thread }
+    }
+
+    /// The kernel's `CLOCK_REALTIME` stamp as `CLOCK_MONOTONIC`.
+    #[inline]
+    pub fn monotonic_of(&self, realtime: Ns) -> Ns {
+        realtime.saturating_sub(self.shared.ahead.load(Ordering::Relaxed))
+    }
+
+    /// The NIC's clock as it was read last.
+    pub fn nic(&self) -> Option<NicClock> {
+        *self.shared.nic.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Disturbances since the last call with the same counter.
+    pub fn disturbances_since(&self, seen: &mut u64) -> Vec<Disturbance> {
+        let all = self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner());
+        let new = all.iter().skip(*seen as usize).cloned().collect();
+        *seen = all.len() as u64;
+        new
+    }
+
+    /// How many there were.
+    pub fn disturbances(&self) -> usize {
+        self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).len()
+    }
+
+    /// What names this boot of this kernel.
+    pub fn boot_id(&self) -> [u8; 16] {
+        self.boot_id
+    }
+}
+
+impl Drop for Clocks {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watcher {
+    nic: Option<Box<dyn NicClockSource>>,
+    realtime: RealtimeWatch,
+    shared: Arc<Shared>,
+}
+
+/// Disturbances that are kept.
+const KEPT: usize = 10_000;
+
+impl Watcher {
+    fn new(nic: Option<Box<dyn NicClockSource>>, shared: Arc<Shared>) -> Self {
+        Self { nic, realtime: RealtimeWatch::new(&ClockTie::read()), shared }
+    }
+
+    fn look(&mut self) {
+        let mut new = Vec::new();
+        if let Some(step) = self.realtime.observe(&ClockTie::read()) {
+            new.push(Disturbance {
+                at_ns: step.noticed_at_ns,
+                what: format!("CLOCK_REALTIME was set, by {} ns: kernel stamps around then are wrong", step.by_ns),
+            });
+        }
+        // The time of day that 0 ns of the monotonic clock would have.
+        let (zero, _) = self.realtime.to_monotonic(0);
+        self.shared.ahead.store(zero.saturating_neg(), Ordering::Relaxed);
+        if let Some(nic) = &mut self.nic {
+            let (reading, found) = nic.read();
+            new.extend(found);
+            let mut at = self.shared.nic.lock().unwrap_or_else(|e| e.into_inner());
+            *at = reading.or(*at);
+        }
+        let mut all = self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner());
+        let room = KEPT.saturating_sub(all.len());
+        all.extend(new.into_iter().take(room));
+    }
+
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(EVERY);
+            self.look();
+        }
+    }
+}
+
+/// `/proc/sys/kernel/random/boot_id` as bytes; random where it cannot be read, so that no two machines are taken for one.
+fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
+    let mut id = [0; 16];
+    if digits.len() == 32 {
+        digits.chunks(2).zip(&mut id).for_each(|(pair, byte)| *byte = pair[0] << 4 | pair[1]);
+        return id;
+    }
+    use std::hash::{BuildHasher, RandomState};
+    for half in id.chunks_mut(8) {
+        half.copy_from_slice(&RandomState::new().hash_one(0u8).to_ne_bytes());
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_clock::now_monotonic;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    #[test]
+    fn the_kernels_times_become_monotonic_ones() {
+        let clocks = Clocks::watch(None);
+        let before = now_monotonic();
+        let realtime = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as Ns;
+        let after = now_monotonic();
+        let converted = clocks.monotonic_of(realtime);
+        assert!((before - 1_000..=after + 1_000).contains(&converted), "{before} {converted} {after}");
+        assert_ne!(clocks.boot_id(), [0; 16]);
+    }
+
+    struct Disturbed;
+    impl NicClockSource for Disturbed {
+        fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
+            (Some(NicClock::default()), vec![Disturbance { at_ns: 1, what: "step".into() }])
+        }
+    }
+
+    #[test]
+    fn each_disturbance_is_told_once() {
+        let clocks = Clocks::watch(Some(Box::new(Disturbed)));
+        let mut seen = 0;
+        assert!(!clocks.disturbances_since(&mut seen).is_empty());
+        let told = seen;
+        while clocks.disturbances() as u64 == told {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let more = clocks.disturbances_since(&mut seen);
+        assert_eq!(more.len() as u64, seen - told);
+        assert_eq!(clocks.nic(), Some(NicClock::default()));
+    }
+}

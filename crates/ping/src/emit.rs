@@ -1,0 +1,633 @@
+//! The emitter: sends probes, takes answers, closes transactions.
+
+use crate::clocks::Clocks;
+use crate::table::{Counts, End, Table, Verdict};
+use crate::timeline::{Relation, Timeline};
+use crate::transaction::{Source, Stamp, Stamps, Transaction};
+use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
+use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL, FULL, HEADER};
+use latpath_clock::{now_monotonic, Exchange};
+use latpath_traffic::Pace;
+use latpath_words::Ns;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Hellos are sent this often during a run.
+const HELLO_EVERY_NS: Ns = 1_000_000_000;
+/// How long a hello waits for its welcome before the next is sent.
+const HELLO_WAIT_NS: Ns = 100_000_000;
+/// Hellos before the first probe: the fastest tells most of the other end's clock.
+const FIRST_HELLOS: u32 = 16;
+/// Looks for a message between two looks at the clock.
+const SPINS: u32 = 64;
+/// How long after its last probe a run waits for stamps that are under way.
+const SETTLE_NS: Ns = 100_000_000;
+/// Rest after the kernel refused a message.
+const REFUSED_REST: Duration = Duration::from_millis(1);
+/// Longest message.
+pub const LONGEST: usize = 65_507;
+
+/// When probes are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// Each when the answer to the one before has come, or is lost.
+    AsAnswersCome,
+    /// By absolute deadlines, whatever comes back.
+    Every(Pace),
+    /// As fast as the kernel takes them, whatever comes back.
+    Flood,
+}
+
+/// What to send, for how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Number of the session, chosen at random.
+    pub session: u32,
+    /// Bytes of a message, at least [`HEADER`].
+    pub size: usize,
+    /// When.
+    pub pacing: Pacing,
+    /// Look for answers without ever sleeping.
+    pub spin: bool,
+    /// Probes before the first that counts.
+    pub warm_up: u64,
+    /// Probes that count.
+    pub count: Option<u64>,
+    /// How long probes that count are sent.
+    pub duration: Option<Ns>,
+    /// A probe without an answer for so long is lost.
+    pub lost_after: Ns,
+    /// Without any answer for so long, the other end is dead.
+    pub timeout: Ns,
+    /// A round trip over this is a breach.
+    pub threshold: Option<Ns>,
+    /// The first breach ends the run.
+    pub stop_on_breach: bool,
+}
+
+/// Told what happens, in the thread that measures.
+pub trait Observer {
+    /// A transaction has all that will ever be known of it.
+    fn closed(&mut self, transaction: &Transaction, end: End);
+    /// A round trip was over the threshold: told at once, while the reflector's last stamps are still under way.
+    fn breach(&mut self, transaction: &Transaction);
+    /// The line of stamps is known: those that both ends take.
+    fn line(&mut self, taken: u16);
+    /// Between two probes, every now and then.
+    fn tick(&mut self, _counts: &Counts) {}
+    /// The probes so far were the warm-up: nothing of them counts.
+    fn warm(&mut self) {}
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// As many probes as were asked for, or as long.
+    Done,
+    /// The user wanted it.
+    Stopped,
+    /// A round trip was over the threshold.
+    Breach,
+    /// No answer for as long as the plan says.
+    Dead,
+    /// Nobody answered the first hello. The other end's kernel said that nobody listens.
+    NobodyListens,
+    /// Nobody answered the first hello.
+    NobodyAnswers,
+    /// The other end speaks this version of the format.
+    OtherVersion(u8),
+}
+
+/// What a run was, whatever ended it.
+pub struct Ended<E> {
+    /// Why, or what failed.
+    pub why: Result<Why, E>,
+    /// The emitter's counts.
+    pub counts: Counts,
+    /// The reflector's, of the same probes.
+    pub seen: Option<Seen>,
+    /// The reflector as it said last.
+    pub welcome: Option<Welcome>,
+    /// The clocks.
+    pub timeline: Timeline,
+    /// From the first probe that counts to the end.
+    pub elapsed: Ns,
+    /// Answers that the kernel dropped here.
+    pub dropped: u64,
+    /// Why the kernel refused a probe last.
+    pub refusal: Option<std::io::Error>,
+}
+
+/// Emits as planned.
+pub fn emit<T: Transport, O: Observer>(
+    transport: &mut T,
+    peer: T::Peer,
+    plan: &Plan,
+    clocks: &Clocks,
+    observer: &mut O,
+    stop: &AtomicBool,
+) -> Ended<T::Error> {
+    let mut emitter = Emitter::new(transport, peer, plan, clocks, observer, stop);
+    let why = emitter.run();
+    emitter.ended(why)
+}
+
+struct Emitter<'a, T: Transport, O> {
+    transport: &'a mut T,
+    peer: T::Peer,
+    plan: &'a Plan,
+    clocks: &'a Clocks,
+    observer: &'a mut O,
+    stop: &'a AtomicBool,
+    table: Table,
+    timeline: Timeline,
+    message: Vec<u8>,
+    buffer: Vec<u8>,
+    welcome: Option<Welcome>,
+    /// What the reflector had seen before the first probe that counts.
+    baseline: Seen,
+    hello: Hello,
+    started: Ns,
+    last_heard: Ns,
+    last_event: Ns,
+    breached: bool,
+    nobody_there: bool,
+    other_version: Option<u8>,
+    clocks_seen: u64,
+    dropped_before: u64,
+    latest: Ns,
+}
+
+/// The hello under way.
+#[derive(Clone, Copy, Default)]
+struct Hello {
+    number: u64,
+    sent_at: Ns,
+    waiting: bool,
+    next: Ns,
+}
+
+/// What ends an emitter's steps early.
+enum Halt<E> {
+    Why(Why),
+    Failed(E),
+}
+
+impl<E> From<E> for Halt<E> {
+    fn from(e: E) -> Self {
+        Self::Failed(e)
+    }
+}
+
+type Step<T> = Result<(), Halt<<T as Transport>::Error>>;
+
+impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
+    fn new(
+        transport: &'a mut T,
+        peer: T::Peer,
+        plan: &'a Plan,
+        clocks: &'a Clocks,
+        observer: &'a mut O,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        // As many probes as can be under way before the first of them is lost.
+        let room = match plan.pacing {
+            Pacing::Every(pace) => (pace.hz() * plan.lost_after as f64 / 1e9) as usize + 1024,
+            _ => 1 << 16,
+        };
+        let size = plan.size.clamp(HEADER, LONGEST);
+        Self {
+            peer,
+            plan,
+            clocks,
+            observer,
+            stop,
+            table: Table::new(room.min(1 << 17), Stamp::T4App.bit()),
+            timeline: Timeline::new(Relation::Estimated),
+            message: vec![0; size],
+            buffer: vec![0; size.max(CONTROL) + 1],
+            welcome: None,
+            baseline: Seen::default(),
+            hello: Hello::default(),
+            started: 0,
+            last_heard: 0,
+            last_event: 0,
+            breached: false,
+            nobody_there: false,
+            other_version: None,
+            clocks_seen: 0,
+            dropped_before: transport.dropped(),
+            latest: 0,
+            transport,
+        }
+    }
+
+    fn ended(self, why: Result<Why, T::Error>) -> Ended<T::Error> {
+        let seen = self.welcome.as_ref().map(|w| difference(&w.seen, &self.baseline));
+        Ended {
+            why,
+            counts: *self.table.counts(),
+            seen,
+            welcome: self.welcome,
+            elapsed: if self.started == 0 { 0 } else { self.last_event - self.started },
+            timeline: self.timeline,
+            dropped: self.transport.dropped() - self.dropped_before,
+            refusal: self.transport.last_refusal(),
+        }
+    }
+
+    fn run(&mut self) -> Result<Why, T::Error> {
+        let halted = self.greet().and_then(|()| self.warm_up()).and_then(|()| self.measure());
+        let why = match halted {
+            Ok(()) => Ok(Why::Done),
+            Err(Halt::Why(why)) => Ok(why),
+            Err(Halt::Failed(e)) => Err(e),
+        };
+        self.last_event = now_monotonic();
+        let settled = match why {
+            Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
+            // Nobody is there to tell more.
+            Ok(Why::Dead) => self.close(Ns::MAX),
+            Ok(_) => self.settle(),
+        };
+        match (why, settled) {
+            (Ok(_), Err(Halt::Failed(e))) => Err(e),
+            (why, _) => {
+                let _ = self.close(Ns::MAX);
+                why
+            }
+        }
+    }
+
+    /// Finds the reflector, what it can do, and its clock.
+    fn greet(&mut self) -> Step<T> {
+        let begun = now_monotonic();
+        self.last_heard = begun;
+        while self.welcome.is_none() {
+            self.ask(HELLO_WAIT_NS)?;
+            let now = now_monotonic();
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Halt::Why(Why::Stopped));
+            }
+            if self.welcome.is_none() && now - begun > self.plan.timeout {
+                return Err(Halt::Why(match self.other_version {
+                    Some(version) => Why::OtherVersion(version),
+                    None if self.nobody_there => Why::NobodyListens,
+                    None => Why::NobodyAnswers,
+                }));
+            }
+            if self.welcome.is_none() && now - self.hello.sent_at < HELLO_WAIT_NS {
+                // Refused, or nobody there: not as fast as that answer comes.
+                std::thread::sleep(Duration::from_nanos(HELLO_WAIT_NS as u64));
+            }
+        }
+        for _ in 1..FIRST_HELLOS {
+            self.ask(HELLO_WAIT_NS)?;
+        }
+        let theirs = self.welcome.as_ref().map_or(0, |w| w.taken);
+        // A short probe has no room for what the reflector's kernel and NIC say.
+        let told = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
+        let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
+        self.table.expect(ours | told);
+        self.observer.line(ours | told);
+        Ok(())
+    }
+
+    fn warm_up(&mut self) -> Step<T> {
+        if self.plan.warm_up > 0 {
+            self.send_many(Some(self.plan.warm_up), None)?;
+            self.settle()?;
+            *self.table.counts_mut() = Counts::default();
+            self.observer.warm();
+        }
+        self.baseline = self.welcome.as_ref().map(|w| w.seen).unwrap_or_default();
+        self.dropped_before = self.transport.dropped();
+        Ok(())
+    }
+
+    fn measure(&mut self) -> Step<T> {
+        self.started = now_monotonic();
+        let until = self.plan.duration.map(|d| self.started.saturating_add(d));
+        self.send_many(self.plan.count, until)
+    }
+
+    /// Sends so many probes, or until then, and takes what comes back.
+    fn send_many(&mut self, count: Option<u64>, until: Option<Ns>) -> Step<T> {
+        let first = self.table.next();
+        let last = count.map(|n| first + n);
+        let begun = now_monotonic();
+        self.last_heard = begun;
+        loop {
+            let now = now_monotonic();
+            if last.is_some_and(|last| self.table.next() >= last) || until.is_some_and(|until| now >= until) {
+                return Ok(());
+            }
+            self.look_around(now)?;
+            match self.plan.pacing {
+                Pacing::AsAnswersCome => self.one_by_one()?,
+                Pacing::Every(pace) => {
+                    let due = begun + pace.due(self.table.next() - first);
+                    self.on_time(now, due.min(until.unwrap_or(Ns::MAX)), due)?;
+                }
+                Pacing::Flood => self.on_time(now, now, now)?,
+            }
+        }
+    }
+
+    /// What is not done for every probe: stop, the other end's silence, hellos, clocks.
+    fn look_around(&mut self, now: Ns) -> Step<T> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Halt::Why(Why::Stopped));
+        }
+        if self.breached && self.plan.stop_on_breach {
+            return Err(Halt::Why(Why::Breach));
+        }
+        if now - self.last_heard > self.plan.timeout {
+            return Err(Halt::Why(Why::Dead));
+        }
+        if now < self.hello.next {
+            return Ok(());
+        }
+        // With probes under way nothing waits for the welcome; one by one, the next probe would wait behind it unseen.
+        self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
+        self.observer.tick(self.table.counts());
+        Ok(())
+    }
+
+    /// Sends a probe and waits for its answer.
+    fn one_by_one(&mut self) -> Step<T> {
+        let sequence = self.table.next();
+        let Some(t1) = self.send_probe()? else {
+            std::thread::sleep(REFUSED_REST);
+            return self.close(now_monotonic() - self.plan.lost_after);
+        };
+        let give_up = t1 + self.plan.lost_after;
+        let answered = self.table.counts().answered;
+        let mut spins = 0;
+        loop {
+            if self.take(if self.plan.spin { Wait::No } else { Wait::Some })? {
+                if self.table.counts().answered != answered {
+                    break;
+                }
+                continue;
+            }
+            spins += 1;
+            if !self.plan.spin || spins % SPINS == 0 {
+                let now = now_monotonic();
+                if now >= give_up || self.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+        debug_assert!(self.table.next() > sequence);
+        self.take_stamps()?;
+        self.close(self.latest.max(t1) - self.plan.lost_after)
+    }
+
+    /// Sends what is due, and takes what has come; sleeps until `wake` where there is neither.
+    fn on_time(&mut self, now: Ns, wake: Ns, due: Ns) -> Step<T> {
+        let mut idle = true;
+        if now >= due && self.table.has_room() {
+            idle = false;
+            if self.send_probe()?.is_none() && self.plan.pacing == Pacing::Flood {
+                idle = true;
+            }
+        }
+        for _ in 0..SPINS {
+            if !self.take(Wait::No)? {
+                break;
+            }
+            idle = false;
+        }
+        self.take_stamps()?;
+        let now = now_monotonic();
+        self.close(now - self.plan.lost_after)?;
+        if idle && !self.plan.spin {
+            let latest = now + 50_000_000;
+            let until = if wake > now { wake.min(latest) } else { now + REFUSED_REST.as_nanos() as Ns };
+            self.take(Wait::Until(until.min(self.hello.next.max(now))))?;
+        }
+        Ok(())
+    }
+
+    /// Sends the next probe; its T1, or nothing where the kernel refused it.
+    #[inline]
+    fn send_probe(&mut self) -> Result<Option<Ns>, T::Error> {
+        let sequence = self.table.next();
+        let t1 = now_monotonic();
+        let header = Header { kind: Kind::Probe, session: self.plan.session, sequence, first: t1, second: 0 };
+        header.write(&mut self.message);
+        match self.transport.send(self.peer, &self.message)? {
+            Sent::Taken => {
+                self.table.sent(t1);
+                Ok(Some(t1))
+            }
+            Sent::Refused => {
+                self.table.counts_mut().refused += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes one message, if one comes within the wait. Says whether one came.
+    #[inline]
+    fn take(&mut self, wait: Wait) -> Result<bool, T::Error> {
+        match self.transport.receive(&mut self.buffer, wait)? {
+            Got::Message(arrived) => {
+                let t4 = now_monotonic();
+                self.message_came(&arrived, t4);
+                Ok(true)
+            }
+            Got::Nothing => Ok(false),
+            Got::NobodyThere => {
+                self.nobody_there = true;
+                Ok(false)
+            }
+        }
+    }
+
+    #[inline]
+    fn message_came(&mut self, arrived: &Arrived<T::Peer>, t4: Ns) {
+        let bytes = &self.buffer[..arrived.len.min(self.buffer.len())];
+        let header = Header::read(bytes).filter(|h| h.session == self.plan.session && arrived.from == self.peer);
+        match header {
+            Some(h) if h.kind == Kind::Answer && bytes.len() == self.message.len() => {
+                let answer = Answer::read(bytes);
+                let mut came = Stamps::default();
+                came.set(Stamp::T2App, h.first);
+                came.set(Stamp::T3App, h.second);
+                came.set(Stamp::T4App, t4);
+                came.set_if(Stamp::T4Kernel, arrived.kernel.map(|k| self.clocks.monotonic_of(k)));
+                came.set_if(Stamp::T4Nic, arrived.nic);
+                answer.note(&mut came);
+                let verdict = self.table.answer(h.sequence, &came);
+                if verdict != Verdict::Foreign {
+                    self.last_heard = t4;
+                    self.latest = t4;
+                }
+                if verdict == Verdict::Expected {
+                    self.judge(h.sequence);
+                }
+                self.afterwards(answer.afterwards);
+            }
+            Some(h) if h.kind == Kind::Welcome => self.welcomed(&h, t4),
+            _ => {
+                self.other_version = wire::other_version(bytes).or(self.other_version);
+                self.table.counts_mut().foreign += 1;
+            }
+        }
+    }
+
+    /// Tells of a breach at once.
+    #[inline]
+    fn judge(&mut self, sequence: u64) {
+        let Some(threshold) = self.plan.threshold else { return };
+        // Nothing of the warm-up counts, and of one breach that stops the run no second one comes.
+        if self.started == 0 || (self.breached && self.plan.stop_on_breach) {
+            return;
+        }
+        let Some(mut t) = self.table.peek(sequence) else { return };
+        if t.round_trip().is_some_and(|rtt| rtt > threshold) {
+            self.breached = true;
+            self.timeline.map(&mut t);
+            self.observer.breach(&t);
+            let header = Header { kind: Kind::Breach, session: self.plan.session, sequence, first: 0, second: 0 };
+            let mut message = [0; HEADER];
+            header.write(&mut message);
+            // It is a courtesy: the run's result does not depend on it.
+            let _ = self.transport.send(self.peer, &message);
+        }
+    }
+
+    fn afterwards(&mut self, afterwards: Option<wire::Afterwards>) {
+        if let Some(a) = afterwards {
+            for (stamp, time) in AFTERWARDS.into_iter().zip(a.stamps) {
+                if let Some(time) = time {
+                    self.table.stamp(a.sequence, stamp, time);
+                }
+            }
+        }
+    }
+
+    /// Stamps of probes that left.
+    #[inline]
+    fn take_stamps(&mut self) -> Result<(), T::Error> {
+        if self.transport.takes() & !(Stamp::T4Nic.bit() | Stamp::T4Kernel.bit()) == 0 {
+            return Ok(());
+        }
+        let (table, clocks, session) = (&mut self.table, self.clocks, self.plan.session);
+        self.transport.left(&mut |left| {
+            let header = Header::read(left.message).filter(|h| h.kind == Kind::Probe && h.session == session);
+            if let Some(h) = header {
+                let time = match left.stamp.source() {
+                    Source::Kernel => clocks.monotonic_of(left.time),
+                    _ => left.time,
+                };
+                table.stamp(h.sequence, left.stamp, time);
+            }
+        })
+    }
+
+    /// Hands over what is complete, and what was sent before `given_up`.
+    #[inline]
+    fn close(&mut self, given_up: Ns) -> Step<T> {
+        let (timeline, observer) = (&mut self.timeline, &mut *self.observer);
+        self.table.close(given_up, |mut t, end| {
+            timeline.map(&mut t);
+            observer.closed(&t, end);
+        });
+        Ok(())
+    }
+
+    /// Sends a hello, and waits so long for its welcome; what else comes meanwhile is taken too.
+    fn ask(&mut self, wait: Ns) -> Step<T> {
+        self.follow_clocks();
+        let mut message = [0; CONTROL];
+        self.hello.number += 1;
+        let sent_at = now_monotonic();
+        let header = Header {
+            kind: Kind::Hello,
+            session: self.plan.session,
+            sequence: self.hello.number,
+            first: sent_at,
+            second: 0,
+        };
+        header.write(&mut message);
+        let sent = self.transport.send(self.peer, &message)?;
+        self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + HELLO_EVERY_NS, ..self.hello };
+        while self.hello.waiting && !self.stop.load(Ordering::Relaxed) {
+            let left = sent_at + wait - now_monotonic();
+            if left <= 0 || (self.nobody_there && self.welcome.is_none()) {
+                break;
+            }
+            self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })?;
+        }
+        Ok(())
+    }
+
+    fn welcomed(&mut self, h: &Header, t4: Ns) {
+        let Some(welcome) = Welcome::read(&self.buffer) else { return };
+        self.last_heard = t4;
+        self.nobody_there = false;
+        self.afterwards(welcome.afterwards);
+        let first = self.welcome.is_none();
+        if first {
+            let same = welcome.boot_id == self.clocks.boot_id();
+            self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
+        }
+        let told = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
+        if welcome.disturbances > told {
+            self.timeline.disturbed(t4, "the reflector's clocks were disturbed (its own report says how)".into());
+        }
+        self.timeline.set_nic_clocks(self.clocks.nic(), welcome.nic);
+        if self.hello.waiting && h.sequence == self.hello.number {
+            self.hello.waiting = false;
+            self.timeline.hello(Exchange { t1: self.hello.sent_at, t2: h.first, t3: h.second, t4 });
+        }
+        self.welcome = Some(welcome);
+    }
+
+    /// Takes over what the watch over this machine's clocks found.
+    fn follow_clocks(&mut self) {
+        self.timeline.set_nic_clocks(self.clocks.nic(), None);
+        for d in self.clocks.disturbances_since(&mut self.clocks_seen) {
+            self.timeline.disturbed(d.at_ns, d.what);
+        }
+    }
+
+    /// Waits for the answers and stamps of what is under way.
+    fn settle(&mut self) -> Step<T> {
+        let begun = now_monotonic();
+        let until = begun + SETTLE_NS.max(self.plan.lost_after);
+        while self.table.open() > 0 && now_monotonic() < until {
+            // The reflector's stamps of its last answers come with its welcomes.
+            self.ask(1_000_000)?;
+            self.take_stamps()?;
+            self.close(now_monotonic() - self.plan.lost_after)?;
+            if self.table.open() > 0 {
+                self.take(Wait::Until(now_monotonic() + 1_000_000))?;
+            }
+        }
+        self.close(Ns::MAX)?;
+        // What the reflector saw of these probes.
+        self.ask(HELLO_WAIT_NS)
+    }
+}
+
+fn difference(now: &Seen, before: &Seen) -> Seen {
+    let d = u64::saturating_sub;
+    Seen {
+        received: d(now.received, before.received),
+        duplicates: d(now.duplicates, before.duplicates),
+        reordered: d(now.reordered, before.reordered),
+        refused: d(now.refused, before.refused),
+        foreign: d(now.foreign, before.foreign),
+        dropped: d(now.dropped, before.dropped),
+    }
+}
+
+/// Stamps that a reflector takes, where its transport takes these.
+pub fn reflectors(takes: u16) -> u16 {
+    let app = Stamp::T2App.bit() | Stamp::T3App.bit();
+    Stamp::ALL.into_iter().filter(|s| s.bit() & takes != 0).fold(app, |mask, s| mask | at_reflector(s).bit())
+}

@@ -1,0 +1,315 @@
+//! Probes in raw Ethernet frames, over a packet socket: no IP stack, no neighbours, no firewall.
+//!
+//! One socket does for both ends. An emitter names its session, so that answers to others do not wake it; a reflector answers in
+//! the framing in which it was asked, to the address that asked. What comes to other addresses, is of other protocols, or is no
+//! session's Sampled Values, the kernel's filter keeps away. The socket hears frames before a bridge or a VLAN device takes them,
+//! with their tag.
+
+mod device;
+mod filter;
+mod framing;
+mod kernel;
+
+pub use device::{Device, DeviceError};
+pub use filter::MAX_ADDRESSES;
+pub use framing::{room, svid, Framing, Peer, OWN, SV, SVID};
+
+pub(crate) use framing::{read, write, AROUND};
+
+use crate::transaction::Stamp;
+use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
+use kernel::{set_option, PacketSocket};
+use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, BusyPoll, Control, Queued, Stamps, TxKind};
+use latpath_sv::Tag;
+use latpath_words::Ns;
+use nix::poll::{ppoll, PollFd, PollFlags};
+use nix::sys::socket::{send, MsgFlags};
+use nix::sys::time::TimeSpec;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Longest wait for a frame, so that callers can look at their stop flag and clock.
+const WAIT_MS: i64 = 50;
+/// Stamps that are read at once, so that a flood of them does not keep the caller.
+const MOST_STAMPS: usize = 256;
+/// Bytes of frames that may wait on either side: the kernel counts what it drops beyond.
+const BUFFER: i32 = 4 << 20;
+
+/// How to send and receive frames.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The device.
+    pub device: String,
+    /// An emitter's session: nothing else is received. `None` for a reflector.
+    pub session: Option<u32>,
+    /// Groups whose frames are received besides those to the device's own address.
+    pub groups: Vec<[u8; 6]>,
+    /// smpCnt of Sampled Values begins again at 0 after so many: 1 to 65536.
+    pub wrap: u32,
+    /// Stamps to ask for.
+    pub stamps: Stamps,
+    /// Hand frames straight to the driver, past the queueing discipline: there is no stamp before it then.
+    pub bypass_qdisc: bool,
+}
+
+impl Options {
+    /// The usual ones of a device: a reflector's.
+    pub fn new(device: &str) -> Self {
+        Self {
+            device: device.into(),
+            session: None,
+            groups: Vec::new(),
+            wrap: 65536,
+            stamps: Stamps::default(),
+            bypass_qdisc: false,
+        }
+    }
+}
+
+/// Raw Ethernet frames by one device.
+#[derive(Debug)]
+pub struct Ethernet {
+    socket: PacketSocket,
+    device: Device,
+    options: Options,
+    control: Control,
+    /// A frame to be sent.
+    out: Box<[u8]>,
+    /// A frame that came in.
+    seen: Box<[u8]>,
+    refused: Option<i32>,
+    dropped: Cell<u64>,
+}
+
+impl Ethernet {
+    /// Opens the device.
+    pub fn open(options: Options) -> Result<Self, DeviceError> {
+        let socket = PacketSocket::open(&options.device)?;
+        let device = Device::find_by(&socket, &options.device)?;
+        let addresses: Vec<[u8; 6]> = [&[device.mac], &options.groups[..]].concat();
+        if addresses.len() > MAX_ADDRESSES {
+            return Err(DeviceError::Groups { count: options.groups.len(), most: MAX_ADDRESSES - 1 });
+        }
+        let os = |doing| move |cause| DeviceError::Os { device: options.device.clone(), doing, cause };
+        let fd = socket.fd();
+        let set = |doing, level, name, value: i32| set_option(fd, level, name, &value).map_err(os(doing));
+        set("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
+        set("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+        if options.bypass_qdisc {
+            set("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        }
+        for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+            if set("buffer", libc::SOL_SOCKET, forced, BUFFER).is_err() {
+                set("buffer", libc::SOL_SOCKET, plain, BUFFER)?;
+            }
+        }
+        let wait = libc::timeval { tv_sec: 0, tv_usec: (WAIT_MS * 1000) as libc::suseconds_t };
+        set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait).map_err(os("receive timeout"))?;
+        let stamps = Stamps { tx_sched: options.stamps.tx_sched && !options.bypass_qdisc, ..options.stamps };
+        ask_for(fd, stamps).map_err(|cause| DeviceError::Option { device: options.device.clone(), cause })?;
+        let wanted = filter::Wanted { addresses: &addresses, framing: None, session: options.session };
+        socket.filter(&mut filter::program(&wanted)).map_err(os("attaching a filter"))?;
+        for group in &options.groups {
+            socket.join(&device, *group).map_err(os("joining a group"))?;
+        }
+        // All protocols, since a socket of one alone sees no tags of VLANs that the device does not know, and nothing on a
+        // bridge's port. The filter is what chooses.
+        socket.hear(&device, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
+        let longest = device.mtu.max(1500) + AROUND;
+        Ok(Self {
+            out: vec![0; longest].into(),
+            seen: vec![0; longest].into(),
+            control: Control::new(),
+            options: Options { stamps, ..options },
+            refused: None,
+            dropped: Cell::new(0),
+            socket,
+            device,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Most bytes of a message that a frame carries.
+    pub fn room(&self, framing: Framing) -> usize {
+        room(framing, self.device.mtu)
+    }
+
+    /// Sets how the socket polls the NIC. Packet sockets do not poll by themselves (net/packet/af_packet.c names no queue): only
+    /// the options of AF_XDP and UDP have an effect, and this is here so that the kernel's refusal is seen.
+    pub fn busy_poll(&self, busy: BusyPoll) -> Result<(), DeviceError> {
+        busy.set(self.socket.fd()).map_err(|cause| DeviceError::Option { device: self.device.name.clone(), cause })
+    }
+
+    /// Reads a frame that is there; `None` where there is none.
+    fn take(&mut self, buffer: &mut [u8], flags: i32) -> Result<Option<Arrived<Peer>>, DeviceError> {
+        let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
+            Ok(got) => got,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(None),
+            Err(e) => return Err(self.device.failed("receiving", e)),
+        };
+        let (stamps, tag) = (rx_stamps(got.control), removed_tag(got.control));
+        let frame = &self.seen[..got.len];
+        let message = if got.cut { None } else { read(frame, tag) };
+        // A frame that passed the filter and is malformed is shown as an empty message, so that it is counted as foreign.
+        let (from, message) = match message {
+            Some((from, at)) => (from, &frame[at]),
+            None => {
+                let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
+                (Peer { mac, framing: Framing::Own, tag }, &[][..])
+            }
+        };
+        let len = message.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&message[..len]);
+        Ok(Some(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
+    }
+}
+
+impl AsFd for Ethernet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd()
+    }
+}
+
+/// Waits until a descriptor can be read, or has stamps, but no longer than [`WAIT_MS`] and until `deadline` (`CLOCK_MONOTONIC`).
+pub(crate) fn wait_for(fds: &mut [PollFd<'_>], deadline: Option<Ns>) -> io::Result<bool> {
+    let most = WAIT_MS * 1_000_000;
+    let left = deadline.map_or(most, |d| d.saturating_sub(latpath_clock::now_monotonic()).clamp(0, most));
+    match ppoll(fds, Some(TimeSpec::new(0, left)), None) {
+        Ok(n) => Ok(n > 0),
+        Err(nix::errno::Errno::EINTR) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The 802.1Q tag that the kernel took off (`struct tpacket_auxdata` of linux/if_packet.h).
+fn removed_tag(mut control: &[u8]) -> Option<Tag> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    loop {
+        let len = usize::from_ne_bytes(*control.first_chunk()?);
+        let number = |at: usize| control.get(at..)?.first_chunk().map(|b| i32::from_ne_bytes(*b));
+        let kind = (number(size_of::<usize>())?, number(size_of::<usize>() + 4)?);
+        if kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+            let data = control.get(HEADER..len)?;
+            let status = u32::from_ne_bytes(*data.first_chunk()?);
+            let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
+            let (tci, tpid) = (half(16)?, half(18)?);
+            let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
+            return (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci });
+        }
+        control = control.get(len.max(HEADER).checked_next_multiple_of(size_of::<usize>())?..)?;
+    }
+}
+
+impl Transport for Ethernet {
+    type Peer = Peer;
+    type Error = DeviceError;
+
+    fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, DeviceError> {
+        let room = self.room(to.framing);
+        let len = match write(&mut self.out, &to, self.device.mac, self.options.wrap, message) {
+            Some(len) if message.len() <= room => len,
+            _ => return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }),
+        };
+        match send(self.socket.fd().as_raw_fd(), &self.out[..len], MsgFlags::MSG_DONTWAIT) {
+            Ok(_) => Ok(Sent::Taken),
+            Err(e @ (nix::Error::ENOBUFS | nix::Error::EAGAIN | nix::Error::EINTR)) => {
+                self.refused = Some(e as i32);
+                Ok(Sent::Refused)
+            }
+            Err(e) => Err(self.device.failed("sending", e.into())),
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, DeviceError> {
+        let flags = if wait == Wait::Some { 0 } else { libc::MSG_DONTWAIT };
+        let mut got = self.take(buffer, flags)?;
+        if let (None, Wait::Until(deadline)) = (got, wait) {
+            let mut fds = [PollFd::new(self.socket.fd(), PollFlags::POLLIN)];
+            let came = wait_for(&mut fds, Some(deadline));
+            if came.map_err(|e| self.device.failed("waiting", e))? {
+                got = self.take(buffer, flags)?;
+            }
+        }
+        Ok(got.map_or(Got::Nothing, Got::Message))
+    }
+
+    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), DeviceError> {
+        for _ in 0..MOST_STAMPS {
+            let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+            let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
+                Ok(got) => got,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
+                Err(e) => return Err(self.device.failed("reading stamps", e)),
+            };
+            let Some(Queued::Stamp(stamp)) = from_error_queue(got.control) else { continue };
+            let kind = match stamp.kind {
+                TxKind::Sched => Stamp::T1Sched,
+                TxKind::Driver => Stamp::T1Driver,
+                TxKind::Nic => Stamp::T1Nic,
+            };
+            let frame = &self.seen[..got.len];
+            if let Some((_, at)) = read(frame, None) {
+                each(Left { message: &frame[at], stamp: kind, time: stamp.time });
+            }
+        }
+        Ok(())
+    }
+
+    fn takes(&self) -> u16 {
+        let s = &self.options.stamps;
+        let each = [
+            (s.tx_sched, Stamp::T1Sched),
+            (s.tx_driver, Stamp::T1Driver),
+            (s.tx_nic, Stamp::T1Nic),
+            (s.rx_nic, Stamp::T4Nic),
+            (s.rx_kernel, Stamp::T4Kernel),
+        ];
+        each.into_iter().filter(|(asked, _)| *asked).fold(0, |mask, (_, stamp)| mask | stamp.bit())
+    }
+
+    fn dropped(&self) -> u64 {
+        self.dropped.set(self.dropped.get() + self.socket.counted().dropped);
+        self.dropped.get()
+    }
+
+    fn last_refusal(&self) -> Option<io::Error> {
+        self.refused.map(io::Error::from_raw_os_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn auxdata(status: u32, tci: u16, tpid: u16) -> Vec<u8> {
+        let data = [&status.to_ne_bytes()[..], &[0; 12], &tci.to_ne_bytes(), &tpid.to_ne_bytes()].concat();
+        [&(16 + data.len()).to_ne_bytes()[..], &263i32.to_ne_bytes(), &8i32.to_ne_bytes(), &data, &[0xee; 4]].concat()
+    }
+
+    #[test]
+    fn a_tag_that_the_kernel_took_off_is_found_behind_other_messages() {
+        let other = [&24usize.to_ne_bytes()[..], &[1; 8], &[0; 8]].concat();
+        let (valid, tpid_valid) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        let tag = |status| removed_tag(&[other.clone(), auxdata(status, 0x8007, 0x88a8)].concat());
+        assert_eq!(tag(valid | tpid_valid), Some(Tag { tpid: 0x88a8, tci: 0x8007 }));
+        assert_eq!(tag(valid), Some(Tag { tpid: 0x8100, tci: 0x8007 }));
+        assert_eq!(tag(0), None);
+        assert_eq!(removed_tag(&other), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_control_data_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..300), len: usize) {
+            removed_tag(&bytes);
+            let mut spoilt = auxdata(libc::TP_STATUS_VLAN_VALID, 1, 2);
+            spoilt[..8].copy_from_slice(&len.to_ne_bytes());
+            removed_tag(&spoilt);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The device that frames are sent and received by, and what can be wrong with it.
+
+use super::kernel::{self, PacketSocket};
+use nix::net::if_::if_nameindex;
+use std::io;
+
+/// Between a device going down and its name being gone lies less.
+const VANISHING: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// A device as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Most bytes behind an Ethernet header.
+    pub mtu: usize,
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// There is none of this name.
+    #[error("{device}: no such device (devices here: {here})")]
+    NoDevice {
+        /// The name.
+        device: String,
+        /// Those that there are.
+        here: String,
+    },
+    /// Raw frames are not allowed.
+    #[error("{0}: raw frames need root or CAP_NET_RAW; try with sudo")]
+    NotAllowed(String),
+    /// It carries no Ethernet frames.
+    #[error("{0}: no Ethernet device; use UDP there")]
+    NotEthernet(String),
+    /// The device is down.
+    #[error("{0}: the device is down; bring it up with: ip link set {0} up")]
+    Down(String),
+    /// The device went away while it was used.
+    #[error("{0}: the device vanished")]
+    Vanished(String),
+    /// A message does not fit.
+    #[error("{device}: a message of {len} bytes does not fit: its MTU leaves room for {room}")]
+    TooLong {
+        /// The device.
+        device: String,
+        /// The message's length.
+        len: usize,
+        /// What would fit.
+        room: usize,
+    },
+    /// More groups than a filter can name.
+    #[error("{count} groups: at most {most} can be joined")]
+    Groups {
+        /// How many were asked for.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A socket option cannot be set.
+    #[error("{device}: {cause}")]
+    Option {
+        /// The device.
+        device: String,
+        /// Which, and why.
+        cause: latpath_stamps::SocketError,
+    },
+    /// Anything else.
+    #[error("{device}: {doing}: {cause}")]
+    Os {
+        /// The device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+/// ARPHRD_ETHER and ARPHRD_LOOPBACK of linux/if_arp.h: those whose frames begin with an Ethernet header.
+const ETHERNET: [u16; 2] = [1, 772];
+
+impl Device {
+    /// Finds a device by its name. Needs the right to open packet sockets, as everything that is done with it.
+    pub fn find(name: &str) -> Result<Self, DeviceError> {
+        Self::find_by(&PacketSocket::open(name)?, name)
+    }
+
+    pub(super) fn find_by(socket: &PacketSocket, name: &str) -> Result<Self, DeviceError> {
+        let index = kernel::index(name);
+        let (mac, kind, mtu) = match socket.facts(name) {
+            Ok(facts) if index != 0 => facts,
+            Err(cause) if index != 0 && cause.raw_os_error() != Some(libc::ENODEV) => {
+                return Err(DeviceError::Os { device: name.into(), doing: "asking for its address and MTU", cause })
+            }
+            _ => return Err(DeviceError::NoDevice { device: name.into(), here: device_list() }),
+        };
+        if !ETHERNET.contains(&kind) {
+            return Err(DeviceError::NotEthernet(name.into()));
+        }
+        Ok(Self { name: name.into(), index, mac, mtu })
+    }
+
+    /// Says what an error of a socket that is bound to the device means.
+    pub(crate) fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
+        let device = self.name.clone();
+        let is_there = || kernel::index(&self.name) == self.index;
+        let mut there = is_there();
+        if there && cause.raw_os_error() == Some(libc::ENETDOWN) {
+            // A device goes down a moment before it vanishes.
+            std::thread::sleep(VANISHING);
+            there = is_there();
+        }
+        match cause.raw_os_error() {
+            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) if !there => DeviceError::Vanished(device),
+            Some(libc::ENETDOWN) => DeviceError::Down(device),
+            Some(libc::EPERM | libc::EACCES) => DeviceError::NotAllowed(device),
+            _ => DeviceError::Os { device, doing, cause },
+        }
+    }
+}
+
+fn device_list() -> String {
+    let names = if_nameindex()
+        .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
+    names.unwrap_or_else(|e| format!("cannot be listed: {e}"))
+}

@@ -1,0 +1,287 @@
+//! The reflector: answers probes of any number of emitters, and tells each what it saw of theirs.
+
+use crate::clocks::Clocks;
+use crate::emit::{reflectors, LONGEST};
+use crate::session::Session;
+use crate::transaction::{Source, Stamp};
+use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
+use crate::wire::{self, Answer, Header, Kind, NicClock, Welcome, CONTROL};
+use latpath_clock::now_monotonic;
+use latpath_words::Ns;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Sessions at a time. Each takes some 60 KiB.
+const MOST_SESSIONS: usize = 256;
+/// A session that says nothing for so long is over.
+const IDLE_NS: Ns = 30_000_000_000;
+/// Looks for a message between two looks at the clock, when the thread never sleeps.
+const SPINS: u32 = 1024;
+
+/// How to reflect.
+#[derive(Clone, Debug, Default)]
+pub struct ReflectPlan {
+    /// Look for probes without ever sleeping.
+    pub spin: bool,
+    /// The device's name, for emitters to show.
+    pub device: String,
+    /// A turnaround (T2 app to T3 app) over this is a breach.
+    pub threshold: Option<Ns>,
+    /// The first breach ends it.
+    pub stop_on_breach: bool,
+    /// End after this many sessions have ended.
+    pub sessions: Option<u64>,
+}
+
+/// What is told while it runs, in the thread that reflects.
+pub trait Witness<P> {
+    /// An emitter said hello for the first time.
+    fn begins(&mut self, peer: &P, session: u32);
+    /// A session is over, or the reflector is.
+    fn ends(&mut self, peer: &P, session: &Session);
+    /// An emitter says that this probe's round trip broke its threshold.
+    fn breach(&mut self, peer: &P, session: u32, sequence: u64);
+    /// The answer to this probe took over the reflector's own threshold.
+    fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: Ns);
+}
+
+/// What all sessions together were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Reflected {
+    /// Sessions.
+    pub sessions: u64,
+    /// Messages that were neither probes nor hellos.
+    pub foreign: u64,
+    /// Probes and hellos that were not answered because too many sessions were open.
+    pub turned_away: u64,
+    /// Messages that the kernel dropped.
+    pub dropped: u64,
+    /// A turnaround was over the threshold.
+    pub breached: bool,
+}
+
+/// Reflects until told to stop.
+pub fn reflect<T: Transport, W: Witness<T::Peer>>(
+    transport: &mut T,
+    plan: &ReflectPlan,
+    clocks: &Clocks,
+    witness: &mut W,
+    stop: &AtomicBool,
+) -> Result<Reflected, (T::Error, Reflected)> {
+    let mut reflector = Reflector {
+        taken: reflectors(transport.takes()),
+        stamps_leaving: transport.takes() & (Stamp::T1Sched.bit() | Stamp::T1Driver.bit() | Stamp::T1Nic.bit()) != 0,
+        transport,
+        plan,
+        clocks,
+        witness,
+        sessions: Vec::new(),
+        by_name: HashMap::new(),
+        current: 0,
+        buffer: vec![0; LONGEST.max(CONTROL) + 1],
+        sum: Reflected::default(),
+        ended: 0,
+        looked: now_monotonic(),
+    };
+    let result = reflector.run(stop);
+    reflector.end_all();
+    reflector.sum.dropped = reflector.transport.dropped();
+    result.map(|()| reflector.sum).map_err(|e| (e, reflector.sum))
+}
+
+struct Reflector<'a, T: Transport, W> {
+    transport: &'a mut T,
+    plan: &'a ReflectPlan,
+    clocks: &'a Clocks,
+    witness: &'a mut W,
+    taken: u16,
+    stamps_leaving: bool,
+    sessions: Vec<(T::Peer, Session)>,
+    by_name: HashMap<(T::Peer, u32), usize>,
+    /// The session of the last message: mostly that of the next one too.
+    current: usize,
+    buffer: Vec<u8>,
+    sum: Reflected,
+    ended: u64,
+    looked: Ns,
+}
+
+impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
+    fn run(&mut self, stop: &AtomicBool) -> Result<(), T::Error> {
+        let mut idle = 0;
+        loop {
+            let wait = if self.plan.spin { Wait::No } else { Wait::Some };
+            match self.transport.receive(&mut self.buffer, wait)? {
+                Got::Message(arrived) => {
+                    self.message_came(&arrived)?;
+                    if self.sum.breached && self.plan.stop_on_breach {
+                        return Ok(());
+                    }
+                    idle += 1;
+                }
+                Got::Nothing | Got::NobodyThere => idle += 1,
+            }
+            if !self.plan.spin || idle % SPINS == 0 {
+                if stop.load(Ordering::Relaxed) || self.plan.sessions.is_some_and(|n| self.ended >= n) {
+                    return Ok(());
+                }
+                self.look_around()?;
+            }
+        }
+    }
+
+    /// Ends sessions of which nothing is heard; once a second.
+    #[inline]
+    fn look_around(&mut self) -> Result<(), T::Error> {
+        let now = now_monotonic();
+        if now - self.looked < 1_000_000_000 {
+            return Ok(());
+        }
+        self.looked = now;
+        self.take_stamps()?;
+        for i in (0..self.sessions.len()).rev() {
+            if now - self.sessions[i].1.last_heard() > IDLE_NS {
+                self.end(i);
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, i: usize) {
+        let (peer, session) = self.sessions.swap_remove(i);
+        self.by_name.remove(&(peer, session.number()));
+        if let Some((moved, other)) = self.sessions.get(i) {
+            self.by_name.insert((*moved, other.number()), i);
+        }
+        self.current = 0;
+        self.ended += 1;
+        self.witness.ends(&peer, &session);
+    }
+
+    fn end_all(&mut self) {
+        while !self.sessions.is_empty() {
+            self.end(self.sessions.len() - 1);
+        }
+    }
+
+    #[inline]
+    fn message_came(&mut self, arrived: &Arrived<T::Peer>) -> Result<(), T::Error> {
+        let t2 = now_monotonic();
+        let bytes = &self.buffer[..arrived.len.min(self.buffer.len())];
+        match Header::read(bytes) {
+            Some(h) if h.kind == Kind::Probe => self.answer(arrived, &h, t2),
+            Some(h) if h.kind == Kind::Hello && bytes.len() == CONTROL => self.welcome(arrived, &h, t2),
+            Some(h) if h.kind == Kind::Breach => {
+                if let Some(i) = self.known(arrived.from, h.session) {
+                    let (peer, session) = &self.sessions[i];
+                    self.witness.breach(peer, session.number(), h.sequence);
+                }
+                Ok(())
+            }
+            _ => {
+                self.sum.foreign += 1;
+                // An emitter of another version is told which one is spoken here.
+                if wire::other_version(bytes).is_some() && bytes.len() >= CONTROL && bytes[3] == Kind::Hello as u8 {
+                    let mut message = [0; CONTROL];
+                    let session = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+                    Header { kind: Kind::Welcome, session, sequence: 0, first: t2, second: t2 }.write(&mut message);
+                    self.transport.send(arrived.from, &message)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn known(&mut self, peer: T::Peer, session: u32) -> Option<usize> {
+        let is_it = |(p, s): &(T::Peer, Session)| s.number() == session && *p == peer;
+        if self.sessions.get(self.current).is_some_and(is_it) {
+            return Some(self.current);
+        }
+        self.current = *self.by_name.get(&(peer, session))?;
+        Some(self.current)
+    }
+
+    fn begun(&mut self, peer: T::Peer, number: u32, now: Ns) -> Option<usize> {
+        if let Some(i) = self.known(peer, number) {
+            return Some(i);
+        }
+        if self.sessions.len() >= MOST_SESSIONS {
+            self.sum.turned_away += 1;
+            return None;
+        }
+        self.sum.sessions += 1;
+        self.witness.begins(&peer, number);
+        self.sessions.push((peer, Session::new(number, self.taken, now)));
+        self.current = self.sessions.len() - 1;
+        self.by_name.insert((peer, number), self.current);
+        Some(self.current)
+    }
+
+    /// Answers a probe with what is known of it, in a message of the same length.
+    #[inline]
+    fn answer(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
+        // Only who said hello is answered: a forged source address must have heard a welcome first.
+        let Some(i) = self.known(arrived.from, h.session) else {
+            self.sum.foreign += 1;
+            return Ok(());
+        };
+        let session = &mut self.sessions[i].1;
+        let message = &mut self.buffer[..arrived.len];
+        let kernel = arrived.kernel.map(|k| self.clocks.monotonic_of(k));
+        Answer { nic: arrived.nic, kernel, afterwards: session.next_afterwards() }.write(message);
+        let t3 = now_monotonic();
+        Header { kind: Kind::Answer, first: t2, second: t3, ..*h }.write(message);
+        let sent = self.transport.send(arrived.from, message)?;
+        session.answered(h.sequence, t2, t3, arrived.nic, sent == Sent::Taken);
+        if self.plan.threshold.is_some_and(|limit| t3 - t2 > limit) {
+            self.sum.breached = true;
+            let (peer, session) = &self.sessions[i];
+            self.witness.slow(peer, session.number(), h.sequence, t3 - t2);
+        }
+        self.take_stamps()
+    }
+
+    fn welcome(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
+        self.take_stamps()?;
+        let Some(i) = self.begun(arrived.from, h.session, t2) else { return Ok(()) };
+        let nic: Option<NicClock> = self.clocks.nic();
+        let mut seen = self.sessions[i].1.seen();
+        (seen.foreign, seen.dropped) = (self.sum.foreign, self.transport.dropped());
+        let welcome = Welcome {
+            boot_id: self.clocks.boot_id(),
+            taken: self.taken,
+            device: self.plan.device.clone(),
+            nic,
+            disturbances: self.clocks.disturbances() as u32,
+            seen,
+            afterwards: self.sessions[i].1.any_afterwards(),
+        };
+        self.sessions[i].1.heard(t2);
+        let mut message = [0; CONTROL];
+        welcome.write(&mut message);
+        let t3 = now_monotonic();
+        Header { kind: Kind::Welcome, first: t2, second: t3, ..*h }.write(&mut message);
+        self.transport.send(arrived.from, &message).map(drop)
+    }
+
+    /// Stamps of answers that left: they go back with later ones.
+    #[inline]
+    fn take_stamps(&mut self) -> Result<(), T::Error> {
+        if !self.stamps_leaving {
+            return Ok(());
+        }
+        let (sessions, clocks) = (&mut self.sessions, self.clocks);
+        self.transport.left(&mut |left| {
+            let Some(h) = Header::read(left.message).filter(|h| h.kind == Kind::Answer) else { return };
+            let time = match left.stamp.source() {
+                Source::Kernel => clocks.monotonic_of(left.time),
+                _ => left.time,
+            };
+            // A session's number is random: no two emitters have the same one but by a chance of one in four billion.
+            if let Some((_, session)) = sessions.iter_mut().find(|(_, s)| s.number() == h.session) {
+                session.left(h.sequence, at_reflector(left.stamp), time);
+            }
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! What a reflector keeps of one emitter: which probes came, and the stamps of answers that have left.
+
+use crate::transaction::Stamp;
+use crate::wire::{Afterwards, Seen, AFTERWARDS};
+use latpath_stats::Histogram;
+use latpath_words::Ns;
+use std::collections::VecDeque;
+
+/// Answers whose stamps can be under way at a time.
+const LEAVING: usize = 1024;
+/// Stamped answers that wait to be told of.
+const WAITING: usize = 4096;
+/// Of so many probes up to the newest it is known whether they came.
+const KNOWN: u64 = 1 << 16;
+
+/// See the module's text.
+pub struct Session {
+    number: u32,
+    /// The stamps that make an answer's complete.
+    wanted: u16,
+    /// Highest number that came, plus 1.
+    next: u64,
+    /// One bit for each of the last [`KNOWN`] probes: it came.
+    came: Vec<u64>,
+    seen: Seen,
+    leaving: Vec<Afterwards>,
+    waiting: VecDeque<Afterwards>,
+    turnaround: Histogram,
+    nic_turnaround: Histogram,
+    /// T2 nic of answers whose T3 nic is still to come.
+    arrived: Vec<(u64, Ns)>,
+    last_heard: Ns,
+}
+
+/// Nothing is leaving here.
+const NONE: u64 = u64::MAX;
+
+impl Session {
+    /// A session whose answers get the stamps in `taken`.
+    pub fn new(number: u32, taken: u16, now: Ns) -> Self {
+        Self {
+            number,
+            wanted: AFTERWARDS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
+            next: 0,
+            came: vec![0; (KNOWN / 64) as usize],
+            seen: Seen::default(),
+            leaving: vec![Afterwards { sequence: NONE, stamps: [None; 3] }; LEAVING],
+            waiting: VecDeque::new(),
+            turnaround: Histogram::new(),
+            nic_turnaround: Histogram::new(),
+            arrived: vec![(NONE, 0); LEAVING],
+            last_heard: now,
+        }
+    }
+
+    /// The number that its emitter chose.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What it received.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
+    pub fn turnaround(&self) -> &Histogram {
+        &self.turnaround
+    }
+
+    /// From T2 nic to T3 nic, ns of the PHC.
+    pub fn nic_turnaround(&self) -> &Histogram {
+        &self.nic_turnaround
+    }
+
+    /// When something was heard of it last, `CLOCK_MONOTONIC`.
+    pub fn last_heard(&self) -> Ns {
+        self.last_heard
+    }
+
+    /// It is alive.
+    pub fn heard(&mut self, now: Ns) {
+        self.last_heard = now;
+    }
+
+    /// A probe came and was answered.
+    #[inline]
+    pub fn answered(&mut self, sequence: u64, t2: Ns, t3: Ns, nic: Option<Ns>, taken: bool) {
+        self.last_heard = t3;
+        self.count(sequence);
+        self.turnaround.record(t3 - t2);
+        if !taken {
+            self.seen.refused += 1;
+        } else if self.wanted != 0 {
+            let slot = sequence as usize % LEAVING;
+            // What was there got no more stamps while so many others left: those that it has are told.
+            let before = std::mem::replace(&mut self.leaving[slot], Afterwards { sequence, stamps: [None; 3] });
+            if before.stamps.iter().any(Option::is_some) {
+                self.tell(before);
+            }
+            self.arrived[slot] = nic.map_or((NONE, 0), |nic| (sequence, nic));
+        }
+    }
+
+    fn count(&mut self, sequence: u64) {
+        if sequence >= self.next {
+            // Nothing is known of those that were jumped over.
+            for skipped in self.next.max(sequence.saturating_sub(KNOWN - 1))..sequence {
+                self.came[(skipped / 64 % (KNOWN / 64)) as usize] &= !(1 << (skipped % 64));
+            }
+            self.next = sequence.saturating_add(1);
+        } else if self.next - sequence > KNOWN {
+            // Too old to tell a late one from one that comes again.
+            self.seen.reordered += 1;
+            self.seen.received += 1;
+            return;
+        } else if self.came[(sequence / 64 % (KNOWN / 64)) as usize] >> (sequence % 64) & 1 == 1 {
+            self.seen.duplicates += 1;
+            return;
+        } else {
+            self.seen.reordered += 1;
+        }
+        self.came[(sequence / 64 % (KNOWN / 64)) as usize] |= 1 << (sequence % 64);
+        self.seen.received += 1;
+    }
+
+    /// An answer's stamp came.
+    #[inline]
+    pub fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
+        let slot = sequence as usize % LEAVING;
+        let answer = &mut self.leaving[slot];
+        let Some(i) = AFTERWARDS.iter().position(|s| *s == stamp).filter(|_| answer.sequence == sequence) else {
+            return;
+        };
+        // Where devices are stacked an answer passes several queueing disciplines: the first one counts.
+        answer.stamps[i].get_or_insert(time);
+        if stamp == Stamp::T3Nic && self.arrived[slot].0 == sequence {
+            self.nic_turnaround.record(time.saturating_sub(self.arrived[slot].1));
+        }
+        let has = AFTERWARDS.iter().zip(answer.stamps).filter(|(_, t)| t.is_some()).fold(0, |m, (s, _)| m | s.bit());
+        if has & self.wanted == self.wanted {
+            let whole = std::mem::replace(answer, Afterwards { sequence: NONE, stamps: [None; 3] });
+            self.tell(whole);
+        }
+    }
+
+    fn tell(&mut self, afterwards: Afterwards) {
+        if self.waiting.len() < WAITING {
+            self.waiting.push_back(afterwards);
+        }
+    }
+
+    /// Stamps that an answer brings back.
+    #[inline]
+    pub fn next_afterwards(&mut self) -> Option<Afterwards> {
+        self.waiting.pop_front()
+    }
+
+    /// The same where nothing may follow: stamps of an answer that still lacks some are told too, once nothing else waits.
+    pub fn any_afterwards(&mut self) -> Option<Afterwards> {
+        self.waiting.pop_front().or_else(|| {
+            let some = |a: &&mut Afterwards| a.stamps.iter().any(Option::is_some);
+            let oldest = self.leaving.iter_mut().filter(some).min_by_key(|a| a.sequence)?;
+            let told = *oldest;
+            // Its other stamps may still come; then they are told as well.
+            oldest.stamps = [None; 3];
+            Some(told)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(wanted: &[Stamp]) -> Session {
+        Session::new(7, wanted.iter().fold(0, |m, s| m | s.bit()), 0)
+    }
+
+    #[test]
+    fn probes_are_counted_once_and_their_order_and_repeats_are_seen() {
+        let mut s = session(&[]);
+        for sequence in [0, 1, 3, 2, 2, 5, 100_000, 5, 99_999] {
+            s.answered(sequence, 0, 10, None, true);
+        }
+        let seen = s.seen();
+        assert_eq!(
+            (seen.received, seen.duplicates, seen.reordered),
+            (8, 1, 3),
+            "5 is too old to be known the second time"
+        );
+        assert_eq!(s.turnaround().count(), 9);
+    }
+
+    #[test]
+    fn a_number_from_the_end_of_the_range_does_no_harm() {
+        let mut s = session(&[]);
+        s.answered(u64::MAX, 0, 10, None, true);
+        s.answered(u64::MAX - 1, 0, 10, None, true);
+        assert_eq!(s.seen().received, 2);
+    }
+
+    #[test]
+    fn stamps_go_back_when_they_are_whole_and_in_the_end_also_when_not() {
+        let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
+        s.answered(0, 0, 10, Some(1_000), true);
+        s.answered(1, 20, 30, Some(2_000), true);
+        s.left(0, Stamp::T3Driver, 11);
+        assert_eq!(s.next_afterwards(), None);
+        s.left(0, Stamp::T3Nic, 1_500);
+        assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
+        assert_eq!((s.nic_turnaround().count(), s.nic_turnaround().max()), (1, 500));
+        s.left(1, Stamp::T3Driver, 31);
+        assert_eq!(s.any_afterwards(), Some(Afterwards { sequence: 1, stamps: [None, Some(31), None] }));
+        assert_eq!(s.any_afterwards(), None);
+        s.left(9, Stamp::T3Nic, 7);
+        assert_eq!(s.any_afterwards(), None, "nothing is known of answer 9");
+    }
+
+    #[test]
+    fn stamps_that_nobody_takes_back_do_not_pile_up() {
+        let mut s = session(&[Stamp::T3Driver]);
+        for i in 0..100_000 {
+            s.answered(i, 0, 1, None, true);
+            s.left(i, Stamp::T3Driver, 2);
+        }
+        assert_eq!(s.waiting.len(), WAITING);
+    }
+}
