@@ -10,14 +10,18 @@ mod support;
 // Words for tests that are yet to be written stand beside those in use.
 #[allow(dead_code)]
 mod expect;
+#[allow(dead_code)]
+mod linked;
 mod outside;
 mod search;
 #[allow(dead_code)]
 mod stage;
+#[allow(dead_code)]
+mod stamping;
 mod tests;
 mod xdp;
 
-use std::process::ExitCode;
+use std::{fmt, process::ExitCode};
 
 /// The word by which the program knows that it is inside.
 const INSIDE: &str = "--inside";
@@ -35,6 +39,26 @@ struct Test {
     /// More than it ever needs on a busy machine, in seconds.
     seconds: u64,
     run: fn(&Scale) -> Outcome,
+}
+
+/// What tests need beside the hypervisor.
+#[derive(Clone, Copy)]
+enum Need {
+    Nothing,
+    /// The lab's own NICs, whose stamps are known (stamping.rs).
+    StampingNics,
+    /// Two igb instead of two e1000e.
+    Igb,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Nothing => "tests that need the kernel alone",
+            Self::StampingNics => "tests with stamping NICs",
+            Self::Igb => "tests with igb",
+        })
+    }
 }
 
 /// How thoroughly to test.
@@ -62,7 +86,7 @@ fn main() -> ExitCode {
 }
 
 fn inside(name: &str, whole: bool) -> ExitCode {
-    let Some(test) = tests::ALL.iter().find(|t| t.name == name) else {
+    let Some(test) = tests::ALL.iter().flat_map(|(_, tests)| *tests).find(|t| t.name == name) else {
         eprintln!("{name}: no such test");
         return ExitCode::from(2);
     };

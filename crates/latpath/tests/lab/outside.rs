@@ -1,10 +1,11 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
 use crate::{
+    stamping::MODULE,
     support::{self, PROGRAM},
-    tests, Test, INSIDE, WHOLE,
+    tests, Need, Test, INSIDE, WHOLE,
 };
-use latpath_lab::{complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Output, KERNELS};
+use latpath_lab::{complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Nics, Output, KERNELS};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     env, fs, io,
@@ -43,18 +44,21 @@ pub fn main() -> ExitCode {
     let pool = Arc::new(Mutex::new(None));
     let mut trials = Vec::new();
     for kernel in kernels {
-        let all = tests::ALL.iter().filter(|t| whole || !t.only_whole);
-        let named: Vec<(String, &Test)> = all.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
-        // What nobody asked to run needs nothing.
-        let asked = !arguments.list && named.iter().any(|(name, _)| is_asked(&arguments, name));
-        let lack = if asked { lack(kernel) } else { None };
-        if let Some(lack) = &lack {
-            eprintln!("{}: skipped, {lack}", kernel.name);
+        for (need, tests) in tests::ALL {
+            let usual = tests.iter().filter(|t| whole || !t.only_whole);
+            let named: Vec<(String, &Test)> = usual.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
+            // What nobody asked to run needs nothing.
+            let asked = !arguments.list && named.iter().any(|(name, _)| is_asked(&arguments, name));
+            let mut home = Home { kernel, nics: Nics::default(), module: None };
+            let lack = if asked { home.provide(*need).err() } else { None };
+            if let Some(lack) = &lack {
+                eprintln!("{}, {need}: skipped, {lack}", kernel.name);
+            }
+            trials.extend(named.into_iter().map(|(name, test)| {
+                let (pool, programs, home) = (pool.clone(), programs.clone(), home.clone());
+                Trial::test(name, move || run(&pool, &programs, &home, test, whole)).with_ignored_flag(lack.is_some())
+            }));
         }
-        trials.extend(named.into_iter().map(|(name, test)| {
-            let (pool, programs) = (pool.clone(), programs.clone());
-            Trial::test(name, move || run(&pool, &programs, kernel, test, whole)).with_ignored_flag(lack.is_some())
-        }));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -76,15 +80,33 @@ fn is_asked(arguments: &Arguments, name: &str) -> bool {
     arguments.filter.as_deref().is_none_or(fits) && !arguments.skip.iter().any(|s| fits(s))
 }
 
-/// What keeps this kernel's tests from running here.
-fn lack(kernel: LabKernel) -> Option<String> {
-    if cfg!(not(target_arch = "x86_64")) {
-        return Some("the lab's hypervisor is x86-64".into());
+/// Where a test runs.
+#[derive(Clone)]
+struct Home {
+    kernel: LabKernel,
+    nics: Nics,
+    /// Of the stamping NICs.
+    module: Option<PathBuf>,
+}
+
+impl Home {
+    /// Sees to what is needed, or says what keeps the tests from running here.
+    fn provide(&mut self, need: Need) -> Result<(), String> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err("the lab's hypervisor is x86-64".into());
+        }
+        let progress = &mut |line: &str| eprintln!("{line}");
+        let provided = missing(Application::Guest).map_or_else(|| self.kernel.fetch(progress, NEVER), Err);
+        let provided = provided.and_then(|()| match need {
+            Need::Nothing => Ok(()),
+            Need::StampingNics => Ok(self.module = Some(self.kernel.stamping_nics(progress, NEVER)?)),
+            Need::Igb => {
+                self.nics = Nics::Igb;
+                self.nics.fetch(progress, NEVER)
+            }
+        });
+        provided.map_err(|e| e.to_string())
     }
-    if let Some(missing) = missing(Application::Guest) {
-        return Some(missing.to_string());
-    }
-    kernel.fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string())
 }
 
 /// This program and the one under test, as they are now: a build in the same tree may replace them while tests run.
@@ -126,12 +148,12 @@ type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
 /// Runs a test. An emulated machine with a guest in it stands still once in a long while, and
 /// says nothing: the test is then tried once more in another one, which is told.
-fn run(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, whole: bool) -> Result<(), Failed> {
-    match attempt(pool, programs, kernel, test, whole)? {
+fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
+    match attempt(pool, programs, home, test, whole)? {
         Attempt::Done => Ok(()),
         Attempt::StoodStill(why) => {
-            eprintln!("{}::{}: TRIED ONCE MORE: {why}", kernel.name, test.name);
-            match attempt(pool, programs, kernel, test, whole)? {
+            eprintln!("{}::{}: TRIED ONCE MORE: {why}", home.kernel.name, test.name);
+            match attempt(pool, programs, home, test, whole)? {
                 Attempt::Done => Ok(()),
                 Attempt::StoodStill(why) => Err(why.into()),
             }
@@ -144,15 +166,16 @@ enum Attempt {
     StoodStill(String),
 }
 
-fn attempt(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, whole: bool) -> Result<Attempt, Failed> {
+fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<Attempt, Failed> {
     let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
     // While a test has it, it is in no pool.
-    let kept = slot.take().filter(|(_, hypervisor)| hypervisor.kernel() == kernel);
+    let fits = |h: &Hypervisor| h.kernel() == home.kernel && h.nics() == home.nics;
+    let kept = slot.take().filter(|(_, hypervisor)| fits(hypervisor));
     let (lab, mut hypervisor) = match kept {
         Some(kept) => kept,
         None => {
             let (lab, _) = Lab::new()?;
-            let hypervisor = Hypervisor::boot(&lab, kernel, latpath_lab::Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
+            let hypervisor = Hypervisor::boot(&lab, home.kernel, home.nics, &mut |line| eprintln!("{line}"), NEVER)?;
             eprintln!("Linux {} is up after {:.1?}", hypervisor.release(), hypervisor.boot_time());
             (lab, hypervisor)
         }
@@ -167,14 +190,15 @@ fn attempt(pool: &Pool, programs: &Programs, kernel: LabKernel, test: &Test, who
     let folder = env::current_dir()?;
     let length = if whole { WHOLE } else { "" };
     let script = format!(
-        "cd '{}' && export {PROGRAM}='{}' && exec timeout -k 5 {} '{}' {INSIDE} {} {length}",
+        "cd '{}' && export {PROGRAM}='{}' {MODULE}='{}' && exec timeout -k 5 {} '{}' {INSIDE} {} {length}",
         folder.display(),
         programs.latpath.display(),
+        home.module.as_deref().unwrap_or(Path::new("")).display(),
         test.seconds,
         programs.me.display(),
         test.name
     );
-    let name = format!("{}-{}", kernel.name, test.name);
+    let name = format!("{}-{}", home.kernel.name, test.name);
     let _ = fs::remove_dir_all(evidence(&name));
     let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);
     let mut complaints = hypervisor.complaints();

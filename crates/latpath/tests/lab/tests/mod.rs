@@ -1,12 +1,14 @@
 //! The tests, a file each. A new one is a file and its name in the list.
 
-use crate::Test;
+use crate::{Need, Test};
 
 mod agent_by_vsock;
 mod boots;
 mod both_directions;
 mod counters;
+mod igb;
 mod linux_bridge;
+mod lying_nic;
 mod nic;
 mod ovs_daemon_stops;
 mod ovs_fast_path;
@@ -16,14 +18,17 @@ mod path_function_tracer;
 mod path_into_guest;
 mod path_ovs_upcall;
 mod path_pcap_filter;
+mod stamping_nics;
 mod tap_overflow;
 mod udp_read;
 mod vms;
 mod xdp_redirect;
 mod xsk;
 
-/// In the order in which they run.
-pub const ALL: &[Test] = &[
+/// What they need, and the tests, in the order in which they run.
+pub const ALL: &[(Need, &[Test])] = &[(Need::Nothing, USUAL), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
+
+const USUAL: &[Test] = &[
     boots::TEST,
     counters::TEST,
     linux_bridge::TEST,
@@ -43,4 +48,9 @@ pub const ALL: &[Test] = &[
     xsk::TEST,
     udp_read::TEST,
     nic::TEST,
+    lying_nic::TEST,
 ];
+
+const STAMPING: &[Test] = &[stamping_nics::TEST];
+
+const IGB: &[Test] = &[igb::TEST];

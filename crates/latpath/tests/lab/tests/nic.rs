@@ -1,27 +1,22 @@
 //! Two NICs with a real one's driver and a cable between them: the one that sends says when its driver is done with a packet.
 
 use crate::{
+    linked::{emulated, run as command},
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
-use anyhow::{ensure, Context, Result};
+use anyhow::ensure;
 use latpath_lab::Switch;
-use std::{fs, process::Command, time::Duration};
+use std::{process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "nic", only_whole: true, seconds: 100, run };
-
-const DRIVER: &str = "e1000e";
 
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     let hypervisor = stage.path().hypervisor.clone();
-    let loaded = Command::new("modprobe").arg(DRIVER).output()?;
-    ensure!(loaded.status.success(), "modprobe {DRIVER}: {}", String::from_utf8_lossy(&loaded.stderr));
-    let nics = nics()?;
-    let [left, right] = &nics[..] else { anyhow::bail!("not two NICs: {nics:?}") };
+    let [left, right] = &emulated("e1000e")?;
     for (nic, space) in [(left, &stage.path().publisher), (right, &hypervisor)] {
-        let moved = Command::new("ip").args(["link", "set", nic, "netns", space.name()]).status()?;
-        ensure!(moved.success(), "{nic} cannot be moved");
+        command(Command::new("ip").args(["link", "set", nic, "netns", space.name()]))?;
         // They filter multicast, as NICs do.
         space.ip(&format!("link set {nic} promisc on up"))?;
     }
@@ -43,17 +38,4 @@ fn run(scale: &Scale) -> Outcome {
     report.expect_way(&[&format!("host/tx@{left}"), &done])?;
     report.expect_all_complete(frames)?;
     report.expect_no_sighting_lost()
-}
-
-/// The NICs of this machine that the driver has.
-fn nics() -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/sys/class/net")?.flatten() {
-        let driver = fs::read_link(entry.path().join("device/driver"));
-        if driver.is_ok_and(|d| d.ends_with(DRIVER)) {
-            found.push(entry.file_name().into_string().ok().context("a name")?);
-        }
-    }
-    found.sort();
-    Ok(found)
 }

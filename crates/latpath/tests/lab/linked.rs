@@ -1,0 +1,204 @@
+//! Two NICs with a cable between them, each in a namespace of the hypervisor, and sockets on them whose packets are stamped.
+//!
+//! ```text
+//!  namespace pub           namespace app
+//!  10.47.0.1, left ───────── right, 10.47.0.2
+//! ```
+
+use crate::support::{self, Bench, Finished, Started};
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use latpath_lab::Namespace;
+use latpath_stamps::{
+    ask_for, from_error_queue, receive, rx_stamps, Caps, Control, HardwareStamps, Queued, Stamps, TxKind,
+};
+use libtest_mimic::Failed;
+use std::{
+    fs,
+    net::{Ipv4Addr, UdpSocket},
+    os::fd::AsFd,
+    path::PathBuf,
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Their addresses.
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 47, 0, 1), Ipv4Addr::new(10, 47, 0, 2)];
+
+/// The two; they are the machine's first namespace's again when this goes.
+pub struct Linked {
+    names: [String; 2],
+    bench: Bench,
+}
+
+impl Linked {
+    /// Puts them where they belong, and waits for the link.
+    pub fn new(names: [impl Into<String>; 2]) -> Result<Self> {
+        let linked = Self { names: names.map(Into::into), bench: support::bench().map_err(plain)? };
+        for (at, address) in ADDRESSES.iter().enumerate() {
+            let (nic, space) = (&linked.names[at], linked.space(at));
+            run(Command::new("ip").args(["link", "set", nic, "netns", space.name()]))?;
+            space.ip(&format!("link set {nic} up"))?;
+            space.ip(&format!("addr add {address}/24 dev {nic}"))?;
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        for at in [0, 1] {
+            let words = format!("link show {}", linked.names[at]);
+            while !String::from_utf8_lossy(&linked.space(at).ip(&words)?).contains("LOWER_UP") {
+                ensure!(Instant::now() < until, "no link");
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(linked)
+    }
+
+    /// Their names.
+    pub fn name(&self, nic: usize) -> &str {
+        &self.names[nic]
+    }
+
+    /// Where a NIC is.
+    pub fn space(&self, nic: usize) -> &Namespace {
+        match nic {
+            0 => &self.bench.path.publisher,
+            _ => self.bench.application(),
+        }
+    }
+
+    /// Starts `latpath WORDS…` where a NIC is.
+    pub fn start(&self, nic: usize, words: &str) -> Result<Started> {
+        self.bench.start(self.space(nic), support::latpath(words)).map_err(plain)
+    }
+
+    /// Runs `latpath WORDS…` where a NIC is, to its end.
+    pub fn latpath(&self, nic: usize, words: &str, limit: Duration) -> Result<Finished> {
+        self.start(nic, words)?.finish(limit).map_err(plain)
+    }
+
+    /// Runs a command where a NIC is, which must succeed; returns what it printed.
+    pub fn run(&self, nic: usize, line: &str) -> Result<String> {
+        let words = ["netns", "exec", self.space(nic).name()].into_iter().chain(line.split(' '));
+        run(Command::new("ip").args(words))
+    }
+
+    /// What a NIC counts of this name: `tx_stamps_lost`.
+    pub fn count(&self, nic: usize, name: &str) -> Result<u64> {
+        let all = self.run(nic, &format!("ethtool -S {}", self.name(nic)))?;
+        let mut pairs = all.lines().filter_map(|l| l.trim().split_once(": "));
+        let (_, value) = pairs.find(|(n, _)| *n == name).with_context(|| format!("no {name} in {all}"))?;
+        Ok(value.parse()?)
+    }
+
+    /// What `ethtool -T` says of a NIC.
+    pub fn promises(&self, nic: usize) -> Result<String> {
+        self.run(nic, &format!("ethtool -T {}", self.name(nic)))
+    }
+
+    /// The device of a NIC's clock.
+    pub fn phc(&self, nic: usize) -> Result<PathBuf> {
+        let said = self.promises(nic)?;
+        let mut lines = said.lines().filter_map(|l| l.strip_prefix("PTP Hardware Clock: "));
+        let number = lines.next().with_context(|| format!("no clock in {said}"))?;
+        ensure!(number.parse::<u32>().is_ok(), "its clock is {number}");
+        Ok(format!("/dev/ptp{number}").into())
+    }
+
+    /// Runs `phc_ctl WORDS` on a NIC's clock; returns what it printed.
+    pub fn phc_ctl(&self, nic: usize, words: &str) -> Result<String> {
+        run(Command::new("phc_ctl").arg(self.phc(nic)?).args(words.split(' ')))
+    }
+
+    /// What a NIC's clock shows, by `phc_ctl`: seconds, as text.
+    pub fn phc_reading(&self, nic: usize) -> Result<String> {
+        let said = self.phc_ctl(nic, "get")?;
+        let shown = said.split("clock time is ").nth(1).and_then(|rest| rest.split(' ').next());
+        Ok(shown.with_context(|| format!("no time in {said}"))?.to_owned())
+    }
+}
+
+/// A socket at each end, with stamping on.
+pub struct Pair {
+    sockets: [UdpSocket; 2],
+    _on: [HardwareStamps; 2],
+}
+
+impl Pair {
+    /// Switches stamping on; what was set before is set again when this goes.
+    pub fn open(linked: &Linked) -> Result<Self> {
+        let (left, on_left) = Self::end(linked, 0)?;
+        let (right, on_right) = Self::end(linked, 1)?;
+        Ok(Self { sockets: [left, right], _on: [on_left, on_right] })
+    }
+
+    fn end(linked: &Linked, nic: usize) -> Result<(UdpSocket, HardwareStamps)> {
+        let (socket, switched) = linked.space(nic).inside(|| -> Result<_> {
+            let socket = UdpSocket::bind((ADDRESSES[nic], PORT))?;
+            socket.connect((ADDRESSES[1 - nic], PORT))?;
+            Ok((socket, HardwareStamps::switch_on(&Caps::of(linked.name(nic))?)?))
+        })??;
+        ask_for(socket.as_fd(), Stamps { tx_nic: true, rx_nic: true, ..Stamps::default() })?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok((socket, switched.context("it offers no stamps")?))
+    }
+
+    /// Sends a packet from left to right; says when it left and when it arrived. On the lab's own NICs a stamp that comes
+    /// at all is there as soon as the packet is.
+    pub fn send(&self) -> Result<(Option<i64>, Option<i64>)> {
+        let [left, right] = &self.sockets;
+        left.send(b"latpath")?;
+        let (mut data, mut control) = ([0; 64], Control::new());
+        let got = receive(right.as_fd(), &mut data, &mut control, 0).context("the packet did not arrive")?;
+        Ok((self.tx_stamp(), rx_stamps(got.control).nic))
+    }
+
+    /// The oldest TX stamp that is there.
+    pub fn tx_stamp(&self) -> Option<i64> {
+        let (mut data, mut control) = ([0; 256], Control::new());
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        let got = receive(self.sockets[0].as_fd(), &mut data, &mut control, flags).ok()?;
+        match from_error_queue(got.control)? {
+            Queued::Stamp(stamp) => (stamp.kind == TxKind::Nic).then_some(stamp.time),
+            Queued::Error(_) => None,
+        }
+    }
+
+    /// The oldest TX stamp that is there, or the next that comes in time.
+    pub fn wait_for_tx_stamp(&self, limit: Duration) -> Option<i64> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.tx_stamp() {
+                None if Instant::now() < until => thread::sleep(Duration::from_millis(20)),
+                stamp => return stamp,
+            }
+        }
+    }
+}
+
+const PORT: u16 = 4700;
+
+/// Loads the driver of NICs that QEMU emulates; returns their names.
+pub fn emulated(driver: &str) -> Result<[String; 2]> {
+    run(Command::new("modprobe").arg(driver))?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/class/net")?.flatten() {
+        let its = fs::read_link(entry.path().join("device/driver"));
+        if its.is_ok_and(|d| d.ends_with(driver)) {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    <[String; 2]>::try_from(found).map_err(|found| anyhow!("not two NICs of {driver}: {found:?}"))
+}
+
+/// Runs a command that must succeed; returns what it printed.
+pub fn run(command: &mut Command) -> Result<String> {
+    let Output { status, stdout, stderr } = command.output().with_context(|| format!("{command:?}"))?;
+    if !status.success() {
+        bail!("{command:?}: {status}: {}", String::from_utf8_lossy(&stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+fn plain(failed: Failed) -> anyhow::Error {
+    anyhow!(failed.message().unwrap_or("failed").to_owned())
+}

@@ -1,0 +1,25 @@
+//! A NIC that has some of what its driver promises: QEMU's igb stamps what it sends, and nothing that it receives.
+
+use crate::{
+    linked::{emulated, Linked, Pair},
+    Outcome, Scale, Test,
+};
+use anyhow::ensure;
+use std::time::Duration;
+
+pub const TEST: Test = Test { name: "igb", only_whole: true, seconds: 60, run };
+
+fn run(_: &Scale) -> Outcome {
+    let nics = Linked::new(emulated("igb")?)?;
+    nics.phc_ctl(0, "set 1000 adj 5.5")?;
+    let shown: f64 = nics.phc_reading(0)?.parse()?;
+    ensure!((1005.5..1040.0).contains(&shown), "set to 1000 s and stepped by 5.5 s it shows {shown}");
+
+    let pair = Pair::open(&nics)?;
+    for _ in 0..3 {
+        let (left, arrived) = pair.send()?;
+        ensure!(left.or_else(|| pair.wait_for_tx_stamp(Duration::from_secs(5))).is_some(), "no TX stamp");
+        ensure!(arrived.is_none(), "it stamps what it receives");
+    }
+    Ok(())
+}
