@@ -4,13 +4,17 @@
 //!   sets the time.
 //! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for certain.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
+//! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
 //! * [`Timeline`] uses both, checks the one against the other, and maps a machine's times without ever changing their order.
 //!
 //! docs/clocks.md explains the method and what it assumes.
+#![deny(unsafe_code)]
 
 mod estimator;
 mod exchange;
+mod kernel;
 mod now;
+pub mod phc;
 pub mod ptp_kvm;
 mod slope;
 mod tie;
@@ -19,6 +23,7 @@ mod timeline;
 pub use estimator::{Assumed, Causality, Estimate, OffsetEstimator};
 pub use exchange::{Exchange, Fault, FaultKind};
 pub use now::now_monotonic;
+pub use phc::{Phc, PhcWatch};
 pub use ptp_kvm::PtpPair;
 pub use tie::{ClockTie, RealtimeWatch, Step};
 pub use timeline::{ClockState, Method, Timeline};

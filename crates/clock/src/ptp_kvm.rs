@@ -4,11 +4,12 @@
 //! moment (the hypercall returns the counter's value, the kernel converts it: `drivers/ptp/ptp_kvm_common.c`). Only guests
 //! whose host keeps its clock on the TSC have it; latpath uses it where it works and never relies on it.
 
+use crate::kernel;
 use crate::tie::{ClockTie, RealtimeWatch};
 use latpath_words::Ns;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// `clock_name` of the virtual clock, in the kernel's own words.
@@ -80,64 +81,8 @@ impl Device {
 
 impl Reader for Device {
     fn read(&mut self) -> io::Result<Reading> {
-        let offset = kernel::offset_precise(self.0.as_raw_fd())?;
-        let ns = |t: kernel::ClockTime| {
-            t.sec.checked_mul(1_000_000_000).and_then(|s| s.checked_add(i64::from(t.nsec))).unwrap_or(Ns::MAX)
-        };
-        Ok(Reading { host_realtime_ns: ns(offset.device), guest_realtime_ns: ns(offset.sys_realtime) })
-    }
-}
-
-/// `PTP_SYS_OFFSET_PRECISE` of `linux/ptp_clock.h`.
-mod kernel {
-    use std::os::fd::RawFd;
-
-    /// `struct ptp_clock_time`.
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    pub struct ClockTime {
-        pub sec: i64,
-        pub nsec: u32,
-        reserved: u32,
-    }
-
-    /// `struct ptp_sys_offset_precise`.
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    pub struct SysOffsetPrecise {
-        pub device: ClockTime,
-        pub sys_realtime: ClockTime,
-        sys_monoraw: ClockTime,
-        reserved: [u32; 4],
-    }
-
-    mod request {
-        nix::ioctl_readwrite!(sys_offset_precise, b'=', 8, super::SysOffsetPrecise);
-    }
-
-    pub fn offset_precise(fd: RawFd) -> nix::Result<SysOffsetPrecise> {
-        let mut offset = SysOffsetPrecise::default();
-        // SAFETY: the request's size is that of the struct, which the kernel fills and which outlives the call; any bytes
-        // are valid integers. A descriptor that is no PTP clock fails with ENOTTY.
-        unsafe { request::sys_offset_precise(fd, &mut offset) }?;
-        Ok(offset)
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn the_struct_is_as_large_as_the_kernels() {
-            assert_eq!(size_of::<SysOffsetPrecise>(), 64);
-        }
-
-        #[test]
-        fn what_is_no_clock_is_refused_by_the_kernel() {
-            use std::os::fd::AsRawFd;
-            let null = std::fs::File::open("/dev/null").unwrap();
-            assert_eq!(offset_precise(null.as_raw_fd()).err(), Some(nix::errno::Errno::ENOTTY));
-        }
+        let (host_realtime_ns, guest_realtime_ns) = kernel::precise(self.0.as_fd())?;
+        Ok(Reading { host_realtime_ns, guest_realtime_ns })
     }
 }
 

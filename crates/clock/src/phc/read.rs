@@ -1,0 +1,381 @@
+//! Reading a NIC's clock.
+
+use crate::kernel::{self, Sample, SystemClock};
+use crate::tie::{ClockTie, RealtimeWatch};
+use latpath_words::Ns;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+
+/// Readings of which the tightest is kept. Each takes the bus for a microsecond or two.
+const SAMPLES: usize = 9;
+/// What converting counter values to ns may cost where the hardware takes both times at once.
+const CONVERSION_NS: Ns = 50;
+
+/// The NIC's clock and `CLOCK_MONOTONIC` of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The NIC's clock.
+    pub phc_ns: Ns,
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic_ns: Ns,
+    /// How wrong the two can be against each other.
+    pub uncertainty_ns: Ns,
+}
+
+/// How a clock is read, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Method {
+    /// The hardware takes both times at once.
+    Precise,
+    /// The driver takes the system's time right before and after the register.
+    Extended,
+    /// The kernel takes the system's time before and after it calls the driver.
+    Basic,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Precise => "PTP_SYS_OFFSET_PRECISE",
+            Self::Extended => "PTP_SYS_OFFSET_EXTENDED",
+            Self::Basic => "PTP_SYS_OFFSET",
+        })
+    }
+}
+
+/// Why a clock cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PhcError {
+    /// There is none of this number.
+    #[error("/dev/ptp{index}: no such clock (clocks here: {here})")]
+    NoClock {
+        /// The number.
+        index: u32,
+        /// Those that there are.
+        here: String,
+    },
+    /// A right is missing.
+    #[error("/dev/ptp{0}: reading a NIC's clock needs root, or read access to the device file; try with sudo")]
+    NotAllowed(u32),
+    /// Anything else.
+    #[error("/dev/ptp{index}: {doing}: {cause}")]
+    Os {
+        /// The number.
+        index: u32,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+/// Where readings come from: a clock, or a test.
+pub trait Reader: Send {
+    /// Reads once.
+    fn read(&mut self) -> io::Result<Reading>;
+}
+
+/// What the kernel offers for reading; a test offers its own.
+trait Ask: Send {
+    fn precise(&mut self) -> io::Result<(Ns, Ns)>;
+    fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>>;
+    fn basic(&mut self) -> io::Result<Vec<Sample>>;
+    fn tie(&mut self) -> ClockTie;
+}
+
+struct Device(File);
+
+impl Ask for Device {
+    fn precise(&mut self) -> io::Result<(Ns, Ns)> {
+        kernel::precise(self.0.as_fd())
+    }
+    fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>> {
+        kernel::extended(self.0.as_fd(), clock, SAMPLES)
+    }
+    fn basic(&mut self) -> io::Result<Vec<Sample>> {
+        kernel::basic(self.0.as_fd(), SAMPLES)
+    }
+    fn tie(&mut self) -> ClockTie {
+        ClockTie::read()
+    }
+}
+
+/// Ways of reading that are tried, best first.
+const WAYS: [Way; 4] =
+    [Way::Precise, Way::Extended(SystemClock::Monotonic), Way::Extended(SystemClock::Realtime), Way::Basic];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Precise,
+    Extended(SystemClock),
+    Basic,
+}
+
+/// A NIC's clock.
+pub struct Phc {
+    index: u32,
+    ask: Box<dyn Ask>,
+    realtime: RealtimeWatch,
+    /// The first of [`WAYS`] that this clock and kernel may have.
+    best: usize,
+    method: Method,
+}
+
+impl fmt::Debug for Phc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/dev/ptp{} read by {}", self.index, self.method)
+    }
+}
+
+impl Phc {
+    /// Opens `/dev/ptp<index>`, and reads it once to find out how that is done best. The number is that of
+    /// `ETHTOOL_GET_TS_INFO`. Nothing is ever set.
+    pub fn open(index: u32) -> Result<Self, PhcError> {
+        let file = File::open(format!("/dev/ptp{index}")).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => PhcError::NoClock { index, here: clocks_here() },
+            io::ErrorKind::PermissionDenied => PhcError::NotAllowed(index),
+            _ => PhcError::Os { index, doing: "opening it", cause },
+        })?;
+        Self::with(index, Box::new(Device(file))).map_err(|cause| PhcError::Os {
+            index,
+            doing: "reading it (PTP_SYS_OFFSET)",
+            cause,
+        })
+    }
+
+    fn with(index: u32, mut ask: Box<dyn Ask>) -> io::Result<Self> {
+        let realtime = RealtimeWatch::new(&ask.tie());
+        let mut phc = Self { index, ask, realtime, best: 0, method: Method::Basic };
+        phc.read()?;
+        Ok(phc)
+    }
+
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its name, as its driver gives it.
+    pub fn name(&self) -> Option<String> {
+        let name = fs::read_to_string(format!("/sys/class/ptp/ptp{}/clock_name", self.index)).ok()?;
+        Some(name.trim_end().escape_debug().to_string())
+    }
+
+    /// How it was read last.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    fn by(&mut self, way: Way) -> io::Result<Reading> {
+        let mut reading = match way {
+            Way::Precise => {
+                let (phc_ns, system) = self.ask.precise()?;
+                Reading { phc_ns, monotonic_ns: system, uncertainty_ns: CONVERSION_NS }
+            }
+            Way::Extended(clock) => tightest(&self.ask.extended(clock)?)?,
+            Way::Basic => tightest(&self.ask.basic()?)?,
+        };
+        if way != Way::Extended(SystemClock::Monotonic) {
+            // So far it is CLOCK_REALTIME's.
+            if self.realtime.observe(&self.ask.tie()).is_some() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "the time of day was set just now"));
+            }
+            let (monotonic_ns, bound) = self.realtime.to_monotonic(reading.monotonic_ns);
+            reading.monotonic_ns = monotonic_ns;
+            reading.uncertainty_ns += bound;
+        }
+        self.method = match way {
+            Way::Precise => Method::Precise,
+            Way::Extended(_) => Method::Extended,
+            Way::Basic => Method::Basic,
+        };
+        Ok(reading)
+    }
+}
+
+impl Reader for Phc {
+    fn read(&mut self) -> io::Result<Reading> {
+        let mut at = self.best;
+        let mut set_again = false;
+        loop {
+            match self.by(WAYS[at]) {
+                Ok(reading) => return Ok(reading),
+                // Read before the time of day was set, tied after it.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted && !set_again => set_again = true,
+                Err(e) if at + 1 == WAYS.len() => return Err(e),
+                Err(e) => {
+                    // Else it is a failure of the moment: the better way is tried again next time.
+                    let never = [nix::libc::EOPNOTSUPP, nix::libc::ENOTTY, nix::libc::EINVAL];
+                    if at == self.best && e.raw_os_error().is_some_and(|e| never.contains(&e)) {
+                        self.best += 1;
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+}
+
+/// The sample with the least time around it; those that went back in time are left out.
+fn tightest(samples: &[Sample]) -> io::Result<Reading> {
+    let width = |s: &&Sample| s.after.saturating_sub(s.before);
+    let best = samples.iter().filter(|s| s.after >= s.before).min_by_key(width);
+    let Some(best) = best else {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, "the time of day was set just now"));
+    };
+    let width = width(&best);
+    Ok(Reading { phc_ns: best.phc, monotonic_ns: best.before + width / 2, uncertainty_ns: (width + 1) / 2 })
+}
+
+fn clocks_here() -> String {
+    let entries = fs::read_dir("/sys/class/ptp").into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    if names.is_empty() {
+        return "none".into();
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A kernel that answers each way of asking as told; the NIC's clock is 7 s ahead of `CLOCK_MONOTONIC`, `CLOCK_REALTIME` 100 s.
+    #[derive(Default)]
+    struct Kernel {
+        precise: Option<i32>,
+        monotonic: Option<i32>,
+        extended: Option<i32>,
+        basic: Option<i32>,
+        /// How far the time of day was set, at each tie.
+        steps: VecDeque<Ns>,
+        stepped: Ns,
+        now: Ns,
+    }
+
+    const PHC: Ns = 7_000_000_000;
+    const REALTIME: Ns = 100_000_000_000;
+
+    fn answer<T>(errno: Option<i32>, with: T) -> io::Result<T> {
+        errno.map_or(Ok(with), |e| Err(io::Error::from_raw_os_error(e)))
+    }
+
+    impl Kernel {
+        fn samples(&mut self, ahead: Ns, widths: [Ns; 3]) -> Vec<Sample> {
+            let sample = |width| {
+                self.now += 1_000;
+                let before = self.now;
+                Sample { before: before + ahead, phc: before + width / 2 + PHC, after: before + width + ahead }
+            };
+            widths.map(sample).to_vec()
+        }
+    }
+
+    impl Ask for Kernel {
+        fn precise(&mut self) -> io::Result<(Ns, Ns)> {
+            answer(self.precise, (self.now + PHC, self.now + REALTIME + self.stepped))
+        }
+        fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>> {
+            match clock {
+                SystemClock::Monotonic => answer(self.monotonic, self.samples(0, [300, 200, 500])),
+                SystemClock::Realtime => answer(self.extended, self.samples(REALTIME + self.stepped, [300, 200, 500])),
+            }
+        }
+        fn basic(&mut self) -> io::Result<Vec<Sample>> {
+            answer(self.basic, self.samples(REALTIME + self.stepped, [3_000, 2_000, -5_000]))
+        }
+        fn tie(&mut self) -> ClockTie {
+            self.stepped += self.steps.pop_front().unwrap_or(0);
+            let realtime_ns = self.now + REALTIME + self.stepped;
+            ClockTie { monotonic_ns: self.now, realtime_ns, tai_ns: realtime_ns, uncertainty_ns: 20 }
+        }
+    }
+
+    const NO: Option<i32> = Some(nix::libc::EOPNOTSUPP);
+
+    #[test]
+    fn the_best_way_that_there_is_is_used_and_each_finds_the_same_offset() {
+        let cases = [
+            (Kernel::default(), Method::Precise, 70..100),
+            (Kernel { precise: NO, ..Kernel::default() }, Method::Extended, 100..101),
+            (
+                Kernel { precise: NO, monotonic: Some(nix::libc::EINVAL), ..Kernel::default() },
+                Method::Extended,
+                110..150,
+            ),
+            (Kernel { precise: NO, monotonic: NO, extended: NO, ..Kernel::default() }, Method::Basic, 1_010..1_050),
+        ];
+        for (kernel, method, uncertainty) in cases {
+            let mut phc = Phc::with(0, Box::new(kernel)).unwrap();
+            assert_eq!(phc.method(), method);
+            for _ in 0..3 {
+                let reading = phc.read().unwrap();
+                let off = reading.phc_ns - reading.monotonic_ns - PHC;
+                assert!(
+                    off.abs() <= reading.uncertainty_ns,
+                    "{method}: {off} ns off, said ± {}",
+                    reading.uncertainty_ns
+                );
+                assert!(uncertainty.contains(&reading.uncertainty_ns), "{method}: {reading:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_way_that_fails_for_once_is_tried_again() {
+        struct Busy(Kernel, u32);
+        impl Ask for Busy {
+            fn precise(&mut self) -> io::Result<(Ns, Ns)> {
+                self.1 += 1;
+                self.0.precise = (self.1 == 2).then_some(nix::libc::EBUSY);
+                self.0.precise()
+            }
+            fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>> {
+                self.0.extended(clock)
+            }
+            fn basic(&mut self) -> io::Result<Vec<Sample>> {
+                self.0.basic()
+            }
+            fn tie(&mut self) -> ClockTie {
+                self.0.tie()
+            }
+        }
+        let mut phc = Phc::with(0, Box::new(Busy(Kernel::default(), 0))).unwrap();
+        let mut methods = Vec::new();
+        for _ in 0..2 {
+            phc.read().unwrap();
+            methods.push(phc.method());
+        }
+        assert_eq!(methods, [Method::Extended, Method::Precise]);
+    }
+
+    #[test]
+    fn a_clock_that_cannot_be_read_at_all_is_refused_with_the_kernels_reason() {
+        let dead = Some(nix::libc::EIO);
+        let kernel = Kernel { precise: dead, monotonic: dead, extended: dead, basic: dead, ..Kernel::default() };
+        let error = Phc::with(0, Box::new(kernel)).unwrap_err();
+        assert_eq!(error.raw_os_error(), dead);
+    }
+
+    #[test]
+    fn the_offset_is_right_while_the_time_of_day_is_set() {
+        let steps = [0, 0, 5_000_000_000, 0, 0, -3_600_000_000_000].into();
+        let kernel = Kernel { precise: NO, monotonic: NO, steps, ..Kernel::default() };
+        let mut phc = Phc::with(0, Box::new(kernel)).unwrap();
+        for _ in 0..6 {
+            let reading = phc.read().unwrap();
+            let off = reading.phc_ns - reading.monotonic_ns - PHC;
+            assert!(off.abs() <= reading.uncertainty_ns, "{reading:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_not_there_is_named() {
+        let error = Phc::open(4_000_000_000).unwrap_err().to_string();
+        assert!(error.starts_with("/dev/ptp4000000000: no such clock (clocks here: "), "{error}");
+    }
+}

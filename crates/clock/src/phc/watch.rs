@@ -1,0 +1,496 @@
+//! Following a NIC's clock: how far and how fast it runs away from `CLOCK_MONOTONIC`, and when it was disturbed.
+//!
+//! Each reading limits the offset for certain. From one reading to the next the clock may move by its drift, by what the two
+//! readings may be wrong, and by what a rate that changes can do in that time; a greater move is a step, unless the next one is so
+//! too: then it is the rate. Smaller disturbances show over a second: of each second the best reading makes a knot, and the slope
+//! from knot to knot is compared with the one before. Nothing is claimed that the readings' own uncertainty could explain.
+
+use super::Reading;
+use latpath_words::Ns;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Readings that are kept, for times of the last seconds.
+const KEPT: usize = 256;
+/// Time between two knots.
+const KNOT: Ns = 1_000_000_000;
+/// Knots over which the drift is taken.
+const KNOTS: usize = 4;
+/// Rate that is assumed of a clock that nobody knows yet, in ppb.
+const UNKNOWN_PPB: i64 = 1_000_000;
+
+/// What counts as a disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A rate that changes by more than this from one second to the next, in ppb.
+    pub swing_ppb: i64,
+    /// A move between two readings is a step at once where it would take a rate that differs by more than this, in ppb.
+    pub step_ppb: i64,
+}
+
+impl Default for Limits {
+    /// 1 ppm (1 µs in a second), and 100 ppm.
+    fn default() -> Self {
+        Self { swing_ppb: 1_000, step_ppb: 100_000 }
+    }
+}
+
+/// What was wrong with a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was set: it moved by this much beyond its drift.
+    Step {
+        /// By this much, forward or back.
+        by_ns: Ns,
+    },
+    /// Its rate was changed, as a servo does that swings.
+    Swing {
+        /// Rate before against `CLOCK_MONOTONIC`.
+        from_ppb: i64,
+        /// Rate after.
+        to_ppb: i64,
+    },
+    /// It stands still.
+    Stopped,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { by_ns } => write!(f, "was set, by {by_ns:+} ns"),
+            Self::Swing { from_ppb, to_ppb } => write!(f, "changed its rate, from {from_ppb:+} to {to_ppb:+} ppb"),
+            Self::Stopped => write!(f, "stands still"),
+        }
+    }
+}
+
+/// A disturbance of a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disturbance {
+    /// What it was.
+    pub trouble: Trouble,
+    /// It began after this, `CLOCK_MONOTONIC`.
+    pub after_ns: Ns,
+    /// It was over, or still went on, at this time, `CLOCK_MONOTONIC`.
+    pub until_ns: Ns,
+}
+
+/// Where a clock stands at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// The NIC's clock minus `CLOCK_MONOTONIC`.
+    pub offset_ns: Ns,
+    /// How wrong that can be, as long as nothing disturbs the clock.
+    pub bound_ns: Ns,
+}
+
+/// A rate against `CLOCK_MONOTONIC`, and how wrong it can be.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    ppb: i64,
+    bound_ppb: i64,
+}
+
+const UNKNOWN: Rate = Rate { ppb: 0, bound_ppb: UNKNOWN_PPB };
+
+impl Rate {
+    fn between(a: &Reading, b: &Reading) -> Self {
+        let dt = i128::from(b.monotonic_ns) - i128::from(a.monotonic_ns);
+        let ppb = |ns: i128| clamp(ns * 1_000_000_000 / dt.max(1));
+        let moved = i128::from(offset(b)) - i128::from(offset(a));
+        let unsure = i128::from(a.uncertainty_ns) + i128::from(b.uncertainty_ns);
+        Self { ppb: ppb(moved), bound_ppb: ppb(unsure).saturating_add(1) }
+    }
+
+    fn differs(&self, other: &Self, by_ppb: i64) -> bool {
+        let apart = self.ppb.saturating_sub(other.ppb).saturating_abs();
+        apart > by_ppb.saturating_add(self.bound_ppb).saturating_add(other.bound_ppb)
+    }
+}
+
+fn clamp(ns: i128) -> i64 {
+    ns.clamp(i128::from(Ns::MIN / 4), i128::from(Ns::MAX / 4)) as i64
+}
+
+fn offset(reading: &Reading) -> Ns {
+    reading.phc_ns.saturating_sub(reading.monotonic_ns)
+}
+
+/// What a rate does in some time.
+fn over(dt: Ns, ppb: i64) -> Ns {
+    clamp(i128::from(dt) * i128::from(ppb) / 1_000_000_000)
+}
+
+/// A move that no drift explains; what it was shows at the next reading.
+#[derive(Clone, Copy, Debug)]
+struct Odd {
+    after_ns: Ns,
+    reading: Reading,
+    by_ns: Ns,
+}
+
+/// A slope that differs from the one before; what it was shows at the next knot.
+#[derive(Clone, Copy, Debug)]
+struct OddSlope {
+    before: Rate,
+    slope: Rate,
+    after_ns: Ns,
+    until_ns: Ns,
+}
+
+/// Follows one clock.
+#[derive(Clone, Debug)]
+pub struct PhcWatch {
+    limits: Limits,
+    /// Readings since the last step, in order.
+    readings: VecDeque<Reading>,
+    knots: VecDeque<Reading>,
+    /// The best reading of the second half of the present second, which began at `second_ns`.
+    best: Option<Reading>,
+    second_ns: Ns,
+    drift: Rate,
+    slope: Option<Rate>,
+    odd: Option<Odd>,
+    odd_slope: Option<OddSlope>,
+    stopped: bool,
+    disturbances: u64,
+}
+
+impl Default for PhcWatch {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl PhcWatch {
+    /// Knows nothing yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            readings: VecDeque::new(),
+            knots: VecDeque::new(),
+            best: None,
+            second_ns: 0,
+            drift: UNKNOWN,
+            slope: None,
+            odd: None,
+            odd_slope: None,
+            stopped: false,
+            disturbances: 0,
+        }
+    }
+
+    /// Takes in the next reading; those that are not later than the last are left out. Returns what it proves: a step one
+    /// reading later than it came, a swing up to two seconds later.
+    pub fn observe(&mut self, reading: Reading) -> Vec<Disturbance> {
+        let last = self.odd.map_or(self.readings.back().copied(), |odd| Some(odd.reading));
+        let Some(last) = last else {
+            self.begin(reading);
+            return Vec::new();
+        };
+        let dt = reading.monotonic_ns.saturating_sub(last.monotonic_ns);
+        if dt <= 0 {
+            return Vec::new();
+        }
+        let unsure = reading.uncertainty_ns.saturating_add(last.uncertainty_ns);
+        let mut found = Vec::new();
+        if reading.phc_ns == last.phc_ns && dt > unsure {
+            if !self.stopped {
+                self.stopped = true;
+                let (after_ns, until_ns) = (last.monotonic_ns, reading.monotonic_ns);
+                found.push(Disturbance { trouble: Trouble::Stopped, after_ns, until_ns });
+            }
+            self.disturbances += found.len() as u64;
+            return found;
+        }
+        self.stopped = false;
+        let moved = clamp(i128::from(offset(&reading)) - i128::from(offset(&last)));
+        let by_ns = moved.saturating_sub(over(dt, self.drift.ppb));
+        let allowed = unsure.saturating_add(over(dt, self.limits.step_ppb.saturating_add(self.drift.bound_ppb)));
+        let is_odd = by_ns.saturating_abs() > allowed;
+        let (after_ns, until_ns) = (last.monotonic_ns, reading.monotonic_ns);
+        match (self.odd.take(), is_odd) {
+            (None, false) => {
+                self.readings.push_back(reading);
+                if self.readings.len() > KEPT {
+                    self.readings.pop_front();
+                }
+                found.extend(self.knot(reading));
+            }
+            (None, true) => self.odd = Some(Odd { after_ns, reading, by_ns }),
+            (Some(odd), false) => {
+                let trouble = Trouble::Step { by_ns: odd.by_ns };
+                found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.reading.monotonic_ns });
+                self.begin(odd.reading);
+                self.readings.push_back(reading);
+            }
+            (Some(odd), true) => {
+                let to = Rate::between(&odd.reading, &reading);
+                let trouble = Trouble::Swing { from_ppb: self.drift.ppb, to_ppb: to.ppb };
+                found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns });
+                self.begin(odd.reading);
+                self.readings.push_back(reading);
+                self.drift = UNKNOWN;
+            }
+        }
+        self.disturbances += found.len() as u64;
+        found
+    }
+
+    /// What the last readings prove, when no more will come.
+    pub fn finish(&mut self) -> Vec<Disturbance> {
+        let mut found = Vec::new();
+        if let Some(odd) = self.odd.take() {
+            let trouble = Trouble::Step { by_ns: odd.by_ns };
+            found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.reading.monotonic_ns });
+            self.begin(odd.reading);
+        }
+        if let Some(odd) = self.odd_slope.take() {
+            let trouble = Trouble::Swing { from_ppb: odd.before.ppb, to_ppb: odd.slope.ppb };
+            found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.until_ns });
+        }
+        self.disturbances += found.len() as u64;
+        found
+    }
+
+    /// Begins anew with one reading; the drift stays.
+    fn begin(&mut self, reading: Reading) {
+        self.readings.clear();
+        self.readings.push_back(reading);
+        self.knots.clear();
+        self.knots.push_back(reading);
+        self.second_ns = reading.monotonic_ns;
+        (self.best, self.slope, self.odd_slope) = (None, None, None);
+    }
+
+    /// Makes a knot of each second's best reading, and compares the slopes between them.
+    fn knot(&mut self, reading: Reading) -> Option<Disturbance> {
+        let into = reading.monotonic_ns.saturating_sub(self.second_ns);
+        // Of the second half alone, so that two knots are not too close to have a slope.
+        if into >= KNOT / 2 && self.best.is_none_or(|best| reading.uncertainty_ns <= best.uncertainty_ns) {
+            self.best = Some(reading);
+        }
+        if into < KNOT {
+            return None;
+        }
+        self.second_ns = reading.monotonic_ns;
+        let (new, last) = (self.best.take()?, *self.knots.back()?);
+        let slope = Rate::between(&last, &new);
+        self.knots.push_back(new);
+        if self.knots.len() > KNOTS {
+            self.knots.pop_front();
+        }
+        self.drift = Rate::between(self.knots.front()?, &new);
+        let (swing, before) = (self.limits.swing_ppb, self.slope.replace(slope));
+        let (after_ns, until_ns) = (last.monotonic_ns, new.monotonic_ns);
+        match (self.odd_slope.take(), before) {
+            (Some(odd), _) => {
+                let dt = odd.until_ns.saturating_sub(odd.after_ns);
+                let trouble = if slope.differs(&odd.before, swing) {
+                    // What is left of the second in which the rate changed says nothing of the rate after.
+                    Trouble::Swing { from_ppb: odd.before.ppb, to_ppb: slope.ppb }
+                } else {
+                    Trouble::Step { by_ns: over(dt, odd.slope.ppb.saturating_sub(odd.before.ppb)) }
+                };
+                // The drift after is not that of the knots before.
+                let keep = self.knots.len() - 2;
+                self.knots.drain(..keep);
+                self.drift = slope;
+                Some(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.until_ns })
+            }
+            (None, Some(before)) if slope.differs(&before, swing) => {
+                self.odd_slope = Some(OddSlope { before, slope, after_ns, until_ns });
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// How much faster the clock runs than `CLOCK_MONOTONIC`, in parts per billion; `None` within the first second.
+    pub fn drift_ppb(&self) -> Option<i64> {
+        (self.drift.bound_ppb < UNKNOWN_PPB).then_some(self.drift.ppb)
+    }
+
+    /// Disturbances so far.
+    pub fn disturbances(&self) -> u64 {
+        self.disturbances
+    }
+
+    /// Where the clock stands at a `CLOCK_MONOTONIC` time, from the reading that knows it best. `None` before the first reading.
+    pub fn offset_at(&self, monotonic: Ns) -> Option<Offset> {
+        // A rate that changes by less than a swing each second is that far from its mean over the knots.
+        let unsure = self.drift.bound_ppb.saturating_add(self.limits.swing_ppb.saturating_mul(2));
+        let from = |reading: &Reading| {
+            let dt = monotonic.saturating_sub(reading.monotonic_ns);
+            let offset_ns = offset(reading).saturating_add(over(dt, self.drift.ppb));
+            let bound_ns = reading.uncertainty_ns.saturating_add(over(dt.saturating_abs(), unsure));
+            Offset { offset_ns, bound_ns }
+        };
+        self.readings.iter().map(from).min_by_key(|offset| offset.bound_ns)
+    }
+
+    /// The `CLOCK_MONOTONIC` time of a time of this clock, and how wrong it can be.
+    pub fn to_monotonic(&self, phc: Ns) -> Option<(Ns, Ns)> {
+        // The offset moves by less than the bound between the first guess and the second.
+        let guess = phc.saturating_sub(offset(self.readings.back()?));
+        let at = self.offset_at(guess)?;
+        Some((phc.saturating_sub(at.offset_ns), at.bound_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const S: Ns = 1_000_000_000;
+
+    /// A clock that is wrong by what `off` says of each moment, read every 50 ms with an error within ± 400 ns.
+    fn run(seconds: Ns, off: impl Fn(Ns) -> Ns) -> (PhcWatch, Vec<Disturbance>) {
+        let (mut watch, mut found) = (PhcWatch::default(), Vec::new());
+        for i in 0..seconds * 20 {
+            let t = 5_000 * S + i * S / 20;
+            let error = (i * 7_919) % 801 - 400;
+            let phc_ns = t + 37 * S + off(t - 5_000 * S) + error;
+            found.extend(watch.observe(Reading { phc_ns, monotonic_ns: t, uncertainty_ns: 400 }));
+        }
+        (watch, found)
+    }
+
+    fn near(got: Ns, want: Ns, by: Ns) -> bool {
+        (got - want).abs() <= by
+    }
+
+    #[test]
+    fn a_calm_clock_has_a_drift_and_no_disturbance() {
+        for drift in [0, 12_345, -80_000] {
+            let (watch, found) = run(20, |t| over(t, drift));
+            assert_eq!(found, []);
+            assert!(near(watch.drift_ppb().unwrap(), drift, 200), "{:?}", watch.drift_ppb());
+            let now = 5_020 * S;
+            let offset = watch.offset_at(now).unwrap();
+            let truth = 37 * S + over(20 * S, drift);
+            assert!(near(offset.offset_ns, truth, offset.bound_ns), "{offset:?} against {truth}");
+            assert!(offset.bound_ns < 600, "{offset:?}");
+            let (monotonic, bound) = watch.to_monotonic(now + truth).unwrap();
+            assert!(near(monotonic, now, bound), "{monotonic} {bound}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_found_with_its_time_and_size() {
+        // The second is far below what shows between two readings.
+        for (by, resolution) in [(25_000_000, S / 10), (-5_000, 2 * S), (9_000, 2 * S)] {
+            let (watch, found) = run(20, |t| over(t, 20_000) + if t > 10 * S { by } else { 0 });
+            let [step] = found[..] else { panic!("{found:?}") };
+            let Trouble::Step { by_ns } = step.trouble else { panic!("{step:?}") };
+            assert!(near(by_ns, by, 1_700), "{by_ns} for {by}");
+            assert!(step.after_ns <= 5_010 * S && 5_010 * S <= step.until_ns, "{step:?}");
+            assert!(step.until_ns - step.after_ns <= resolution, "{step:?}");
+            let offset = watch.offset_at(5_020 * S).unwrap();
+            assert!(near(offset.offset_ns, 37 * S + over(20 * S, 20_000) + by, offset.bound_ns));
+        }
+    }
+
+    #[test]
+    fn a_swing_of_the_servo_is_found_with_both_rates() {
+        for to in [25_000, 400_000, -600_000] {
+            let (watch, found) = run(20, |t| over(t, 20_000) + over((t - 10 * S).max(0), to - 20_000));
+            let swings: Vec<_> = found
+                .iter()
+                .map(|d| match d.trouble {
+                    Trouble::Swing { from_ppb, to_ppb } => (from_ppb, to_ppb),
+                    _ => panic!("{d:?}"),
+                })
+                .collect();
+            assert_eq!(swings.len(), 1, "{found:?}");
+            // A fast one is told by two readings, each wrong by up to 400 ns in 50 ms.
+            let unsure = if to.abs() > 100_000 { 16_000 } else { 1_700 };
+            assert!(near(swings[0].0, 20_000, 1_000) && near(swings[0].1, to, unsure), "{swings:?} for {to}");
+            assert!(near(watch.drift_ppb().unwrap(), to, 500), "{:?}", watch.drift_ppb());
+            assert!(found[0].after_ns <= 5_010 * S + S / 20 && found[0].until_ns > 5_010 * S, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_follows_a_good_servo_is_no_disturbance() {
+        // ± 300 ppb in a period of 4 s.
+        let (_, found) = run(30, |t| (191.0 * (t as f64 / S as f64 * std::f64::consts::FRAC_PI_2).sin()) as Ns);
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_is_told_once_and_its_going_on_is_a_step() {
+        let mut watch = PhcWatch::default();
+        let mut found = Vec::new();
+        for i in 0..200 {
+            let t = i * S / 20;
+            let phc_ns = if i < 100 { t } else { (t - 2 * S).max(99 * S / 20) };
+            found.extend(watch.observe(Reading { phc_ns, monotonic_ns: t, uncertainty_ns: 400 }));
+        }
+        let [stopped, step] = found[..] else { panic!("{found:?}") };
+        assert_eq!((stopped.trouble, stopped.after_ns), (Trouble::Stopped, 99 * S / 20));
+        let Trouble::Step { by_ns } = step.trouble else { panic!("{step:?}") };
+        assert!(near(by_ns, -2 * S, S / 10), "{by_ns}");
+    }
+
+    #[test]
+    fn what_is_not_settled_is_told_in_the_end() {
+        let (mut watch, found) = run(10, |t| if t >= 10 * S - S / 20 { 1_000_000 } else { 0 });
+        assert_eq!(found, []);
+        let [last] = watch.finish()[..] else { panic!() };
+        assert!(matches!(last.trouble, Trouble::Step { by_ns } if near(by_ns, 1_000_000, 1_000)), "{last:?}");
+        assert_eq!(watch.disturbances(), 1);
+        assert_eq!(watch.finish(), []);
+    }
+
+    #[test]
+    fn few_readings_say_little_and_nothing_wrong() {
+        let mut watch = PhcWatch::default();
+        assert_eq!((watch.offset_at(5), watch.drift_ppb(), watch.to_monotonic(5)), (None, None, None));
+        let reading = Reading { phc_ns: 5 * S, monotonic_ns: 2 * S, uncertainty_ns: 100 };
+        assert_eq!(watch.observe(reading), []);
+        assert_eq!(watch.offset_at(2 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 100 }));
+        // A second later an unknown clock may be off by 1,000 ppm, and a rate may have changed by 2 ppm.
+        assert_eq!(watch.offset_at(3 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 1_002_100 }));
+        assert_eq!(watch.drift_ppb(), None);
+    }
+
+    #[test]
+    fn what_was_wrong_is_said_with_its_size() {
+        let said = [Trouble::Step { by_ns: -12 }, Trouble::Swing { from_ppb: 3, to_ppb: 5_000 }, Trouble::Stopped];
+        let said = said.map(|trouble| trouble.to_string());
+        assert_eq!(said, ["was set, by -12 ns", "changed its rate, from +3 to +5000 ppb", "stands still"]);
+    }
+
+    proptest! {
+        /// The readings' own error is never taken for a disturbance, and the truth lies within the bound.
+        #[test]
+        fn a_calm_clock_is_never_accused(
+            drift in -200_000i64..200_000,
+            readings in prop::collection::vec((1i64..200_000_000, 1i64..50_000, 0.0f64..1.0), 1..400),
+        ) {
+            let (mut watch, mut t) = (PhcWatch::default(), 0);
+            for (dt, uncertainty_ns, error) in readings {
+                t += dt;
+                let truth = 9 * S + over(t, drift);
+                let error = ((2.0 * error - 1.0) * uncertainty_ns as f64) as Ns;
+                let found = watch.observe(Reading { phc_ns: t + truth + error, monotonic_ns: t, uncertainty_ns });
+                prop_assert_eq!(found, vec![]);
+                let offset = watch.offset_at(t).unwrap();
+                prop_assert!((offset.offset_ns - truth).abs() <= offset.bound_ns + 2, "{:?} {}", offset, truth);
+            }
+        }
+
+        #[test]
+        fn any_readings_are_survived(readings in prop::collection::vec(any::<(i64, i64, u32)>(), 0..60), at: i64) {
+            let mut watch = PhcWatch::default();
+            for (phc_ns, monotonic_ns, uncertainty) in readings {
+                watch.observe(Reading { phc_ns, monotonic_ns, uncertainty_ns: uncertainty.into() });
+                watch.offset_at(at);
+                watch.to_monotonic(at);
+            }
+            watch.finish();
+        }
+    }
+}
