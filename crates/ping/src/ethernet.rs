@@ -1,36 +1,35 @@
 //! Probes in raw Ethernet frames, over a packet socket: no IP stack, no neighbours, no firewall.
 //!
-//! One socket does for both ends. An emitter names its session, so that answers to others do not wake it; a reflector answers in
-//! the framing in which it was asked, to the address that asked. What comes to other addresses, is of other protocols, or is no
-//! session's Sampled Values, the kernel's filter keeps away. The socket hears frames before a bridge or a VLAN device takes them,
-//! with their tag.
+//! One kind of socket does for both ends. An emitter names its session, so that answers to others do not wake it, and speaks to one
+//! ([`ToOne`]); a reflector answers in the framing in which it was asked, to the address that asked. What comes to other addresses,
+//! is of other protocols, or is no session's Sampled Values, the kernel's filter keeps away. The socket hears frames before a bridge
+//! or a VLAN device takes them, with their tag.
 
 mod device;
 mod filter;
 mod framing;
 mod kernel;
+mod one;
 
 pub use device::{Device, DeviceError};
 pub use filter::MAX_ADDRESSES;
 pub use framing::{room, svid, Framing, Peer, OWN, SV, SVID};
+pub use one::ToOne;
 
 pub(crate) use framing::{read, write, AROUND};
 
+use crate::kernel::{send, set_option, wait_until};
 use crate::transaction::Stamp;
 use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
-use kernel::{set_option, PacketSocket};
-use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, BusyPoll, Control, Queued, Stamps, TxKind};
+use kernel::PacketSocket;
+use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Queued, Stamps, TxKind};
 use latpath_sv::Tag;
-use latpath_words::Ns;
-use nix::poll::{ppoll, PollFd, PollFlags};
-use nix::sys::socket::{send, MsgFlags};
-use nix::sys::time::TimeSpec;
+use nix::sys::socket::{getsockopt, sockopt::SocketError};
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Longest wait for a frame, so that callers can look at their stop flag and clock.
-const WAIT_MS: i64 = 50;
+/// Longest wait, for a frame or for room to send one, so that callers can look at their stop flag and clock.
+const WAIT: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
 /// Stamps that are read at once, so that a flood of them does not keep the caller.
 const MOST_STAMPS: usize = 256;
 /// Bytes of frames that may wait on either side: the kernel counts what it drops beyond.
@@ -80,6 +79,8 @@ pub struct Ethernet {
     seen: Box<[u8]>,
     refused: Option<i32>,
     dropped: Cell<u64>,
+    /// The device went down, and may be gone by now.
+    down: bool,
 }
 
 impl Ethernet {
@@ -91,7 +92,8 @@ impl Ethernet {
         if addresses.len() > MAX_ADDRESSES {
             return Err(DeviceError::Groups { count: options.groups.len(), most: MAX_ADDRESSES - 1 });
         }
-        let os = |doing| move |cause| DeviceError::Os { device: options.device.clone(), doing, cause };
+        let name = &options.device;
+        let os = |doing| move |cause| DeviceError::Os { device: name.clone(), doing, cause };
         let fd = socket.fd();
         let set = |doing, level, name, value: i32| set_option(fd, level, name, &value).map_err(os(doing));
         set("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
@@ -100,14 +102,14 @@ impl Ethernet {
             set("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
         }
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            if set("buffer", libc::SOL_SOCKET, forced, BUFFER).is_err() {
-                set("buffer", libc::SOL_SOCKET, plain, BUFFER)?;
+            if set("setting its buffers", libc::SOL_SOCKET, forced, BUFFER).is_err() {
+                set("setting its buffers", libc::SOL_SOCKET, plain, BUFFER)?;
             }
         }
-        let wait = libc::timeval { tv_sec: 0, tv_usec: (WAIT_MS * 1000) as libc::suseconds_t };
-        set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait).map_err(os("receive timeout"))?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
         let stamps = Stamps { tx_sched: options.stamps.tx_sched && !options.bypass_qdisc, ..options.stamps };
-        ask_for(fd, stamps).map_err(|cause| DeviceError::Option { device: options.device.clone(), cause })?;
+        ask_for(fd, stamps).map_err(|cause| DeviceError::Option { device: name.clone(), cause })?;
         let wanted = filter::Wanted { addresses: &addresses, framing: None, session: options.session };
         socket.filter(&mut filter::program(&wanted)).map_err(os("attaching a filter"))?;
         for group in &options.groups {
@@ -116,6 +118,10 @@ impl Ethernet {
         // All protocols, since a socket of one alone sees no tags of VLANs that the device does not know, and nothing on a
         // bridge's port. The filter is what chooses.
         socket.hear(&device, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
+        // A device that is down can be bound to, and says so afterwards.
+        if getsockopt(&fd, SocketError) == Ok(libc::ENETDOWN) {
+            return Err(DeviceError::Down(options.device));
+        }
         let longest = device.mtu.max(1500) + AROUND;
         Ok(Self {
             out: vec![0; longest].into(),
@@ -124,6 +130,7 @@ impl Ethernet {
             options: Options { stamps, ..options },
             refused: None,
             dropped: Cell::new(0),
+            down: false,
             socket,
             device,
         })
@@ -139,19 +146,13 @@ impl Ethernet {
         room(framing, self.device.mtu)
     }
 
-    /// Sets how the socket polls the NIC. Packet sockets do not poll by themselves (net/packet/af_packet.c names no queue): only
-    /// the options of AF_XDP and UDP have an effect, and this is here so that the kernel's refusal is seen.
-    pub fn busy_poll(&self, busy: BusyPoll) -> Result<(), DeviceError> {
-        busy.set(self.socket.fd()).map_err(|cause| DeviceError::Option { device: self.device.name.clone(), cause })
-    }
-
     /// Reads a frame that is there; `None` where there is none.
     fn take(&mut self, buffer: &mut [u8], flags: i32) -> Result<Option<Arrived<Peer>>, DeviceError> {
         let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
             Ok(got) => got,
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(None),
-            Err(e) => return Err(self.device.failed("receiving", e)),
+            Err(e) => return self.nothing(e).map(|()| None),
         };
+        self.down = false;
         let (stamps, tag) = (rx_stamps(got.control), removed_tag(got.control));
         let frame = &self.seen[..got.len];
         let message = if got.cut { None } else { read(frame, tag) };
@@ -167,22 +168,19 @@ impl Ethernet {
         buffer[..len].copy_from_slice(&message[..len]);
         Ok(Some(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
     }
-}
 
-impl AsFd for Ethernet {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.fd()
-    }
-}
-
-/// Waits until a descriptor can be read, or has stamps, but no longer than [`WAIT_MS`] and until `deadline` (`CLOCK_MONOTONIC`).
-pub(crate) fn wait_for(fds: &mut [PollFd<'_>], deadline: Option<Ns>) -> io::Result<bool> {
-    let most = WAIT_MS * 1_000_000;
-    let left = deadline.map_or(most, |d| d.saturating_sub(latpath_clock::now_monotonic()).clamp(0, most));
-    match ppoll(fds, Some(TimeSpec::new(0, left)), None) {
-        Ok(n) => Ok(n > 0),
-        Err(nix::errno::Errno::EINTR) => Ok(false),
-        Err(e) => Err(e.into()),
+    /// What an error means that came instead of a frame. A device that is down may come back: silence is what the caller counts.
+    fn nothing(&mut self, cause: io::Error) -> Result<(), DeviceError> {
+        match cause.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) if !self.down => Ok(()),
+            // The kernel says it once; that the device is then removed it says no more.
+            Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) if self.device.is_there() => {
+                self.down |= cause.raw_os_error() == Some(libc::ENETDOWN);
+                Ok(())
+            }
+            Some(libc::EAGAIN | libc::EINTR) => Err(DeviceError::Vanished(self.device.name.clone())),
+            _ => Err(self.device.failed("receiving", cause)),
+        }
     }
 }
 
@@ -215,27 +213,25 @@ impl Transport for Ethernet {
             Some(len) if message.len() <= room => len,
             _ => return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }),
         };
-        match send(self.socket.fd().as_raw_fd(), &self.out[..len], MsgFlags::MSG_DONTWAIT) {
-            Ok(_) => Ok(Sent::Taken),
-            Err(e @ (nix::Error::ENOBUFS | nix::Error::EAGAIN | nix::Error::EINTR)) => {
-                self.refused = Some(e as i32);
-                Ok(Sent::Refused)
-            }
-            Err(e) => Err(self.device.failed("sending", e.into())),
+        let Err(cause) = send(self.socket.fd(), &self.out[..len]) else { return Ok(Sent::Taken) };
+        match cause.raw_os_error() {
+            Some(errno @ (libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => self.refused = Some(errno),
+            Some(libc::ENETDOWN) if self.device.is_there() => self.refused = Some(libc::ENETDOWN),
+            _ => return Err(self.device.failed("sending", cause)),
         }
+        Ok(Sent::Refused)
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, DeviceError> {
-        let flags = if wait == Wait::Some { 0 } else { libc::MSG_DONTWAIT };
-        let mut got = self.take(buffer, flags)?;
-        if let (None, Wait::Until(deadline)) = (got, wait) {
-            let mut fds = [PollFd::new(self.socket.fd(), PollFlags::POLLIN)];
-            let came = wait_for(&mut fds, Some(deadline));
-            if came.map_err(|e| self.device.failed("waiting", e))? {
-                got = self.take(buffer, flags)?;
+        let flags = match wait {
+            Wait::Some => 0,
+            Wait::No => libc::MSG_DONTWAIT,
+            Wait::Until(deadline) => {
+                wait_until(self.socket.fd(), deadline);
+                libc::MSG_DONTWAIT
             }
-        }
-        Ok(got.map_or(Got::Nothing, Got::Message))
+        };
+        Ok(self.take(buffer, flags)?.map_or(Got::Nothing, Got::Message))
     }
 
     fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), DeviceError> {
@@ -273,7 +269,7 @@ impl Transport for Ethernet {
     }
 
     fn dropped(&self) -> u64 {
-        self.dropped.set(self.dropped.get() + self.socket.counted().dropped);
+        self.dropped.set(self.dropped.get() + self.socket.dropped());
         self.dropped.get()
     }
 

@@ -12,6 +12,7 @@
 
 pub mod clocks;
 pub mod emit;
+pub mod ethernet;
 mod kernel;
 pub mod reflect;
 pub mod session;

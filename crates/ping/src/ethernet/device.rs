@@ -1,11 +1,8 @@
 //! The device that frames are sent and received by, and what can be wrong with it.
 
-use super::kernel::{self, PacketSocket};
-use nix::net::if_::if_nameindex;
+use super::kernel::PacketSocket;
+use nix::net::if_::{if_nameindex, if_nametoindex};
 use std::io;
-
-/// Between a device going down and its name being gone lies less.
-const VANISHING: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// A device as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +88,7 @@ impl Device {
     }
 
     pub(super) fn find_by(socket: &PacketSocket, name: &str) -> Result<Self, DeviceError> {
-        let index = kernel::index(name);
+        let index = index(name);
         let (mac, kind, mtu) = match socket.facts(name) {
             Ok(facts) if index != 0 => facts,
             Err(cause) if index != 0 && cause.raw_os_error() != Some(libc::ENODEV) => {
@@ -105,23 +102,26 @@ impl Device {
         Ok(Self { name: name.into(), index, mac, mtu })
     }
 
+    /// Whether it still exists, up or down.
+    pub(crate) fn is_there(&self) -> bool {
+        index(&self.name) == self.index
+    }
+
     /// Says what an error of a socket that is bound to the device means.
     pub(crate) fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         let device = self.name.clone();
-        let is_there = || kernel::index(&self.name) == self.index;
-        let mut there = is_there();
-        if there && cause.raw_os_error() == Some(libc::ENETDOWN) {
-            // A device goes down a moment before it vanishes.
-            std::thread::sleep(VANISHING);
-            there = is_there();
-        }
         match cause.raw_os_error() {
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) if !there => DeviceError::Vanished(device),
+            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) if !self.is_there() => DeviceError::Vanished(device),
             Some(libc::ENETDOWN) => DeviceError::Down(device),
             Some(libc::EPERM | libc::EACCES) => DeviceError::NotAllowed(device),
             _ => DeviceError::Os { device, doing, cause },
         }
     }
+}
+
+/// The index of a device, 0 where there is none.
+fn index(name: &str) -> u32 {
+    if_nametoindex(name).unwrap_or(0)
 }
 
 fn device_list() -> String {

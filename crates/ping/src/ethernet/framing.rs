@@ -139,8 +139,9 @@ pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], wrap: u32, message: &[u8]
         Framing::Sv { appid } => sv_header(&mut pen, appid, wrap, message),
     }
     pen.put(message);
-    let len = pen.at.max(MIN_FRAME);
-    out[pen.at..len].fill(0);
+    let end = pen.at;
+    let len = end.max(MIN_FRAME);
+    out[end..len].fill(0);
     Some(len)
 }
 

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::device::{Device, DeviceError};
+use crate::kernel::set_option;
 use libc::{c_int, c_ulong, ifreq, sockaddr_ll, socklen_t};
-use nix::net::if_::if_nametoindex;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,25 +15,11 @@ pub struct PacketSocket {
     fd: OwnedFd,
 }
 
-/// What a packet socket counted since it was asked last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// Frames without room in the socket's buffer.
-    pub dropped: u64,
-}
-
 fn call(result: c_int) -> io::Result<()> {
     match result {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// Sets a socket option to a plain C value.
-pub fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-    let len = size_of::<T>() as socklen_t;
-    // SAFETY: `value` is valid for `len` bytes, which the kernel only reads.
-    call(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) })
 }
 
 impl PacketSocket {
@@ -115,19 +101,18 @@ impl PacketSocket {
         set_option(self.fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// What the socket counted; reading sets the kernel's count to 0.
-    pub fn counted(&self) -> Counted {
+    /// Frames without room in the socket's buffer since this was asked last.
+    pub fn dropped(&self) -> u64 {
         // SAFETY: all zeros is a valid tpacket_stats.
         let mut stats: libc::tpacket_stats = unsafe { zeroed() };
         let mut len = size_of::<libc::tpacket_stats>() as socklen_t;
         let (fd, at) = (self.fd.as_raw_fd(), std::ptr::from_mut(&mut stats).cast());
         // SAFETY: the kernel writes at most `len` bytes, the size of `stats`.
         let got = unsafe { libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &mut len) };
-        Counted { dropped: if got == 0 { stats.tp_drops.into() } else { 0 } }
+        if got == 0 {
+            stats.tp_drops.into()
+        } else {
+            0
+        }
     }
-}
-
-/// The index of a device, 0 where there is none.
-pub fn index(name: &str) -> u32 {
-    if_nametoindex(name).unwrap_or(0)
 }

@@ -1,0 +1,74 @@
+//! An emitter's end: what is sent goes to one, and what others send is none of its answers.
+
+use super::framing::Peer;
+use crate::transport::{Got, Left, Sent, Transport, Wait};
+use std::io;
+
+/// A transport of frames with one at the other end. It may be a group's address: then who answers first is the other end.
+#[derive(Debug)]
+pub struct ToOne<T> {
+    transport: T,
+    to: Peer,
+    /// The address that answers, once it is known.
+    answers: Option<[u8; 6]>,
+}
+
+impl<T: Transport<Peer = Peer>> ToOne<T> {
+    /// Speaks to `to` alone.
+    pub fn new(transport: T, to: Peer) -> Self {
+        let is_group = to.mac[0] & 1 == 1;
+        Self { transport, to, answers: (!is_group).then_some(to.mac) }
+    }
+
+    /// To whom it speaks.
+    pub fn peer(&self) -> Peer {
+        self.to
+    }
+
+    /// The transport to all.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+}
+
+impl<T: Transport<Peer = Peer>> Transport for ToOne<T> {
+    type Peer = ();
+    type Error = T::Error;
+
+    #[inline]
+    fn send(&mut self, (): (), message: &[u8]) -> Result<Sent, T::Error> {
+        self.transport.send(self.to, message)
+    }
+
+    #[inline]
+    fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<()>, T::Error> {
+        Ok(match self.transport.receive(buffer, wait)? {
+            Got::Message(arrived) => {
+                let from = arrived.from.mac;
+                // An empty message is one that could not be read, and nobody's answer.
+                let is_answer = arrived.len > 0 && *self.answers.get_or_insert(from) == from;
+                // What others send is shown as an empty message, and so counted as foreign.
+                let len = if is_answer { arrived.len } else { 0 };
+                Got::Message(crate::transport::Arrived { from: (), len, kernel: arrived.kernel, nic: arrived.nic })
+            }
+            Got::Nothing => Got::Nothing,
+            Got::NobodyThere => Got::NobodyThere,
+        })
+    }
+
+    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), T::Error> {
+        self.transport.left(each)
+    }
+
+    fn takes(&self) -> u16 {
+        self.transport.takes()
+    }
+
+    fn dropped(&self) -> u64 {
+        self.transport.dropped()
+    }
+
+    fn last_refusal(&self) -> Option<io::Error> {
+        self.transport.last_refusal()
+    }
+}
