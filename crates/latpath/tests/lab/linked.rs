@@ -105,7 +105,7 @@ impl Linked {
 
     /// Runs `phc_ctl WORDS` on a NIC's clock; returns what it printed.
     pub fn phc_ctl(&self, nic: usize, words: &str) -> Result<String> {
-        run(Command::new("phc_ctl").arg(self.phc(nic)?).args(words.split(' ')))
+        run(Command::new("phc_ctl").arg(self.phc(nic)?).arg("--").args(words.split(' ')))
     }
 
     /// What a NIC's clock shows, by `phc_ctl`: seconds, as text.

@@ -18,6 +18,7 @@ mod path_function_tracer;
 mod path_into_guest;
 mod path_ovs_upcall;
 mod path_pcap_filter;
+mod phc_followed;
 mod stamping_nics;
 mod tap_overflow;
 mod udp_read;
@@ -51,6 +52,6 @@ const USUAL: &[Test] = &[
     lying_nic::TEST,
 ];
 
-const STAMPING: &[Test] = &[stamping_nics::TEST];
+const STAMPING: &[Test] = &[stamping_nics::TEST, phc_followed::TEST];
 
 const IGB: &[Test] = &[igb::TEST];
