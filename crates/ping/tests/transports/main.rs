@@ -1,0 +1,404 @@
+//! Transports of frames against each other, over a veth pair between two namespaces.
+//!
+//! Needs root and `ip`; where XDP cannot be attached to a veth device, those tests are skipped.
+
+mod space;
+mod wires;
+
+use latpath_clock::now_monotonic;
+use latpath_ping::clocks::Clocks;
+use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
+use latpath_ping::ethernet::{svid, DeviceError, Ethernet, Framing, Options, Peer, ToOne};
+use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
+use latpath_ping::session::Session;
+use latpath_ping::table::End;
+use latpath_ping::transport::{Got, Transport, Wait};
+use latpath_ping::wire::{Header, Kind};
+use latpath_ping::{Line, Stamp, Transaction};
+use latpath_stamps::Stamps;
+use latpath_sv::{AsduSpec, FrameSpec, Tag};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::unistd::geteuid;
+use space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use wires::{capture, hear_all, send_frame};
+
+const GROUP: [u8; 6] = [1, 0x0c, 0xcd, 4, 0, 1];
+const SV: Framing = Framing::Sv { appid: 0x4000 };
+
+fn main() -> ExitCode {
+    let lack = lack();
+    let trial = |name: &'static str, lack: &Option<String>, test: fn() -> Result<(), Failed>| {
+        if let Some(lack) = lack {
+            eprintln!("{name}: skipped, {lack}");
+        }
+        Trial::test(name, test).with_ignored_flag(lack.is_some())
+    };
+    let tests = vec![
+        trial("frames_carry_messages_there_and_back_in_every_framing", &lack, there_and_back),
+        trial("a_group_is_heard_by_who_joined_it_and_its_answer_goes_to_who_asked", &lack, groups),
+        trial("what_is_not_ours_wakes_nobody", &lack, foreign),
+        trial("malformed_frames_of_ours_are_shown_as_empty_messages", &lack, malformed),
+        trial("the_kernel_stamps_frames_in_the_order_of_their_way", &lack, stamps),
+        trial("frames_without_room_are_counted", &lack, dropped),
+        trial("a_device_that_goes_down_is_silence_and_one_that_vanishes_an_end", &lack, down),
+        trial("wrong_devices_are_named", &lack, wrong),
+        trial("tshark_reads_a_session_as_sampled_values", &lack.clone().or(no_tshark()), tshark),
+        trial("a_session_in_frames_adds_up", &lack, session),
+    ];
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+fn lack() -> Option<String> {
+    if !geteuid().is_root() {
+        return Some("needs root".into());
+    }
+    if Command::new("ip").arg("-V").output().is_err() {
+        return Some("needs ip, which is not installed".into());
+    }
+    Pair::new(1).err().map(|e| format!("needs two network namespaces and a veth pair: {}", e.message().unwrap_or("?")))
+}
+
+fn no_tshark() -> Option<String> {
+    Command::new("tshark").arg("-v").output().is_err().then(|| "needs tshark, which is not installed".into())
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
+    if got == want {
+        Ok(())
+    } else {
+        Err(format!("{what}: {got:?}, should be {want:?}").into())
+    }
+}
+
+fn message(kind: Kind, session: u32, sequence: u64, len: usize) -> Vec<u8> {
+    let mut message: Vec<u8> = (0..len).map(|i| i as u8).collect();
+    Header { kind, session, sequence, first: 1, second: 2 }.write(&mut message);
+    message
+}
+
+/// Waits for a message, 5 s at most.
+fn hear<T: Transport>(transport: &mut T) -> Result<(T::Peer, Vec<u8>), Failed> {
+    let (mut buffer, until) = (vec![0; 10_000], Instant::now() + Duration::from_secs(5));
+    while Instant::now() < until {
+        if let Got::Message(arrived) = transport.receive(&mut buffer, Wait::Some)? {
+            buffer.truncate(arrived.len);
+            return Ok((arrived.from, buffer));
+        }
+    }
+    Err("nothing came".into())
+}
+
+/// Nothing comes for a while.
+fn silent<T: Transport>(transport: &mut T) -> Result<(), Failed> {
+    match transport.receive(&mut [0; 4000], Wait::Until(now_monotonic() + 30_000_000))? {
+        Got::Nothing => Ok(()),
+        got => Err(format!("{got:?} came").into()),
+    }
+}
+
+fn open(pair: &Pair, here: Options, there: Options) -> Result<(Ethernet, Ethernet), Failed> {
+    Ok((pair.here.inside(|| Ethernet::open(here))?, pair.there.inside(|| Ethernet::open(there))?))
+}
+
+/// Ways in which a reflector at the other end of a pair is spoken to.
+fn peers() -> impl Iterator<Item = Peer> {
+    let tags = [None, Some(Tag::new(7, 4)), Some(Tag::new(0, 5))];
+    let ways = [Framing::Own, SV].into_iter().flat_map(move |framing| tags.map(|tag| (framing, tag)));
+    ways.map(|(framing, tag)| Peer { mac: THERE_MAC, framing, tag })
+}
+
+fn exchange<T: Transport<Peer = Peer>>(here: T, there: &mut T, peer: Peer, room: usize) -> Result<T, Failed> {
+    let mut here = here;
+    for (sequence, len) in [32, 33, 96, 240, room].into_iter().enumerate() {
+        let probe = message(Kind::Probe, 7, sequence as u64, len);
+        here.send(peer, &probe)?;
+        let (from, got) = hear(there)?;
+        equal("who asked", from, Peer { mac: HERE_MAC, ..peer })?;
+        equal("the probe", got, probe)?;
+        let answer = message(Kind::Answer, 7, sequence as u64, len);
+        there.send(from, &answer)?;
+        let (from, got) = hear(&mut here)?;
+        equal("who answered", from, peer)?;
+        equal("the answer", got, answer)?;
+    }
+    Ok(here)
+}
+
+fn there_and_back() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    for bypass_qdisc in [false, true] {
+        let options = |device| Options { bypass_qdisc, ..Options::new(device) };
+        let (mut here, mut there) = open(&pair, Options { session: Some(7), ..options(HERE) }, options(THERE))?;
+        for peer in peers() {
+            let room = here.room(peer.framing);
+            here = exchange(here, &mut there, peer, room)?;
+            let too_long = here.send(peer, &vec![0; room + 1]);
+            equal("more than there is room for", matches!(too_long, Err(DeviceError::TooLong { .. })), true)?;
+        }
+    }
+    Ok(())
+}
+
+fn groups() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let (mut here, mut joined) =
+        open(&pair, Options::new(HERE), Options { groups: vec![GROUP], ..Options::new(THERE) })?;
+    let mut not_joined = pair.there.inside(|| Ethernet::open(Options::new(THERE)))?;
+    here.send(Peer { mac: GROUP, framing: SV, tag: None }, &message(Kind::Probe, 7, 1, 96))?;
+    let (from, probe) = hear(&mut joined)?;
+    silent(&mut not_joined)?;
+    joined.send(from, &probe)?;
+    let (answerer, _) = hear(&mut here)?;
+    equal("who answered", answerer.mac, THERE_MAC)?;
+
+    // To an emitter, who answers first is the other end.
+    let mut emitter = ToOne::new(here, Peer { mac: GROUP, framing: Framing::Own, tag: None });
+    emitter.send((), &message(Kind::Probe, 7, 2, 96))?;
+    let (from, probe) = hear(&mut joined)?;
+    joined.send(from, &probe)?;
+    equal("bytes of its answer", hear(&mut emitter)?.1.len(), 96)?;
+    let other = Peer { mac: HERE_MAC, framing: Framing::Own, tag: None };
+    pair.there.ip(&format!("link set {THERE} address 02:00:00:00:00:33"))?;
+    let mut renamed = pair.there.inside(|| Ethernet::open(Options::new(THERE)))?;
+    renamed.send(other, &probe)?;
+    equal("bytes of another's", hear(&mut emitter)?.1.len(), 0)
+}
+
+fn foreign() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let own = message(Kind::Answer, 8, 1, 96);
+    let (mut here, mut there) = open(&pair, Options { session: Some(7), ..Options::new(HERE) }, Options::new(THERE))?;
+    // Of another session, and of this.
+    for framing in [Framing::Own, SV] {
+        let to = Peer { mac: HERE_MAC, framing, tag: None };
+        there.send(to, &own)?;
+        silent(&mut here)?;
+        there.send(to, &message(Kind::Answer, 7, 1, 96))?;
+        hear(&mut here)?;
+    }
+    // A merging unit, another experiment, another's address.
+    let asdu = AsduSpec { svid: b"MU01".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
+    let unit = FrameSpec { dst: THERE_MAC, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
+    let mut experiment = [0; 60];
+    experiment[..6].copy_from_slice(&THERE_MAC);
+    experiment[12..14].copy_from_slice(&[0x88, 0xb5]);
+    pair.here.inside(|| [&unit[..], &experiment].map(|frame| send_frame(HERE, frame)));
+    here.send(Peer { mac: [2, 0, 0, 0, 0, 0x99], framing: SV, tag: None }, &own)?;
+    silent(&mut there)?;
+    equal("what a reflector itself sends comes back to it", silent(&mut there).is_err(), false)
+}
+
+fn malformed() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let (_, mut there) = open(&pair, Options::new(HERE), Options::new(THERE))?;
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&THERE_MAC);
+    frame[6..12].copy_from_slice(&HERE_MAC);
+    // The length says more than there is.
+    frame[12..18].copy_from_slice(&[0x88, 0xb5, 0xff, 0xff, b'L', b'P']);
+    pair.here.inside(|| send_frame(HERE, &frame));
+    let (from, message) = hear(&mut there)?;
+    equal("who sent it", from.mac, HERE_MAC)?;
+    equal("its message", message.len(), 0)
+}
+
+fn stamps() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let (mut here, mut there) = open(
+        &pair,
+        Options { stamps: Stamps::SOFTWARE, ..Options::new(HERE) },
+        Options { stamps: Stamps::SOFTWARE, ..Options::new(THERE) },
+    )?;
+    for (sequence, peer) in peers().enumerate() {
+        let before = realtime();
+        let probe = message(Kind::Probe, 7, sequence as u64, 96);
+        here.send(peer, &probe)?;
+        let Got::Message(arrived) = there.receive(&mut [0; 4000], Wait::Some)? else { return Err("nothing".into()) };
+        let after = realtime();
+        let mut left = Vec::new();
+        here.left(&mut |l| left.push((l.stamp, l.time, l.message == probe)))?;
+        let names: Vec<_> = left.iter().map(|l| (l.0, l.2)).collect();
+        equal("stamps of a sent frame", &names[..], &[(Stamp::T1Sched, true), (Stamp::T1Driver, true)])?;
+        let received = arrived.kernel.ok_or("no stamp of the received frame")?;
+        let times = [before, left[0].1, left[1].1, received, after];
+        equal(&format!("the order of {times:?}"), times.is_sorted(), true)?;
+        equal("a stamp of a NIC that is none", arrived.nic, None)?;
+    }
+    let mask = [Stamp::T1Sched, Stamp::T1Driver, Stamp::T4Kernel].iter().fold(0, |m, s| m | s.bit());
+    equal("what it says that it takes", here.takes(), mask)
+}
+
+fn realtime() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |t| t.as_nanos() as i64)
+}
+
+fn dropped() -> Result<(), Failed> {
+    const SENT: u64 = 30_000;
+    let pair = Pair::new(1)?;
+    let (mut here, mut there) = open(&pair, Options::new(HERE), Options::new(THERE))?;
+    let peer = Peer { mac: THERE_MAC, framing: Framing::Own, tag: None };
+    for sequence in 0..SENT {
+        here.send(peer, &message(Kind::Probe, 7, sequence, 96))?;
+    }
+    let mut received = 0;
+    while let Got::Message(_) = there.receive(&mut [0; 4000], Wait::Until(now_monotonic() + 30_000_000))? {
+        received += 1;
+    }
+    let dropped = there.dropped();
+    equal("it was too much", dropped > 0, true)?;
+    equal("received and dropped", received + dropped, SENT)?;
+    equal("asked again", there.dropped(), dropped)
+}
+
+fn down() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let (mut here, mut there) = open(&pair, Options::new(HERE), Options::new(THERE))?;
+    let peer = Peer { mac: THERE_MAC, framing: Framing::Own, tag: None };
+    let probe = message(Kind::Probe, 7, 1, 96);
+    pair.there.ip(&format!("link set {THERE} down"))?;
+    let still = pair.there.inside(|| silent(&mut there).and_then(|()| silent(&mut there)));
+    still.map_err(|e| format!("while it is down: {e:?}"))?;
+    let refused = pair.there.inside(|| there.send(Peer { mac: HERE_MAC, ..peer }, &probe));
+    equal("sending by it", refused.ok(), Some(latpath_ping::transport::Sent::Refused))?;
+    equal("why", there.last_refusal().and_then(|e| e.raw_os_error()), Some(libc::ENETDOWN))?;
+    pair.there.ip(&format!("link set {THERE} up"))?;
+    // Its queues begin a moment after it is up.
+    let until = Instant::now() + Duration::from_secs(5);
+    while pair.there.inside(|| silent(&mut there)).is_ok() {
+        equal("it comes back within 5 s", Instant::now() < until, true)?;
+        here.send(peer, &probe)?;
+    }
+    pair.there.ip(&format!("link del {THERE}"))?;
+    let gone = pair.there.inside(|| silent(&mut there).and_then(|()| silent(&mut there)));
+    let gone = gone.err().and_then(|e| e.message().map(String::from)).unwrap_or_default();
+    equal("when it is gone", gone.contains("lpthere: the device vanished"), true)
+}
+
+fn wrong() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let said = |device: &str| pair.there.inside(|| Ethernet::open(Options::new(device))).err().map(|e| e.to_string());
+    let there = said("lpnone").unwrap_or_default();
+    equal(&there, there.starts_with("lpnone: no such device (devices here: ") && there.contains(THERE), true)?;
+    pair.there.ip(&format!("link set {THERE} down"))?;
+    equal(
+        "one that is down",
+        said(THERE),
+        Some(format!("{THERE}: the device is down; bring it up with: ip link set {THERE} up")),
+    )?;
+    let many = Options { groups: vec![GROUP; 40], ..Options::new(THERE) };
+    let many = pair.there.inside(|| Ethernet::open(many)).err().map(|e| e.to_string());
+    equal("too many groups", many, Some("40 groups: at most 31 can be joined".into()))
+}
+
+fn tshark() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let (mut here, _there) = open(&pair, Options { wrap: 4000, ..Options::new(HERE) }, Options::new(THERE))?;
+    let wire = pair.there.inside(|| hear_all(THERE));
+    for (i, tag) in [None, Some(Tag::new(7, 4))].into_iter().enumerate() {
+        let peer = Peer { mac: GROUP, framing: SV, tag };
+        for (kind, len) in [(Kind::Probe, 32), (Kind::Answer, 96), (Kind::Hello, 240), (Kind::Probe, 1400)] {
+            here.send(peer, &message(kind, 0xcafe, 3999 + i as u64, len))?;
+        }
+    }
+    let file = std::env::temp_dir().join(format!("latpath-ping-{}.pcap", std::process::id()));
+    capture(&wire, 8, &file)?;
+    let fields = "-T fields -e sv.svID -e sv.smpCnt -e sv.appid -e _ws.expert.message -e _ws.malformed";
+    let output = Command::new("tshark").arg("-r").arg(&file).args(fields.split(' ')).output()?;
+    let _ = std::fs::remove_file(&file);
+    let lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(|l| l.trim_end().into()).collect();
+    let names = [Kind::Probe, Kind::Answer, Kind::Hello, Kind::Probe].map(|kind| svid(0xcafe, kind));
+    let want: Vec<String> =
+        [3999, 0].iter().flat_map(|n| names.iter().map(move |name| format!("{name}\t{n}\t0x4000"))).collect();
+    equal("what tshark reads", lines, want)
+}
+
+#[derive(Default)]
+struct Kept {
+    line: u16,
+    answered: Vec<Transaction>,
+    lost: usize,
+}
+
+impl Observer for Kept {
+    fn closed(&mut self, transaction: &Transaction, _: End) {
+        match transaction.round_trip() {
+            Some(_) => self.answered.push(*transaction),
+            None => self.lost += 1,
+        }
+    }
+    fn breach(&mut self, _: &Transaction) {}
+    fn line(&mut self, taken: u16) {
+        self.line = taken;
+    }
+}
+
+struct Nobody;
+
+impl<P> Witness<P> for Nobody {
+    fn begins(&mut self, _: &P, _: u32) {}
+    fn ends(&mut self, _: &P, _: &Session) {}
+    fn breach(&mut self, _: &P, _: u32, _: u64) {}
+    fn slow(&mut self, _: &P, _: u32, _: u64, _: i64) {}
+}
+
+/// Runs an emitter against a reflector; 500 probes one after the other, all answered, none counted twice.
+fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: Peer) -> Result<Kept, Failed> {
+    let (mut here, mut there) = (ToOne::new(here, peer), there);
+    let (stop, clocks) = (AtomicBool::new(false), Clocks::watch(None));
+    let plan = Plan {
+        session: 7,
+        size: 128,
+        pacing: Pacing::AsAnswersCome,
+        spin: false,
+        warm_up: 10,
+        count: Some(500),
+        duration: None,
+        lost_after: 2_000_000_000,
+        timeout: 5_000_000_000,
+        threshold: None,
+        stop_on_breach: false,
+    };
+    let mut kept = Kept::default();
+    let (ended, reflected) = thread::scope(|scope| {
+        let reflector = scope
+            .spawn(|| pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut Nobody, &stop)));
+        let never = AtomicBool::new(false);
+        let ended = pair.here.inside(|| emit(&mut here, (), &plan, &clocks, &mut kept, &never));
+        stop.store(true, Ordering::Relaxed);
+        (ended, reflector.join().expect("no panic"))
+    });
+    equal("why it ended", ended.why?, Why::Done)?;
+    let reflected = reflected.map_err(|(e, _)| e)?;
+    equal("foreign messages", (ended.counts.foreign, reflected.foreign), (0, 0))?;
+    equal("what the reflector received", ended.seen.map(|s| s.received), Some(500))?;
+    equal("lost", kept.lost, 0)?;
+    Ok(kept)
+}
+
+fn session() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    for peer in peers() {
+        let options = |device| Options { stamps: Stamps::SOFTWARE, ..Options::new(device) };
+        let (here, there) = open(&pair, Options { session: Some(7), ..options(HERE) }, options(THERE))?;
+        let kept = ping(&pair, here, there, peer)?;
+        let line = Line::detailed(kept.line);
+        let complete = kept.answered.iter().filter(|t| line.stamps().iter().all(|s| t.mapped.get(*s).is_some()));
+        let mut count = 0;
+        for t in complete {
+            let sum: i64 = t.parts(&line).flatten().sum();
+            equal("the sum of its parts", Some(sum), t.round_trip())?;
+            count += 1;
+        }
+        // The stamps of the last answers may come too late to be told.
+        equal(&format!("{count} of 500 have all stamps"), count >= 490, true)?;
+        equal("parts", line.parts().len(), 9)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Frames as they stand on a wire: sent and captured past all transports.
+
+use libtest_mimic::Failed;
+use nix::libc;
+use nix::sys::socket::{
+    bind, recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol,
+    SockType, SockaddrLike,
+};
+use nix::sys::time::TimeVal;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// struct sockaddr_ll
+fn address(protocol: u16, device: &str) -> LinkAddr {
+    let all = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: nix::net::if_::if_nametoindex(device).expect("the device is there") as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: `all` is a whole sockaddr_ll, of the length given.
+    unsafe { LinkAddr::from_raw((&raw const all).cast(), Some(size_of_val(&all) as u32)) }.expect("it is one")
+}
+
+fn open(protocol: Option<SockProtocol>) -> OwnedFd {
+    socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).expect("root may")
+}
+
+/// Sends a frame by a device of the calling thread's namespace.
+pub fn send_frame(device: &str, frame: &[u8]) {
+    let sent = sendto(open(None).as_raw_fd(), frame, &address(0, device), MsgFlags::empty());
+    assert_eq!(sent, Ok(frame.len()));
+}
+
+/// Hears all that comes in by a device from now on.
+pub fn hear_all(device: &str) -> OwnedFd {
+    let fd = open(None);
+    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(5, 0)).expect("a time-out is allowed");
+    bind(fd.as_raw_fd(), &address(libc::ETH_P_ALL as u16, device)).expect("root may");
+    fd
+}
+
+/// Writes so many frames into a pcap file.
+pub fn capture(wire: &OwnedFd, count: usize, file: &Path) -> Result<(), Failed> {
+    // Magic, version 2.4, no zone, no precision, length of the longest, Ethernet.
+    let mut bytes: Vec<u8> =
+        [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
+    for _ in 0..count {
+        let mut frame = [0; 2048];
+        let len = recv(wire.as_raw_fd(), &mut frame, MsgFlags::empty())?;
+        bytes.extend([0, 0, len as u32, len as u32].iter().flat_map(|w| w.to_le_bytes()));
+        bytes.extend(&frame[..len]);
+    }
+    Ok(std::fs::write(file, bytes)?)
+}
