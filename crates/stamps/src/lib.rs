@@ -2,6 +2,7 @@
 //!
 //! * [`Caps`] says what a device claims to stamp, and what it is set to.
 //! * [`HardwareStamps`] switches the NIC's stamps on, without narrowing what another program has set, and puts everything back.
+//! * [`verify`] finds out what of it is true.
 //! * [`ask_for`] and [`BusyPoll`] set a socket's options; [`receive`] reads a packet with what comes beside it.
 //! * [`rx_stamps`] and [`from_error_queue`] find the stamps in there. They are pure functions over bytes.
 //!
@@ -15,6 +16,7 @@ mod kernel;
 mod ledger;
 mod socket;
 mod switch;
+mod verify;
 
 pub use caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
 pub use control::{from_error_queue, local_address, rx_stamps, Origin, Queued, QueuedError, RxStamps, TxKind, TxStamp};
@@ -22,3 +24,4 @@ pub use error::StampError;
 pub use kernel::{receive, Control, Received};
 pub use socket::{ask_for, BusyPoll, SocketError, Stamps};
 pub use switch::HardwareStamps;
+pub use verify::{verify, Check, ClockRead, Trial, Verified};

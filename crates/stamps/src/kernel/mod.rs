@@ -3,8 +3,10 @@
 #![allow(unsafe_code)]
 
 mod device;
+mod packet;
 mod socket;
 
 pub(crate) use device::Device;
+pub(crate) use packet::PacketSocket;
 pub(crate) use socket::set_option;
 pub use socket::{receive, Control, Received};

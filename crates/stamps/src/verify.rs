@@ -1,0 +1,448 @@
+//! Whether a device does what it claims. Some promise every stamp and make none; the clock of some stands still.
+
+use crate::caps::{Caps, RxHardware};
+use crate::control::{from_error_queue, rx_stamps, Queued, TxKind};
+use crate::kernel::{receive, Control, PacketSocket};
+use crate::socket::{ask_for, Stamps};
+use crate::HardwareStamps;
+use latpath_clock::phc::{Method, Phc, Reader, Reading};
+use latpath_words::Ns;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Between two readings of the NIC's clock.
+const PAUSE: Duration = Duration::from_millis(25);
+/// A stamp that has not come after this does not come.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Test frames at most: a NIC that is busy with another's stamp may leave one out.
+const TRIES: u8 = 3;
+/// IEEE Std 802 - Local Experimental Ethertype 1.
+const EXPERIMENTAL: [u8; 2] = [0x88, 0xB5];
+/// The nearest bridge's group address (IEEE 802.1Q, 8.6.3): no bridge passes it on.
+const NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xC2, 0, 0, 0x0E];
+
+/// What became of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// It is true.
+    Works,
+    /// It is not, for this reason.
+    Failed(String),
+    /// It could not be tried, for this reason.
+    Untried(String),
+    /// There is no such claim.
+    NotOffered,
+}
+
+impl Check {
+    /// It is claimed, and nothing speaks against it.
+    pub fn hopeful(&self) -> bool {
+        matches!(self, Self::Works | Self::Untried(_))
+    }
+}
+
+/// How a NIC's clock was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockRead {
+    /// Its name, as its driver gives it.
+    pub name: Option<String>,
+    /// How.
+    pub method: Method,
+    /// The reading.
+    pub reading: Reading,
+}
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trial {
+    /// Switch the NIC's stamps on for a moment, and send up to three frames that no bridge passes on (ethertype 0x88B5).
+    pub send: bool,
+    /// Listen at most this long for frames that come by themselves, to see whether they bear the NIC's stamps.
+    pub listen: Duration,
+}
+
+/// What a device really does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The NIC's clock runs.
+    pub clock: Check,
+    /// How it was read, where it could be.
+    pub clock_read: Option<ClockRead>,
+    /// Stamps before the queueing discipline.
+    pub tx_sched: Check,
+    /// Stamps of the driver.
+    pub tx_driver: Check,
+    /// Stamps of the NIC on what is sent.
+    pub tx_nic: Check,
+    /// Stamps of the NIC on all that is received.
+    pub rx_nic: Check,
+    /// What else the user should know.
+    pub notes: Vec<String>,
+}
+
+impl Verified {
+    /// The stamps worth asking for: those that came, and those that are claimed and could not be tried.
+    pub fn worth_asking(&self) -> Stamps {
+        Stamps {
+            tx_sched: self.tx_sched.hopeful(),
+            tx_driver: self.tx_driver.hopeful(),
+            tx_nic: self.tx_nic.hopeful() && !matches!(self.clock, Check::Failed(_)),
+            rx_kernel: true,
+            rx_nic: self.rx_nic.hopeful() && !matches!(self.clock, Check::Failed(_)),
+        }
+    }
+}
+
+/// Tries a device: within half a second and the time to listen, whatever it does.
+pub fn verify(caps: &Caps, trial: Trial) -> Verified {
+    let (clock, clock_read, mut phc) = try_clock(caps);
+    let untried = || Check::Untried("not asked for".into());
+    let claimed = |claim: bool, check: Check| if claim { check } else { Check::NotOffered };
+    let mut verified = Verified {
+        clock,
+        clock_read,
+        tx_sched: untried(),
+        tx_driver: claimed(caps.tx_driver(), untried()),
+        tx_nic: claimed(caps.tx_nic(), untried()),
+        rx_nic: claimed(caps.rx_nic() == RxHardware::AllFrames, untried()),
+        notes: Vec::new(),
+    };
+    if !trial.send && trial.listen.is_zero() {
+        return verified;
+    }
+    if let Some(why) = no_use(caps) {
+        verified.set_all(&Check::Untried(why));
+        return verified;
+    }
+    // Kept to the end: what is switched on here is put back then.
+    let switched_on = HardwareStamps::switch_on(caps);
+    let on = match &switched_on {
+        Ok(Some(on)) => {
+            verified.notes.extend(on.put_back().iter().cloned());
+            (on.tx(), on.rx())
+        }
+        Ok(None) => (false, false),
+        Err(e) => {
+            let why = Check::Untried(e.to_string());
+            verified.tx_nic = claimed(caps.tx_nic(), why.clone());
+            verified.rx_nic = claimed(caps.rx_nic() == RxHardware::AllFrames, why);
+            (false, false)
+        }
+    };
+    let refused = || Check::Failed("the driver claims it, but did not switch it on".into());
+    if switched_on.is_ok() && !on.0 {
+        verified.tx_nic = claimed(caps.tx_nic(), refused());
+    }
+    if switched_on.is_ok() && !on.1 {
+        verified.rx_nic = claimed(caps.rx_nic() == RxHardware::AllFrames, refused());
+    }
+    if trial.send {
+        let phc = phc.as_mut().map(|phc| phc as &mut dyn Reader);
+        match send(caps, on.0, phc) {
+            Ok(came) => verified.take_in(caps, came, on.0),
+            Err(e) => verified.set_tx(&Check::Untried(said(e, "sending a test frame"))),
+        }
+    }
+    if !trial.listen.is_zero() && on.1 {
+        verified.rx_nic =
+            listen(caps, trial.listen).unwrap_or_else(|e| Check::Untried(said(e, "listening for frames")));
+    }
+    verified
+}
+
+fn said(e: io::Error, doing: &str) -> String {
+    match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => format!("{doing} needs root or CAP_NET_RAW; try with sudo"),
+        _ => format!("{doing}: {e}"),
+    }
+}
+
+/// Why a device sends and receives nothing.
+fn no_use(caps: &Caps) -> Option<String> {
+    match (caps.up, caps.running) {
+        (false, _) => Some(format!("the device is down; bring it up with: ip link set {} up", caps.device)),
+        (_, false) => Some("the device has no link; check the cable, or that the other end is up".into()),
+        _ => None,
+    }
+}
+
+impl Verified {
+    fn set_tx(&mut self, check: &Check) {
+        for each in [&mut self.tx_sched, &mut self.tx_driver, &mut self.tx_nic] {
+            if matches!(each, Check::Untried(_)) {
+                *each = check.clone();
+            }
+        }
+    }
+
+    fn set_all(&mut self, check: &Check) {
+        self.set_tx(check);
+        if matches!(self.rx_nic, Check::Untried(_)) {
+            self.rx_nic = check.clone();
+        }
+    }
+
+    fn take_in(&mut self, caps: &Caps, came: Came, nic_is_on: bool) {
+        let missing = || Check::Failed(format!("none came within {} ms", PATIENCE.as_millis()));
+        let came_or = |time: Option<Ns>, otherwise: Check| time.map_or(otherwise, |_| Check::Works);
+        self.tx_sched = came_or(came.sched, missing());
+        self.tx_driver = came_or(came.driver, if caps.tx_driver() { missing() } else { Check::NotOffered });
+        if nic_is_on {
+            self.tx_nic = match (came.nic, came.clock) {
+                (None, _) => {
+                    Check::Failed(format!("none came within {} ms, of {} frames", PATIENCE.as_millis(), came.sent))
+                }
+                (Some(time), Some((from, _))) if time < from => Check::Failed(format!(
+                    "it is {} ns before the frame was sent, by the NIC's own clock",
+                    from.saturating_sub(time)
+                )),
+                (Some(time), Some((_, until))) if time > until => Check::Failed(format!(
+                    "it is {} ns after the frame was gone, by the NIC's own clock",
+                    time.saturating_sub(until)
+                )),
+                _ => Check::Works,
+            };
+        }
+    }
+}
+
+fn try_clock(caps: &Caps) -> (Check, Option<ClockRead>, Option<Phc>) {
+    let Some(index) = caps.phc else { return (Check::NotOffered, None, None) };
+    let mut phc = match Phc::open(index) {
+        Ok(phc) => phc,
+        Err(e) => return (Check::Untried(e.to_string()), None, None),
+    };
+    match runs(&mut phc, || std::thread::sleep(PAUSE)) {
+        Ok((check, reading)) => {
+            let read = ClockRead { name: phc.name(), method: phc.method(), reading };
+            (check, Some(read), Some(phc))
+        }
+        Err(e) => (Check::Failed(format!("reading it failed: {e}")), None, None),
+    }
+}
+
+/// Whether a clock runs at something like the speed of time; and its second reading.
+fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Reading)> {
+    let first = phc.read()?;
+    pause();
+    let second = phc.read()?;
+    let ran = second.phc_ns.saturating_sub(first.phc_ns);
+    let passed = second.monotonic_ns.saturating_sub(first.monotonic_ns);
+    let unsure = first.uncertainty_ns.saturating_add(second.uncertainty_ns);
+    let check = match ran {
+        0 => Check::Failed("it stands still".into()),
+        // Half as fast or twice as fast is beyond all drift; a servo that sets it just now shows likewise.
+        _ if ran < (passed / 2).saturating_sub(unsure) || ran > passed.saturating_mul(2).saturating_add(unsure) => {
+            Check::Failed(format!("it ran {ran} ns while {passed} ns passed"))
+        }
+        _ => Check::Works,
+    };
+    Ok((check, second))
+}
+
+/// What came of the test frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Came {
+    sent: u8,
+    sched: Option<Ns>,
+    driver: Option<Ns>,
+    nic: Option<Ns>,
+    /// The NIC's clock before the frame that it stamped was sent, and after the stamp came, widened by how wrong that can be.
+    clock: Option<(Ns, Ns)>,
+}
+
+impl Came {
+    fn all(&self, caps: &Caps, nic: bool) -> bool {
+        self.sched.is_some() && (self.driver.is_some() || !caps.tx_driver()) && (self.nic.is_some() || !nic)
+    }
+}
+
+fn frame(source: [u8; 6], number: u8) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&NEAREST_BRIDGE);
+    frame[6..12].copy_from_slice(&source);
+    frame[12..14].copy_from_slice(&EXPERIMENTAL);
+    let text = b"latpath: is this frame stamped?";
+    frame[14..14 + text.len()].copy_from_slice(text);
+    frame[59] = number;
+    frame
+}
+
+fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<Came> {
+    let socket = PacketSocket::open(caps.ifindex)?;
+    let Some(mac) = socket.mac()? else {
+        return Err(io::Error::other("the device has no MAC address, so it takes no Ethernet frames"));
+    };
+    ask_for(socket.as_fd(), Stamps { tx_nic: nic, rx_kernel: false, rx_nic: false, ..Stamps::ALL })
+        .map_err(io::Error::other)?;
+    let mut came = Came::default();
+    for number in 0..TRIES {
+        let before = phc.as_mut().and_then(|phc| phc.read().ok());
+        let frame = frame(mac, number);
+        socket.send(&frame)?;
+        came.sent += 1;
+        let limit = Instant::now() + PATIENCE;
+        while !came.all(caps, nic) {
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            wait(&socket, PollFlags::empty(), left)?;
+            stamps_of(&socket, &frame, &mut came)?;
+        }
+        if came.nic.is_some() {
+            let after = phc.as_mut().and_then(|phc| phc.read().ok());
+            came.clock = before.zip(after).map(|(before, after)| {
+                let (from, until) = (before.phc_ns.saturating_sub(before.uncertainty_ns), after.phc_ns);
+                (from, until.saturating_add(after.uncertainty_ns))
+            });
+        }
+        if came.all(caps, nic) {
+            break;
+        }
+    }
+    Ok(came)
+}
+
+/// Waits for the error queue, and for what else is asked.
+fn wait(socket: &PacketSocket, events: PollFlags, at_most: Duration) -> io::Result<()> {
+    let timeout = PollTimeout::try_from(at_most + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut [PollFd::new(socket.as_fd(), events)], timeout) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Takes in what stands in the error queue of this frame.
+fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result<()> {
+    let (mut data, mut control) = ([0; 256], Control::new());
+    let mut any = false;
+    loop {
+        match receive(socket.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) {
+            Ok(got) => {
+                any = true;
+                let Some(Queued::Stamp(stamp)) = from_error_queue(got.control) else { continue };
+                // An earlier one's, late.
+                if !data[..got.len].ends_with(frame) {
+                    continue;
+                }
+                match stamp.kind {
+                    TxKind::Sched => came.sched = Some(stamp.time),
+                    TxKind::Driver => came.driver = Some(stamp.time),
+                    TxKind::Nic => came.nic = Some(stamp.time),
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
+        }
+    }
+    // Woken, and nothing there: an error of the socket itself, which would wake for ever.
+    match nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::SocketError) {
+        Ok(error) if !any && error != 0 => Err(io::Error::from_raw_os_error(error)),
+        _ => Ok(()),
+    }
+}
+
+fn listen(caps: &Caps, at_most: Duration) -> io::Result<Check> {
+    let socket = PacketSocket::open(caps.ifindex)?;
+    ask_for(socket.as_fd(), Stamps { rx_nic: true, ..Stamps::default() }).map_err(io::Error::other)?;
+    socket.listen()?;
+    let limit = Instant::now() + at_most;
+    let (mut data, mut control) = ([0; 64], Control::new());
+    let mut frames = 0u32;
+    loop {
+        match receive(socket.as_fd(), &mut data, &mut control, libc::MSG_DONTWAIT) {
+            Ok(got) if rx_stamps(got.control).nic.is_some() => return Ok(Check::Works),
+            Ok(_) => frames += 1,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+        let left = limit.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        wait(&socket, PollFlags::POLLIN, left)?;
+    }
+    Ok(match frames {
+        0 => Check::Untried(format!("no frame came within {} ms", at_most.as_millis())),
+        n => Check::Failed(format!("none of the {n} frames that came bore one")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake(Vec<(Ns, Ns)>);
+
+    impl Reader for Fake {
+        fn read(&mut self) -> io::Result<Reading> {
+            let (phc_ns, monotonic_ns) = self.0.remove(0);
+            Ok(Reading { phc_ns, monotonic_ns, uncertainty_ns: 500 })
+        }
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_or_runs_wild_is_found_out() {
+        const MS: Ns = 1_000_000;
+        let check = |phc: [Ns; 2]| {
+            let mut clock = Fake(vec![(phc[0], 100 * MS), (phc[1], 125 * MS)]);
+            runs(&mut clock, || {}).unwrap().0
+        };
+        assert_eq!(check([7 * MS, 32 * MS]), Check::Works);
+        assert_eq!(check([7 * MS, 7 * MS]), Check::Failed("it stands still".into()));
+        assert_eq!(check([7 * MS, 8 * MS]), Check::Failed("it ran 1000000 ns while 25000000 ns passed".into()));
+        assert_eq!(check([7 * MS, 6 * MS]), Check::Failed("it ran -1000000 ns while 25000000 ns passed".into()));
+        assert_eq!(check([7 * MS, 107 * MS]), Check::Failed("it ran 100000000 ns while 25000000 ns passed".into()));
+    }
+
+    fn liar() -> Caps {
+        Caps { socket_flags: u32::MAX, tx_types: 3, rx_filters: 3, ..Caps::of("lo").unwrap() }
+    }
+
+    fn judged(came: Came) -> Verified {
+        let caps = liar();
+        let mut verified = verify(&caps, Trial::default());
+        verified.take_in(&caps, came, true);
+        verified
+    }
+
+    #[test]
+    fn a_nic_that_claims_all_and_stamps_nothing_is_not_asked_for_any() {
+        let all = Came { sent: 1, sched: Some(1), driver: Some(2), nic: Some(3), clock: None };
+        let verified = judged(Came { sent: 3, nic: None, ..all });
+        assert_eq!(verified.tx_nic, Check::Failed("none came within 100 ms, of 3 frames".into()));
+        assert!(!verified.worth_asking().tx_nic && verified.worth_asking().tx_driver);
+        let silent = judged(Came { sent: 3, ..Came::default() });
+        assert_eq!(silent.worth_asking(), Stamps { rx_kernel: true, rx_nic: true, ..Stamps::default() });
+        let mut still = judged(all);
+        assert!(still.worth_asking().tx_nic && still.worth_asking().rx_nic);
+        still.clock = Check::Failed("it stands still".into());
+        assert!(!still.worth_asking().tx_nic && !still.worth_asking().rx_nic);
+    }
+
+    #[test]
+    fn a_stamp_of_another_time_than_the_nics_clock_is_not_believed() {
+        let judged = |time| {
+            judged(Came { sent: 1, sched: Some(1), driver: Some(1), nic: Some(time), clock: Some((100, 200)) }).tx_nic
+        };
+        assert_eq!(judged(150), Check::Works);
+        let before = "it is 95 ns before the frame was sent, by the NIC's own clock";
+        assert_eq!(judged(5), Check::Failed(before.into()));
+        let after = "it is 1 ns after the frame was gone, by the NIC's own clock";
+        assert_eq!(judged(201), Check::Failed(after.into()));
+    }
+
+    #[test]
+    fn nothing_is_sent_to_a_device_that_is_down_or_without_a_link() {
+        let all = Trial { send: true, listen: Duration::from_secs(60) };
+        for (up, running, why) in [(false, true, "the device is down"), (true, false, "the device has no link")] {
+            let verified = verify(&Caps { up, running, ..liar() }, all);
+            for check in [verified.tx_sched, verified.tx_driver, verified.tx_nic, verified.rx_nic] {
+                assert!(matches!(&check, Check::Untried(because) if because.starts_with(why)), "{check:?}");
+            }
+        }
+    }
+}

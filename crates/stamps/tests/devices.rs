@@ -1,0 +1,106 @@
+//! What is found out of devices that every machine has or can make. Needs root for packet sockets and namespaces; counts as
+//! skipped without.
+
+use latpath_stamps::{verify, Caps, Check, Trial};
+use libtest_mimic::{Arguments, Failed, Trial as Test};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+type Result = std::result::Result<(), Failed>;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipping what needs root");
+    }
+    let tests: [(&str, fn() -> Result); 4] = [
+        ("on_lo_a_test_frame_is_stamped_before_the_queue_and_by_the_driver", lo),
+        ("a_veth_has_the_kernels_stamps_and_no_others", veth),
+        ("a_nic_whose_setting_cannot_be_read_is_not_switched_on_but_its_driver_is_tried", unreadable),
+        ("a_device_that_takes_no_ethernet_frames_is_not_sent_any", no_ethernet),
+    ];
+    let tests = tests.map(|(name, test)| Test::test(name, test).with_ignored_flag(!root));
+    libtest_mimic::run(&arguments, tests.into()).exit();
+}
+
+const SEND: Trial = Trial { send: true, listen: Duration::ZERO };
+
+fn is(check: &Check, wanted: &Check) -> Result {
+    if check == wanted {
+        return Ok(());
+    }
+    Err(format!("{check:?}, should be {wanted:?}").into())
+}
+
+fn untried(check: &Check, because: &str) -> Result {
+    match check {
+        Check::Untried(why) if why.contains(because) => Ok(()),
+        other => Err(format!("{other:?}, should be untried, as {because}").into()),
+    }
+}
+
+/// A namespace of one test, entered by its thread; its devices go with it.
+fn enter() -> Result {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
+    ip("link set lo up")
+}
+
+fn ip(words: &str) -> Result {
+    let output = Command::new("ip").args(words.split(' ')).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+    }
+}
+
+fn lo() -> Result {
+    enter()?;
+    let verified = verify(&Caps::of("lo")?, SEND);
+    is(&verified.tx_sched, &Check::Works)?;
+    is(&verified.tx_driver, &Check::Works)?;
+    is(&verified.clock, &Check::NotOffered)
+}
+
+fn veth() -> Result {
+    enter()?;
+    ip("link add lpa type veth peer name lpb")?;
+    untried(&verify(&Caps::of("lpa")?, SEND).tx_sched, "down; bring it up with: ip link set lpa up")?;
+    ip("link set lpa up")?;
+    untried(&verify(&Caps::of("lpa")?, SEND).tx_sched, "no link")?;
+    ip("link set lpb up")?;
+    let began = Instant::now();
+    let verified = verify(&Caps::of("lpa")?, SEND);
+    is(&verified.tx_sched, &Check::Works)?;
+    is(&verified.tx_driver, &Check::Works)?;
+    is(&verified.tx_nic, &Check::NotOffered)?;
+    is(&verified.rx_nic, &Check::NotOffered)?;
+    let asked = verified.worth_asking();
+    if asked.tx_nic || asked.rx_nic || !asked.rx_kernel {
+        return Err(format!("{asked:?}").into());
+    }
+    // Nothing to wait for.
+    match began.elapsed() {
+        took if took < Duration::from_secs(5) => Ok(()),
+        took => Err(format!("took {took:?}").into()),
+    }
+}
+
+fn unreadable() -> Result {
+    enter()?;
+    let claims_all = Caps { socket_flags: u32::MAX, tx_types: 3, rx_filters: 3, ..Caps::of("lo")? };
+    let verified = verify(&claims_all, Trial { send: true, listen: Duration::from_secs(60) });
+    untried(&verified.tx_nic, "could not be put back")?;
+    untried(&verified.rx_nic, "could not be put back")?;
+    is(&verified.tx_sched, &Check::Works)?;
+    is(&verified.tx_driver, &Check::Works)
+}
+
+fn no_ethernet() -> Result {
+    enter()?;
+    ip("tuntap add mode tun lptun")?;
+    ip("link set lptun up")?;
+    // A tun without a program has no link; that it had one must not matter.
+    let linked = Caps { running: true, ..Caps::of("lptun")? };
+    untried(&verify(&linked, SEND).tx_sched, "no MAC address")
+}
