@@ -8,7 +8,7 @@
 //! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said, and the
 //! parts sum to the round trip.
 
-use crate::transaction::{Source, Stamp, Stamps, Transaction};
+use crate::transaction::{Part, Source, Stamp, Stamps, Transaction};
 use crate::wire::NicClock;
 use latpath_clock::{Assumed, Exchange, OffsetEstimator};
 use latpath_words::Ns;
@@ -119,9 +119,20 @@ impl Timeline {
         self.offset.map(|(_, bound)| (bound, self.largest_bound.max(bound)))
     }
 
-    /// How wrong the NICs' clocks can be against their machines', emitter's and reflector's.
-    pub fn nic_bounds(&self) -> [Option<Ns>; 2] {
-        [self.here, self.there].map(|c| c.map(|c| c.bound))
+    /// How wrong a part's times can be, at worst so far: 0 where one clock took both its stamps. `None` where nothing is known.
+    pub fn error_bound(&self, part: Part) -> Option<Ns> {
+        let clock = |stamp: Stamp| (stamp.source() == Source::Nic, stamp.is_reflectors());
+        let (from, to) = (clock(part.from), clock(part.to));
+        if from == to || (self.one_phc && from.0 && to.0) {
+            return Some(0);
+        }
+        let nic = |(nic, there): (bool, bool)| match (nic, there) {
+            (false, _) => Some(0),
+            (true, false) => self.here.map(|c| c.bound),
+            (true, true) => self.there.map(|c| c.bound),
+        };
+        let between = if from.1 == to.1 { Some(0) } else { self.bound().map(|(_, largest)| largest) };
+        Some(nic(from)?.saturating_add(nic(to)?).saturating_add(between?))
     }
 
     /// An exchange of application times, as of a hello.

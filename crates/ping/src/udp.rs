@@ -325,7 +325,7 @@ pub struct UdpPeer {
 
 impl std::fmt::Display for UdpPeer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.address.fmt(f)
+        SocketAddr::new(self.address.ip().to_canonical(), self.address.port()).fmt(f)
     }
 }
 

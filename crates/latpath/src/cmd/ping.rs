@@ -1,6 +1,10 @@
 //! `latpath ping`: round trips, and who spent each part of them.
 
 mod caps;
+mod emit;
+mod link;
+mod reflect;
+mod target;
 
 use super::Outcome;
 use anyhow::Result;
@@ -15,12 +19,16 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Emit(emit::Args),
+    Reflect(reflect::Args),
     Caps(caps::Args),
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     match args.command {
+        Command::Emit(args) => emit::run(args),
+        Command::Reflect(args) => reflect::run(args),
         Command::Caps(args) => caps::run(args),
     }
 }

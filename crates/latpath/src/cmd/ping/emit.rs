@@ -1,0 +1,182 @@
+//! `latpath ping emit`: sends probes, and says what became of them.
+
+mod one;
+mod text;
+
+use super::link::{ns, Link};
+use super::target::Target;
+use crate::cmd::interrupt::stop_flag;
+use crate::cmd::report::print;
+use crate::cmd::thread::OnTime;
+use crate::cmd::{Outcome, Usage};
+use anyhow::{bail, Result};
+use clap::Args as ClapArgs;
+use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
+use latpath_ping::figures::Drawn;
+use latpath_ping::wire::{FULL, HEADER};
+use latpath_traffic::kernel::Awake;
+use latpath_traffic::Pace;
+use one::Done;
+use serde_json::json;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Send probes to a reflector, and say how long each part of the round trip took
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Examples:\n  latpath ping emit 192.168.1.11 --duration 60s --threshold 100us\n  latpath ping emit 10.0.0.2 --rate 4000 --spin --cpu 3 --fifo 80\n\n\
+                        The other end runs: latpath ping reflect"
+)]
+pub struct Args {
+    /// Reflectors: an address with or without a port (10.0.0.2, [fd00::1]:7000); of several, each gets a session and a thread
+    #[arg(value_name = "ADDRESS", required = true)]
+    targets: Vec<Target>,
+    /// Device to send on
+    #[arg(short, long, value_name = "IF")]
+    interface: Option<String>,
+    /// This machine's address to send from
+    #[arg(long, value_name = "ADDRESS")]
+    from: Option<std::net::IpAddr>,
+    /// Bytes of a message. With less than 96 the reflector's kernel and NIC stamps do not fit into its answer
+    #[arg(long, value_name = "BYTES", default_value_t = FULL, value_parser = size)]
+    size: usize,
+    /// Probes a second, at fixed times, whatever comes back [default: each when the answer to the last one came]
+    #[arg(long, value_name = "F", conflicts_with = "flood")]
+    rate: Option<Pace>,
+    /// Send as fast as the kernel takes probes, whatever comes back
+    #[arg(long)]
+    flood: bool,
+    /// Stop after N probes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop after this time (10s, 1h 30m)
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Send N probes first that count for nothing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    warm_up: u64,
+    /// A probe without an answer for so long is lost
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
+    lost_after: Duration,
+    /// End, with an error, when no answer came for so long
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// A round trip over this is a breach: it ends the run, and the exit code is 3
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    threshold: Option<Duration>,
+    /// Go on after a breach; the exit code is still 3
+    #[arg(long, requires = "threshold")]
+    keep_going: bool,
+    #[command(flatten)]
+    link: Link,
+    #[command(flatten)]
+    on_time: OnTime,
+    /// Keep all CPUs of this machine out of idle states meanwhile; it changes what else is measured here
+    #[arg(long)]
+    awake: bool,
+    /// Draw the round trips as a histogram
+    #[arg(long)]
+    histogram: bool,
+    /// Width of its buckets
+    #[arg(long, value_name = "TIME", default_value = "1us", value_parser = humantime::parse_duration)]
+    bucket: Duration,
+    /// Where it ends: round trips from there on are listed one by one
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = humantime::parse_duration)]
+    overflow: Duration,
+    /// Also cut the round trip at every stamp there is
+    #[arg(long)]
+    detail: bool,
+    /// Show so many of the worst transactions
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(..=1000))]
+    worst: u16,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let n: usize = text.parse().map_err(|_| "write a number of bytes")?;
+    if (HEADER..=LONGEST).contains(&n) {
+        return Ok(n);
+    }
+    Err(format!("a message has {HEADER} to {LONGEST} bytes"))
+}
+
+impl Args {
+    fn drawn(&self) -> Drawn {
+        Drawn { bucket: ns(self.bucket), end: ns(self.overflow) }
+    }
+
+    fn plan(&self, session: u32) -> Plan {
+        Plan {
+            session,
+            size: self.size,
+            pacing: match (self.rate, self.flood) {
+                (Some(pace), _) => Pacing::Every(pace),
+                (None, true) => Pacing::Flood,
+                (None, false) => Pacing::AsAnswersCome,
+            },
+            spin: self.link.spin,
+            warm_up: self.warm_up,
+            count: self.count,
+            duration: self.duration.map(ns),
+            lost_after: ns(self.lost_after),
+            timeout: ns(self.timeout),
+            threshold: self.threshold.map(ns),
+            stop_on_breach: self.threshold.is_some() && !self.keep_going,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    for (name, value) in [("--lost-after", args.lost_after), ("--timeout", args.timeout), ("--bucket", args.bucket)] {
+        if value.is_zero() {
+            return Err(Usage(format!("{name} 0s: a time above 0 is needed")).into());
+        }
+    }
+    if args.drawn().buckets() > Drawn::MOST {
+        return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
+    }
+    let stop = stop_flag()?;
+    let _awake = args.awake.then(Awake::new).transpose()?;
+    let all = in_threads(&args, &stop)?;
+    if args.json {
+        let sessions: Vec<_> = all.iter().map(|done| done.to_json(&args)).collect();
+        print(&format!("{}\n", json!({ "version": 1, "sessions": sessions })))?;
+    } else {
+        print(&all.iter().map(|done| text::session(done, &args)).collect::<Vec<_>>().join("\n"))?;
+    }
+    let failed: Vec<String> = all.iter().filter_map(Done::failure).collect();
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
+    }
+    let breached = all.iter().any(|done| done.report.over_threshold > 0 || done.ended.why == Why::Breach);
+    Ok(if breached { Outcome::LimitBroken } else { Outcome::Done })
+}
+
+/// One thread for each reflector. The first breach that is to stop a run stops all of them.
+fn in_threads(args: &Args, stop: &AtomicBool) -> Result<Vec<Done>> {
+    let sessions: Vec<u32> = {
+        use std::hash::{BuildHasher, RandomState};
+        args.targets.iter().map(|_| RandomState::new().hash_one(0u8) as u32).collect()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = args
+            .targets
+            .iter()
+            .zip(sessions)
+            .enumerate()
+            .map(|(i, (target, session))| {
+                scope.spawn(move || {
+                    let done = one::session(args, target, args.plan(session), i, stop);
+                    if done.as_ref().is_ok_and(|done| done.ended.why == Why::Breach) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    done
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}

@@ -1,0 +1,243 @@
+//! A session's result for a person.
+
+use super::one::Done;
+use super::Args;
+use latpath_ping::emit::Why;
+use latpath_ping::figures::{PartFigures, Report, Times};
+use latpath_ping::timeline::Relation;
+use latpath_ping::transaction::{Source, Stamp};
+use latpath_stats::units::{count, duration, rate};
+use latpath_words::Ns;
+
+/// All lines of it.
+pub fn session(done: &Done, args: &Args) -> String {
+    let r = &done.report;
+    let mut lines = vec![head(done, args)];
+    lines.push(format!("stamps    {}", stamps(done.taken)));
+    lines.push(clocks(r));
+    lines.extend(done.notes.iter().map(|note| format!("note      {note}")));
+    lines.extend(sent(done));
+    if r.round_trip.count > 0 {
+        lines.push(String::new());
+        lines.extend(round_trips(r));
+        lines.push(String::new());
+        lines.extend(parts(&r.parts, &r.round_trip));
+        if args.detail && !r.detail.is_empty() {
+            lines.push(String::new());
+            lines.extend(parts(&r.detail, &r.round_trip));
+        }
+        lines.extend(worst(r));
+        if args.histogram {
+            lines.push(String::new());
+            lines.extend(histogram(r));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn head(done: &Done, args: &Args) -> String {
+    let over = done.device.as_ref().map_or(String::new(), |d| format!(" over {d}"));
+    let pacing = match (args.rate, args.flood) {
+        (Some(pace), _) => format!("{}/s", rate(pace.hz())),
+        (None, true) => "as fast as the kernel takes them".into(),
+        (None, false) => "each when the last answer came".into(),
+    };
+    format!("{}{over}, {} bytes, {pacing}", done.target, args.size)
+}
+
+/// Which stamps there are, by what took them.
+fn stamps(taken: u16) -> String {
+    let of = |source: Source| {
+        let names: Vec<&str> = Stamp::ALL
+            .into_iter()
+            .filter(|s| s.bit() & taken != 0 && s.source() == source)
+            .map(|s| s.name().split(' ').next().unwrap_or(""))
+            .collect();
+        let mut names = names;
+        names.dedup();
+        names.join(" ")
+    };
+    let all = [(Source::Nic, "NIC"), (Source::Kernel, "kernel"), (Source::App, "latpath")];
+    let some: Vec<String> = all
+        .iter()
+        .map(|(s, name)| (of(*s), name))
+        .filter(|(t, _)| !t.is_empty())
+        .map(|(t, n)| format!("{n} {t}"))
+        .collect();
+    some.join("; ")
+}
+
+fn clocks(r: &Report) -> String {
+    let mut text = match (r.clocks, r.error_bound_ns, r.max_error_bound_ns) {
+        (Relation::SameKernel, ..) => "clocks    both ends run on one kernel and share its clock".to_string(),
+        (Relation::Estimated, Some(now), Some(most)) => format!(
+            "clocks    the ends' offset is estimated from the round trips, ± {} (at worst ± {})",
+            duration(now),
+            duration(most)
+        ),
+        (Relation::Estimated, ..) => "clocks    the reflector's clock is not known".to_string(),
+    };
+    for d in &r.disturbances {
+        text += &format!("\nclocks    at {}: {}", latpath_stats::units::elapsed(d.at_ns), d.what);
+    }
+    if r.disturbed > r.disturbances.len() as u64 {
+        text += &format!("\nclocks    {} disturbances in all", count(r.disturbed));
+    }
+    text
+}
+
+fn sent(done: &Done) -> Vec<String> {
+    let (r, c) = (&done.report, &done.report.counts);
+    let hz = if r.elapsed_ns > 0 { c.sent as f64 * 1e9 / r.elapsed_ns as f64 } else { 0.0 };
+    let mut lines = vec![format!(
+        "sent      {} probes in {}, {}/s; {} answered, {} lost{}",
+        count(c.sent),
+        duration(r.elapsed_ns),
+        rate(hz),
+        count(c.answered),
+        count(c.lost),
+        match (c.lost, r.lost_there, r.lost_back) {
+            (1.., Some(there), Some(back)) =>
+                format!(" ({} on the way there, {} on the way back)", count(there), count(back)),
+            _ => String::new(),
+        }
+    )];
+    let seen = r.reflector.unwrap_or_default();
+    let odd = [
+        (c.late, "answers came after their probe was given up"),
+        (c.duplicates, "answers came twice"),
+        (seen.duplicates, "probes came to the reflector twice"),
+        (c.reordered, "answers came out of order"),
+        (seen.reordered, "probes came to the reflector out of order"),
+        (c.foreign, "messages here were no answers of this session"),
+        (seen.foreign, "messages at the reflector were no probes"),
+        (done.ended.dropped, "messages were dropped here: the socket's buffer was full"),
+        (seen.dropped, "messages were dropped at the reflector: its socket's buffer was full"),
+        (seen.refused, "answers were refused by the reflector's kernel"),
+        (c.incomplete, "transactions lack a stamp"),
+    ];
+    lines.extend(odd.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("          {} {what}", count(*n))));
+    if c.refused > 0 {
+        let why = done.ended.refusal.as_ref().map_or("a queue was full".into(), ToString::to_string);
+        lines.push(format!("          {} probes were refused by the kernel here: {why}", count(c.refused)));
+    }
+    lines.extend(
+        r.missing.iter().map(|m| format!("missing   {} of {} {}", m.stamp.name(), count(m.count), "transactions")),
+    );
+    if done.ended.why == Why::Stopped && done.ended.failed.is_none() {
+        lines.push("          stopped before its end".into());
+    }
+    lines
+}
+
+fn round_trips(r: &Report) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:24} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"
+    )];
+    let rows = [
+        ("round trip", Some(&r.round_trip)),
+        ("NIC's round trip", r.nic_round_trip.as_ref()),
+        ("reflector NIC's turnaround", r.nic_turnaround.as_ref()),
+    ];
+    for (name, times) in rows.iter().filter_map(|(n, t)| t.map(|t| (n, t))) {
+        let cells = [
+            times.min_ns,
+            times.mean_ns,
+            times.p50_ns,
+            times.p90_ns,
+            times.p99_ns,
+            times.p99_9_ns,
+            times.p99_99_ns,
+            times.p99_999_ns,
+            times.p99_9999_ns,
+            times.max_ns,
+        ];
+        let cells: Vec<String> = cells.iter().map(|ns| format!("{:>9}", duration(*ns))).collect();
+        lines.push(format!("{name:26} {}", cells.join(" ")));
+    }
+    if let Some(limit) = r.threshold_ns {
+        lines.push(format!("over {}: {}", duration(limit), count(r.over_threshold)));
+    }
+    lines
+}
+
+fn parts(parts: &[PartFigures], round_trip: &Times) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:28} {:24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}",
+        "part", "from → to", "min", "p50", "p99", "p99.9", "max", "share", "±"
+    )];
+    for p in parts {
+        let t = &p.times;
+        let share = if round_trip.mean_ns > 0 { 100.0 * t.mean_ns as f64 / round_trip.mean_ns as f64 } else { 0.0 };
+        let bound = match p.error_bound_ns {
+            Some(0) => "0".into(),
+            Some(ns) => duration(ns),
+            None => "?".into(),
+        };
+        let times = if t.count == 0 {
+            format!("{:>9} {:>9} {:>9} {:>9} {:>9} {:>6}", "-", "-", "-", "-", "-", "-")
+        } else {
+            let cell = |ns: Ns| format!("{:>9}", duration(ns));
+            format!(
+                "{} {} {} {} {} {share:>5.1}%",
+                cell(t.min_ns),
+                cell(t.p50_ns),
+                cell(t.p99_ns),
+                cell(t.p99_9_ns),
+                cell(t.max_ns)
+            )
+        };
+        let ends = format!("{} → {}", p.from.name(), p.to.name());
+        let negative =
+            if t.negative > 0 { format!("  {} below 0: a clock's fault", count(t.negative)) } else { String::new() };
+        lines.push(format!("{:28} {ends:24} {times} {bound:>9}{negative}", p.name));
+    }
+    lines
+}
+
+fn worst(r: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
+    for w in &r.worst {
+        if lines.is_empty() {
+            lines.extend([
+                String::new(),
+                format!("{:>10} {:>10}  {}", "worst", "probe", "longest beyond its usual time"),
+            ]);
+        }
+        let parts: Vec<String> = w.parts_ns.iter().map(|p| p.map_or("-".into(), duration)).collect();
+        lines.push(format!(
+            "{:>10} {:>10}  {:28} ({})",
+            duration(w.round_trip_ns),
+            w.sequence,
+            w.longest.as_deref().unwrap_or("-"),
+            parts.join(" + ")
+        ));
+    }
+    lines
+}
+
+/// Bars of equal width up to the end, and one by one what is beyond.
+fn histogram(r: &Report) -> Vec<String> {
+    let most = r.histogram.iter().map(|b| b.count).max().unwrap_or(1).max(1);
+    let mut lines = vec![format!("{:>10} .. {:>10} {:>12}", "round trip", "", "count")];
+    for b in &r.histogram {
+        let bar = "#".repeat((b.count * 40).div_ceil(most) as usize);
+        lines.push(format!("{:>10} .. {:>10} {:>12} {bar}", duration(b.from_ns), duration(b.to_ns), count(b.count)));
+    }
+    if let Some(from) = r.overflow_from_ns {
+        lines.push(format!(
+            "{} from {} on{}",
+            count(r.overflown),
+            duration(from),
+            if r.overflown > 0 { ":" } else { "" }
+        ));
+        lines.extend(
+            r.overflow.iter().take(100).map(|k| format!("{:>10}  probe {}", duration(k.round_trip_ns), k.sequence)),
+        );
+        if r.overflow.len() > 100 {
+            lines.push(format!("           and {} more (--json has them)", count(r.overflown - 100)));
+        }
+    }
+    lines
+}

@@ -1,0 +1,182 @@
+//! What emitter and reflector have in common: their stamps, their clocks, how their thread waits.
+
+use anyhow::{Context, Result};
+use clap::{Args as ClapArgs, ValueEnum};
+use latpath_clock::now_monotonic;
+use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader};
+use latpath_ping::clocks::{Clocks, NicClockSource};
+use latpath_ping::timeline::Disturbance;
+use latpath_ping::wire::NicClock;
+use latpath_stamps::{BusyPoll, Caps, HardwareStamps, RxHardware, Stamps};
+use latpath_words::Ns;
+use nix::ifaddrs::getifaddrs;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Which stamps are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wanted {
+    /// The NIC's where it has any, and the kernel's
+    Auto,
+    /// latpath's own alone: nothing else slows the packets down
+    App,
+    /// The kernel's too: as the driver gets a packet, as the kernel receives one
+    Kernel,
+    /// The NIC's too; an error where it has none
+    Nic,
+    /// All there are: also before the queueing discipline
+    All,
+}
+
+/// Flags of both ends.
+#[derive(ClapArgs, Debug)]
+pub struct Link {
+    /// Stamps to take
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Wanted::Auto)]
+    pub stamps: Wanted,
+    /// Look for messages without ever sleeping: fastest, and takes a whole CPU
+    #[arg(long)]
+    pub spin: bool,
+    /// Let the kernel poll the NIC so long in each wait (SO_BUSY_POLL), as 50us
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    busy_poll: Option<Duration>,
+    /// Keep the NIC's interrupts off while polling (SO_PREFER_BUSY_POLL)
+    #[arg(long)]
+    prefer_busy_poll: bool,
+    /// Packets that one poll may take (SO_BUSY_POLL_BUDGET)
+    #[arg(long, value_name = "N")]
+    busy_poll_budget: Option<u16>,
+    /// Priority of what is sent (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
+    #[arg(long, value_name = "N")]
+    pub priority: Option<u8>,
+    /// DSCP of what is sent
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
+    pub dscp: Option<u8>,
+}
+
+/// What a device was made to do; undone when this goes.
+pub struct Prepared {
+    /// Stamps to ask a socket for.
+    pub stamps: Stamps,
+    /// This machine's clocks, watched.
+    pub clocks: Clocks,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    _hardware: Option<HardwareStamps>,
+}
+
+impl Link {
+    /// The polling that the flags ask for.
+    pub fn busy_poll(&self) -> BusyPoll {
+        BusyPoll { time: self.busy_poll, prefer: self.prefer_busy_poll, budget: self.busy_poll_budget }
+    }
+
+    /// Makes the device take the stamps that it can, and begins to watch the clocks.
+    pub fn prepare(&self, device: Option<&str>) -> Result<Prepared> {
+        let mut notes = Vec::new();
+        let software = Stamps { tx_sched: self.stamps == Wanted::All, ..Stamps::SOFTWARE };
+        let none = |stamps| Prepared { stamps, clocks: Clocks::watch(None), notes: Vec::new(), _hardware: None };
+        match self.stamps {
+            Wanted::App => return Ok(none(Stamps::default())),
+            Wanted::Kernel => return Ok(none(software)),
+            _ => {}
+        }
+        let must = self.stamps == Wanted::Nic;
+        let Some(device) = device else {
+            anyhow::ensure!(!must, "--stamps nic: name the device with -i, so that its NIC can be asked");
+            return Ok(none(software));
+        };
+        let caps = Caps::of(device)?;
+        if !caps.tx_nic() && caps.rx_nic() == RxHardware::Nothing {
+            anyhow::ensure!(
+                !must,
+                "{device}: its driver makes no hardware stamps (latpath ping caps -i {device} says what it can)"
+            );
+            return Ok(none(software));
+        }
+        let hardware = match HardwareStamps::switch_on(&caps) {
+            Ok(Some(hardware)) => hardware,
+            Ok(None) => return Ok(none(software)),
+            Err(e) if !must => {
+                notes.push(format!("{e}; going on with the kernel's stamps"));
+                return Ok(Prepared { notes, ..none(software) });
+            }
+            Err(e) => return Err(e.into()),
+        };
+        notes.extend(hardware.put_back().iter().cloned());
+        let source = match caps.phc {
+            Some(index) => {
+                let phc = Phc::open(index).with_context(|| format!("{device}: reading its NIC's clock"))?;
+                Some(Box::new(NicWatch::new(phc)) as Box<dyn NicClockSource>)
+            }
+            None => {
+                notes.push(format!(
+                    "{device}: it stamps, and has no clock that can be read: the NIC's stamps stand on no timeline"
+                ));
+                None
+            }
+        };
+        let stamps = Stamps { tx_nic: hardware.tx(), rx_nic: hardware.rx(), ..software };
+        Ok(Prepared { stamps, clocks: Clocks::watch(source), notes, _hardware: Some(hardware) })
+    }
+}
+
+/// A NIC's clock, read and followed.
+struct NicWatch {
+    phc: Phc,
+    watch: PhcWatch,
+    failed: bool,
+}
+
+impl NicWatch {
+    fn new(phc: Phc) -> Self {
+        Self { phc, watch: PhcWatch::new(Limits::default()), failed: false }
+    }
+}
+
+impl NicClockSource for NicWatch {
+    fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
+        let reading = match self.phc.read() {
+            Ok(reading) => reading,
+            Err(_) if self.failed => return (None, Vec::new()),
+            Err(e) => {
+                self.failed = true;
+                let what = format!("the NIC's clock (/dev/ptp{}) can no longer be read: {e}", self.phc.index());
+                return (None, vec![Disturbance { at_ns: now_monotonic(), what }]);
+            }
+        };
+        self.failed = false;
+        let found = self.watch.observe(reading).into_iter();
+        let told = |d: latpath_clock::phc::Disturbance| Disturbance {
+            at_ns: d.until_ns,
+            what: format!("the NIC's clock: {}", d.trouble),
+        };
+        let clock = self.watch.offset_at(reading.monotonic_ns).map(|offset| NicClock {
+            index: self.phc.index() as i32,
+            at: reading.monotonic_ns,
+            offset: offset.offset_ns,
+            bound: offset.bound_ns,
+            drift_ppb: self.watch.drift_ppb().unwrap_or(0),
+        });
+        (clock, found.map(told).collect())
+    }
+}
+
+/// The device that has this address.
+pub fn device_of(address: IpAddr) -> Option<String> {
+    let has = |a: &nix::ifaddrs::InterfaceAddress| {
+        let a = a.address.as_ref()?;
+        let ip: IpAddr = match (a.as_sockaddr_in(), a.as_sockaddr_in6()) {
+            (Some(four), _) => four.ip().into(),
+            (_, Some(six)) => six.ip().into(),
+            _ => return None,
+        };
+        (ip == address).then_some(())
+    };
+    getifaddrs().ok()?.find(|a| has(a).is_some()).map(|a| a.interface_name)
+}
+
+/// As nanoseconds.
+pub fn ns(d: Duration) -> Ns {
+    Ns::try_from(d.as_nanos()).unwrap_or(Ns::MAX)
+}

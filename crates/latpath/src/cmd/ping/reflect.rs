@@ -1,0 +1,190 @@
+//! `latpath ping reflect`: answers probes.
+
+use super::link::{device_of, ns, Link};
+use crate::cmd::interrupt::stop_flag;
+use crate::cmd::report::print;
+use crate::cmd::thread::OnTime;
+use crate::cmd::Outcome;
+use anyhow::{bail, Result};
+use clap::Args as ClapArgs;
+use latpath_ping::figures::Times;
+use latpath_ping::reflect::{reflect, ReflectPlan, Reflected, Witness};
+use latpath_ping::session::Session;
+use latpath_ping::udp::{UdpOptions, UdpReflector, PORT};
+use latpath_stats::units::{count, duration};
+use latpath_traffic::kernel::Awake;
+use serde_json::{json, Value};
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Answer the probes of `latpath ping emit`
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Listen at this address of this machine [default: all of them]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// UDP port to listen at
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// Only on this device
+    #[arg(short, long, value_name = "IF")]
+    interface: Option<String>,
+    #[command(flatten)]
+    link: Link,
+    #[command(flatten)]
+    on_time: OnTime,
+    /// Keep all CPUs of this machine out of idle states meanwhile; it changes what else is measured here
+    #[arg(long)]
+    awake: bool,
+    /// A probe that is held here for longer than this (T2 app to T3 app) is a breach: it ends the reflector, and the exit code is 3
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    threshold: Option<Duration>,
+    /// Go on after a breach; the exit code is still 3
+    #[arg(long, requires = "threshold")]
+    keep_going: bool,
+    /// End after N sessions have ended; a session ends when nothing is heard of it for 30 s
+    #[arg(long, value_name = "N")]
+    sessions: Option<u64>,
+    /// Print what was reflected as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<Outcome> {
+    let stop = stop_flag()?;
+    let device = args.interface.clone().or_else(|| device_of(args.bind?));
+    let prepared = args.link.prepare(device.as_deref())?;
+    prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+    let options = UdpOptions {
+        device: args.interface.clone(),
+        stamps: prepared.stamps,
+        busy_poll: args.link.busy_poll(),
+        priority: args.link.priority,
+        dscp: args.link.dscp,
+    };
+    let mut transport = listen(&args, &options)?;
+    let _awake = args.awake.then(Awake::new).transpose()?;
+    args.on_time.apply("ping-reflect")?;
+    eprintln!("latpath: reflecting at {}; stop with Ctrl-C", transport.local());
+    let plan = ReflectPlan {
+        spin: args.link.spin,
+        device: device.unwrap_or_default(),
+        threshold: args.threshold.map(ns),
+        stop_on_breach: args.threshold.is_some() && !args.keep_going,
+        sessions: args.sessions,
+    };
+    let mut told = Told { json: args.json, sessions: Vec::new() };
+    let result = reflect(&mut transport, &plan, &prepared.clocks, &mut told, &stop);
+    let (sum, failed) = match result {
+        Ok(sum) => (sum, None),
+        Err((e, sum)) => (sum, Some(e)),
+    };
+    print(&if args.json { format!("{}\n", told.to_json(&sum)) } else { told.text(&sum) })?;
+    if let Some(e) = failed {
+        bail!(e);
+    }
+    Ok(if sum.breached { Outcome::LimitBroken } else { Outcome::Done })
+}
+
+/// At the address that was named; else at all, of both families where the kernel has both.
+fn listen(args: &Args, options: &UdpOptions) -> Result<UdpReflector> {
+    if let Some(ip) = args.bind {
+        return Ok(UdpReflector::listen(SocketAddr::new(ip, args.port), options)?);
+    }
+    let both = UdpReflector::listen(SocketAddr::new([0u16; 8].into(), args.port), options);
+    match both {
+        Err(latpath_ping::udp::UdpError::Os { .. } | latpath_ping::udp::UdpError::NotOurs(_)) => {
+            Ok(UdpReflector::listen(SocketAddr::new([0; 4].into(), args.port), options)?)
+        }
+        both => Ok(both?),
+    }
+}
+
+/// What was told of sessions.
+struct Told {
+    json: bool,
+    sessions: Vec<Value>,
+}
+
+impl<P: Display> Witness<P> for Told {
+    fn begins(&mut self, peer: &P, session: u32) {
+        eprintln!("latpath: {peer}: session {session:08x} begins");
+    }
+
+    fn ends(&mut self, peer: &P, session: &Session) {
+        let seen = session.seen();
+        let times = |h: &latpath_stats::Histogram| (h.count() > 0).then(|| Times::of(h));
+        if self.json {
+            self.sessions.push(json!({
+                "peer": peer.to_string(),
+                "session": format!("{:08x}", session.number()),
+                "received": seen.received,
+                "duplicates": seen.duplicates,
+                "reordered": seen.reordered,
+                "refused": seen.refused,
+                "turnaround": times(session.turnaround()),
+                "nic_turnaround": times(session.nic_turnaround()),
+            }));
+            return;
+        }
+        let mut text = format!(
+            "{peer}: session {:08x}: {} probes, {} twice, {} out of order, {} answers refused",
+            session.number(),
+            count(seen.received),
+            count(seen.duplicates),
+            count(seen.reordered),
+            count(seen.refused)
+        );
+        for (name, h) in [("turnaround", session.turnaround()), ("NIC's turnaround", session.nic_turnaround())] {
+            if let Some(t) = times(h) {
+                text += &format!(
+                    "\n  {name:18} min {}, mean {}, p50 {}, p99 {}, p99.9 {}, max {}",
+                    duration(t.min_ns),
+                    duration(t.mean_ns),
+                    duration(t.p50_ns),
+                    duration(t.p99_ns),
+                    duration(t.p99_9_ns),
+                    duration(t.max_ns)
+                );
+            }
+        }
+        // Sessions end one by one; whoever watches sees each when it does.
+        let _ = print(&(text + "\n"));
+    }
+
+    fn breach(&mut self, peer: &P, session: u32, sequence: u64) {
+        eprintln!("latpath: {peer}: session {session:08x}: probe {sequence} broke the emitter's threshold");
+    }
+
+    fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: latpath_words::Ns) {
+        eprintln!(
+            "latpath: {peer}: session {session:08x}: probe {sequence} was held here for {}",
+            duration(turnaround)
+        );
+    }
+}
+
+impl Told {
+    fn to_json(&self, sum: &Reflected) -> Value {
+        json!({
+            "version": 1,
+            "sessions": self.sessions,
+            "foreign": sum.foreign,
+            "turned_away": sum.turned_away,
+            "dropped": sum.dropped,
+            "breached": sum.breached,
+        })
+    }
+
+    fn text(&self, sum: &Reflected) -> String {
+        format!(
+            "{} sessions; {} messages were no probes, {} were turned away, {} were dropped: the socket's buffer was full\n",
+            count(sum.sessions),
+            count(sum.foreign),
+            count(sum.turned_away),
+            count(sum.dropped)
+        )
+    }
+}

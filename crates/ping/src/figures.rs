@@ -1,0 +1,511 @@
+//! What a session's transactions were, in figures.
+
+use crate::table::{Counts, End};
+use crate::timeline::{Disturbance, Relation, Timeline};
+use crate::transaction::{Line, Part, Source, Stamp, Transaction};
+use crate::wire::Seen;
+use latpath_stats::{Bucket, Histogram};
+use latpath_words::Ns;
+use serde::Serialize;
+
+/// Round trips beyond a drawn histogram's end that are kept one by one.
+const OVERFLOW_KEPT: usize = 10_000;
+
+/// Times of one thing, ns. Percentiles are nearest ranks, at most 0.2 % off; all else is exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// How many.
+    pub count: u64,
+    /// Least.
+    pub min_ns: Ns,
+    /// Mean, rounded.
+    pub mean_ns: Ns,
+    /// Standard deviation of the population, rounded.
+    pub stddev_ns: Ns,
+    /// Percentiles.
+    pub p50_ns: Ns,
+    /// 90 %.
+    pub p90_ns: Ns,
+    /// 99 %.
+    pub p99_ns: Ns,
+    /// 99.9 %.
+    pub p99_9_ns: Ns,
+    /// 99.99 %.
+    pub p99_99_ns: Ns,
+    /// 99.999 %.
+    pub p99_999_ns: Ns,
+    /// 99.9999 %.
+    pub p99_9999_ns: Ns,
+    /// Greatest.
+    pub max_ns: Ns,
+    /// How many were below 0: a clock's fault.
+    pub negative: u64,
+}
+
+impl Times {
+    /// Of a histogram.
+    pub fn of(h: &Histogram) -> Self {
+        let [p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, p99_999_ns, p99_9999_ns] =
+            h.percentiles([500_000, 900_000, 990_000, 999_000, 999_900, 999_990, 999_999]);
+        Self {
+            count: h.count(),
+            min_ns: h.min(),
+            mean_ns: h.mean(),
+            stddev_ns: h.stddev(),
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p99_9_ns,
+            p99_99_ns,
+            p99_999_ns,
+            p99_9999_ns,
+            max_ns: h.max(),
+            negative: h.negatives(),
+        }
+    }
+}
+
+/// One row of the table of parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartFigures {
+    /// In words.
+    pub name: String,
+    /// Where it begins.
+    pub from: Stamp,
+    /// What took that stamp.
+    pub from_source: Source,
+    /// Where it ends.
+    pub to: Stamp,
+    /// What took that stamp.
+    pub to_source: Source,
+    /// How wrong each of its times can be, ns; 0 where one clock took both stamps. `None` where that is not known.
+    pub error_bound_ns: Option<Ns>,
+    /// Its times.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// A round trip kept one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Kept {
+    /// Its time.
+    pub round_trip_ns: Ns,
+    /// Its number.
+    pub sequence: u64,
+}
+
+/// One of the worst transactions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Worst {
+    /// Its number.
+    pub sequence: u64,
+    /// When it was sent, the emitter's `CLOCK_MONOTONIC`.
+    pub sent_at_ns: Ns,
+    /// Its time.
+    pub round_trip_ns: Ns,
+    /// Its parts, as in the table; null where a stamp is missing.
+    pub parts_ns: Vec<Option<Ns>>,
+    /// The part that was longest beyond its usual (median) time.
+    pub longest: Option<String>,
+}
+
+/// Collects a session's transactions. Memory does not grow with their number.
+pub struct Figures {
+    taken: u16,
+    table: Rows,
+    detail: Rows,
+    round_trip: Histogram,
+    nic_round_trip: Histogram,
+    nic_turnaround: Histogram,
+    missing: [u64; Stamp::ALL.len()],
+    drawn: Option<Drawn>,
+    linear: Vec<u64>,
+    overflow: Vec<Kept>,
+    overflown: u64,
+    threshold: Option<Ns>,
+    breaches: u64,
+    worst: Vec<Transaction>,
+    most_worst: usize,
+}
+
+struct Rows {
+    line: Line,
+    parts: Vec<Part>,
+    times: Vec<Histogram>,
+}
+
+impl Rows {
+    fn new(line: Line) -> Self {
+        let parts: Vec<Part> = line.parts().collect();
+        Self { line, times: vec![Histogram::new(); parts.len()], parts }
+    }
+
+    #[inline]
+    fn add(&mut self, t: &Transaction) {
+        for (part, times) in self.parts.iter().zip(&mut self.times) {
+            if let Some(time) = t.mapped.between(part.from, part.to) {
+                times.record(time);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.times.fill_with(Histogram::new);
+    }
+}
+
+/// A histogram of buckets of equal width: exact, and what is beyond its end is kept one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    /// Width of a bucket, above 0.
+    pub bucket: Ns,
+    /// Where it ends.
+    pub end: Ns,
+}
+
+impl Drawn {
+    /// Most buckets that a histogram may have.
+    pub const MOST: Ns = 1_000_000;
+
+    /// Buckets of it.
+    pub fn buckets(self) -> Ns {
+        (self.end.max(0) + self.bucket - 1) / self.bucket.max(1)
+    }
+}
+
+/// What to count and keep.
+#[derive(Clone, Debug, Default)]
+pub struct FigureOptions {
+    /// The histogram to draw.
+    pub drawn: Option<Drawn>,
+    /// Round trips over this are counted.
+    pub threshold: Option<Ns>,
+    /// So many of the worst are kept.
+    pub worst: usize,
+}
+
+impl Figures {
+    /// Nothing yet.
+    pub fn new(options: &FigureOptions) -> Self {
+        Self {
+            taken: 0,
+            table: Rows::new(Line::of_seven(0)),
+            detail: Rows::new(Line::detailed(0)),
+            round_trip: Histogram::new(),
+            nic_round_trip: Histogram::new(),
+            nic_turnaround: Histogram::new(),
+            missing: [0; Stamp::ALL.len()],
+            drawn: options.drawn,
+            linear: vec![0; options.drawn.map_or(0, |d| d.buckets().min(Drawn::MOST) as usize)],
+            overflow: Vec::new(),
+            overflown: 0,
+            threshold: options.threshold,
+            breaches: 0,
+            worst: Vec::new(),
+            most_worst: options.worst,
+        }
+    }
+
+    /// Both ends together take these stamps.
+    pub fn set_line(&mut self, taken: u16) {
+        self.taken = taken;
+        self.table = Rows::new(Line::of_seven(taken));
+        self.detail = Rows::new(Line::detailed(taken));
+    }
+
+    /// What came so far was the warm-up.
+    pub fn clear(&mut self) {
+        self.table.clear();
+        self.detail.clear();
+        for h in [&mut self.round_trip, &mut self.nic_round_trip, &mut self.nic_turnaround] {
+            *h = Histogram::new();
+        }
+        self.missing = Default::default();
+        self.overflow.clear();
+        self.linear.fill(0);
+        (self.overflown, self.breaches) = (0, 0);
+        self.worst.clear();
+    }
+
+    /// The table's stamps.
+    pub fn line(&self) -> &Line {
+        &self.table.line
+    }
+
+    /// Stamps that both ends take.
+    pub fn taken(&self) -> u16 {
+        self.taken
+    }
+
+    /// Round trips so far.
+    pub fn round_trip(&self) -> &Histogram {
+        &self.round_trip
+    }
+
+    /// The usual (median) times of the table's parts so far.
+    pub fn usual(&self) -> Vec<Ns> {
+        self.table.times.iter().map(|h| h.percentile(500_000)).collect()
+    }
+
+    /// Takes in a transaction.
+    #[inline]
+    pub fn add(&mut self, t: &Transaction, end: End) {
+        if end == End::Lost {
+            return;
+        }
+        let Some(round_trip) = t.round_trip() else { return };
+        self.round_trip.record(round_trip);
+        self.table.add(t);
+        if self.detail.parts.len() > self.table.parts.len() {
+            self.detail.add(t);
+        }
+        if let Some(time) = t.nic_round_trip() {
+            self.nic_round_trip.record(time);
+        }
+        if let Some(time) = t.nic_turnaround() {
+            self.nic_turnaround.record(time);
+        }
+        let missing = self.taken & !t.raw.mask();
+        if missing != 0 {
+            for stamp in Stamp::ALL {
+                self.missing[stamp as usize] += u64::from(missing & stamp.bit() != 0);
+            }
+        }
+        self.breaches += u64::from(self.threshold.is_some_and(|limit| round_trip > limit));
+        if let Some(drawn) = self.drawn {
+            self.draw(drawn, t.sequence, round_trip);
+        }
+        self.keep_if_worst(t, round_trip);
+    }
+
+    #[inline]
+    fn draw(&mut self, drawn: Drawn, sequence: u64, round_trip: Ns) {
+        // What is below 0 is a clock's fault, and counted as such elsewhere.
+        let bucket = self.linear.get_mut((round_trip.max(0) / drawn.bucket) as usize);
+        if let Some(count) = bucket.filter(|_| round_trip < drawn.end) {
+            *count += 1;
+        } else {
+            self.overflown += 1;
+            if self.overflow.len() < OVERFLOW_KEPT {
+                self.overflow.push(Kept { round_trip_ns: round_trip, sequence });
+            }
+        }
+    }
+
+    /// The drawn histogram's buckets that are not empty; without one, about ten buckets a decade.
+    fn buckets(&self) -> Vec<Bucket> {
+        let Some(drawn) = self.drawn else { return self.round_trip.buckets() };
+        let edges = |i: usize| (i as Ns * drawn.bucket, ((i as Ns + 1) * drawn.bucket).min(drawn.end));
+        let filled = self.linear.iter().enumerate().filter(|(_, n)| **n > 0);
+        filled.map(|(i, n)| Bucket { from_ns: edges(i).0, to_ns: edges(i).1, count: *n }).collect()
+    }
+
+    #[inline]
+    fn keep_if_worst(&mut self, t: &Transaction, round_trip: Ns) {
+        let time = |t: &Transaction| t.round_trip().unwrap_or(Ns::MIN);
+        if self.worst.len() < self.most_worst {
+            self.worst.push(*t);
+        } else if self.worst.first().is_some_and(|least| time(least) < round_trip) {
+            self.worst[0] = *t;
+        } else {
+            return;
+        }
+        // The least first: it is the one to go.
+        self.worst.sort_unstable_by_key(time);
+    }
+
+    /// The part of a transaction that was longest beyond its usual time, and by how much.
+    pub fn longest(&self, t: &Transaction) -> Option<(Part, Ns)> {
+        let beyond = self.table.parts.iter().zip(t.parts(self.line())).zip(self.usual());
+        let beyond = beyond.filter_map(|((part, time), usual)| Some((*part, time?.saturating_sub(usual))));
+        beyond.max_by_key(|(_, beyond)| *beyond)
+    }
+
+    /// All of it, with what else is known of the session.
+    pub fn report(&self, counts: &Counts, seen: Option<Seen>, timeline: &Timeline, elapsed: Ns) -> Report {
+        let rows = |rows: &Rows| {
+            let figures = |(part, h): (&Part, &Histogram)| PartFigures {
+                name: part.name(),
+                from: part.from,
+                from_source: part.from.source(),
+                to: part.to,
+                to_source: part.to.source(),
+                error_bound_ns: timeline.error_bound(*part),
+                times: Times::of(h),
+            };
+            rows.parts.iter().zip(&rows.times).map(figures).collect::<Vec<_>>()
+        };
+        let some = |h: &Histogram| (h.count() > 0).then(|| Times::of(h));
+        let (disturbances, disturbed) = timeline.disturbances();
+        let mut overflow = self.overflow.clone();
+        overflow.sort_unstable_by(|a, b| b.cmp(a));
+        Report {
+            elapsed_ns: elapsed,
+            counts: *counts,
+            reflector: seen,
+            lost_there: seen.map(|s| counts.sent.saturating_sub(s.received)),
+            lost_back: seen.map(|s| s.received.saturating_sub(counts.answered + counts.late)),
+            round_trip: Times::of(&self.round_trip),
+            nic_round_trip: some(&self.nic_round_trip),
+            nic_turnaround: some(&self.nic_turnaround),
+            parts: rows(&self.table),
+            detail: if self.detail.parts.len() > self.table.parts.len() { rows(&self.detail) } else { Vec::new() },
+            missing: Stamp::ALL
+                .into_iter()
+                .filter(|s| self.missing[*s as usize] > 0)
+                .map(|stamp| Missing { stamp, count: self.missing[stamp as usize] })
+                .collect(),
+            clocks: timeline.relation(),
+            error_bound_ns: timeline.bound().map(|b| b.0),
+            max_error_bound_ns: timeline.bound().map(|b| b.1),
+            disturbances: disturbances.to_vec(),
+            disturbed,
+            threshold_ns: self.threshold,
+            over_threshold: self.breaches,
+            histogram: self.buckets(),
+            overflow_from_ns: self.drawn.map(|d| d.end),
+            overflown: self.overflown,
+            overflow,
+            worst: self.worst.iter().rev().map(|t| self.worst_of(t)).collect(),
+        }
+    }
+
+    fn worst_of(&self, t: &Transaction) -> Worst {
+        Worst {
+            sequence: t.sequence,
+            sent_at_ns: t.raw.get(Stamp::T1App).unwrap_or(0),
+            round_trip_ns: t.round_trip().unwrap_or(0),
+            parts_ns: t.parts(self.line()).collect(),
+            longest: self.longest(t).map(|(part, _)| part.name()),
+        }
+    }
+}
+
+/// A stamp that did not come, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// Which.
+    pub stamp: Stamp,
+    /// How often.
+    pub count: u64,
+}
+
+/// A session, as `--json` prints it; docs/json.md describes each key.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// From the first probe that counts to the end.
+    pub elapsed_ns: Ns,
+    /// What became of the probes.
+    pub counts: Counts,
+    /// What the reflector saw of them; null where it never said.
+    pub reflector: Option<Seen>,
+    /// Probes that never came to the reflector.
+    pub lost_there: Option<u64>,
+    /// Probes that came there, and whose answer did not come back.
+    pub lost_back: Option<u64>,
+    /// T1 app to T4 app.
+    pub round_trip: Times,
+    /// T1 nic to T4 nic, in the emitter's PHC alone.
+    pub nic_round_trip: Option<Times>,
+    /// T2 nic to T3 nic, in the reflector's PHC alone.
+    pub nic_turnaround: Option<Times>,
+    /// At most seven parts from application to application.
+    pub parts: Vec<PartFigures>,
+    /// The same cut at every stamp there is, where that is finer.
+    pub detail: Vec<PartFigures>,
+    /// Stamps that did not come.
+    pub missing: Vec<Missing>,
+    /// How the ends' clocks are one.
+    pub clocks: Relation,
+    /// How wrong a time between the ends can be now.
+    pub error_bound_ns: Option<Ns>,
+    /// And was at worst.
+    pub max_error_bound_ns: Option<Ns>,
+    /// Clock steps, servo swings and the like: the first hundred.
+    pub disturbances: Vec<Disturbance>,
+    /// How many there were.
+    pub disturbed: u64,
+    /// The limit.
+    pub threshold_ns: Option<Ns>,
+    /// Round trips over it.
+    pub over_threshold: u64,
+    /// Round trips: buckets that are not empty, of equal width where a histogram was asked for, else about ten a decade.
+    pub histogram: Vec<Bucket>,
+    /// Where the drawn histogram ends.
+    pub overflow_from_ns: Option<Ns>,
+    /// Round trips from there on.
+    pub overflown: u64,
+    /// They, one by one, the longest first; at most 10,000.
+    pub overflow: Vec<Kept>,
+    /// The worst transactions, the longest first.
+    pub worst: Vec<Worst>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction(sequence: u64, round_trip: Ns, processing: Ns) -> Transaction {
+        let mut t = Transaction { sequence, ..Transaction::default() };
+        let way = (round_trip - processing) / 2;
+        let times =
+            [(Stamp::T1App, 0), (Stamp::T2App, way), (Stamp::T3App, way + processing), (Stamp::T4App, round_trip)];
+        times.iter().for_each(|(stamp, time)| t.raw.set(*stamp, *time));
+        t.mapped = t.raw;
+        t
+    }
+
+    fn figures(options: &FigureOptions) -> Figures {
+        let mut figures = Figures::new(options);
+        figures.set_line(Stamp::T2App.bit() | Stamp::T3App.bit());
+        figures
+    }
+
+    #[test]
+    fn what_is_beyond_the_histogram_and_what_was_worst_is_kept_exactly() {
+        let options =
+            FigureOptions { drawn: Some(Drawn { bucket: 300, end: 1_000 }), threshold: Some(5_000), worst: 2 };
+        let mut f = figures(&options);
+        for (i, rtt) in [100, 7_777, 999, 1_000, 5_000].into_iter().enumerate() {
+            f.add(&transaction(i as u64, rtt, 10), End::Answered);
+        }
+        f.add(&transaction(9, 9_999, 10), End::Lost);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), 1);
+        let kept: Vec<_> = r.overflow.iter().map(|k| (k.sequence, k.round_trip_ns)).collect();
+        assert_eq!(kept, [(1, 7_777), (4, 5_000), (3, 1_000)]);
+        let buckets: Vec<_> = r.histogram.iter().map(|b| (b.from_ns, b.to_ns, b.count)).collect();
+        assert_eq!(buckets, [(0, 300, 1), (900, 1_000, 1)]);
+        assert_eq!((r.overflown, r.over_threshold, r.round_trip.count), (3, 1, 5));
+        assert_eq!(r.worst.iter().map(|w| w.sequence).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!((r.round_trip.max_ns, r.round_trip.min_ns), (7_777, 100));
+    }
+
+    #[test]
+    fn the_part_to_blame_is_the_one_beyond_its_usual_time() {
+        let mut f = figures(&FigureOptions::default());
+        (0..100).for_each(|i| f.add(&transaction(i, 10_000, 100), End::Answered));
+        let slow = transaction(100, 13_000, 3_100);
+        let (part, beyond) = f.longest(&slow).unwrap();
+        assert_eq!((part.name(), beyond), ("processing".into(), 3_000));
+    }
+
+    #[test]
+    fn stamps_that_did_not_come_are_counted_and_their_parts_left_out() {
+        let mut f = Figures::new(&FigureOptions::default());
+        f.set_line(Stamp::T2App.bit() | Stamp::T3App.bit() | Stamp::T1Nic.bit());
+        f.add(&transaction(0, 1_000, 100), End::Answered);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), 1);
+        assert_eq!(r.missing, [Missing { stamp: Stamp::T1Nic, count: 1 }]);
+        let counts: Vec<u64> = r.parts.iter().map(|p| p.times.count).collect();
+        assert_eq!(counts, [0, 0, 1, 1], "the two parts at T1 nic have no time");
+    }
+
+    #[test]
+    fn the_warm_up_leaves_nothing() {
+        let mut f = figures(&FigureOptions { worst: 3, drawn: Some(Drawn { bucket: 1, end: 0 }), threshold: Some(0) });
+        f.add(&transaction(0, 1_000, 100), End::Answered);
+        f.clear();
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), 1);
+        assert_eq!((r.round_trip.count, r.over_threshold, r.overflown, r.worst.len()), (0, 0, 0, 0));
+    }
+}
