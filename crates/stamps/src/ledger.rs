@@ -213,11 +213,10 @@ impl Ledger {
             let Ok(mut alone) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
             if let Some(note) = read(&mut alone).filter(|note| note.who.netns == netns) {
                 // A device of that name that is another one now has nothing to do with the note.
-                match present(&note.who.device).filter(|(ifindex, _)| *ifindex == note.who.ifindex) {
-                    Some((_, device)) => match put_back(&note, &device) {
-                        Ok(back) => done.extend(back),
-                        Err(_) => continue,
-                    },
+                let device = present(&note.who.device).filter(|(ifindex, _)| *ifindex == note.who.ifindex);
+                match device.map(|(_, device)| put_back(&note, &device)) {
+                    Some(Ok(back)) => done.extend(back),
+                    Some(Err(_)) => continue,
                     None => {}
                 }
             }

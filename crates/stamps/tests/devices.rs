@@ -14,14 +14,14 @@ fn main() {
     if !root {
         eprintln!("skipping what needs root");
     }
-    let tests: [(&str, fn() -> Result); 4] = [
-        ("on_lo_a_test_frame_is_stamped_before_the_queue_and_by_the_driver", lo),
-        ("a_veth_has_the_kernels_stamps_and_no_others", veth),
-        ("a_nic_whose_setting_cannot_be_read_is_not_switched_on_but_its_driver_is_tried", unreadable),
-        ("a_device_that_takes_no_ethernet_frames_is_not_sent_any", no_ethernet),
+    let test = |name: &str, run: fn() -> Result| Test::test(name, run).with_ignored_flag(!root);
+    let tests = vec![
+        test("on_lo_a_test_frame_is_stamped_before_the_queue_and_by_the_driver", lo),
+        test("a_veth_has_the_kernels_stamps_and_no_others", veth),
+        test("a_nic_whose_setting_cannot_be_read_is_not_switched_on_but_its_driver_is_tried", unreadable),
+        test("a_device_that_takes_no_ethernet_frames_is_not_sent_any", no_ethernet),
     ];
-    let tests = tests.map(|(name, test)| Test::test(name, test).with_ignored_flag(!root));
-    libtest_mimic::run(&arguments, tests.into()).exit();
+    libtest_mimic::run(&arguments, tests).exit();
 }
 
 const SEND: Trial = Trial { send: true, listen: Duration::ZERO };

@@ -1,22 +1,188 @@
-//! `latpath ping caps`: what timestamps a device can make.
+//! `latpath ping caps`: what timestamps a device can make, and what of it is true.
 
 use crate::cmd::report::print;
 use crate::cmd::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_stamps::Caps;
+use latpath_stamps::{verify, Caps, Check, Current, RxFilter, RxHardware, Trial, TxType, Verified};
+use latpath_stats::units::duration;
+use serde_json::{json, Value};
+use std::time::Duration;
 
-/// Say what timestamps a device can make, and what of it is true
+/// Frames come by themselves on most networks within this: neighbours and bridges speak.
+const LISTEN: Duration = Duration::from_millis(300);
+
+/// Say what timestamps a device can make, and find out what of it is true
+///
+/// Up to three frames are sent that no bridge passes on (ethertype 0x88B5), and the NIC's own stamps are switched on for that
+/// moment; some drivers restart their queues for it.
 #[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  latpath ping caps -i enp7s0\n  latpath ping caps -i enp7s0 --no-verify --json")]
 pub struct Args {
     /// The device
     #[arg(short, long, value_name = "IF")]
     interface: String,
+    /// Send nothing and switch nothing on: what the driver claims
+    #[arg(long)]
+    no_verify: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let caps = Caps::of(&args.interface)?;
-    print(&format!("{}: driver {}\n", caps.device, caps.driver.as_deref().unwrap_or("unknown")))?;
+    let trial = match args.no_verify {
+        true => Trial::default(),
+        false => Trial { send: true, listen: LISTEN },
+    };
+    let verified = verify(&caps, trial);
+    verified.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+    print(&match args.json {
+        true => format!("{}\n", json(&caps, &verified)),
+        false => text(&caps, &verified),
+    })?;
     Ok(Outcome::Done)
+}
+
+/// One kind of stamp.
+struct Row {
+    key: &'static str,
+    name: &'static str,
+    claimed: String,
+    check: Check,
+    used: bool,
+}
+
+fn rows(caps: &Caps, verified: &Verified) -> [Row; 5] {
+    let used = verified.worth_asking();
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_string();
+    let received = match caps.rx_nic() {
+        RxHardware::AllFrames => "all frames".into(),
+        RxHardware::Only(filters) => format!("{} alone", names(&filters)),
+        RxHardware::Nothing => yes_no(false),
+    };
+    let row = |key, name, claimed, check: &Check, used| Row { key, name, claimed, check: check.clone(), used };
+    let by_kernel = Check::Untried("the kernel makes them on every device".into());
+    [
+        row("tx_sched", "TX sched", "always".into(), &verified.tx_sched, used.tx_sched),
+        row("tx_driver", "TX driver", yes_no(caps.tx_driver()), &verified.tx_driver, used.tx_driver),
+        row("tx_nic", "TX NIC", yes_no(caps.tx_nic()), &verified.tx_nic, used.tx_nic),
+        row("rx_nic", "RX NIC", received, &verified.rx_nic, used.rx_nic),
+        row("rx_kernel", "RX kernel", "always".into(), &by_kernel, used.rx_kernel),
+    ]
+}
+
+fn names(filters: &[RxFilter]) -> String {
+    filters.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn text(caps: &Caps, verified: &Verified) -> String {
+    let mut head = vec![format!("driver {}", caps.driver.as_deref().unwrap_or("unknown"))];
+    head.extend(caps.bus.clone());
+    head.push(match (caps.up, caps.running) {
+        (false, _) => "down".into(),
+        (true, false) => "up, no link".into(),
+        (true, true) => "up".into(),
+    });
+    let set = match &caps.current {
+        Current::Set(config) => config.to_string(),
+        Current::Unknown(why) => format!("unknown: {why}"),
+    };
+    let mut lines =
+        vec![format!("{}: {}", caps.device, head.join(", ")), format!("  clock      {}", clock(caps, verified))];
+    if caps.phc.is_some() || matches!(caps.current, Current::Set(_)) {
+        lines.push(format!("  set to     {set}"));
+    }
+    lines.push(String::new());
+    let rows = rows(caps, verified);
+    let width = rows.iter().map(|row| row.claimed.len()).max().unwrap_or(0).max("claimed".len());
+    lines.push(format!("  {:<9}  {:<width$}  {:<4}  found out", "stamp", "claimed", "used"));
+    for Row { name, claimed, check, used, .. } in &rows {
+        let used = if *used { "yes" } else { "no" };
+        lines.push(format!("  {name:<9}  {claimed:<width$}  {used:<4}  {}", result(check)));
+    }
+    if let RxHardware::Only(_) = caps.rx_nic() {
+        lines.push(
+            "\nThe NIC stamps no received frames but those of PTP or NTP: probes have the kernel's stamp alone.".into(),
+        );
+    }
+    lines.join("\n") + "\n"
+}
+
+fn result(check: &Check) -> String {
+    match check {
+        Check::Works => "works".into(),
+        Check::Failed(why) => format!("fails: {why}"),
+        Check::Untried(why) => format!("not tried: {why}"),
+        Check::NotOffered => "-".into(),
+    }
+}
+
+fn clock(caps: &Caps, verified: &Verified) -> String {
+    let Some(index) = caps.phc else { return "none".into() };
+    let Some(read) = &verified.clock_read else { return format!("/dev/ptp{index}, {}", result(&verified.clock)) };
+    let name = read.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+    let (offset, by) = (read.reading.phc_ns.saturating_sub(read.reading.monotonic_ns), read.method);
+    let (offset, bound) = (duration(offset), duration(read.reading.uncertainty_ns));
+    let state = result(&verified.clock);
+    format!("/dev/ptp{index}{name}, {state}; {offset} ahead of CLOCK_MONOTONIC ± {bound}, read by {by}")
+}
+
+/// docs/json.md describes the keys.
+fn json(caps: &Caps, verified: &Verified) -> Value {
+    let (set, unknown) = match &caps.current {
+        Current::Set(config) => {
+            (json!({ "tx": config.tx_type.to_string(), "rx": config.rx_filter.to_string() }), Value::Null)
+        }
+        Current::Unknown(why) => (Value::Null, json!(why)),
+    };
+    let bits = |mask: u32| (0..32).filter(move |n| mask & (1 << n) != 0);
+    let phc = caps.phc.map(|index| {
+        let read = verified.clock_read.as_ref();
+        let mut phc = json!({
+            "index": index,
+            "name": read.and_then(|read| read.name.as_ref()),
+            "read_by": read.map(|read| read.method.to_string()),
+            "offset_ns": read.map(|read| read.reading.phc_ns.saturating_sub(read.reading.monotonic_ns)),
+            "uncertainty_ns": read.map(|read| read.reading.uncertainty_ns),
+        });
+        add_check(&mut phc, &verified.clock);
+        phc
+    });
+    let stamps: serde_json::Map<String, Value> = rows(caps, verified)
+        .into_iter()
+        .map(|row| {
+            let mut stamp = json!({ "claimed": !matches!(row.claimed.as_str(), "no"), "used": row.used });
+            add_check(&mut stamp, &row.check);
+            (row.key.into(), stamp)
+        })
+        .collect();
+    json!({
+        "device": caps.device,
+        "ifindex": caps.ifindex,
+        "up": caps.up,
+        "link": caps.running,
+        "driver": caps.driver,
+        "bus": caps.bus,
+        "phc": phc,
+        "set": set,
+        "set_unknown": unknown,
+        "tx_types": bits(caps.tx_types).map(|n| TxType(n).to_string()).collect::<Vec<_>>(),
+        "rx_filters": bits(caps.rx_filters).map(|n| RxFilter(n).to_string()).collect::<Vec<_>>(),
+        "stamps": stamps,
+        "notes": verified.notes,
+    })
+}
+
+fn add_check(to: &mut Value, check: &Check) {
+    let (state, why) = match check {
+        Check::Works => ("works", None),
+        Check::Failed(why) => ("fails", Some(why)),
+        Check::Untried(why) => ("not_tried", Some(why)),
+        Check::NotOffered => ("not_offered", None),
+    };
+    to["state"] = json!(state);
+    to["why"] = json!(why);
 }
