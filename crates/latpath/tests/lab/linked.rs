@@ -8,16 +8,16 @@
 use crate::support::{self, Bench, Finished, Started};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
-use latpath_stamps::{
-    ask_for, from_error_queue, receive, rx_stamps, Caps, Control, HardwareStamps, Queued, Stamps, TxKind,
-};
+use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Queued, Stamps, TxKind};
 use libtest_mimic::Failed;
+use serde_json::Value;
 use std::{
     fs,
     net::{Ipv4Addr, UdpSocket},
     os::fd::AsFd,
     path::PathBuf,
     process::{Command, Output},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -116,6 +116,44 @@ impl Linked {
     }
 }
 
+/// What `latpath ping caps` says of a NIC: whether its clock and its stamps do what its driver claims.
+pub struct Caps(Value);
+
+impl Caps {
+    /// Asks, while frames come from the other end.
+    pub fn of(linked: &Linked, nic: usize) -> Result<Self> {
+        let other = linked.space(1 - nic).inside(|| UdpSocket::bind((ADDRESSES[1 - nic], 0)))??;
+        let asked = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !asked.load(Ordering::Relaxed) {
+                    // Nobody listens there, and the errors that come of it do not matter.
+                    let _ = other.send_to(b"latpath", (ADDRESSES[nic], 9));
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let words = format!("ping caps -i {} --json", linked.name(nic));
+            let said = linked.latpath(nic, &words, Duration::from_secs(30)).and_then(|said| said.json().map_err(plain));
+            asked.store(true, Ordering::Relaxed);
+            said.map(Self)
+        })
+    }
+
+    /// Of `clock`, or of a stamp (`tx_nic`): `works`, `fails`, `not_tried` or `not_offered`.
+    pub fn expect(&self, what: &str, state: &str) -> Result<()> {
+        let said = if what == "clock" { &self.0["phc"] } else { &self.0["stamps"][what] };
+        ensure!(said["state"] == state, "{what} is not said to be {state}: {said}");
+        Ok(())
+    }
+
+    /// Whether stamps of this kind are asked for.
+    pub fn expect_used(&self, stamp: &str, used: bool) -> Result<()> {
+        let said = &self.0["stamps"][stamp];
+        ensure!(said["used"] == used, "{stamp}: {said}");
+        Ok(())
+    }
+}
+
 /// A socket at each end, with stamping on.
 pub struct Pair {
     sockets: [UdpSocket; 2],
@@ -134,7 +172,7 @@ impl Pair {
         let (socket, switched) = linked.space(nic).inside(|| -> Result<_> {
             let socket = UdpSocket::bind((ADDRESSES[nic], PORT))?;
             socket.connect((ADDRESSES[1 - nic], PORT))?;
-            Ok((socket, HardwareStamps::switch_on(&Caps::of(linked.name(nic))?)?))
+            Ok((socket, HardwareStamps::switch_on(&latpath_stamps::Caps::of(linked.name(nic))?)?))
         })??;
         ask_for(socket.as_fd(), Stamps { tx_nic: true, rx_nic: true, ..Stamps::default() })?;
         socket.set_read_timeout(Some(Duration::from_secs(10)))?;

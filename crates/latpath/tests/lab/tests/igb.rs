@@ -1,19 +1,25 @@
 //! A NIC that has some of what its driver promises: QEMU's igb stamps what it sends, and nothing that it receives.
 
 use crate::{
-    linked::{emulated, Linked, Pair},
+    linked::{emulated, Caps, Linked, Pair},
     Outcome, Scale, Test,
 };
 use anyhow::ensure;
 use std::time::Duration;
 
-pub const TEST: Test = Test { name: "igb", only_whole: true, seconds: 60, run };
+pub const TEST: Test = Test { name: "igb", only_whole: true, seconds: 90, run };
 
 fn run(_: &Scale) -> Outcome {
     let nics = Linked::new(emulated("igb")?)?;
     nics.phc_ctl(0, "set 1000 adj 5.5")?;
     let shown: f64 = nics.phc_reading(0)?.parse()?;
     ensure!((1005.5..1040.0).contains(&shown), "set to 1000 s and stepped by 5.5 s it shows {shown}");
+
+    let caps = Caps::of(&nics, 0)?;
+    for works in ["clock", "tx_sched", "tx_driver", "tx_nic"] {
+        caps.expect(works, "works")?;
+    }
+    caps.expect("rx_nic", "not_offered")?; // of all frames; of PTP's it does
 
     let pair = Pair::open(&nics)?;
     for _ in 0..3 {

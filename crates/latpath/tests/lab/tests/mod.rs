@@ -19,6 +19,7 @@ mod path_into_guest;
 mod path_ovs_upcall;
 mod path_pcap_filter;
 mod phc_followed;
+mod ping_caps;
 mod stamping_nics;
 mod tap_overflow;
 mod udp_read;
@@ -52,6 +53,6 @@ const USUAL: &[Test] = &[
     lying_nic::TEST,
 ];
 
-const STAMPING: &[Test] = &[stamping_nics::TEST, phc_followed::TEST];
+const STAMPING: &[Test] = &[stamping_nics::TEST, phc_followed::TEST, ping_caps::TEST];
 
 const IGB: &[Test] = &[igb::TEST];
