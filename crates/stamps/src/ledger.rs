@@ -3,7 +3,7 @@
 //!
 //! A file per device says what it was set to before. Everyone who needs the change holds a shared lock on that file, which the
 //! kernel lets go of however a process ends; so whoever gets the lock for itself alone is the last. Taking part and leaving happen
-//! under one more lock, held for as long as a request to a driver takes.
+//! under a lock on the folder, held for as long as a request to a driver takes.
 
 use crate::caps::Config;
 use crate::StampError;
@@ -86,14 +86,14 @@ impl Ledger {
     /// Waits for one's turn.
     fn turn(&self) -> io::Result<Flock<File>> {
         fs::create_dir_all(&self.0)?;
-        let mut file = open(&self.0.join("hwstamps.lock"))?;
+        let mut file = File::open(&self.0)?;
         let limit = Instant::now() + PATIENCE;
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
                 Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < limit => file = back,
                 Err((_, Errno::EWOULDBLOCK)) => {
-                    let why = format!("another latpath holds {}/hwstamps.lock for too long", self.0.display());
+                    let why = format!("another process holds the lock on {} for too long", self.0.display());
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 Err((_, e)) => return Err(e.into()),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn files(dir: &tempfile::TempDir) -> usize {
-        fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.file_name() != "hwstamps.lock").count()
+        fs::read_dir(dir.path()).unwrap().count()
     }
 
     #[test]

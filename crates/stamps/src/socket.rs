@@ -80,6 +80,12 @@ impl Stamps {
 }
 
 /// Asks a socket for these stamps, and no others, from now on.
+///
+/// The kernel's stamps of received packets begin a moment later where nobody else has them: it switches them on in the background,
+/// and packets that arrive before that bear none.
+///
+/// A packet that was sent comes back on the error queue with its bytes. Where an administrator has forbidden that
+/// (sysctl net.core.tstamp_allow_data) none comes to a program without CAP_NET_RAW.
 pub fn ask_for(fd: BorrowedFd<'_>, stamps: Stamps) -> Result<(), SocketError> {
     let set = set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(stamps.flags() as i32));
     set.map_err(|cause| SocketError::of("timestamps (SO_TIMESTAMPING)", "Linux 5.15", cause))
@@ -148,7 +154,12 @@ mod tests {
         let sockets = [UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)), UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))];
         let mut tried = 0;
         for socket in sockets.into_iter().flatten() {
-            let (queued, rx) = to_itself(&socket);
+            let (queued, mut rx) = to_itself(&socket);
+            // The kernel begins to stamp what is received a moment after it was asked to.
+            let limit = std::time::Instant::now() + Duration::from_secs(10);
+            while rx.kernel.is_none() && std::time::Instant::now() < limit {
+                rx = to_itself(&socket).1;
+            }
             let kinds: Vec<TxKind> = queued.iter().map(|(kind, _)| *kind).collect();
             assert_eq!(kinds, [TxKind::Sched, TxKind::Driver]);
             assert!(rx.kernel.is_some() && rx.nic.is_none(), "{rx:?}");

@@ -58,7 +58,9 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step { by_ns } => write!(f, "was set, by {by_ns:+} ns"),
-            Self::Swing { from_ppb, to_ppb } => write!(f, "changed its rate, from {from_ppb:+} to {to_ppb:+} ppb"),
+            Self::Swing { from_ppb, to_ppb } => {
+                write!(f, "changed its rate against CLOCK_MONOTONIC, from {from_ppb:+} to {to_ppb:+} ppb")
+            }
             Self::Stopped => write!(f, "stands still"),
         }
     }
@@ -460,7 +462,10 @@ mod tests {
     fn what_was_wrong_is_said_with_its_size() {
         let said = [Trouble::Step { by_ns: -12 }, Trouble::Swing { from_ppb: 3, to_ppb: 5_000 }, Trouble::Stopped];
         let said = said.map(|trouble| trouble.to_string());
-        assert_eq!(said, ["was set, by -12 ns", "changed its rate, from +3 to +5000 ppb", "stands still"]);
+        assert_eq!(
+            said,
+            ["was set, by -12 ns", "changed its rate against CLOCK_MONOTONIC, from +3 to +5000 ppb", "stands still"]
+        );
     }
 
     proptest! {
