@@ -10,10 +10,13 @@
 //! docs/ping.md says which clock takes each stamp, how they come onto one timeline, and what a probe looks like on the wire.
 #![deny(unsafe_code)]
 
+pub mod breach;
 pub mod clocks;
 pub mod emit;
 pub mod ethernet;
+pub mod figures;
 mod kernel;
+pub mod log;
 pub mod reflect;
 pub mod session;
 pub mod table;

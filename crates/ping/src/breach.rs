@@ -1,0 +1,363 @@
+//! What happens when a round trip breaks the threshold: a mark in the kernel's trace, a snapshot, tracing stopped, the trace
+//! saved; then everything is held for inspection, and undone.
+//!
+//! While nothing is breached the measuring thread does nothing for this.
+
+use crate::transaction::{Line, Part, Transaction};
+use latpath_tracefs::{Instance, Saved};
+use latpath_words::Ns;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use serde::Serialize;
+use std::{
+    fmt::Write as _,
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Mutex, PoisonError,
+    },
+};
+
+/// Breaches that are told one by one.
+const TOLD: usize = 100;
+/// An interrupt is looked for so often while everything is held, ms.
+const LOOK_EVERY_MS: u16 = 100;
+
+/// What is to be recorded, and where it goes.
+#[derive(Clone, Debug)]
+pub struct BreachOptions {
+    /// The tracefs instance: the user's own, or one that is made and removed.
+    pub instance: String,
+    /// What it records.
+    pub record: latpath_tracefs::Options,
+    /// The file for its trace.
+    pub save: PathBuf,
+    /// Bytes that each file may take; older events are left out.
+    pub most_bytes: u64,
+    /// The first breach freezes the trace; else it goes on to the end, with a mark for each breach.
+    pub freeze: bool,
+}
+
+impl BreachOptions {
+    /// Bytes of a trace's file, where nothing else is wanted.
+    pub const MOST_BYTES: u64 = 256 << 20;
+}
+
+/// Why nothing was prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum BreachError {
+    /// tracefs.
+    #[error(transparent)]
+    Tracefs(#[from] latpath_tracefs::Error),
+    /// Something has the file's name.
+    #[error("{}: exists already; name another file for the trace, or move this one away", .0.display())]
+    Exists(PathBuf),
+    /// The file cannot be made.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// A transaction over the threshold, as it was when its answer came: stamps of the reflector may still have been under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Happened {
+    /// The session's number.
+    pub session: u32,
+    /// The transaction's.
+    pub sequence: u64,
+    /// Its round trip.
+    pub round_trip_ns: Option<Ns>,
+    /// Its parts.
+    pub parts: Vec<PartThen>,
+    /// Which of them took longest beyond its usual time: an index.
+    pub longest: Option<usize>,
+}
+
+/// A part of a breach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartThen {
+    /// In words.
+    pub name: String,
+    /// Its column in a log.
+    pub column: String,
+    /// How long it took, where both stamps were there.
+    pub time_ns: Option<Ns>,
+    /// How long it usually takes: the median until then, where it is known.
+    pub usual_ns: Option<Ns>,
+}
+
+impl Happened {
+    fn of(session: u32, transaction: &Transaction, line: &Line, usual: impl Fn(Part) -> Option<Ns>) -> Self {
+        let then = |(part, time_ns): (Part, _)| PartThen {
+            name: part.name(),
+            column: part.column(),
+            time_ns,
+            usual_ns: usual(part),
+        };
+        let parts: Vec<_> = line.parts().zip(transaction.parts(line)).map(then).collect();
+        let beyond = |p: &PartThen| p.time_ns.map(|t| t.saturating_sub(p.usual_ns.unwrap_or(0)));
+        let longest = (0..parts.len()).filter(|at| parts[*at].time_ns.is_some()).max_by_key(|at| beyond(&parts[*at]));
+        Self { session, sequence: transaction.sequence, round_trip_ns: transaction.round_trip(), parts, longest }
+    }
+
+    /// One line for the trace, for people and grep: at most some 700 bytes.
+    fn mark(&self) -> String {
+        let or_none = |ns: Option<Ns>| ns.map_or("none".into(), |ns| ns.to_string());
+        let mut text = format!(
+            "latpath breach: session {:08x} sequence {} round_trip_ns {}",
+            self.session,
+            self.sequence,
+            or_none(self.round_trip_ns)
+        );
+        if let Some(part) = self.longest.map(|at| &self.parts[at]) {
+            let _ = write!(text, "; longest {}, usually {}", part.column, or_none(part.usual_ns));
+        }
+        for part in &self.parts {
+            let _ = write!(text, "; {} {}", part.column, or_none(part.time_ns));
+        }
+        text
+    }
+}
+
+/// What came of it all.
+#[derive(Clone, Debug, Default)]
+pub struct BreachReport {
+    /// The first breaches.
+    pub happened: Vec<Happened>,
+    /// How many there were.
+    pub breaches: u64,
+    /// What was saved, if there was any.
+    pub saved: Option<Saved>,
+    /// What the reader must know: events that this kernel lacks, no snapshots, what could not be done or undone.
+    pub notes: Vec<String>,
+}
+
+/// Ready for a breach. Shared by all sessions of a run. Dropped, everything is undone.
+#[derive(Debug)]
+pub struct Breach {
+    /// `None` once it is undone.
+    instance: Option<Instance>,
+    save: PathBuf,
+    most_bytes: u64,
+    freeze: bool,
+    /// The first breach was there.
+    frozen: AtomicBool,
+    report: Mutex<BreachReport>,
+}
+
+impl Breach {
+    /// Makes the instance, or uses the user's, starts it, and reserves the file.
+    pub fn prepare(options: BreachOptions) -> Result<Self, BreachError> {
+        let BreachOptions { instance, record, save, most_bytes, freeze } = options;
+        OpenOptions::new().write(true).create_new(true).open(&save).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => BreachError::Exists(save.clone()),
+            _ => BreachError::File { path: save.clone(), source },
+        })?;
+        let opened = Instance::open_or_make(&instance, &record);
+        let instance = opened.inspect_err(|_| {
+            let _ = fs::remove_file(&save);
+        })?;
+        let report = BreachReport { notes: instance.notes().to_vec(), ..BreachReport::default() };
+        let report = Mutex::new(report);
+        Ok(Self { instance: Some(instance), save, most_bytes, freeze, frozen: AtomicBool::new(false), report })
+    }
+
+    /// What the user should know before the run.
+    pub fn notes(&self) -> Vec<String> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).notes.clone()
+    }
+
+    /// The instance's path, by which it can be looked at while this lives.
+    pub fn path(&self) -> Option<&Path> {
+        self.instance.as_ref().map(Instance::path)
+    }
+
+    /// A round trip was over the threshold: called at once, by the thread that measures. `usual` is a part's median so far.
+    pub fn happened(&self, session: u32, transaction: &Transaction, line: &Line, usual: impl Fn(Part) -> Option<Ns>) {
+        let Some(instance) = &self.instance else { return };
+        let first = !self.frozen.swap(true, Ordering::Relaxed);
+        let happened = Happened::of(session, transaction, line, usual);
+        let mut problems = Vec::new();
+        // After a freeze no mark is taken any more.
+        if first || !self.freeze {
+            problems.extend(instance.mark(&happened.mark()).err());
+        }
+        if first && self.freeze {
+            problems.extend(instance.snapshot().err());
+            problems.extend(instance.stop().err());
+        }
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.breaches += 1;
+        if report.happened.len() < TOLD {
+            report.happened.push(happened);
+            report.notes.extend(problems.iter().map(ToString::to_string));
+        }
+    }
+
+    /// After the run: saves the trace if there was a breach. With `hold`, says what is where on `say` and waits for Enter on
+    /// stdin or for the flag, which Ctrl-C sets and which must not be set before. Then undoes everything.
+    pub fn end(mut self, hold: Option<&AtomicBool>, say: &mut impl Write) -> BreachReport {
+        let mut report = std::mem::take(&mut *self.report.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(instance) = self.instance.take() {
+            if report.breaches > 0 {
+                self.save(&instance, &mut report);
+                if let Some(interrupted) = hold {
+                    let _ = say.write_all(held(&instance, &report).as_bytes());
+                    let _ = say.flush();
+                    wait(io::stdin().as_fd(), interrupted);
+                }
+            }
+            report.notes.extend(instance.close().err().map(|e| e.to_string()));
+        }
+        report
+    }
+
+    fn save(&self, instance: &Instance, report: &mut BreachReport) {
+        if !self.freeze {
+            report.notes.extend(instance.stop().err().map(|e| e.to_string()));
+        }
+        match instance.save(&self.save, self.most_bytes) {
+            Ok(saved) => {
+                report.notes.extend(losses(&saved));
+                report.saved = Some(saved);
+            }
+            Err(error) => report.notes.push(error.to_string()),
+        }
+    }
+}
+
+impl Drop for Breach {
+    fn drop(&mut self) {
+        // Reserved, and not used.
+        if fs::metadata(&self.save).is_ok_and(|m| m.len() == 0) {
+            let _ = fs::remove_file(&self.save);
+        }
+    }
+}
+
+/// What a saved trace does not have.
+fn losses(saved: &Saved) -> Vec<String> {
+    let mut notes = Vec::new();
+    for lost in saved.lost.iter().filter(|l| l.dropped > 0) {
+        notes.push(format!("trace: CPU {} dropped {} events for want of room", lost.cpu, lost.dropped));
+    }
+    for file in &saved.files {
+        if file.left_out > 0 {
+            let path = file.path.display();
+            notes.push(format!("{path}: the oldest events, {} bytes, were left out to keep it small", file.left_out));
+        }
+    }
+    notes
+}
+
+/// What is where.
+fn held(instance: &Instance, report: &BreachReport) -> String {
+    let mut text = String::new();
+    if let Some(first) = report.happened.first() {
+        let _ = writeln!(text, "breach: probe {} of session {:08x}", first.sequence, first.session);
+    }
+    let _ = writeln!(text, "  tracefs instance, stopped: {}", instance.path().display());
+    for file in report.saved.iter().flat_map(|s| &s.files) {
+        let events = file.events.map_or(String::new(), |n| format!(", {n} events"));
+        let before =
+            file.overwritten.filter(|n| *n > 0).map_or(String::new(), |n| format!(" ({n} older ones overwritten)"));
+        let _ = writeln!(text, "  saved: {}{events}{before}", file.path.display());
+    }
+    let gone = if instance.made() { "removed" } else { "put back as it was" };
+    let _ = writeln!(text, "Enter or Ctrl-C ends this; the instance is {gone} then, the files stay.");
+    text
+}
+
+/// Waits for a line, or for the flag. Without anybody at the other end of the input, for the flag alone.
+fn wait(input: BorrowedFd<'_>, interrupted: &AtomicBool) {
+    let mut open = true;
+    while !interrupted.load(Ordering::Relaxed) {
+        if !open {
+            std::thread::sleep(std::time::Duration::from_millis(LOOK_EVERY_MS.into()));
+            continue;
+        }
+        let mut fds = [PollFd::new(input, PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::from(LOOK_EVERY_MS)) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
+            Ok(_) => {}
+            Err(_) => open = false,
+        }
+        let mut bytes = [0; 64];
+        match nix::unistd::read(input, &mut bytes) {
+            Ok(n) if bytes[..n].contains(&b'\n') => return,
+            Ok(0) | Err(_) => open = false,
+            Ok(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transaction::Stamp;
+
+    fn transaction() -> (Transaction, Line) {
+        let mut t = Transaction { sequence: 17, ..Transaction::default() };
+        for (at, stamp) in Stamp::ALL.into_iter().enumerate() {
+            t.mapped.set(
+                stamp,
+                [0, 1, 2, 3, 10_000, 10_001, 10_002, 11_000, 11_001, 11_002, 11_003, 25_000, 25_001, 25_002][at],
+            );
+        }
+        t.raw = t.mapped;
+        (t, Line::of_seven(u16::MAX))
+    }
+
+    #[test]
+    fn the_longest_part_is_the_one_furthest_from_its_usual_time() {
+        let (t, line) = transaction();
+        let usual = |part: Part| Some(if part.to == Stamp::T4Nic { 13_990 } else { 5 });
+        let happened = Happened::of(1, &t, &line, usual);
+        assert_eq!(happened.longest.map(|at| happened.parts[at].name.as_str()), Some("wire there"));
+        let happened = Happened::of(1, &t, &line, |_| None);
+        assert_eq!(happened.longest.map(|at| happened.parts[at].name.as_str()), Some("wire back"));
+    }
+
+    #[test]
+    fn a_mark_has_everything_in_one_line_that_the_kernel_takes() {
+        let (t, _) = transaction();
+        let line = Line::detailed(u16::MAX);
+        let mark = Happened::of(0xabc, &t, &line, |_| Some(Ns::MAX)).mark();
+        assert!(
+            mark.starts_with("latpath breach: session 00000abc sequence 17 round_trip_ns 25002; longest "),
+            "{mark}"
+        );
+        assert!(mark.contains("; t1_nic_to_t2_nic_ns 9997; "), "{mark}");
+        assert!(mark.len() < latpath_tracefs::LONGEST_MARK && !mark.contains('\n'), "{}", mark.len());
+    }
+
+    #[test]
+    fn a_breach_without_an_answers_stamps_names_what_is_missing() {
+        let (mut t, line) = transaction();
+        (t.raw, t.mapped) = Default::default();
+        t.raw.set(Stamp::T1App, 5);
+        let mark = Happened::of(1, &t, &line, |_| None).mark();
+        assert!(mark.contains("round_trip_ns none") && !mark.contains("longest"), "{mark}");
+    }
+
+    #[test]
+    fn what_is_held_is_let_go_by_enter_and_by_an_interrupt() {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        nix::unistd::write(&write, b"x\n").unwrap();
+        wait(read.as_fd(), &AtomicBool::new(false));
+        // Nobody can press Enter there any more.
+        drop(write);
+        let interrupted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| wait(read.as_fd(), &interrupted));
+            interrupted.store(true, Ordering::Relaxed);
+            waiting.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! Memory that is there from the start: no page of it is first touched while something is measured.
+#![allow(unsafe_code)]
+
+use super::LogError;
+use std::{io, ptr::NonNull};
+
+/// A fixed number of values, in pages of their own.
+pub(super) struct Pages<T> {
+    first: NonNull<T>,
+    count: usize,
+    /// What was mapped.
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, as a Vec's memory does.
+unsafe impl<T: Send> Send for Pages<T> {}
+
+impl<T: Copy> Pages<T> {
+    /// So many values, all of them `value`.
+    pub fn new(count: usize, value: T, huge: bool) -> Result<Self, LogError> {
+        let page_kb = if huge { HugePages::now().size_kb } else { 4 };
+        let page = (page_kb * 1024) as usize;
+        let wanted = count.max(1).saturating_mul(size_of::<T>()).max(1);
+        let bytes = wanted.div_ceil(page).saturating_mul(page);
+        let refused = |source| if huge { HugePages::now().refused(bytes, source) } else { LogError::ring(source) };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if huge { libc::MAP_HUGETLB } else { 0 };
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let first =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        if first == libc::MAP_FAILED {
+            return Err(refused(io::Error::last_os_error()));
+        }
+        let first = NonNull::new(first).ok_or_else(|| refused(io::Error::other("mapped at 0")))?;
+        let pages = Self { first: first.cast(), count: count.max(1), bytes };
+        // Where pages cannot be had this says so; touching them would end the process.
+        // SAFETY: exactly the mapping from above.
+        let there = unsafe { libc::madvise(first.as_ptr(), bytes, libc::MADV_POPULATE_WRITE) };
+        if there != 0 {
+            let error = io::Error::last_os_error();
+            // Not known to a kernel before 5.14, or kept from us: then touching must do.
+            if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM | libc::ENOSYS)) {
+                return Err(refused(error));
+            }
+        }
+        for at in 0..pages.count {
+            // SAFETY: within the mapping, which is page-aligned and writable.
+            unsafe { pages.first.add(at).write(value) };
+        }
+        Ok(pages)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+}
+
+impl<T: Copy> std::ops::Deref for Pages<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: all `count` values were written when it was made; the mapping lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Copy> std::ops::DerefMut for Pages<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and `&mut self` says that nobody else looks.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.count) }
+    }
+}
+
+impl<T> Drop for Pages<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, not used after this.
+        unsafe { libc::munmap(self.first.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Huge pages of the default size, as the kernel counts them (/proc/meminfo).
+struct HugePages {
+    total: u64,
+    free: u64,
+    size_kb: u64,
+}
+
+impl HugePages {
+    fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let size_kb = meminfo(&text, "Hugepagesize").filter(|kb| *kb > 0).unwrap_or(2048);
+        let count = |key| meminfo(&text, key).unwrap_or(0);
+        Self { total: count("HugePages_Total"), free: count("HugePages_Free"), size_kb }
+    }
+
+    fn refused(&self, bytes: usize, source: io::Error) -> LogError {
+        let need = (bytes as u64).div_ceil(self.size_kb * 1024);
+        let wanted = self.total + need.saturating_sub(self.free);
+        LogError::HugePages { need, free: self.free, wanted, size_kb: self.size_kb, source }
+    }
+}
+
+/// A figure of /proc/meminfo: pages, or kB.
+pub(super) fn meminfo(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_hold_what_was_put_into_them() {
+        let mut pages = Pages::new(5000, 7u64, false).unwrap();
+        assert!(pages.len() == 5000 && pages.iter().all(|v| *v == 7));
+        pages[4999] = 8;
+        assert_eq!(pages[4998..], [7, 8]);
+    }
+
+    #[test]
+    fn huge_pages_that_are_not_there_are_asked_for_by_name_and_number() {
+        let text = "HugePages_Total:       5\nHugePages_Free:        2\nHugepagesize:       2048 kB\n";
+        let count = |key| meminfo(text, key).unwrap();
+        let pages = HugePages {
+            total: count("HugePages_Total"),
+            free: count("HugePages_Free"),
+            size_kb: count("Hugepagesize"),
+        };
+        let error = pages.refused(7 << 20, io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(error.contains("4 huge pages of 2048 kB, 2 are free"), "{error}");
+        assert!(error.contains("echo 7 > /proc/sys/vm/nr_hugepages"), "{error}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What is pushed into a log is what is in its file.
+
+use latpath_ping::log::{Keep, Log, LogError, LogOptions, Summary};
+use latpath_ping::{Line, Stamp, Transaction};
+use latpath_words::Ns;
+use parquet::{
+    file::reader::{FileReader, SerializedFileReader},
+    record::Field,
+};
+use proptest::prelude::*;
+use std::{fs, fs::File, path::Path, time::Duration};
+
+/// One a millisecond; every 7th lacks its hardware stamps, every 10th its answer.
+fn transaction(sequence: u64) -> Transaction {
+    let mut t = Transaction { sequence, ..Transaction::default() };
+    let noise = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    for (at, stamp) in Stamp::ALL.into_iter().enumerate() {
+        let lacks = sequence % 7 == 6 && stamp.name().ends_with("nic") || sequence % 10 == 9 && stamp > Stamp::T1Nic;
+        if !lacks {
+            let mapped = sequence as Ns * 1_000_000 + at as Ns * (1000 + noise as Ns);
+            t.mapped.set(stamp, mapped);
+            // A PHC in another century.
+            t.raw.set(stamp, mapped + if stamp.name().ends_with("nic") { -4_000_000_000_000_000_000 } else { 0 });
+        }
+    }
+    t
+}
+
+fn line() -> Line {
+    Line::of_seven(u16::MAX)
+}
+
+/// The row of a transaction as the docs describe it.
+fn row(t: &Transaction) -> Vec<Option<i64>> {
+    let stamps = Stamp::ALL.into_iter().map(|s| t.raw.get(s));
+    let line = line();
+    [Some(t.sequence as i64)].into_iter().chain(stamps).chain([t.round_trip()]).chain(t.parts(&line)).collect()
+}
+
+fn columns() -> Vec<String> {
+    let stamps = Stamp::ALL.map(|s| s.column().to_owned());
+    let parts: Vec<_> = line().parts().map(|p| p.column()).collect();
+    [vec!["sequence".into()], stamps.into(), vec!["round_trip_ns".into()], parts].concat()
+}
+
+fn read(path: &Path) -> (Vec<String>, Vec<Vec<Option<i64>>>) {
+    if path.extension().is_some_and(|e| e == "csv") {
+        let text = fs::read_to_string(path).unwrap();
+        let mut lines = text.lines();
+        let names = lines.next().unwrap().split(',').map(str::to_owned).collect();
+        let value = |v: &str| (!v.is_empty()).then(|| v.parse().unwrap());
+        return (names, lines.map(|l| l.split(',').map(value).collect()).collect());
+    }
+    let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
+    let columns = reader.metadata().file_metadata().schema_descr().columns().to_vec();
+    let value = |field: &Field| match field {
+        Field::Long(v) => Some(*v),
+        Field::ULong(v) => Some(*v as i64),
+        Field::Null => None,
+        other => panic!("{other}"),
+    };
+    let rows = reader.get_row_iter(None).unwrap();
+    let rows = rows.map(|r| r.unwrap().get_column_iter().map(|(_, field)| value(field)).collect()).collect();
+    (columns.iter().map(|c| c.name().to_owned()).collect(), rows)
+}
+
+fn log(path: &Path, keep: Keep, transactions: impl Iterator<Item = Transaction>) -> Summary {
+    let options = LogOptions { rate_hz: Some(1000.0), huge_pages: false };
+    let mut log = Log::open(path, keep, &options).unwrap();
+    log.begin(&line());
+    transactions.for_each(|t| log.push(&t));
+    log.finish()
+}
+
+fn check(path: &Path, expected: impl Iterator<Item = u64>) {
+    let (names, rows) = read(path);
+    assert_eq!(names, columns());
+    let expected: Vec<_> = expected.map(|n| row(&transaction(n))).collect();
+    assert_eq!(rows.len(), expected.len());
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_log_of_all_has_every_transaction_in_either_format() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than one batch, more than one row group.
+    for (name, n) in [("log.csv", 20_000), ("log.parquet", 20_000), ("none.csv", 0), ("none.parquet", 0)] {
+        let path = folder.path().join(name);
+        let summary = log(&path, Keep::All, (0..n).map(transaction));
+        assert!(summary.error.is_none() && summary.notes.is_empty(), "{summary:?}");
+        assert_eq!((summary.rows, summary.dropped, &summary.files), (n, 0, &vec![path.clone()]));
+        assert_eq!(summary.bytes, fs::metadata(&path).unwrap().len());
+        check(&path, 0..n);
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "parts are gone");
+}
+
+#[test]
+fn a_log_over_a_limit_has_what_took_longer_and_what_got_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.csv");
+    let limit = 40_000;
+    let late = |n: &u64| transaction(*n).round_trip().is_none_or(|t| t > limit);
+    let expected: Vec<u64> = (0..1000).filter(late).collect();
+    assert!((150..900).contains(&expected.len()), "{}", expected.len());
+    let summary = log(&path, Keep::Over(limit), (0..1000).map(transaction));
+    assert_eq!(summary.rows, expected.len() as u64);
+    check(&path, expected.into_iter());
+}
+
+#[test]
+fn a_log_of_the_last_time_has_what_came_before_each_breach_and_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("last.parquet");
+    let options = LogOptions { rate_hz: Some(1000.0), huge_pages: false };
+    let mut log = Log::open(&path, "last:100ms".parse().unwrap(), &options).unwrap();
+    log.begin(&line());
+    for n in 0..5000 {
+        if n == 2000 {
+            log.breach(&transaction(2000));
+        }
+        log.push(&transaction(n));
+    }
+    let summary = log.finish();
+    assert!(summary.error.is_none(), "{summary:?}");
+    // The breach's answer came some µs after it was sent, hence 1901 and not 1900.
+    check(&path, (1901..=2000).chain(4899..5000));
+}
+
+#[test]
+fn what_finds_no_buffer_is_counted_and_the_rest_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flood.csv");
+    // Faster than any disk, for the writer looks only every 20 ms.
+    let n = 400_000;
+    let summary = log(&path, Keep::All, (0..n).map(transaction));
+    assert!(summary.error.is_none());
+    let (_, rows) = read(&path);
+    assert_eq!(rows.len() as u64, summary.rows);
+    assert_eq!(summary.rows + summary.dropped, n);
+    assert!(summary.dropped > 0, "the test is to be a flood");
+    assert!(rows.iter().all(|r| *r == row(&transaction(r[0].unwrap() as u64))));
+}
+
+#[test]
+fn nothing_that_is_there_is_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |name: &str| Log::open(&folder.path().join(name), Keep::All, &LogOptions::default());
+    fs::write(folder.path().join("old.csv"), "mine").unwrap();
+    fs::write(folder.path().join("old.parquet"), "mine").unwrap();
+    fs::write(folder.path().join("killed.part-00000003.parquet"), "mine").unwrap();
+    for name in ["old.csv", "old.parquet", "killed.parquet"] {
+        let error = open(name).err().unwrap();
+        assert!(matches!(error, LogError::Exists(_)), "{error}");
+    }
+    let error = open("log.txt").err().unwrap().to_string();
+    assert!(error.ends_with("a log is FILE.csv or FILE.parquet"), "{error}");
+    let error = open("no/such/folder/log.parquet").err().unwrap().to_string();
+    assert!(error.contains("no/such/folder"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn huge_pages_that_are_not_there_are_an_error_that_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    // A million huge pages are nowhere free.
+    let options = LogOptions { rate_hz: Some(1e6), huge_pages: true };
+    let error = Log::open(&path, Keep::Last(Duration::from_secs(10_000)), &options).err().unwrap();
+    assert!(error.to_string().contains("/proc/sys/vm/nr_hugepages"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #[test]
+    fn any_stamps_come_back_exactly(times in prop::collection::vec(prop::option::of(-1i64 << 61..1 << 61), 14), csv: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(if csv { "log.csv" } else { "log.parquet" });
+        let mut t = Transaction { sequence: u64::MAX >> 1, ..Transaction::default() };
+        for (stamp, time) in Stamp::ALL.into_iter().zip(times) {
+            t.raw.set_if(stamp, time);
+            t.mapped.set_if(stamp, time);
+        }
+        log(&path, Keep::All, [t].into_iter());
+        prop_assert_eq!(read(&path).1, [row(&t)]);
+    }
+}
