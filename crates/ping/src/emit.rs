@@ -486,9 +486,12 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if self.started == 0 || (self.breached && self.plan.stop_on_breach) {
             return;
         }
-        let Some(mut t) = self.table.peek(sequence) else { return };
+        let Some(t) = self.table.peek(sequence) else { return };
         if t.round_trip().is_some_and(|rtt| rtt > threshold) {
             self.breached = true;
+            // Its own stamps are mostly there by now; if reading them fails, the next look says so.
+            let _ = self.take_stamps();
+            let Some(mut t) = self.table.peek(sequence) else { return };
             self.timeline.map(&mut t);
             self.observer.breach(&t);
             let header = Header { kind: Kind::Breach, session: self.plan.session, sequence, first: 0, second: 0 };

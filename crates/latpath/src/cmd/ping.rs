@@ -2,6 +2,7 @@
 
 mod caps;
 mod emit;
+mod freeze;
 mod link;
 mod reflect;
 mod target;

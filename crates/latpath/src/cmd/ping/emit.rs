@@ -3,6 +3,7 @@
 mod one;
 mod text;
 
+use super::freeze::Freeze;
 use super::link::{ns, Link};
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
@@ -11,13 +12,16 @@ use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
+use latpath_ping::breach::{Breach, BreachReport};
 use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
 use latpath_ping::figures::Drawn;
+use latpath_ping::log::Keep;
 use latpath_ping::wire::{FULL, HEADER};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::Pace;
-use one::Done;
+use one::{Done, Session};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -28,12 +32,22 @@ use std::time::Duration;
                         The other end runs: latpath ping reflect"
 )]
 pub struct Args {
-    /// Reflectors: an address with or without a port (10.0.0.2, [fd00::1]:7000); of several, each gets a session and a thread
+    /// Reflectors: addresses with or without a port (10.0.0.2, [fd00::1]:7000), or MAC addresses (with -i); each gets a session
+    /// and a thread
     #[arg(value_name = "ADDRESS", required = true)]
     targets: Vec<Target>,
     /// Device to send on
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
+    /// Send Sampled Values that carry the probe, instead of frames of a type of their own (to a MAC address)
+    #[arg(long)]
+    sv: bool,
+    /// Tag frames with this VLAN (to a MAC address)
+    #[arg(long, value_name = "VID", value_parser = clap::value_parser!(u16).range(0..=4094))]
+    vlan: Option<u16>,
+    /// Priority in the tag (alone: VLAN 0)
+    #[arg(long, value_name = "0-7", value_parser = clap::value_parser!(u8).range(0..=7))]
+    pcp: Option<u8>,
     /// This machine's address to send from
     #[arg(long, value_name = "ADDRESS")]
     from: Option<std::net::IpAddr>,
@@ -74,6 +88,17 @@ pub struct Args {
     /// Keep all CPUs of this machine out of idle states meanwhile; it changes what else is measured here
     #[arg(long)]
     awake: bool,
+    /// Write single transactions to this file, FILE.parquet or FILE.csv
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Which of them: all, over:TIME, or last:TIME (before a breach, or the end)
+    #[arg(long, value_name = "WHICH", default_value = "all", requires = "log")]
+    log_keep: Keep,
+    /// Keep those of last:TIME in huge pages
+    #[arg(long, requires = "log")]
+    hugepages: bool,
+    #[command(flatten)]
+    freeze: Freeze,
     /// Draw the round trips as a histogram
     #[arg(long)]
     histogram: bool,
@@ -135,15 +160,24 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Err(Usage(format!("{name} 0s: a time above 0 is needed")).into());
         }
     }
+    if args.freeze.is_wanted() && args.threshold.is_none() {
+        return Err(Usage("--trace: say with --threshold what is to freeze it".into()).into());
+    }
     if args.drawn().buckets() > Drawn::MOST {
         return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
     }
     let stop = stop_flag()?;
     let _awake = args.awake.then(Awake::new).transpose()?;
-    let all = in_threads(&args, &stop)?;
+    let breach = args.freeze.prepare(!args.keep_going)?;
+    let all = in_threads(&args, breach.as_ref(), &stop);
+    let frozen = args.freeze.end(breach, &stop);
+    let all = all?;
     if args.json {
         let sessions: Vec<_> = all.iter().map(|done| done.to_json(&args)).collect();
-        print(&format!("{}\n", json!({ "version": 1, "sessions": sessions })))?;
+        print(&format!(
+            "{}\n",
+            json!({ "version": 1, "sessions": sessions, "breaches": frozen.happened, "trace": traces(&frozen) })
+        ))?;
     } else {
         print(&all.iter().map(|done| text::session(done, &args)).collect::<Vec<_>>().join("\n"))?;
     }
@@ -155,28 +189,29 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(if breached { Outcome::LimitBroken } else { Outcome::Done })
 }
 
+/// Files of the trace that a breach froze.
+fn traces(frozen: &BreachReport) -> Vec<&Path> {
+    frozen.saved.iter().flat_map(|saved| &saved.files).map(|file| file.path.as_path()).collect()
+}
+
 /// One thread for each reflector. The first breach that is to stop a run stops all of them.
-fn in_threads(args: &Args, stop: &AtomicBool) -> Result<Vec<Done>> {
-    let sessions: Vec<u32> = {
+fn in_threads(args: &Args, freeze: Option<&Breach>, stop: &AtomicBool) -> Result<Vec<Done>> {
+    let run = |number: usize, target: Target| {
         use std::hash::{BuildHasher, RandomState};
-        args.targets.iter().map(|_| RandomState::new().hash_one(0u8) as u32).collect()
+        // Keys of a hash map are random in each process and each state.
+        let plan = args.plan(RandomState::new().hash_one(number) as u32);
+        let done = Session { args, target, plan, number, freeze, stop }.run();
+        if done.as_ref().is_ok_and(|done| done.ended.why == Why::Breach) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        done
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = args
-            .targets
-            .iter()
-            .zip(sessions)
-            .enumerate()
-            .map(|(i, (target, session))| {
-                scope.spawn(move || {
-                    let done = one::session(args, target, args.plan(session), i, stop);
-                    if done.as_ref().is_ok_and(|done| done.ended.why == Why::Breach) {
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                    done
-                })
-            })
-            .collect();
+        let start = |(number, target): (usize, &Target)| {
+            let (run, target) = (&run, *target);
+            scope.spawn(move || run(number, target))
+        };
+        let threads: Vec<_> = args.targets.iter().enumerate().map(start).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }

@@ -49,6 +49,9 @@ pub struct Link {
     /// Priority of what is sent (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
     #[arg(long, value_name = "N")]
     pub priority: Option<u8>,
+    /// Hand frames straight to the driver, past the queueing discipline (Ethernet)
+    #[arg(long)]
+    pub bypass_qdisc: bool,
     /// DSCP of what is sent
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: Option<u8>,

@@ -1,21 +1,29 @@
 //! `latpath ping reflect`: answers probes.
 
-use super::link::{device_of, ns, Link};
+use super::freeze::Freeze;
+use super::link::{device_of, ns, Link, Prepared};
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::report::print;
+use crate::cmd::subscribe::mac;
 use crate::cmd::thread::OnTime;
 use crate::cmd::Outcome;
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
+use latpath_ping::breach::Breach;
+use latpath_ping::ethernet::{self, Ethernet};
 use latpath_ping::figures::Times;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected, Witness};
 use latpath_ping::session::Session;
+use latpath_ping::transport::Transport;
 use latpath_ping::udp::{UdpOptions, UdpReflector, PORT};
+use latpath_ping::{Line, Transaction};
 use latpath_stats::units::{count, duration};
 use latpath_traffic::kernel::Awake;
+use latpath_words::stream::format_mac;
 use serde_json::{json, Value};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Answer the probes of `latpath ping emit`
@@ -30,6 +38,12 @@ pub struct Args {
     /// Only on this device
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
+    /// Answer Ethernet frames on the device instead, both Sampled Values and those of latpath's own type; needs -i
+    #[arg(long, requires = "interface", conflicts_with_all = ["bind", "port"])]
+    ethernet: bool,
+    /// Also answer frames to this group address; several are allowed
+    #[arg(long, value_name = "MAC", value_parser = mac, requires = "ethernet")]
+    group: Vec<[u8; 6]>,
     #[command(flatten)]
     link: Link,
     #[command(flatten)]
@@ -43,6 +57,8 @@ pub struct Args {
     /// Go on after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]
     keep_going: bool,
+    #[command(flatten)]
+    freeze: Freeze,
     /// End after N sessions have ended; a session ends when nothing is heard of it for 30 s
     #[arg(long, value_name = "N")]
     sessions: Option<u64>,
@@ -57,6 +73,24 @@ pub fn run(args: Args) -> Result<Outcome> {
     let device = args.interface.clone().or_else(|| device_of(args.bind?));
     let prepared = args.link.prepare(device.as_deref())?;
     prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+    let plan = ReflectPlan {
+        spin: args.link.spin,
+        device: device.clone().unwrap_or_default(),
+        threshold: args.threshold.map(ns),
+        stop_on_breach: args.threshold.is_some() && !args.keep_going,
+        sessions: args.sessions,
+    };
+    if let (true, Some(device)) = (args.ethernet, &device) {
+        let options = ethernet::Options {
+            groups: args.group.clone(),
+            stamps: prepared.stamps,
+            bypass_qdisc: args.link.bypass_qdisc,
+            ..ethernet::Options::new(device)
+        };
+        let mut transport = Ethernet::open(options)?;
+        let at = format!("{} ({device})", format_mac(&transport.device().mac));
+        return go(&args, &mut transport, &at, &plan, &prepared, &stop);
+    }
     let options = UdpOptions {
         device: args.interface.clone(),
         stamps: prepared.stamps,
@@ -65,23 +99,31 @@ pub fn run(args: Args) -> Result<Outcome> {
         dscp: args.link.dscp,
     };
     let mut transport = listen(&args, &options)?;
+    let at = transport.local().to_string();
+    go(&args, &mut transport, &at, &plan, &prepared, &stop)
+}
+
+fn go<T: Transport<Peer: Display>>(
+    args: &Args,
+    transport: &mut T,
+    at: &str,
+    plan: &ReflectPlan,
+    prepared: &Prepared,
+    stop: &AtomicBool,
+) -> Result<Outcome> {
     let _awake = args.awake.then(Awake::new).transpose()?;
+    let breach = args.freeze.prepare(true)?;
     args.on_time.apply("ping-reflect")?;
-    eprintln!("latpath: reflecting at {}; stop with Ctrl-C", transport.local());
-    let plan = ReflectPlan {
-        spin: args.link.spin,
-        device: device.unwrap_or_default(),
-        threshold: args.threshold.map(ns),
-        stop_on_breach: args.threshold.is_some() && !args.keep_going,
-        sessions: args.sessions,
-    };
-    let mut told = Told { json: args.json, sessions: Vec::new() };
-    let result = reflect(&mut transport, &plan, &prepared.clocks, &mut told, &stop);
+    eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");
+    let mut told = Told { json: args.json, sessions: Vec::new(), freeze: breach.as_ref() };
+    let result = reflect(transport, plan, &prepared.clocks, &mut told, stop);
     let (sum, failed) = match result {
         Ok(sum) => (sum, None),
         Err((e, sum)) => (sum, Some(e)),
     };
-    print(&if args.json { format!("{}\n", told.to_json(&sum)) } else { told.text(&sum) })?;
+    let printed = print(&if args.json { format!("{}\n", told.to_json(&sum)) } else { Told::text(&sum) });
+    args.freeze.end(breach, stop);
+    printed?;
     if let Some(e) = failed {
         bail!(e);
     }
@@ -103,12 +145,13 @@ fn listen(args: &Args, options: &UdpOptions) -> Result<UdpReflector> {
 }
 
 /// What was told of sessions.
-struct Told {
+struct Told<'a> {
     json: bool,
     sessions: Vec<Value>,
+    freeze: Option<&'a Breach>,
 }
 
-impl<P: Display> Witness<P> for Told {
+impl<P: Display> Witness<P> for Told<'_> {
     fn begins(&mut self, peer: &P, session: u32) {
         eprintln!("latpath: {peer}: session {session:08x} begins");
     }
@@ -155,10 +198,12 @@ impl<P: Display> Witness<P> for Told {
     }
 
     fn breach(&mut self, peer: &P, session: u32, sequence: u64) {
+        self.freeze(session, Transaction { sequence, ..Transaction::default() });
         eprintln!("latpath: {peer}: session {session:08x}: probe {sequence} broke the emitter's threshold");
     }
 
     fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: latpath_words::Ns) {
+        self.freeze(session, Transaction { sequence, ..Transaction::default() });
         eprintln!(
             "latpath: {peer}: session {session:08x}: probe {sequence} was held here for {}",
             duration(turnaround)
@@ -166,7 +211,14 @@ impl<P: Display> Witness<P> for Told {
     }
 }
 
-impl Told {
+impl Told<'_> {
+    /// The emitter knows of its round trip; here the moment counts.
+    fn freeze(&self, session: u32, transaction: Transaction) {
+        if let Some(freeze) = self.freeze {
+            freeze.happened(session, &transaction, &Line::of_seven(0), |_| None);
+        }
+    }
+
     fn to_json(&self, sum: &Reflected) -> Value {
         json!({
             "version": 1,
@@ -178,7 +230,7 @@ impl Told {
         })
     }
 
-    fn text(&self, sum: &Reflected) -> String {
+    fn text(sum: &Reflected) -> String {
         format!(
             "{} sessions; {} messages were no probes, {} were turned away, {} were dropped: the socket's buffer was full\n",
             count(sum.sessions),

@@ -3,29 +3,36 @@
 use super::super::link::{device_of, Prepared};
 use super::super::target::Target;
 use super::Args;
+use crate::cmd::Usage;
 use anyhow::{Context, Result};
+use latpath_clock::now_monotonic;
+use latpath_ping::breach::Breach;
 use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
+use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
+use latpath_ping::log::{Log, LogOptions, Summary};
 use latpath_ping::table::{Counts, End};
 use latpath_ping::transaction::Transaction;
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::{UdpEmitter, UdpOptions};
 use latpath_ping::wire::Welcome;
 use latpath_stats::units::count;
+use latpath_sv::{Tag, DEFAULT_APPID};
 use serde_json::{json, Value};
-use std::net::UdpSocket;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicBool;
 
 /// A session that is over.
 pub struct Done {
     pub target: Target,
     pub session: u32,
+    pub transport: &'static str,
     pub device: Option<String>,
     pub taken: u16,
     pub ended: Ending,
     pub report: Report,
     pub notes: Vec<String>,
-    breach: Option<Transaction>,
+    pub log: Option<Summary>,
 }
 
 /// How it ended.
@@ -37,90 +44,174 @@ pub struct Ending {
     pub refusal: Option<std::io::Error>,
 }
 
-struct Watching {
+/// What looks at each transaction.
+struct Watching<'a> {
     figures: Figures,
-    breach: Option<Transaction>,
+    log: Option<Log>,
+    freeze: Option<&'a Breach>,
+    session: u32,
+    warm: bool,
 }
 
-impl Observer for Watching {
+impl Observer for Watching<'_> {
+    #[inline]
     fn closed(&mut self, t: &Transaction, end: End) {
         self.figures.add(t, end);
-    }
-    fn breach(&mut self, t: &Transaction) {
-        self.breach.get_or_insert(*t);
-    }
-    fn line(&mut self, taken: u16) {
-        self.figures.set_line(taken);
-    }
-    fn tick(&mut self, _counts: &Counts) {}
-    fn warm(&mut self) {
-        self.figures.clear();
-    }
-}
-
-/// Runs it, in the calling thread.
-pub fn session(args: &Args, target: &Target, plan: Plan, number: usize, stop: &AtomicBool) -> Result<Done> {
-    match target {
-        Target::Udp(peer) => {
-            let device = args.interface.clone().or_else(|| {
-                // The kernel chooses the address to send from as it would for the probes.
-                let from = std::net::SocketAddr::new(
-                    args.from.unwrap_or_else(|| if peer.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() }),
-                    0,
-                );
-                let probe = UdpSocket::bind(from).ok()?;
-                probe.connect(peer).ok()?;
-                device_of(probe.local_addr().ok()?.ip())
-            });
-            let prepared = args.link.prepare(device.as_deref())?;
-            let options = UdpOptions {
-                device: args.interface.clone(),
-                stamps: prepared.stamps,
-                busy_poll: args.link.busy_poll(),
-                priority: args.link.priority,
-                dscp: args.link.dscp,
-            };
-            let mut transport = UdpEmitter::connect(*peer, args.from, &options)?;
-            measure(args, *target, plan, number, stop, &mut transport, (), device, prepared)
+        if let Some(log) = self.log.as_mut().filter(|_| self.warm) {
+            log.push(t);
         }
     }
+
+    fn breach(&mut self, t: &Transaction) {
+        // First what must be quick.
+        if let Some(freeze) = self.freeze {
+            let usual = self.figures.usual();
+            let line = self.figures.line();
+            let of = |part| line.parts().position(|p| p == part).map(|at| usual[at]);
+            freeze.happened(self.session, t, line, of);
+        }
+        if let Some(log) = &mut self.log {
+            log.breach(t);
+        }
+    }
+
+    fn line(&mut self, taken: u16) {
+        self.figures.set_line(taken);
+        if let Some(log) = &mut self.log {
+            log.begin(self.figures.line());
+        }
+    }
+
+    fn tick(&mut self, _counts: &Counts) {
+        if let Some(log) = &mut self.log {
+            log.tick(now_monotonic());
+        }
+    }
+
+    fn warm(&mut self) {
+        self.figures.clear();
+        self.warm = true;
+    }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn measure<T: Transport>(
-    args: &Args,
-    target: Target,
-    plan: Plan,
-    number: usize,
-    stop: &AtomicBool,
-    transport: &mut T,
-    peer: T::Peer,
-    device: Option<String>,
-    prepared: Prepared,
-) -> Result<Done> {
-    let options = FigureOptions {
-        drawn: args.histogram.then(|| args.drawn()),
-        threshold: plan.threshold,
-        worst: args.worst.into(),
-    };
-    let mut watching = Watching { figures: Figures::new(&options), breach: None };
-    args.on_time.apply(&format!("ping-{number}")).context("the thread that emits")?;
-    let ended = emit(transport, peer, &plan, &prepared.clocks, &mut watching, stop);
-    let report = watching.figures.report(&ended.counts, ended.seen, &ended.timeline, ended.elapsed);
-    let (why, failed) = match ended.why {
-        Ok(why) => (why, None),
-        Err(e) => (Why::Stopped, Some(e.to_string())),
-    };
-    Ok(Done {
-        target,
-        session: plan.session,
-        device,
-        taken: watching.figures.taken(),
-        ended: Ending { why, failed, welcome: ended.welcome, dropped: ended.dropped, refusal: ended.refusal },
-        report,
-        notes: prepared.notes,
-        breach: watching.breach,
-    })
+/// A session that is to be: with whom, as what, watched by whom.
+pub struct Session<'a> {
+    pub args: &'a Args,
+    pub target: Target,
+    pub plan: Plan,
+    /// Its place among the run's sessions.
+    pub number: usize,
+    pub freeze: Option<&'a Breach>,
+    pub stop: &'a AtomicBool,
+}
+
+impl Session<'_> {
+    /// Runs it, in the calling thread.
+    pub fn run(self) -> Result<Done> {
+        match self.target {
+            Target::Udp(peer) => self.udp(peer),
+            Target::Ethernet(mac) => self.ethernet(mac),
+        }
+    }
+
+    fn udp(self, peer: SocketAddr) -> Result<Done> {
+        let args = self.args;
+        let device = args.interface.clone().or_else(|| device_to(peer, args.from));
+        let prepared = args.link.prepare(device.as_deref())?;
+        let options = UdpOptions {
+            device: args.interface.clone(),
+            stamps: prepared.stamps,
+            busy_poll: args.link.busy_poll(),
+            priority: args.link.priority,
+            dscp: args.link.dscp,
+        };
+        let mut transport = UdpEmitter::connect(peer, args.from, &options)?;
+        self.measure("udp", &mut transport, device, prepared)
+    }
+
+    fn ethernet(self, mac: [u8; 6]) -> Result<Done> {
+        let args = self.args;
+        let device = args.interface.clone().ok_or_else(|| {
+            Usage(format!("{}: frames to a MAC address need a device to be sent on; name it with -i", self.target))
+        })?;
+        let prepared = args.link.prepare(Some(&device))?;
+        let tag = (args.vlan.is_some() || args.pcp.is_some())
+            .then(|| Tag::new(args.vlan.unwrap_or(0), args.pcp.unwrap_or(4)));
+        let framing = if args.sv { Framing::Sv { appid: DEFAULT_APPID } } else { Framing::Own };
+        let options = ethernet::Options {
+            session: Some(self.plan.session),
+            stamps: prepared.stamps,
+            bypass_qdisc: args.link.bypass_qdisc,
+            ..ethernet::Options::new(&device)
+        };
+        let frames = Ethernet::open(options)?;
+        let room = frames.room(framing);
+        if args.size > room {
+            return Err(Usage(format!("--size {}: a frame on {device} has room for {room} bytes", args.size)).into());
+        }
+        let mut transport = ToOne::new(frames, Peer { mac, framing, tag });
+        self.measure(if args.sv { "sv" } else { "ethernet" }, &mut transport, Some(device), prepared)
+    }
+
+    fn log(&self) -> Result<Option<Log>> {
+        let Some(path) = &self.args.log else { return Ok(None) };
+        // Of several sessions each has a file of its own.
+        let path = match (self.args.targets.len(), path.extension()) {
+            (1, _) => path.clone(),
+            (_, Some(kind)) => path.with_extension(format!("{}.{}", self.number + 1, kind.to_string_lossy())),
+            (_, None) => path.clone(),
+        };
+        let options = LogOptions { rate_hz: self.args.rate.map(|pace| pace.hz()), huge_pages: self.args.hugepages };
+        Ok(Some(Log::open(&path, self.args.log_keep, &options)?))
+    }
+
+    fn measure<T: Transport<Peer = ()>>(
+        self,
+        name: &'static str,
+        transport: &mut T,
+        device: Option<String>,
+        prepared: Prepared,
+    ) -> Result<Done> {
+        let plan = &self.plan;
+        let options = FigureOptions {
+            drawn: self.args.histogram.then(|| self.args.drawn()),
+            threshold: plan.threshold,
+            worst: self.args.worst.into(),
+        };
+        let mut watching = Watching {
+            figures: Figures::new(&options),
+            log: self.log()?,
+            freeze: self.freeze,
+            session: plan.session,
+            warm: plan.warm_up == 0,
+        };
+        self.args.on_time.apply(&format!("ping-{}", self.number)).context("the thread that emits")?;
+        let ended = emit(transport, (), plan, &prepared.clocks, &mut watching, self.stop);
+        let report = watching.figures.report(&ended.counts, ended.seen, &ended.timeline, ended.elapsed);
+        let (why, failed) = match ended.why {
+            Ok(why) => (why, None),
+            Err(e) => (Why::Stopped, Some(e.to_string())),
+        };
+        Ok(Done {
+            target: self.target,
+            session: plan.session,
+            transport: name,
+            device,
+            taken: watching.figures.taken(),
+            ended: Ending { why, failed, welcome: ended.welcome, dropped: ended.dropped, refusal: ended.refusal },
+            report,
+            notes: prepared.notes,
+            log: watching.log.map(Log::finish),
+        })
+    }
+}
+
+/// The device by which the kernel would send to this address.
+fn device_to(peer: SocketAddr, from: Option<IpAddr>) -> Option<String> {
+    let any = || if peer.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or_else(any), 0)).ok()?;
+    socket.connect(peer).ok()?;
+    device_of(socket.local_addr().ok()?.ip())
 }
 
 impl Done {
@@ -129,6 +220,9 @@ impl Done {
         let target = self.target;
         if let Some(failed) = &self.ended.failed {
             return Some(format!("{failed} (after {} answers)", count(self.report.counts.answered)));
+        }
+        if let Some(error) = self.log.as_ref().and_then(|log| log.error.as_ref()) {
+            return Some(format!("the log is not whole: {error}"));
         }
         match self.ended.why {
             Why::Done | Why::Stopped | Why::Breach => None,
@@ -151,11 +245,6 @@ impl Done {
         }
     }
 
-    /// The first transaction that broke the threshold.
-    pub fn breach(&self) -> Option<&Transaction> {
-        self.breach.as_ref()
-    }
-
     /// As docs/json.md describes it.
     pub fn to_json(&self, args: &Args) -> Value {
         let pacing = match args.plan(0).pacing {
@@ -167,7 +256,7 @@ impl Done {
             "target": self.target.to_string(),
             "session": format!("{:08x}", self.session),
             "device": self.device,
-            "transport": "udp",
+            "transport": self.transport,
             "size_bytes": args.size,
             "pacing": pacing,
             "stamps": latpath_ping::Stamp::ALL.into_iter().filter(|s| s.bit() & self.taken != 0).collect::<Vec<_>>(),
@@ -184,7 +273,14 @@ impl Done {
             },
             "error": self.failure(),
             "dropped_here": self.ended.dropped,
-            "notes": self.notes,
+            "log": self.log.as_ref().map(|log| json!({
+                "files": log.files,
+                "rows": log.rows,
+                "bytes": log.bytes,
+                "dropped": log.dropped,
+                "error": log.error.as_ref().map(ToString::to_string),
+            })),
+            "notes": self.notes.iter().chain(self.log.iter().flat_map(|log| &log.notes)).collect::<Vec<_>>(),
         });
         let report = serde_json::to_value(&self.report).unwrap_or_default();
         if let (Some(all), Value::Object(more)) = (value.as_object_mut(), report) {

@@ -27,6 +27,12 @@ pub fn session(done: &Done, args: &Args) -> String {
             lines.extend(parts(&r.detail, &r.round_trip));
         }
         lines.extend(worst(r));
+        if let Some(log) = &done.log {
+            let files: Vec<_> = log.files.iter().map(|f| f.display().to_string()).collect();
+            let dropped = if log.dropped > 0 { format!(", {} dropped", count(log.dropped)) } else { String::new() };
+            lines.push(format!("\nlog       {} transactions in {}{dropped}", count(log.rows), files.join(", ")));
+            lines.extend(log.notes.iter().map(|note| format!("note      {note}")));
+        }
         if args.histogram {
             lines.push(String::new());
             lines.extend(histogram(r));
@@ -124,6 +130,10 @@ fn sent(done: &Done) -> Vec<String> {
     lines.extend(
         r.missing.iter().map(|m| format!("missing   {} of {} {}", m.stamp.name(), count(m.count), "transactions")),
     );
+    if let (Why::Breach, Some(w)) = (done.ended.why, r.worst.first()) {
+        let longest = w.longest.as_ref().map_or(String::new(), |part| format!("; longest beyond its usual time: {part}"));
+        lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
+    }
     if done.ended.why == Why::Stopped && done.ended.failed.is_none() {
         lines.push("          stopped before its end".into());
     }
