@@ -279,7 +279,7 @@ impl Log {
         self.progress.failed.load(Ordering::Relaxed)
     }
 
-    /// Transactions in the file so far.
+    /// Transactions in the file so far: a kill cannot take them any more.
     pub fn rows(&self) -> u64 {
         self.progress.rows.load(Ordering::Relaxed)
     }

@@ -48,6 +48,7 @@ pub(super) struct Parquet {
     next: u64,
     pub notes: Vec<String>,
     merging: bool,
+    part_time: Duration,
 }
 
 impl Parquet {
@@ -62,6 +63,7 @@ impl Parquet {
             next: 0,
             notes: Vec::new(),
             merging: true,
+            part_time: PART_TIME,
         };
         if path.symlink_metadata().is_ok() {
             return Err(LogError::Exists(path.into()));
@@ -153,7 +155,7 @@ impl Parquet {
 
     /// Closes the part whose time is over.
     pub fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
-        if self.open.as_ref().is_some_and(|open| open.since.elapsed() >= PART_TIME) {
+        if self.open.as_ref().is_some_and(|open| open.since.elapsed() >= self.part_time) {
             self.close()?;
             self.merge_small(progress);
         }
@@ -255,7 +257,7 @@ impl Parquet {
 
     /// The files as they are now.
     pub fn files(&self) -> Vec<PathBuf> {
-        if self.path.exists() {
+        if self.path.is_file() {
             return vec![self.path.clone()];
         }
         self.parts.iter().map(|p| self.name(p.first, p.last)).collect()
@@ -269,5 +271,78 @@ impl Drop for Parquet {
             drop(open);
             let _ = fs::remove_file(self.hidden());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::record::Field;
+
+    fn rows(numbers: std::ops::Range<u64>) -> Vec<Transaction> {
+        numbers.map(|sequence| Transaction { sequence, ..Transaction::default() }).collect()
+    }
+
+    fn sequences(path: &Path) -> Vec<u64> {
+        let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
+        let number = |row: parquet::record::Row| match row.get_column_iter().next() {
+            Some((_, Field::ULong(number))) => *number,
+            other => panic!("{other:?}"),
+        };
+        reader.get_row_iter(None).unwrap().map(|row| number(row.unwrap())).collect()
+    }
+
+    fn parts(folder: &Path) -> Vec<PathBuf> {
+        let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn parts_stay_few_and_every_row_is_in_one_of_them_at_any_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.parquet");
+        let mut log = Parquet::create(&path).unwrap();
+        log.part_time = Duration::ZERO;
+        let progress = Progress::default();
+        let mut n = 0;
+        // Small parts, with one among them that is large.
+        for part in 0..150 {
+            let more = if part == 70 { LARGE_PART } else { 10 };
+            log.write(&rows(n..n + more)).unwrap();
+            n += more;
+            log.tick(&progress).unwrap();
+            assert_eq!(log.safe_rows(), n);
+        }
+        let now = parts(folder.path());
+        assert!(now.len() < 2 * SMALL_PARTS, "{}", now.len());
+        assert!(now[0].ends_with("log.part-00000000-00000059.parquet"), "{}", now[0].display());
+        let all: Vec<u64> = now.iter().flat_map(|p| sequences(p)).collect();
+        assert_eq!(all, (0..n).collect::<Vec<_>>());
+        log.write(&rows(n..n + 5)).unwrap();
+        log.finish(&progress).unwrap();
+        assert_eq!(parts(folder.path()), [path.clone()]);
+        assert_eq!(sequences(&path), (0..n + 5).collect::<Vec<_>>());
+        assert!(log.notes.is_empty(), "{:?}", log.notes);
+    }
+
+    #[test]
+    fn what_cannot_be_put_together_stays_in_parts_and_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.parquet");
+        let mut log = Parquet::create(&path).unwrap();
+        log.part_time = Duration::ZERO;
+        let progress = Progress::default();
+        for n in 0..3 {
+            log.write(&rows(n..n + 1)).unwrap();
+            log.tick(&progress).unwrap();
+        }
+        // A folder in the way of the file's name.
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("x"), "").unwrap();
+        let error = log.finish(&progress).unwrap_err().to_string();
+        assert!(error.contains("what was logged is in") && error.contains("log.part-*.parquet"), "{error}");
+        assert_eq!(log.files().len(), 3);
+        assert_eq!(log.files().iter().flat_map(|p| sequences(p)).collect::<Vec<_>>(), [0, 1, 2]);
     }
 }

@@ -123,7 +123,6 @@ impl Writer {
                     }
                     self.format.write(&rows, &line)?;
                     *written += rows.len() as u64;
-                    self.progress.rows.store(*written, Ordering::Relaxed);
                     self.progress.batches.fetch_add(1, Ordering::Relaxed);
                     rows.clear();
                     let _ = self.free.send(rows);
@@ -133,6 +132,11 @@ impl Writer {
             }
             self.progress.steps.fetch_add(1, Ordering::Relaxed);
             self.format.tick(&self.progress)?;
+            let safe = match &self.format {
+                Format::Csv { .. } => *written,
+                Format::Parquet(parquet) => parquet.safe_rows(),
+            };
+            self.progress.rows.store(safe, Ordering::Relaxed);
         }
         if !begun {
             self.format.begin(&line)?;
