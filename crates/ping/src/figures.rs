@@ -3,7 +3,7 @@
 use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Line, Part, Source, Stamp, Transaction};
-use crate::wire::Seen;
+use crate::wire::{NicClock, Seen};
 use latpath_stats::{Bucket, Histogram};
 use latpath_words::Ns;
 use serde::Serialize;
@@ -336,6 +336,7 @@ impl Figures {
             rows.parts.iter().zip(&rows.times).map(figures).collect::<Vec<_>>()
         };
         let some = |h: &Histogram| (h.count() > 0).then(|| Times::of(h));
+        let [nic_clock, reflector_nic_clock] = timeline.nic_clocks();
         let (disturbances, disturbed) = timeline.disturbances();
         let mut overflow = self.overflow.clone();
         overflow.sort_unstable_by(|a, b| b.cmp(a));
@@ -358,6 +359,9 @@ impl Figures {
             clocks: timeline.relation(),
             error_bound_ns: timeline.bound().map(|b| b.0),
             max_error_bound_ns: timeline.bound().map(|b| b.1),
+            drift_ppb: timeline.drift_ppb(),
+            nic_clock: nic_clock.map(Into::into),
+            reflector_nic_clock: reflector_nic_clock.map(Into::into),
             disturbances: disturbances.to_vec(),
             disturbed,
             threshold_ns: self.threshold,
@@ -388,6 +392,25 @@ pub struct Missing {
     pub stamp: Stamp,
     /// How often.
     pub count: u64,
+}
+
+/// A NIC's clock against its machine's `CLOCK_MONOTONIC`, as it was read last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClockFigures {
+    /// Number of the PHC: /dev/ptpN.
+    pub phc: i32,
+    /// PHC minus `CLOCK_MONOTONIC`.
+    pub offset_ns: Ns,
+    /// How wrong that can be.
+    pub error_bound_ns: Ns,
+    /// How much faster it runs, ppb.
+    pub drift_ppb: i64,
+}
+
+impl From<NicClock> for ClockFigures {
+    fn from(c: NicClock) -> Self {
+        Self { phc: c.index, offset_ns: c.offset, error_bound_ns: c.bound, drift_ppb: c.drift_ppb }
+    }
 }
 
 /// A session, as `--json` prints it; docs/json.md describes each key.
@@ -421,6 +444,12 @@ pub struct Report {
     pub error_bound_ns: Option<Ns>,
     /// And was at worst.
     pub max_error_bound_ns: Option<Ns>,
+    /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb.
+    pub drift_ppb: Option<i64>,
+    /// The emitter's NIC's clock; null where it has none.
+    pub nic_clock: Option<ClockFigures>,
+    /// The reflector's.
+    pub reflector_nic_clock: Option<ClockFigures>,
     /// Clock steps, servo swings and the like: the first hundred.
     pub disturbances: Vec<Disturbance>,
     /// How many there were.

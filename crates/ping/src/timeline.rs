@@ -45,6 +45,7 @@ pub struct Timeline {
     best: Option<Exchange>,
     slot_until: Ns,
     largest_bound: Ns,
+    drift_ppb: Option<i64>,
     disturbances: Vec<Disturbance>,
     disturbed: u64,
 }
@@ -82,6 +83,7 @@ impl Timeline {
             best: None,
             slot_until: Ns::MIN,
             largest_bound: 0,
+            drift_ppb: (relation == Relation::SameKernel).then_some(0),
             disturbances: Vec::new(),
             disturbed: 0,
         }
@@ -117,6 +119,16 @@ impl Timeline {
     /// How wrong a time between the ends can be, and was at worst, ns.
     pub fn bound(&self) -> Option<(Ns, Ns)> {
         self.offset.map(|(_, bound)| (bound, self.largest_bound.max(bound)))
+    }
+
+    /// The NICs' clocks as they were read last, emitter's and reflector's.
+    pub fn nic_clocks(&self) -> [Option<NicClock>; 2] {
+        [self.here, self.there]
+    }
+
+    /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb; `None` where that was never estimated.
+    pub fn drift_ppb(&self) -> Option<i64> {
+        self.drift_ppb
     }
 
     /// How wrong a part's times can be, at worst so far: 0 where one clock took both its stamps. `None` where nothing is known.
@@ -222,6 +234,7 @@ impl Timeline {
         if let Some(e) = self.estimator.at_host(t1) {
             self.offset = Some((e.offset_ns, e.bound_ns));
             self.largest_bound = self.largest_bound.max(e.bound_ns);
+            self.drift_ppb = Some(e.drift_ppb);
         }
     }
 }

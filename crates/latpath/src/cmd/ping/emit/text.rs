@@ -16,7 +16,7 @@ pub fn session(done: &Done, args: &Args) -> String {
     lines.push(format!("stamps    {}", stamps(done.taken)));
     lines.push(clocks(r));
     lines.extend(done.notes.iter().map(|note| format!("note      {note}")));
-    lines.extend(sent(done));
+    lines.extend(sent(done, args));
     if r.round_trip.count > 0 {
         lines.push(String::new());
         lines.extend(round_trips(r));
@@ -83,6 +83,19 @@ fn clocks(r: &Report) -> String {
         ),
         (Relation::Estimated, ..) => "clocks    the reflector's clock is not known".to_string(),
     };
+    if let (Relation::Estimated, Some(drift)) = (r.clocks, r.drift_ppb) {
+        text += &format!("; the reflector's runs {drift:+} ppb against this one");
+    }
+    for (whose, clock) in [("the NIC's clock", r.nic_clock), ("the reflector's NIC's", r.reflector_nic_clock)] {
+        if let Some(c) = clock {
+            text += &format!(
+                "\nclocks    {whose} (ptp{}) runs {:+} ppb against its machine's, ± {}",
+                c.phc,
+                c.drift_ppb,
+                duration(c.error_bound_ns)
+            );
+        }
+    }
     for d in &r.disturbances {
         text += &format!("\nclocks    at {}: {}", latpath_stats::units::elapsed(d.at_ns), d.what);
     }
@@ -92,7 +105,7 @@ fn clocks(r: &Report) -> String {
     text
 }
 
-fn sent(done: &Done) -> Vec<String> {
+fn sent(done: &Done, args: &Args) -> Vec<String> {
     let (r, c) = (&done.report, &done.report.counts);
     let hz = if r.elapsed_ns > 0 { c.sent as f64 * 1e9 / r.elapsed_ns as f64 } else { 0.0 };
     let mut lines = vec![format!(
@@ -130,8 +143,15 @@ fn sent(done: &Done) -> Vec<String> {
     lines.extend(
         r.missing.iter().map(|m| format!("missing   {} of {} {}", m.stamp.name(), count(m.count), "transactions")),
     );
+    // Those that were due, less what a start between two deadlines leaves open.
+    let due = args.rate.map_or(0, |pace| (pace.hz() * r.elapsed_ns as f64 / 1e9) as u64);
+    let behind = due.saturating_sub(c.sent + c.refused + 1 + due / 10_000);
+    if behind > 0 && args.count.is_none() {
+        lines.push(format!("          {} probes that were due were not sent: this machine did not keep up", count(behind)));
+    }
     if let (Why::Breach, Some(w)) = (done.ended.why, r.worst.first()) {
-        let longest = w.longest.as_ref().map_or(String::new(), |part| format!("; longest beyond its usual time: {part}"));
+        let longest =
+            w.longest.as_ref().map_or(String::new(), |part| format!("; longest beyond its usual time: {part}"));
         lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
     }
     if done.ended.why == Why::Stopped && done.ended.failed.is_none() {
