@@ -155,10 +155,7 @@ impl Breach {
     /// Makes the instance, or uses the user's, starts it, and reserves the file.
     pub fn prepare(options: BreachOptions) -> Result<Self, BreachError> {
         let BreachOptions { instance, record, save, most_bytes, freeze } = options;
-        OpenOptions::new().write(true).create_new(true).open(&save).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => BreachError::Exists(save.clone()),
-            _ => BreachError::File { path: save.clone(), source },
-        })?;
+        reserve(&save, record.snapshot)?;
         let opened = Instance::open_or_make(&instance, &record);
         let instance = opened.inspect_err(|_| {
             let _ = fs::remove_file(&save);
@@ -239,6 +236,19 @@ impl Drop for Breach {
             let _ = fs::remove_file(&self.save);
         }
     }
+}
+
+/// Makes the file, so that a breach finds it writable. An empty one is what a killed run had reserved.
+fn reserve(save: &Path, snapshot: bool) -> Result<(), BreachError> {
+    let taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() || m.len() > 0);
+    let beside = latpath_tracefs::snapshot_file(save);
+    for path in [Some(save), snapshot.then_some(beside.as_path())].into_iter().flatten() {
+        if taken(path) {
+            return Err(BreachError::Exists(path.into()));
+        }
+    }
+    let made = OpenOptions::new().append(true).create(true).open(save);
+    made.map(drop).map_err(|source| BreachError::File { path: save.into(), source })
 }
 
 /// What a saved trace does not have.

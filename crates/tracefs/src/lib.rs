@@ -13,4 +13,4 @@ mod undo;
 pub use error::{Error, Result};
 pub use instance::{Instance, Options, LONGEST_MARK};
 pub use place::Tracefs;
-pub use save::{LostEvents, Saved, SavedFile};
+pub use save::{snapshot_file, LostEvents, Saved, SavedFile};

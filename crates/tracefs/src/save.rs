@@ -43,14 +43,20 @@ pub struct LostEvents {
     pub dropped: u64,
 }
 
+/// The file of a snapshot, beside that of the trace.
+pub fn snapshot_file(trace: &Path) -> PathBuf {
+    let mut beside = trace.as_os_str().to_owned();
+    beside.push(".snapshot");
+    beside.into()
+}
+
 pub(crate) fn save(directory: &Path, shown: &Path, snapped: bool, path: &Path, most: u64) -> Result<Saved> {
     let mut saved = Saved { lost: lost(directory), ..Saved::default() };
     saved.files.push(copy(&directory.join("trace"), &shown.join("trace"), path, most)?);
     if snapped {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".snapshot");
+        let beside = snapshot_file(path);
         let (from, shown) = (directory.join("snapshot"), shown.join("snapshot"));
-        saved.files.push(copy(&from, &shown, Path::new(&beside), most)?);
+        saved.files.push(copy(&from, &shown, &beside, most)?);
     }
     Ok(saved)
 }

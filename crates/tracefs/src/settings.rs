@@ -5,7 +5,8 @@ use crate::{
     Error, Result,
 };
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -108,7 +109,7 @@ impl Settings<'_> {
 
     /// Whether a snapshot can be taken from now on, with its memory in place; else a note says why not.
     pub fn prepare_snapshot(&mut self) -> Result<bool> {
-        let now = match fs::read_to_string(self.directory.join("snapshot")) {
+        let now = match beginning(&self.directory.join("snapshot")) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 self.notes.push("no snapshots: this kernel has none (CONFIG_TRACER_SNAPSHOT)".into());
@@ -130,6 +131,13 @@ impl Settings<'_> {
         }
         Ok(true)
     }
+}
+
+/// What a file begins with: a snapshot may be as large as all buffers.
+fn beginning(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(4096).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The value that a file of tracefs shows; `None` where it differs from CPU to CPU.
