@@ -17,14 +17,13 @@ pub use framing::{room, svid, Framing, Peer, OWN, SV, SVID};
 pub use one::ToOne;
 
 pub(crate) use framing::{read, write, AROUND};
+pub(crate) use kernel::PacketSocket;
 
 use crate::kernel::{send, set_option, wait_until};
 use crate::transaction::Stamp;
 use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
-use kernel::PacketSocket;
 use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Queued, Stamps, TxKind};
 use latpath_sv::Tag;
-use nix::sys::socket::{getsockopt, sockopt::SocketError};
 use std::cell::Cell;
 use std::io;
 
@@ -118,10 +117,6 @@ impl Ethernet {
         // All protocols, since a socket of one alone sees no tags of VLANs that the device does not know, and nothing on a
         // bridge's port. The filter is what chooses.
         socket.hear(&device, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
-        // A device that is down can be bound to, and says so afterwards.
-        if getsockopt(&fd, SocketError) == Ok(libc::ENETDOWN) {
-            return Err(DeviceError::Down(options.device));
-        }
         let longest = device.mtu.max(1500) + AROUND;
         Ok(Self {
             out: vec![0; longest].into(),

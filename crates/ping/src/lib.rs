@@ -25,5 +25,6 @@ pub mod transaction;
 pub mod transport;
 pub mod udp;
 pub mod wire;
+pub mod xdp;
 
 pub use transaction::{Line, Part, Source, Stamp, Stamps, Transaction};

@@ -82,24 +82,27 @@ pub enum DeviceError {
 const ETHERNET: [u16; 2] = [1, 772];
 
 impl Device {
-    /// Finds a device by its name. Needs the right to open packet sockets, as everything that is done with it.
+    /// Finds a device that is up by its name. Needs the right to open packet sockets, as everything that is done with it.
     pub fn find(name: &str) -> Result<Self, DeviceError> {
         Self::find_by(&PacketSocket::open(name)?, name)
     }
 
     pub(super) fn find_by(socket: &PacketSocket, name: &str) -> Result<Self, DeviceError> {
         let index = index(name);
-        let (mac, kind, mtu) = match socket.facts(name) {
+        let facts = match socket.facts(name) {
             Ok(facts) if index != 0 => facts,
             Err(cause) if index != 0 && cause.raw_os_error() != Some(libc::ENODEV) => {
-                return Err(DeviceError::Os { device: name.into(), doing: "asking for its address and MTU", cause })
+                return Err(DeviceError::Os { device: name.into(), doing: "asking what it is", cause })
             }
             _ => return Err(DeviceError::NoDevice { device: name.into(), here: device_list() }),
         };
-        if !ETHERNET.contains(&kind) {
+        if !ETHERNET.contains(&facts.kind) {
             return Err(DeviceError::NotEthernet(name.into()));
         }
-        Ok(Self { name: name.into(), index, mac, mtu })
+        if !facts.up {
+            return Err(DeviceError::Down(name.into()));
+        }
+        Ok(Self { name: name.into(), index, mac: facts.mac, mtu: facts.mtu })
     }
 
     /// Whether it still exists, up or down.

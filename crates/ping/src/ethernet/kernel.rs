@@ -15,6 +15,18 @@ pub struct PacketSocket {
     fd: OwnedFd,
 }
 
+/// What the kernel says of a device.
+pub struct Facts {
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Its kind: ARPHRD_….
+    pub kind: u16,
+    /// Most bytes behind its header.
+    pub mtu: usize,
+    /// It is up.
+    pub up: bool,
+}
+
 fn call(result: c_int) -> io::Result<()> {
     match result {
         0.. => Ok(()),
@@ -58,8 +70,8 @@ impl PacketSocket {
         call(unsafe { libc::ioctl(self.fd.as_raw_fd(), code as _, &mut request) }).map(|()| request)
     }
 
-    /// Address (with its kind, ARPHRD_…) and MTU of a device.
-    pub fn facts(&self, name: &str) -> io::Result<([u8; 6], u16, usize)> {
+    /// What the kernel says of a device.
+    pub fn facts(&self, name: &str) -> io::Result<Facts> {
         let hardware = self.ask(name, libc::SIOCGIFHWADDR as c_ulong)?;
         // SAFETY: the kernel has set this member; any bytes are a valid sockaddr.
         let hardware = unsafe { hardware.ifr_ifru.ifru_hwaddr };
@@ -67,9 +79,12 @@ impl PacketSocket {
         for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
             *to = from as u8;
         }
-        let mtu = self.ask(name, libc::SIOCGIFMTU as c_ulong)?;
         // SAFETY: the kernel has set this member; any bytes are a valid integer.
-        Ok((mac, hardware.sa_family, usize::try_from(unsafe { mtu.ifr_ifru.ifru_mtu }).unwrap_or(0)))
+        let mtu = unsafe { self.ask(name, libc::SIOCGIFMTU as c_ulong)?.ifr_ifru.ifru_mtu };
+        // SAFETY: as above.
+        let flags = unsafe { self.ask(name, libc::SIOCGIFFLAGS as c_ulong)?.ifr_ifru.ifru_flags };
+        let up = c_int::from(flags) & libc::IFF_UP != 0;
+        Ok(Facts { mac, kind: hardware.sa_family, mtu: usize::try_from(mtu).unwrap_or(0), up })
     }
 
     /// From now on frames of this protocol (`ETH_P_…`; 0: none) that come to the device are received.

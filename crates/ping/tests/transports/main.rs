@@ -4,6 +4,7 @@
 
 mod space;
 mod wires;
+mod xdp;
 
 use latpath_clock::now_monotonic;
 use latpath_ping::clocks::Clocks;
@@ -49,6 +50,21 @@ fn main() -> ExitCode {
         trial("tshark_reads_a_session_as_sampled_values", &lack.clone().or(no_tshark()), tshark),
         trial("a_session_in_frames_adds_up", &lack, session),
     ];
+    let no_xdp = lack.clone().or_else(xdp::lack);
+    let xdp = [
+        trial("xdp_carries_messages_there_and_back_wherever_its_program_stands", &no_xdp, xdp::there_and_back),
+        trial("xdp_and_packet_sockets_understand_each_other", &no_xdp, xdp::with_packet_sockets),
+        trial("xdp_hears_groups_that_it_joined", &no_xdp, xdp::groups),
+        trial("xdp_passes_on_what_is_not_ours", &no_xdp, xdp::foreign),
+        trial("xdp_refuses_a_device_that_is_taken_and_gives_it_back", &no_xdp, xdp::taken),
+        trial("xdp_covers_every_queue", &no_xdp, xdp::queues),
+        trial("xdp_counts_frames_without_room", &no_xdp, xdp::dropped),
+        trial("xdp_survives_a_device_that_goes_down_and_tells_of_one_that_vanishes", &no_xdp, xdp::down),
+        trial("xdp_says_what_a_device_cannot_do", &no_xdp, xdp::cannot),
+        trial("xdp_sends_more_frames_than_it_has", &no_xdp, xdp::many),
+        trial("a_session_by_xdp_adds_up", &no_xdp, xdp::session),
+    ];
+    let tests = tests.into_iter().chain(xdp).collect();
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, tests).exit_code()
@@ -113,8 +129,11 @@ fn peers() -> impl Iterator<Item = Peer> {
     ways.map(|(framing, tag)| Peer { mac: THERE_MAC, framing, tag })
 }
 
-fn exchange<T: Transport<Peer = Peer>>(here: T, there: &mut T, peer: Peer, room: usize) -> Result<T, Failed> {
-    let mut here = here;
+fn exchange<A, B>(here: &mut A, there: &mut B, peer: Peer, room: usize) -> Result<(), Failed>
+where
+    A: Transport<Peer = Peer>,
+    B: Transport<Peer = Peer>,
+{
     for (sequence, len) in [32, 33, 96, 240, room].into_iter().enumerate() {
         let probe = message(Kind::Probe, 7, sequence as u64, len);
         here.send(peer, &probe)?;
@@ -123,11 +142,11 @@ fn exchange<T: Transport<Peer = Peer>>(here: T, there: &mut T, peer: Peer, room:
         equal("the probe", got, probe)?;
         let answer = message(Kind::Answer, 7, sequence as u64, len);
         there.send(from, &answer)?;
-        let (from, got) = hear(&mut here)?;
+        let (from, got) = hear(here)?;
         equal("who answered", from, peer)?;
         equal("the answer", got, answer)?;
     }
-    Ok(here)
+    Ok(())
 }
 
 fn there_and_back() -> Result<(), Failed> {
@@ -137,7 +156,7 @@ fn there_and_back() -> Result<(), Failed> {
         let (mut here, mut there) = open(&pair, Options { session: Some(7), ..options(HERE) }, options(THERE))?;
         for peer in peers() {
             let room = here.room(peer.framing);
-            here = exchange(here, &mut there, peer, room)?;
+            exchange(&mut here, &mut there, peer, room)?;
             let too_long = here.send(peer, &vec![0; room + 1]);
             equal("more than there is room for", matches!(too_long, Err(DeviceError::TooLong { .. })), true)?;
         }
@@ -286,15 +305,15 @@ fn wrong() -> Result<(), Failed> {
     let said = |device: &str| pair.there.inside(|| Ethernet::open(Options::new(device))).err().map(|e| e.to_string());
     let there = said("lpnone").unwrap_or_default();
     equal(&there, there.starts_with("lpnone: no such device (devices here: ") && there.contains(THERE), true)?;
+    let many = Options { groups: vec![GROUP; 40], ..Options::new(THERE) };
+    let many = pair.there.inside(|| Ethernet::open(many)).err().map(|e| e.to_string());
+    equal("too many groups", many, Some("40 groups: at most 31 can be joined".into()))?;
     pair.there.ip(&format!("link set {THERE} down"))?;
     equal(
         "one that is down",
         said(THERE),
         Some(format!("{THERE}: the device is down; bring it up with: ip link set {THERE} up")),
-    )?;
-    let many = Options { groups: vec![GROUP; 40], ..Options::new(THERE) };
-    let many = pair.there.inside(|| Ethernet::open(many)).err().map(|e| e.to_string());
-    equal("too many groups", many, Some("40 groups: at most 31 can be joined".into()))
+    )
 }
 
 fn tshark() -> Result<(), Failed> {

@@ -1,11 +1,13 @@
 //! Two namespaces and a veth pair between them; gone with the value.
 
+use crate::wires::{has_frame, hear_all, send_frame};
 use libtest_mimic::Failed;
 use nix::sched::{setns, CloneFlags};
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// A network namespace of this test.
 pub struct Space {
@@ -44,14 +46,6 @@ impl Space {
             };
             scope.spawn(enter).join().expect("no panic inside")
         })
-    }
-
-    /// Runs a command in it; whether it went well.
-    pub fn runs(&self, words: &str) -> bool {
-        let mut all = vec!["netns", "exec", &self.name];
-        all.extend(words.split(' '));
-        let status = Command::new("ip").args(all).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|s| s.success())
     }
 }
 
@@ -97,6 +91,25 @@ impl Pair {
             space.ip(&format!("addr add {address}/24 dev {device}"))?;
             space.ip(&format!("link set {device} up"))?;
         }
+        pair.passes()?;
         Ok(pair)
+    }
+
+    /// Waits until frames pass both ways: a device drops what it is to send until a while after its other end is up.
+    fn passes(&self) -> Result<(), Failed> {
+        for (from, by, to, at) in [(&self.here, HERE, &self.there, THERE), (&self.there, THERE, &self.here, HERE)] {
+            let wire = to.inside(|| hear_all(at));
+            let (mut frame, mut tries) = ([0xff; 60], 0);
+            frame[12..14].copy_from_slice(&[0x88, 0xb6]);
+            while !has_frame(&wire) {
+                tries += 1;
+                if tries > 500 {
+                    return Err(format!("{by} sends nothing").into());
+                }
+                from.inside(|| send_frame(by, &frame));
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(())
     }
 }

@@ -2,11 +2,13 @@
 
 use libtest_mimic::Failed;
 use nix::libc;
+use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::socket::{
     bind, recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol,
     SockType, SockaddrLike,
 };
 use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -43,6 +45,11 @@ pub fn hear_all(device: &str) -> OwnedFd {
     fd
 }
 
+/// Whether any frame has come in.
+pub fn has_frame(wire: &OwnedFd) -> bool {
+    recv(wire.as_raw_fd(), &mut [0; 2048], MsgFlags::MSG_DONTWAIT).is_ok()
+}
+
 /// Writes so many frames into a pcap file.
 pub fn capture(wire: &OwnedFd, count: usize, file: &Path) -> Result<(), Failed> {
     // Magic, version 2.4, no zone, no precision, length of the longest, Ethernet.
@@ -55,4 +62,31 @@ pub fn capture(wire: &OwnedFd, count: usize, file: &Path) -> Result<(), Failed> 
         bytes.extend(&frame[..len]);
     }
     Ok(std::fs::write(file, bytes)?)
+}
+
+/// Receives the next frame of an ethertype.
+pub fn receive_of(wire: &OwnedFd, ethertype: &[u8]) -> Result<Vec<u8>, Failed> {
+    let mut frame = [0; 2048];
+    loop {
+        let len = recv(wire.as_raw_fd(), &mut frame, MsgFlags::empty())?;
+        if frame[12..14] == *ethertype {
+            return Ok(frame[..len].to_vec());
+        }
+    }
+}
+
+/// Keeps the calling thread on one of its CPUs: it names the queue by which its frames go.
+pub fn on_cpu(number: usize) {
+    let mut set = CpuSet::new();
+    let count = std::thread::available_parallelism().map_or(1, |n| n.get());
+    set.set(number % count).expect("there are fewer CPUs than a set has room for");
+    // On a machine that does not allow it the queue is another.
+    let _ = sched_setaffinity(Pid::from_raw(0), &set);
+}
+
+/// Frees the calling thread again.
+pub fn on_any_cpu() {
+    let mut set = CpuSet::new();
+    (0..CpuSet::count()).for_each(|cpu| set.set(cpu).expect("it is within the set"));
+    let _ = sched_setaffinity(Pid::from_raw(0), &set);
 }

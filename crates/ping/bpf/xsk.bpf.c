@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * Hands latpath's own frames to the AF_XDP socket of their queue, and every other frame to the kernel. src/ethernet/framing.rs
+ * says how the frames are laid out; src/ethernet/filter.rs is the same choice for packet sockets.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define MAX_ADDRESSES 32 /* filter.rs */
+#define MAX_QUEUES 64 /* xdp.rs */
+#define OWN 0x88b5
+#define SV 0x88ba
+
+struct address {
+	__u32 first; /* four bytes as they stand in the frame */
+	__u16 last; /* the other two */
+	__u16 unused;
+};
+
+/* Set before loading. */
+const volatile struct address addresses[MAX_ADDRESSES];
+const volatile __u32 address_count;
+const volatile __u8 one_session; /* only the one below */
+const volatile __u32 session; /* as it stands in a message */
+const volatile __u8 session_name[8]; /* as it stands in an svID */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, MAX_QUEUES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* `len` bytes at `at` of the frame, or NULL where it is shorter. */
+static __always_inline __u8 *bytes(struct xdp_md *ctx, __u32 at, __u32 len)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u8 *from = data + (at & 0xff);
+
+	return (void *)(from + len) > end ? NULL : from;
+}
+
+static __always_inline int is_wanted(const __u8 *frame)
+{
+	__u32 first = *(__u32 *)frame;
+	__u16 last = *(__u16 *)(frame + 4);
+
+	for (int i = 0; i < MAX_ADDRESSES; i++) {
+		if (i >= address_count)
+			break;
+		if (addresses[i].first == first && addresses[i].last == last)
+			return 1;
+	}
+	return 0;
+}
+
+/* Bytes of the BER length at `at`; a form with more than two bytes leads to a place where nothing matches. */
+static __always_inline __u32 length_of_length(struct xdp_md *ctx, __u32 at)
+{
+	__u8 *form = bytes(ctx, at, 1);
+
+	return form && (*form & 0x80) ? 1 + (*form & 3) : 1;
+}
+
+static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
+{
+	__u8 *message = bytes(ctx, at + 2, 8);
+
+	if (!message || message[0] != 'L' || message[1] != 'P')
+		return 0;
+	return !one_session || *(__u32 *)(message + 4) == session;
+}
+
+/* Behind the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID. */
+static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
+{
+	static const char begins[13] = "latpath-ping-";
+	__u8 *p;
+
+	at += 8;
+	p = bytes(ctx, at, 1);
+	if (!p || *p != 0x60)
+		return 0;
+	at += 1 + length_of_length(ctx, at + 1);
+	p = bytes(ctx, at, 4);
+	if (!p || p[0] != 0x80 || p[1] != 1 || p[2] != 1 || p[3] != 0xa2)
+		return 0;
+	at += 4 + length_of_length(ctx, at + 4);
+	p = bytes(ctx, at, 1);
+	if (!p || *p != 0x30)
+		return 0;
+	at += 1 + length_of_length(ctx, at + 1);
+	p = bytes(ctx, at, 2 + 13 + 8);
+	if (!p || *p != 0x80)
+		return 0;
+	for (int i = 0; i < 13; i++)
+		if (p[2 + i] != begins[i])
+			return 0;
+	for (int i = 0; i < 8; i++)
+		if (one_session && p[15 + i] != session_name[i])
+			return 0;
+	return 1;
+}
+
+SEC("xdp")
+int choose(struct xdp_md *ctx)
+{
+	__u8 *frame = bytes(ctx, 0, 60);
+	__u16 ethertype;
+	__u32 at = 14;
+	int ours;
+
+	if (!frame || !is_wanted(frame))
+		return XDP_PASS;
+	ethertype = *(__u16 *)(frame + 12);
+	if (ethertype == bpf_htons(0x8100) || ethertype == bpf_htons(0x88a8)) {
+		ethertype = *(__u16 *)(frame + 16);
+		at = 18;
+	}
+	if (ethertype == bpf_htons(OWN))
+		ours = is_own(ctx, at);
+	else if (ethertype == bpf_htons(SV))
+		ours = is_sv(ctx, at);
+	else
+		return XDP_PASS;
+	/* A queue without a socket passes its frames on. */
+	return ours ? bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS) : XDP_PASS;
+}

@@ -1,0 +1,408 @@
+//! Probes in raw Ethernet frames past the kernel's network stack: AF_XDP.
+//!
+//! An XDP program hands latpath's frames to the socket of the queue on which they came, before the kernel makes packets of them, and
+//! passes all others on. Frames lie in memory that kernel and process share; looking for one is reading a word of it. What is sent
+//! goes by the first queue, past the queueing discipline.
+//!
+//! There is one XDP program on a device: one emitter or reflector by AF_XDP, and none where another program stands. Where a NIC
+//! takes 802.1Q tags off (`ethtool -K IF rxvlan off` ends that), XDP does not see them. The kernel and the NIC do not stamp these
+//! frames: there are application times alone.
+
+mod kernel;
+mod program;
+#[allow(clippy::all, missing_docs, unsafe_code, unused, reason = "generated from the eBPF object")]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
+}
+
+use crate::ethernet::{read, room, write, Device, DeviceError, Framing, PacketSocket, Peer, AROUND, MAX_ADDRESSES};
+use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
+use kernel::{Bind, Socket};
+use latpath_stamps::BusyPoll;
+use program::Program;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Queues that can be covered: bpf/xsk.bpf.c.
+const MAX_QUEUES: usize = 64;
+/// Longest wait for a frame, so that callers can look at their stop flag and clock.
+const WAIT_NS: i64 = 50_000_000;
+/// Looks at empty rings between two looks at whether the device is still there.
+const LOOKS: u32 = 1 << 16;
+
+/// Where the XDP program stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the driver, before the kernel has a packet.
+    Driver,
+    /// Behind the driver, in the kernel's own code: any device can, and frames are copied.
+    Generic,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Driver => "driver",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// How to send and receive by AF_XDP.
+#[derive(Clone, Debug)]
+pub struct XdpOptions {
+    /// The device.
+    pub device: String,
+    /// An emitter's session: nothing else is received. `None` for a reflector.
+    pub session: Option<u32>,
+    /// Groups whose frames are received besides those to the device's own address.
+    pub groups: Vec<[u8; 6]>,
+    /// smpCnt of Sampled Values begins again at 0 after so many: 1 to 65536.
+    pub wrap: u32,
+    /// Where the program must stand; the best that works where nothing is said.
+    pub place: Option<Place>,
+    /// Frames must not (`false`) or must (`true`) be read and written by the NIC itself; the best that works where nothing is said.
+    pub zero_copy: Option<bool>,
+    /// The kernel polls the NIC in the calls of this process.
+    pub busy_poll: BusyPoll,
+    /// Frames lie in huge pages.
+    pub huge_pages: bool,
+}
+
+impl XdpOptions {
+    /// The usual ones of a device: a reflector's.
+    pub fn new(device: &str) -> Self {
+        Self {
+            device: device.into(),
+            session: None,
+            groups: Vec::new(),
+            wrap: 65536,
+            place: None,
+            zero_copy: None,
+            busy_poll: BusyPoll::default(),
+            huge_pages: false,
+        }
+    }
+}
+
+/// Why AF_XDP cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A right is missing.
+    #[error("{0}: AF_XDP needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; try with sudo")]
+    NotAllowed(String),
+    /// Another program is there.
+    #[error(
+        "{device}: another XDP program{} is on it already, and there can be one (bpftool net show dev {device}); end what put it \
+         there, or ping without AF_XDP", .id.map_or(String::new(), |id| format!(" (id {id})"))
+    )]
+    Taken {
+        /// The device.
+        device: String,
+        /// The program's number.
+        id: Option<u32>,
+    },
+    /// It cannot stand there.
+    #[error("{device}: no XDP program can stand there ({place}): {cause}{}", hint(.cause))]
+    NoPlace {
+        /// The device.
+        device: String,
+        /// Where it was to stand.
+        place: Place,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// The kernel refused the XDP program.
+    #[error("{device}: {doing}: {cause}")]
+    Program {
+        /// The device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What it said.
+        cause: libbpf_rs::Error,
+    },
+    /// A queue's socket was refused.
+    #[error("{device}: no AF_XDP socket on its queue {queue} ({how}): {cause}")]
+    Queue {
+        /// The device.
+        device: String,
+        /// The queue.
+        queue: u32,
+        /// Copies or not.
+        how: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// No memory.
+    #[error("{device}: memory for frames{}: {cause}", if *.huge { " in huge pages (sysctl vm.nr_hugepages; one of 2 MiB for each queue)" } else { "" })]
+    Memory {
+        /// The device.
+        device: String,
+        /// In huge pages.
+        huge: bool,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// The NIC cannot read and write frames itself where the program stands.
+    #[error("{0}: without copies the XDP program must stand in the driver, and it stands behind it")]
+    NoZeroCopy(String),
+    /// Anything else.
+    #[error("{device}: {doing}: {cause}")]
+    Os {
+        /// The device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+/// What can be done where a driver refuses.
+fn hint(cause: &io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => "; its driver has no XDP",
+        Some(libc::ERANGE | libc::EINVAL) => "; a lower MTU, or fewer queues, may help",
+        _ => "",
+    }
+}
+
+/// How frames come and go, as it was found to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Where the XDP program stands.
+    pub place: Place,
+    /// The NIC reads and writes the frames itself.
+    pub zero_copy: bool,
+    /// Queues whose frames are received, from 0.
+    pub queues: usize,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copies = if self.zero_copy { "zero copy" } else { "copies" };
+        let many = if self.queues == 1 { "" } else { "s" };
+        write!(f, "AF_XDP ({} XDP, {copies}, {} queue{many})", self.place, self.queues)
+    }
+}
+
+/// Raw Ethernet frames by AF_XDP.
+#[derive(Debug)]
+pub struct Xdp {
+    sockets: Vec<Socket>,
+    /// The socket that is looked at first.
+    next: usize,
+    device: Device,
+    options: XdpOptions,
+    program: Program,
+    /// Holds the memberships of groups.
+    _groups: PacketSocket,
+    /// Most bytes of a frame.
+    longest: usize,
+    refused: Option<i32>,
+    looks: u32,
+}
+
+impl Xdp {
+    /// Opens the device.
+    pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
+        let name = options.device.clone();
+        let groups = PacketSocket::open(&name)?;
+        let device = Device::find(&name)?;
+        let addresses: Vec<[u8; 6]> = [&[device.mac], &options.groups[..]].concat();
+        if addresses.len() > MAX_ADDRESSES {
+            return Err(DeviceError::Groups { count: options.groups.len(), most: MAX_ADDRESSES - 1 }.into());
+        }
+        for group in &options.groups {
+            let joined = groups.join(&device, *group);
+            joined.map_err(|cause| XdpError::Os { device: name.clone(), doing: "joining a group", cause })?;
+        }
+        let wanted = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));
+        let program = Program::attach(&device, &addresses, options.session, wanted)?;
+        let how = match (options.zero_copy, program.place) {
+            (Some(true), Place::Generic) => return Err(XdpError::NoZeroCopy(name)),
+            (Some(true), Place::Driver) => Bind::ZeroCopy,
+            (None, Place::Driver) => Bind::Any,
+            // A socket without copies would hear nothing of a program behind the driver.
+            (Some(false), _) | (_, Place::Generic) => Bind::Copy,
+        };
+        // A received frame has some room before it, and all of its frame's memory lies in one page.
+        let chunk = if device.mtu + AROUND + kernel::HEADROOM <= 2048 { 2048 } else { 4096 };
+        let sockets = open_queues(&device, &options, chunk, how)?;
+        for (queue, socket) in sockets.iter().enumerate() {
+            let handed = program.hand_over(queue as u32, socket.fd());
+            handed.map_err(|cause| XdpError::Program { device: name.clone(), doing: "naming its sockets", cause })?;
+        }
+        let longest = chunk - kernel::HEADROOM;
+        Ok(Self { sockets, next: 0, device, options, program, _groups: groups, longest, refused: None, looks: 0 })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How frames come and go.
+    pub fn way(&self) -> Way {
+        let zero_copy = self.sockets.iter().all(Socket::zero_copy);
+        Way { place: self.program.place, zero_copy, queues: self.sockets.len() }
+    }
+
+    /// Most bytes of a message that a frame carries.
+    pub fn room(&self, framing: Framing) -> usize {
+        room(framing, self.device.mtu).min(self.longest - AROUND)
+    }
+
+    /// For options of the first queue's socket.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.sockets[0].fd()
+    }
+
+    /// Looks at every queue once for a message.
+    #[inline]
+    fn look(&mut self, buffer: &mut [u8]) -> Option<Arrived<Peer>> {
+        let count = self.sockets.len();
+        for _ in 0..count {
+            let socket = &mut self.sockets[self.next];
+            socket.look();
+            let arrived = socket.take(|frame| {
+                // What the program lets through and is malformed is shown as an empty message, so that it is counted as foreign.
+                let nobody = || Peer {
+                    mac: frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default(),
+                    framing: Framing::Own,
+                    tag: None,
+                };
+                let (from, message) = read(frame, None).map_or_else(|| (nobody(), &[][..]), |(p, at)| (p, &frame[at]));
+                let len = message.len().min(buffer.len());
+                buffer[..len].copy_from_slice(&message[..len]);
+                Arrived { from, len, kernel: None, nic: None }
+            });
+            if arrived.is_some() {
+                return arrived;
+            }
+            self.next = (self.next + 1) % count;
+        }
+        None
+    }
+
+    /// Whether the device is still there, now and then.
+    fn alive(&mut self, slept: bool) -> Result<(), XdpError> {
+        self.looks = self.looks.wrapping_add(1);
+        if slept || self.looks.is_multiple_of(LOOKS) {
+            // The kernel says it once, when the device is removed; one that is only down is silent.
+            if let Some(cause) = self.sockets.iter().find_map(Socket::error) {
+                return Err(self.device.failed("receiving", cause).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A socket for every queue that the device has.
+fn open_queues(device: &Device, options: &XdpOptions, chunk: usize, how: Bind) -> Result<Vec<Socket>, XdpError> {
+    let name = || device.name.clone();
+    let mut sockets = Vec::new();
+    for queue in 0..MAX_QUEUES as u32 {
+        let opened = Socket::open(chunk, options.huge_pages);
+        let mut socket = opened.map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => XdpError::NotAllowed(name()),
+            Some(libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => {
+                XdpError::Os { device: name(), doing: "opening an AF_XDP socket (CONFIG_XDP_SOCKETS)", cause }
+            }
+            _ => XdpError::Memory { device: name(), huge: options.huge_pages, cause },
+        })?;
+        options.busy_poll.set(socket.fd()).map_err(|cause| DeviceError::Option { device: name(), cause })?;
+        socket.polls = options.busy_poll != BusyPoll::default();
+        match socket.bind(device.index, queue, how) {
+            Ok(()) => sockets.push(socket),
+            // One more than there are.
+            Err(cause) if queue > 0 && cause.raw_os_error() == Some(libc::EINVAL) => break,
+            Err(cause) if cause.raw_os_error() == Some(libc::ENETDOWN) => {
+                return Err(DeviceError::Down(name()).into());
+            }
+            Err(cause) => {
+                let how = match how {
+                    Bind::Any => "with copies or without",
+                    Bind::Copy => "with copies",
+                    Bind::ZeroCopy => "without copies",
+                };
+                return Err(XdpError::Queue { device: name(), queue, how, cause });
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+impl Transport for Xdp {
+    type Peer = Peer;
+    type Error = XdpError;
+
+    #[inline]
+    fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, XdpError> {
+        let room = self.room(to.framing);
+        let (from, wrap) = (self.device.mac, self.options.wrap);
+        if message.len() > room {
+            return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }.into());
+        }
+        match self.sockets[0].send(|frame| write(frame, &to, from, wrap, message)) {
+            Ok(Some(_)) => Ok(Sent::Taken),
+            Ok(None) => {
+                self.refused = Some(libc::ENOBUFS);
+                Ok(Sent::Refused)
+            }
+            // A device that is down may come back.
+            Err(cause) => match cause.raw_os_error() {
+                Some(errno @ libc::ENOBUFS) => {
+                    self.refused = Some(errno);
+                    Ok(Sent::Refused)
+                }
+                Some(errno @ (libc::ENETDOWN | libc::ENXIO)) if self.device.is_there() => {
+                    self.refused = Some(errno);
+                    Ok(Sent::Refused)
+                }
+                _ => Err(self.device.failed("sending", cause).into()),
+            },
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, XdpError> {
+        if let Some(arrived) = self.look(buffer) {
+            return Ok(Got::Message(arrived));
+        }
+        let longest = match wait {
+            Wait::No => 0,
+            Wait::Some => WAIT_NS,
+            Wait::Until(deadline) => deadline.saturating_sub(latpath_clock::now_monotonic()).clamp(0, WAIT_NS),
+        };
+        if longest > 0 {
+            kernel::wait(&self.sockets, longest);
+            if let Some(arrived) = self.look(buffer) {
+                return Ok(Got::Message(arrived));
+            }
+        }
+        self.alive(longest > 0)?;
+        Ok(Got::Nothing)
+    }
+
+    fn left(&mut self, _: &mut dyn FnMut(Left<'_>)) -> Result<(), XdpError> {
+        Ok(())
+    }
+
+    fn takes(&self) -> u16 {
+        0
+    }
+
+    fn dropped(&self) -> u64 {
+        self.sockets.iter().map(Socket::dropped).sum()
+    }
+
+    fn last_refusal(&self) -> Option<io::Error> {
+        self.refused.map(io::Error::from_raw_os_error)
+    }
+}

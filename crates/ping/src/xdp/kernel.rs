@@ -1,0 +1,376 @@
+//! AF_XDP as the kernel offers it (Documentation/networking/af_xdp.rst): memory for frames, four rings that the kernel shares,
+//! and the link of an XDP program. All unsafe code of AF_XDP is here, each block with its reason.
+#![allow(unsafe_code)]
+
+use crate::kernel::set_option;
+use libc::{c_int, socklen_t, xdp_desc};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Frames on each side of a socket: a power of two, as the rings' sizes must be.
+const FRAMES: usize = 512;
+/// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
+pub(super) const HEADROOM: usize = 256;
+/// A huge page.
+const HUGE: usize = 2 << 20;
+
+fn check(result: c_int) -> io::Result<c_int> {
+    match result {
+        0.. => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Attaches an XDP program to a device; closing the link takes it off.
+pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        flags: if generic { libbpf_sys::XDP_FLAGS_SKB_MODE } else { libbpf_sys::XDP_FLAGS_DRV_MODE },
+        ..Default::default()
+    };
+    // SAFETY: the options are a live value of the size that they say; the kernel copies what it needs.
+    let link =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as c_int, libbpf_sys::BPF_XDP, &options) };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a fresh descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// Memory that is mapped, and goes with this value.
+#[derive(Debug)]
+struct Map {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone within the process; the kernel's side is reached through atomics only.
+unsafe impl Send for Map {}
+
+impl Map {
+    fn new(len: usize, flags: c_int, fd: c_int, offset: i64) -> io::Result<Self> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_POPULATE);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset) };
+        match NonNull::new(at.cast()) {
+            Some(at_) if at != libc::MAP_FAILED => Ok(Self { at: at_, len }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, unmapped once.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+/// One ring of `FRAMES` entries. The kernel is at its other end.
+#[derive(Debug)]
+struct Ring<T> {
+    map: Map,
+    offset: libc::xdp_ring_offset,
+    /// Where this end is: as much as it has produced, or consumed.
+    mine: u32,
+    entry: std::marker::PhantomData<T>,
+}
+
+impl<T: Copy> Ring<T> {
+    fn new(socket: BorrowedFd<'_>, option: c_int, page: u64, offset: libc::xdp_ring_offset) -> io::Result<Self> {
+        set_option(socket, libc::SOL_XDP, option, &(FRAMES as c_int))?;
+        let len = offset.desc as usize + FRAMES * size_of::<T>();
+        let map = Map::new(len, libc::MAP_SHARED, socket.as_raw_fd(), page as i64)?;
+        Ok(Self { map, offset, mine: 0, entry: std::marker::PhantomData })
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: the kernel said that one of its 32-bit words stands there, before the entries, and so in the mapping, which
+        // lives as long as self; both sides access it atomically.
+        unsafe { AtomicU32::from_ptr(self.map.at.as_ptr().add(offset as usize).cast()) }
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        self.word(self.offset.producer)
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        self.word(self.offset.consumer)
+    }
+
+    fn needs_wakeup(&self) -> bool {
+        self.word(self.offset.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    fn entry(&self, number: u32) -> *mut T {
+        let at = self.offset.desc as usize + (number as usize % FRAMES) * size_of::<T>();
+        // SAFETY: the entries begin at `desc`, are FRAMES many, and lie in the mapping.
+        unsafe { self.map.at.as_ptr().add(at).cast() }
+    }
+
+    /// As producer: adds an entry. Whoever calls it never has more than FRAMES under way, so that there is room.
+    fn put(&mut self, value: T) {
+        // SAFETY: the entry is this end's until the producer's word says otherwise, and aligned as the kernel laid it out.
+        unsafe { self.entry(self.mine).write(value) };
+        self.mine = self.mine.wrapping_add(1);
+        // Release: the entry, and the frame that it names, are written before they are handed over.
+        self.producer().store(self.mine, Ordering::Release);
+    }
+
+    /// As producer: takes the last entry back, where the kernel has not read it and cannot be reading it now.
+    fn take_back(&mut self) -> bool {
+        let unread = self.consumer().load(Ordering::Acquire) != self.mine;
+        if unread {
+            self.mine = self.mine.wrapping_sub(1);
+            self.producer().store(self.mine, Ordering::Release);
+        }
+        unread
+    }
+
+    /// As consumer: looks at the next entry.
+    #[inline]
+    fn peek(&self) -> Option<T> {
+        // Acquire: what the kernel wrote before it moved its word is seen.
+        if self.producer().load(Ordering::Acquire) == self.mine {
+            return None;
+        }
+        // SAFETY: the entry is this end's until the consumer's word says otherwise.
+        Some(unsafe { self.entry(self.mine).read() })
+    }
+
+    /// As consumer: done with the entry that was peeked at.
+    fn done(&mut self) {
+        self.mine = self.mine.wrapping_add(1);
+        // Release: nothing of the entry is read after it is given back.
+        self.consumer().store(self.mine, Ordering::Release);
+    }
+}
+
+/// What the kernel counted at a socket.
+fn statistics(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_statistics> {
+    // SAFETY: all zeros is a valid xdp_statistics, which is integers only.
+    let mut statistics: libc::xdp_statistics = unsafe { zeroed() };
+    get_option(socket, libc::XDP_STATISTICS, &mut statistics)?;
+    Ok(statistics)
+}
+
+/// Reads an option of AF_XDP into a plain C value; an older kernel may write less of it.
+fn get_option<T: Copy>(socket: BorrowedFd<'_>, name: c_int, value: &mut T) -> io::Result<socklen_t> {
+    let mut len = size_of::<T>() as socklen_t;
+    let at = std::ptr::from_mut(value).cast();
+    // SAFETY: the kernel writes at most `len` bytes, the size of `value`, integers all.
+    check(unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, name, at, &mut len) })?;
+    Ok(len)
+}
+
+/// How a socket's frames come from and go to the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bind {
+    /// The kernel chooses.
+    Any,
+    /// The kernel copies them.
+    Copy,
+    /// The NIC reads and writes them itself.
+    ZeroCopy,
+}
+
+/// An AF_XDP socket of one queue, with frames of its own.
+#[derive(Debug)]
+pub(super) struct Socket {
+    // The rings and the frames outlive the socket's descriptor, which is closed first.
+    fd: OwnedFd,
+    fill: Ring<u64>,
+    received: Ring<xdp_desc>,
+    to_send: Ring<xdp_desc>,
+    sent: Ring<u64>,
+    frames: Map,
+    /// Bytes of a frame.
+    chunk: usize,
+    /// Frames for sending that are free.
+    free: Vec<u64>,
+    zero_copy: bool,
+    /// The kernel is called also where it does not ask for it: it polls the NIC then.
+    pub polls: bool,
+}
+
+impl Socket {
+    /// Opens a socket with frames of so many bytes, in huge pages or not. It belongs to no queue yet.
+    pub fn open(chunk: usize, huge: bool) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+        // SAFETY: a fresh descriptor that nothing else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let socket = fd.as_fd();
+        let used = 2 * FRAMES * chunk;
+        let (len, flags) = if huge { (used.next_multiple_of(HUGE), libc::MAP_HUGETLB) } else { (used, 0) };
+        let frames = Map::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags, -1, 0)?;
+        let memory = libc::xdp_umem_reg {
+            addr: frames.at.as_ptr() as u64,
+            len: used as u64,
+            chunk_size: chunk as u32,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
+        // The offsets are known once a ring is made; all options come before, as the kernel asks.
+        // SAFETY: all zeros is a valid xdp_mmap_offsets, which is integers only.
+        let mut at: libc::xdp_mmap_offsets = unsafe { zeroed() };
+        if get_option(socket, libc::XDP_MMAP_OFFSETS, &mut at)? as usize != size_of::<libc::xdp_mmap_offsets>() {
+            // Linux before 5.4 knows no flags in rings.
+            return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
+        }
+        let (fill, sent) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
+        let (rx, tx) = (libc::XDP_PGOFF_RX_RING as u64, libc::XDP_PGOFF_TX_RING as u64);
+        let mut fill = Ring::new(socket, libc::XDP_UMEM_FILL_RING, fill, at.fr)?;
+        let sent = Ring::new(socket, libc::XDP_UMEM_COMPLETION_RING, sent, at.cr)?;
+        let received = Ring::new(socket, libc::XDP_RX_RING, rx, at.rx)?;
+        let to_send = Ring::new(socket, libc::XDP_TX_RING, tx, at.tx)?;
+        // The first half is for receiving, the other for sending.
+        (0..FRAMES).for_each(|i| fill.put((i * chunk) as u64));
+        let free = (FRAMES..2 * FRAMES).map(|i| (i * chunk) as u64).collect();
+        Ok(Self { fd, fill, received, to_send, sent, frames, chunk, free, zero_copy: false, polls: false })
+    }
+
+    /// Makes it the socket of this queue.
+    pub fn bind(&mut self, ifindex: u32, queue: u32, how: Bind) -> io::Result<()> {
+        let how = match how {
+            Bind::Any => 0,
+            Bind::Copy => libc::XDP_COPY,
+            Bind::ZeroCopy => libc::XDP_ZEROCOPY,
+        };
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: how | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_ifindex: ifindex,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: 0,
+        };
+        let len = size_of::<libc::sockaddr_xdp>() as socklen_t;
+        // SAFETY: `address` is a sockaddr_xdp of `len` bytes.
+        check(unsafe { libc::bind(self.fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) })?;
+        let mut options = libc::xdp_options { flags: 0 };
+        get_option(self.fd.as_fd(), libc::XDP_OPTIONS, &mut options)?;
+        self.zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        Ok(())
+    }
+
+    /// Whether the NIC itself reads and writes the frames.
+    pub fn zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// For options, and to be named to an XDP program.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A whole frame's bytes.
+    fn frame(&mut self, at: u64, len: usize) -> &mut [u8] {
+        let at = (at as usize).min(self.frames.len);
+        let len = len.min(self.frames.len - at);
+        // SAFETY: inside the mapping; the frame is this end's, which the ring that it came from says, and only until it is put
+        // into the next one, which borrows self.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.at.as_ptr().add(at), len) }
+    }
+
+    /// Takes a received frame, if there is one.
+    #[inline]
+    pub fn take<R>(&mut self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let descriptor = self.received.peek()?;
+        let result = look(self.frame(descriptor.addr, descriptor.len as usize));
+        self.received.done();
+        // A place inside a frame names the frame (xp_aligned_extract_addr).
+        self.fill.put(descriptor.addr - descriptor.addr % self.chunk as u64);
+        Some(result)
+    }
+
+    /// Has the kernel look for frames, where it must be told to: with zero copy when it says so, and where it polls.
+    #[inline]
+    pub fn look(&self) {
+        if self.polls || (self.zero_copy && self.fill.needs_wakeup()) {
+            let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
+            // SAFETY: no data and no address. What it returns says nothing: the ring does.
+            unsafe { libc::recvfrom(fd, std::ptr::null_mut(), 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
+        }
+    }
+
+    /// Sends a frame that `write` writes and whose length it returns. `Ok(None)`: no frame is free; `Ok(Some(false))`: nothing
+    /// was written.
+    #[inline]
+    pub fn send(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> io::Result<Option<bool>> {
+        while let Some(at) = self.sent.peek() {
+            self.sent.done();
+            self.free.push(at);
+        }
+        let Some(at) = self.free.pop() else {
+            // Frames that the driver could not take earlier.
+            self.kick()?;
+            return Ok(None);
+        };
+        let chunk = self.chunk;
+        let Some(len) = write(self.frame(at, chunk)) else {
+            self.free.push(at);
+            return Ok(Some(false));
+        };
+        self.to_send.put(xdp_desc { addr: at, len: len as u32, options: 0 });
+        if self.zero_copy && !self.polls && !self.to_send.needs_wakeup() {
+            return Ok(Some(true));
+        }
+        let kicked = self.kick();
+        if kicked.is_err() && !self.zero_copy && self.to_send.take_back() {
+            // With copies the kernel reads the ring in that call alone.
+            self.free.push(at);
+        }
+        kicked.map(|()| Some(true))
+    }
+
+    /// Has the kernel send what stands in the ring.
+    fn kick(&self) -> io::Result<()> {
+        const TRIES: u32 = 3;
+        for _ in 0..TRIES {
+            let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
+            // SAFETY: no data and no address.
+            let result = unsafe { libc::sendto(fd, std::ptr::null(), 0, flags, std::ptr::null(), 0) };
+            if result >= 0 {
+                return Ok(());
+            }
+            let cause = io::Error::last_os_error();
+            match cause.raw_os_error() {
+                Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => {}
+                _ => return Err(cause),
+            }
+        }
+        // The driver is busy: what stands in the ring goes with the next.
+        Ok(())
+    }
+
+    /// Frames that found no room here.
+    pub fn dropped(&self) -> u64 {
+        statistics(self.fd()).map_or(0, |s| s.rx_dropped + s.rx_ring_full)
+    }
+
+    /// An error that the kernel has noted, as of a device that is gone.
+    pub fn error(&self) -> Option<io::Error> {
+        let noted = nix::sys::socket::getsockopt(&self.fd, nix::sys::socket::sockopt::SocketError);
+        noted.ok().filter(|errno| *errno != 0).map(io::Error::from_raw_os_error)
+    }
+}
+
+/// Waits until one of the sockets has a frame or an error, at most so long. A signal ends it early.
+pub(super) fn wait(sockets: &[Socket], longest_ns: i64) {
+    // SAFETY: all zeros is a valid pollfd.
+    let mut polled: [libc::pollfd; super::MAX_QUEUES] = unsafe { zeroed() };
+    let count = sockets.len().min(polled.len());
+    for (poll, socket) in polled.iter_mut().zip(sockets) {
+        *poll = libc::pollfd { fd: socket.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    }
+    let timeout = libc::timespec { tv_sec: longest_ns / 1_000_000_000, tv_nsec: longest_ns % 1_000_000_000 };
+    // SAFETY: `count` pollfds and one timespec that outlive the call, no signal mask. Whatever it returns, the caller looks at
+    // its rings and its clock next.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
+}

@@ -1,0 +1,93 @@
+//! The XDP program that chooses latpath's frames, and its place on a device.
+
+use super::kernel;
+use super::skel::XskSkelBuilder;
+use super::{Place, XdpError};
+use crate::ethernet::{Device, MAX_ADDRESSES};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Xdp, XdpFlags};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// The program on a device. It goes when this goes, also when the process is killed: the kernel closes the link then.
+#[derive(Debug)]
+pub(super) struct Program {
+    sockets: MapHandle,
+    _link: OwnedFd,
+    /// Where it stands.
+    pub place: Place,
+}
+
+impl Program {
+    /// Loads it for frames to these addresses, of this session where one is given, and puts it on the device. `wanted`: where;
+    /// `None` for the driver if it can, else behind it.
+    pub fn attach(
+        device: &Device,
+        addresses: &[[u8; 6]],
+        session: Option<u32>,
+        wanted: Option<Place>,
+    ) -> Result<Self, XdpError> {
+        let refused = |step| {
+            let device = device.name.clone();
+            move |cause: libbpf_rs::Error| match cause.kind() {
+                libbpf_rs::ErrorKind::PermissionDenied => XdpError::NotAllowed(device),
+                _ => XdpError::Program { device, doing: step, cause },
+            }
+        };
+        // libbpf's own words on what fails go nowhere: the error says it.
+        let printed = libbpf_rs::set_print(None);
+        let mut storage = MaybeUninit::uninit();
+        let loaded = XskSkelBuilder::default().open(&mut storage).and_then(|mut open| {
+            let consts = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+            for (to, mac) in consts.addresses.iter_mut().zip(addresses.iter().take(MAX_ADDRESSES)) {
+                to.first = u32::from_ne_bytes([mac[0], mac[1], mac[2], mac[3]]);
+                to.last = u16::from_ne_bytes([mac[4], mac[5]]);
+            }
+            consts.address_count = addresses.len().min(MAX_ADDRESSES) as u32;
+            if let Some(session) = session {
+                consts.one_session = 1;
+                consts.session = session.to_be();
+                consts.session_name.copy_from_slice(format!("{session:08x}").as_bytes());
+            }
+            open.load()
+        });
+        libbpf_rs::set_print(printed);
+        let skel = loaded.map_err(refused("loading its XDP program"))?;
+        let sockets = MapHandle::try_from(&skel.maps.sockets).map_err(refused("sharing its XDP program's table"))?;
+        let (link, place) = stand(device, skel.progs.choose.as_fd(), wanted)?;
+        Ok(Self { sockets, _link: link, place })
+    }
+
+    /// From now on frames of this queue come to this socket.
+    pub fn hand_over(&self, queue: u32, socket: BorrowedFd<'_>) -> libbpf_rs::Result<()> {
+        let socket = (socket.as_raw_fd() as u32).to_ne_bytes();
+        self.sockets.update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
+    }
+}
+
+/// Puts the program on the device.
+fn stand(device: &Device, program: BorrowedFd<'_>, wanted: Option<Place>) -> Result<(OwnedFd, Place), XdpError> {
+    let attempts = match wanted {
+        Some(Place::Driver) => &[Place::Driver][..],
+        Some(Place::Generic) => &[Place::Generic],
+        None => &[Place::Driver, Place::Generic],
+    };
+    let mut last = None;
+    for place in attempts {
+        let cause = match kernel::attach(program, device.index, *place == Place::Generic) {
+            Ok(link) => return Ok((link, *place)),
+            Err(cause) => cause,
+        };
+        let name = device.name.clone();
+        match cause.raw_os_error() {
+            // There can be one of a kind, and one kind at a time.
+            Some(libc::EBUSY | libc::EEXIST) => {
+                let other = Xdp::new(program).query_id(device.index as i32, XdpFlags::NONE).ok();
+                return Err(XdpError::Taken { device: name, id: other.filter(|id| *id != 0) });
+            }
+            Some(libc::EPERM | libc::EACCES) => return Err(XdpError::NotAllowed(name)),
+            _ => last = Some(XdpError::NoPlace { device: name, place: *place, cause }),
+        }
+    }
+    Err(last.expect("at least one place was tried"))
+}
