@@ -4,6 +4,8 @@ use crate::kernel::Device;
 use crate::StampError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
 
 /// Which sent packets a NIC stamps: a value of `enum hwtstamp_tx_types` (linux/net_tstamp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,12 +141,27 @@ pub struct Caps {
     pub current: Current,
 }
 
+/// The kernel tells of a link a moment after a device was brought up.
+const LINK: Duration = Duration::from_millis(100);
+
+/// The device's flags, once it has its link.
+fn settled(device: &Device) -> io::Result<i32> {
+    let limit = Instant::now() + LINK;
+    loop {
+        let flags = device.flags()?;
+        if flags & libc::IFF_UP == 0 || flags & libc::IFF_RUNNING != 0 || Instant::now() >= limit {
+            return Ok(flags);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 impl Caps {
-    /// Asks a device of this network namespace. Needs no rights.
+    /// Asks a device of this network namespace. Needs no rights. One that is up and has no link is given 100 ms to get it.
     pub fn of(device: &str) -> Result<Self, StampError> {
         let failed = |doing, cause| StampError::of(device, doing, cause);
         let asked = Device::named(device).map_err(|e| failed("opening a socket", e))?;
-        let flags = asked.flags().map_err(|e| failed("reading its state", e))?;
+        let flags = settled(&asked).map_err(|e| failed("reading its state", e))?;
         let ifindex = nix::net::if_::if_nametoindex(device).map_err(|e| failed("reading its index", e.into()))?;
         let info = asked.ts_info().map_err(|e| failed("asking what it can stamp (ETHTOOL_GET_TS_INFO)", e))?;
         let text = |text: String| (!text.is_empty()).then_some(text);

@@ -70,7 +70,12 @@ fn veth() -> Result {
     untried(&verify(&Caps::of("lpa")?, SEND).tx_sched, "no link")?;
     ip("link set lpb up")?;
     let began = Instant::now();
-    let verified = verify(&Caps::of("lpa")?, SEND);
+    let mut caps = Caps::of("lpa")?;
+    while !caps.running && began.elapsed() < Duration::from_secs(5) {
+        caps = Caps::of("lpa")?;
+    }
+    let began = Instant::now();
+    let verified = verify(&caps, SEND);
     is(&verified.tx_sched, &Check::Works)?;
     is(&verified.tx_driver, &Check::Works)?;
     is(&verified.tx_nic, &Check::NotOffered)?;
