@@ -64,6 +64,15 @@ impl Instance {
         Self::within(Tracefs::open()?, Path::new(undo::FOLDER), name, options)
     }
 
+    /// Whether the user has an instance of this name: one that a killed process made does not count, for it will be removed.
+    pub fn is_there(name: &str) -> bool {
+        let there = |t: Tracefs| t.root().join("instances").join(name).is_dir();
+        let left = |undo: Undo| undo.makes();
+        undo::is_name(name)
+            && Tracefs::open().is_ok_and(there)
+            && !Undo::take(Path::new(undo::FOLDER), name).is_ok_and(left)
+    }
+
     fn within(tracefs: Tracefs, folder: &Path, name: &str, options: &Options) -> Result<Self> {
         if !undo::is_name(name) {
             return Err(Error::Name(name.into()));

@@ -138,6 +138,11 @@ impl Undo {
         self.steps.is_empty()
     }
 
+    /// Whether the instance itself is to go.
+    pub fn makes(&self) -> bool {
+        self.steps.contains(&Step::Make)
+    }
+
     /// Leaves nothing to undo.
     pub fn forget(&mut self) -> Result<()> {
         self.steps.clear();

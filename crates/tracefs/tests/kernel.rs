@@ -185,6 +185,7 @@ fn killed() -> Outcome {
     drop(instance);
     // The very instance can be opened again, too.
     open_and_kill(&ours)?;
+    assert!(Instance::is_there(&theirs) && !Instance::is_there(&ours));
     let again = Instance::open_or_make(&ours, &Options::default())?;
     assert!(again.made());
     Ok(())

@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(all, (0..n).collect::<Vec<_>>());
         log.write(&rows(n..n + 5)).unwrap();
         log.finish(&progress).unwrap();
-        assert_eq!(parts(folder.path()), [path.clone()]);
+        assert_eq!(parts(folder.path()), std::slice::from_ref(&path));
         assert_eq!(sequences(&path), (0..n + 5).collect::<Vec<_>>());
         assert!(log.notes.is_empty(), "{:?}", log.notes);
     }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_ping::breach::{Breach, BreachOptions, BreachReport};
-use latpath_tracefs::{Options, Tracefs};
+use latpath_tracefs::{Instance, Options};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,7 +52,7 @@ impl Freeze {
     pub fn prepare(&self, freeze: bool) -> Result<Option<Breach>> {
         let Some(instance) = &self.trace else { return Ok(None) };
         // Who made an instance, or names a tracer, has said what to record.
-        let is_there = Tracefs::open().is_ok_and(|t| t.path().join("instances").join(instance).is_dir());
+        let is_there = Instance::is_there(instance);
         let mut events = self.trace_events.clone();
         if events.is_empty() && self.tracer.is_none() && !is_there {
             events = EVENTS.split(',').map(str::to_string).collect();
