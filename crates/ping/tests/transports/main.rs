@@ -234,6 +234,17 @@ fn stamps() -> Result<(), Failed> {
         Options { stamps: Stamps::SOFTWARE, ..Options::new(HERE) },
         Options { stamps: Stamps::SOFTWARE, ..Options::new(THERE) },
     )?;
+    // The kernel begins to stamp what it receives a moment after it was asked (net_enable_timestamp).
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        equal("stamps come within 5 s", Instant::now() < until, true)?;
+        here.send(peers().next().expect("there is one"), &message(Kind::Hello, 7, 0, 96))?;
+        here.left(&mut |_| ())?;
+        match there.receive(&mut [0; 4000], Wait::Some)? {
+            Got::Message(arrived) if arrived.kernel.is_some() => break,
+            _ => {}
+        }
+    }
     for (sequence, peer) in peers().enumerate() {
         let before = realtime();
         let probe = message(Kind::Probe, 7, sequence as u64, 96);
