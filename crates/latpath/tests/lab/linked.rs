@@ -70,6 +70,11 @@ impl Linked {
         self.bench.start(self.space(nic), support::latpath(words)).map_err(plain)
     }
 
+    /// Starts a command where a NIC is.
+    pub fn start_command(&self, nic: usize, command: Command) -> Result<Started> {
+        self.bench.start(self.space(nic), command).map_err(plain)
+    }
+
     /// Runs `latpath WORDS…` where a NIC is, to its end.
     pub fn latpath(&self, nic: usize, words: &str, limit: Duration) -> Result<Finished> {
         self.start(nic, words)?.finish(limit).map_err(plain)
@@ -237,6 +242,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-fn plain(failed: Failed) -> anyhow::Error {
+/// What failed, as an error.
+pub fn plain(failed: Failed) -> anyhow::Error {
     anyhow!(failed.message().unwrap_or("failed").to_owned())
 }

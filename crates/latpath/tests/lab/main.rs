@@ -13,6 +13,8 @@ mod expect;
 #[allow(dead_code)]
 mod linked;
 mod outside;
+#[allow(dead_code)]
+mod pinging;
 mod search;
 #[allow(dead_code)]
 mod stage;

@@ -20,6 +20,8 @@ mod path_ovs_upcall;
 mod path_pcap_filter;
 mod phc_followed;
 mod ping_caps;
+mod ping_clocks;
+mod ping_hardware;
 mod stamping_nics;
 mod tap_overflow;
 mod udp_read;
@@ -53,6 +55,7 @@ const USUAL: &[Test] = &[
     lying_nic::TEST,
 ];
 
-const STAMPING: &[Test] = &[stamping_nics::TEST, phc_followed::TEST, ping_caps::TEST];
+const STAMPING: &[Test] =
+    &[stamping_nics::TEST, phc_followed::TEST, ping_caps::TEST, ping_hardware::TEST, ping_clocks::TEST];
 
 const IGB: &[Test] = &[igb::TEST];

@@ -1,0 +1,224 @@
+//! `latpath ping` between two linked NICs: a reflector at the right one, runs from the left one, and what is said of them.
+
+use crate::{
+    linked::{plain, Linked, ADDRESSES},
+    support::{program, Started},
+};
+use anyhow::{bail, ensure, Context, Result};
+use nix::{
+    sys::signal::{kill, Signal},
+    unistd::Pid,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// More than any of these runs takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// It ends with this value.
+pub struct Reflector {
+    process: Started,
+    pid: Pid,
+}
+
+impl Reflector {
+    /// Starts it, and waits until it listens.
+    pub fn start(linked: &Linked, words: &str) -> Result<Self> {
+        let process = linked.start(1, &format!("ping reflect {words}"))?;
+        let pid = Pid::from_raw(process.pid() as i32);
+        Self { process, pid }.wait()
+    }
+
+    /// The same on a machine of its own, as far as it can see: with another boot's id, and with a CLOCK_MONOTONIC that is
+    /// ahead by so many seconds.
+    pub fn start_elsewhere(linked: &Linked, ahead: u32, words: &str) -> Result<Self> {
+        const ID: &str = "11111111-2222-3333-4444-555555555555";
+        let file = "/run/latpath-lab-boot-id";
+        let id = format!("echo {ID} > {file} && mount --bind {file} /proc/sys/kernel/random/boot_id");
+        Self::start_apart(linked, ahead, &format!("{id} && exec {} ping reflect {words}", program().display()))
+    }
+
+    /// The same on this machine, in a time namespace whose CLOCK_MONOTONIC is ahead.
+    pub fn start_in_time_namespace(linked: &Linked, ahead: u32, words: &str) -> Result<Self> {
+        Self::start_apart(linked, ahead, &format!("exec {} ping reflect {words}", program().display()))
+    }
+
+    fn start_apart(linked: &Linked, ahead: u32, script: &str) -> Result<Self> {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--time", "--monotonic", &ahead.to_string(), "--fork", "--kill-child"]);
+        command.args(["sh", "-c", script]);
+        let process = linked.start_command(1, command)?;
+        let unshare = Pid::from_raw(process.pid() as i32);
+        let mut reflector = Self { process, pid: unshare }.wait()?;
+        // It leaves signals to its child.
+        let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"))?;
+        reflector.pid = Pid::from_raw(children.trim().parse().context("no child of unshare")?);
+        Ok(reflector)
+    }
+
+    fn wait(mut self) -> Result<Self> {
+        let until = Instant::now() + PATIENCE;
+        while !self.process.said().contains("reflecting at") {
+            let fine = self.process.runs() && Instant::now() < until;
+            ensure!(fine, "no reflector: {}", self.process.said().trim());
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(self)
+    }
+
+    /// Ends it as Ctrl-C does; returns what it printed.
+    pub fn end(self) -> Result<String> {
+        kill(self.pid, Signal::SIGINT)?;
+        let ended = self.process.finish(PATIENCE).map_err(plain)?;
+        ensure!(ended.code == Some(0), "the reflector ended with {:?}: {}", ended.code, ended.stderr.trim());
+        Ok(ended.stdout)
+    }
+}
+
+/// A session of `latpath ping emit`, by its JSON.
+#[derive(Debug)]
+pub struct Session(Value);
+
+/// One of its transactions: stamps as their clocks showed them, ns, by name (`t1_nic`).
+pub struct Logged {
+    names: Vec<String>,
+    values: Vec<Option<i64>>,
+}
+
+impl Logged {
+    /// Time from one stamp to another, in their own clocks.
+    pub fn between(&self, from: &str, to: &str) -> Result<Option<i64>> {
+        let of = |name: &str| {
+            let at =
+                self.names.iter().position(|n| n == name).with_context(|| format!("no {name} in {:?}", self.names))?;
+            anyhow::Ok(self.values[at])
+        };
+        Ok(of(to)?.zip(of(from)?).map(|(to, from)| to - from))
+    }
+}
+
+impl Session {
+    /// Runs `latpath ping emit WORDS…` from the left NIC to its end. It must succeed.
+    pub fn run(linked: &Linked, words: &str) -> Result<Self> {
+        Self::run_to(linked, &ADDRESSES[1].to_string(), words)
+    }
+
+    /// The same to another address.
+    pub fn run_to(linked: &Linked, target: &str, words: &str) -> Result<Self> {
+        Self::of(Self::start_to(linked, target, words)?)
+    }
+
+    /// Starts it.
+    pub fn start(linked: &Linked, words: &str) -> Result<Started> {
+        Self::start_to(linked, &ADDRESSES[1].to_string(), words)
+    }
+
+    fn start_to(linked: &Linked, target: &str, words: &str) -> Result<Started> {
+        linked.start(0, &format!("ping emit {target} --json --worst 1000 --lost-after 2s {words}"))
+    }
+
+    /// Waits for its end.
+    pub fn of(running: Started) -> Result<Self> {
+        let mut all = running.finish(PATIENCE).and_then(|ended| ended.json()).map_err(plain)?;
+        let session = all["sessions"][0].take();
+        ensure!(session["ended"] == "done", "it ended {}: {}", session["ended"], session["error"]);
+        Ok(Self(session))
+    }
+
+    /// All of it.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
+    /// So many probes were sent, and answered.
+    pub fn expect_answered(&self, probes: u64) -> Result<()> {
+        let counts = &self.0["counts"];
+        let wanted = counts["sent"] == probes && counts["answered"] == probes && counts["lost"] == 0;
+        ensure!(wanted, "not {probes} answers: {counts}");
+        Ok(())
+    }
+
+    /// One of the seven parts: `wire there`.
+    pub fn part(&self, name: &str) -> Result<&Value> {
+        let mut parts = self.0["parts"].as_array().into_iter().flatten();
+        let names =
+            || self.0["parts"].as_array().into_iter().flatten().map(|p| p["name"].to_string()).collect::<Vec<_>>();
+        parts.find(|p| p["name"] == name).with_context(|| format!("no {name} in {:?}", names()))
+    }
+
+    /// A part's least and greatest time, and how wrong it may be.
+    pub fn extremes(&self, name: &str) -> Result<(i64, i64, i64)> {
+        let part = self.part(name)?;
+        let number = |key: &str| part[key].as_i64().with_context(|| format!("no {key} of {part}"));
+        Ok((number("min_ns")?, number("max_ns")?, number("error_bound_ns")?))
+    }
+
+    /// The wires are as long as they are, but for what is said that they may be wrong; returns the greatest such bound.
+    pub fn expect_wires(&self, wire_ns: i64) -> Result<i64> {
+        let mut largest = 0;
+        for name in ["wire there", "wire back"] {
+            let (min, max, bound) = self.extremes(name)?;
+            let within = min >= wire_ns - bound && max <= wire_ns + bound;
+            ensure!(
+                within,
+                "{name} takes {wire_ns} ns, and is said to take {min} to {max} ns, wrong by {bound} ns at most"
+            );
+            largest = largest.max(bound);
+        }
+        Ok(largest)
+    }
+
+    /// The parts of each transaction make its round trip.
+    pub fn expect_parts_to_add_up(&self) -> Result<()> {
+        let all = self.0["worst"].as_array().context("no transactions")?;
+        ensure!(!all.is_empty(), "no transactions");
+        for one in all {
+            let parts: Option<Vec<i64>> =
+                one["parts_ns"].as_array().context("no parts")?.iter().map(Value::as_i64).collect();
+            let parts = parts.with_context(|| format!("a part is missing: {one}"))?;
+            ensure!(Some(parts.iter().sum()) == one["round_trip_ns"].as_i64(), "the parts do not add up: {one}");
+        }
+        Ok(())
+    }
+
+    /// How often a stamp did not come: `t1_nic`.
+    pub fn missing(&self, stamp: &str) -> u64 {
+        let mut all = self.0["missing"].as_array().into_iter().flatten();
+        all.find(|m| m["stamp"] == stamp).and_then(|m| m["count"].as_u64()).unwrap_or(0)
+    }
+
+    /// Nothing was disturbed, by its own account.
+    pub fn expect_undisturbed(&self) -> Result<()> {
+        ensure!(self.0["disturbed"] == 0, "it says: {}", self.0["disturbances"]);
+        Ok(())
+    }
+
+    /// When, in CLOCK_MONOTONIC, it noticed something that it says with these words, and all that it says of it.
+    pub fn disturbed_by(&self, words: &str) -> Result<(i64, String)> {
+        let mut all = self.0["disturbances"].as_array().into_iter().flatten();
+        let found = all.find(|d| d["what"].as_str().is_some_and(|said| said.contains(words)));
+        let found = found.with_context(|| format!("no {words:?} in {}", self.0["disturbances"]))?;
+        Ok((found["at_ns"].as_i64().context("no time of a disturbance")?, found["what"].to_string()))
+    }
+}
+
+/// Reads a log of transactions (`--log FILE.csv`).
+pub fn logged(text: &str) -> Result<Vec<Logged>> {
+    let mut lines = text.lines();
+    let head = lines.next().context("an empty log")?;
+    let names: Vec<String> = head.split(',').map(|n| n.trim_end_matches("_ns").to_owned()).collect();
+    let mut all = Vec::new();
+    for line in lines {
+        let values: Vec<Option<i64>> = line.split(',').map(|v| v.parse().ok()).collect();
+        if values.len() != names.len() {
+            bail!("{line:?} does not fit {head:?}");
+        }
+        all.push(Logged { names: names.clone(), values });
+    }
+    Ok(all)
+}
