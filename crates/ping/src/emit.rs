@@ -20,6 +20,8 @@ const HELLO_WAIT_NS: Ns = 100_000_000;
 const FIRST_HELLOS: u32 = 16;
 /// Looks for a message between two looks at the clock.
 const SPINS: u32 = 64;
+/// Hellos after the last probe, until one is answered: the reflector then says what it saw.
+const LAST_HELLOS: u32 = 5;
 /// How long after its last probe a run waits for stamps that are under way.
 const SETTLE_NS: Ns = 100_000_000;
 /// Rest after the kernel refused a message.
@@ -104,8 +106,10 @@ pub struct Ended<E> {
     pub why: Result<Why, E>,
     /// The emitter's counts.
     pub counts: Counts,
-    /// The reflector's, of the same probes.
+    /// The reflector's, of the same probes; `None` where it did not live to tell.
     pub seen: Option<Seen>,
+    /// Times that the reflector was started anew meanwhile.
+    pub restarts: u64,
     /// The reflector as it said last.
     pub welcome: Option<Welcome>,
     /// The clocks.
@@ -146,7 +150,14 @@ struct Emitter<'a, T: Transport, O> {
     welcome: Option<Welcome>,
     /// What the reflector had seen before the first probe that counts.
     baseline: Seen,
+    /// The reflector has said what it saw of all these probes.
+    told_all: bool,
+    restarts: u64,
+    /// The first probe that counts.
+    first: u64,
     hello: Hello,
+    /// Everything is sent: the user's wish to stop is fulfilled, and what is waited for now is waited for in any case.
+    settling: bool,
     started: Ns,
     last_heard: Ns,
     last_event: Ns,
@@ -208,7 +219,11 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             buffer: vec![0; size.max(CONTROL) + 1],
             welcome: None,
             baseline: Seen::default(),
+            told_all: false,
+            restarts: 0,
+            first: 0,
             hello: Hello::default(),
+            settling: false,
             started: 0,
             last_heard: 0,
             last_event: 0,
@@ -223,11 +238,14 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     }
 
     fn ended(self, why: Result<Why, T::Error>) -> Ended<T::Error> {
-        let seen = self.welcome.as_ref().map(|w| difference(&w.seen, &self.baseline));
+        // What it said before the last probe, or has forgotten, is not what it saw of these.
+        let told = self.welcome.as_ref().filter(|_| self.told_all && self.restarts == 0);
+        let seen = told.map(|w| difference(&w.seen, &self.baseline));
         Ended {
             why,
             counts: *self.table.counts(),
             seen,
+            restarts: self.restarts,
             welcome: self.welcome,
             elapsed: if self.started == 0 { 0 } else { self.last_event - self.started },
             timeline: self.timeline,
@@ -300,6 +318,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             *self.table.counts_mut() = Counts::default();
             self.observer.warm();
         }
+        (self.told_all, self.restarts, self.first) = (false, 0, self.table.next());
         self.baseline = self.welcome.as_ref().map(|w| w.seen).unwrap_or_default();
         self.dropped_before = self.transport.dropped();
         Ok(())
@@ -315,6 +334,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     fn send_many(&mut self, count: Option<u64>, until: Option<Ns>) -> Step<T> {
         let first = self.table.next();
         let last = count.map(|n| first + n);
+        let refused = self.table.counts().refused;
         let begun = now_monotonic();
         self.last_heard = begun;
         loop {
@@ -326,7 +346,9 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             match self.plan.pacing {
                 Pacing::AsAnswersCome => self.one_by_one()?,
                 Pacing::Every(pace) => {
-                    let due = begun + pace.due(self.table.next() - first);
+                    // A probe that the kernel refused has had its turn.
+                    let refused = self.table.counts().refused - refused;
+                    let due = begun + pace.due(self.table.next() - first + refused);
                     self.on_time(now, due.min(until.unwrap_or(Ns::MAX)), due)?;
                 }
                 Pacing::Flood => self.on_time(now, now, now)?,
@@ -451,6 +473,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let bytes = &self.buffer[..arrived.len.min(self.buffer.len())];
         let header = Header::read(bytes).filter(|h| h.session == self.plan.session && arrived.from == self.peer);
         match header {
+            // To a probe of the warm-up, of which nothing counts.
+            Some(h) if h.kind == Kind::Answer && h.sequence < self.first => self.last_heard = t4,
             Some(h) if h.kind == Kind::Answer && bytes.len() == self.message.len() => {
                 let answer = Answer::read(bytes);
                 let mut came = Stamps::default();
@@ -470,7 +494,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 }
                 self.afterwards(answer.afterwards);
             }
-            Some(h) if h.kind == Kind::Welcome => self.welcomed(&h, t4),
+            Some(h) if h.kind == Kind::Welcome && bytes.len() >= CONTROL => self.welcomed(&h, t4),
             _ => {
                 self.other_version = wire::other_version(bytes).or(self.other_version);
                 self.table.counts_mut().foreign += 1;
@@ -558,7 +582,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         header.write(&mut message);
         let sent = self.transport.send(self.peer, &message)?;
         self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + HELLO_EVERY_NS, ..self.hello };
-        while self.hello.waiting && !self.stop.load(Ordering::Relaxed) {
+        while self.hello.waiting && (self.settling || !self.stop.load(Ordering::Relaxed)) {
             let left = sent_at + wait - now_monotonic();
             if left <= 0 || (self.nobody_there && self.welcome.is_none()) {
                 break;
@@ -582,6 +606,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if welcome.disturbances > told {
             self.timeline.disturbed(t4, "the reflector's clocks were disturbed (its own report says how)".into());
         }
+        self.restarts += u64::from(self.welcome.as_ref().is_some_and(|w| w.begun != welcome.begun));
         self.timeline.set_nic_clocks(self.clocks.nic(), welcome.nic);
         if self.hello.waiting && h.sequence == self.hello.number {
             self.hello.waiting = false;
@@ -600,6 +625,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
 
     /// Waits for the answers and stamps of what is under way.
     fn settle(&mut self) -> Step<T> {
+        self.settling = true;
         let begun = now_monotonic();
         let until = begun + SETTLE_NS.max(self.plan.lost_after);
         while self.table.open() > 0 && now_monotonic() < until {
@@ -613,7 +639,15 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         }
         self.close(Ns::MAX)?;
         // What the reflector saw of these probes.
-        self.ask(HELLO_WAIT_NS)
+        for _ in 0..LAST_HELLOS {
+            self.ask(HELLO_WAIT_NS)?;
+            if !self.hello.waiting {
+                self.told_all = true;
+                break;
+            }
+        }
+        self.settling = false;
+        Ok(())
     }
 }
 

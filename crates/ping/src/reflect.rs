@@ -50,7 +50,7 @@ pub trait Witness<P> {
 pub struct Reflected {
     /// Sessions.
     pub sessions: u64,
-    /// Messages that were neither probes nor hellos.
+    /// Messages that were neither hellos nor probes of a session that had said hello.
     pub foreign: u64,
     /// Probes and hellos that were not answered because too many sessions were open.
     pub turned_away: u64,
@@ -256,6 +256,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             disturbances: self.clocks.disturbances() as u32,
             seen,
             afterwards: self.sessions[i].1.any_afterwards(),
+            begun: self.sessions[i].1.begun(),
         };
         self.sessions[i].1.heard(t2);
         let mut message = [0; CONTROL];

@@ -29,6 +29,7 @@ pub struct Session {
     nic_turnaround: Histogram,
     /// T2 nic of answers whose T3 nic is still to come.
     arrived: Vec<(u64, Ns)>,
+    begun: Ns,
     last_heard: Ns,
 }
 
@@ -49,6 +50,7 @@ impl Session {
             turnaround: Histogram::new(),
             nic_turnaround: Histogram::new(),
             arrived: vec![(NONE, 0); LEAVING],
+            begun: now,
             last_heard: now,
         }
     }
@@ -71,6 +73,11 @@ impl Session {
     /// From T2 nic to T3 nic, ns of the PHC.
     pub fn nic_turnaround(&self) -> &Histogram {
         &self.nic_turnaround
+    }
+
+    /// When it began, `CLOCK_MONOTONIC`.
+    pub fn begun(&self) -> Ns {
+        self.begun
     }
 
     /// When something was heard of it last, `CLOCK_MONOTONIC`.

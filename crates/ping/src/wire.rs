@@ -233,6 +233,8 @@ pub struct Welcome {
     pub disturbances: u32,
     /// What it saw.
     pub seen: Seen,
+    /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was started anew.
+    pub begun: Ns,
     /// Of an earlier answer.
     pub afterwards: Option<Afterwards>,
 }
@@ -257,6 +259,7 @@ impl Welcome {
             put(bytes, 112 + 8 * i, n.to_be_bytes());
         }
         Afterwards::write(self.afterwards.as_ref(), bytes, 160);
+        put(bytes, 192, self.begun.to_be_bytes());
     }
 
     /// Reads it; `None` where it is too short.
@@ -288,6 +291,7 @@ impl Welcome {
                 dropped: n(5),
             },
             afterwards: Afterwards::read(bytes, 160),
+            begun: ns(bytes, 192),
         })
     }
 }
@@ -324,11 +328,11 @@ mod tests {
         #[test]
         fn a_welcome_is_read_as_it_was_written(
             boot_id: [u8; 16], taken: u16, device in "[a-z0-9]{0,15}", offset: Ns, drift_ppb: i64, has: bool, received: u64,
-            dropped: u64, afterwards in afterwards()
+            dropped: u64, afterwards in afterwards(), begun: Ns
         ) {
             let nic = has.then_some(NicClock { index: 3, at: 7, offset, bound: 9, drift_ppb });
             let seen = Seen { received, dropped, ..Seen::default() };
-            let welcome = Welcome { boot_id, taken, device, nic, disturbances: 2, seen, afterwards };
+            let welcome = Welcome { boot_id, taken, device, nic, disturbances: 2, seen, afterwards, begun };
             let mut bytes = [0xaa; CONTROL];
             welcome.write(&mut bytes);
             prop_assert_eq!(Welcome::read(&bytes), Some(welcome));
