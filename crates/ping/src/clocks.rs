@@ -15,6 +15,11 @@ const EVERY: Duration = Duration::from_millis(50);
 pub trait NicClockSource: Send {
     /// A reading, and what was wrong with the clock since the last one.
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>);
+
+    /// What the last readings say that only later ones would have settled.
+    fn finish(&mut self) -> Vec<Disturbance> {
+        Vec::new()
+    }
 }
 
 #[derive(Default)]
@@ -62,6 +67,15 @@ impl Clocks {
         new
     }
 
+    /// Looks once more, and ends the watch: nothing that happened until now stays unsaid.
+    pub fn finish(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+
     /// How many there were.
     pub fn disturbances(&self) -> usize {
         self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).len()
@@ -75,11 +89,7 @@ impl Clocks {
 
 impl Drop for Clocks {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
+        self.finish();
     }
 }
 
@@ -124,6 +134,8 @@ impl Watcher {
             std::thread::park_timeout(EVERY);
             self.look();
         }
+        let last = self.nic.as_mut().map(|nic| nic.finish()).unwrap_or_default();
+        self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).extend(last);
     }
 }
 

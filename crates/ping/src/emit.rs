@@ -114,8 +114,12 @@ pub struct Ended<E> {
     pub welcome: Option<Welcome>,
     /// The clocks.
     pub timeline: Timeline,
-    /// From the first probe that counts to the end.
+    /// When the first probe that counts was due, `CLOCK_MONOTONIC`; 0 where none was.
+    pub started: Ns,
+    /// From then to the end.
     pub elapsed: Ns,
+    /// Disturbances of this machine's clocks that the timeline knows of: [`Clocks::disturbances_since`] goes on from here.
+    pub clocks_seen: u64,
     /// Answers that the kernel dropped here.
     pub dropped: u64,
     /// Why the kernel refused a probe last.
@@ -249,6 +253,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             welcome: self.welcome,
             elapsed: if self.started == 0 { 0 } else { self.last_event - self.started },
             timeline: self.timeline,
+            started: self.started,
+            clocks_seen: self.clocks_seen,
             dropped: self.transport.dropped() - self.dropped_before,
             refusal: self.transport.last_refusal(),
         }

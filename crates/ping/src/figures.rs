@@ -322,7 +322,13 @@ impl Figures {
     }
 
     /// All of it, with what else is known of the session.
-    pub fn report(&self, counts: &Counts, seen: Option<Seen>, timeline: &Timeline, elapsed: Ns) -> Report {
+    pub fn report(
+        &self,
+        counts: &Counts,
+        seen: Option<Seen>,
+        timeline: &Timeline,
+        (started, elapsed): (Ns, Ns),
+    ) -> Report {
         let rows = |rows: &Rows| {
             let figures = |(part, h): (&Part, &Histogram)| PartFigures {
                 name: part.name(),
@@ -341,6 +347,7 @@ impl Figures {
         let mut overflow = self.overflow.clone();
         overflow.sort_unstable_by(|a, b| b.cmp(a));
         Report {
+            started_ns: started,
             elapsed_ns: elapsed,
             counts: *counts,
             reflector: seen,
@@ -416,7 +423,9 @@ impl From<NicClock> for ClockFigures {
 /// A session, as `--json` prints it; docs/json.md describes each key.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// From the first probe that counts to the end.
+    /// When the first probe that counts was due, the emitter's `CLOCK_MONOTONIC`.
+    pub started_ns: Ns,
+    /// From then to the end.
     pub elapsed_ns: Ns,
     /// What became of the probes.
     pub counts: Counts,
@@ -499,7 +508,7 @@ mod tests {
             f.add(&transaction(i as u64, rtt, 10), End::Answered);
         }
         f.add(&transaction(9, 9_999, 10), End::Lost);
-        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), 1);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
         let kept: Vec<_> = r.overflow.iter().map(|k| (k.sequence, k.round_trip_ns)).collect();
         assert_eq!(kept, [(1, 7_777), (4, 5_000), (3, 1_000)]);
         let buckets: Vec<_> = r.histogram.iter().map(|b| (b.from_ns, b.to_ns, b.count)).collect();
@@ -523,7 +532,7 @@ mod tests {
         let mut f = Figures::new(&FigureOptions::default());
         f.set_line(Stamp::T2App.bit() | Stamp::T3App.bit() | Stamp::T1Nic.bit());
         f.add(&transaction(0, 1_000, 100), End::Answered);
-        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), 1);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
         assert_eq!(r.missing, [Missing { stamp: Stamp::T1Nic, count: 1 }]);
         let counts: Vec<u64> = r.parts.iter().map(|p| p.times.count).collect();
         assert_eq!(counts, [0, 0, 1, 1], "the two parts at T1 nic have no time");
@@ -534,7 +543,7 @@ mod tests {
         let mut f = figures(&FigureOptions { worst: 3, drawn: Some(Drawn { bucket: 1, end: 0 }), threshold: Some(0) });
         f.add(&transaction(0, 1_000, 100), End::Answered);
         f.clear();
-        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), 1);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
         assert_eq!((r.round_trip.count, r.over_threshold, r.overflown, r.worst.len()), (0, 0, 0, 0));
     }
 }

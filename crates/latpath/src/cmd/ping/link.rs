@@ -7,7 +7,7 @@ use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader};
 use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::wire::NicClock;
-use latpath_stamps::{BusyPoll, Caps, HardwareStamps, RxHardware, Stamps};
+use latpath_stamps::{verify, BusyPoll, Caps, Check, HardwareStamps, RxHardware, Stamps, Trial};
 use latpath_words::Ns;
 use nix::ifaddrs::getifaddrs;
 use std::net::IpAddr;
@@ -107,6 +107,24 @@ impl Link {
             Err(e) => return Err(e.into()),
         };
         notes.extend(hardware.put_back().iter().cloned());
+        // Some claim stamps that never come: what is not there is not waited for.
+        let verified = verify(&caps, Trial { send: true, listen: Duration::ZERO });
+        let worth = verified.worth_asking();
+        let tried = [
+            ("clock", &verified.clock),
+            ("stamps of packets sent", &verified.tx_nic),
+            ("stamps of packets received", &verified.rx_nic),
+        ];
+        for (what, check) in tried {
+            if let Check::Failed(why) = check {
+                notes.push(format!("{device}: its NIC's {what}: {why}"));
+            }
+        }
+        let (tx_nic, rx_nic) = (hardware.tx() && worth.tx_nic, hardware.rx() && worth.rx_nic);
+        if !tx_nic && !rx_nic {
+            anyhow::ensure!(!must, "--stamps nic: {}", notes.join("; "));
+            return Ok(Prepared { notes, ..none(software) });
+        }
         let source = match caps.phc {
             Some(index) => {
                 let phc = Phc::open(index).with_context(|| format!("{device}: reading its NIC's clock"))?;
@@ -119,7 +137,7 @@ impl Link {
                 None
             }
         };
-        let stamps = Stamps { tx_nic: hardware.tx(), rx_nic: hardware.rx(), ..software };
+        let stamps = Stamps { tx_nic, rx_nic, ..software };
         Ok(Prepared { stamps, clocks: Clocks::watch(source), notes, _hardware: Some(hardware) })
     }
 }
@@ -138,6 +156,10 @@ impl NicWatch {
 }
 
 impl NicClockSource for NicWatch {
+    fn finish(&mut self) -> Vec<Disturbance> {
+        self.watch.finish().into_iter().map(told).collect()
+    }
+
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
         let reading = match self.phc.read() {
             Ok(reading) => reading,
@@ -150,10 +172,6 @@ impl NicClockSource for NicWatch {
         };
         self.failed = false;
         let found = self.watch.observe(reading).into_iter();
-        let told = |d: latpath_clock::phc::Disturbance| Disturbance {
-            at_ns: d.until_ns,
-            what: format!("the NIC's clock: {}", d.trouble),
-        };
         let clock = self.watch.offset_at(reading.monotonic_ns).map(|offset| NicClock {
             index: self.phc.index() as i32,
             at: reading.monotonic_ns,
@@ -163,6 +181,10 @@ impl NicClockSource for NicWatch {
         });
         (clock, found.map(told).collect())
     }
+}
+
+fn told(d: latpath_clock::phc::Disturbance) -> Disturbance {
+    Disturbance { at_ns: d.until_ns, what: format!("the NIC's clock {}", d.trouble) }
 }
 
 /// The device that has this address.

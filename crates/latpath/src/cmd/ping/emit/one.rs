@@ -170,7 +170,7 @@ impl Session<'_> {
         name: &'static str,
         transport: &mut T,
         device: Option<String>,
-        prepared: Prepared,
+        mut prepared: Prepared,
     ) -> Result<Done> {
         let plan = &self.plan;
         let options = FigureOptions {
@@ -186,8 +186,13 @@ impl Session<'_> {
             warm: plan.warm_up == 0,
         };
         self.args.on_time.apply(&format!("ping-{}", self.number)).context("the thread that emits")?;
-        let ended = emit(transport, (), plan, &prepared.clocks, &mut watching, self.stop);
-        let report = watching.figures.report(&ended.counts, ended.seen, &ended.timeline, ended.elapsed);
+        let mut ended = emit(transport, (), plan, &prepared.clocks, &mut watching, self.stop);
+        prepared.clocks.finish();
+        for d in prepared.clocks.disturbances_since(&mut ended.clocks_seen) {
+            ended.timeline.disturbed(d.at_ns, d.what);
+        }
+        let times = (ended.started, ended.elapsed);
+        let report = watching.figures.report(&ended.counts, ended.seen, &ended.timeline, times);
         let (why, failed) = match ended.why {
             Ok(why) => (why, None),
             Err(e) => (Why::Stopped, Some(e.to_string())),

@@ -97,7 +97,8 @@ fn clocks(r: &Report) -> String {
         }
     }
     for d in &r.disturbances {
-        text += &format!("\nclocks    at {}: {}", latpath_stats::units::elapsed(d.at_ns), d.what);
+        text +=
+            &format!("\nclocks    at {}: {}", latpath_stats::units::elapsed((d.at_ns - r.started_ns).max(0)), d.what);
     }
     if r.disturbed > r.disturbances.len() as u64 {
         text += &format!("\nclocks    {} disturbances in all", count(r.disturbed));
@@ -147,7 +148,10 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     let due = args.rate.map_or(0, |pace| (pace.hz() * r.elapsed_ns as f64 / 1e9) as u64);
     let behind = due.saturating_sub(c.sent + c.refused + 1 + due / 10_000);
     if behind > 0 && args.count.is_none() {
-        lines.push(format!("          {} probes that were due were not sent: this machine did not keep up", count(behind)));
+        lines.push(format!(
+            "          {} probes that were due were not sent: this machine did not keep up",
+            count(behind)
+        ));
     }
     if let (Why::Breach, Some(w)) = (done.ended.why, r.worst.first()) {
         let longest =
