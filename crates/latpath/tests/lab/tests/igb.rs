@@ -1,13 +1,14 @@
 //! A NIC that has some of what its driver promises: QEMU's igb stamps what it sends, and nothing that it receives.
 
 use crate::{
-    linked::{emulated, Caps, Linked, Pair},
+    linked::{emulated, Caps, Linked, Pair, ADDRESSES},
+    pinging::{Reflector, Session},
     Outcome, Scale, Test,
 };
 use anyhow::ensure;
 use std::time::Duration;
 
-pub const TEST: Test = Test { name: "igb", only_whole: true, seconds: 90, run };
+pub const TEST: Test = Test { name: "igb", only_whole: true, seconds: 120, run };
 
 fn run(_: &Scale) -> Outcome {
     let nics = Linked::new(emulated("igb")?)?;
@@ -26,6 +27,24 @@ fn run(_: &Scale) -> Outcome {
         let (left, arrived) = pair.send()?;
         ensure!(left.or_else(|| pair.wait_for_tx_stamp(Duration::from_secs(5))).is_some(), "no TX stamp");
         ensure!(arrived.is_none(), "it stamps what it receives");
+    }
+    drop(pair);
+
+    // The kernel's stamps stand where the NIC has none. It stamps one frame at a time, and leaves out what comes meanwhile.
+    let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
+    let session = Session::run(&nics, "--count 100 --rate 50")?;
+    reflector.end()?;
+    session.expect_answered(100)?;
+    session.expect_parts_to_add_up()?;
+    let (missing, skipped) = (session.missing("t1_nic"), nics.count(0, "tx_hwtstamp_skipped")?);
+    let timeouts = nics.count(0, "tx_hwtstamp_timeouts")?;
+    ensure!(
+        missing < 100 && missing <= skipped + timeouts,
+        "{missing} missing, {skipped} skipped, {timeouts} timeouts"
+    );
+    for part in ["there: nic → kernel", "back: nic → kernel"] {
+        let (min, _, bound) = session.extremes(part)?;
+        ensure!(min >= -bound, "{part} takes {min} ns, ± {bound}");
     }
     Ok(())
 }

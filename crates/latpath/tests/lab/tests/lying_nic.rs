@@ -1,13 +1,14 @@
 //! A NIC whose driver promises stamps of all packets, takes every setting, and makes none: QEMU's e1000e.
 
 use crate::{
-    linked::{emulated, Caps, Linked, Pair},
+    linked::{emulated, Caps, Linked, Pair, ADDRESSES},
+    pinging::{Reflector, Session},
     Outcome, Scale, Test,
 };
 use anyhow::ensure;
 use std::time::Duration;
 
-pub const TEST: Test = Test { name: "lying_nic", only_whole: true, seconds: 90, run };
+pub const TEST: Test = Test { name: "lying_nic", only_whole: true, seconds: 120, run };
 
 fn run(_: &Scale) -> Outcome {
     let nics = Linked::new(emulated("e1000e")?)?;
@@ -28,5 +29,17 @@ fn run(_: &Scale) -> Outcome {
     let (_, arrived) = pair.send()?;
     ensure!(arrived.is_none(), "it stamps what it receives");
     ensure!(pair.wait_for_tx_stamp(Duration::from_secs(1)).is_none(), "it stamps what it sends");
+    drop(pair);
+
+    // A run goes on without what does not come, and says so.
+    let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
+    let session = Session::run(&nics, "--count 40")?;
+    reflector.end()?;
+    session.expect_answered(40)?;
+    let stamps = session.json()["stamps"].as_array().into_iter().flatten();
+    for nic in stamps.filter_map(|s| s.as_str()).filter(|s| s.ends_with("nic")) {
+        ensure!(session.missing(nic) == 40, "{nic} came: missing {}", session.json()["missing"]);
+    }
+    ensure!(session.part("processing")?["count"] == 40, "{}", session.part("processing")?);
     Ok(())
 }

@@ -21,8 +21,10 @@ fn run(scale: &Scale) -> Outcome {
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let probes = scale.frames(100, 1000);
     round_trips_are_exact(&nics, probes, &ADDRESSES[1].to_string(), "")?;
-    lost_stamps_are_counted(&nics)?;
-    late_stamps_find_their_probe(&nics)?;
+    if scale.whole {
+        lost_stamps_are_counted(&nics)?;
+        late_stamps_find_their_probe(&nics)?;
+    }
     reflector.end()?;
 
     let reflector = Reflector::start(&nics, "--ethernet -i lpn1")?;
