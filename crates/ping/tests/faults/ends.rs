@@ -1,0 +1,203 @@
+//! How a run ends: the other end dies, comes back, never was there; the kernel refuses; the device goes.
+
+use crate::run::{at_a_rate, one_by_one, Run, MS};
+use crate::wire::{Fate, WireError};
+use latpath_ping::emit::{Pacing, Why};
+use latpath_ping::wire::{Header, Kind};
+
+fn is(message: &[u8], kind: Kind) -> bool {
+    Header::read(message).is_some_and(|h| h.kind == kind)
+}
+
+#[test]
+fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
+    for (plan, says) in [(at_a_rate(1_000_000), false), (one_by_one(1_000_000), true)] {
+        let mut run = Run::new(plan);
+        (run.plan.timeout, run.plan.lost_after) = (200 * MS, 50 * MS);
+        run.wire.reflector_lives_for(300, says);
+        let outcome = run.go();
+        assert_eq!(outcome.ended.why, Ok(Why::Dead));
+        outcome.emitters_counts_add_up();
+        assert_eq!(outcome.ended.counts.answered + outcome.ended.counts.late, 299);
+        assert_eq!(outcome.ended.seen, None, "what it said last is not what it saw");
+        assert_eq!((outcome.report.lost_there, outcome.report.lost_back), (None, None));
+    }
+}
+
+#[test]
+fn a_reflector_that_was_started_anew_answers_again_and_what_it_forgot_is_not_made_up() {
+    let mut run = Run::new(at_a_rate(2_400));
+    run.plan.pacing = Pacing::Every("1000".parse().unwrap());
+    run.plan.lost_after = 50 * MS;
+    run.wire.reflector_lives_for(300, false);
+    run.on_closed = Box::new(|wire, t, _| {
+        if t.sequence == 400 {
+            wire.revive();
+        }
+    });
+    let outcome = run.go();
+    outcome.emitters_counts_add_up();
+    assert_eq!(outcome.ended.why, Ok(Why::Done));
+    // The session is known there again from the next hello on: at the latest a second later.
+    assert!(outcome.ended.counts.answered > 800, "{:?}", outcome.ended.counts);
+    assert!(outcome.closed.iter().rev().take(500).any(|(_, end)| *end == latpath_ping::table::End::Answered));
+    assert_eq!(outcome.ended.seen, None);
+    assert_eq!(outcome.ended.restarts, 1);
+}
+
+#[test]
+fn nobody_there_is_told_from_nobody_who_answers() {
+    for (says, why) in [(true, Why::NobodyListens), (false, Why::NobodyAnswers)] {
+        let mut run = Run::new(one_by_one(10));
+        run.plan.timeout = 150 * MS;
+        run.wire.reflector_lives_for(0, says);
+        let outcome = run.go();
+        assert_eq!(outcome.ended.why, Ok(why));
+        assert_eq!(outcome.ended.counts.sent, 0);
+    }
+}
+
+#[test]
+fn a_reflector_of_another_version_is_named() {
+    let mut run = Run::new(one_by_one(10));
+    run.plan.timeout = 150 * MS;
+    run.wire.back(|message| {
+        message[2] = 7;
+        Fate::Comes
+    });
+    assert_eq!(run.go().ended.why, Ok(Why::OtherVersion(7)));
+}
+
+#[test]
+fn probes_that_the_kernel_refuses_are_counted_and_no_part_of_those_sent() {
+    for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
+        let mut run = Run::new(at_a_rate(300));
+        run.plan.pacing = pacing;
+        let mut n = 0;
+        run.wire.there(move |message| {
+            n += u32::from(is(message, Kind::Probe));
+            if is(message, Kind::Probe) && n % 4 == 0 {
+                Fate::Refused
+            } else {
+                Fate::Comes
+            }
+        });
+        let outcome = run.go();
+        outcome.adds_up();
+        let c = outcome.ended.counts;
+        assert_eq!((c.sent, c.refused), (300, 99), "every fourth of 399");
+    }
+}
+
+#[test]
+fn at_a_rate_a_refused_probe_is_not_tried_again_and_again() {
+    let mut run = Run::new(at_a_rate(400));
+    run.plan.pacing = Pacing::Every("2000".parse().unwrap());
+    run.plan.count = None;
+    run.plan.duration = Some(200 * MS);
+    // No way out after the first few.
+    run.wire.there(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Probe && h.sequence >= 20 => Fate::Refused,
+        _ => Fate::Comes,
+    });
+    let outcome = run.go();
+    let c = outcome.ended.counts;
+    assert!(c.sent <= 20 && c.refused > 0, "{c:?}");
+    assert!(c.sent + c.refused <= 401, "one try for each time at which a probe was due, not {}", c.refused);
+}
+
+#[test]
+fn a_kernel_that_refuses_everything_ends_the_run() {
+    let mut run = Run::new(one_by_one(10));
+    run.plan.timeout = 150 * MS;
+    run.wire.there(|_| Fate::Refused);
+    assert_eq!(run.go().ended.why, Ok(Why::NobodyAnswers));
+    for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
+        let mut run = Run::new(at_a_rate(1_000));
+        (run.plan.pacing, run.plan.timeout, run.plan.lost_after) = (pacing, 150 * MS, 50 * MS);
+        run.wire.there(|message| if is(message, Kind::Probe) { Fate::Refused } else { Fate::Comes });
+        let outcome = run.go();
+        assert!(matches!(outcome.ended.why, Ok(Why::Dead)), "{:?}", outcome.ended.why);
+        assert_eq!(outcome.ended.counts.sent, 0);
+    }
+}
+
+#[test]
+fn answers_that_the_reflectors_kernel_refuses_are_lost_on_the_way_back() {
+    let run = Run::new(at_a_rate(500));
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer && h.sequence % 5 == 0 => Fate::Refused,
+        _ => Fate::Comes,
+    });
+    let outcome = run.go();
+    outcome.adds_up();
+    assert_eq!(outcome.ended.seen.unwrap().refused, 100);
+    assert_eq!((outcome.report.lost_there, outcome.report.lost_back), (Some(0), Some(100)));
+}
+
+#[test]
+fn a_device_that_vanishes_ends_the_run_with_what_was_measured() {
+    let mut run = Run::new(at_a_rate(1_000_000));
+    run.on_closed = Box::new(|wire, t, _| {
+        if t.sequence == 300 {
+            wire.take_device_away();
+        }
+    });
+    let outcome = run.go();
+    assert_eq!(outcome.ended.why, Err(WireError::Gone));
+    outcome.emitters_counts_add_up();
+    assert!(outcome.ended.counts.answered >= 300);
+    assert_eq!(outcome.ended.seen, None);
+}
+
+#[test]
+fn a_breach_is_told_at_once_to_both_ends_and_stops_the_run() {
+    for stops in [true, false] {
+        let mut run = Run::new(one_by_one(200));
+        (run.plan.threshold, run.plan.stop_on_breach) = (Some(1), stops);
+        run.figures.threshold = Some(1);
+        let outcome = run.go();
+        outcome.adds_up();
+        let breaches: Vec<u64> = outcome.breaches.iter().map(|t| t.sequence).collect();
+        assert_eq!(outcome.told, breaches, "the reflector hears of the same ones");
+        assert!(outcome.breaches.iter().all(|t| t.round_trip() > Some(1)));
+        match stops {
+            true => {
+                assert_eq!(outcome.ended.why, Ok(Why::Breach));
+                assert_eq!((breaches, outcome.report.over_threshold), (vec![0], 1));
+            }
+            false => {
+                assert_eq!(outcome.ended.why, Ok(Why::Done));
+                assert_eq!((breaches.len(), outcome.report.over_threshold), (200, 200));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_breach_of_the_warm_up_is_none() {
+    let mut run = Run::new(one_by_one(5));
+    (run.plan.threshold, run.plan.stop_on_breach, run.plan.warm_up) = (Some(1), true, 50);
+    let outcome = run.go();
+    assert_eq!(outcome.breaches.iter().map(|t| t.sequence).collect::<Vec<_>>(), [50]);
+}
+
+#[test]
+fn a_run_of_some_time_ends_then_whatever_the_pacing() {
+    for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
+        let mut run = Run::new(at_a_rate(1));
+        (run.plan.pacing, run.plan.count, run.plan.duration) = (pacing, None, Some(100 * MS));
+        let outcome = run.go();
+        assert_eq!(outcome.ended.why, Ok(Why::Done));
+        assert!(outcome.ended.counts.sent > 0 && outcome.ended.elapsed >= 100 * MS);
+    }
+}
+
+#[test]
+fn spinning_changes_nothing_of_what_is_counted() {
+    let mut run = Run::new(one_by_one(300));
+    run.plan.spin = true;
+    let outcome = run.go();
+    outcome.adds_up();
+    assert_eq!(outcome.ended.counts.answered, 300);
+}

@@ -1,0 +1,246 @@
+//! Messages that are lost, come twice, late, out of order, or are somebody else's.
+
+use crate::run::{at_a_rate, by_chance, one_by_one, Fault, Run, MS};
+use crate::wire::Fate;
+use latpath_ping::emit::{Pacing, Why};
+use latpath_ping::table::End;
+use latpath_ping::wire::{Header, Kind};
+use proptest::prelude::*;
+
+fn another_version() -> Vec<u8> {
+    let mut message = vec![0; 96];
+    Header { kind: Kind::Answer, session: 0x1234_5678, sequence: 3, first: 4, second: 5 }.write(&mut message);
+    message[2] = 9;
+    message
+}
+
+#[test]
+fn over_a_good_wire_every_probe_is_answered_and_has_every_stamp() {
+    for plan in [one_by_one(500), at_a_rate(2_000)] {
+        let outcome = Run::new(plan).go();
+        outcome.adds_up();
+        let c = outcome.ended.counts;
+        assert_eq!(outcome.ended.why, Ok(Why::Done));
+        assert_eq!((c.duplicates, c.foreign, c.refused), (0, 0, 0));
+        assert_eq!(outcome.taken, (1 << 14) - 1, "all fourteen stamps");
+        assert_eq!(outcome.report.parts.len(), 7);
+        assert_eq!(outcome.report.detail.len(), 13);
+    }
+}
+
+#[test]
+fn one_percent_lost_on_each_way_is_counted_and_the_way_is_said() {
+    let run = Run::new(at_a_rate(3_000));
+    run.wire.there(by_chance(1, &[Fault(10, || Fate::Lost)]));
+    run.wire.back(by_chance(2, &[Fault(10, || Fate::Lost)]));
+    let outcome = run.go();
+    outcome.adds_up();
+    let there = outcome.report.lost_there.unwrap();
+    let back = outcome.report.lost_back.unwrap();
+    assert!(there > 0 && back > 0, "{there} and {back}");
+    assert_eq!(there + back, outcome.ledger.lost);
+}
+
+#[test]
+fn one_by_one_a_lost_probe_holds_up_the_next_no_longer_than_it_is_waited_for() {
+    let mut run = Run::new(one_by_one(400));
+    run.plan.lost_after = 20 * MS;
+    run.wire.there(by_chance(3, &[Fault(20, || Fate::Lost)]));
+    let outcome = run.go();
+    outcome.adds_up();
+    assert!(outcome.ledger.lost > 0);
+    assert_eq!(outcome.report.lost_there, Some(outcome.ledger.lost));
+}
+
+#[test]
+fn what_comes_twice_is_answered_once() {
+    let run = Run::new(at_a_rate(3_000));
+    run.wire.there(by_chance(4, &[Fault(30, || Fate::Twice)]));
+    run.wire.back(by_chance(5, &[Fault(30, || Fate::Twice)]));
+    let outcome = run.go();
+    outcome.adds_up();
+    let seen = outcome.ended.seen.unwrap();
+    assert!(seen.duplicates > 0 && outcome.ended.counts.duplicates > seen.duplicates);
+}
+
+#[test]
+fn what_is_overtaken_is_seen_where_it_was() {
+    let run = Run::new(at_a_rate(3_000));
+    run.wire.there(by_chance(6, &[Fault(30, || Fate::Overtaken)]));
+    let outcome = run.go();
+    outcome.adds_up();
+    let there = outcome.ended.seen.unwrap().reordered;
+    assert!(there > 0);
+    let run = Run::new(at_a_rate(3_000));
+    run.wire.back(by_chance(7, &[Fault(30, || Fate::Overtaken)]));
+    let outcome = run.go();
+    outcome.adds_up();
+    assert_eq!(outcome.ended.seen.unwrap().reordered, 0);
+    assert!(outcome.ended.counts.reordered > 0);
+}
+
+#[test]
+fn an_answer_to_a_probe_that_was_given_up_is_late_and_its_probe_stays_lost() {
+    let mut run = Run::new(at_a_rate(4_000));
+    run.plan.lost_after = 60 * MS;
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer && h.sequence == 5 => Fate::Held,
+        _ => Fate::Comes,
+    });
+    run.on_closed = Box::new(|wire, t, end| {
+        if t.sequence == 5 {
+            assert_eq!(end, End::Lost);
+            wire.release();
+        }
+    });
+    let outcome = run.go();
+    outcome.adds_up();
+    assert!(outcome.ended.counts.late >= 1);
+    assert!(outcome.ledger.back.contains(&5));
+}
+
+#[test]
+fn an_answer_that_comes_after_its_place_in_the_table_was_taken_is_foreign() {
+    let mut run = Run::new(at_a_rate(20_000));
+    // At 1 ms, a table of 2048 probes: this run goes round it several times.
+    run.plan.lost_after = MS;
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer && h.sequence == 5 => Fate::Held,
+        _ => Fate::Comes,
+    });
+    run.on_closed = Box::new(|wire, t, _| {
+        if t.sequence == 10_000 {
+            wire.release();
+        }
+    });
+    let outcome = run.go();
+    let (c, ledger) = (outcome.ended.counts, &outcome.ledger);
+    assert!(ledger.back.contains(&5));
+    assert!(c.foreign >= 1);
+    assert_eq!((c.sent, c.answered + c.lost), (20_000, 20_000));
+    assert_eq!(
+        c.answered + c.late + c.duplicates + c.foreign,
+        ledger.back.len() as u64,
+        "nothing that came is left out"
+    );
+    outcome.stamps_add_up();
+}
+
+#[test]
+fn a_full_table_gives_nothing_up_early() {
+    let mut run = Run::new(at_a_rate(5_000));
+    run.plan.pacing = Pacing::Every("20000".parse().unwrap());
+    run.plan.lost_after = 100 * MS;
+    // Nothing comes back: more probes would be under way than the table has room for if it did not wait.
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer => Fate::Lost,
+        _ => Fate::Comes,
+    });
+    let outcome = run.go();
+    outcome.adds_up();
+    assert_eq!((outcome.ended.counts.sent, outcome.ended.counts.lost), (5_000, 5_000));
+    assert_eq!(outcome.report.lost_back, Some(5_000));
+}
+
+#[test]
+fn bytes_of_others_and_other_versions_are_foreign_and_do_no_harm() {
+    let run = Run::new(at_a_rate(2_000));
+    let faults = |seed| {
+        let junk: fn() -> Fate = || Fate::And((0..200u8).collect());
+        by_chance(
+            seed,
+            &[Fault(30, || Fate::And(another_version())), Fault(30, junk), Fault(30, || Fate::And(Vec::new()))],
+        )
+    };
+    run.wire.there(faults(8));
+    run.wire.back(faults(9));
+    let outcome = run.go();
+    outcome.adds_up();
+    assert_eq!(outcome.ended.counts.lost, 0);
+    assert!(outcome.ledger.foreign_there > 0 && outcome.ledger.foreign_back > 0);
+}
+
+#[test]
+fn an_answer_of_another_length_or_session_is_foreign() {
+    let run = Run::new(at_a_rate(500));
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer && h.sequence == 7 => Fate::And(message[..95].to_vec()),
+        Some(h) if h.kind == Kind::Answer && h.sequence == 8 => {
+            let mut other = message.clone();
+            Header { session: 1, ..h }.write(&mut other);
+            Fate::And(other)
+        }
+        _ => Fate::Comes,
+    });
+    let outcome = run.go();
+    let c = outcome.ended.counts;
+    assert_eq!((c.foreign, c.duplicates, c.answered + c.lost), (2, 0, 500));
+}
+
+#[test]
+fn hellos_that_are_lost_are_asked_again() {
+    let run = Run::new(at_a_rate(500));
+    let mut n = 0;
+    run.wire.there(move |message| {
+        let hello = Header::read(message).is_some_and(|h| h.kind == Kind::Hello);
+        n += u32::from(hello);
+        if hello && n % 3 == 1 {
+            Fate::Lost
+        } else {
+            Fate::Comes
+        }
+    });
+    let outcome = run.go();
+    outcome.adds_up();
+}
+
+#[test]
+fn nothing_of_the_warm_up_counts_not_even_its_late_answers() {
+    let mut run = Run::new(at_a_rate(500));
+    run.plan.warm_up = 300;
+    run.plan.lost_after = 50 * MS;
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer && h.sequence == 299 => Fate::Held,
+        _ => Fate::Comes,
+    });
+    run.on_closed = Box::new(|wire, t, _| {
+        if t.sequence == 300 {
+            wire.release();
+        }
+    });
+    let outcome = run.go();
+    let c = outcome.ended.counts;
+    assert!(outcome.ledger.back.contains(&299));
+    assert_eq!((c.sent, c.answered + c.lost), (500, 500));
+    let of_these = outcome.ledger.back.iter().filter(|s| **s >= 300).count() as u64;
+    assert_eq!(
+        c.answered + c.late,
+        of_these,
+        "the answer to probe 299 came when nothing of the warm-up counts any more"
+    );
+    assert_eq!(outcome.ended.seen.unwrap().received, 500);
+    assert_eq!(outcome.report.round_trip.count, c.answered);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_wire_does_each_probe_is_accounted_for_and_parts_sum_to_round_trips(
+        seed: u64, lost in 0u32..150, twice in 0u32..150, overtaken in 0u32..150, foreign in 0u32..150, one_way: bool
+    ) {
+        let mut run = Run::new(at_a_rate(600));
+        run.plan.lost_after = 100 * MS;
+        let what = [
+            Fault(lost, || Fate::Lost),
+            Fault(twice, || Fate::Twice),
+            Fault(overtaken, || Fate::Overtaken),
+            Fault(foreign, || Fate::And(another_version())),
+        ];
+        run.wire.there(by_chance(seed, &what));
+        if !one_way {
+            run.wire.back(by_chance(!seed, &what));
+        }
+        run.go().adds_up();
+    }
+}
