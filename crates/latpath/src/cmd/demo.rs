@@ -5,6 +5,7 @@ mod cast;
 mod verify;
 
 use super::interrupt::stop_flag;
+use super::progress::Progress;
 use super::Outcome;
 use anyhow::{bail, Context, Result};
 use cast::{Cast, Ending, Script};
@@ -14,10 +15,9 @@ use latpath_stats::units::{count, duration};
 use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::{
-    io::{IsTerminal, Write},
     path::{Path, PathBuf},
     sync::atomic::Ordering,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use verify::{Check, Evidence};
 
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut cast = Cast::enter(&script, &lab, &path, guest.as_mut(), &stopped)?;
     let before = verify::count_devices(&path, guest.as_mut())?;
     cast.publish(&script)?;
-    let mut progress = Progress::new(args.duration);
+    let mut progress = Progress::begin(false);
     while cast.publishing()? {
         if stopped() {
             cast.stop_publishing();
@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             };
             bail!("guest0 ended while frames were on their way: its QEMU ended, {status}{kept}");
         }
-        progress.show(&path)?;
+        progress.tell(|elapsed| line(elapsed, args.duration, &path))?;
         std::thread::sleep(Duration::from_millis(50));
     }
     progress.end();
@@ -136,52 +136,21 @@ fn boot(lab: &Lab, path: &LabPath, program: &Path, stop: &dyn Fn() -> bool) -> R
     Ok(guest)
 }
 
-/// One line on a terminal that is written over once a second; elsewhere a line every ten seconds.
-struct Progress {
-    start: Instant,
-    total: Duration,
-    next: Duration,
-    terminal: bool,
-}
-
-impl Progress {
-    fn new(total: Duration) -> Self {
-        Self { start: Instant::now(), total, next: Duration::ZERO, terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, path: &LabPath) -> Result<()> {
-        let elapsed = self.start.elapsed();
-        if elapsed < self.next {
-            return Ok(());
-        }
-        self.next += Duration::from_secs(if self.terminal { 1 } else { 10 });
-        let counters = path.hypervisor.counters()?;
-        let of = |device: &str| counters.iter().find(|c| c.device == device);
-        let arrived = of(latpath_lab::NIC).map_or(0, |c| c.rx_packets);
-        let port = of(latpath_lab::TAP).or_else(|| of(latpath_lab::VETH));
-        let (passed, dropped) = port.map_or((0, 0), |c| (c.tx_packets, c.tx_dropped));
-        let line = format!(
-            "{} s of {} s: {} frames at the host, {} on to the application, {} dropped",
-            elapsed.as_secs(),
-            self.total.as_secs(),
-            count(arrived),
-            count(passed),
-            count(dropped)
-        );
-        if self.terminal {
-            eprint!("\r\x1b[Klatpath demo: {line}");
-            let _ = std::io::stderr().flush();
-        } else if elapsed.as_secs() > 0 {
-            say(&line);
-        }
-        Ok(())
-    }
-
-    fn end(&self) {
-        if self.terminal {
-            eprint!("\r\x1b[K");
-        }
-    }
+/// How far the traffic is.
+fn line(elapsed: Duration, total: Duration, path: &LabPath) -> Result<String> {
+    let counters = path.hypervisor.counters()?;
+    let of = |device: &str| counters.iter().find(|c| c.device == device);
+    let arrived = of(latpath_lab::NIC).map_or(0, |c| c.rx_packets);
+    let port = of(latpath_lab::TAP).or_else(|| of(latpath_lab::VETH));
+    let (passed, dropped) = port.map_or((0, 0), |c| (c.tx_packets, c.tx_dropped));
+    Ok(format!(
+        "{} s of {} s: {} frames at the host, {} on to the application, {} dropped",
+        elapsed.as_secs(),
+        total.as_secs(),
+        count(arrived),
+        count(passed),
+        count(dropped)
+    ))
 }
 
 fn print_checks(checks: &[Check]) {

@@ -7,6 +7,7 @@ mod interrupt;
 pub mod live;
 pub mod path;
 pub mod ping;
+mod progress;
 pub mod publish;
 pub mod record;
 pub mod report;

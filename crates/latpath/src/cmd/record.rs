@@ -1,6 +1,7 @@
 //! `latpath record`: every journey, kept on disk.
 
 use super::following::{Absent, End, What};
+use super::progress::Progress;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -8,7 +9,6 @@ use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
 use latpath_run::{ClockSample, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
 use latpath_stats::units::{bytes, count};
 use latpath_words::StreamId;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     recorder.tell(&mut follow);
     end.begin(&args.what);
     let mut absent = Absent::new(&options.streams);
-    let mut progress = Progress::new(args.quiet);
+    let mut progress = Progress::begin(args.quiet);
     // Who the host's threads are, while they are there to ask.
     match latpath_vms::find() {
         Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
@@ -71,14 +71,14 @@ pub fn run(args: Args) -> Result<Outcome> {
             told = Instant::now();
             recorder.tell(&mut follow);
             absent.look(|i| recorder.seen[i]);
-            progress.show(&recorder.writer, &mut follow);
+            progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }
     follow.stop(|journey, points| recorder.take(journey, points));
     recorder.tell(&mut follow);
     let counted = follow.counted();
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
-    progress.clear();
+    progress.end();
     let path = args.output.display();
     if let Some(error) = recorder.failed {
         let kept = recorder.writer.stored();
@@ -172,37 +172,10 @@ impl Recorder {
     }
 }
 
-/// One line on stderr, once a second, where a person looks at it; a line every ten seconds elsewhere.
-struct Progress {
-    quiet: bool,
-    terminal: bool,
-    began: Instant,
-    shown: u64,
-}
-
-impl Progress {
-    fn new(quiet: bool) -> Self {
-        Self { quiet, terminal: std::io::stderr().is_terminal(), began: Instant::now(), shown: 0 }
-    }
-
-    fn show(&mut self, writer: &Writer, follow: &mut Follow) {
-        self.shown += 1;
-        if self.quiet || !(self.terminal || self.shown.is_multiple_of(10)) {
-            return;
-        }
-        let dropped = sum(&follow.counters()).dropped;
-        let lost = if dropped > 0 { format!(", {} SIGHTINGS DROPPED", count(dropped)) } else { String::new() };
-        let journeys = count(writer.manifest().journeys);
-        let size = bytes(writer.bytes());
-        let line = format!("{:>5} s  {journeys} journeys, {size} written{lost}", self.began.elapsed().as_secs());
-        let mut stderr = std::io::stderr();
-        let _ = if self.terminal { write!(stderr, "\r\x1b[K{line}") } else { writeln!(stderr, "{line}") };
-        let _ = stderr.flush();
-    }
-
-    fn clear(&self) {
-        if !self.quiet && self.terminal {
-            eprint!("\r\x1b[K");
-        }
-    }
+/// How far the recording is.
+fn line(elapsed: Duration, writer: &Writer, follow: &mut Follow) -> String {
+    let dropped = sum(&follow.counters()).dropped;
+    let lost = if dropped > 0 { format!(", {} SIGHTINGS DROPPED", count(dropped)) } else { String::new() };
+    let journeys = count(writer.manifest().journeys);
+    format!("{:>5} s  {journeys} journeys, {} written{lost}", elapsed.as_secs(), bytes(writer.bytes()))
 }

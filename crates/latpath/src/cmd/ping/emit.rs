@@ -7,6 +7,7 @@ use super::freeze::Freeze;
 use super::link::{ns, Link};
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
+use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
@@ -17,13 +18,18 @@ use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
 use latpath_ping::figures::Drawn;
 use latpath_ping::log::Keep;
 use latpath_ping::wire::{FULL, HEADER};
+use latpath_stats::units::{count, duration};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::Pace;
-use one::{Done, Session};
+use one::{Done, Now, Session};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// Between two looks at the threads.
+const ROUND: Duration = Duration::from_millis(20);
 
 /// Send probes to a reflector, and say how long each part of the round trip took
 #[derive(ClapArgs)]
@@ -114,6 +120,9 @@ pub struct Args {
     /// Show so many of the worst transactions
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(..=1000))]
     worst: u16,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -196,22 +205,47 @@ fn traces(frozen: &BreachReport) -> Vec<&Path> {
 
 /// One thread for each reflector. The first breach that is to stop a run stops all of them.
 fn in_threads(args: &Args, freeze: Option<&Breach>, stop: &AtomicBool) -> Result<Vec<Done>> {
-    let run = |number: usize, target: Target| {
+    let now: Vec<Mutex<Now>> = args.targets.iter().map(|_| Mutex::default()).collect();
+    let run = |number: usize| {
         use std::hash::{BuildHasher, RandomState};
         // Keys of a hash map are random in each process and each state.
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
-        let done = Session { args, target, plan, number, freeze, stop }.run();
+        let target = args.targets[number];
+        let done = Session { args, target, plan, number, freeze, now: &now[number], stop }.run();
         if done.as_ref().is_ok_and(|done| done.ended.why == Why::Breach) {
             stop.store(true, Ordering::Relaxed);
         }
         done
     };
     std::thread::scope(|scope| {
-        let start = |(number, target): (usize, &Target)| {
-            let (run, target) = (&run, *target);
-            scope.spawn(move || run(number, target))
-        };
-        let threads: Vec<_> = args.targets.iter().enumerate().map(start).collect();
+        let threads: Vec<_> = (0..args.targets.len())
+            .map(|number| {
+                scope.spawn({
+                    let run = &run;
+                    move || run(number)
+                })
+            })
+            .collect();
+        let mut progress = Progress::begin(args.quiet);
+        while !threads.iter().all(|t| t.is_finished()) {
+            std::thread::sleep(ROUND);
+            progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &now)))?;
+        }
+        progress.end();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
+}
+
+/// How far all sessions are.
+fn line(elapsed: Duration, sessions: &[Mutex<Now>]) -> String {
+    let all: Vec<Now> = sessions.iter().map(|s| *s.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+    let sum = |of: fn(&Now) -> u64| count(all.iter().map(of).sum());
+    let most = |of: fn(&Now) -> i64| duration(all.iter().map(of).max().unwrap_or(0));
+    let (sent, lost) = (sum(|n| n.sent), sum(|n| n.lost));
+    format!(
+        "{:>5} s  {sent} sent, {lost} lost, round trip p50 {}, max {}",
+        elapsed.as_secs(),
+        most(|n| n.p50),
+        most(|n| n.max)
+    )
 }

@@ -18,9 +18,11 @@ use latpath_ping::udp::{UdpEmitter, UdpOptions};
 use latpath_ping::wire::Welcome;
 use latpath_stats::units::count;
 use latpath_sv::{Tag, DEFAULT_APPID};
+use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 
 /// A session that is over.
 pub struct Done {
@@ -40,8 +42,18 @@ pub struct Ending {
     pub why: Why,
     pub failed: Option<String>,
     pub welcome: Option<Welcome>,
+    pub restarts: u64,
     pub dropped: u64,
     pub refusal: Option<std::io::Error>,
+}
+
+/// A session as it stands.
+#[derive(Clone, Copy, Default)]
+pub struct Now {
+    pub sent: u64,
+    pub lost: u64,
+    pub p50: Ns,
+    pub max: Ns,
 }
 
 /// What looks at each transaction.
@@ -51,6 +63,7 @@ struct Watching<'a> {
     freeze: Option<&'a Breach>,
     session: u32,
     warm: bool,
+    now: &'a Mutex<Now>,
 }
 
 impl Observer for Watching<'_> {
@@ -82,7 +95,10 @@ impl Observer for Watching<'_> {
         }
     }
 
-    fn tick(&mut self, _counts: &Counts) {
+    fn tick(&mut self, counts: &Counts) {
+        let times = self.figures.round_trip();
+        let now = Now { sent: counts.sent, lost: counts.lost, p50: times.percentile(500_000), max: times.max() };
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if let Some(log) = &mut self.log {
             log.tick(now_monotonic());
         }
@@ -102,6 +118,8 @@ pub struct Session<'a> {
     /// Its place among the run's sessions.
     pub number: usize,
     pub freeze: Option<&'a Breach>,
+    /// Kept up to date, once a second.
+    pub now: &'a Mutex<Now>,
     pub stop: &'a AtomicBool,
 }
 
@@ -184,6 +202,7 @@ impl Session<'_> {
             freeze: self.freeze,
             session: plan.session,
             warm: plan.warm_up == 0,
+            now: self.now,
         };
         self.args.on_time.apply(&format!("ping-{}", self.number)).context("the thread that emits")?;
         let mut ended = emit(transport, (), plan, &prepared.clocks, &mut watching, self.stop);
@@ -203,7 +222,14 @@ impl Session<'_> {
             transport: name,
             device,
             taken: watching.figures.taken(),
-            ended: Ending { why, failed, welcome: ended.welcome, dropped: ended.dropped, refusal: ended.refusal },
+            ended: Ending {
+                why,
+                failed,
+                welcome: ended.welcome,
+                restarts: ended.restarts,
+                dropped: ended.dropped,
+                refusal: ended.refusal,
+            },
             report,
             notes: prepared.notes,
             log: watching.log.map(Log::finish),
@@ -277,6 +303,7 @@ impl Done {
                 Why::OtherVersion(_) => "other_version",
             },
             "error": self.failure(),
+            "reflector_restarts": self.ended.restarts,
             "dropped_here": self.ended.dropped,
             "log": self.log.as_ref().map(|log| json!({
                 "files": log.files,
