@@ -212,7 +212,7 @@ pub struct Seen {
     pub reordered: u64,
     /// Answers that its kernel refused to send.
     pub refused: u64,
-    /// Messages that were no probes, of whoever.
+    /// Messages that were neither hellos nor probes of a session that had said hello, of whoever.
     pub foreign: u64,
     /// Messages that its kernel dropped because the socket's buffer was full, of whoever.
     pub dropped: u64,

@@ -232,7 +232,7 @@ impl Told<'_> {
 
     fn text(sum: &Reflected) -> String {
         format!(
-            "{} sessions; {} messages were no probes, {} were turned away, {} were dropped: the socket's buffer was full\n",
+            "{} sessions; {} messages were of no session, {} were turned away, {} were dropped: the socket's buffer was full\n",
             count(sum.sessions),
             count(sum.foreign),
             count(sum.turned_away),

@@ -3,6 +3,7 @@
 use crate::cmd::subscribe::mac;
 use latpath_ping::udp::PORT;
 use latpath_words::stream::format_mac;
+use nix::net::if_::{if_indextoname, if_nametoindex};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
@@ -22,25 +23,30 @@ impl FromStr for Target {
         if let Ok(mac) = mac(text) {
             return Ok(Self::Ethernet(mac));
         }
-        // An IPv6 address has colons too, so a bare address comes first. %IF names the link of a link-local one.
-        let (text, scope) = match text.split_once('%') {
-            Some((ip, device)) => {
-                let index = nix::net::if_::if_nametoindex(device).map_err(|_| format!("{device}: no such device"))?;
-                (ip, index)
+        // %IF names the link of a link-local address: fe80::1%eth0, [fe80::1%eth0]:7000.
+        let (text, device) = match text.split_once('%') {
+            Some((ip, rest)) => {
+                let (device, port) = rest.split_at(rest.find(']').unwrap_or(rest.len()));
+                (format!("{ip}{port}"), Some(device))
             }
-            None => (text, 0),
+            None => (text.to_string(), None),
         };
+        // An IPv6 address has colons too, so a bare address comes first.
         let address = match text.parse::<IpAddr>() {
             Ok(ip) => Some(SocketAddr::new(ip, PORT)),
             Err(_) => text.parse::<SocketAddr>().ok(),
         };
-        match address {
-            Some(SocketAddr::V6(mut six)) => {
-                six.set_scope_id(scope);
+        match (address, device) {
+            (Some(SocketAddr::V6(mut six)), Some(device)) => {
+                six.set_scope_id(if_nametoindex(device).map_err(|_| format!("{device}: no such device"))?);
                 Ok(Self::Udp(six.into()))
             }
-            Some(four) => Ok(Self::Udp(four)),
-            None => Err("write an address as 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, or a MAC address".into()),
+            (Some(SocketAddr::V6(six)), None) if six.ip().is_unicast_link_local() => {
+                let ip = six.ip();
+                Err(format!("{ip} is an address of one link; name the device that leads to it: {ip}%eth0"))
+            }
+            (Some(address), None) => Ok(Self::Udp(address)),
+            _ => Err("write an address as 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, or a MAC address".into()),
         }
     }
 }
@@ -48,6 +54,11 @@ impl FromStr for Target {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Udp(SocketAddr::V6(six)) if six.scope_id() != 0 => {
+                let device = if_indextoname(six.scope_id()).ok().and_then(|name| name.into_string().ok());
+                let device = device.unwrap_or_else(|| six.scope_id().to_string());
+                write!(f, "[{}%{device}]:{}", six.ip(), six.port())
+            }
             Self::Udp(address) => address.fmt(f),
             Self::Ethernet(mac) => f.write_str(&format_mac(mac)),
         }
@@ -65,7 +76,10 @@ mod tests {
         assert_eq!(text("10.0.0.2:7").unwrap(), "10.0.0.2:7");
         assert_eq!(text("fd00::1").unwrap(), format!("[fd00::1]:{PORT}"));
         assert_eq!(text("[fd00::1]:7").unwrap(), "[fd00::1]:7");
-        assert_eq!(text("fe80::1%lo").unwrap(), format!("[fe80::1%1]:{PORT}"));
+        assert_eq!(text("fe80::1%lo").unwrap(), format!("[fe80::1%lo]:{PORT}"));
+        assert_eq!(text("[fe80::1%lo]:7").unwrap(), "[fe80::1%lo]:7");
+        assert!(text("fe80::1").unwrap_err().contains("fe80::1%eth0"));
+        assert!(text("10.0.0.2%lo").is_err() && text("[fe80::1%lo").is_err());
         assert_eq!(text("02:00:00:00:00:0A").unwrap(), "02:00:00:00:00:0a");
         assert!(text("10.0.0").is_err() && text("fe80::1%nothing").is_err());
     }
