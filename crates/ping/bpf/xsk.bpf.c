@@ -26,6 +26,7 @@ const volatile struct address addresses[MAX_ADDRESSES];
 const volatile __u32 address_count;
 const volatile __u8 one_session; /* only the one below */
 const volatile __u32 session; /* as it stands in a message */
+const volatile __u8 stamps; /* note when frames came */
 const volatile __u8 session_name[8]; /* as it stands in an svID */
 
 struct {
@@ -106,16 +107,39 @@ static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 	return 1;
 }
 
+/* Stands right before the frame: xdp/kernel.rs reads it. */
+struct stamp {
+	__u64 mark;
+	__u64 time; /* CLOCK_MONOTONIC */
+};
+#define MARK 0x6c617470617468ULL /* whatever stands there by chance is no stamp */
+
+/* A driver may have no room for it: the frame comes without a stamp then. */
+static __always_inline void note(struct xdp_md *ctx, __u64 time)
+{
+	struct stamp *stamp;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*stamp)))
+		return;
+	stamp = (void *)(long)ctx->data_meta;
+	if ((void *)(stamp + 1) > (void *)(long)ctx->data)
+		return;
+	stamp->mark = MARK;
+	stamp->time = time;
+}
+
 SEC("xdp")
 int choose(struct xdp_md *ctx)
 {
 	__u8 *frame = bytes(ctx, 0, 60);
 	__u16 ethertype;
+	__u64 time;
 	__u32 at = 14;
 	int ours;
 
 	if (!frame || !is_wanted(frame))
 		return XDP_PASS;
+	time = stamps ? bpf_ktime_get_ns() : 0;
 	ethertype = *(__u16 *)(frame + 12);
 	if (ethertype == bpf_htons(0x8100) || ethertype == bpf_htons(0x88a8)) {
 		ethertype = *(__u16 *)(frame + 16);
@@ -127,6 +151,10 @@ int choose(struct xdp_md *ctx)
 		ours = is_sv(ctx, at);
 	else
 		return XDP_PASS;
+	if (!ours)
+		return XDP_PASS;
+	if (stamps)
+		note(ctx, time);
 	/* A queue without a socket passes its frames on. */
-	return ours ? bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS) : XDP_PASS;
+	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 }

@@ -1,6 +1,7 @@
 //! This machine's clocks, watched while a run goes on: by a thread of its own, so that the measuring one only reads.
 
 use crate::timeline::Disturbance;
+use crate::transport::KernelClock;
 use crate::wire::NicClock;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_words::Ns;
@@ -52,6 +53,15 @@ impl Clocks {
     #[inline]
     pub fn monotonic_of(&self, realtime: Ns) -> Ns {
         realtime.saturating_sub(self.shared.ahead.load(Ordering::Relaxed))
+    }
+
+    /// The `CLOCK_MONOTONIC` time of a stamp of the kernel's.
+    #[inline]
+    pub fn of_kernel(&self, clock: KernelClock, time: Ns) -> Ns {
+        match clock {
+            KernelClock::Realtime => self.monotonic_of(time),
+            KernelClock::Monotonic => time,
+        }
     }
 
     /// The NIC's clock as it was read last.

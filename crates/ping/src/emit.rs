@@ -482,12 +482,12 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             // To a probe of the warm-up, of which nothing counts.
             Some(h) if h.kind == Kind::Answer && h.sequence < self.first => self.last_heard = t4,
             Some(h) if h.kind == Kind::Answer && bytes.len() == self.message.len() => {
-                let answer = Answer::read(bytes);
+                let (answer, clock) = (Answer::read(bytes), self.transport.kernel_clock());
                 let mut came = Stamps::default();
                 came.set(Stamp::T2App, h.first);
                 came.set(Stamp::T3App, h.second);
                 came.set(Stamp::T4App, t4);
-                came.set_if(Stamp::T4Kernel, arrived.kernel.map(|k| self.clocks.monotonic_of(k)));
+                came.set_if(Stamp::T4Kernel, arrived.kernel.map(|k| self.clocks.of_kernel(clock, k)));
                 came.set_if(Stamp::T4Nic, arrived.nic);
                 answer.note(&mut came);
                 let verdict = self.table.answer(h.sequence, &came);

@@ -228,7 +228,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         };
         let session = &mut self.sessions[i].1;
         let message = &mut self.buffer[..arrived.len];
-        let kernel = arrived.kernel.map(|k| self.clocks.monotonic_of(k));
+        let clock = self.transport.kernel_clock();
+        let kernel = arrived.kernel.map(|k| self.clocks.of_kernel(clock, k));
         Answer { nic: arrived.nic, kernel, afterwards: session.next_afterwards() }.write(message);
         let t3 = now_monotonic();
         Header { kind: Kind::Answer, first: t2, second: t3, ..*h }.write(message);

@@ -14,6 +14,15 @@ pub enum Wait {
     Until(Ns),
 }
 
+/// The clock of the kernel's stamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelClock {
+    /// `CLOCK_REALTIME`, as sockets have it.
+    Realtime,
+    /// `CLOCK_MONOTONIC`, as eBPF programs have it.
+    Monotonic,
+}
+
 /// One message as it arrived. Its bytes are in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived<P> {
@@ -21,7 +30,7 @@ pub struct Arrived<P> {
     pub from: P,
     /// Bytes of it.
     pub len: usize,
-    /// When the kernel had it, `CLOCK_REALTIME`.
+    /// When the kernel had it, in the clock that [`Transport::kernel_clock`] says.
     pub kernel: Option<Ns>,
     /// When the NIC had it, its PHC.
     pub nic: Option<Ns>,
@@ -76,6 +85,11 @@ pub trait Transport {
 
     /// Stamps that it takes of what it sends and receives, as the emitter's: a mask of [`Stamp::bit`] without the app's.
     fn takes(&self) -> u16;
+
+    /// The clock of the kernel's stamps of messages that arrived.
+    fn kernel_clock(&self) -> KernelClock {
+        KernelClock::Realtime
+    }
 
     /// Messages that the kernel dropped so far because there was no room for them here.
     fn dropped(&self) -> u64;

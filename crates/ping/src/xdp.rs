@@ -6,7 +6,8 @@
 //!
 //! There is one XDP program on a device: one emitter or reflector by AF_XDP, and none where another program stands. Where a NIC
 //! takes 802.1Q tags off (`ethtool -K IF rxvlan off` ends that), XDP does not see them. The kernel and the NIC do not stamp these
-//! frames: there are application times alone.
+//! frames; the XDP program itself can say when a frame came to it, which stands for the kernel's stamp of receiving. A few drivers
+//! have no room for what it says (bpf_xdp_adjust_meta): their frames come without a stamp.
 
 mod kernel;
 mod program;
@@ -16,7 +17,8 @@ mod skel {
 }
 
 use crate::ethernet::{read, room, write, Device, DeviceError, Framing, PacketSocket, Peer, AROUND, MAX_ADDRESSES};
-use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
+use crate::transaction::Stamp;
+use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
 use kernel::{Bind, Socket};
 use latpath_stamps::BusyPoll;
 use program::Program;
@@ -64,6 +66,8 @@ pub struct XdpOptions {
     pub place: Option<Place>,
     /// Frames must not (`false`) or must (`true`) be read and written by the NIC itself; the best that works where nothing is said.
     pub zero_copy: Option<bool>,
+    /// The XDP program stamps what comes: the kernel's stamp of receiving.
+    pub stamps: bool,
     /// The kernel polls the NIC in the calls of this process.
     pub busy_poll: BusyPoll,
     /// Frames lie in huge pages.
@@ -80,6 +84,7 @@ impl XdpOptions {
             wrap: 65536,
             place: None,
             zero_copy: None,
+            stamps: false,
             busy_poll: BusyPoll::default(),
             huge_pages: false,
         }
@@ -223,7 +228,7 @@ impl Xdp {
             joined.map_err(|cause| XdpError::Os { device: name.clone(), doing: "joining a group", cause })?;
         }
         let wanted = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));
-        let program = Program::attach(&device, &addresses, options.session, wanted)?;
+        let program = Program::attach(&device, &addresses, options.session, options.stamps, wanted)?;
         let how = match (options.zero_copy, program.place) {
             (Some(true), Place::Generic) => return Err(XdpError::NoZeroCopy(name)),
             (Some(true), Place::Driver) => Bind::ZeroCopy,
@@ -270,7 +275,7 @@ impl Xdp {
         for _ in 0..count {
             let socket = &mut self.sockets[self.next];
             socket.look();
-            let arrived = socket.take(|frame| {
+            let arrived = socket.take(|frame, kernel| {
                 // What the program lets through and is malformed is shown as an empty message, so that it is counted as foreign.
                 let nobody = || Peer {
                     mac: frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default(),
@@ -280,7 +285,7 @@ impl Xdp {
                 let (from, message) = read(frame, None).map_or_else(|| (nobody(), &[][..]), |(p, at)| (p, &frame[at]));
                 let len = message.len().min(buffer.len());
                 buffer[..len].copy_from_slice(&message[..len]);
-                Arrived { from, len, kernel: None, nic: None }
+                Arrived { from, len, kernel, nic: None }
             });
             if arrived.is_some() {
                 return arrived;
@@ -395,7 +400,15 @@ impl Transport for Xdp {
     }
 
     fn takes(&self) -> u16 {
-        0
+        if self.options.stamps {
+            Stamp::T4Kernel.bit()
+        } else {
+            0
+        }
+    }
+
+    fn kernel_clock(&self) -> KernelClock {
+        KernelClock::Monotonic
     }
 
     fn dropped(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! An emitter's end: what is sent goes to one, and what others send is none of its answers.
 
 use super::framing::Peer;
-use crate::transport::{Got, Left, Sent, Transport, Wait};
+use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
 use std::io;
 
 /// A transport of frames with one at the other end. It may be a group's address: then who answers first is the other end.
@@ -49,7 +49,7 @@ impl<T: Transport<Peer = Peer>> Transport for ToOne<T> {
                 let is_answer = arrived.len > 0 && *self.answers.get_or_insert(from) == from;
                 // What others send is shown as an empty message, and so counted as foreign.
                 let len = if is_answer { arrived.len } else { 0 };
-                Got::Message(crate::transport::Arrived { from: (), len, kernel: arrived.kernel, nic: arrived.nic })
+                Got::Message(Arrived { from: (), len, kernel: arrived.kernel, nic: arrived.nic })
             }
             Got::Nothing => Got::Nothing,
             Got::NobodyThere => Got::NobodyThere,
@@ -62,6 +62,10 @@ impl<T: Transport<Peer = Peer>> Transport for ToOne<T> {
 
     fn takes(&self) -> u16 {
         self.transport.takes()
+    }
+
+    fn kernel_clock(&self) -> KernelClock {
+        self.transport.kernel_clock()
     }
 
     fn dropped(&self) -> u64 {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::kernel::set_option;
+use latpath_words::Ns;
 use libc::{c_int, socklen_t, xdp_desc};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -16,6 +17,11 @@ const FRAMES: usize = 512;
 pub(super) const HEADROOM: usize = 256;
 /// A huge page.
 const HUGE: usize = 2 << 20;
+
+/// What the XDP program writes right before a frame (bpf/xsk.bpf.c): a mark, and the time.
+const STAMP: usize = 16;
+/// The mark.
+const MARK: u64 = 0x006c_6174_7061_7468;
 
 fn check(result: c_int) -> io::Result<c_int> {
     match result {
@@ -278,11 +284,19 @@ impl Socket {
         unsafe { std::slice::from_raw_parts_mut(self.frames.at.as_ptr().add(at), len) }
     }
 
-    /// Takes a received frame, if there is one.
+    /// Takes a received frame, if there is one, and when the XDP program had it (`CLOCK_MONOTONIC`), if it says so.
     #[inline]
-    pub fn take<R>(&mut self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    pub fn take<R>(&mut self, look: impl FnOnce(&[u8], Option<Ns>) -> R) -> Option<R> {
         let descriptor = self.received.peek()?;
-        let result = look(self.frame(descriptor.addr, descriptor.len as usize));
+        // Frames begin behind the kernel's headroom.
+        let before = descriptor.addr.saturating_sub(STAMP as u64);
+        let bytes = self.frame(before, descriptor.len as usize + STAMP);
+        let (stamp, frame) = bytes.split_at_mut_checked(STAMP).unwrap_or_default();
+        let word = |at: usize| stamp.get(at..)?.first_chunk().map(|b| u64::from_ne_bytes(*b));
+        let time = word(0).filter(|mark| *mark == MARK).and_then(|_| Ns::try_from(word(8)?).ok());
+        // The next frame here may come without a stamp.
+        stamp.fill(0);
+        let result = look(frame, time);
         self.received.done();
         // A place inside a frame names the frame (xp_aligned_extract_addr).
         self.fill.put(descriptor.addr - descriptor.addr % self.chunk as u64);

@@ -19,12 +19,14 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads it for frames to these addresses, of this session where one is given, and puts it on the device. `wanted`: where;
+    /// Loads it for frames to these addresses, of this session where one is given, and puts it on the device. It stamps
+    /// what comes, if it is to. `wanted`: where;
     /// `None` for the driver if it can, else behind it.
     pub fn attach(
         device: &Device,
         addresses: &[[u8; 6]],
         session: Option<u32>,
+        stamps: bool,
         wanted: Option<Place>,
     ) -> Result<Self, XdpError> {
         let refused = |step| {
@@ -44,6 +46,7 @@ impl Program {
                 to.last = u16::from_ne_bytes([mac[4], mac[5]]);
             }
             consts.address_count = addresses.len().min(MAX_ADDRESSES) as u32;
+            consts.stamps = stamps.into();
             if let Some(session) = session {
                 consts.one_session = 1;
                 consts.session = session.to_be();

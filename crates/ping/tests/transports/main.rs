@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         trial("xdp_survives_a_device_that_goes_down_and_tells_of_one_that_vanishes", &no_xdp, xdp::down),
         trial("xdp_says_what_a_device_cannot_do", &no_xdp, xdp::cannot),
         trial("xdp_sends_more_frames_than_it_has", &no_xdp, xdp::many),
+        trial("xdp_stamps_what_comes_where_it_is_asked_to", &no_xdp, xdp::stamps),
         trial("a_session_by_xdp_adds_up", &no_xdp, xdp::session),
     ];
     let tests = tests.into_iter().chain(xdp).collect();

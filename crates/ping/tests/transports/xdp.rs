@@ -8,7 +8,7 @@ use latpath_ping::ethernet::{Ethernet, Framing, Options, Peer};
 use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
 use latpath_ping::xdp::{Place, Xdp, XdpError, XdpOptions};
-use latpath_ping::Line;
+use latpath_ping::{Line, Stamp};
 use latpath_sv::{AsduSpec, FrameSpec};
 use libtest_mimic::Failed;
 use std::net::UdpSocket;
@@ -251,14 +251,45 @@ pub fn many() -> Result<(), Failed> {
     Ok(())
 }
 
+pub fn stamps() -> Result<(), Failed> {
+    for (place, stamps) in PLACES.into_iter().flat_map(|place| [(place, false), (place, true)]) {
+        let pair = Pair::new(1)?;
+        let mut here = pair.here.inside(|| Ethernet::open(Options::new(HERE)))?;
+        let options = XdpOptions { place: Some(place), stamps, ..XdpOptions::new(THERE) };
+        let mut there = pair.there.inside(|| Xdp::open(options))?;
+        equal("what it says that it takes", there.takes() == Stamp::T4Kernel.bit(), stamps)?;
+        // More than there are places for frames.
+        for sequence in 0..1500 {
+            let before = now_monotonic();
+            here.send(OWN, &message(Kind::Probe, 7, sequence, 96))?;
+            let until = before + 5_000_000_000;
+            let arrived = loop {
+                match there.receive(&mut [0; 4000], Wait::Until(until))? {
+                    Got::Message(arrived) => break arrived,
+                    _ if now_monotonic() > until => return Err("nothing came".into()),
+                    _ => {}
+                }
+            };
+            let after = now_monotonic();
+            match arrived.kernel {
+                Some(time) => equal("its stamp's place", stamps && [before, time, after].is_sorted(), true)?,
+                None => equal("a stamp", stamps, false)?,
+            }
+        }
+    }
+    Ok(())
+}
+
 pub fn session() -> Result<(), Failed> {
-    for place in PLACES {
+    for (place, stamps) in PLACES.into_iter().flat_map(|place| [(place, false), (place, true)]) {
         let pair = Pair::new(1)?;
         for peer in [OWN, Peer { framing: SV, ..OWN }] {
-            let (here, there) = open(&pair, place)?;
+            let options = |device| XdpOptions { place: Some(place), stamps, ..XdpOptions::new(device) };
+            let here = pair.here.inside(|| Xdp::open(XdpOptions { session: Some(7), ..options(HERE) }))?;
+            let there = pair.there.inside(|| Xdp::open(options(THERE)))?;
             let kept = ping(&pair, here, there, peer)?;
             let line = Line::detailed(kept.line);
-            equal("parts", line.parts().len(), 3)?;
+            equal("parts", line.parts().len(), if stamps { 5 } else { 3 })?;
             for t in &kept.answered {
                 equal("the sum of its parts", Some(t.parts(&line).flatten().sum()), t.round_trip())?;
             }
