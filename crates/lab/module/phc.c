@@ -151,7 +151,8 @@ static int phc_begin(struct phc *phc, int nr)
 	phc->nr = nr;
 	phc->drift = (long)div_s64((s64)drift_ppb[nr] * 65536, 1000);
 	phc->began = ktime_get_ns();
-	phc->base = ktime_get_real_ns() + offset_ns[nr];
+	/* Of the same moment: two clocks with no offset show the same. */
+	phc->base = ktime_to_ns(ktime_mono_to_real(ns_to_ktime(phc->began))) + offset_ns[nr];
 	phc->shown = phc->base;
 	phc->ptp = ptp_clock_register(&phc->info, NULL);
 	return PTR_ERR_OR_ZERO(phc->ptp);
