@@ -61,6 +61,8 @@ pub struct Plan {
     pub lost_after: Ns,
     /// Without any answer for so long, the other end is dead.
     pub timeout: Ns,
+    /// The ends' PHCs show the same time, within this.
+    pub together: Option<Ns>,
     /// A round trip over this is a breach.
     pub threshold: Option<Ns>,
     /// The first breach ends the run.
@@ -607,6 +609,9 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if first {
             let same = welcome.boot_id == self.clocks.boot_id();
             self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
+            if let Some(within) = self.plan.together {
+                self.timeline.keep_together(within);
+            }
         }
         let told = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
         if welcome.disturbances > told {

@@ -27,6 +27,8 @@ pub enum Relation {
     SameKernel,
     /// The offset is estimated from the round trips themselves.
     Estimated,
+    /// The ends' PHCs show the same time, within a bound that the user answers for.
+    Synchronised,
 }
 
 /// Where a transaction's stamps stand on one timeline.
@@ -38,6 +40,10 @@ pub struct Timeline {
     there: Option<NicClock>,
     /// Emitter and reflector use one and the same PHC.
     one_phc: bool,
+    /// How far the ends' PHCs can be apart, where the user says that they are kept together.
+    together: Option<Ns>,
+    /// The round trips have contradicted that.
+    apart: bool,
     estimator: OffsetEstimator,
     /// Reflector − emitter, and its bound, for some time.
     offset: Option<(Ns, Ns)>,
@@ -77,6 +83,8 @@ impl Timeline {
             here: None,
             there: None,
             one_phc: false,
+            together: None,
+            apart: false,
             estimator: OffsetEstimator::new(Assumed::EXCHANGES),
             offset: (relation == Relation::SameKernel).then_some((0, 0)),
             offset_until: Ns::MIN,
@@ -89,9 +97,17 @@ impl Timeline {
         }
     }
 
+    /// The ends' PHCs are kept together (by PTP, say), within this. Two ends on one kernel need no such thing.
+    pub fn keep_together(&mut self, within: Ns) {
+        self.together = Some(within).filter(|_| self.relation == Relation::Estimated);
+    }
+
     /// How the ends' clocks are one.
     pub fn relation(&self) -> Relation {
-        self.relation
+        match self.together.filter(|_| self.here.is_some() && self.there.is_some()) {
+            Some(_) => Relation::Synchronised,
+            None => self.relation,
+        }
     }
 
     /// A new reading of the NICs' clocks.
@@ -195,6 +211,11 @@ impl Timeline {
             if t1 >= self.offset_until {
                 self.estimate(t1);
             }
+            if let (Some(within), Some(here), Some(there), Some(t2)) = (self.together, self.here, self.there, t2) {
+                // Both PHCs show the same: what the two machines' own clocks differ by follows.
+                let offset = offset_of(&here, t1).saturating_sub(offset_of(&there, t2));
+                self.offset = Some((offset, within.saturating_add(here.bound).saturating_add(there.bound)));
+            }
         }
         let here = self.here.map(|c| offset_of(&c, t1));
         let there = match (self.one_phc, self.offset, self.there, t2) {
@@ -232,8 +253,19 @@ impl Timeline {
     fn estimate(&mut self, t1: Ns) {
         self.offset_until = t1 + FRESH_NS;
         if let Some(e) = self.estimator.at_host(t1) {
-            self.offset = Some((e.offset_ns, e.bound_ns));
-            self.largest_bound = self.largest_bound.max(e.bound_ns);
+            let said = self.offset.filter(|_| self.relation() == Relation::Synchronised);
+            if let Some((offset, bound)) = said {
+                let off = offset.abs_diff(e.offset_ns).saturating_sub(bound.unsigned_abs() + e.bound_ns.unsigned_abs());
+                // Once, not for each of the estimates that go on saying so.
+                if off > 0 && !self.apart {
+                    let what = format!("the ends' PHCs are not together as was said: the round trips prove them {off} ns further apart");
+                    self.disturbed(t1, what);
+                }
+                self.apart = off > 0;
+            }
+            let (offset, bound) = said.unwrap_or((e.offset_ns, e.bound_ns));
+            self.offset = Some((offset, bound));
+            self.largest_bound = self.largest_bound.max(bound);
             self.drift_ppb = Some(e.drift_ppb);
         }
     }
@@ -299,6 +331,26 @@ mod tests {
         }
 
         #[test]
+        fn phcs_that_are_together_give_the_ways_there_and_back_within_what_was_said(
+            there in 1_000_000_000i64..1 << 50, phc in -1i64 << 50..1 << 50, off in -5_000i64..5_000, part in 1i64..10_000
+        ) {
+            let mut timeline = Timeline::new(Relation::Estimated);
+            timeline.keep_together(5_000);
+            // What the reflector's PHC is ahead of its own machine's clock.
+            let phc_there = phc - there + off;
+            timeline.set_nic_clocks(clock(0, phc), clock(0, phc_there));
+            for i in 0..100 {
+                let mut t = seen(1_000_000_000 + i * 5_000_000, part, there, phc, phc_there);
+                timeline.map(&mut t);
+                let wire = t.mapped.between(Stamp::T1Nic, Stamp::T2Nic).unwrap();
+                prop_assert_eq!(wire, part + off, "raw difference of the two PHCs");
+                let sum: Ns = t.parts(&Line::detailed(u16::MAX)).map(|p| p.expect("every stamp has a place")).sum();
+                prop_assert_eq!(Some(sum), t.round_trip());
+            }
+            prop_assert_eq!((timeline.relation(), timeline.disturbances().1), (Relation::Synchronised, 0));
+        }
+
+        #[test]
         fn times_that_a_hostile_peer_made_up_do_no_harm(times in prop::array::uniform14(any::<i64>()), n in 1usize..5) {
             let mut timeline = Timeline::new(Relation::Estimated);
             timeline.set_nic_clocks(clock(0, 5), Some(NicClock { index: 1, at: times[0], offset: times[1], bound: 5, drift_ppb: times[2] }));
@@ -310,6 +362,19 @@ mod tests {
                 timeline.map(&mut t);
             }
         }
+    }
+
+    #[test]
+    fn phcs_that_are_further_apart_than_was_said_are_found_out_once() {
+        let mut timeline = Timeline::new(Relation::Estimated);
+        timeline.keep_together(1_000);
+        timeline.set_nic_clocks(clock(0, 0), clock(0, 2_000_000));
+        for i in 0..100 {
+            timeline.map(&mut seen(1_000_000_000 + i * 5_000_000, 100, 0, 0, 2_000_000));
+        }
+        let (said, count) = timeline.disturbances();
+        assert_eq!((said.len(), count), (1, 1), "{said:?}");
+        assert!(said[0].what.contains("not together"), "{said:?}");
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub fn one_by_one(count: u64) -> Plan {
         duration: None,
         lost_after: 300 * MS,
         timeout: 5_000 * MS,
+        together: None,
         threshold: None,
         stop_on_breach: false,
     }

@@ -87,6 +87,10 @@ pub struct Args {
     /// Go on after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]
     keep_going: bool,
+    /// The NICs' clocks of both ends are kept together (ptp4l, phc2sys) within this: the ways there and back are then known as
+    /// well as that [default: estimated from the round trips]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    synchronised: Option<Duration>,
     #[command(flatten)]
     link: Link,
     #[command(flatten)]
@@ -156,6 +160,7 @@ impl Args {
             duration: self.duration.map(ns),
             lost_after: ns(self.lost_after),
             timeout: ns(self.timeout),
+            together: self.synchronised.map(ns),
             threshold: self.threshold.map(ns),
             stop_on_breach: self.threshold.is_some() && !self.keep_going,
         }

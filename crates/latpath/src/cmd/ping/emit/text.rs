@@ -81,7 +81,15 @@ fn clocks(r: &Report) -> String {
             duration(now),
             duration(most)
         ),
-        (Relation::Estimated, ..) => "clocks    the reflector's clock is not known".to_string(),
+        (Relation::Synchronised, Some(now), _) => {
+            format!(
+                "clocks    the ends' PHCs are taken to show the same time, ± {} with what reading them adds",
+                duration(now)
+            )
+        }
+        (Relation::Estimated | Relation::Synchronised, ..) => {
+            "clocks    the reflector's clock is not known".to_string()
+        }
     };
     if let (Relation::Estimated, Some(drift)) = (r.clocks, r.drift_ppb) {
         text += &format!("; the reflector's runs {drift:+} ppb against this one");
