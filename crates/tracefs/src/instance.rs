@@ -66,11 +66,15 @@ impl Instance {
 
     /// Whether the user has an instance of this name: one that a killed process made does not count, for it will be removed.
     pub fn is_there(name: &str) -> bool {
-        let there = |t: Tracefs| t.root().join("instances").join(name).is_dir();
-        let left = |undo: Undo| undo.makes();
-        undo::is_name(name)
-            && Tracefs::open().is_ok_and(there)
-            && !Undo::take(Path::new(undo::FOLDER), name).is_ok_and(left)
+        let Ok(tracefs) = Tracefs::open() else { return false };
+        // Held meanwhile, so that nobody is just removing it.
+        let taken = undo::is_name(name).then(|| Undo::look(Path::new(undo::FOLDER), name));
+        let users = match &taken {
+            Some(Ok(undo)) => !undo.makes(),
+            Some(Err(_)) => true,
+            None => false,
+        };
+        users && tracefs.root().join("instances").join(name).is_dir()
     }
 
     fn within(tracefs: Tracefs, folder: &Path, name: &str, options: &Options) -> Result<Self> {

@@ -21,8 +21,9 @@ const PREFIX: &str = "tracefs-";
 const LONGEST: u64 = 4 << 20;
 /// How often a file is tried that comes and goes.
 const TRIES: u32 = 100;
-/// How often, and how long each time, a lock is waited for.
-const WAITS: u32 = 10;
+/// How often, and how long each time, a lock is waited for: of a process that is named, for it may just be gone; and of one
+/// that is not, which undoes what a killed one left (the kernel takes its time to remove an instance).
+const WAITS: [u32; 2] = [10, 300];
 const WAIT: Duration = Duration::from_millis(10);
 
 /// One thing to undo.
@@ -83,27 +84,36 @@ pub(crate) enum Taken {
 impl Undo {
     /// Takes the instance's file. What it holds already was left by a process that was killed, or could not undo it.
     pub fn take(folder: &Path, name: &str) -> std::result::Result<Self, Taken> {
+        Self::lock(folder, name, true, &WAITS)
+    }
+
+    /// The same, for a moment.
+    pub fn look(folder: &Path, name: &str) -> std::result::Result<Self, Taken> {
+        Self::lock(folder, name, false, &WAITS)
+    }
+
+    /// `waits`: for one who uses the instance, and for one who only looks or sweeps.
+    fn lock(folder: &Path, name: &str, uses: bool, waits: &[u32; 2]) -> std::result::Result<Self, Taken> {
         let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
         made.map_err(Taken::Io)?;
         let path = folder.join(format!("{PREFIX}{name}"));
-        let mut waits = 0;
+        let mut waited = 0;
         // The file that we opened may have been removed by its last holder before we had the lock.
-        for _ in 0..TRIES {
+        for _ in 0..TRIES + waits[1] {
             let mut open = OpenOptions::new();
             open.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
             let file = open.open(&path).map_err(Taken::Io)?;
             let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
-                // Another start may just be looking whether anyone lives who has it.
-                Err((_, Errno::EWOULDBLOCK)) if waits < WAITS => {
-                    waits += 1;
-                    std::thread::sleep(WAIT);
-                    continue;
-                }
                 Err((file, Errno::EWOULDBLOCK)) => {
                     let text = read(&file).unwrap_or_default();
-                    let pid = value(&text, "pid ").unwrap_or("unknown").to_owned();
-                    return Err(Taken::By { pid });
+                    let pid = value(&text, "pid ");
+                    if waited >= waits[usize::from(pid.is_none())] {
+                        return Err(Taken::By { pid: pid.unwrap_or("unknown").to_owned() });
+                    }
+                    waited += 1;
+                    std::thread::sleep(WAIT);
+                    continue;
                 }
                 Err((_, error)) => return Err(Taken::Io(error.into())),
             };
@@ -113,7 +123,7 @@ impl Undo {
             }
             let text = read(&file).map_err(Taken::Io)?;
             let steps = if value(&text, "boot ") == Some(boot().as_str()) { steps(&text) } else { Vec::new() };
-            begin(&mut file, &steps).map_err(Taken::Io)?;
+            begin(&mut file, &steps, uses).map_err(Taken::Io)?;
             return Ok(Self { file: Some((file, path)), steps });
         }
         Err(Taken::Io(io::Error::other("the file comes and goes")))
@@ -147,7 +157,7 @@ impl Undo {
     pub fn forget(&mut self) -> Result<()> {
         self.steps.clear();
         let Some((file, path)) = &mut self.file else { return Ok(()) };
-        begin(file, &[]).map_err(Error::file(path.as_path()))
+        begin(file, &[], true).map_err(Error::file(path.as_path()))
     }
 
     /// Undoes everything, the last step first; the answer is what was in the way.
@@ -168,10 +178,13 @@ impl Drop for Undo {
     }
 }
 
-/// The file as it is with these steps.
-fn begin(file: &mut File, steps: &[Step]) -> io::Result<()> {
+/// The file as it is with these steps. It names the process that uses the instance, not one that only undoes it.
+fn begin(file: &mut File, steps: &[Step], uses: bool) -> io::Result<()> {
     file.set_len(0)?;
-    let mut all = format!("boot {}\npid {}\n", boot(), std::process::id());
+    let mut all = format!("boot {}\n", boot());
+    if uses {
+        all += &format!("pid {}\n", std::process::id());
+    }
     steps.iter().for_each(|step| all += &(step.line() + "\n"));
     file.write_all(all.as_bytes())
 }
@@ -182,7 +195,8 @@ pub(crate) fn sweep(folder: &Path, instances: &Path) -> Vec<String> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).filter(|n| is_name(n)) else { continue };
-        let Ok(mut left) = Undo::take(folder, name) else { continue };
+        // Whoever has it lives, or sweeps too.
+        let Ok(mut left) = Undo::lock(folder, name, false, &[0, 0]) else { continue };
         if left.is_empty() {
             continue;
         }
@@ -196,6 +210,18 @@ pub(crate) fn sweep(folder: &Path, instances: &Path) -> Vec<String> {
     notes
 }
 
+/// Removes an instance. The kernel refuses while a file of it is open anywhere, be it in a process that has just forked.
+fn remove(instance: &Path) -> io::Result<()> {
+    let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
+    for _ in 0..WAITS[0] {
+        match fs::remove_dir(instance) {
+            Err(e) if busy(&e) => std::thread::sleep(WAIT),
+            done => return done,
+        }
+    }
+    fs::remove_dir(instance)
+}
+
 fn undo(instance: &Path, steps: &[Step]) -> Vec<String> {
     let Ok(there) = fs::metadata(instance) else { return Vec::new() };
     let made = steps.iter().rev().find_map(|step| match step {
@@ -206,7 +232,7 @@ fn undo(instance: &Path, steps: &[Step]) -> Vec<String> {
     if ours {
         // Should someone hold it open, it costs no more.
         let _ = put(&instance.join("tracing_on"), "0");
-        return match fs::remove_dir(instance) {
+        return match remove(instance) {
             Ok(()) => Vec::new(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
@@ -286,7 +312,8 @@ mod tests {
         undo.add(set("tracing_on", "7")).unwrap();
         undo.add(set("tracing_on", "8")).unwrap();
         killed(undo);
-        assert_eq!(sweep(folder.path(), instances.path()).len(), 1);
+        let notes = sweep(folder.path(), instances.path());
+        assert!(notes.len() == 1 && notes[0].contains("theirs: undid"), "{notes:?}");
         assert_eq!(fs::read_to_string(instance.join("tracing_on")).unwrap(), "7", "the oldest value stands");
         assert!(instance.exists(), "what the user made stays");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
