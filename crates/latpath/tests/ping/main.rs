@@ -4,9 +4,18 @@
 mod support;
 
 mod caps;
+mod ends;
+mod keys;
+mod link;
+mod outside;
+mod relay;
+mod talks;
+mod wrong;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    support::main(caps::tests())
+    let files =
+        [caps::tests(), talks::tests(), wrong::tests(), ends::tests(), link::tests(), outside::tests(), keys::tests()];
+    support::main(files.into_iter().flatten().collect())
 }

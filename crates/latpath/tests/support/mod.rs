@@ -119,18 +119,23 @@ impl Bench {
     }
 
     /// Starts a command in a namespace; what it prints is kept until [`Started::finish`].
-    pub fn start(&self, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
-        let folder = self.lab.folder().join(format!("command-{}", fs::read_dir(self.lab.folder())?.count()));
-        fs::create_dir(&folder)?;
-        let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
-        command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
-        Ok(Started { running: space.start(command, Signal::SIGKILL)?, stdout, stderr })
+    pub fn start(&self, space: &Namespace, command: Command) -> Result<Started, Failed> {
+        start(&self.lab, space, command)
     }
 
     /// Runs a command in a namespace to its end.
     pub fn run(&self, space: &Namespace, command: Command, limit: Duration) -> Result<Finished, Failed> {
         self.start(space, command)?.finish(limit)
     }
+}
+
+/// Starts a command in a namespace of a lab; what it prints is kept until [`Started::finish`].
+pub fn start(lab: &Lab, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
+    let folder = lab.folder().join(format!("command-{}", fs::read_dir(lab.folder())?.count()));
+    fs::create_dir(&folder)?;
+    let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
+    command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+    Ok(Started { running: space.start(command, Signal::SIGKILL)?, stdout, stderr })
 }
 
 /// A command that runs.
@@ -155,6 +160,11 @@ impl Started {
     /// Asks it to end, as Ctrl-C does.
     pub fn interrupt(&self) {
         self.running.signal(Signal::SIGINT);
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
     }
 
     /// Its process id.

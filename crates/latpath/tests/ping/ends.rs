@@ -1,0 +1,191 @@
+//! How runs end: by a breach, by Ctrl-C, because the other end died or never was; and that what was measured is printed first.
+
+use crate::link::{adds_up, equal, is, need, number, Link, Reflector, ANSWER_WITHIN};
+use crate::relay;
+use crate::support::{trial, PROGRAM};
+use libtest_mimic::{Failed, Trial};
+use nix::sys::signal::Signal;
+use serde_json::{json, Value};
+use std::fs::OpenOptions;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub fn tests() -> Vec<Trial> {
+    let needs = need();
+    let mut tests = vec![
+        trial("a_reflector_that_is_held_up_breaks_the_threshold_and_the_part_is_named", &needs, breach),
+        trial("a_breach_can_be_counted_and_the_run_goes_on", &needs, keeps_going),
+        trial("a_reflector_has_a_threshold_of_its_own", &needs, slow_reflector),
+        trial("a_reflector_that_is_killed_ends_the_run_with_results_and_an_error", &needs, killed),
+        trial("a_reflector_that_is_started_anew_is_found_again", &needs, restarted),
+        trial("who_does_not_listen_and_who_does_not_answer_are_told_apart", &needs, nobody),
+        trial("ctrl_c_ends_both_ends_with_what_they_have", &needs, interrupted),
+        trial("ctrl_c_ends_an_emitter_that_has_found_nobody", &needs, interrupted_early),
+        trial("a_closed_stdout_is_no_error_and_a_full_one_is", &needs, stdout),
+    ];
+    tests.extend(relay::tests(&needs));
+    tests
+}
+
+/// Holds a reflector up for so long.
+fn hold_up(reflector: &Reflector, time: Duration) {
+    reflector.0.signal(Signal::SIGSTOP);
+    sleep(time);
+    reflector.0.signal(Signal::SIGCONT);
+}
+
+fn breach() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("")?;
+    let emitter = link.start_emit("10.77.0.2 --rate 200 --threshold 80ms --lost-after 2s")?;
+    sleep(Duration::from_millis(300));
+    hold_up(&reflector, Duration::from_millis(150));
+    let said = emitter.finish(ANSWER_WITHIN)?;
+    equal(&said.stderr, said.code, Some(3))?;
+    let session = said.session()?;
+    adds_up(&session)?;
+    equal("ended", &session["ended"], &json!("breach"))?;
+    is("it is counted", number(&session, "over_threshold")? >= 1)?;
+    let worst = &session["worst"][0];
+    is("it is the worst", number(worst, "round_trip_ns")? > 80_000_000)?;
+    equal("the part that was long", &worst["longest"], &json!("reflector kernel → app"))?;
+    let told = reflector.ends()?;
+    is("the reflector is told", told.stderr.contains("broke the emitter's threshold"))
+}
+
+fn keeps_going() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let _reflector = link.reflect("")?;
+    let said = link.emit("10.77.0.2 --count 100 --threshold 1ns --keep-going")?;
+    equal("exit code", said.code, Some(3))?;
+    let session = said.session()?;
+    adds_up(&session)?;
+    equal("all of them", [number(&session, "counts.sent")?, number(&session, "over_threshold")?], [100, 100])?;
+    equal("ended", &session["ended"], &json!("done"))
+}
+
+fn slow_reflector() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("--threshold 1ns")?;
+    let emitter = link.start_emit("10.77.0.2 --count 100 --timeout 300ms --lost-after 50ms")?;
+    let said = reflector.0.finish(ANSWER_WITHIN)?;
+    equal("exit code", said.code, Some(3))?;
+    is(&said.stderr, said.stderr.contains("was held here for"))?;
+    let printed: Value = serde_json::from_str(&said.stdout)?;
+    equal("breached", &printed["breached"], &json!(true))?;
+    equal("its emitter has lost it", emitter.finish(ANSWER_WITHIN)?.code, Some(1))
+}
+
+fn killed() -> Result<(), Failed> {
+    let link = Link::new()?;
+    for pacing in ["", "--rate 1000", "--flood"] {
+        let reflector = link.reflect("")?;
+        let emitter = link.start_emit(&format!("10.77.0.2 {pacing} --timeout 700ms --lost-after 100ms"))?;
+        sleep(Duration::from_millis(300));
+        reflector.is_killed()?;
+        let begun = Instant::now();
+        let said = emitter.finish(ANSWER_WITHIN)?;
+        is("within its timeout, and some", begun.elapsed() < Duration::from_secs(10))?;
+        equal("exit code", said.code, Some(1))?;
+        let session = said.session()?;
+        adds_up(&session)?;
+        equal("ended", &session["ended"], &json!("dead"))?;
+        is("what was measured is there", number(&session, "round_trip.count")? > 0)?;
+        equal("where the rest was lost nobody knows", &session["lost_there"], &Value::Null)?;
+        for part in
+            ["latpath: 10.77.0.2:6185: no answer any more, after ", "was the reflector stopped, or the way there cut?"]
+        {
+            is(&format!("{part:?} in {}", said.stderr), said.stderr.contains(part))?;
+        }
+    }
+    Ok(())
+}
+
+fn restarted() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("")?;
+    let emitter = link.start_emit("10.77.0.2 --rate 500 --duration 2500ms --lost-after 100ms")?;
+    sleep(Duration::from_millis(300));
+    reflector.is_killed()?;
+    let _another = link.reflect("")?;
+    let said = emitter.finish(ANSWER_WITHIN)?;
+    equal(&said.stderr, said.code, Some(0))?;
+    let session = said.session()?;
+    adds_up(&session)?;
+    equal("restarts", number(&session, "reflector_restarts")?, 1)?;
+    equal("what it saw before is not known", &session["reflector"], &Value::Null)?;
+    is("it answers again", number(&session, "counts.answered")? > 500)
+}
+
+fn nobody() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let cases = [
+        ("10.77.0.2", "nobody_listens", "10.77.0.2:6185: nobody listens there"),
+        ("10.77.0.2:7", "nobody_listens", "start there: latpath ping reflect"),
+        ("fd77::2", "nobody_listens", "[fd77::2]:6185: nobody listens there"),
+        ("10.77.0.99", "nobody_answers", "10.77.0.99:6185: no answer"),
+    ];
+    for (address, ended, error) in cases {
+        let said = link.emit(&format!("{address} --timeout 300ms"))?;
+        equal("exit code", said.code, Some(1))?;
+        equal(address, &said.session()?["ended"], &json!(ended))?;
+        is(&format!("{error:?} in {}", said.stderr), said.stderr.contains(error))?;
+    }
+    let said = link.emit("192.0.2.1 --timeout 300ms")?;
+    equal("exit code", said.code, Some(1))?;
+    is(
+        &said.stderr,
+        said.stderr.contains("192.0.2.1:6185: Network is unreachable")
+            && said.stderr.contains("ip route get 192.0.2.1"),
+    )
+}
+
+fn interrupted() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("")?;
+    let emitter = link.start_emit("10.77.0.2 --rate 1000")?;
+    sleep(Duration::from_millis(400));
+    emitter.interrupt();
+    let said = emitter.finish(ANSWER_WITHIN)?;
+    equal(&said.stderr, said.code, Some(0))?;
+    let session = said.session()?;
+    adds_up(&session)?;
+    equal("ended", &session["ended"], &json!("stopped"))?;
+    let received = number(&session, "reflector.received")?;
+    is("the reflector was still asked what it saw", received > 0)?;
+    let said = reflector.ends()?;
+    let reflected = said.json()?;
+    equal("received", number(&reflected["sessions"][0], "received")?, received)
+}
+
+fn interrupted_early() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let emitter = link.start_emit("10.77.0.99 --timeout 60s")?;
+    sleep(Duration::from_millis(200));
+    emitter.interrupt();
+    let said = emitter.finish(ANSWER_WITHIN)?;
+    equal(&said.stderr, said.code, Some(0))?;
+    let session = said.session()?;
+    equal("ended and sent", (&session["ended"], number(&session, "counts.sent")?), (&json!("stopped"), 0))
+}
+
+fn stdout() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let _reflector = link.reflect("")?;
+    let run = |stdout: Stdio| -> Result<std::process::Output, Failed> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", link.here.name()]).arg(crate::support::program());
+        command.args(["ping", "emit", "10.77.0.2", "--count", "20"]).env_remove(PROGRAM);
+        Ok(command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn()?.wait_with_output()?)
+    };
+    let (read, write) = std::io::pipe()?;
+    drop(read);
+    let closed = run(write.into())?;
+    equal("closed", (closed.status.code(), closed.stderr.len()), (Some(0), 0))?;
+    let full = run(OpenOptions::new().write(true).open("/dev/full")?.into())?;
+    equal("full", full.status.code(), Some(1))?;
+    let error = String::from_utf8_lossy(&full.stderr).into_owned();
+    is(&error, error.contains("No space left on device"))?;
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! The keys of `--json` are those that docs/json.md describes.
+
+use crate::link::{is, need, Link};
+use crate::support::trial;
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+pub fn tests() -> Vec<Trial> {
+    vec![trial("the_keys_of_json_are_those_in_the_docs", &need(), keys)]
+}
+
+/// Keys of objects, by the object's path: "" is the whole.
+type Keys = BTreeMap<String, BTreeSet<String>>;
+
+/// The keys that a section's tables name in their first column. A table stands below the paths that it is of.
+fn described(title: &str) -> Result<Keys, Failed> {
+    let docs = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md"))?;
+    let (_, section) = docs.split_once(&format!("## `{title}`\n")).ok_or_else(|| format!("no section {title}"))?;
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let named = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_string).collect::<Vec<_>>();
+    let (mut all, mut paths) = (Keys::new(), vec![String::new()]);
+    for line in section.lines() {
+        if let Some(heading) = line.strip_prefix("### ") {
+            paths = named(heading);
+        } else if let Some(cell) = line.strip_prefix("| `").and_then(|l| l.split(" | ").next()) {
+            let keys = named(&format!("`{cell}"));
+            paths.iter().for_each(|path| all.entry(path.clone()).or_default().extend(keys.clone()));
+        }
+    }
+    Ok(all)
+}
+
+/// Keys of an object, and of the objects in it.
+fn printed(value: &Value, at: &str, into: &mut Keys) {
+    match value {
+        Value::Object(all) => {
+            // Paths are within a session.
+            let within = at.strip_prefix("sessions[].").unwrap_or(at);
+            into.entry(within.into()).or_default().extend(all.keys().cloned());
+            for (key, value) in all {
+                printed(value, &if at.is_empty() { key.clone() } else { format!("{at}.{key}") }, into);
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| printed(value, &format!("{at}[]"), into)),
+        _ => {}
+    }
+}
+
+fn agree(title: &str, text: &str, shared: &Keys) -> Result<(), Failed> {
+    let (described, mut keys) = (described(title)?, Keys::new());
+    printed(&serde_json::from_str(text)?, "", &mut keys);
+    for (path, printed) in &keys {
+        let described =
+            described.get(path).or_else(|| shared.get(path)).ok_or_else(|| format!("{title}: no table of {path}"))?;
+        let (undescribed, unprinted): (Vec<_>, Vec<_>) =
+            (printed.difference(described).collect(), described.difference(printed).collect());
+        is(
+            &format!("{title}, {path}: {undescribed:?} are not in the docs, {unprinted:?} only there"),
+            undescribed.is_empty() && unprinted.is_empty(),
+        )?;
+    }
+    is("there are keys", keys.len() > 2)
+}
+
+fn keys() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("--stamps all")?;
+    let log = link.lab.folder().join("log.csv");
+    // Everything that can be there: a detail, a breach, a histogram with something beyond its end, a log.
+    let words = format!(
+        "10.77.0.2 --count 50 --stamps all --detail --threshold 1ns --keep-going --histogram --overflow 20us --log {}",
+        log.display()
+    );
+    let emitted = described("latpath ping emit --json")?;
+    agree("latpath ping emit --json", &link.emit(&words)?.stdout, &Keys::new())?;
+    agree("latpath ping reflect --json", &reflector.ends()?.stdout, &emitted)
+}

@@ -1,0 +1,271 @@
+//! Two namespaces and a cable between them, the commands that run there, and what must be true of every session.
+//! With tests of a link whose cable is pulled, and of one that drops.
+
+use crate::support::{latpath, need_lab, need_root, need_tool, start, trial, Finished, Lack, Started};
+use latpath_lab::{Lab, Namespace};
+use libtest_mimic::{Failed, Trial};
+use nix::sys::signal::Signal;
+use serde_json::{json, Value};
+use std::fs;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// No command here takes so long.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// What these tests need.
+pub fn need() -> Vec<Lack> {
+    vec![need_root(), need_lab()]
+}
+
+pub fn tests() -> Vec<Trial> {
+    let needs = need();
+    let tc = [need_root(), need_lab(), need_tool("tc"), no_drops_by_tc()];
+    vec![
+        trial("a_cable_that_is_pulled_at_the_reflector_loses_probes_and_the_run_goes_on", &needs, || pulled(false)),
+        trial("a_device_that_is_down_for_a_while_refuses_probes_and_the_run_goes_on", &needs, || pulled(true)),
+        trial("probes_that_tc_drops_are_lost_on_the_way_there_to_the_last_one", &tc, dropped),
+    ]
+}
+
+/// `lpe` in `here`, `lpr` in `there`.
+pub struct Link {
+    pub lab: Lab,
+    pub here: Namespace,
+    pub there: Namespace,
+}
+
+/// A reflector that runs.
+pub struct Reflector(pub Started);
+
+impl Link {
+    /// 10.77.0.1, fd77::1 and fe80::77:1 here; .2, ::2 and :2 there, and 10.77.0.3.
+    pub fn new() -> Result<Self, Failed> {
+        Self::with(true)
+    }
+
+    /// Without IPv6: nothing passes but what the test sends, and who asks for addresses.
+    pub fn of_ipv4() -> Result<Self, Failed> {
+        Self::with(false)
+    }
+
+    fn with(ipv6: bool) -> Result<Self, Failed> {
+        let (lab, _) = Lab::new()?;
+        let link = Self { here: lab.namespace("here")?, there: lab.namespace("there")?, lab };
+        for space in [&link.here, &link.there].into_iter().filter(|_| ipv6) {
+            space.inside(|| {
+                // A kernel without IPv6 has no such files, and its tests fail by themselves.
+                for scope in ["all", "default", "lo"] {
+                    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "0");
+                    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/accept_ra"), "0");
+                    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/router_solicitations"), "0");
+                }
+            })?;
+        }
+        link.here.ip(&format!("link add lpe type veth peer name lpr netns {}", link.there.name()))?;
+        for (space, device, n) in [(&link.here, "lpe", 1), (&link.there, "lpr", 2)] {
+            space.ip(&format!("link set {device} addrgenmode none"))?;
+            space.ip(&format!("addr add 10.77.0.{n}/24 dev {device}"))?;
+            space.ip(&format!("link set {device} up"))?;
+            for address in [format!("fd77::{n}"), format!("fe80::77:{n}")].iter().filter(|_| ipv6) {
+                space.ip(&format!("addr add {address}/64 dev {device} nodad"))?;
+            }
+        }
+        link.there.ip("addr add 10.77.0.3/24 dev lpr")?;
+        Ok(link)
+    }
+
+    /// Starts a reflector there, and waits until it listens.
+    pub fn reflect(&self, words: &str) -> Result<Reflector, Failed> {
+        let mut started = start(&self.lab, &self.there, latpath(&format!("ping reflect --json {words}")))?;
+        let until = Instant::now() + ANSWER_WITHIN;
+        while !started.said().contains("reflecting at") {
+            if Instant::now() > until || !started.runs() {
+                return Err(format!("the reflector does not listen: {}", started.said()).into());
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(Reflector(started))
+    }
+
+    /// Starts an emitter here that prints JSON.
+    pub fn start_emit(&self, words: &str) -> Result<Started, Failed> {
+        start(&self.lab, &self.here, latpath(&format!("ping emit --json {words}")))
+    }
+
+    /// Runs an emitter here to its end.
+    pub fn emit(&self, words: &str) -> Result<Finished, Failed> {
+        self.start_emit(words)?.finish(ANSWER_WITHIN)
+    }
+
+    /// The same as text.
+    pub fn emit_text(&self, words: &str) -> Result<Finished, Failed> {
+        start(&self.lab, &self.here, latpath(&format!("ping emit {words}")))?.finish(ANSWER_WITHIN)
+    }
+}
+
+impl Reflector {
+    /// Stops it, as Ctrl-C does, and says what it printed.
+    pub fn ends(self) -> Result<Finished, Failed> {
+        self.0.interrupt();
+        self.0.finish(ANSWER_WITHIN)
+    }
+
+    /// Stops it, as `kill -9` does.
+    pub fn is_killed(self) -> Result<(), Failed> {
+        self.0.signal(Signal::SIGKILL);
+        self.0.finish(ANSWER_WITHIN).map(drop)
+    }
+}
+
+/// What an emitter says of its only session, whatever its exit code.
+pub trait Says {
+    fn session(&self) -> Result<Value, Failed>;
+}
+
+impl Says for Finished {
+    fn session(&self) -> Result<Value, Failed> {
+        let all: Value = serde_json::from_str(&self.stdout)
+            .map_err(|e| format!("{e} in {:?}; it said: {}", self.stdout, self.stderr))?;
+        match all["sessions"].as_array().map(Vec::as_slice) {
+            Some([one]) => Ok(one.clone()),
+            _ => Err(format!("not one session: {all}").into()),
+        }
+    }
+}
+
+impl Finished {
+    /// See [`Says`].
+    pub fn session(&self) -> Result<Value, Failed> {
+        Says::session(self)
+    }
+}
+
+/// A number in it, by its path: `counts.sent`.
+pub fn number(value: &Value, path: &str) -> Result<i64, Failed> {
+    let at = path.split('.').fold(value, |v, key| &v[key]);
+    at.as_i64().ok_or_else(|| format!("no {path} in {value}").into())
+}
+
+/// The two are equal, or the test has failed.
+pub fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
+    match got == want {
+        true => Ok(()),
+        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
+    }
+}
+
+/// It is so, or the test has failed.
+pub fn is(what: &str, so: bool) -> Result<(), Failed> {
+    match so {
+        true => Ok(()),
+        false => Err(format!("not so: {what}").into()),
+    }
+}
+
+/// What must be true of every session.
+pub fn adds_up(session: &Value) -> Result<(), Failed> {
+    let n = |path: &str| number(session, path);
+    equal("answered and lost", n("counts.answered")? + n("counts.lost")?, n("counts.sent")?)?;
+    equal("round trips", n("round_trip.count")?, n("counts.answered")?)?;
+    if !session["reflector"].is_null() {
+        let somewhere = n("lost_there")? + n("lost_back")? + n("counts.late")?;
+        equal("lost on either way, or late", somewhere, n("counts.lost")?)?;
+        equal("received there", n("reflector.received")?, n("counts.sent")? - n("lost_there")?)?;
+    }
+    let all = |key: &str| session[key].as_array().cloned().unwrap_or_default();
+    for worst in all("worst") {
+        let parts: Option<Vec<i64>> = worst["parts_ns"].as_array().into_iter().flatten().map(Value::as_i64).collect();
+        if let Some(parts) = parts {
+            equal("parts of one of the worst", parts.iter().sum::<i64>(), number(&worst, "round_trip_ns")?)?;
+        }
+    }
+    // Means are rounded, and a part whose stamp is missing lacks that transaction.
+    if n("counts.incomplete")? == 0 && n("counts.answered")? > 0 {
+        let parts = all("parts");
+        let sum: i64 = parts.iter().map(|p| number(p, "mean_ns")).sum::<Result<i64, Failed>>()?;
+        let off = (sum - n("round_trip.mean_ns")?).abs();
+        is(&format!("means sum to the round trip's mean; off by {off} ns"), off <= parts.len() as i64)?;
+    }
+    let histogram: i64 = all("histogram").iter().map(|b| number(b, "count")).sum::<Result<i64, Failed>>()?;
+    equal("histogram", histogram + n("overflown")?, n("counts.answered")?)
+}
+
+fn pulled(here: bool) -> Result<(), Failed> {
+    let link = Link::new()?;
+    let _reflector = link.reflect("")?;
+    let (space, device) = if here { (&link.here, "lpe") } else { (&link.there, "lpr") };
+    let emitter = link.start_emit("10.77.0.2 --rate 500 --duration 2s --lost-after 100ms --timeout 10s")?;
+    sleep(Duration::from_millis(700));
+    space.ip(&format!("link set {device} down"))?;
+    sleep(Duration::from_millis(300));
+    space.ip(&format!("link set {device} up"))?;
+    let said = emitter.finish(ANSWER_WITHIN)?;
+    equal(&said.stderr, said.code, Some(0))?;
+    let session = said.session()?;
+    adds_up(&session)?;
+    let (sent, lost, refused) =
+        (number(&session, "counts.sent")?, number(&session, "counts.lost")?, number(&session, "counts.refused")?);
+    is(&format!("some are lost or refused: {session}"), lost + refused > 50)?;
+    is("none is tried twice", sent + refused <= 1001)?;
+    is("answers come again when the cable is there again", number(&session, "counts.answered")? > 400)?;
+    equal("ended", &session["ended"], &json!("done"))
+}
+
+/// How tc drops each probe whose number ends in the bits 00111, and nothing else.
+const DROPS: [&str; 2] = [
+    "protocol ip u32 match ip protocol 17 0xff match ip dport 6185 0xffff match u8 0 0xff at 31 match u8 7 0x1f at 43 action drop",
+    // The same where the kernel has no actions: each line is an instruction of bpf(2)'s elder brother.
+    "protocol ip bpf direct-action bytecode 13,40 0 0 12,21 0 9 2048,48 0 0 23,21 0 7 17,40 0 0 36,21 0 5 6185,\
+     48 0 0 45,21 0 3 0,48 0 0 57,84 0 0 31,21 1 0 7,6 0 0 4294967295,6 0 0 2",
+];
+
+/// Makes tc drop probes that come to the reflector.
+fn make_tc_drop(space: &Namespace, device: &str) -> Result<(), Failed> {
+    let tc = |words: Vec<&str>| -> Result<(), Failed> {
+        let output = Command::new("tc").args(["-n", space.name()]).args(&words).output()?;
+        let error = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(error.into())
+        }
+    };
+    tc(vec!["qdisc", "add", "dev", device, "ingress"])?;
+    let mut last = Ok(());
+    for filter in DROPS {
+        let (filter, bytecode) = filter.split_once(" bytecode ").map_or((filter, None), |(f, code)| (f, Some(code)));
+        let mut words = vec!["filter", "add", "dev", device, "parent", "ffff:"];
+        words.extend(filter.split(' '));
+        words.extend(bytecode.into_iter().flat_map(|code| ["bytecode", code]));
+        last = tc(words);
+        if last.is_ok() {
+            break;
+        }
+    }
+    last
+}
+
+fn no_drops_by_tc() -> Lack {
+    let try_it = || -> Result<(), Failed> {
+        let (lab, _) = Lab::new()?;
+        let space = lab.namespace("tc")?;
+        space.ip("link add lptc type veth peer name lptd")?;
+        make_tc_drop(&space, "lptc")
+    };
+    try_it().err().map(|e| format!("needs tc's filters: {}", e.message().unwrap_or("?")))
+}
+
+fn dropped() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("")?;
+    make_tc_drop(&link.there, "lpr")?;
+    let session = link.emit("10.77.0.2 --rate 4000 --count 3200 --lost-after 1s")?.session()?;
+    adds_up(&session)?;
+    let counts = ["counts.lost", "lost_there", "lost_back", "reflector.received"]
+        .map(|path| number(&session, path).unwrap_or(-1));
+    equal("lost, there, back, received", counts, [100, 100, 0, 3100])?;
+    let reflected = reflector.ends()?.json()?;
+    equal("received", &reflected["sessions"][0]["received"], &json!(3100))
+}

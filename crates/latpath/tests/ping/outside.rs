@@ -1,0 +1,187 @@
+//! `latpath ping` against what others say of the same packets: tcpdump, and the kernel's counters.
+
+use crate::link::{adds_up, equal, is, need, number, Link, ANSWER_WITHIN};
+use crate::support::{need_tool, start, trial, Started};
+use latpath_lab::Namespace;
+use libtest_mimic::{Failed, Trial};
+use pcap_file::pcap::PcapReader;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub fn tests() -> Vec<Trial> {
+    let needs = need();
+    let tcpdump: Vec<_> = need().into_iter().chain([need_tool("tcpdump")]).collect();
+    let tshark: Vec<_> = tcpdump.iter().cloned().chain([need_tool("tshark")]).collect();
+    vec![
+        trial("tcpdump_sees_the_same_packets_at_times_that_fit_between_the_stamps", &tcpdump, times),
+        trial("tshark_reads_probes_as_the_docs_describe_them", &tshark, bytes),
+        trial("the_kernels_counters_count_the_same_packets", &needs, counters),
+    ]
+}
+
+/// Starts tcpdump on a device, and waits until it listens.
+fn tcpdump(link: &Link, space: &Namespace, device: &str) -> Result<(Started, PathBuf), Failed> {
+    let file = link.lab.folder().join(format!("{device}.pcap"));
+    let mut command = Command::new("tcpdump");
+    command
+        .args(["-i", device, "-n", "-U", "--immediate-mode", "-B", "16384", "--time-stamp-precision=nano", "-w"])
+        .arg(&file);
+    command.args(["udp", "and", "port", "6185"]);
+    let started = start(&link.lab, space, command)?;
+    let until = Instant::now() + ANSWER_WITHIN;
+    while !started.said().contains("listening on") {
+        is(&format!("tcpdump listens: {}", started.said()), Instant::now() < until)?;
+        sleep(Duration::from_millis(10));
+    }
+    Ok((started, file))
+}
+
+/// When probes and answers of each number were seen, CLOCK_REALTIME; and other messages.
+#[derive(Default)]
+struct Seen {
+    probes: HashMap<u64, i64>,
+    answers: HashMap<u64, i64>,
+    hellos: i64,
+    welcomes: i64,
+}
+
+fn seen(file: &Path) -> Result<Seen, Failed> {
+    let (mut reader, mut seen) = (PcapReader::new(File::open(file)?)?, Seen::default());
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet?;
+        // Ethernet, IPv4 without options, UDP.
+        let message = packet.data.get(42..).ok_or("a packet is too short")?;
+        let sequence = u64::from_be_bytes(message[8..16].try_into()?);
+        let time = packet.timestamp.as_nanos() as i64;
+        let twice = match message[3] {
+            0 => seen.probes.insert(sequence, time),
+            1 => seen.answers.insert(sequence, time),
+            2 => {
+                seen.hellos += 1;
+                None
+            }
+            3 => {
+                seen.welcomes += 1;
+                None
+            }
+            kind => return Err(format!("a message of kind {kind}").into()),
+        };
+        is("no packet is seen twice", twice.is_none())?;
+    }
+    Ok(seen)
+}
+
+fn times() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let _reflector = link.reflect("")?;
+    let (here, here_file) = tcpdump(&link, &link.here, "lpe")?;
+    let (there, there_file) = tcpdump(&link, &link.there, "lpr")?;
+    let log = link.lab.folder().join("log.csv");
+    let session =
+        link.emit(&format!("10.77.0.2 --rate 1000 --count 500 --lost-after 2s --log {}", log.display()))?.session()?;
+    adds_up(&session)?;
+    equal("answered", number(&session, "counts.answered")?, 500)?;
+    let caught = |tcpdump: Started, file: &Path| -> Result<Seen, Failed> {
+        // It writes each packet as it gets it; the last ones may still be on their way to it.
+        sleep(Duration::from_millis(200));
+        tcpdump.interrupt();
+        let said = tcpdump.finish(ANSWER_WITHIN)?;
+        is(&said.stderr, said.stderr.contains("0 packets dropped by kernel"))?;
+        seen(file)
+    };
+    let (here, there) = (caught(here, &here_file)?, caught(there, &there_file)?);
+    for (whose, seen) in [("here", &here), ("there", &there)] {
+        equal(whose, (seen.probes.len(), seen.answers.len()), (500, 500))?;
+        is("a hello has a welcome", seen.hellos == seen.welcomes && seen.hellos >= 16)?;
+    }
+    let text = std::fs::read_to_string(log)?;
+    let mut rows = text.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = rows.next().ok_or("an empty log")?.split(',').collect();
+    let column =
+        |name: &str| names.iter().position(|n| *n == name).ok_or_else(|| format!("no column {name} in {names:?}"));
+    let columns =
+        ["sequence", "t1_app_ns", "t1_driver_ns", "t2_kernel_ns", "t3_driver_ns", "t4_kernel_ns", "t4_app_ns"];
+    let at: Vec<usize> = columns.iter().map(|name| column(name)).collect::<Result<_, _>>()?;
+    let mut compared = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split(',').collect();
+        let values: Result<Vec<i64>, _> = at.iter().map(|i| cells[*i].parse::<i64>()).collect();
+        // The very last answers' stamps may not have come back.
+        let Ok([sequence, t1_app, t1_driver, t2_kernel, t3_driver, t4_kernel, t4_app]) = values.as_deref() else {
+            continue;
+        };
+        let number = *sequence as u64;
+        let [left, back] = [here.probes[&number], here.answers[&number]];
+        let [came, left_there] = [there.probes[&number], there.answers[&number]];
+        // tcpdump sees a packet before the driver has it, or as the kernel receives it. Differences of one clock each:
+        // that of CLOCK_REALTIME's stamps may be off by what converting them costs.
+        let slack = 1_000;
+        let fits = [
+            ("the round trip at tcpdump is within ours", back - left <= t4_app - t1_app),
+            ("and around the kernel's", back - left + slack >= t4_kernel - t1_driver),
+            ("the reflector's is within that", left_there - came <= back - left),
+            ("and its driver has the answer after tcpdump", left_there - came <= t3_driver - t2_kernel + slack),
+            ("the way there", came - left + slack >= t2_kernel - t1_driver),
+            ("the way back", back - left_there + slack >= t4_kernel - t3_driver),
+            ("the kernel's stamp of an answer is tcpdump's", (back - came - (t4_kernel - t2_kernel)).abs() <= slack),
+        ];
+        for (what, so) in fits {
+            is(&format!("probe {sequence}: {what}: {row}; tcpdump {left} {came} {left_there} {back}"), so)?;
+        }
+        compared += 1;
+    }
+    is(&format!("nearly all were compared, not {compared}"), compared >= 490)
+}
+
+fn bytes() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let _reflector = link.reflect("")?;
+    let (here, file) = tcpdump(&link, &link.here, "lpe")?;
+    let session = link.emit("10.77.0.2 --count 20 --size 128 --dscp 46")?.session()?;
+    sleep(Duration::from_millis(200));
+    here.interrupt();
+    here.finish(ANSWER_WITHIN)?;
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-r"]).arg(&file).args(["-T", "fields"]);
+    for field in ["udp.dstport", "udp.length", "ip.dsfield.dscp", "data.data"] {
+        command.args(["-e", field]);
+    }
+    let said = start(&link.lab, &link.here, command)?.finish(ANSWER_WITHIN)?;
+    let name = session["session"].as_str().ok_or("no session")?;
+    let mut kinds = [0; 4];
+    for line in said.stdout.lines() {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [port, length, dscp, data] = cells[..] else { return Err(format!("{line:?} of {}", said.stderr).into()) };
+        let kind: usize = data[6..8].parse()?;
+        kinds[kind] += 1;
+        is(line, data.starts_with("4c5001") && data[8..16] == *name)?;
+        let from_emitter = kind % 2 == 0;
+        equal("to the reflector", port == "6185", from_emitter)?;
+        equal("DSCP", dscp, if from_emitter { "46" } else { "0" })?;
+        equal("length", length, if kind < 2 { "136" } else { "248" })?;
+    }
+    equal("probes and answers", [kinds[0], kinds[1]], [20, 20])?;
+    is("hellos and welcomes", kinds[2] == kinds[3] && kinds[2] > 0)
+}
+
+fn counters() -> Result<(), Failed> {
+    let link = Link::of_ipv4()?;
+    let _reflector = link.reflect("")?;
+    // Who is where is learnt by packets of its own.
+    link.emit("10.77.0.2 --count 1")?.session()?;
+    let count = || Ok::<_, Failed>((link.here.counters_of("lpe")?, link.there.counters_of("lpr")?));
+    let before = count()?;
+    let session = link.emit("10.77.0.2 --count 1000 --lost-after 2s")?.session()?;
+    adds_up(&session)?;
+    let after = count()?;
+    let (here, there) = (after.0.since(&before.0), after.1.since(&before.1));
+    equal("what leaves here arrives there", here.tx_packets, there.rx_packets)?;
+    equal("what leaves there arrives here", there.tx_packets, here.rx_packets)?;
+    let others = here.tx_packets as i64 - number(&session, "counts.sent")?;
+    equal("each has its answer", here.tx_packets, here.rx_packets)?;
+    is(&format!("but for {others} hellos these are the probes"), (17..60).contains(&others))
+}

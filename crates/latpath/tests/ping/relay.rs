@@ -1,0 +1,211 @@
+//! A relay between emitter and reflector that loses, repeats, delays and reorders messages and adds foreign ones: the counts
+//! that `latpath ping` prints are those of the relay.
+
+use crate::link::{adds_up, equal, is, number, Link, ANSWER_WITHIN};
+use crate::support::{trial, Lack};
+use libtest_mimic::{Failed, Trial};
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+use std::collections::HashSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+pub fn tests(needs: &[Lack]) -> Vec<Trial> {
+    vec![trial("what_a_relay_loses_repeats_delays_reorders_and_adds_is_counted_to_the_last_message", needs, relayed)]
+}
+
+/// What happens to a probe or to its answer. Each number has one fate, so that what the two ends count can be told beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fate {
+    Passes,
+    Lost,
+    Twice,
+    /// The next one passes first.
+    Overtaken,
+    /// Comes when it has been given up.
+    Delayed,
+    /// A foreign message follows.
+    Followed,
+}
+
+const SEED: u64 = 61_850;
+const LOST_AFTER: Duration = Duration::from_millis(800);
+const DELAY: Duration = Duration::from_millis(1200);
+
+/// The fate of a number on one of the two ways: 1 % each of being lost, repeated, overtaken, and of foreign messages.
+fn fate(sequence: u64, there: bool) -> Fate {
+    // splitmix64
+    let mut z = (SEED + sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    match ((z ^ (z >> 31)) % 100, there) {
+        (0, true) | (1, false) => Fate::Lost,
+        (2, true) | (3, false) => Fate::Twice,
+        (4, true) | (5, false) => Fate::Overtaken,
+        (6, true) | (7, false) => Fate::Followed,
+        // Of the first second's alone: the run must still be there when they come.
+        (8, false) if sequence < 1000 => Fate::Delayed,
+        _ => Fate::Passes,
+    }
+}
+
+/// What a way has done.
+#[derive(Default)]
+struct Book {
+    got: u64,
+    /// Numbers that were passed on, in order; without delayed ones.
+    passed: Vec<u64>,
+    lost: u64,
+    delayed: u64,
+    foreign: u64,
+}
+
+struct Way {
+    from: UdpSocket,
+    to: UdpSocket,
+    there: bool,
+    /// The emitter: learnt from its first message.
+    emitter: Arc<Mutex<Option<SocketAddr>>>,
+    book: Book,
+    overtaken: Option<Vec<u8>>,
+    delayed: Vec<(Instant, Vec<u8>)>,
+}
+
+fn sequence(message: &[u8]) -> u64 {
+    message[8..16].try_into().map_or(0, u64::from_be_bytes)
+}
+
+impl Way {
+    fn run(mut self, stop: &AtomicBool) -> Book {
+        let mut buffer = [0; 2000];
+        while !stop.load(Ordering::Relaxed) {
+            if let Ok((len, from)) = self.from.recv_from(&mut buffer) {
+                if self.there {
+                    *self.emitter.lock().expect("no panic") = Some(from);
+                }
+                self.take(&buffer[..len]);
+            }
+            let now = Instant::now();
+            let due: Vec<_> = self.delayed.extract_if(.., |(at, _)| *at <= now).collect();
+            due.iter().for_each(|(_, message)| self.send(message));
+        }
+        self.book
+    }
+
+    fn send(&self, message: &[u8]) {
+        // What cannot be sent is missed by the counts, and the test fails by that.
+        let _ = match (self.there, *self.emitter.lock().expect("no panic")) {
+            (true, _) => self.to.send(message),
+            (false, Some(emitter)) => self.to.send_to(message, emitter),
+            (false, None) => Ok(0),
+        };
+    }
+
+    fn pass(&mut self, message: &[u8]) {
+        self.send(message);
+        self.book.passed.push(sequence(message));
+    }
+
+    fn take(&mut self, message: &[u8]) {
+        // Probes are of kind 0, answers of kind 1; all else passes.
+        if message.len() != 96 || message[3] > 1 {
+            return self.send(message);
+        }
+        self.book.got += 1;
+        match fate(sequence(message), self.there) {
+            Fate::Lost => {
+                self.book.lost += 1;
+                return;
+            }
+            Fate::Delayed => {
+                self.book.delayed += 1;
+                self.delayed.push((Instant::now() + DELAY, message.to_vec()));
+                return;
+            }
+            Fate::Overtaken if self.overtaken.is_none() => {
+                self.overtaken = Some(message.to_vec());
+                return;
+            }
+            Fate::Twice => {
+                self.pass(message);
+                self.pass(message);
+            }
+            Fate::Followed => {
+                self.pass(message);
+                self.book.foreign += 1;
+                self.send(
+                    &b"GOOSE from somewhere else, and long enough to be one of ours"
+                        [..20 + self.book.foreign as usize % 40],
+                );
+            }
+            _ => self.pass(message),
+        }
+        if let Some(before) = self.overtaken.take() {
+            self.pass(&before);
+        }
+    }
+}
+
+/// How many different numbers, and how many that come after a higher one.
+fn in_order(passed: &[u64]) -> (i64, i64) {
+    let (mut known, mut highest, mut reordered) = (HashSet::new(), None, 0);
+    for sequence in passed {
+        if known.insert(*sequence) {
+            reordered += i64::from(highest > Some(sequence));
+            highest = highest.max(Some(sequence));
+        }
+    }
+    (known.len() as i64, reordered)
+}
+
+fn relayed() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let reflector = link.reflect("--bind 127.0.0.1")?;
+    let (front, back) = link.there.inside(|| -> std::io::Result<_> {
+        let (front, back) = (UdpSocket::bind("10.77.0.2:7000")?, UdpSocket::bind("127.0.0.1:0")?);
+        back.connect("127.0.0.1:6185")?;
+        for socket in [&front, &back] {
+            socket.set_read_timeout(Some(Duration::from_millis(5)))?;
+            setsockopt(socket, RcvBufForce, &(4 << 20))?;
+        }
+        Ok((front, back))
+    })??;
+    let (stop, emitter) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let start = |from: &UdpSocket, to: &UdpSocket, there| -> std::io::Result<JoinHandle<Book>> {
+        let (from, to, emitter, stop) = (from.try_clone()?, to.try_clone()?, Arc::clone(&emitter), Arc::clone(&stop));
+        let way = Way { from, to, there, emitter, book: Book::default(), overtaken: None, delayed: Vec::new() };
+        Ok(thread::spawn(move || way.run(&stop)))
+    };
+    let ways = [start(&front, &back, true)?, start(&back, &front, false)?];
+    let words = format!("10.77.0.2:7000 --rate 1000 --count 3000 --lost-after {}ms", LOST_AFTER.as_millis());
+    let said = link.start_emit(&words)?.finish(ANSWER_WITHIN);
+    stop.store(true, Ordering::Relaxed);
+    let [there, back] = ways.map(|way| way.join().expect("the relay does not panic"));
+    let session = said?.session()?;
+    adds_up(&session)?;
+
+    let n = |path: &str| number(&session, path);
+    let (received, reordered_there) = in_order(&there.passed);
+    equal("all probes came to the relay", there.got as i64, n("counts.sent")?)?;
+    equal("received", n("reflector.received")?, received)?;
+    equal("twice there", n("reflector.duplicates")?, there.passed.len() as i64 - received)?;
+    equal("out of order there", n("reflector.reordered")?, reordered_there)?;
+    equal("foreign there", n("reflector.foreign")?, there.foreign as i64)?;
+    equal("lost there", n("lost_there")?, there.lost as i64)?;
+    let (answered, reordered) = in_order(&back.passed);
+    equal("answered", n("counts.answered")?, answered)?;
+    equal("late", n("counts.late")?, back.delayed as i64)?;
+    equal("twice", n("counts.duplicates")?, back.passed.len() as i64 - answered)?;
+    equal("out of order", n("counts.reordered")?, reordered)?;
+    equal("foreign", n("counts.foreign")?, back.foreign as i64)?;
+    equal("lost back", n("lost_back")?, back.lost as i64)?;
+    let each =
+        [there.lost, there.foreign, back.lost, back.foreign, back.delayed, reordered_there as u64, reordered as u64];
+    is(&format!("there was some of everything: {each:?}"), each.iter().all(|n| *n > 5))?;
+
+    let reflected = reflector.ends()?.json()?;
+    equal("the reflector's own count", number(&reflected["sessions"][0], "received")?, received)?;
+    equal("and of foreign ones", number(&reflected, "foreign")?, there.foreign as i64)
+}
