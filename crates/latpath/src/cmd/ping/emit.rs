@@ -104,8 +104,8 @@ pub struct Args {
     /// Which of them: all, over:TIME, or last:TIME (before a breach, or the end)
     #[arg(long, value_name = "WHICH", default_value = "all", requires = "log")]
     log_keep: Keep,
-    /// Keep those of last:TIME in huge pages
-    #[arg(long, requires = "log")]
+    /// Keep the log's last:TIME, and AF_XDP's frames, in huge pages
+    #[arg(long)]
     hugepages: bool,
     #[command(flatten)]
     freeze: Freeze,
@@ -193,7 +193,9 @@ pub fn run(args: Args) -> Result<Outcome> {
             json!({ "version": 1, "sessions": sessions, "breaches": frozen.happened, "trace": traces(&frozen) })
         ))?;
     } else {
-        print(&all.iter().map(|done| text::session(done, &args)).collect::<Vec<_>>().join("\n"))?;
+        // Where nobody answered there is nothing but that to say.
+        let met = all.iter().filter(|done| done.ended.welcome.is_some());
+        print(&met.map(|done| text::session(done, &args)).collect::<Vec<_>>().join("\n"))?;
     }
     let failed: Vec<String> = all.iter().filter_map(Done::failure).collect();
     if !failed.is_empty() {

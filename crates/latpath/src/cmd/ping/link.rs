@@ -1,5 +1,6 @@
 //! What emitter and reflector have in common: their stamps, their clocks, how their thread waits.
 
+use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_clock::now_monotonic;
@@ -7,6 +8,7 @@ use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader};
 use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::wire::NicClock;
+use latpath_ping::xdp::{Place, Xdp, XdpOptions};
 use latpath_stamps::{verify, BusyPoll, Caps, Check, HardwareStamps, RxHardware, Stamps, Trial};
 use latpath_words::Ns;
 use nix::ifaddrs::getifaddrs;
@@ -26,6 +28,15 @@ pub enum Wanted {
     Nic,
     /// All there are: also before the queueing discipline
     All,
+}
+
+/// Where an XDP program stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum XdpPlace {
+    /// In the driver
+    Driver,
+    /// In the kernel behind it: on any device, with a copy of each frame
+    Generic,
 }
 
 /// Flags of both ends.
@@ -52,6 +63,15 @@ pub struct Link {
     /// Hand frames straight to the driver, past the queueing discipline (Ethernet)
     #[arg(long)]
     pub bypass_qdisc: bool,
+    /// Carry frames past the kernel's stack, by AF_XDP (Ethernet). There is one such emitter or reflector on a device
+    #[arg(long)]
+    pub xdp: bool,
+    /// Where the XDP program stands [default: in the driver, if it lets it]
+    #[arg(long, value_name = "WHERE", value_enum, requires = "xdp")]
+    xdp_place: Option<XdpPlace>,
+    /// Whether the NIC reads and writes frames where they are [default: if it can]
+    #[arg(long, value_name = "BOOL", requires = "xdp")]
+    zero_copy: Option<bool>,
     /// DSCP of what is sent
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: Option<u8>,
@@ -72,6 +92,37 @@ impl Link {
     /// The polling that the flags ask for.
     pub fn busy_poll(&self) -> BusyPoll {
         BusyPoll { time: self.busy_poll, prefer: self.prefer_busy_poll, budget: self.busy_poll_budget }
+    }
+
+    /// Frames on this device by AF_XDP; of an emitter its session's alone.
+    pub fn open_xdp(
+        &self,
+        device: &str,
+        session: Option<u32>,
+        groups: &[[u8; 6]],
+        huge_pages: bool,
+    ) -> Result<(Xdp, Prepared)> {
+        if self.stamps == Wanted::Nic {
+            return Err(
+                Usage("--stamps nic: the NIC stamps no frames that go by AF_XDP; leave out --xdp".into()).into()
+            );
+        }
+        let place = self.xdp_place.map(|place| match place {
+            XdpPlace::Driver => Place::Driver,
+            XdpPlace::Generic => Place::Generic,
+        });
+        let xdp = Xdp::open(XdpOptions {
+            session,
+            groups: groups.to_vec(),
+            place,
+            zero_copy: self.zero_copy,
+            stamps: self.stamps != Wanted::App,
+            busy_poll: self.busy_poll(),
+            huge_pages,
+            ..XdpOptions::new(device)
+        })?;
+        let notes = vec![xdp.way().to_string()];
+        Ok((xdp, Prepared { stamps: Stamps::default(), clocks: Clocks::watch(None), notes, _hardware: None }))
     }
 
     /// Makes the device take the stamps that it can, and begins to watch the clocks.

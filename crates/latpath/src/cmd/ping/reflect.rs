@@ -6,7 +6,7 @@ use crate::cmd::interrupt::stop_flag;
 use crate::cmd::report::print;
 use crate::cmd::subscribe::mac;
 use crate::cmd::thread::OnTime;
-use crate::cmd::Outcome;
+use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_ping::breach::Breach;
@@ -69,10 +69,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
+    if args.link.xdp && !args.ethernet {
+        return Err(Usage("--xdp: AF_XDP carries Ethernet frames; add --ethernet and -i".into()).into());
+    }
     let stop = stop_flag()?;
     let device = args.interface.clone().or_else(|| device_of(args.bind?));
-    let prepared = args.link.prepare(device.as_deref())?;
-    prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
     let plan = ReflectPlan {
         spin: args.link.spin,
         device: device.clone().unwrap_or_default(),
@@ -80,6 +81,14 @@ pub fn run(args: Args) -> Result<Outcome> {
         stop_on_breach: args.threshold.is_some() && !args.keep_going,
         sessions: args.sessions,
     };
+    if let (true, Some(device)) = (args.link.xdp, &device) {
+        let (mut transport, prepared) = args.link.open_xdp(device, None, &args.group, false)?;
+        prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+        let at = format!("{} ({device})", format_mac(&transport.device().mac));
+        return go(&args, &mut transport, &at, &plan, &prepared, &stop);
+    }
+    let prepared = args.link.prepare(device.as_deref())?;
+    prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
     if let (true, Some(device)) = (args.ethernet, &device) {
         let options = ethernet::Options {
             groups: args.group.clone(),

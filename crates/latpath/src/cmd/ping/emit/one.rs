@@ -134,6 +134,12 @@ impl Session<'_> {
 
     fn udp(self, peer: SocketAddr) -> Result<Done> {
         let args = self.args;
+        if args.link.xdp {
+            return Err(Usage(format!(
+                "{peer}: AF_XDP carries Ethernet frames; name the other end by its MAC address"
+            ))
+            .into());
+        }
         let device = args.interface.clone().or_else(|| device_to(peer, args.from));
         let prepared = args.link.prepare(device.as_deref())?;
         let options = UdpOptions {
@@ -152,23 +158,32 @@ impl Session<'_> {
         let device = args.interface.clone().ok_or_else(|| {
             Usage(format!("{}: frames to a MAC address need a device to be sent on; name it with -i", self.target))
         })?;
-        let prepared = args.link.prepare(Some(&device))?;
         let tag = (args.vlan.is_some() || args.pcp.is_some())
             .then(|| Tag::new(args.vlan.unwrap_or(0), args.pcp.unwrap_or(4)));
         let framing = if args.sv { Framing::Sv { appid: DEFAULT_APPID } } else { Framing::Own };
+        let to = Peer { mac, framing, tag };
+        let fits = |room: usize| match args.size {
+            size if size > room => Err(Usage(format!("--size {size}: a frame on {device} has room for {room} bytes"))),
+            _ => Ok(()),
+        };
+        let session = Some(self.plan.session);
+        if args.link.xdp {
+            let (frames, prepared) = args.link.open_xdp(&device, session, &[], args.hugepages)?;
+            fits(frames.room(framing))?;
+            let name = if args.sv { "sv_xdp" } else { "ethernet_xdp" };
+            return self.measure(name, &mut ToOne::new(frames, to), Some(device.clone()), prepared);
+        }
+        let prepared = args.link.prepare(Some(&device))?;
         let options = ethernet::Options {
-            session: Some(self.plan.session),
+            session,
             stamps: prepared.stamps,
             bypass_qdisc: args.link.bypass_qdisc,
             ..ethernet::Options::new(&device)
         };
         let frames = Ethernet::open(options)?;
-        let room = frames.room(framing);
-        if args.size > room {
-            return Err(Usage(format!("--size {}: a frame on {device} has room for {room} bytes", args.size)).into());
-        }
-        let mut transport = ToOne::new(frames, Peer { mac, framing, tag });
-        self.measure(if args.sv { "sv" } else { "ethernet" }, &mut transport, Some(device), prepared)
+        fits(frames.room(framing))?;
+        let name = if args.sv { "sv" } else { "ethernet" };
+        self.measure(name, &mut ToOne::new(frames, to), Some(device.clone()), prepared)
     }
 
     fn log(&self) -> Result<Option<Log>> {
