@@ -11,8 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Frames on each side of a socket: a power of two, as the rings' sizes must be.
-const FRAMES: usize = 512;
 /// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
 pub(super) const HEADROOM: usize = 256;
 /// A huge page.
@@ -76,22 +74,35 @@ impl Drop for Map {
     }
 }
 
-/// One ring of `FRAMES` entries. The kernel is at its other end.
+/// One ring. The kernel is at its other end.
 #[derive(Debug)]
 struct Ring<T> {
     map: Map,
+    /// Entries: a power of two.
+    size: usize,
     offset: libc::xdp_ring_offset,
     /// Where this end is: as much as it has produced, or consumed.
     mine: u32,
     entry: std::marker::PhantomData<T>,
 }
 
+/// Which of a socket's rings: the option that makes it, and the place where it is mapped.
+struct Kind {
+    option: c_int,
+    page: u64,
+}
+
+const FILL: Kind = Kind { option: libc::XDP_UMEM_FILL_RING, page: libc::XDP_UMEM_PGOFF_FILL_RING };
+const SENT: Kind = Kind { option: libc::XDP_UMEM_COMPLETION_RING, page: libc::XDP_UMEM_PGOFF_COMPLETION_RING };
+const RECEIVED: Kind = Kind { option: libc::XDP_RX_RING, page: libc::XDP_PGOFF_RX_RING as u64 };
+const TO_SEND: Kind = Kind { option: libc::XDP_TX_RING, page: libc::XDP_PGOFF_TX_RING as u64 };
+
 impl<T: Copy> Ring<T> {
-    fn new(socket: BorrowedFd<'_>, option: c_int, page: u64, offset: libc::xdp_ring_offset) -> io::Result<Self> {
-        set_option(socket, libc::SOL_XDP, option, &(FRAMES as c_int))?;
-        let len = offset.desc as usize + FRAMES * size_of::<T>();
-        let map = Map::new(len, libc::MAP_SHARED, socket.as_raw_fd(), page as i64)?;
-        Ok(Self { map, offset, mine: 0, entry: std::marker::PhantomData })
+    fn new(socket: BorrowedFd<'_>, kind: Kind, size: usize, offset: libc::xdp_ring_offset) -> io::Result<Self> {
+        set_option(socket, libc::SOL_XDP, kind.option, &(size as c_int))?;
+        let len = offset.desc as usize + size * size_of::<T>();
+        let map = Map::new(len, libc::MAP_SHARED, socket.as_raw_fd(), kind.page as i64)?;
+        Ok(Self { map, size, offset, mine: 0, entry: std::marker::PhantomData })
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
@@ -113,12 +124,12 @@ impl<T: Copy> Ring<T> {
     }
 
     fn entry(&self, number: u32) -> *mut T {
-        let at = self.offset.desc as usize + (number as usize % FRAMES) * size_of::<T>();
-        // SAFETY: the entries begin at `desc`, are FRAMES many, and lie in the mapping.
+        let at = self.offset.desc as usize + (number as usize % self.size) * size_of::<T>();
+        // SAFETY: the entries begin at `desc`, are `size` many, and lie in the mapping.
         unsafe { self.map.at.as_ptr().add(at).cast() }
     }
 
-    /// As producer: adds an entry. Whoever calls it never has more than FRAMES under way, so that there is room.
+    /// As producer: adds an entry. Whoever calls it never has more frames under way than it has entries.
     fn put(&mut self, value: T) {
         // SAFETY: the entry is this end's until the producer's word says otherwise, and aligned as the kernel laid it out.
         unsafe { self.entry(self.mine).write(value) };
@@ -173,6 +184,17 @@ fn get_option<T: Copy>(socket: BorrowedFd<'_>, name: c_int, value: &mut T) -> io
     Ok(len)
 }
 
+/// A socket's frames.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frames {
+    /// Bytes of each: 2048 or 4096.
+    pub chunk: usize,
+    /// How many may have come and not been read: a power of two.
+    pub incoming: usize,
+    /// How many may be on their way out: a power of two.
+    pub outgoing: usize,
+}
+
 /// How a socket's frames come from and go to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bind {
@@ -204,14 +226,15 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket with frames of so many bytes, in huge pages or not. It belongs to no queue yet.
-    pub fn open(chunk: usize, huge: bool) -> io::Result<Self> {
+    /// Opens a socket with these frames, in huge pages or not. It belongs to no queue yet.
+    pub fn open(frames: Frames, huge: bool) -> io::Result<Self> {
+        let Frames { chunk, incoming, outgoing } = frames;
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
         // SAFETY: a fresh descriptor that nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let socket = fd.as_fd();
-        let used = 2 * FRAMES * chunk;
+        let used = (incoming + outgoing) * chunk;
         let (len, flags) = if huge { (used.next_multiple_of(HUGE), libc::MAP_HUGETLB) } else { (used, 0) };
         let frames = Map::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags, -1, 0)?;
         let memory = libc::xdp_umem_reg {
@@ -230,15 +253,12 @@ impl Socket {
             // Linux before 5.4 knows no flags in rings.
             return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
         }
-        let (fill, sent) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
-        let (rx, tx) = (libc::XDP_PGOFF_RX_RING as u64, libc::XDP_PGOFF_TX_RING as u64);
-        let mut fill = Ring::new(socket, libc::XDP_UMEM_FILL_RING, fill, at.fr)?;
-        let sent = Ring::new(socket, libc::XDP_UMEM_COMPLETION_RING, sent, at.cr)?;
-        let received = Ring::new(socket, libc::XDP_RX_RING, rx, at.rx)?;
-        let to_send = Ring::new(socket, libc::XDP_TX_RING, tx, at.tx)?;
-        // The first half is for receiving, the other for sending.
-        (0..FRAMES).for_each(|i| fill.put((i * chunk) as u64));
-        let free = (FRAMES..2 * FRAMES).map(|i| (i * chunk) as u64).collect();
+        let mut fill = Ring::new(socket, FILL, incoming, at.fr)?;
+        let sent = Ring::new(socket, SENT, outgoing, at.cr)?;
+        let received = Ring::new(socket, RECEIVED, incoming, at.rx)?;
+        let to_send = Ring::new(socket, TO_SEND, outgoing, at.tx)?;
+        (0..incoming).for_each(|i| fill.put((i * chunk) as u64));
+        let free = (incoming..incoming + outgoing).map(|i| (i * chunk) as u64).collect();
         Ok(Self { fd, fill, received, to_send, sent, frames, chunk, free, zero_copy: false, polls: false })
     }
 

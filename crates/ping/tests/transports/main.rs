@@ -393,6 +393,7 @@ fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: 
         duration: None,
         lost_after: 2_000_000_000,
         timeout: 5_000_000_000,
+        together: None,
         threshold: None,
         stop_on_breach: false,
     };

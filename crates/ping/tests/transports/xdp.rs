@@ -152,7 +152,7 @@ pub fn queues() -> Result<(), Failed> {
 }
 
 pub fn dropped() -> Result<(), Failed> {
-    const SENT: u64 = 3000;
+    const SENT: u64 = 5000;
     let pair = Pair::new(1)?;
     let options = XdpOptions { place: Some(Place::Generic), ..XdpOptions::new(THERE) };
     let mut there = pair.there.inside(|| Xdp::open(options))?;
@@ -259,7 +259,7 @@ pub fn stamps() -> Result<(), Failed> {
         let mut there = pair.there.inside(|| Xdp::open(options))?;
         equal("what it says that it takes", there.takes() == Stamp::T4Kernel.bit(), stamps)?;
         // More than there are places for frames.
-        for sequence in 0..1500 {
+        for sequence in 0..5000 {
             let before = now_monotonic();
             here.send(OWN, &message(Kind::Probe, 7, sequence, 96))?;
             let until = before + 5_000_000_000;
