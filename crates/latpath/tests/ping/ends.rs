@@ -37,9 +37,9 @@ fn hold_up(reflector: &Reflector, time: Duration) {
 
 fn breach() -> Result<(), Failed> {
     let link = Link::new()?;
-    let reflector = link.reflect("")?;
+    let mut reflector = link.reflect("")?;
     let emitter = link.start_emit("10.77.0.2 --rate 200 --threshold 80ms --lost-after 2s")?;
-    sleep(Duration::from_millis(300));
+    reflector.serves_for(Duration::from_millis(200))?;
     hold_up(&reflector, Duration::from_millis(150));
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(3))?;
@@ -80,9 +80,9 @@ fn slow_reflector() -> Result<(), Failed> {
 fn killed() -> Result<(), Failed> {
     let link = Link::new()?;
     for pacing in ["", "--rate 1000", "--flood"] {
-        let reflector = link.reflect("")?;
-        let emitter = link.start_emit(&format!("10.77.0.2 {pacing} --timeout 700ms --lost-after 100ms"))?;
-        sleep(Duration::from_millis(300));
+        let mut reflector = link.reflect("")?;
+        let emitter = link.start_emit(&format!("10.77.0.2 {pacing} --timeout 700ms --lost-after 500ms"))?;
+        reflector.serves_for(Duration::from_millis(200))?;
         reflector.is_killed()?;
         let begun = Instant::now();
         let said = emitter.finish(ANSWER_WITHIN)?;
@@ -104,9 +104,9 @@ fn killed() -> Result<(), Failed> {
 
 fn restarted() -> Result<(), Failed> {
     let link = Link::new()?;
-    let reflector = link.reflect("")?;
+    let mut reflector = link.reflect("")?;
     let emitter = link.start_emit("10.77.0.2 --rate 500 --duration 2500ms --lost-after 100ms")?;
-    sleep(Duration::from_millis(300));
+    reflector.serves_for(Duration::from_millis(200))?;
     reflector.is_killed()?;
     let _another = link.reflect("")?;
     let said = emitter.finish(ANSWER_WITHIN)?;
@@ -143,9 +143,9 @@ fn nobody() -> Result<(), Failed> {
 
 fn interrupted() -> Result<(), Failed> {
     let link = Link::new()?;
-    let reflector = link.reflect("")?;
+    let mut reflector = link.reflect("")?;
     let emitter = link.start_emit("10.77.0.2 --rate 1000")?;
-    sleep(Duration::from_millis(400));
+    reflector.serves_for(Duration::from_millis(300))?;
     emitter.interrupt();
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(0))?;

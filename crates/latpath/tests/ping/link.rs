@@ -79,13 +79,7 @@ impl Link {
     /// Starts a reflector there, and waits until it listens.
     pub fn reflect(&self, words: &str) -> Result<Reflector, Failed> {
         let mut started = start(&self.lab, &self.there, latpath(&format!("ping reflect --json {words}")))?;
-        let until = Instant::now() + ANSWER_WITHIN;
-        while !started.said().contains("reflecting at") {
-            if Instant::now() > until || !started.runs() {
-                return Err(format!("the reflector does not listen: {}", started.said()).into());
-            }
-            sleep(Duration::from_millis(5));
-        }
+        says(&mut started, "reflecting at")?;
         Ok(Reflector(started))
     }
 
@@ -105,7 +99,26 @@ impl Link {
     }
 }
 
+/// Waits until a command says this on stderr.
+fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
+    let until = Instant::now() + ANSWER_WITHIN;
+    while !started.said().contains(words) {
+        if Instant::now() > until || !started.runs() {
+            return Err(format!("it does not say {words:?}, but: {}", started.said()).into());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 impl Reflector {
+    /// Waits until an emitter has found it, and for so long more.
+    pub fn serves_for(&mut self, time: Duration) -> Result<(), Failed> {
+        says(&mut self.0, "begins")?;
+        sleep(time);
+        Ok(())
+    }
+
     /// Stops it, as Ctrl-C does, and says what it printed.
     pub fn ends(self) -> Result<Finished, Failed> {
         self.0.interrupt();
@@ -194,10 +207,10 @@ pub fn adds_up(session: &Value) -> Result<(), Failed> {
 
 fn pulled(here: bool) -> Result<(), Failed> {
     let link = Link::new()?;
-    let _reflector = link.reflect("")?;
+    let mut reflector = link.reflect("")?;
     let (space, device) = if here { (&link.here, "lpe") } else { (&link.there, "lpr") };
     let emitter = link.start_emit("10.77.0.2 --rate 500 --duration 2s --lost-after 100ms --timeout 10s")?;
-    sleep(Duration::from_millis(700));
+    reflector.serves_for(Duration::from_millis(500))?;
     space.ip(&format!("link set {device} down"))?;
     sleep(Duration::from_millis(300));
     space.ip(&format!("link set {device} up"))?;
