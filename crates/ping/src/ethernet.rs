@@ -47,6 +47,8 @@ pub struct Options {
     pub wrap: u32,
     /// Stamps to ask for.
     pub stamps: Stamps,
+    /// `SO_PRIORITY`: which queue of a qdisc.
+    pub priority: Option<u8>,
     /// Hand frames straight to the driver, past the queueing discipline: there is no stamp before it then.
     pub bypass_qdisc: bool,
 }
@@ -60,6 +62,7 @@ impl Options {
             groups: Vec::new(),
             wrap: 65536,
             stamps: Stamps::default(),
+            priority: None,
             bypass_qdisc: false,
         }
     }
@@ -99,6 +102,9 @@ impl Ethernet {
         set("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         if options.bypass_qdisc {
             set("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        }
+        if let Some(priority) = options.priority {
+            set("setting its priority", libc::SOL_SOCKET, libc::SO_PRIORITY, priority.into())?;
         }
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
             if set("setting its buffers", libc::SOL_SOCKET, forced, BUFFER).is_err() {
