@@ -28,7 +28,7 @@ pub enum UdpError {
     #[error("{0}: another program listens there already; stop it, or take another with --port")]
     PortTaken(SocketAddr),
     /// The address is none of this machine's.
-    #[error("{0}: not an address of this machine")]
+    #[error("{}: not an address of this machine; ip -br address lists those that are", .0.ip())]
     NotOurs(SocketAddr),
     /// There is no way to it.
     #[error("{peer}: {cause}; is the address right, and does a device lead there (ip route get {})?", .peer.ip())]

@@ -83,7 +83,7 @@ fn killed() -> Result<(), Failed> {
         let mut reflector = link.reflect("")?;
         let emitter = link.start_emit(&format!("10.77.0.2 {pacing} --timeout 700ms --lost-after 500ms"))?;
         reflector.serves_for(Duration::from_millis(200))?;
-        reflector.is_killed()?;
+        reflector.kill()?;
         let begun = Instant::now();
         let said = emitter.finish(ANSWER_WITHIN)?;
         is("within its timeout, and some", begun.elapsed() < Duration::from_secs(10))?;
@@ -107,7 +107,7 @@ fn restarted() -> Result<(), Failed> {
     let mut reflector = link.reflect("")?;
     let emitter = link.start_emit("10.77.0.2 --rate 500 --duration 2500ms --lost-after 100ms")?;
     reflector.serves_for(Duration::from_millis(200))?;
-    reflector.is_killed()?;
+    reflector.kill()?;
     let _another = link.reflect("")?;
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(0))?;

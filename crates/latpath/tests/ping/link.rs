@@ -126,7 +126,7 @@ impl Reflector {
     }
 
     /// Stops it, as `kill -9` does.
-    pub fn is_killed(self) -> Result<(), Failed> {
+    pub fn kill(self) -> Result<(), Failed> {
         self.0.signal(Signal::SIGKILL);
         self.0.finish(ANSWER_WITHIN).map(drop)
     }

@@ -30,6 +30,7 @@ fn usage() -> Result<(), Failed> {
         ("emit 10.0.0.2 --count 0", "--count"),
         ("emit 10.0.0.2 --timeout 0s", "--timeout 0s: a time above 0 is needed"),
         ("emit 10.0.0.2 --lost-after 0s", "--lost-after 0s: a time above 0 is needed"),
+        ("emit 10.0.0.2 --from fd00::1", "--from fd00::1: 10.0.0.2:6185 needs an IPv4 address"),
         ("emit 10.0.0.2 --keep-going", "--threshold"),
         ("emit 10.0.0.2 --threshold 100", "--threshold"),
         ("emit 10.0.0.2 --histogram --bucket 1ns --overflow 1s", "more than 1000000 buckets"),
@@ -56,5 +57,5 @@ fn taken() -> Result<(), Failed> {
     is(&said, said.contains(&error))?;
     let (code, said) = says("ping reflect --bind 192.0.2.77")?;
     equal("exit code", code, Some(1))?;
-    is(&said, said.contains("192.0.2.77:6185: not an address of this machine"))
+    is(&said, said.contains("192.0.2.77: not an address of this machine; ip -br address lists those that are"))
 }

@@ -133,8 +133,11 @@ fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
     assert_eq!((outcome.ended.why, outcome.ended.counts.sent), (Ok(Why::NobodyAnswers), 0));
 }
 
+/// Whom a message is from or to, and the message.
+type Said = (u32, Vec<u8>);
+
 /// Says things to a reflector, and hears what it answers, and to whom.
-fn says(what: &[(u32, Vec<u8>)]) -> (Reflected, Vec<(u32, Vec<u8>)>, Vec<u64>) {
+fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
     let (wire, stop, told) = (Wire::new(), AtomicBool::new(false), Told::default());
     let mut end = End::new(&wire, true, &ALL, None);
     let reflected = thread::scope(|scope| {
@@ -203,7 +206,7 @@ fn nothing_that_is_answered_gets_more_bytes_back_than_it_had() {
 #[test]
 fn messages_of_any_bytes_are_counted_and_not_answered() {
     let mut chance = Chance(11);
-    let junk: Vec<(u32, Vec<u8>)> = (0..500)
+    let junk: Vec<Said> = (0..500)
         .map(|i| {
             let len = chance.below(300) as usize;
             let mut bytes: Vec<u8> = (0..len).map(|_| chance.below(256) as u8).collect();
@@ -223,7 +226,7 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
 
 #[test]
 fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
-    let mut all: Vec<(u32, Vec<u8>)> = (0..300).map(|i| (1 + i, hello(i))).collect();
+    let mut all: Vec<Said> = (0..300).map(|i| (1 + i, hello(i))).collect();
     all.push((1, message(Kind::Probe, 0, 0, 96)));
     let (wire, stop, told) = (Wire::new(), AtomicBool::new(false), Told::default());
     all.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));

@@ -90,6 +90,9 @@ impl NicClockSource for Phc {
     }
 }
 
+/// Called when a transaction is closed.
+pub type OnClosed = Box<dyn FnMut(&Wire, &Transaction, End)>;
+
 /// A run, not yet begun.
 pub struct Run {
     pub wire: Arc<Wire>,
@@ -98,8 +101,7 @@ pub struct Run {
     pub takes: Vec<Stamp>,
     pub on_probes_stamp: Option<OnStamp>,
     pub on_answers_stamp: Option<OnStamp>,
-    /// Called when a transaction is closed.
-    pub on_closed: Box<dyn FnMut(&Wire, &Transaction, End)>,
+    pub on_closed: OnClosed,
     pub figures: FigureOptions,
 }
 
@@ -121,7 +123,7 @@ struct Watching<'a> {
     breaches: Vec<Transaction>,
     taken: u16,
     wire: &'a Wire,
-    on_closed: Box<dyn FnMut(&Wire, &Transaction, End)>,
+    on_closed: OnClosed,
 }
 
 impl Observer for Watching<'_> {

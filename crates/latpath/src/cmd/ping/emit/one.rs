@@ -140,6 +140,10 @@ impl Session<'_> {
             ))
             .into());
         }
+        if let Some(from) = args.from.filter(|from| from.is_ipv4() != peer.is_ipv4()) {
+            let family = if peer.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Err(Usage(format!("--from {from}: {} needs an {family} address", self.target)).into());
+        }
         let device = args.interface.clone().or_else(|| device_to(peer, args.from));
         let prepared = args.link.prepare(device.as_deref())?;
         let options = UdpOptions {
