@@ -5,6 +5,7 @@ use crate::transport::KernelClock;
 use crate::wire::NicClock;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_words::Ns;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,9 +28,16 @@ pub trait NicClockSource: Send {
 struct Shared {
     /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC`.
     ahead: AtomicI64,
-    nic: Mutex<Option<NicClock>>,
+    nic: Mutex<(u64, VecDeque<NicClock>)>,
     disturbances: Mutex<Vec<Disturbance>>,
     stop: AtomicBool,
+}
+
+impl Shared {
+    /// The NIC's clock's last readings, and how many there were.
+    fn readings(&self) -> std::sync::MutexGuard<'_, (u64, VecDeque<NicClock>)> {
+        self.nic.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 /// The watch; it ends when this is dropped.
@@ -66,7 +74,15 @@ impl Clocks {
 
     /// The NIC's clock as it was read last.
     pub fn nic(&self) -> Option<NicClock> {
-        *self.shared.nic.lock().unwrap_or_else(|e| e.into_inner())
+        self.shared.readings().1.back().copied()
+    }
+
+    /// Readings of it since the last call with the same counter; those of the last minute, if it was longer ago.
+    pub fn nic_since(&self, seen: &mut u64) -> Vec<NicClock> {
+        let readings = self.shared.readings();
+        let new = readings.0.saturating_sub(*seen).min(readings.1.len() as u64) as usize;
+        *seen = readings.0;
+        readings.1.iter().skip(readings.1.len() - new).copied().collect()
     }
 
     /// Disturbances since the last call with the same counter.
@@ -91,7 +107,7 @@ impl Clocks {
         self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).len()
     }
 
-    /// What names this boot of this kernel.
+    /// What names this kernel's clock, as it is since its boot and in this time namespace.
     pub fn boot_id(&self) -> [u8; 16] {
         self.boot_id
     }
@@ -109,6 +125,8 @@ struct Watcher {
     shared: Arc<Shared>,
 }
 
+/// Readings of the NIC's clock that are kept: of a minute.
+const READINGS: usize = 1200;
 /// Disturbances that are kept.
 const KEPT: usize = 10_000;
 
@@ -120,10 +138,8 @@ impl Watcher {
     fn look(&mut self) {
         let mut new = Vec::new();
         if let Some(step) = self.realtime.observe(&ClockTie::read()) {
-            new.push(Disturbance {
-                at_ns: step.noticed_at_ns,
-                what: format!("CLOCK_REALTIME was set, by {} ns: kernel stamps around then are wrong", step.by_ns),
-            });
+            let what = format!("CLOCK_REALTIME was set, by {} ns: kernel stamps around then are wrong", step.by_ns);
+            new.push(Disturbance::new(step.noticed_at_ns, what));
         }
         // The time of day that 0 ns of the monotonic clock would have.
         let (zero, _) = self.realtime.to_monotonic(0);
@@ -131,8 +147,14 @@ impl Watcher {
         if let Some(nic) = &mut self.nic {
             let (reading, found) = nic.read();
             new.extend(found);
-            let mut at = self.shared.nic.lock().unwrap_or_else(|e| e.into_inner());
-            *at = reading.or(*at);
+            if let Some(reading) = reading {
+                let mut readings = self.shared.readings();
+                readings.0 += 1;
+                readings.1.push_back(reading);
+                if readings.1.len() > READINGS {
+                    readings.1.pop_front();
+                }
+            }
         }
         let mut all = self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner());
         let room = KEPT.saturating_sub(all.len());
@@ -149,13 +171,17 @@ impl Watcher {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id` as bytes; random where it cannot be read, so that no two machines are taken for one.
+/// `/proc/sys/kernel/random/boot_id` and the time namespace as bytes; random where it cannot be read, so that no two machines are taken for one.
 fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     let mut id = [0; 16];
     if digits.len() == 32 {
         digits.chunks(2).zip(&mut id).for_each(|(pair, byte)| *byte = pair[0] << 4 | pair[1]);
+        // Another time namespace has another CLOCK_MONOTONIC: it is as good as another machine.
+        use std::os::unix::fs::MetadataExt;
+        let inode = std::fs::metadata("/proc/self/ns/time").map_or(0, |m| m.ino());
+        inode.to_be_bytes().iter().zip(&mut id[8..]).for_each(|(n, byte)| *byte ^= n);
         return id;
     }
     use std::hash::{BuildHasher, RandomState};
@@ -185,7 +211,7 @@ mod tests {
     struct Disturbed;
     impl NicClockSource for Disturbed {
         fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
-            (Some(NicClock::default()), vec![Disturbance { at_ns: 1, what: "step".into() }])
+            (Some(NicClock::default()), vec![Disturbance::new(1, "step".into())])
         }
     }
 

@@ -9,11 +9,20 @@ use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL
 use latpath_clock::{now_monotonic, Exchange};
 use latpath_traffic::Pace;
 use latpath_words::Ns;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Hellos are sent this often during a run.
 const HELLO_EVERY_NS: Ns = 1_000_000_000;
+/// And this often where NICs have clocks: their readings at the reflector come with its welcomes.
+const HELLO_WITH_NIC_NS: Ns = 250_000_000;
+/// So long a transaction with NICs' stamps waits for readings of their clocks after it, and for what shows at the next ones.
+const HOLD_NS: Ns = 700_000_000;
+/// Transactions that wait so at most; beyond that the oldest go with what is known.
+const MOST_HELD: usize = 1 << 17;
+/// Time in which this machine's NIC's clock is read twice.
+const TWO_READINGS: Duration = Duration::from_millis(120);
 /// How long a hello waits for its welcome before the next is sent.
 const HELLO_WAIT_NS: Ns = 100_000_000;
 /// Hellos before the first probe: the fastest tells most of the other end's clock.
@@ -173,6 +182,9 @@ struct Emitter<'a, T: Transport, O> {
     clocks_seen: u64,
     dropped_before: u64,
     latest: Ns,
+    /// Closed, and waiting for their place on the timeline.
+    held: VecDeque<(Transaction, End)>,
+    readings_seen: u64,
 }
 
 /// The hello under way.
@@ -239,6 +251,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             clocks_seen: 0,
             dropped_before: transport.dropped(),
             latest: 0,
+            held: VecDeque::new(),
+            readings_seen: 0,
             transport,
         }
     }
@@ -273,13 +287,13 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let settled = match why {
             Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
             // Nobody is there to tell more.
-            Ok(Why::Dead) => self.close(Ns::MAX),
+            Ok(Why::Dead) => self.close_all(),
             Ok(_) => self.settle(),
         };
         match (why, settled) {
             (Ok(_), Err(Halt::Failed(e))) => Err(e),
             (why, _) => {
-                let _ = self.close(Ns::MAX);
+                let _ = self.close_all();
                 why
             }
         }
@@ -524,7 +538,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             // Its own stamps are mostly there by now; if reading them fails, the next look says so.
             let _ = self.take_stamps();
             let Some(mut t) = self.table.peek(sequence) else { return };
-            self.timeline.map(&mut t);
+            self.timeline.map_now(&mut t);
             self.observer.breach(&t);
             let header = Header { kind: Kind::Breach, session: self.plan.session, sequence, first: 0, second: 0 };
             let mut message = [0; HEADER];
@@ -566,12 +580,43 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     /// Hands over what is complete, and what was sent before `given_up`.
     #[inline]
     fn close(&mut self, given_up: Ns) -> Step<T> {
-        let (timeline, observer) = (&mut self.timeline, &mut *self.observer);
+        let hold = self.timeline.has_nic_clocks();
+        let (timeline, observer, held) = (&mut self.timeline, &mut *self.observer, &mut self.held);
         self.table.close(given_up, |mut t, end| {
-            timeline.map(&mut t);
-            observer.closed(&t, end);
+            if hold {
+                held.push_back((t, end));
+            } else {
+                timeline.map(&mut t);
+                observer.closed(&t, end);
+            }
         });
+        if hold {
+            self.release(given_up.saturating_add(self.plan.lost_after).saturating_sub(HOLD_NS));
+        }
         Ok(())
+    }
+
+    /// Puts onto the timeline what was sent before this, and what is too much to wait.
+    fn release(&mut self, sent_before: Ns) {
+        let is_ripe = |(t, _): &(Transaction, End)| t.raw.get(Stamp::T1App).is_none_or(|t1| t1 < sent_before);
+        while self.held.len() > MOST_HELD || self.held.front().is_some_and(is_ripe) {
+            let Some((mut t, end)) = self.held.pop_front() else { return };
+            self.timeline.map(&mut t);
+            self.observer.closed(&t, end);
+        }
+    }
+
+    /// Closes all, after the NICs' clocks were read once more.
+    fn close_all(&mut self) -> Step<T> {
+        // Whole and held alike; the rest is closed below, with what it has.
+        self.close(Ns::MIN / 2)?;
+        if self.timeline.has_nic_clocks() && (self.table.open() > 0 || !self.held.is_empty()) {
+            std::thread::sleep(TWO_READINGS);
+            self.follow_clocks();
+            // Where the way is gone, the reflector's clock is not read any more.
+            let _ = self.ask(HELLO_WAIT_NS);
+        }
+        self.close(Ns::MAX)
     }
 
     /// Sends a hello, and waits so long for its welcome; what else comes meanwhile is taken too.
@@ -589,7 +634,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         };
         header.write(&mut message);
         let sent = self.transport.send(self.peer, &message)?;
-        self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + HELLO_EVERY_NS, ..self.hello };
+        let every = if self.timeline.has_nic_clocks() { HELLO_WITH_NIC_NS } else { HELLO_EVERY_NS };
+        self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + every, ..self.hello };
         while self.hello.waiting && (self.settling || !self.stop.load(Ordering::Relaxed)) {
             let left = sent_at + wait - now_monotonic();
             if left <= 0 || (self.nobody_there && self.welcome.is_none()) {
@@ -609,16 +655,23 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if first {
             let same = welcome.boot_id == self.clocks.boot_id();
             self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
+            // It knows nothing yet of what the one before was told.
+            (self.readings_seen, self.clocks_seen) = (0, 0);
             if let Some(within) = self.plan.together {
                 self.timeline.keep_together(within);
             }
         }
         let told = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
-        if welcome.disturbances > told {
+        let disturbed = welcome.disturbances > told;
+        if disturbed {
             self.timeline.disturbed(t4, "the reflector's clocks were disturbed (its own report says how)".into());
         }
         self.restarts += u64::from(self.welcome.as_ref().is_some_and(|w| w.begun != welcome.begun));
-        self.timeline.set_nic_clocks(self.clocks.nic(), welcome.nic);
+        self.follow_clocks();
+        self.timeline.set_nic_clocks(None, welcome.nic);
+        if disturbed {
+            self.timeline.reflectors_nic_was_set();
+        }
         if self.hello.waiting && h.sequence == self.hello.number {
             self.hello.waiting = false;
             self.timeline.hello(Exchange { t1: self.hello.sent_at, t2: h.first, t3: h.second, t4 });
@@ -628,8 +681,13 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
 
     /// Takes over what the watch over this machine's clocks found.
     fn follow_clocks(&mut self) {
-        self.timeline.set_nic_clocks(self.clocks.nic(), None);
+        for clock in self.clocks.nic_since(&mut self.readings_seen) {
+            self.timeline.set_nic_clocks(Some(clock), None);
+        }
         for d in self.clocks.disturbances_since(&mut self.clocks_seen) {
+            if let Some((from, to)) = d.nic_set_between {
+                self.timeline.nic_was_set(from, to);
+            }
             self.timeline.disturbed(d.at_ns, d.what);
         }
     }
@@ -648,7 +706,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 self.take(Wait::Until(now_monotonic() + 1_000_000))?;
             }
         }
-        self.close(Ns::MAX)?;
+        self.close_all()?;
         // What the reflector saw of these probes.
         for _ in 0..LAST_HELLOS {
             self.ask(HELLO_WAIT_NS)?;

@@ -118,6 +118,7 @@ pub struct Figures {
     nic_round_trip: Histogram,
     nic_turnaround: Histogram,
     missing: [u64; Stamp::ALL.len()],
+    unplaced: u64,
     drawn: Option<Drawn>,
     linear: Vec<u64>,
     overflow: Vec<Kept>,
@@ -195,6 +196,7 @@ impl Figures {
             nic_round_trip: Histogram::new(),
             nic_turnaround: Histogram::new(),
             missing: [0; Stamp::ALL.len()],
+            unplaced: 0,
             drawn: options.drawn,
             linear: vec![0; options.drawn.map_or(0, |d| d.buckets().min(Drawn::MOST) as usize)],
             overflow: Vec::new(),
@@ -221,6 +223,7 @@ impl Figures {
             *h = Histogram::new();
         }
         self.missing = Default::default();
+        self.unplaced = 0;
         self.overflow.clear();
         self.linear.fill(0);
         (self.overflown, self.breaches) = (0, 0);
@@ -271,6 +274,7 @@ impl Figures {
                 self.missing[stamp as usize] += u64::from(missing & stamp.bit() != 0);
             }
         }
+        self.unplaced += u64::from(t.raw.mask() & !t.mapped.mask() & self.taken != 0);
         self.breaches += u64::from(self.threshold.is_some_and(|limit| round_trip > limit));
         if let Some(drawn) = self.drawn {
             self.draw(drawn, t.sequence, round_trip);
@@ -363,6 +367,7 @@ impl Figures {
                 .filter(|s| self.missing[*s as usize] > 0)
                 .map(|stamp| Missing { stamp, count: self.missing[stamp as usize] })
                 .collect(),
+            unplaced: self.unplaced,
             clocks: timeline.relation(),
             error_bound_ns: timeline.bound().map(|b| b.0),
             max_error_bound_ns: timeline.bound().map(|b| b.1),
@@ -447,6 +452,8 @@ pub struct Report {
     pub detail: Vec<PartFigures>,
     /// Stamps that did not come.
     pub missing: Vec<Missing>,
+    /// Transactions of which the NICs' stamps came and have no place on the timeline: a clock was set, or stood still, then.
+    pub unplaced: u64,
     /// How the ends' clocks are one.
     pub clocks: Relation,
     /// How wrong a time between the ends can be now.
@@ -491,6 +498,17 @@ mod tests {
         times.iter().for_each(|(stamp, time)| t.raw.set(*stamp, *time));
         t.mapped = t.raw;
         t
+    }
+
+    #[test]
+    fn stamps_of_a_clock_that_was_set_are_counted_and_their_parts_left_out() {
+        let mut f = Figures::new(&FigureOptions::default());
+        f.set_line(Stamp::T1Nic.bit() | Stamp::T2App.bit());
+        let mut t = transaction(0, 1_000, 100);
+        t.raw.set(Stamp::T1Nic, 7);
+        f.add(&t, End::Answered);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
+        assert_eq!((r.unplaced, r.missing.len(), r.parts[0].times.count, r.round_trip.count), (1, 0, 0, 1));
     }
 
     fn figures(options: &FigureOptions) -> Figures {

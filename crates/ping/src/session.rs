@@ -24,6 +24,10 @@ pub struct Session {
     came: Vec<u64>,
     seen: Seen,
     leaving: Vec<Afterwards>,
+    /// When each of them left, T3 app.
+    left_at: Vec<Ns>,
+    /// The oldest of which it was not seen to whether its stamps are whole.
+    unseen: u64,
     waiting: VecDeque<Afterwards>,
     turnaround: Histogram,
     nic_turnaround: Histogram,
@@ -33,6 +37,8 @@ pub struct Session {
     last_heard: Ns,
 }
 
+/// An answer's stamps that did not come so long after it left may never come.
+const OVERDUE_NS: Ns = 20_000_000;
 /// Nothing is leaving here.
 const NONE: u64 = u64::MAX;
 
@@ -46,6 +52,8 @@ impl Session {
             came: vec![0; (KNOWN / 64) as usize],
             seen: Seen::default(),
             leaving: vec![Afterwards { sequence: NONE, stamps: [None; 3] }; LEAVING],
+            left_at: vec![0; LEAVING],
+            unseen: 0,
             waiting: VecDeque::new(),
             turnaround: Histogram::new(),
             nic_turnaround: Histogram::new(),
@@ -106,6 +114,28 @@ impl Session {
                 self.tell(before);
             }
             self.arrived[slot] = nic.map_or((NONE, 0), |nic| (sequence, nic));
+            self.left_at[slot] = t3;
+            self.tell_overdue(sequence, t3 - OVERDUE_NS);
+        }
+    }
+
+    /// Tells the stamps that there are of answers of which one has not come for so long that it may never.
+    #[inline]
+    fn tell_overdue(&mut self, newest: u64, before: Ns) {
+        self.unseen = self.unseen.max(newest.saturating_sub(LEAVING as u64 - 1));
+        while self.unseen < newest {
+            let slot = self.unseen as usize % LEAVING;
+            let answer = self.leaving[slot];
+            if answer.sequence == self.unseen {
+                if self.left_at[slot] > before {
+                    return;
+                }
+                // It stays: should the rest still come, all are told once more.
+                if answer.stamps.iter().any(Option::is_some) {
+                    self.tell(answer);
+                }
+            }
+            self.unseen += 1;
         }
     }
 
@@ -222,6 +252,20 @@ mod tests {
         assert_eq!(s.any_afterwards(), None);
         s.left(9, Stamp::T3Nic, 7);
         assert_eq!(s.any_afterwards(), None, "nothing is known of answer 9");
+    }
+
+    #[test]
+    fn stamps_without_the_nics_are_told_when_the_nics_is_overdue_and_again_when_it_comes() {
+        let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
+        s.answered(0, 0, 10, Some(1_000), true);
+        s.left(0, Stamp::T3Driver, 11);
+        s.answered(1, 20, 30, None, true);
+        assert_eq!(s.next_afterwards(), None);
+        s.answered(2, 0, 11 + OVERDUE_NS, None, true);
+        assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), None] }));
+        s.left(0, Stamp::T3Nic, 1_500);
+        assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
+        assert_eq!(s.next_afterwards(), None);
     }
 
     #[test]

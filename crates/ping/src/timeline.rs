@@ -8,6 +8,7 @@
 //! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said, and the
 //! parts sum to the round trip.
 
+use crate::nic_clock::{NicTrack, Offset};
 use crate::transaction::{Part, Source, Stamp, Stamps, Transaction};
 use crate::wire::NicClock;
 use latpath_clock::{Assumed, Exchange, OffsetEstimator};
@@ -35,9 +36,13 @@ pub enum Relation {
 pub struct Timeline {
     relation: Relation,
     /// The emitter's NIC's clock.
-    here: Option<NicClock>,
+    here: NicTrack,
     /// The reflector's.
-    there: Option<NicClock>,
+    there: NicTrack,
+    /// How wrong they were at worst.
+    nic_bounds: [Ns; 2],
+    /// The last exchange that the estimator has.
+    taken: Option<Exchange>,
     /// Emitter and reflector use one and the same PHC.
     one_phc: bool,
     /// How far the ends' PHCs can be apart, where the user says that they are kept together.
@@ -63,25 +68,30 @@ pub struct Disturbance {
     pub at_ns: Ns,
     /// What and how much.
     pub what: String,
+    /// The NIC's clock was set, between these moments: its stamps have no place on a timeline there.
+    #[serde(skip)]
+    pub nic_set_between: Option<(Ns, Ns)>,
+}
+
+impl Disturbance {
+    /// Of a clock other than the NIC's, or one that did not set it.
+    pub fn new(at_ns: Ns, what: String) -> Self {
+        Self { at_ns, what, nic_set_between: None }
+    }
 }
 
 /// Most disturbances that are told one by one.
 const TOLD: usize = 100;
-
-/// PHC − `CLOCK_MONOTONIC` at `at`.
-fn offset_of(clock: &NicClock, at: Ns) -> Ns {
-    let since = i128::from(at.saturating_sub(clock.at));
-    let drift = since * i128::from(clock.drift_ppb) / 1_000_000_000;
-    clock.offset.saturating_add(Ns::try_from(drift).unwrap_or(0))
-}
 
 impl Timeline {
     /// Of two ends that share a kernel, or do not.
     pub fn new(relation: Relation) -> Self {
         Self {
             relation,
-            here: None,
-            there: None,
+            here: NicTrack::default(),
+            there: NicTrack::default(),
+            nic_bounds: [0; 2],
+            taken: None,
             one_phc: false,
             together: None,
             apart: false,
@@ -104,7 +114,7 @@ impl Timeline {
 
     /// How the ends' clocks are one.
     pub fn relation(&self) -> Relation {
-        match self.together.filter(|_| self.here.is_some() && self.there.is_some()) {
+        match self.together.filter(|_| self.here.last().is_some() && self.there.last().is_some()) {
             Some(_) => Relation::Synchronised,
             None => self.relation,
         }
@@ -112,18 +122,40 @@ impl Timeline {
 
     /// A new reading of the NICs' clocks.
     pub fn set_nic_clocks(&mut self, here: Option<NicClock>, there: Option<NicClock>) {
-        self.here = here.or(self.here);
-        self.there = there.or(self.there);
-        let index = |c: Option<NicClock>| c.map(|c| c.index);
-        self.one_phc =
-            self.relation == Relation::SameKernel && self.here.is_some() && index(self.here) == index(self.there);
+        here.into_iter().for_each(|clock| self.here.add(clock));
+        there.into_iter().for_each(|clock| self.there.add(clock));
+        let index = |track: &NicTrack| track.last().map(|c| c.index);
+        self.one_phc = self.relation == Relation::SameKernel
+            && self.here.last().is_some()
+            && index(&self.here) == index(&self.there);
+    }
+
+    /// Whether stamps of a NIC are to be put on the line: that takes a reading of its clock after them.
+    pub fn has_nic_clocks(&self) -> bool {
+        self.here.last().is_some() || self.there.last().is_some()
+    }
+
+    /// The emitter's NIC's clock was set between these moments.
+    pub fn nic_was_set(&mut self, from: Ns, to: Ns) {
+        self.here.darken(from, to);
+        if self.one_phc {
+            self.there.darken(from, to);
+        }
+    }
+
+    /// The reflector's was, before its last reading: it says so one reading late.
+    pub fn reflectors_nic_was_set(&mut self) {
+        let (from, to) = (self.there.read_at(2), self.there.read_at(0));
+        if let (Some(from), Some(to)) = (from.or(self.there.read_at(1)), to) {
+            self.there.darken(from, to);
+        }
     }
 
     /// Notes that a clock was disturbed.
     pub fn disturbed(&mut self, at_ns: Ns, what: String) {
         self.disturbed += 1;
         if self.disturbances.len() < TOLD {
-            self.disturbances.push(Disturbance { at_ns, what });
+            self.disturbances.push(Disturbance::new(at_ns, what));
         }
     }
 
@@ -139,7 +171,7 @@ impl Timeline {
 
     /// The NICs' clocks as they were read last, emitter's and reflector's.
     pub fn nic_clocks(&self) -> [Option<NicClock>; 2] {
-        [self.here, self.there]
+        [&self.here, &self.there].map(|track| track.last().copied())
     }
 
     /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb; `None` where that was never estimated.
@@ -156,8 +188,8 @@ impl Timeline {
         }
         let nic = |(nic, there): (bool, bool)| match (nic, there) {
             (false, _) => Some(0),
-            (true, false) => self.here.map(|c| c.bound),
-            (true, true) => self.there.map(|c| c.bound),
+            (true, false) => self.here.last().map(|_| self.nic_bounds[0]),
+            (true, true) => self.there.last().map(|_| self.nic_bounds[1]),
         };
         let between = if from.1 == to.1 { Some(0) } else { self.bound().map(|(_, largest)| largest) };
         Some(nic(from)?.saturating_add(nic(to)?).saturating_add(between?))
@@ -171,29 +203,29 @@ impl Timeline {
         }
     }
 
+    /// Hands an exchange to the estimator, which wants them one after another: one that began before the last had ended is left out.
     fn take(&mut self, exchange: &Exchange) {
+        if self.taken.is_some_and(|last| exchange.t1 <= last.t4) {
+            return;
+        }
+        self.taken = Some(*exchange);
         if let Some(fault) = self.estimator.add(exchange) {
             self.disturbed(fault.at_host, format!("the ends' clocks against each other: {fault}"));
             self.offset_until = Ns::MIN;
         }
     }
 
-    /// The times of a transaction that say most of the offset: as far out as there are stamps.
-    fn exchange(&self, raw: &Stamps) -> Option<Exchange> {
+    /// The times of a transaction that say most of the offset: as far out as there are stamps on a known clock.
+    fn exchange(&self, raw: &Stamps, here: Option<Offset>, there: Option<Offset>) -> Option<Exchange> {
         use Stamp::*;
-        let first = |of: &[Stamp]| of.iter().find_map(|s| Some((*s, raw.get(*s)?)));
-        let (at, at_there) = (raw.get(T1App)?, raw.get(T2App)?);
-        let local = |(stamp, time): (Stamp, Ns), clock: Option<NicClock>, at: Ns| match stamp.source() {
-            Source::Nic => clock.map(|c| (time.saturating_sub(offset_of(&c, at)), c.bound.max(0))),
-            _ => Some((time, 0)),
+        let outermost = |nic: Stamp, clock: Option<Offset>, others: &[Stamp]| match (raw.get(nic), clock) {
+            (Some(time), Some(clock)) => Some((time.saturating_sub(clock.ns), clock.bound)),
+            _ => others.iter().find_map(|s| Some((raw.get(*s)?, 0))),
         };
-        let outermost = |clock: Option<NicClock>, nic: Stamp, others: &[Stamp], at: Ns| {
-            local(first(&[nic]).filter(|_| clock.is_some()).or_else(|| first(others))?, clock, at)
-        };
-        let (t1, w1) = outermost(self.here, T1Nic, &[T1Driver, T1Sched, T1App], at)?;
-        let (t2, w2) = outermost(self.there, T2Nic, &[T2Kernel, T2App], at_there)?;
-        let (t3, w3) = outermost(self.there, T3Nic, &[T3Driver, T3Sched, T3App], at_there)?;
-        let (t4, w4) = outermost(self.here, T4Nic, &[T4Kernel, T4App], at)?;
+        let (t1, w1) = outermost(T1Nic, here, &[T1Driver, T1Sched, T1App])?;
+        let (t2, w2) = outermost(T2Nic, there, &[T2Kernel, T2App])?;
+        let (t3, w3) = outermost(T3Nic, there, &[T3Driver, T3Sched, T3App])?;
+        let (t4, w4) = outermost(T4Nic, here, &[T4Kernel, T4App])?;
         // What the NICs' clocks may be wrong, granted to the way: what the exchange proves then still holds for certain.
         Some(Exchange {
             t1: t1.saturating_sub(w1.saturating_add(w2)),
@@ -203,27 +235,44 @@ impl Timeline {
         })
     }
 
-    /// Learns from a transaction, and puts its stamps onto the timeline. A stamp whose clock is not known has no place there.
+    /// Learns from a transaction, and puts its stamps onto the timeline. A stamp whose clock is not known has no place there: a
+    /// NIC's, where its clock was not read before and after, or was set between the two.
     pub fn map(&mut self, t: &mut Transaction) {
-        let (Some(t1), t2) = (t.raw.get(Stamp::T1App), t.raw.get(Stamp::T2App)) else { return };
+        let Some(t1) = t.raw.get(Stamp::T1App) else { return };
+        let t2 = t.raw.get(Stamp::T2App);
+        let (here, there) = (self.here.at(t1), t2.and_then(|t2| self.there.at(t2)));
+        for (worst, offset) in self.nic_bounds.iter_mut().zip([here, there]) {
+            *worst = offset.map_or(*worst, |offset| offset.bound.max(*worst));
+        }
         if self.relation == Relation::Estimated {
-            self.learn(t1, &t.raw);
+            self.learn(t1, &t.raw, here, there);
             if t1 >= self.offset_until {
                 self.estimate(t1);
             }
-            if let (Some(within), Some(here), Some(there), Some(t2)) = (self.together, self.here, self.there, t2) {
+            if let (Some(within), Some(here), Some(there)) = (self.together, here, there) {
                 // Both PHCs show the same: what the two machines' own clocks differ by follows.
-                let offset = offset_of(&here, t1).saturating_sub(offset_of(&there, t2));
-                self.offset = Some((offset, within.saturating_add(here.bound).saturating_add(there.bound)));
+                let bound = within.saturating_add(here.bound).saturating_add(there.bound);
+                self.offset = Some((here.ns.saturating_sub(there.ns), bound));
             }
         }
-        let here = self.here.map(|c| offset_of(&c, t1));
-        let there = match (self.one_phc, self.offset, self.there, t2) {
+        self.place(t, here, there);
+    }
+
+    /// The same for a transaction of this moment, of which nothing is learned: the NICs' clocks go by their last readings.
+    pub fn map_now(&self, t: &mut Transaction) {
+        let Some(t1) = t.raw.get(Stamp::T1App) else { return };
+        let there = t.raw.get(Stamp::T2App).and_then(|t2| self.there.guess(t2));
+        self.place(t, self.here.guess(t1), there);
+    }
+
+    fn place(&self, t: &mut Transaction, here: Option<Offset>, there: Option<Offset>) {
+        let offset = self.offset.map(|(offset, _)| offset);
+        let here = here.map(|clock| clock.ns);
+        let there = match (self.one_phc, offset, there) {
             (true, ..) => here,
-            (false, Some((offset, _)), Some(clock), Some(t2)) => Some(offset_of(&clock, t2).saturating_add(offset)),
+            (false, Some(offset), Some(clock)) => Some(clock.ns.saturating_add(offset)),
             _ => None,
         };
-        let offset = self.offset.map(|(offset, _)| offset);
         for stamp in Stamp::ALL {
             let Some(time) = t.raw.get(stamp) else { continue };
             let ahead = match (stamp.source(), stamp.is_reflectors()) {
@@ -236,14 +285,14 @@ impl Timeline {
         }
     }
 
-    fn learn(&mut self, t1: Ns, raw: &Stamps) {
+    fn learn(&mut self, t1: Ns, raw: &Stamps, here: Option<Offset>, there: Option<Offset>) {
         if t1 >= self.slot_until {
             if let Some(best) = self.best.take() {
                 self.take(&best);
             }
             self.slot_until = t1 + SLOT_NS;
         }
-        if let Some(exchange) = self.exchange(raw) {
+        if let Some(exchange) = self.exchange(raw, here, there) {
             if self.best.is_none_or(|best| exchange.round_trip() < best.round_trip()) {
                 self.best = Some(exchange);
             }
@@ -296,10 +345,18 @@ mod tests {
         Some(NicClock { index, at: 0, offset, bound: 50, drift_ppb: 0 })
     }
 
+    /// The clocks are read four times a second for some seconds, and stay as they are; the reflector's machine's is ahead.
+    fn read(timeline: &mut Timeline, ahead: Ns, here: Option<NicClock>, there: Option<NicClock>) {
+        for at in (0..40).map(|i| i * 250_000_000) {
+            let then = |clock: Option<NicClock>, ahead: Ns| clock.map(|c| NicClock { at: at + ahead, ..c });
+            timeline.set_nic_clocks(then(here, 0), then(there, ahead));
+        }
+    }
+
     #[test]
     fn on_one_kernel_all_parts_are_what_they_were() {
         let mut timeline = Timeline::new(Relation::SameKernel);
-        timeline.set_nic_clocks(clock(0, 1_000_000), clock(0, 1_000_007));
+        read(&mut timeline, 0, clock(0, 1_000_000), clock(0, 1_000_007));
         let mut t = seen(5_000_000_000, 100, 0, 1_000_000, 1_000_000);
         timeline.map(&mut t);
         let parts: Vec<_> = t.parts(&Line::detailed(u16::MAX)).collect();
@@ -312,7 +369,7 @@ mod tests {
             there in 1_000_000_000i64..1 << 50, phc_here in -1i64 << 50..1 << 50, phc_there in 0i64..1 << 50, part in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
-            timeline.set_nic_clocks(clock(0, phc_here), clock(0, phc_there));
+            read(&mut timeline, there, clock(0, phc_here), clock(0, phc_there));
             let line = Line::detailed(u16::MAX);
             for i in 0..100 {
                 let mut t = seen(1_000_000_000 + i * 5_000_000, part, there, phc_here, phc_there);
@@ -338,7 +395,7 @@ mod tests {
             timeline.keep_together(5_000);
             // What the reflector's PHC is ahead of its own machine's clock.
             let phc_there = phc - there + off;
-            timeline.set_nic_clocks(clock(0, phc), clock(0, phc_there));
+            read(&mut timeline, there, clock(0, phc), clock(0, phc_there));
             for i in 0..100 {
                 let mut t = seen(1_000_000_000 + i * 5_000_000, part, there, phc, phc_there);
                 timeline.map(&mut t);
@@ -353,7 +410,7 @@ mod tests {
         #[test]
         fn times_that_a_hostile_peer_made_up_do_no_harm(times in prop::array::uniform14(any::<i64>()), n in 1usize..5) {
             let mut timeline = Timeline::new(Relation::Estimated);
-            timeline.set_nic_clocks(clock(0, 5), Some(NicClock { index: 1, at: times[0], offset: times[1], bound: 5, drift_ppb: times[2] }));
+            read(&mut timeline, 0, clock(0, 5), Some(NicClock { index: 1, at: times[0], offset: times[1], bound: 5, drift_ppb: times[2] }));
             for _ in 0..n {
                 let mut t = Transaction::default();
                 Stamp::ALL.into_iter().zip(times).for_each(|(stamp, time)| t.raw.set(stamp, time));
@@ -368,7 +425,7 @@ mod tests {
     fn phcs_that_are_further_apart_than_was_said_are_found_out_once() {
         let mut timeline = Timeline::new(Relation::Estimated);
         timeline.keep_together(1_000);
-        timeline.set_nic_clocks(clock(0, 0), clock(0, 2_000_000));
+        read(&mut timeline, 0, clock(0, 0), clock(0, 2_000_000));
         for i in 0..100 {
             timeline.map(&mut seen(1_000_000_000 + i * 5_000_000, 100, 0, 0, 2_000_000));
         }

@@ -4,7 +4,7 @@ use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_clock::now_monotonic;
-use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader};
+use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader, Trouble};
 use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::wire::NicClock;
@@ -198,11 +198,13 @@ struct NicWatch {
     phc: Phc,
     watch: PhcWatch,
     failed: bool,
+    /// What the clock showed last.
+    last: Option<Ns>,
 }
 
 impl NicWatch {
     fn new(phc: Phc) -> Self {
-        Self { phc, watch: PhcWatch::new(Limits::default()), failed: false }
+        Self { phc, watch: PhcWatch::new(Limits::default()), failed: false, last: None }
     }
 }
 
@@ -218,12 +220,15 @@ impl NicClockSource for NicWatch {
             Err(e) => {
                 self.failed = true;
                 let what = format!("the NIC's clock (/dev/ptp{}) can no longer be read: {e}", self.phc.index());
-                return (None, vec![Disturbance { at_ns: now_monotonic(), what }]);
+                return (None, vec![Disturbance::new(now_monotonic(), what)]);
             }
         };
         self.failed = false;
         let found = self.watch.observe(reading).into_iter();
-        let clock = self.watch.offset_at(reading.monotonic_ns).map(|offset| NicClock {
+        // A clock that stands still has no place on a timeline; when it goes on, that is a step.
+        let stands_still = self.last.replace(reading.phc_ns) == Some(reading.phc_ns);
+        let clock = self.watch.offset_at(reading.monotonic_ns).filter(|_| !stands_still);
+        let clock = clock.map(|offset| NicClock {
             index: self.phc.index() as i32,
             at: reading.monotonic_ns,
             offset: offset.offset_ns,
@@ -235,7 +240,8 @@ impl NicClockSource for NicWatch {
 }
 
 fn told(d: latpath_clock::phc::Disturbance) -> Disturbance {
-    Disturbance { at_ns: d.until_ns, what: format!("the NIC's clock {}", d.trouble) }
+    let set = matches!(d.trouble, Trouble::Step { .. }).then_some((d.after_ns, d.until_ns));
+    Disturbance { nic_set_between: set, ..Disturbance::new(d.until_ns, format!("the NIC's clock {}", d.trouble)) }
 }
 
 /// The device that has this address.

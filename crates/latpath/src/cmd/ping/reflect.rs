@@ -9,17 +9,20 @@ use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
+use latpath_clock::now_monotonic;
 use latpath_ping::breach::Breach;
 use latpath_ping::ethernet::{self, Ethernet};
 use latpath_ping::figures::Times;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected, Witness};
 use latpath_ping::session::Session;
+use latpath_ping::timeline::Disturbance;
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::{UdpOptions, UdpReflector, PORT};
 use latpath_ping::{Line, Transaction};
-use latpath_stats::units::{count, duration};
+use latpath_stats::units::{count, duration, elapsed};
 use latpath_traffic::kernel::Awake;
 use latpath_words::stream::format_mac;
+use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -85,7 +88,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         let (mut transport, prepared) = args.link.open_xdp(device, None, &args.group, false)?;
         prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
         let at = format!("{} ({device})", format_mac(&transport.device().mac));
-        return go(&args, &mut transport, &at, &plan, &prepared, &stop);
+        return go(&args, &mut transport, &at, &plan, prepared, &stop);
     }
     let prepared = args.link.prepare(device.as_deref())?;
     prepared.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
@@ -94,11 +97,12 @@ pub fn run(args: Args) -> Result<Outcome> {
             groups: args.group.clone(),
             stamps: prepared.stamps,
             bypass_qdisc: args.link.bypass_qdisc,
+            priority: args.link.priority,
             ..ethernet::Options::new(device)
         };
         let mut transport = Ethernet::open(options)?;
         let at = format!("{} ({device})", format_mac(&transport.device().mac));
-        return go(&args, &mut transport, &at, &plan, &prepared, &stop);
+        return go(&args, &mut transport, &at, &plan, prepared, &stop);
     }
     let options = UdpOptions {
         device: args.interface.clone(),
@@ -109,7 +113,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let mut transport = listen(&args, &options)?;
     let at = transport.local().to_string();
-    go(&args, &mut transport, &at, &plan, &prepared, &stop)
+    go(&args, &mut transport, &at, &plan, prepared, &stop)
 }
 
 fn go<T: Transport<Peer: Display>>(
@@ -117,20 +121,28 @@ fn go<T: Transport<Peer: Display>>(
     transport: &mut T,
     at: &str,
     plan: &ReflectPlan,
-    prepared: &Prepared,
+    mut prepared: Prepared,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
     let _awake = args.awake.then(Awake::new).transpose()?;
     let breach = args.freeze.prepare(true)?;
     args.on_time.apply("ping-reflect")?;
     eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");
-    let mut told = Told { json: args.json, sessions: Vec::new(), freeze: breach.as_ref() };
+    let mut told = Told {
+        json: args.json,
+        sessions: Vec::new(),
+        freeze: breach.as_ref(),
+        began: now_monotonic(),
+        disturbances: Vec::new(),
+    };
     let result = reflect(transport, plan, &prepared.clocks, &mut told, stop);
+    prepared.clocks.finish();
+    told.disturbances = prepared.clocks.disturbances_since(&mut 0);
     let (sum, failed) = match result {
         Ok(sum) => (sum, None),
         Err((e, sum)) => (sum, Some(e)),
     };
-    let printed = print(&if args.json { format!("{}\n", told.to_json(&sum)) } else { Told::text(&sum) });
+    let printed = print(&if args.json { format!("{}\n", told.to_json(&sum)) } else { told.text(&sum) });
     args.freeze.end(breach, stop);
     printed?;
     if let Some(e) = failed {
@@ -158,6 +170,9 @@ struct Told<'a> {
     json: bool,
     sessions: Vec<Value>,
     freeze: Option<&'a Breach>,
+    began: Ns,
+    /// What was wrong with this machine's clocks.
+    disturbances: Vec<Disturbance>,
 }
 
 impl<P: Display> Witness<P> for Told<'_> {
@@ -236,16 +251,21 @@ impl Told<'_> {
             "turned_away": sum.turned_away,
             "dropped": sum.dropped,
             "breached": sum.breached,
+            "disturbances": self.disturbances,
         })
     }
 
-    fn text(sum: &Reflected) -> String {
-        format!(
+    fn text(&self, sum: &Reflected) -> String {
+        let mut text = format!(
             "{} sessions; {} messages were of no session, {} were turned away, {} were dropped: the socket's buffer was full\n",
             count(sum.sessions),
             count(sum.foreign),
             count(sum.turned_away),
             count(sum.dropped)
-        )
+        );
+        for d in &self.disturbances {
+            text += &format!("clocks    at {}: {}\n", elapsed((d.at_ns - self.began).max(0)), d.what);
+        }
+        text
     }
 }

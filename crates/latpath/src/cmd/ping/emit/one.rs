@@ -182,6 +182,7 @@ impl Session<'_> {
             session,
             stamps: prepared.stamps,
             bypass_qdisc: args.link.bypass_qdisc,
+            priority: args.link.priority,
             ..ethernet::Options::new(&device)
         };
         let frames = Ethernet::open(options)?;

@@ -153,6 +153,12 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     lines.extend(
         r.missing.iter().map(|m| format!("missing   {} of {} {}", m.stamp.name(), count(m.count), "transactions")),
     );
+    if r.unplaced > 0 {
+        let n = count(r.unplaced);
+        lines.push(format!(
+            "unplaced  the NICs' stamps of {n} transactions: a clock was set or stood still; their parts are left out"
+        ));
+    }
     // Those that were due, less what a start between two deadlines leaves open.
     let due = args.rate.map_or(0, |pace| (pace.hz() * r.elapsed_ns as f64 / 1e9) as u64);
     let behind = due.saturating_sub(c.sent + c.refused + 1 + due / 10_000);

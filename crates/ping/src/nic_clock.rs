@@ -1,0 +1,137 @@
+//! A NIC's clock through a run: where it stood at any moment, from the readings before and after.
+
+use crate::wire::NicClock;
+use latpath_words::Ns;
+use std::collections::VecDeque;
+
+/// Readings that are kept: some minutes of those that come with welcomes.
+const KEPT: usize = 1024;
+/// A rate that changes by less than this between two readings is no disturbance (`latpath_clock::phc::Limits`).
+const UNTOLD_PPB: i128 = 1_000;
+
+/// Readings of one clock, in order, and when it cannot be trusted.
+#[derive(Clone, Debug, Default)]
+pub struct NicTrack {
+    readings: VecDeque<NicClock>,
+    /// Between these moments it was set.
+    dark: VecDeque<(Ns, Ns)>,
+}
+
+/// PHC − `CLOCK_MONOTONIC` at some moment, ± `bound`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// The difference.
+    pub ns: Ns,
+    /// How wrong it can be.
+    pub bound: Ns,
+}
+
+impl NicTrack {
+    /// Takes in a reading; one that is not later than the last changes nothing.
+    pub fn add(&mut self, clock: NicClock) {
+        if self.readings.back().is_some_and(|last| clock.at <= last.at) {
+            return;
+        }
+        self.readings.push_back(clock);
+        if self.readings.len() > KEPT {
+            self.readings.pop_front();
+        }
+    }
+
+    /// Between these two moments the clock was set: nothing is known of it there.
+    pub fn darken(&mut self, from: Ns, to: Ns) {
+        self.dark.push_back((from, to));
+        if self.dark.len() > KEPT {
+            self.dark.pop_front();
+        }
+    }
+
+    /// The last reading.
+    pub fn last(&self) -> Option<&NicClock> {
+        self.readings.back()
+    }
+
+    /// When the clock was read, `back` readings before the last.
+    pub fn read_at(&self, back: usize) -> Option<Ns> {
+        let i = self.readings.len().checked_sub(back + 1)?;
+        Some(self.readings[i].at)
+    }
+
+    /// The offset at a moment between two readings: on the straight line from one to the other, from which a clock that nothing
+    /// disturbs departs by a quarter of the time between them at most for each change of its rate. `None` where it was set, and
+    /// where a reading before or after is missing.
+    pub fn at(&self, moment: Ns) -> Option<Offset> {
+        let after = self.readings.partition_point(|r| r.at <= moment);
+        let (a, b) = (self.readings.get(after.checked_sub(1)?)?, self.readings.get(after)?);
+        if self.dark.iter().any(|(from, to)| a.at < *to && *from < b.at) {
+            return None;
+        }
+        let (whole, part) = (i128::from(b.at) - i128::from(a.at), i128::from(moment) - i128::from(a.at));
+        let moved = (i128::from(b.offset) - i128::from(a.offset)) * part / whole.max(1);
+        let bent = whole * UNTOLD_PPB / 4_000_000_000;
+        let bound = i128::from(a.bound.max(b.bound).max(0)) + bent;
+        Some(Offset { ns: narrow(i128::from(a.offset) + moved), bound: narrow(bound) })
+    }
+
+    /// The offset at a moment at which no later reading is there yet: by the last one and its drift. Its bound is that of the
+    /// reading alone.
+    pub fn guess(&self, moment: Ns) -> Option<Offset> {
+        self.at(moment).or_else(|| {
+            let last = self.readings.back()?;
+            let since = i128::from(moment) - i128::from(last.at);
+            let moved = since * i128::from(last.drift_ppb) / 1_000_000_000;
+            Some(Offset { ns: narrow(i128::from(last.offset) + moved), bound: last.bound.max(0) })
+        })
+    }
+}
+
+fn narrow(ns: i128) -> Ns {
+    Ns::try_from(ns).unwrap_or(if ns < 0 { Ns::MIN / 4 } else { Ns::MAX / 4 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reading(at: Ns, offset: Ns) -> NicClock {
+        NicClock { index: 0, at, offset, bound: 100, drift_ppb: 0 }
+    }
+
+    #[test]
+    fn between_two_readings_a_drifting_clock_is_where_it_is() {
+        let mut track = NicTrack::default();
+        (0..5).for_each(|i| track.add(reading(i * 1_000_000, 7_000 + i * 30)));
+        let at = track.at(2_500_000).unwrap();
+        assert_eq!((at.ns, at.bound), (7_075, 100), "30 ppm: 75 ns after 2.5 ms");
+        assert_eq!(track.at(4_000_000), None, "nothing was read after it");
+        assert_eq!(track.at(-1), None);
+        assert_eq!(track.guess(4_000_000).map(|o| o.ns), Some(7_120));
+    }
+
+    #[test]
+    fn where_it_was_set_nothing_is_known() {
+        let mut track = NicTrack::default();
+        for (at, offset) in [(0, 0), (10, 0), (20, 5_000), (30, 5_000)] {
+            track.add(reading(at, offset));
+        }
+        track.darken(10, 20);
+        assert_eq!(track.at(5).map(|o| o.ns), Some(0));
+        assert_eq!(track.at(15), None);
+        assert_eq!(track.at(25).map(|o| o.ns), Some(5_000));
+    }
+
+    proptest! {
+        #[test]
+        fn readings_that_a_hostile_peer_made_up_do_no_harm(
+            all in prop::collection::vec((any::<Ns>(), any::<Ns>(), any::<Ns>(), any::<i64>()), 0..20), moment: Ns
+        ) {
+            let mut track = NicTrack::default();
+            for (at, offset, bound, drift_ppb) in all {
+                track.add(NicClock { index: 0, at, offset, bound, drift_ppb });
+            }
+            track.darken(moment, moment.saturating_add(5));
+            let _ = (track.at(moment), track.guess(moment), track.read_at(2));
+        }
+    }
+}
