@@ -49,7 +49,7 @@ pub(crate) fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String
 ///
 /// # Errors
 /// What the kernel said.
-pub(crate) fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+pub fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     // SAFETY: no name is needed for a program that carries its place; the descriptor is open.
     let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
     if link < 0 {

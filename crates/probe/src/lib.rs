@@ -25,10 +25,12 @@ mod skel {
 
 pub use attach::{AttachError, Because, Mode, Options};
 pub use config::{BadStreams, Table};
+pub use fentry::attach as attach_program;
 pub use held_up::HeldUp;
 pub use kernel::{abilities, able, release, Abilities, Unable};
 pub use layout::{bytes_of, from_bytes, Plain, StreamConf, SvidShort};
 pub use live::{KernelHist, LiveJourney, LiveStream};
+pub use maps::Mapped;
 pub use names::{namespaces, Functions, Reasons};
 pub use probe::{Never, Probe};
 pub use refusal::{last_words, listen};

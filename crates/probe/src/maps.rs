@@ -45,6 +45,7 @@ impl<T: Plain> Mapped<T> {
     }
 
     /// Entries.
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The contract between the recorder's programs and user space. The build makes the Rust twins from the type information of the
+ * compiled programs.
+ */
+#ifndef LATPATH_FLIGHT_EVENT_H
+#define LATPATH_FLIGHT_EVENT_H
+
+#define NAMES 16384 /* threads whose names are known: the latest ones of each number modulo this */
+
+/* Part of what agents and runs say: add at the end. */
+enum kind {
+	SWITCH = 1,          /* b: next pid, prev's state << 32; c: prev prio, next prio << 16, prev policy << 32, next policy << 40, flags << 48 */
+	WAKING = 2,          /* b: pid, its CPU << 32; c: prio, policy << 32, flags << 48 */
+	WAKEUP = 3,          /* the same */
+	MIGRATE = 4,         /* b: pid, new CPU << 32; c: old CPU */
+	IRQ_ENTRY = 5,       /* b: number */
+	IRQ_EXIT = 6,        /* b: number */
+	SOFTIRQ_RAISE = 7,   /* b: vector */
+	SOFTIRQ_ENTRY = 8,   /* b: vector */
+	SOFTIRQ_EXIT = 9,    /* b: vector */
+	VECTOR_ENTRY = 10,   /* b: enum vector */
+	VECTOR_EXIT = 11,    /* b: enum vector */
+	NMI = 12,            /* at its end; b: ns that the handler took, c: the handler */
+	NAPI_POLL = 13,      /* b, c: the device's name; at the same place in the next event: */
+	NAPI_WORK = 14,      /* b: work, budget << 32; c: interface index */
+	IDLE = 15,           /* b: state; ~0: out of it */
+	TIMER_ENTRY = 16,    /* b: function */
+	TIMER_EXIT = 17,
+	HRTIMER_ENTRY = 18,  /* b: function */
+	HRTIMER_EXIT = 19,
+	KVM_ENTRY = 20,      /* b: vCPU */
+	KVM_EXIT = 21,       /* b: vCPU, reason << 32; c: whose reasons: 1 VMX, 2 SVM, 3 ARM */
+	KVM_HALT_POLL = 22,  /* b: vCPU, new << 32; c: old */
+	KVM_VCPU_WAKEUP = 23,/* b: ns; c: waited, valid << 1 */
+	KVM_INJ_VIRQ = 24,   /* b: vector */
+	WORK_START = 25,     /* b: function */
+	WORK_END = 26,
+	OVS_UPCALL = 27,     /* b: command */
+};
+
+enum vector {
+	LOCAL_TIMER = 1,
+	RESCHEDULE = 2,
+	CALL_FUNCTION = 3,
+	CALL_FUNCTION_SINGLE = 4,
+	IRQ_WORK = 5,
+	PLATFORM_IPI = 6,
+	THERMAL = 7,
+	IPI = 8, /* of any kind, on ARM */
+};
+
+#define FLAG_PREEMPTED 1
+#define FLAG_THROTTLED 2 /* its control group had used up its time */
+
+/* What is not known, of vCPUs and reasons. */
+#define UNKNOWN 0xffffffff
+
+struct event {
+	__u64 time; /* CLOCK_MONOTONIC */
+	__u32 pid;  /* the thread on the CPU */
+	__u16 kind;
+	__u16 lap; /* written last: it says that the event is whole */
+	__u64 b;
+	__u64 c;
+};
+
+/* How far a CPU is. The ring keeps the last ring_size events before it. */
+struct head {
+	__u64 next;
+	__u64 pad[7];
+};
+
+struct name {
+	__u32 pid; /* written last; BUSY while it is being written */
+	__u32 tgid;
+	__u32 flags; /* PF_* */
+	__u32 pad;
+	__u8 comm[16];
+};
+
+#define BUSY 0xffffffff
+
+#endif

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * The flight recorder: what each CPU did last. Every program writes one event of 32 bytes into its CPU's ring, which overwrites
+ * itself; user space reads the ring while it is written to, and sees by the head what was overwritten meanwhile.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "event.h"
+#include "kernel.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Events of one CPU's ring: 1 << ring_shift. */
+const volatile __u32 ring_shift = 15;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct event);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct head);
+} heads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NAMES);
+	__type(key, __u32);
+	__type(value, struct name);
+} names SEC(".maps");
+
+/*
+ * The time is taken before the place: an interrupt that comes between the two takes the place before, with a later time, and user
+ * space sorts by time. The place is taken atomically, since interrupts and NMIs record in between.
+ */
+static __always_inline int record(__u16 kind, __u32 pid, __u64 b, __u64 c)
+{
+	__u64 now = bpf_ktime_get_ns(), at;
+	__u32 cpu = bpf_get_smp_processor_id(), place;
+	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
+	struct event *e;
+
+	if (!head)
+		return 0;
+	at = __sync_fetch_and_add(&head->next, 1);
+	place = (cpu << ring_shift) + (at & ((1u << ring_shift) - 1));
+	e = bpf_map_lookup_elem(&ring, &place);
+	if (!e)
+		return 0;
+	e->time = now;
+	e->pid = pid;
+	e->b = b;
+	e->c = c;
+#if defined(__TARGET_ARCH_x86)
+	e->kind = kind;
+	asm volatile("" ::: "memory");
+	*(volatile __u16 *)&e->lap = at >> ring_shift;
+#else
+	/* An exchange is a full barrier; kind and lap share a word. */
+	__sync_lock_test_and_set((__u32 *)&e->kind, (__u32)kind | (__u32)(at >> ring_shift) << 16);
+#endif
+	return 0;
+}
+
+static __always_inline __u32 current_pid(void)
+{
+	return (__u32)bpf_get_current_pid_tgid();
+}
+
+static __always_inline int record_here(__u16 kind, __u64 b, __u64 c)
+{
+	return record(kind, current_pid(), b, c);
+}
+
+static __always_inline __u64 low_high(__u32 low, __u32 high)
+{
+	return low | (__u64)high << 32;
+}
+
+/* Writes down a thread's name. Of two CPUs that want the same place at the same moment one does. */
+static __always_inline void write_name(struct name *n, struct task_struct *p, __u32 pid, const void *comm)
+{
+	if (__sync_lock_test_and_set(&n->pid, BUSY) == BUSY)
+		return;
+	n->tgid = p->tgid;
+	n->flags = p->flags;
+	bpf_probe_read_kernel(n->comm, sizeof(n->comm), comm);
+	__sync_lock_test_and_set(&n->pid, pid);
+}
+
+static __always_inline struct name *name_of(__u32 pid)
+{
+	__u32 place = pid & (NAMES - 1);
+
+	return pid ? bpf_map_lookup_elem(&names, &place) : 0;
+}
+
+static __always_inline __u64 throttled(struct task_struct *p)
+{
+	struct cfs_rq *rq;
+
+	if (bpf_core_field_exists(struct task_struct___throttled, throttled))
+		return ((struct task_struct___throttled *)p)->throttled ? FLAG_THROTTLED : 0;
+	if (!bpf_core_field_exists(struct cfs_rq, throttle_count))
+		return 0;
+	rq = p->se.cfs_rq;
+	return rq && rq->throttle_count > 0 ? FLAG_THROTTLED : 0;
+}
+
+static __always_inline __u32 cpu_of(struct task_struct *p)
+{
+	if (bpf_core_field_exists(struct task_struct___with_cpu, cpu))
+		return ((struct task_struct___with_cpu *)p)->cpu;
+	return p->thread_info.cpu;
+}
+
+static __always_inline int switched(_Bool preempt, struct task_struct *prev, struct task_struct *next, __u32 state)
+{
+	__u32 to = next->pid;
+	struct name *n = name_of(to);
+	__u64 flags = (preempt ? FLAG_PREEMPTED : 0) | throttled(prev);
+
+	record(SWITCH, prev->pid, low_high(to, state),
+	       (__u16)prev->prio | (__u64)(__u16)next->prio << 16 | (__u64)(__u8)prev->policy << 32 |
+		       (__u64)(__u8)next->policy << 40 | flags << 48);
+	if (n && n->pid != to)
+		write_name(n, next, to, next->comm);
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switch_told, _Bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
+{
+	return switched(preempt, prev, next, state);
+}
+
+/* Linux 5.15 to 5.17 do not say the state in which the previous thread left. */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switch_asked, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	return switched(preempt, prev, next, prev->__state);
+}
+
+static __always_inline int woken(__u16 kind, struct task_struct *p)
+{
+	return record_here(kind, low_high(p->pid, cpu_of(p)),
+			   (__u16)p->prio | (__u64)(__u8)p->policy << 32 | throttled(p) << 48);
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking, struct task_struct *p)
+{
+	return woken(WAKING, p);
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(wakeup, struct task_struct *p)
+{
+	return woken(WAKEUP, p);
+}
+
+/* A thread that was just made may have the number of one that is gone. */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(wakeup_new, struct task_struct *p)
+{
+	__u32 pid = p->pid;
+	struct name *n = name_of(pid);
+
+	if (n)
+		write_name(n, p, pid, p->comm);
+	return woken(WAKEUP, p);
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(rename, struct task_struct *p, const char *comm)
+{
+	__u32 pid = p->pid;
+	struct name *n = name_of(pid);
+
+	if (n)
+		write_name(n, p, pid, comm);
+	return 0;
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(migrate, struct task_struct *p, int to)
+{
+	return record_here(MIGRATE, low_high(p->pid, to), cpu_of(p));
+}
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_entry, int irq)
+{
+	return record_here(IRQ_ENTRY, (__u32)irq, 0);
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_exit, int irq)
+{
+	return record_here(IRQ_EXIT, (__u32)irq, 0);
+}
+
+SEC("tp_btf/softirq_raise")
+int BPF_PROG(softirq_raise, unsigned int vector)
+{
+	return record_here(SOFTIRQ_RAISE, vector, 0);
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq_entry, unsigned int vector)
+{
+	return record_here(SOFTIRQ_ENTRY, vector, 0);
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_exit, unsigned int vector)
+{
+	return record_here(SOFTIRQ_EXIT, vector, 0);
+}
+
+/* arch/x86/include/asm/trace/irq_vectors.h */
+#define VECTOR(name, class)                                       \
+	SEC("tp_btf/" #name "_entry")                             \
+	int BPF_PROG(name##_entry)                                \
+	{                                                         \
+		return record_here(VECTOR_ENTRY, class, 0);       \
+	}                                                         \
+	SEC("tp_btf/" #name "_exit")                              \
+	int BPF_PROG(name##_exit)                                 \
+	{                                                         \
+		return record_here(VECTOR_EXIT, class, 0);        \
+	}
+
+VECTOR(local_timer, LOCAL_TIMER)
+VECTOR(reschedule, RESCHEDULE)
+VECTOR(call_function, CALL_FUNCTION)
+VECTOR(call_function_single, CALL_FUNCTION_SINGLE)
+VECTOR(irq_work, IRQ_WORK)
+VECTOR(x86_platform_ipi, PLATFORM_IPI)
+VECTOR(thermal_apic, THERMAL)
+/* include/trace/events/ipi.h: ARM */
+VECTOR(ipi, IPI)
+
+SEC("tp_btf/nmi_handler")
+int BPF_PROG(nmi, void *handler, __s64 took)
+{
+	return record_here(NMI, took, (__u64)handler);
+}
+
+SEC("tp_btf/napi_poll")
+int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
+{
+	struct net_device *dev = napi->dev;
+	__u64 name[2] = {};
+	__u32 pid = current_pid();
+
+	if (dev)
+		bpf_probe_read_kernel(name, sizeof(name), dev->name);
+	record(NAPI_POLL, pid, name[0], name[1]);
+	return record(NAPI_WORK, pid, low_high(work, budget), dev ? (__u32)dev->ifindex : 0);
+}
+
+SEC("tp_btf/cpu_idle")
+int BPF_PROG(cpu_idle, unsigned int state)
+{
+	return record_here(IDLE, state, 0);
+}
+
+SEC("tp_btf/hrtimer_expire_entry")
+int BPF_PROG(hrtimer_entry, struct hrtimer *timer)
+{
+	return record_here(HRTIMER_ENTRY, (__u64)timer->function, 0);
+}
+
+SEC("tp_btf/hrtimer_expire_exit")
+int BPF_PROG(hrtimer_exit)
+{
+	return record_here(HRTIMER_EXIT, 0, 0);
+}
+
+SEC("tp_btf/timer_expire_entry")
+int BPF_PROG(timer_entry, struct timer_list *timer)
+{
+	return record_here(TIMER_ENTRY, (__u64)timer->function, 0);
+}
+
+SEC("tp_btf/timer_expire_exit")
+int BPF_PROG(timer_exit)
+{
+	return record_here(TIMER_EXIT, 0, 0);
+}
+
+SEC("tp_btf/workqueue_execute_start")
+int BPF_PROG(work_start, struct work_struct *work)
+{
+	return record_here(WORK_START, (__u64)work->func, 0);
+}
+
+SEC("tp_btf/workqueue_execute_end")
+int BPF_PROG(work_end)
+{
+	return record_here(WORK_END, 0, 0);
+}
+
+#if defined(__TARGET_ARCH_x86)
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(kvm_entry, struct kvm_vcpu *vcpu)
+{
+	return record_here(KVM_ENTRY, (__u32)vcpu->vcpu_id, 0);
+}
+
+/* The tracepoint gets the reason from the vendor's module, which keeps it behind the vCPU (kvm_x86_ops.get_exit_info). */
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
+{
+	__u32 reason = UNKNOWN;
+	void *whole = vcpu;
+
+	if (isa == 2 && bpf_core_field_exists(struct vcpu_svm, vmcb))
+		reason = BPF_CORE_READ((struct vcpu_svm *)whole, vmcb, control.exit_code);
+	else if (isa == 1 && bpf_core_field_exists(struct vcpu_vmx, exit_reason))
+		reason = BPF_CORE_READ((struct vcpu_vmx *)whole, exit_reason.full);
+	else if (isa == 1 && bpf_core_field_exists(struct vcpu_vmx___vt, vt))
+		reason = BPF_CORE_READ((struct vcpu_vmx___vt *)whole, vt.exit_reason.full);
+	return record_here(KVM_EXIT, low_high(vcpu->vcpu_id, reason), isa);
+}
+
+/* Linux 5.15 */
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(kvm_exit_told, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
+{
+	return record_here(KVM_EXIT, low_high(vcpu->vcpu_id, reason), isa);
+}
+#else
+/* arch/arm64/kvm/trace_arm.h: no vCPU is told. */
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(kvm_entry)
+{
+	return record_here(KVM_ENTRY, UNKNOWN, 0);
+}
+
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(kvm_exit, int ret, unsigned int class)
+{
+	return record_here(KVM_EXIT, low_high(UNKNOWN, class), 3);
+}
+#endif
+
+SEC("tp_btf/kvm_halt_poll_ns")
+int BPF_PROG(kvm_halt_poll, _Bool grow, unsigned int vcpu, unsigned int now, unsigned int before)
+{
+	return record_here(KVM_HALT_POLL, low_high(vcpu, now), before);
+}
+
+SEC("tp_btf/kvm_vcpu_wakeup")
+int BPF_PROG(kvm_wakeup, __u64 ns, _Bool waited, _Bool valid)
+{
+	return record_here(KVM_VCPU_WAKEUP, ns, waited | valid << 1);
+}
+
+SEC("tp_btf/kvm_inj_virq")
+int BPF_PROG(kvm_inject, unsigned int vector)
+{
+	return record_here(KVM_INJ_VIRQ, vector, 0);
+}
+
+SEC("tp_btf/ovs_dp_upcall")
+int BPF_PROG(ovs_upcall, void *dp, void *skb, void *key, struct dp_upcall_info *info)
+{
+	return record_here(OVS_UPCALL, info ? info->cmd : 0, 0);
+}

@@ -1,0 +1,190 @@
+//! Loading the programs, and attaching those that this kernel takes.
+
+use crate::hooks::{Hooks, Missing, NEEDED};
+use crate::layout::{Head, RawEvent, RawName, NAMES};
+use crate::skel::{FlightSkel, FlightSkelBuilder};
+use latpath_probe::{attach_program, last_words, listen, release, Mapped, Unable};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What is recorded, and in how much memory.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Memory for each CPU's events, in bytes: rounded down to a power of two, at least 64 KiB and at most 256 MiB. An event
+    /// takes 32 bytes.
+    pub bytes_per_cpu: usize,
+    /// Let the kernel measure what the programs cost (it then measures all eBPF programs of the machine): for tests and
+    /// benchmarks.
+    pub measured: bool,
+}
+
+impl Default for Options {
+    /// 1 MiB a CPU: some tenths of a second of a busy one.
+    fn default() -> Self {
+        Self { bytes_per_cpu: 1 << 20, measured: false }
+    }
+}
+
+impl Options {
+    /// Events of one CPU: 1 << this.
+    pub(crate) fn shift(&self) -> u32 {
+        let bytes = self.bytes_per_cpu.clamp(64 << 10, 256 << 20);
+        (bytes / size_of::<RawEvent>()).ilog2()
+    }
+}
+
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// Without switches there is nothing to tell.
+    #[error("kernel {release} does not say which thread runs ({why}): nothing can be recorded")]
+    NoSwitches {
+        /// `uname -r`.
+        release: String,
+        /// What it said.
+        why: String,
+    },
+    /// The kernel refused a program or map.
+    #[error("kernel {release} refused the recorder ({step}): {why}")]
+    Refused {
+        /// `uname -r`.
+        release: String,
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// A table could not be mapped.
+    #[error("a table shared with the kernel could not be mapped: {0}")]
+    Map(#[from] std::io::Error),
+}
+
+/// A program that stands.
+pub(crate) struct Program {
+    pub name: &'static str,
+    pub fd: OwnedFd,
+}
+
+/// What runs in the kernel. All goes with it: the file descriptors hold the programs in place, even after kill -9.
+pub(crate) struct Attached {
+    pub links: Vec<OwnedFd>,
+    pub programs: Vec<Program>,
+    pub missing: Vec<Missing>,
+    pub ring: Mapped<RawEvent>,
+    pub heads: Mapped<Head>,
+    pub names: Mapped<RawName>,
+    pub cpus: usize,
+}
+
+fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
+    move |e| {
+        let why = match last_words() {
+            said if said.is_empty() => e.to_string(),
+            said => format!("{e}: {said}"),
+        };
+        StartError::Refused { release: release(), step, why }
+    }
+}
+
+/// Loads what `hooks` says.
+fn load<'s>(
+    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
+    hooks: &Hooks,
+    shift: u32,
+    cpus: usize,
+) -> Result<FlightSkel<'s>, StartError> {
+    listen();
+    let mut open = FlightSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
+    open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
+    let sized = open.maps.ring.set_max_entries((cpus as u32) << shift);
+    sized.and_then(|()| open.maps.heads.set_max_entries(cpus as u32)).map_err(refused("sizing the rings"))?;
+    for mut program in open.open_object_mut().progs_mut() {
+        program.set_autoload(program.name().to_str().is_some_and(|name| hooks.has(name)));
+    }
+    open.load().map_err(refused("loading the programs"))
+}
+
+/// The program that the kernel's last words are about.
+fn accused(said: &str) -> Option<&str> {
+    said.split("program ").nth(1)?.split(':').next()
+}
+
+/// Loads and attaches what this kernel takes; what it refuses is missing.
+pub(crate) fn attach(options: &Options) -> Result<Attached, StartError> {
+    latpath_probe::able()?;
+    let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
+    let mut hooks = Hooks::find(&btf);
+    drop(btf);
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
+    let shift = options.shift();
+    loop {
+        let mut storage = MaybeUninit::uninit();
+        let loaded = load(&mut storage, &hooks, shift, cpus);
+        let skel = match loaded {
+            Ok(skel) => skel,
+            Err(error) => {
+                let said = last_words();
+                // One program less, each time.
+                if accused(&said).is_some_and(|program| hooks.without(program, said.clone())) {
+                    if hooks.stands_at(NEEDED) {
+                        continue;
+                    }
+                    return Err(StartError::NoSwitches { release: release(), why: said });
+                }
+                return Err(error);
+            }
+        };
+        let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
+        for cpu in 0..cpus {
+            // Laps count from 1, so that memory nobody has written to is no event.
+            heads.set_field::<u64>(cpu, 0, 1 << shift);
+        }
+        let mut attached = Attached {
+            links: Vec::new(),
+            programs: Vec::new(),
+            missing: Vec::new(),
+            ring: Mapped::new(&skel.maps.ring.as_fd(), cpus << shift)?,
+            heads,
+            names: Mapped::new(&skel.maps.names.as_fd(), NAMES)?,
+            cpus,
+        };
+        for program in skel.object().progs_mut() {
+            let name = hooks.programs.iter().copied().find(|p| program.name().to_str() == Some(p));
+            let Some(name) = name else { continue };
+            match attach_program(program.as_fd()) {
+                Ok(link) => {
+                    attached.links.push(link);
+                    attached.programs.push(Program { name, fd: program.as_fd().try_clone_to_owned()? });
+                }
+                Err(e) => drop(hooks.without(name, e.to_string())),
+            }
+        }
+        if !attached.programs.iter().any(|p| p.name.starts_with("switch_")) {
+            return Err(StartError::NoSwitches { release: release(), why: "it would not be attached".into() });
+        }
+        attached.missing = hooks.missing;
+        return Ok(attached);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_a_power_of_two_of_events_within_bounds() {
+        let shift = |bytes_per_cpu| Options { bytes_per_cpu, ..Options::default() }.shift();
+        assert_eq!((shift(1 << 20), shift((1 << 21) - 1), shift(0), shift(usize::MAX)), (15, 15, 11, 23));
+    }
+
+    #[test]
+    fn the_program_that_was_refused_is_known_by_the_kernels_words() {
+        assert_eq!(accused("program kvm_exit: 0: R1=ctx() | invalid access"), Some("kvm_exit"));
+        assert_eq!(accused("map 'ring': failed to create"), None);
+    }
+}

@@ -1,0 +1,357 @@
+//! What a CPU did: a row of tiles without gaps.
+
+use crate::event::{Class, Event, Vector, What};
+use crate::window::CpuRecord;
+use latpath_words::Ns;
+use std::collections::HashMap;
+
+/// Contexts that can lie on each other. Hostile input is not believed beyond that.
+const DEEPEST: usize = 16;
+
+/// A thread on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Running {
+    /// Its number.
+    pub pid: u32,
+    /// How it is scheduled, where a switch said so.
+    pub class: Option<Class>,
+    /// It runs a guest's code, as a vCPU.
+    pub guest: bool,
+    /// A kworker's: the function of the work it does.
+    pub work: Option<u64>,
+}
+
+/// What a CPU does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Doing {
+    /// It runs a thread.
+    Thread(Running),
+    /// Nothing, in this idle state where one was entered.
+    Idle {
+        /// By the driver's number.
+        state: Option<u32>,
+    },
+    /// A device's interrupt, by its number.
+    Irq(u32),
+    /// A softirq, by its vector.
+    Softirq(u32),
+    /// Another interrupt.
+    Vector(Vector),
+    /// A timer's function, by its address, within an interrupt or softirq.
+    Timer(u64),
+    /// An NMI.
+    Nmi,
+    /// It is not known.
+    Unknown,
+}
+
+impl Doing {
+    /// Whether it is an interrupt of any kind, or what runs in one.
+    pub fn interrupts(&self) -> bool {
+        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Vector(_) | Self::Timer(_) | Self::Nmi)
+    }
+
+    /// The thread, where it is one.
+    pub fn thread(&self) -> Option<u32> {
+        match self {
+            Self::Thread(running) => Some(running.pid),
+            _ => None,
+        }
+    }
+}
+
+/// A time in which a CPU did one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuTile {
+    /// `CLOCK_MONOTONIC`.
+    pub from: Ns,
+    /// The next tile's `from`.
+    pub to: Ns,
+    /// What it did.
+    pub doing: Doing,
+    /// The thread that it ran, or whose time an interrupt took; 0 is the idle one, `None` where it is not known.
+    pub thread: Option<u32>,
+}
+
+/// All that is known of what a CPU did.
+#[derive(Clone, Debug, Default)]
+pub struct CpuTimeline {
+    /// Its number.
+    pub cpu: u32,
+    /// One behind the other from the beginning of its record on.
+    tiles: Vec<CpuTile>,
+    /// Ends of interrupts that had not begun, and beginnings without an end.
+    pub garbled: u64,
+    /// Times that another thread was there than the switch before had said. Some kernels do not tell all: what was between is
+    /// unknown.
+    pub missed_switches: u64,
+}
+
+/// What may lie on the running thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    Irq(u32),
+    Softirq(u32),
+    Vector(Vector),
+    Timer(u64),
+    Hrtimer(u64),
+}
+
+impl Context {
+    fn entered(what: &What) -> Option<Self> {
+        Some(match *what {
+            What::IrqEntry(n) => Self::Irq(n),
+            What::SoftirqEntry(n) => Self::Softirq(n),
+            What::VectorEntry(v) => Self::Vector(v),
+            What::TimerEntry(f) => Self::Timer(f),
+            What::HrtimerEntry(f) => Self::Hrtimer(f),
+            _ => return None,
+        })
+    }
+
+    /// What an event says has ended; of a timer, which is not said.
+    fn left(what: &What) -> Option<Self> {
+        Some(match *what {
+            What::IrqExit(n) => Self::Irq(n),
+            What::SoftirqExit(n) => Self::Softirq(n),
+            What::VectorExit(v) => Self::Vector(v),
+            What::TimerExit => Self::Timer(0),
+            What::HrtimerExit => Self::Hrtimer(0),
+            _ => return None,
+        })
+    }
+
+    fn ends_with(self, left: Self) -> bool {
+        match (self, left) {
+            (Self::Timer(_), Self::Timer(_)) | (Self::Hrtimer(_), Self::Hrtimer(_)) => true,
+            (entered, left) => entered == left,
+        }
+    }
+
+    fn doing(self) -> Doing {
+        match self {
+            Self::Irq(n) => Doing::Irq(n),
+            Self::Softirq(n) => Doing::Softirq(n),
+            Self::Vector(v) => Doing::Vector(v),
+            Self::Timer(f) | Self::Hrtimer(f) => Doing::Timer(f),
+        }
+    }
+}
+
+struct Fold {
+    tiles: Vec<CpuTile>,
+    cursor: Ns,
+    thread: Option<u32>,
+    class: Option<Class>,
+    idle: Option<u32>,
+    guest: bool,
+    stack: Vec<Context>,
+    /// Softirqs that were left by a switch: those of PREEMPT_RT can be.
+    put_aside: HashMap<u32, Vec<Context>>,
+    work: HashMap<u32, u64>,
+    garbled: u64,
+    missed_switches: u64,
+}
+
+impl Fold {
+    /// As it was before the first event.
+    fn before(record: &CpuRecord) -> Self {
+        let mut fold = Self {
+            tiles: Vec::new(),
+            cursor: record.since,
+            thread: record.events.first().map(|e| e.pid),
+            class: None,
+            idle: None,
+            guest: false,
+            stack: Vec::new(),
+            put_aside: HashMap::new(),
+            work: HashMap::new(),
+            garbled: 0,
+            missed_switches: 0,
+        };
+        let mut depth = 0usize;
+        for event in &record.events {
+            match event.what {
+                What::Switch { prev, .. } => {
+                    fold.class = Some(prev);
+                    break;
+                }
+                What::KvmEntry { .. } => break,
+                What::KvmExit { .. } => {
+                    fold.guest = true;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        // What ends without having begun was there.
+        for event in &record.events {
+            if matches!(event.what, What::Switch { .. }) || fold.stack.len() == DEEPEST {
+                break;
+            }
+            if Context::entered(&event.what).is_some() {
+                depth += 1;
+            } else if let Some(left) = Context::left(&event.what) {
+                match depth.checked_sub(1) {
+                    Some(less) => depth = less,
+                    // The innermost ends first.
+                    None => fold.stack.insert(0, left),
+                }
+            }
+        }
+        fold
+    }
+
+    fn doing(&self) -> Doing {
+        if let Some(context) = self.stack.last() {
+            return context.doing();
+        }
+        match self.thread {
+            None => Doing::Unknown,
+            Some(0) => Doing::Idle { state: self.idle },
+            Some(pid) => {
+                Doing::Thread(Running { pid, class: self.class, guest: self.guest, work: self.work.get(&pid).copied() })
+            }
+        }
+    }
+
+    fn push(&mut self, to: Ns, doing: Doing) {
+        if to <= self.cursor {
+            return;
+        }
+        let tile = CpuTile { from: self.cursor, to, doing, thread: self.thread };
+        self.cursor = to;
+        match self.tiles.last_mut() {
+            Some(last) if last.doing == tile.doing && last.thread == tile.thread => last.to = to,
+            _ => self.tiles.push(tile),
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        if let What::Nmi { took } = event.what {
+            self.push(event.t.saturating_sub(took.max(0)), self.doing());
+            self.push(event.t, Doing::Nmi);
+            return;
+        }
+        if self.thread.is_some_and(|pid| pid != event.pid) {
+            self.missed_switches += 1;
+            self.thread = None;
+            self.push(event.t, Doing::Unknown);
+        }
+        if self.thread.is_none() {
+            self.push(event.t, Doing::Unknown);
+            (self.thread, self.class, self.idle, self.guest) = (Some(event.pid), None, None, false);
+            self.stack.clear();
+        }
+        self.push(event.t, self.doing());
+        match event.what {
+            What::Switch { next, next_class, .. } => self.switch(event.pid, next, next_class),
+            What::Idle(state) => self.idle = state,
+            What::KvmEntry { .. } => self.guest = true,
+            What::KvmExit { .. } => self.guest = false,
+            What::WorkStart(function) => drop(self.work.insert(event.pid, function)),
+            What::WorkEnd => drop(self.work.remove(&event.pid)),
+            what => {
+                if let Some(context) = Context::entered(&what) {
+                    if self.stack.len() < DEEPEST {
+                        self.stack.push(context);
+                    } else {
+                        self.garbled += 1;
+                    }
+                } else if let Some(left) = Context::left(&what) {
+                    match self.stack.iter().rposition(|c| c.ends_with(left)) {
+                        Some(at) => {
+                            // Whatever lay on it has ended too.
+                            self.garbled += (self.stack.len() - at - 1) as u64;
+                            self.stack.truncate(at);
+                        }
+                        None => self.garbled += 1,
+                    }
+                }
+            }
+        }
+    }
+
+    fn switch(&mut self, prev: u32, next: u32, class: Class) {
+        // Nothing switches in an interrupt: one that has not ended here has lost its end. Softirqs may be left on PREEMPT_RT.
+        let before = self.stack.len();
+        self.stack.retain(|c| !matches!(c, Context::Irq(_) | Context::Vector(_) | Context::Hrtimer(_)));
+        self.garbled += (before - self.stack.len()) as u64;
+        let aside = std::mem::take(&mut self.stack);
+        if !aside.is_empty() && prev != 0 {
+            self.put_aside.insert(prev, aside);
+        }
+        self.stack = self.put_aside.remove(&next).unwrap_or_default();
+        (self.thread, self.class, self.guest, self.idle) = (Some(next), Some(class), false, None);
+    }
+}
+
+impl CpuTimeline {
+    /// From a CPU's events; `to` is how far the row goes.
+    pub fn of(record: &CpuRecord, to: Ns) -> Self {
+        let mut fold = Fold::before(record);
+        for event in record.events.iter().take_while(|e| e.t < to) {
+            fold.event(event);
+        }
+        fold.push(to, fold.doing());
+        let Fold { tiles, garbled, missed_switches, .. } = fold;
+        Self { cpu: record.cpu, tiles, garbled, missed_switches }
+    }
+
+    /// What it did from one time to another: tiles without a gap, from exactly `from` to exactly `to`.
+    pub fn between(&self, from: Ns, to: Ns) -> Vec<CpuTile> {
+        let mut found: Vec<CpuTile> = Vec::new();
+        let mut cursor = from;
+        let unknown = |from, to| CpuTile { from, to, doing: Doing::Unknown, thread: None };
+        let first = self.tiles.partition_point(|tile| tile.to <= from);
+        for tile in self.tiles[first..].iter().take_while(|tile| tile.from < to) {
+            if tile.from > cursor {
+                found.push(unknown(cursor, tile.from));
+            }
+            let cut = CpuTile { from: tile.from.max(from), to: tile.to.min(to), ..*tile };
+            cursor = cut.to;
+            found.push(cut);
+        }
+        if cursor < to {
+            found.push(unknown(cursor, to));
+        }
+        found
+    }
+
+    /// What it did at a time.
+    pub fn at(&self, t: Ns) -> Doing {
+        let at = self.tiles.partition_point(|tile| tile.to <= t);
+        self.tiles.get(at).filter(|tile| tile.from <= t).map_or(Doing::Unknown, |tile| tile.doing)
+    }
+
+    /// How long it did what, the longest first. What a thread did in its guest or as a work is the thread's.
+    pub fn shares(&self, from: Ns, to: Ns) -> Vec<Share> {
+        let mut shares: Vec<Share> = Vec::new();
+        for tile in self.between(from, to) {
+            let doing = match tile.doing {
+                Doing::Thread(r) => Doing::Thread(Running { guest: false, work: None, ..r }),
+                Doing::Idle { .. } => Doing::Idle { state: None },
+                other => other,
+            };
+            let same = |s: &&mut Share| match (s.doing, doing) {
+                (Doing::Thread(a), Doing::Thread(b)) => a.pid == b.pid,
+                (a, b) => a == b,
+            };
+            match shares.iter_mut().find(same) {
+                Some(share) => share.ns += tile.to - tile.from,
+                None => shares.push(Share { doing, ns: tile.to - tile.from }),
+            }
+        }
+        shares.sort_by_key(|s| std::cmp::Reverse(s.ns));
+        shares
+    }
+}
+
+/// How long a CPU did something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// What.
+    pub doing: Doing,
+    /// How long.
+    pub ns: Ns,
+}

@@ -1,0 +1,375 @@
+//! What the programs write down, decoded.
+
+use crate::layout::{RawEvent, UNKNOWN};
+use latpath_words::Ns;
+use std::fmt;
+
+/// Something that happened on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, `CLOCK_MONOTONIC`.
+    pub t: Ns,
+    /// The thread on that CPU, 0 where it was idle; of a switch, the one that leaves.
+    pub pid: u32,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum What {
+    /// The CPU went on to another thread.
+    Switch {
+        next: u32,
+        left: Left,
+        prev: Class,
+        next_class: Class,
+    },
+    /// The running context begins to wake a thread, whose CPU so far this is.
+    Waking {
+        pid: u32,
+        cpu: u32,
+        class: Class,
+    },
+    /// A thread is ready, on this CPU.
+    Wakeup {
+        pid: u32,
+        cpu: u32,
+        class: Class,
+        throttled: bool,
+    },
+    /// A thread that does not run goes to another CPU.
+    Migrate {
+        pid: u32,
+        from: u32,
+        to: u32,
+    },
+    IrqEntry(u32),
+    IrqExit(u32),
+    SoftirqRaise(u32),
+    SoftirqEntry(u32),
+    SoftirqExit(u32),
+    VectorEntry(Vector),
+    VectorExit(Vector),
+    /// An NMI's handler has ended; it took so long.
+    Nmi {
+        took: Ns,
+    },
+    /// A device was polled: its name; what came of it follows.
+    NapiPoll {
+        name: [u8; 16],
+    },
+    /// The poll took so many packets of so many that it might.
+    NapiWork {
+        work: u32,
+        budget: u32,
+        ifindex: u32,
+    },
+    /// Into an idle state; `None` is out of it.
+    Idle(Option<u32>),
+    /// A timer's function begins: its address.
+    TimerEntry(u64),
+    TimerExit,
+    /// The same of high-resolution timers.
+    HrtimerEntry(u64),
+    HrtimerExit,
+    /// A vCPU goes into its guest.
+    KvmEntry {
+        vcpu: Option<u32>,
+    },
+    /// It comes out, for this reason.
+    KvmExit {
+        vcpu: Option<u32>,
+        reason: Option<u32>,
+        isa: u32,
+    },
+    KvmHaltPoll {
+        vcpu: u32,
+        ns: u32,
+        before: u32,
+    },
+    KvmVcpuWakeup {
+        ns: Ns,
+        waited: bool,
+        valid: bool,
+    },
+    KvmInjVirq(u32),
+    /// A kworker begins a piece of work: its function's address.
+    WorkStart(u64),
+    WorkEnd,
+    OvsUpcall {
+        command: u32,
+    },
+    /// Of a newer recorder than this, or garbled.
+    Other(u16),
+}
+
+/// How a thread is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class {
+    /// The kernel's priority: less is more urgent; below 100 real time (99 − SCHED_FIFO's), 120 is nice 0.
+    pub prio: i16,
+    /// SCHED_*: 0 is OTHER.
+    pub policy: u8,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nice = self.prio - 120;
+        match (self.policy, self.prio) {
+            // A lock's owner runs with the priority of who waits for it.
+            (0 | 3 | 5, ..=99) => write!(f, "boosted to {}", 99 - self.prio),
+            (0, _) if nice == 0 => f.write_str("SCHED_OTHER"),
+            (0, _) => write!(f, "SCHED_OTHER, nice {nice}"),
+            (1, prio) => write!(f, "FIFO {}", 99 - prio),
+            (2, prio) => write!(f, "RR {}", 99 - prio),
+            (3, _) => f.write_str("SCHED_BATCH"),
+            (5, _) => f.write_str("SCHED_IDLE"),
+            (6, _) => f.write_str("SCHED_DEADLINE"),
+            (7, _) => f.write_str("SCHED_EXT"),
+            (other, _) => write!(f, "policy {other}"),
+        }
+    }
+}
+
+/// How a thread left its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It would have gone on.
+    Ready {
+        /// Another was more urgent, or its slice was over; else it yielded.
+        preempted: bool,
+        /// Its control group had used up its time.
+        throttled: bool,
+    },
+    /// It waits.
+    Asleep(Sleep),
+}
+
+/// How a thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sleep {
+    /// Until something happens, or a signal comes: S.
+    Interruptible,
+    /// Until something happens: D.
+    Blocked,
+    /// A kernel thread with nothing to do: I.
+    Idle,
+    /// By a signal: T.
+    Stopped,
+    /// By a debugger: t.
+    Traced,
+    /// Put aside: P.
+    Parked,
+    /// By the freezer.
+    Frozen,
+    /// It has ended: X, Z.
+    Ended,
+    /// It slept, and how is not known.
+    Unknown,
+}
+
+impl Sleep {
+    /// From the kernel's `__state`; include/linux/sched.h.
+    fn of(state: u32) -> Self {
+        const IDLE: u32 = 0x402;
+        match state {
+            s if s & 0x8000 != 0 => Self::Frozen,
+            s if s & (0x80 | 0x30) != 0 => Self::Ended,
+            s if s & 0x4 != 0 => Self::Stopped,
+            s if s & 0x8 != 0 => Self::Traced,
+            s if s & 0x40 != 0 => Self::Parked,
+            s if s & IDLE == IDLE => Self::Idle,
+            // Also a lock of PREEMPT_RT (0x1000).
+            s if s & 0x1002 != 0 => Self::Blocked,
+            s if s & 0x1 != 0 => Self::Interruptible,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interruptible | Self::Idle => "asleep",
+            Self::Blocked => "blocked",
+            Self::Stopped => "stopped",
+            Self::Traced => "stopped by a debugger",
+            Self::Parked => "parked",
+            Self::Frozen => "frozen",
+            Self::Ended => "ended",
+            Self::Unknown => "asleep or blocked",
+        })
+    }
+}
+
+/// Interrupts that are no device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Vector {
+    LocalTimer,
+    Reschedule,
+    CallFunction,
+    CallFunctionSingle,
+    IrqWork,
+    PlatformIpi,
+    Thermal,
+    /// From another CPU, for what is not known.
+    Ipi,
+    Other(u32),
+}
+
+impl Vector {
+    fn of(number: u64) -> Self {
+        match number {
+            1 => Self::LocalTimer,
+            2 => Self::Reschedule,
+            3 => Self::CallFunction,
+            4 => Self::CallFunctionSingle,
+            5 => Self::IrqWork,
+            6 => Self::PlatformIpi,
+            7 => Self::Thermal,
+            8 => Self::Ipi,
+            other => Self::Other(other as u32),
+        }
+    }
+}
+
+impl fmt::Display for Vector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LocalTimer => "timer interrupt",
+            Self::Reschedule => "reschedule interrupt",
+            Self::CallFunction | Self::CallFunctionSingle => "function call interrupt",
+            Self::IrqWork => "irq-work interrupt",
+            Self::PlatformIpi => "platform interrupt",
+            Self::Thermal => "thermal interrupt",
+            Self::Ipi => "interrupt from another CPU",
+            Self::Other(n) => return write!(f, "interrupt of kind {n}"),
+        })
+    }
+}
+
+/// Name of a softirq: include/linux/interrupt.h.
+pub fn softirq_name(vector: u32) -> Option<&'static str> {
+    const NAMES: [&str; 10] =
+        ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
+    NAMES.get(vector as usize).copied()
+}
+
+const PREEMPTED: u64 = 1;
+const THROTTLED: u64 = 2;
+
+/// A number that may be unknown.
+fn known(value: u64) -> Option<u32> {
+    Some(value as u32).filter(|v| *v != UNKNOWN)
+}
+
+impl RawEvent {
+    /// Whatever the bytes are, they are some event.
+    pub(crate) fn decode(&self) -> Event {
+        let (b, c) = (self.b, self.c);
+        let (low, high) = (b as u32, (b >> 32) as u32);
+        let flags = c >> 48;
+        let class = Class { prio: c as i16, policy: (c >> 32) as u8 };
+        let what = match self.kind {
+            1 => What::Switch {
+                next: low,
+                // A preempted thread may have been on its way to sleep: it is not asleep yet.
+                left: if flags & PREEMPTED != 0 || high == 0 {
+                    Left::Ready { preempted: flags & PREEMPTED != 0, throttled: flags & THROTTLED != 0 }
+                } else {
+                    Left::Asleep(Sleep::of(high))
+                },
+                prev: class,
+                next_class: Class { prio: (c >> 16) as i16, policy: (c >> 40) as u8 },
+            },
+            2 => What::Waking { pid: low, cpu: high, class },
+            3 => What::Wakeup { pid: low, cpu: high, class, throttled: flags & THROTTLED != 0 },
+            4 => What::Migrate { pid: low, to: high, from: c as u32 },
+            5 => What::IrqEntry(low),
+            6 => What::IrqExit(low),
+            7 => What::SoftirqRaise(low),
+            8 => What::SoftirqEntry(low),
+            9 => What::SoftirqExit(low),
+            10 => What::VectorEntry(Vector::of(b)),
+            11 => What::VectorExit(Vector::of(b)),
+            12 => What::Nmi { took: b as Ns },
+            13 => {
+                let mut name = [0; 16];
+                name[..8].copy_from_slice(&b.to_ne_bytes());
+                name[8..].copy_from_slice(&c.to_ne_bytes());
+                What::NapiPoll { name }
+            }
+            14 => What::NapiWork { work: low, budget: high, ifindex: c as u32 },
+            15 => What::Idle(known(b)),
+            16 => What::TimerEntry(b),
+            17 => What::TimerExit,
+            18 => What::HrtimerEntry(b),
+            19 => What::HrtimerExit,
+            20 => What::KvmEntry { vcpu: known(b) },
+            21 => What::KvmExit { vcpu: known(b), reason: known(b >> 32), isa: c as u32 },
+            22 => What::KvmHaltPoll { vcpu: low, ns: high, before: c as u32 },
+            23 => What::KvmVcpuWakeup { ns: b as Ns, waited: c & 1 != 0, valid: c & 2 != 0 },
+            24 => What::KvmInjVirq(low),
+            25 => What::WorkStart(b),
+            26 => What::WorkEnd,
+            27 => What::OvsUpcall { command: low },
+            other => What::Other(other),
+        };
+        Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(kind: u16, b: u64, c: u64) -> RawEvent {
+        RawEvent { time: 7, pid: 3, kind, lap: 1, b, c }
+    }
+
+    #[test]
+    fn a_switch_says_who_left_how_and_who_came() {
+        let c = 120 | (99 - 80) << 16 | 1 << 40;
+        let event = raw(1, 42 | 1 << 32, c).decode();
+        let What::Switch { next, left, prev, next_class } = event.what else { panic!("{event:?}") };
+        assert_eq!((event.t, event.pid, next, left), (7, 3, 42, Left::Asleep(Sleep::Interruptible)));
+        assert_eq!((prev.to_string(), next_class.to_string()), ("SCHED_OTHER".into(), "FIFO 80".into()));
+        let preempted = raw(1, 42 | 1 << 32, PREEMPTED << 48).decode();
+        let What::Switch { left, .. } = preempted.what else { panic!("{preempted:?}") };
+        assert_eq!(left, Left::Ready { preempted: true, throttled: false }, "it was not asleep yet");
+    }
+
+    #[test]
+    fn negative_priorities_are_deadlines() {
+        let event = raw(2, 5, 0xffff | 6 << 32).decode();
+        let What::Waking { class, .. } = event.what else { panic!("{event:?}") };
+        assert_eq!((class.prio, class.to_string()), (-1, "SCHED_DEADLINE".into()));
+    }
+
+    #[test]
+    fn states_are_those_of_the_kernel() {
+        let of = |s: u32| Sleep::of(s);
+        assert_eq!(
+            (of(1), of(2), of(0x402), of(0x102)),
+            (Sleep::Interruptible, Sleep::Blocked, Sleep::Idle, Sleep::Blocked)
+        );
+        assert_eq!((of(4 | 0x100), of(0x80), of(0x2001)), (Sleep::Stopped, Sleep::Ended, Sleep::Interruptible));
+    }
+
+    #[test]
+    fn out_of_idle_is_no_state() {
+        assert_eq!(raw(15, u64::from(u32::MAX), 0).decode().what, What::Idle(None));
+        assert_eq!(raw(15, 2, 0).decode().what, What::Idle(Some(2)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_some_event(time: u64, pid: u32, kind: u16, b: u64, c: u64) {
+            let event = RawEvent { time, pid, kind: kind % 40, lap: 0, b, c }.decode();
+            proptest::prop_assert!(event.t >= 0);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The flight recorder: the last moments of each CPU, kept in the kernel and read without stopping it.
+//!
+//! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel takes: at switches and wakeups,
+//! entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work items, entries to and exits from
+//! guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which overwrites itself, and of which nobody
+//! hears. What a kernel lacks is known before anything is attached, and said with what cannot be told then
+//! ([`Recorder::missing`]).
+//!
+//! [`Recorder::window`] copies from the rings, while the kernel goes on writing, what happened in a time; it says of each CPU
+//! from when on that is all, what had been overwritten and what was not whole ([`CpuRecord`]). [`Timeline`] makes rows of it that
+//! have no gap: of a CPU, which thread it ran, what interrupted that, or its idle state ([`CpuTile`]); of a thread, whether it
+//! ran, was ready to (since what, and for which CPU), or slept (how, until who woke it) ([`ThreadTile`]). What is not known is
+//! `Unknown`. These are pure functions of the events: those of a guest or of a file are read by the same.
+//!
+//! [`Names`] puts names to threads, interrupts and functions. latpath's own threads are recorded like all others: the tool
+//! itself may be what held a packet.
+//!
+//! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
+
+mod attach;
+mod cpu;
+mod event;
+mod hooks;
+mod layout;
+mod names;
+mod recorder;
+mod thread;
+mod window;
+mod skel {
+    #![allow(unused_imports)]
+    include!(concat!(env!("OUT_DIR"), "/flight.skel.rs"));
+}
+
+pub use attach::{Options, StartError};
+pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
+pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
+pub use hooks::Missing;
+pub use names::{Names, Thread};
+pub use recorder::{Cost, ProgramCost, Recorder};
+pub use thread::{Since, State, ThreadTile, Timeline, Waker};
+pub use window::{CpuRecord, Window};

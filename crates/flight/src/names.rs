@@ -1,0 +1,167 @@
+//! Names for what the events give as numbers: threads, interrupts, functions.
+
+use crate::cpu::Doing;
+use crate::event::softirq_name;
+use crate::layout::{RawName, NAMES, UNKNOWN};
+use latpath_probe::{Functions, Mapped};
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::fs;
+
+/// A thread as it was called last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub tgid: u32,
+}
+
+/// The names as they were when they were read.
+#[derive(Default)]
+pub struct Names {
+    threads: HashMap<u32, Thread>,
+    irqs: HashMap<u32, String>,
+    functions: OnceCell<Functions>,
+}
+
+/// Text of a fixed field. What a name must not do to a terminal it does not.
+pub(crate) fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+impl Names {
+    pub(crate) fn read(table: &Mapped<RawName>) -> Self {
+        let named = |raw: RawName| {
+            (raw.pid != 0 && raw.pid != UNKNOWN).then(|| (raw.pid, Thread { name: text(&raw.comm), tgid: raw.tgid }))
+        };
+        let threads = (0..NAMES).filter_map(|at| named(table.get(at))).collect();
+        let interrupts = fs::read_to_string("/proc/interrupts").unwrap_or_default();
+        Self { threads, irqs: irqs(&interrupts), functions: OnceCell::new() }
+    }
+
+    /// Names for tests, and for records of other machines.
+    pub fn new(threads: impl IntoIterator<Item = (u32, Thread)>) -> Self {
+        Self { threads: threads.into_iter().collect(), ..Self::default() }
+    }
+
+    /// What is known of a thread; asks /proc where the recorder does not know.
+    pub fn thread(&self, pid: u32) -> Option<Thread> {
+        if let Some(thread) = self.threads.get(&pid) {
+            return Some(thread.clone());
+        }
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+        Some(Thread { name: text(field("Name:")?.as_bytes()), tgid: field("Tgid:")?.parse().ok()? })
+    }
+
+    /// Threads of this name.
+    pub fn called(&self, name: &str) -> Vec<u32> {
+        let mut found: Vec<u32> = self.threads.iter().filter(|(_, t)| t.name == name).map(|(pid, _)| *pid).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// As it is shown: `rustc (18491)`.
+    pub fn of_thread(&self, pid: u32) -> String {
+        match self.thread(pid) {
+            Some(thread) => format!("{} ({pid})", thread.name),
+            None => format!("thread {pid}"),
+        }
+    }
+
+    /// The function at an address; the address where the kernel hides that.
+    pub fn of_function(&self, address: u64) -> String {
+        self.functions.get_or_init(Functions::read).name(address)
+    }
+
+    /// As it is shown: `irq 25 virtio0`.
+    pub fn of(&self, doing: &Doing) -> String {
+        match doing {
+            Doing::Thread(r) => {
+                let mut text = self.of_thread(r.pid);
+                if r.guest {
+                    text += " in its guest";
+                }
+                if let Some(function) = r.work {
+                    text += &format!(" at {}", self.of_function(function));
+                }
+                text
+            }
+            Doing::Idle { state: Some(state) } => format!("idle (state {state})"),
+            Doing::Idle { state: None } => "idle".into(),
+            Doing::Irq(n) => match self.irqs.get(n) {
+                Some(name) => format!("irq {n} {name}"),
+                None => format!("irq {n}"),
+            },
+            Doing::Softirq(vector) => match softirq_name(*vector) {
+                Some(name) => format!("softirq {name}"),
+                None => format!("softirq {vector}"),
+            },
+            Doing::Vector(vector) => vector.to_string(),
+            Doing::Timer(function) => format!("timer {}", self.of_function(*function)),
+            Doing::Nmi => "NMI".into(),
+            Doing::Unknown => "unknown".into(),
+        }
+    }
+}
+
+/// Names of interrupts, from /proc/interrupts: behind the counts of each CPU stand the chip, the kind and the names.
+fn irqs(text: &str) -> HashMap<u32, String> {
+    let mut lines = text.lines();
+    let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
+    lines
+        .filter_map(|line| {
+            let (number, rest) = line.split_once(':')?;
+            let number = number.trim().parse().ok()?;
+            let words: Vec<&str> = rest.split_whitespace().skip(cpus).collect();
+            // Chip and hardware number; on x86 also the trigger (`2-edge`), on others `Level`.
+            let names = words.iter().skip(1).skip_while(|w| is_trigger(w));
+            let name = names.copied().collect::<Vec<_>>().join(" ");
+            (!name.is_empty()).then_some((number, self::text(name.as_bytes())))
+        })
+        .collect()
+}
+
+fn is_trigger(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_digit())
+        || ["edge", "level", "fasteoi", "Edge", "Level"].iter().any(|kind| {
+            word.strip_suffix(kind)
+                .is_some_and(|n| n.is_empty() || n.trim_end_matches('-').chars().all(|c| c.is_ascii_digit()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupts_have_their_devices_names() {
+        let text = "           CPU0       CPU1       \n  4:          0       1234  IR-IO-APIC    4-edge      ttyS0\n \
+                    25:   12   3   PCI-MSIX-0000:00:03.0   1-edge      virtio0-input.0\n \
+                    26:   12   3   GICv3  27 Level     arch_timer\n 9: 1 2 IO-APIC 9-fasteoi acpi, other\nNMI: 1 2 Non-maskable interrupts\n 30: 1";
+        let irqs = irqs(text);
+        assert_eq!(irqs[&4], "ttyS0");
+        assert_eq!(irqs[&25], "virtio0-input.0");
+        assert_eq!(irqs[&26], "arch_timer");
+        assert_eq!(irqs[&9], "acpi, other");
+        assert_eq!(irqs.len(), 4);
+    }
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(text(b"a\x1b[2Jb\0zz"), "a?[2Jb");
+    }
+
+    #[test]
+    fn who_is_not_known_is_shown_by_number() {
+        let names = Names::new([(5, Thread { name: "rustc".into(), tgid: 4 })]);
+        assert_eq!(
+            (names.of_thread(5), names.of_thread(u32::MAX - 1)),
+            ("rustc (5)".into(), "thread 4294967294".into())
+        );
+        assert_eq!(names.called("rustc"), [5]);
+        assert_eq!(names.of(&Doing::Softirq(3)), "softirq NET_RX");
+    }
+}

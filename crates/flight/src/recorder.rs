@@ -1,0 +1,135 @@
+//! The recorder, running.
+
+use crate::attach::{attach, Attached, Options, StartError};
+use crate::hooks::Missing;
+use crate::names::Names;
+use crate::window::{Rings, Window};
+use latpath_probe::monotonic;
+use latpath_words::Ns;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Records until it is dropped.
+pub struct Recorder {
+    attached: Attached,
+    shift: u32,
+    started: Ns,
+    /// While it is open the kernel measures its eBPF programs.
+    measuring: Option<OwnedFd>,
+}
+
+/// What recording costs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Events so far.
+    pub events: u64,
+    /// Events that were missed because the same program was running already on that CPU.
+    pub missed: u64,
+    /// Memory for events and names, in bytes.
+    pub bytes: u64,
+    /// Where it is measured: each program's runs and time.
+    pub programs: Vec<ProgramCost>,
+}
+
+/// What one program costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramCost {
+    /// Its name.
+    pub name: &'static str,
+    /// How often it ran.
+    pub runs: u64,
+    /// How long in all, with what measuring it adds.
+    pub ns: u64,
+}
+
+impl Cost {
+    /// What an event costs, where that is measured.
+    pub fn ns_per_event(&self) -> Option<u64> {
+        let (runs, ns) = self.programs.iter().fold((0, 0), |(r, n), p| (r + p.runs, n + p.ns));
+        (ns > 0).then(|| ns / runs.max(1))
+    }
+}
+
+/// Lets the kernel measure.
+fn measure() -> std::io::Result<OwnedFd> {
+    // SAFETY: takes a number, gives a descriptor or an error.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Recorder {
+    /// Loads the programs and attaches those that this kernel takes.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace at all, or the kernel does not say which thread runs.
+    pub fn start(options: &Options) -> Result<Self, StartError> {
+        let measuring = options.measured.then(measure).transpose()?;
+        let attached = attach(options)?;
+        Ok(Self { attached, shift: options.shift(), started: monotonic(), measuring })
+    }
+
+    /// What cannot be told on this kernel.
+    pub fn missing(&self) -> &[Missing] {
+        &self.attached.missing
+    }
+
+    /// When it began, `CLOCK_MONOTONIC`.
+    pub fn started(&self) -> Ns {
+        self.started
+    }
+
+    fn rings(&self) -> Rings<'_> {
+        Rings { ring: &self.attached.ring, heads: &self.attached.heads, shift: self.shift, started: self.started }
+    }
+
+    /// What all CPUs did from one time to another, both `CLOCK_MONOTONIC`, without stopping the recording. Takes some 0.2 ms
+    /// for each MiB of memory; no system call for events.
+    pub fn window(&self, from: Ns, to: Ns) -> Window {
+        let rings = self.rings();
+        // A CPU that has never recorded is none: possible CPUs need not be there.
+        let cpus = (0..self.attached.cpus).filter(|cpu| rings.written(*cpu) > 0).map(|cpu| rings.read(cpu)).collect();
+        Window { from, to, cpus }
+    }
+
+    /// The names as they are now.
+    pub fn names(&self) -> Names {
+        Names::read(&self.attached.names)
+    }
+
+    /// What it has cost so far.
+    pub fn cost(&self) -> Cost {
+        let rings = self.rings();
+        let mut cost = Cost {
+            events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
+            bytes: (((self.attached.cpus as u64) << self.shift) + crate::layout::NAMES as u64) * 32,
+            ..Cost::default()
+        };
+        for program in &self.attached.programs {
+            let Some(info) = info(program.fd.as_raw_fd()) else { continue };
+            cost.missed += info.recursion_misses;
+            if self.measuring.is_some() {
+                cost.programs.push(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns });
+            }
+        }
+        cost
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // Programs first, then what they write to.
+        self.attached.links.clear();
+    }
+}
+
+/// What the kernel says of a program.
+fn info(program: std::os::fd::RawFd) -> Option<libbpf_sys::bpf_prog_info> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null.
+    let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program, &mut info, &mut len) };
+    (said == 0).then_some(info)
+}

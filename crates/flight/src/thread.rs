@@ -1,0 +1,251 @@
+//! What a thread did: a row of tiles without gaps.
+
+use crate::cpu::{CpuTimeline, Doing, Share};
+use crate::event::{Event, Left, Sleep, What};
+use crate::window::Window;
+use latpath_words::Ns;
+
+/// A time in which a thread was in one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadTile {
+    /// `CLOCK_MONOTONIC`.
+    pub from: Ns,
+    /// The next tile's `from`.
+    pub to: Ns,
+    /// The state.
+    pub state: State,
+}
+
+/// A thread's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It had this CPU. Interrupts may have taken some of the time: the CPU's row says.
+    Running {
+        /// Which.
+        cpu: u32,
+    },
+    /// It would have run, and did not.
+    Ready {
+        /// For which CPU it waited, where that is known.
+        cpu: Option<u32>,
+        /// What made it wait.
+        since: Since,
+        /// Its control group had used up its time.
+        throttled: bool,
+    },
+    /// It waited for something to happen.
+    Asleep(Sleep),
+    /// It is not known.
+    Unknown,
+}
+
+/// Since what a thread has been ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// It was woken.
+    Woken(Waker),
+    /// Another took its CPU.
+    Preempted,
+    /// It let others run.
+    Yielded,
+    /// It is not known.
+    Unknown,
+}
+
+/// Who woke a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waker {
+    /// When.
+    pub t: Ns,
+    /// On which CPU.
+    pub cpu: u32,
+    /// The thread that was on it; an interrupt has nothing to do with it.
+    pub pid: u32,
+    /// What did it: that thread, or an interrupt of any kind.
+    pub context: Doing,
+}
+
+/// All CPUs' rows, and what is needed for those of threads.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// The window's.
+    pub from: Ns,
+    /// The window's.
+    pub to: Ns,
+    /// A row for each CPU that recorded anything.
+    pub cpus: Vec<CpuTimeline>,
+    /// All CPUs' events in the order of their times, each with its CPU's place in `cpus`.
+    events: Vec<(Event, usize)>,
+    /// From when each CPU's record is known.
+    since: Vec<Ns>,
+}
+
+impl Timeline {
+    /// Of a window. It must not matter what is in it: rows have no gaps, whatever the events are.
+    pub fn of(window: &Window) -> Self {
+        let rows = |place: usize| window.cpus[place].events.iter().map(move |e| (*e, place));
+        let mut events: Vec<_> = (0..window.cpus.len()).flat_map(rows).collect();
+        events.sort_by_key(|(e, _)| e.t);
+        Self {
+            from: window.from,
+            to: window.to,
+            cpus: window.cpus.iter().map(|record| CpuTimeline::of(record, window.to)).collect(),
+            events,
+            since: window.cpus.iter().map(|record| record.since).collect(),
+        }
+    }
+
+    /// A CPU's row.
+    pub fn cpu(&self, cpu: u32) -> Option<&CpuTimeline> {
+        self.cpus.iter().find(|row| row.cpu == cpu)
+    }
+
+    /// A thread's row, from exactly the window's `from` to exactly its `to`.
+    pub fn thread(&self, pid: u32) -> Vec<ThreadTile> {
+        let mut fold = Fold { pid, tiles: Vec::new(), cursor: Ns::MIN, state: None, woken: None, seen: Ns::MIN };
+        for (event, place) in self.events.iter().take_while(|(e, _)| e.t < self.to) {
+            fold.event(self, event, *place);
+        }
+        fold.until(self.to);
+        cut(&fold.tiles, self.from, self.to)
+    }
+
+    /// What a CPU did meanwhile, the longest first.
+    pub fn shares(&self, cpu: u32, from: Ns, to: Ns) -> Vec<Share> {
+        self.cpu(cpu).map_or(Vec::new(), |row| row.shares(from, to))
+    }
+
+    /// From when all CPUs' records are known.
+    fn horizon(&self) -> Ns {
+        self.since.iter().copied().max().unwrap_or(Ns::MAX)
+    }
+}
+
+/// The part of a row that is in a time, and what is missing of it as unknown.
+fn cut(tiles: &[ThreadTile], from: Ns, to: Ns) -> Vec<ThreadTile> {
+    let mut found: Vec<ThreadTile> = Vec::new();
+    let mut push = |tile: ThreadTile| match found.last_mut() {
+        Some(last) if last.state == tile.state => last.to = tile.to,
+        _ => found.push(tile),
+    };
+    let mut cursor = from;
+    for tile in tiles.iter().filter(|tile| tile.to > from && tile.from < to) {
+        let tile = ThreadTile { from: tile.from.max(from), to: tile.to.min(to), ..*tile };
+        if tile.from > cursor {
+            push(ThreadTile { from: cursor, to: tile.from, state: State::Unknown });
+        }
+        cursor = tile.to;
+        push(tile);
+    }
+    if cursor < to {
+        push(ThreadTile { from: cursor, to, state: State::Unknown });
+    }
+    found
+}
+
+struct Fold {
+    pid: u32,
+    tiles: Vec<ThreadTile>,
+    cursor: Ns,
+    /// `None` until the first event that tells something.
+    state: Option<State>,
+    /// When it was seen on its CPU last.
+    seen: Ns,
+    /// The last one who began to wake it.
+    woken: Option<Waker>,
+}
+
+impl Fold {
+    fn until(&mut self, t: Ns) {
+        if let Some(state) = self.state.filter(|_| t > self.cursor) {
+            self.tiles.push(ThreadTile { from: self.cursor, to: t, state });
+        }
+        self.cursor = self.cursor.max(t);
+    }
+
+    /// The state changes. What it was before the first event follows from that event, as far back as nothing can have happened
+    /// unseen: `before` is the state, `since` that time.
+    fn becomes(&mut self, t: Ns, state: State, before: State, since: Ns) {
+        if self.state.is_none() {
+            (self.state, self.cursor) = (Some(before), since);
+        }
+        if self.state != Some(state) {
+            self.until(t);
+            self.state = Some(state);
+        }
+    }
+
+    fn event(&mut self, timeline: &Timeline, event: &Event, place: usize) {
+        let (t, cpu) = (event.t, timeline.cpus[place].cpu);
+        let running = State::Running { cpu };
+        let unknown = State::Ready { cpu: None, since: Since::Unknown, throttled: false };
+        let asleep = State::Asleep(Sleep::Unknown);
+        let (here, horizon) = (timeline.since[place], timeline.horizon());
+        let names_a_thread = !matches!(event.what, What::Nmi { .. });
+        if names_a_thread && self.state == Some(running) && event.pid != self.pid {
+            // Its switch was missed: it left some time since.
+            self.until(self.seen.min(t));
+            self.state = Some(State::Unknown);
+        }
+        match event.what {
+            What::Switch { left, .. } if event.pid == self.pid => {
+                let state = match left {
+                    Left::Ready { preempted, throttled } => State::Ready {
+                        cpu: Some(cpu),
+                        since: if preempted { Since::Preempted } else { Since::Yielded },
+                        throttled,
+                    },
+                    Left::Asleep(sleep) => State::Asleep(sleep),
+                };
+                // It ran here as long as this CPU has not switched.
+                self.becomes(t, running, running, here);
+                self.becomes(t, state, running, here);
+            }
+            What::Switch { next, .. } if next == self.pid => {
+                if let Some(State::Ready { cpu: waits_for @ None, .. }) = &mut self.state {
+                    *waits_for = Some(cpu);
+                }
+                let before = State::Ready { cpu: Some(cpu), since: Since::Unknown, throttled: false };
+                self.becomes(t, running, before, horizon);
+            }
+            What::Waking { pid, cpu: target, .. } if pid == self.pid => {
+                let context = timeline.cpus[place].at(t);
+                let waker = Waker { t, cpu, pid: event.pid, context };
+                self.woken = Some(waker);
+                match self.state {
+                    // It had not gone to sleep yet, and may still: then the wakeup follows.
+                    Some(State::Running { .. } | State::Ready { .. }) => {}
+                    _ => {
+                        let ready = State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false };
+                        self.becomes(t, ready, asleep, horizon);
+                    }
+                }
+            }
+            What::Wakeup { pid, cpu: target, throttled, .. } if pid == self.pid => {
+                let since = self.woken.take().map_or(Since::Unknown, Since::Woken);
+                match &mut self.state {
+                    Some(State::Running { .. }) => {}
+                    Some(State::Ready { cpu, throttled: held, .. }) => {
+                        (*cpu, *held) = (Some(target), *held || throttled)
+                    }
+                    _ => self.becomes(t, State::Ready { cpu: Some(target), since, throttled }, asleep, horizon),
+                }
+            }
+            What::Migrate { pid, to, .. } if pid == self.pid => match self.state {
+                Some(State::Ready { since, throttled, .. }) => {
+                    self.becomes(t, State::Ready { cpu: Some(to), since, throttled }, unknown, horizon);
+                }
+                None => (self.state, self.cursor) = (Some(State::Unknown), t),
+                _ => {}
+            },
+            // Whatever happens on a CPU says who has it.
+            _ if event.pid == self.pid && names_a_thread => {
+                self.becomes(t, running, running, here);
+            }
+            _ => {}
+        }
+        if self.state == Some(running) {
+            self.seen = t;
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Reading the rings while they are written to.
+
+use crate::event::Event;
+use crate::layout::{Head, RawEvent};
+use latpath_probe::Mapped;
+use latpath_words::Ns;
+use std::sync::atomic::{fence, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long an event that is being written is waited for. Its writer may have lost its CPU, where that is a virtual one.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+/// What all CPUs did in a time, and all that is still known of what they did before.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// `CLOCK_MONOTONIC`.
+    pub from: Ns,
+    /// Not part of it any more.
+    pub to: Ns,
+    /// One for each CPU that recorded anything.
+    pub cpus: Vec<CpuRecord>,
+}
+
+impl Window {
+    /// Whether every CPU's events of this time are here.
+    pub fn is_complete(&self) -> bool {
+        self.cpus.iter().all(|cpu| cpu.is_complete(self.from))
+    }
+}
+
+/// What is known of one CPU.
+#[derive(Clone, Debug, Default)]
+pub struct CpuRecord {
+    /// Its number.
+    pub cpu: u32,
+    /// In the order of their times; also those before the window, from which is known what was the case when it began, and a few
+    /// behind it.
+    pub events: Vec<Event>,
+    /// From then on nothing is missing, apart from `unfinished`.
+    pub since: Ns,
+    /// Events that are not there any more, since the recorder began.
+    pub overwritten: u64,
+    /// Events that were still being written when they were read.
+    pub unfinished: u64,
+}
+
+impl CpuRecord {
+    /// Whether nothing is missing from this time on.
+    pub fn is_complete(&self, from: Ns) -> bool {
+        self.since <= from && self.unfinished == 0
+    }
+}
+
+/// The rings: memory that the kernel writes to.
+pub(crate) struct Rings<'a> {
+    pub ring: &'a Mapped<RawEvent>,
+    pub heads: &'a Mapped<Head>,
+    pub shift: u32,
+    /// When all programs stood.
+    pub started: Ns,
+}
+
+impl Rings<'_> {
+    fn head(&self, cpu: usize) -> u64 {
+        let head = self.heads.field::<u64>(cpu, 0);
+        fence(Ordering::Acquire);
+        head
+    }
+
+    /// Events of a CPU so far.
+    pub fn written(&self, cpu: usize) -> u64 {
+        self.head(cpu).saturating_sub(1 << self.shift)
+    }
+
+    /// A whole event, if it is written within some time.
+    fn event(&self, cpu: usize, at: u64, until: Instant) -> Option<RawEvent> {
+        let place = (cpu << self.shift) + (at & ((1 << self.shift) - 1)) as usize;
+        loop {
+            let raw = self.ring.get(place);
+            fence(Ordering::Acquire);
+            if raw.lap == (at >> self.shift) as u16 {
+                // The lap was the last of it to be written, and may have been the first to be read.
+                return Some(self.ring.get(place));
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// All that a CPU's ring still has.
+    pub fn read(&self, cpu: usize) -> CpuRecord {
+        let size = 1u64 << self.shift;
+        let head = self.head(cpu);
+        // The oldest goes first: it is the next to be overwritten.
+        let first = head.saturating_sub(size).max(size);
+        let until = Instant::now() + PATIENCE;
+        let mut events = Vec::with_capacity((head.saturating_sub(first)) as usize);
+        let mut raws: Vec<Option<RawEvent>> = Vec::with_capacity(events.capacity());
+        raws.extend((first..head).map(|at| self.event(cpu, at, until)));
+        fence(Ordering::Acquire);
+        // Who takes a place first moves the head: what may have been written over while it was read is known by it.
+        let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
+        let kept = &raws[gone..];
+        events.extend(kept.iter().flatten().map(RawEvent::decode));
+        let overwritten = first - size + gone as u64;
+        let oldest = events.first().map(|e: &Event| e.t);
+        // Before all programs stood, some saw ends of what others had not seen begin.
+        events.retain(|e| e.t >= self.started);
+        // An interrupt's event may stand before that of what it interrupted.
+        events.sort_by_key(|e| e.t);
+        CpuRecord {
+            cpu: cpu as u32,
+            since: match (overwritten, oldest) {
+                (0, _) => self.started,
+                (_, Some(oldest)) => oldest.max(self.started),
+                (_, None) => Ns::MAX,
+            },
+            overwritten,
+            unfinished: kept.iter().filter(|raw| raw.is_none()).count() as u64,
+            events,
+        }
+    }
+}

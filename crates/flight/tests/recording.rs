@@ -1,0 +1,317 @@
+//! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
+
+use latpath_flight::{Doing, Options, Recorder, Since, Sleep, State, Timeline, What};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Makes this binary a child that records until it is killed.
+const CHILD: &str = "LATPATH_FLIGHT_CHILD";
+
+type Outcome = Result<(), Failed>;
+
+/// Tests that need a CPU for themselves do not fight for it.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn main() -> ExitCode {
+    if std::env::var_os(CHILD).is_some() {
+        let _recorder = Recorder::start(&Options::default()).expect("it could be started before");
+        println!("ready");
+        std::thread::sleep(Duration::from_secs(60));
+        return ExitCode::SUCCESS;
+    }
+    let arguments = Arguments::from_args();
+    let lack = Recorder::start(&Options::default()).err();
+    if let Some(lack) = &lack {
+        eprintln!("skipped, {lack}");
+    }
+    let trial = |name: &str, test: fn() -> Outcome| {
+        let run = move || {
+            let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            test()
+        };
+        Trial::test(name, run).with_ignored_flag(lack.is_some())
+    };
+    let tests = vec![
+        trial("who_kept_a_ready_thread_from_its_cpu_is_named", hog),
+        trial("who_woke_a_sleeping_thread_is_named", waker),
+        trial("a_window_that_was_overwritten_says_so", overwritten),
+        trial("rows_of_the_real_machine_have_no_gap", rows),
+        trial("a_softirq_is_cut_out_of_the_time_of_the_thread_that_it_interrupts", softirq),
+        trial("a_thread_that_is_gone_has_the_name_that_it_gave_itself", gone),
+        trial("a_stopped_process_is_seen_to_be_stopped", stopped),
+        trial("what_it_costs_is_measured", cost),
+        trial("after_kill_9_nothing_is_left_in_the_kernel", killed),
+    ];
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+fn start() -> Result<Recorder, Failed> {
+    Ok(Recorder::start(&Options { bytes_per_cpu: 8 << 20, measured: false })?)
+}
+
+fn now() -> i64 {
+    latpath_probe::monotonic()
+}
+
+fn tid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// The last CPU that this process may use.
+fn some_cpu() -> usize {
+    // SAFETY: a set of bits, zero is a value of it.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is as large as is said.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    // SAFETY: the number is below the set's size.
+    (0..1024).rev().find(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).expect("it runs on some CPU")
+}
+
+fn pin(cpu: usize) {
+    // SAFETY: as above.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+fn fifo(priority: i32) -> bool {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameter lives as long as the call.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0 }
+}
+
+fn spin(time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+/// A thread wants to run every 300 µs; another, more urgent one takes its CPU for 12 ms.
+fn hog() -> Outcome {
+    let recorder = start()?;
+    let (cpu, over) = (some_cpu(), AtomicBool::new(false));
+    let victim = AtomicU32::new(0);
+    let (hog, from, to) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cpu);
+            victim.store(tid(), Ordering::SeqCst);
+            while !over.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+        let hog = scope.spawn(|| {
+            while victim.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            pin(cpu);
+            assert!(fifo(7), "root may");
+            // A thread's class is told by switches.
+            std::thread::sleep(Duration::from_micros(100));
+            let from = now();
+            spin(Duration::from_millis(12));
+            (tid(), from, now())
+        });
+        let result = hog.join().expect("the hog");
+        over.store(true, Ordering::SeqCst);
+        result
+    });
+    let window = recorder.window(from, to);
+    if !window.is_complete() {
+        return Err("8 MiB a CPU were overwritten in some ms".into());
+    }
+    let timeline = Timeline::of(&window);
+    let row = timeline.thread(victim.load(Ordering::SeqCst));
+    let ready = row.iter().filter(|tile| matches!(tile.state, State::Ready { .. }));
+    let longest = ready.max_by_key(|tile| tile.to - tile.from).ok_or("it was never ready")?;
+    let State::Ready { cpu: Some(waited_for), .. } = longest.state else {
+        return Err(format!("{longest:?}: for which CPU?").into());
+    };
+    assert_eq!(waited_for as usize, cpu);
+    let shares = timeline.shares(waited_for, longest.from, longest.to);
+    let Some(Doing::Thread(first)) = shares.first().map(|s| s.doing) else {
+        return Err(format!("not held by a thread: {shares:?}").into());
+    };
+    assert_eq!(first.pid, hog, "{shares:?}");
+    assert_eq!(first.class.map(|c| c.to_string()).as_deref(), Some("FIFO 7"));
+    assert_eq!(shares.iter().map(|s| s.ns).sum::<i64>(), longest.to - longest.from);
+    Ok(())
+}
+
+/// A thread sleeps in a read until another writes.
+fn waker() -> Outcome {
+    let recorder = start()?;
+    let (mut here, mut there) = UnixStream::pair()?;
+    let from = now();
+    let (reader, writer) = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut byte = [0];
+            there.read_exact(&mut byte).expect("the byte");
+            tid()
+        });
+        let writer = scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            here.write_all(&[1]).expect("room for a byte");
+            tid()
+        });
+        (reader.join().expect("the reader"), writer.join().expect("the writer"))
+    });
+    let timeline = Timeline::of(&recorder.window(from, now()));
+    let row = timeline.thread(reader);
+    let woken = row.windows(2).find_map(|pair| match (pair[0].state, pair[1].state) {
+        (State::Asleep(sleep), State::Ready { since: Since::Woken(by), .. }) if by.pid == writer => Some((sleep, by)),
+        _ => None,
+    });
+    let (sleep, by) = woken.ok_or_else(|| format!("nobody woke it: {row:?}"))?;
+    assert_eq!((sleep, by.context.thread()), (Sleep::Interruptible, Some(writer)));
+    Ok(())
+}
+
+/// Two threads wake each other so often that a small ring is full many times over.
+fn overwritten() -> Outcome {
+    let recorder = Recorder::start(&Options { bytes_per_cpu: 0, measured: false })?;
+    let (mut here, mut there) = UnixStream::pair()?;
+    let from = now();
+    let me = tid();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut byte = [0];
+            while there.read_exact(&mut byte).is_ok() && there.write_all(&byte).is_ok() {}
+        });
+        let mut byte = [7];
+        for _ in 0..20_000 {
+            here.write_all(&byte).and_then(|()| here.read_exact(&mut byte)).expect("the other end");
+        }
+        drop(here);
+    });
+    let window = recorder.window(from, now());
+    let lost = window.cpus.iter().filter(|cpu| cpu.overwritten > 0 && !cpu.is_complete(from));
+    assert!(lost.count() > 0 && !window.is_complete());
+    let row = Timeline::of(&window).thread(me);
+    assert_eq!(row.first().map(|tile| (tile.from, tile.state)), Some((from, State::Unknown)));
+    assert!(row.len() > 1, "and then it is known again");
+    Ok(())
+}
+
+fn rows() -> Outcome {
+    let recorder = start()?;
+    let from = now();
+    std::thread::sleep(Duration::from_millis(50));
+    let to = now();
+    std::thread::sleep(Duration::from_millis(5));
+    let window = recorder.window(from, to);
+    let timeline = Timeline::of(&window);
+    let unknown: Vec<_> =
+        window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|event| matches!(event.what, What::Other(_))).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert!(!timeline.cpus.is_empty());
+    for cpu in &timeline.cpus {
+        let tiles = cpu.between(from, to);
+        assert_eq!((tiles[0].from, tiles[tiles.len() - 1].to), (from, to));
+        assert!(tiles.windows(2).all(|pair| pair[0].to == pair[1].from));
+        let known = tiles.iter().all(|tile| tile.doing != Doing::Unknown);
+        assert!(known || cpu.missed_switches > 0, "CPU {}", cpu.cpu);
+        // A trace that contradicts itself is none.
+        assert_eq!(cpu.garbled, 0, "CPU {}", cpu.cpu);
+    }
+    let row = timeline.thread(tid());
+    assert_eq!((row[0].from, row[row.len() - 1].to), (from, to));
+    assert!(row.iter().any(|tile| matches!(tile.state, State::Asleep(Sleep::Interruptible))));
+    Ok(())
+}
+
+/// A packet over lo is received in a softirq, within the system call that sends it.
+fn softirq() -> Outcome {
+    let recorder = start()?;
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let from = now();
+    for _ in 0..200 {
+        socket.send_to(b"latpath", socket.local_addr()?)?;
+    }
+    let window = recorder.window(from, now());
+    let timeline = Timeline::of(&window);
+    let to = timeline.to;
+    let mut tiles = timeline.cpus.iter().flat_map(|cpu| cpu.between(from, to));
+    assert!(tiles.any(|tile| tile.doing == Doing::Softirq(3) && tile.thread == Some(tid())), "NET_RX in our own time");
+    Ok(())
+}
+
+fn gone() -> Outcome {
+    let recorder = start()?;
+    let pid = std::thread::Builder::new().name("lp-short-lived".into()).spawn(tid)?.join().expect("it ends");
+    let thread = recorder.names().thread(pid).ok_or("its name is forgotten")?;
+    assert_eq!((thread.name.as_str(), thread.tgid), ("lp-short-lived", std::process::id()));
+    Ok(())
+}
+
+fn stopped() -> Outcome {
+    let recorder = start()?;
+    let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
+    let pid = child.id();
+    std::thread::sleep(Duration::from_millis(100));
+    let from = now();
+    // SAFETY: the number is of our own child, which has not been waited for.
+    unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
+    std::thread::sleep(Duration::from_millis(100));
+    let to = now();
+    child.kill()?;
+    child.wait()?;
+    let row = Timeline::of(&recorder.window(from, to)).thread(pid);
+    assert!(row.iter().any(|tile| tile.state == State::Asleep(Sleep::Stopped)), "{row:?}");
+    Ok(())
+}
+
+fn cost() -> Outcome {
+    let recorder = Recorder::start(&Options { measured: true, ..Options::default() })?;
+    for _ in 0..2000 {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+    let cost = recorder.cost();
+    assert!(cost.events > 4000 && cost.bytes > 1 << 20, "{cost:?}");
+    let each = cost.ns_per_event().ok_or("it is not measured")?;
+    eprintln!("{} events, {each} ns each; missed {}", cost.events, cost.missed);
+    for p in &cost.programs {
+        if p.runs > 0 {
+            eprintln!("  {:28} {:>8} runs, {:>5} ns each", p.name, p.runs, p.ns / p.runs);
+        }
+    }
+    for missing in recorder.missing() {
+        eprintln!("  {missing}");
+    }
+    Ok(())
+}
+
+/// The recorder's programs in the kernel, by number.
+fn standing() -> Vec<u32> {
+    let programs = libbpf_rs::query::ProgInfoIter::default();
+    programs.filter(|p| p.name.to_str() == Some("softirq_raise")).map(|p| p.id).collect()
+}
+
+fn killed() -> Outcome {
+    let before = standing();
+    let mut child = Command::new(std::env::current_exe()?).env(CHILD, "1").stdout(Stdio::piped()).spawn()?;
+    let said = Arc::new(Mutex::new(child.stdout.take().ok_or("no pipe")?));
+    let mut word = [0; 5];
+    said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read_exact(&mut word)?;
+    let new: Vec<u32> = standing().into_iter().filter(|id| !before.contains(id)).collect();
+    child.kill()?;
+    child.wait()?;
+    assert!(!new.is_empty(), "it was there");
+    // The kernel lets go of them a moment later.
+    let until = Instant::now() + Duration::from_secs(20);
+    while standing().iter().any(|id| new.contains(id)) {
+        assert!(Instant::now() < until, "programs {new:?} are still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Rows of CPUs and threads, from events that are told: what follows from them, and that nothing breaks whatever they are.
+
+use latpath_flight::*;
+use latpath_words::Ns;
+use proptest::prelude::*;
+
+const NORMAL: Class = Class { prio: 120, policy: 0 };
+const ASLEEP: Left = Left::Asleep(Sleep::Interruptible);
+const PREEMPTED: Left = Left::Ready { preempted: true, throttled: false };
+
+fn at(t: Ns, pid: u32, what: What) -> Event {
+    Event { t, pid, what }
+}
+
+fn switch(t: Ns, prev: u32, left: Left, next: u32) -> Event {
+    at(t, prev, What::Switch { next, left, prev: NORMAL, next_class: NORMAL })
+}
+
+fn waking(t: Ns, waker: u32, pid: u32) -> Event {
+    at(t, waker, What::Waking { pid, cpu: 0, class: NORMAL })
+}
+
+fn wakeup(t: Ns, here: u32, pid: u32, cpu: u32) -> Event {
+    at(t, here, What::Wakeup { pid, cpu, class: NORMAL, throttled: false })
+}
+
+/// Records from 0 on, and a window from 100 to 1000.
+fn window(cpus: Vec<Vec<Event>>) -> Window {
+    let record = |(cpu, events)| CpuRecord { cpu, events, ..CpuRecord::default() };
+    Window { from: 100, to: 1000, cpus: (0..).zip(cpus).map(record).collect() }
+}
+
+fn rows(timeline: &Timeline, cpu: u32) -> Vec<(Ns, Ns, Doing)> {
+    let row = timeline.cpu(cpu).unwrap().between(timeline.from, timeline.to);
+    row.into_iter()
+        .map(|t| match t.doing {
+            Doing::Thread(r) => (t.from, t.to, Doing::Thread(Running { class: None, ..r })),
+            doing => (t.from, t.to, doing),
+        })
+        .collect()
+}
+
+fn runs(pid: u32) -> Doing {
+    Doing::Thread(Running { pid, class: None, guest: false, work: None })
+}
+
+#[test]
+fn interrupts_are_cut_out_of_the_thread_they_interrupt() {
+    let events = vec![
+        switch(50, 0, ASLEEP, 7),
+        at(200, 7, What::IrqEntry(25)),
+        at(230, 7, What::IrqExit(25)),
+        at(230, 7, What::SoftirqEntry(3)),
+        at(250, 7, What::VectorEntry(Vector::LocalTimer)),
+        at(255, 7, What::HrtimerEntry(0xf00)),
+        at(260, 7, What::HrtimerExit),
+        at(270, 7, What::VectorExit(Vector::LocalTimer)),
+        at(300, 7, What::SoftirqExit(3)),
+        at(450, 7, What::Nmi { took: 40 }),
+        switch(600, 7, ASLEEP, 0),
+        at(610, 0, What::Idle(Some(2))),
+        at(900, 0, What::Idle(None)),
+    ];
+    let timeline = Timeline::of(&window(vec![events]));
+    let tick = Doing::Vector(Vector::LocalTimer);
+    assert_eq!(
+        rows(&timeline, 0),
+        [
+            (100, 200, runs(7)),
+            (200, 230, Doing::Irq(25)),
+            (230, 250, Doing::Softirq(3)),
+            (250, 255, tick),
+            (255, 260, Doing::Timer(0xf00)),
+            (260, 270, tick),
+            (270, 300, Doing::Softirq(3)),
+            (300, 410, runs(7)),
+            (410, 450, Doing::Nmi),
+            (450, 600, runs(7)),
+            (600, 610, Doing::Idle { state: None }),
+            (610, 900, Doing::Idle { state: Some(2) }),
+            (900, 1000, Doing::Idle { state: None }),
+        ]
+    );
+    assert_eq!(timeline.cpus[0].garbled, 0);
+    let shares = timeline.shares(0, 100, 610);
+    assert_eq!((shares[0].doing.thread(), shares[0].ns), (Some(7), 100 + 110 + 150));
+    assert_eq!(shares.iter().map(|s| s.ns).sum::<Ns>(), 510);
+}
+
+#[test]
+fn what_was_under_way_when_the_record_began_is_seen_by_its_end() {
+    let events = vec![at(200, 7, What::VectorExit(Vector::Reschedule)), at(300, 7, What::SoftirqExit(1))];
+    let timeline = Timeline::of(&window(vec![events]));
+    assert_eq!(
+        rows(&timeline, 0),
+        [(100, 200, Doing::Vector(Vector::Reschedule)), (200, 300, Doing::Softirq(1)), (300, 1000, runs(7))]
+    );
+}
+
+#[test]
+fn softirqs_of_preempt_rt_go_on_with_their_thread() {
+    let events = vec![
+        switch(10, 0, ASLEEP, 7),
+        at(150, 7, What::SoftirqEntry(3)),
+        switch(200, 7, PREEMPTED, 9),
+        switch(300, 9, ASLEEP, 7),
+        at(400, 7, What::SoftirqExit(3)),
+    ];
+    let timeline = Timeline::of(&window(vec![events]));
+    let net = Doing::Softirq(3);
+    assert_eq!(
+        rows(&timeline, 0),
+        [(100, 150, runs(7)), (150, 200, net), (200, 300, runs(9)), (300, 400, net), (400, 1000, runs(7))]
+    );
+}
+
+#[test]
+fn guests_and_work_are_told_of_the_thread() {
+    let events = vec![
+        switch(10, 0, ASLEEP, 7),
+        at(150, 7, What::KvmEntry { vcpu: Some(0) }),
+        at(250, 7, What::KvmExit { vcpu: Some(0), reason: Some(0x78), isa: 2 }),
+        switch(300, 7, ASLEEP, 8),
+        at(310, 8, What::WorkStart(0xabc)),
+        switch(400, 8, ASLEEP, 0),
+        switch(500, 0, ASLEEP, 8),
+        at(600, 8, What::WorkEnd),
+    ];
+    let timeline = Timeline::of(&window(vec![events]));
+    let row = timeline.cpu(0).unwrap();
+    let thread = |t| match row.at(t) {
+        Doing::Thread(r) => (r.pid, r.guest, r.work),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        [120, 200, 260, 350, 550, 700].map(thread),
+        [
+            (7, false, None),
+            (7, true, None),
+            (7, false, None),
+            (8, false, Some(0xabc)),
+            (8, false, Some(0xabc)),
+            (8, false, None)
+        ]
+    );
+}
+
+#[test]
+fn a_thread_sleeps_is_woken_waits_runs_and_is_preempted() {
+    let cpu0 = vec![
+        switch(50, 7, ASLEEP, 9),
+        wakeup(310, 9, 7, 0),
+        switch(500, 9, ASLEEP, 7),
+        switch(700, 7, PREEMPTED, 9),
+        switch(800, 9, ASLEEP, 7),
+    ];
+    let cpu1 = vec![
+        switch(20, 0, ASLEEP, 4),
+        at(290, 4, What::SoftirqEntry(3)),
+        waking(300, 4, 7),
+        at(320, 4, What::SoftirqExit(3)),
+    ];
+    let timeline = Timeline::of(&window(vec![cpu0, cpu1]));
+    let woken = Since::Woken(Waker { t: 300, cpu: 1, pid: 4, context: Doing::Softirq(3) });
+    let ready = |since| State::Ready { cpu: Some(0), since, throttled: false };
+    let row: Vec<_> = timeline.thread(7).into_iter().map(|t| (t.from, t.to, t.state)).collect();
+    assert_eq!(
+        row,
+        [
+            (100, 300, State::Asleep(Sleep::Interruptible)),
+            (300, 500, ready(woken)),
+            (500, 700, State::Running { cpu: 0 }),
+            (700, 800, ready(Since::Preempted)),
+            (800, 1000, State::Running { cpu: 0 }),
+        ]
+    );
+}
+
+#[test]
+fn a_wake_up_that_meets_a_thread_on_its_way_to_sleep_counts_from_its_sleep() {
+    let cpu0 =
+        vec![switch(10, 0, ASLEEP, 7), switch(305, 7, ASLEEP, 0), wakeup(310, 0, 7, 0), switch(400, 0, ASLEEP, 7)];
+    let cpu1 = vec![waking(300, 4, 7)];
+    let row = Timeline::of(&window(vec![cpu0, cpu1])).thread(7);
+    let Some(ThreadTile { from: 310, to: 400, state: State::Ready { since: Since::Woken(by), .. } }) = row.get(2)
+    else {
+        panic!("{row:?}")
+    };
+    assert_eq!((by.pid, by.t), (4, 300));
+}
+
+#[test]
+fn a_throttled_thread_and_a_stopped_one_are_said_to_be() {
+    let throttled = Left::Ready { preempted: true, throttled: true };
+    let stop = Left::Asleep(Sleep::Stopped);
+    let events = vec![switch(200, 7, throttled, 0), switch(500, 0, ASLEEP, 7), switch(600, 7, stop, 0)];
+    let row = Timeline::of(&window(vec![events])).thread(7);
+    assert_eq!(row[0].state, State::Running { cpu: 0 }, "by its first switch");
+    assert!(matches!(row[1].state, State::Ready { throttled: true, since: Since::Preempted, .. }));
+    assert_eq!(row[3].state, State::Asleep(Sleep::Stopped));
+}
+
+#[test]
+fn nothing_is_said_of_times_and_threads_that_no_event_tells_of() {
+    let mut told = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, What::Idle(None))]]);
+    told.cpus[0].since = 400;
+    let timeline = Timeline::of(&told);
+    assert_eq!(rows(&timeline, 0)[0], (100, 400, Doing::Unknown));
+    let whole = |pid| timeline.thread(pid).iter().map(|t| (t.from, t.to, t.state)).collect::<Vec<_>>();
+    assert_eq!(whole(77), [(100, 1000, State::Unknown)]);
+    assert_eq!(whole(7)[0], (100, 400, State::Unknown));
+    assert!(!told.is_complete());
+    assert_eq!(Timeline::of(&Window { from: 5, to: 9, cpus: Vec::new() }).thread(1).len(), 1);
+}
+
+#[test]
+fn where_a_switch_is_missing_nobody_is_said_to_have_run() {
+    let events = vec![switch(50, 0, ASLEEP, 7), at(200, 7, What::WorkEnd), at(400, 3, What::SoftirqRaise(3))];
+    let timeline = Timeline::of(&window(vec![events]));
+    assert_eq!(rows(&timeline, 0), [(100, 200, runs(7)), (200, 400, Doing::Unknown), (400, 1000, runs(3))]);
+    assert_eq!(timeline.cpus[0].missed_switches, 1);
+    let row: Vec<_> = timeline.thread(7).iter().map(|t| (t.from, t.to, t.state)).collect();
+    assert_eq!(row, [(100, 200, State::Running { cpu: 0 }), (200, 1000, State::Unknown)]);
+}
+
+fn any_class() -> impl Strategy<Value = Class> {
+    (any::<i16>(), any::<u8>()).prop_map(|(prio, policy)| Class { prio, policy })
+}
+
+fn any_pid() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0u32..6, 1 => any::<u32>()]
+}
+
+fn any_vector() -> impl Strategy<Value = Vector> {
+    prop_oneof![Just(Vector::LocalTimer), Just(Vector::Reschedule), any::<u32>().prop_map(Vector::Other)]
+}
+
+fn any_left() -> impl Strategy<Value = Left> {
+    prop_oneof![
+        (any::<bool>(), any::<bool>()).prop_map(|(preempted, throttled)| Left::Ready { preempted, throttled }),
+        prop_oneof![Just(Sleep::Interruptible), Just(Sleep::Stopped), Just(Sleep::Unknown)].prop_map(Left::Asleep),
+    ]
+}
+
+fn any_what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        3 => (any_pid(), any_left(), any_class(), any_class())
+            .prop_map(|(next, left, prev, next_class)| What::Switch { next, left, prev, next_class }),
+        2 => (any_pid(), any::<u32>(), any_class()).prop_map(|(pid, cpu, class)| What::Waking { pid, cpu, class }),
+        2 => (any_pid(), any::<u32>(), any_class(), any::<bool>())
+            .prop_map(|(pid, cpu, class, throttled)| What::Wakeup { pid, cpu, class, throttled }),
+        1 => (any_pid(), 0u32..4, 0u32..4).prop_map(|(pid, from, to)| What::Migrate { pid, from, to }),
+        2 => (0u32..3).prop_map(What::IrqEntry),
+        2 => (0u32..3).prop_map(What::IrqExit),
+        2 => (0u32..3).prop_map(What::SoftirqEntry),
+        2 => (0u32..3).prop_map(What::SoftirqExit),
+        1 => any_vector().prop_map(What::VectorEntry),
+        1 => any_vector().prop_map(What::VectorExit),
+        1 => prop_oneof![0..300i64, any::<i64>()].prop_map(|took| What::Nmi { took }),
+        1 => any::<u64>().prop_map(What::TimerEntry),
+        1 => Just(What::TimerExit),
+        1 => any::<u64>().prop_map(What::HrtimerEntry),
+        1 => Just(What::HrtimerExit),
+        1 => prop::option::of(0u32..3).prop_map(What::Idle),
+        1 => Just(What::KvmEntry { vcpu: None }),
+        1 => Just(What::KvmExit { vcpu: None, reason: None, isa: 9 }),
+        1 => any::<u64>().prop_map(What::WorkStart),
+        1 => Just(What::WorkEnd),
+        1 => any::<u16>().prop_map(What::Other),
+    ]
+}
+
+fn any_record() -> impl Strategy<Value = CpuRecord> {
+    let time = prop_oneof![20 => 0..1200i64, 1 => any::<i64>()];
+    let event = (time, any_pid(), any_what()).prop_map(|(t, pid, what)| Event { t, pid, what });
+    let since = prop_oneof![3 => 0..1100i64, 1 => Just(Ns::MAX), 1 => any::<i64>()];
+    (0u32..4, prop::collection::vec(event, 0..60), since, any::<bool>()).prop_map(|(cpu, mut events, since, sorted)| {
+        if sorted {
+            events.sort_by_key(|e| e.t);
+        }
+        CpuRecord { cpu, events, since, ..CpuRecord::default() }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rows_never_overlap_and_sum_to_the_window(
+        cpus in prop::collection::vec(any_record(), 0..4),
+        from in prop_oneof![5 => 0..600i64, 1 => any::<i64>()],
+        len in 0..600i64,
+    ) {
+        let to = from.saturating_add(len);
+        let timeline = Timeline::of(&Window { from, to, cpus });
+        for row in &timeline.cpus {
+            let tiles = row.between(from, to);
+            let ends: Vec<_> = tiles.iter().map(|t| (t.from, t.to)).collect();
+            whole(&ends, from, to)?;
+            prop_assert_eq!(row.shares(from, to).iter().map(|s| s.ns).sum::<Ns>(), to - from);
+        }
+        for pid in 0..6 {
+            let ends: Vec<_> = timeline.thread(pid).iter().map(|t| (t.from, t.to)).collect();
+            whole(&ends, from, to)?;
+        }
+    }
+}
+
+/// One behind the other, none empty, from end to end.
+fn whole(tiles: &[(Ns, Ns)], from: Ns, to: Ns) -> Result<(), TestCaseError> {
+    let mut cursor = from;
+    for (begin, end) in tiles {
+        prop_assert_eq!(*begin, cursor);
+        prop_assert!(end > begin);
+        cursor = *end;
+    }
+    prop_assert_eq!(cursor, to);
+    Ok(())
+}
