@@ -1,10 +1,11 @@
 //! Messages that are lost, come twice, late, out of order, or are somebody else's.
 
 use crate::run::{at_a_rate, by_chance, one_by_one, Fault, Run, MS};
-use crate::wire::Fate;
+use crate::wire::{Fate, PHC_AHEAD};
 use latpath_ping::emit::{Pacing, Why};
 use latpath_ping::table::End;
 use latpath_ping::wire::{Header, Kind};
+use latpath_ping::Stamp;
 use proptest::prelude::*;
 
 fn another_version() -> Vec<u8> {
@@ -24,7 +25,13 @@ fn over_a_good_wire_every_probe_is_answered_and_has_every_stamp() {
         assert_eq!((c.duplicates, c.foreign, c.refused), (0, 0, 0));
         assert_eq!(outcome.taken, (1 << 14) - 1, "all fourteen stamps");
         assert_eq!(outcome.report.parts.len(), 7);
-        assert_eq!(outcome.report.detail.len(), 13);
+        assert_eq!((outcome.report.detail.len(), outcome.report.unplaced), (13, 0));
+        for t in outcome.answered() {
+            for stamp in [Stamp::T1Nic, Stamp::T2Nic, Stamp::T3Nic, Stamp::T4Nic] {
+                let placed = t.raw.get(stamp).map(|time| time - PHC_AHEAD);
+                assert_eq!(t.mapped.get(stamp), placed, "{} of probe {}", stamp.name(), t.sequence);
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use latpath_ping::wire::{Header, Kind, NicClock};
 use latpath_ping::{Line, Stamp, Transaction};
 use latpath_words::Ns;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -80,13 +80,28 @@ impl Chance {
     }
 }
 
-/// A NIC's clock that never drifts.
-struct Phc;
+/// The wire's NICs' clock, which never drifts, but may be set.
+struct Phc {
+    set: Arc<AtomicI64>,
+    last: Option<(Ns, Ns)>,
+}
+
+impl Phc {
+    fn of(wire: &Wire) -> Option<Box<dyn NicClockSource>> {
+        Some(Box::new(Self { set: Arc::clone(&wire.phc_set), last: None }))
+    }
+}
 
 impl NicClockSource for Phc {
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
-        let clock = NicClock { index: 0, at: now_monotonic(), offset: PHC_AHEAD, bound: 100, drift_ppb: 0 };
-        (Some(clock), Vec::new())
+        let (set, at) = (self.set.load(Ordering::Relaxed), now_monotonic());
+        let clock = NicClock { index: 0, at, offset: PHC_AHEAD + set, bound: 100, drift_ppb: 0 };
+        let before = self.last.replace((at, set)).filter(|(_, before)| *before != set);
+        let step = before.map(|(from, _)| Disturbance {
+            nic_set_between: Some((from, at)),
+            ..Disturbance::new(at, "the NIC's clock was set".into())
+        });
+        (Some(clock), step.into_iter().collect())
     }
 }
 
@@ -187,7 +202,7 @@ impl Run {
         };
         let ended = thread::scope(|scope| {
             let reflector = scope.spawn(|| {
-                let clocks = Clocks::watch(Some(Box::new(Phc)));
+                let clocks = Clocks::watch(Phc::of(&self.wire));
                 let mut ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &told, &stop);
                 while !stop.load(Ordering::Relaxed) {
                     thread::sleep(std::time::Duration::from_millis(1));
@@ -195,7 +210,7 @@ impl Run {
                 }
                 ended
             });
-            let clocks = Clocks::watch(Some(Box::new(Phc)));
+            let clocks = Clocks::watch(Phc::of(&self.wire));
             let ended = emit(&mut here, 0, &self.plan, &clocks, &mut watching, &AtomicBool::new(false));
             stop.store(true, Ordering::Relaxed);
             let _ = reflector.join().expect("the reflector does not panic");

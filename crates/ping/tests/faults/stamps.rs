@@ -1,13 +1,15 @@
 //! Stamps that never come, come late, twice, for nobody, or are wrong: kernels, drivers and NICs do all of it.
 
 use crate::run::{at_a_rate, one_by_one, Chance, Outcome, Run, MS};
-use crate::wire::{realtime_at, OnStamp, StampFate, PHC_AHEAD};
-use latpath_ping::emit::Why;
+use crate::wire::{realtime_at, Fate, OnStamp, StampFate, PHC_AHEAD};
+use latpath_ping::emit::{Pacing, Why};
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{Answer, Header, Kind, Welcome, AFTERWARDS};
-use latpath_ping::{Source, Stamp};
+use latpath_ping::{Source, Stamp, Transaction};
 use latpath_words::Ns;
 use proptest::prelude::*;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 fn of_probes(count: u64, fate: impl FnMut(Stamp, &Header) -> StampFate + Send + 'static) -> Outcome {
     let mut run = Run::new(at_a_rate(count));
@@ -143,9 +145,8 @@ pub fn of_another_kernel(message: &mut [u8]) {
     let Some(h) = Header::read(message) else { return };
     Header { first: h.first + OTHER_KERNEL, second: h.second + OTHER_KERNEL, ..h }.write(message);
     let later = |mut a: latpath_ping::wire::Afterwards| {
-        for (stamp, time) in AFTERWARDS.into_iter().zip(&mut a.stamps).filter(|(s, _)| s.source() == Source::Kernel) {
+        for (_, time) in AFTERWARDS.into_iter().zip(&mut a.stamps).filter(|(s, _)| s.source() == Source::Kernel) {
             *time = time.map(|t| t + OTHER_KERNEL);
-            let _ = stamp;
         }
         a
     };
@@ -173,7 +174,7 @@ fn between_two_kernels_parts_sum_exactly_and_the_truth_is_within_the_bound() {
     let run = Run::new(at_a_rate(3_000));
     run.wire.back(|message| {
         of_another_kernel(message);
-        crate::wire::Fate::Comes
+        Fate::Comes
     });
     let outcome = run.go();
     outcome.adds_up();
@@ -185,6 +186,30 @@ fn between_two_kernels_parts_sum_exactly_and_the_truth_is_within_the_bound() {
         let off = t.mapped.get(Stamp::T2App).unwrap() - truth;
         assert!(off.abs() <= bound, "off by {off}, said to be at most {bound}");
         assert_eq!(t.mapped.between(Stamp::T2App, Stamp::T3App), t.raw.between(Stamp::T2App, Stamp::T3App));
+    }
+}
+
+#[test]
+fn when_a_nics_clock_is_set_its_stamps_are_in_their_right_places_or_in_none() {
+    let mut run = Run::new(at_a_rate(3_000));
+    run.plan.pacing = Pacing::Every("3000".parse().unwrap());
+    let set = Arc::clone(&run.wire.phc_set);
+    run.wire.there(move |message| {
+        if Header::read(message).is_some_and(|h| h.kind == Kind::Probe && h.sequence == 1_500) {
+            set.store(1_000 * MS, Ordering::Relaxed);
+        }
+        Fate::Comes
+    });
+    let outcome = run.go();
+    assert_eq!(outcome.report.disturbed, 2, "here, and at the reflector: {:?}", outcome.report.disturbances);
+    assert!(outcome.report.unplaced > 0);
+    let nics = |t: &Transaction| [Stamp::T1Nic, Stamp::T2Nic, Stamp::T3Nic, Stamp::T4Nic].map(|s| t.mapped.get(s));
+    let placed: Vec<_> = outcome.answered().filter(|t| nics(t).iter().all(Option::is_some)).collect();
+    assert!(placed.len() > 500, "{}", placed.len());
+    for t in placed {
+        let [begin, end] = [Stamp::T1App, Stamp::T4App].map(|s| t.mapped.get(s).unwrap());
+        // Each of them is within its transaction, on a clock that is known to ± 100 ns.
+        assert!(nics(t).iter().all(|at| (begin - 100..=end + 100).contains(&at.unwrap())), "{t:?}");
     }
 }
 
@@ -217,7 +242,7 @@ proptest! {
         if other_kernel {
             run.wire.back(|message| {
                 of_another_kernel(message);
-                crate::wire::Fate::Comes
+                Fate::Comes
             });
         }
         run.go().adds_up();

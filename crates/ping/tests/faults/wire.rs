@@ -7,10 +7,11 @@ use latpath_ping::wire::{Header, Kind};
 use latpath_ping::Stamp;
 use latpath_words::Ns;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The NICs' clock is ahead of `CLOCK_MONOTONIC` by this.
+/// The NICs' clock, which both share, is ahead of `CLOCK_MONOTONIC` by this.
 pub const PHC_AHEAD: Ns = 37_000_000_000;
 /// A run that takes longer does not end by itself: every call then fails.
 const LONGEST: Ns = 30_000_000_000;
@@ -94,8 +95,9 @@ pub struct Ledger {
 struct Message {
     from: u32,
     bytes: Vec<u8>,
-    /// When it came, `CLOCK_MONOTONIC`.
+    /// When it came, `CLOCK_MONOTONIC`, and the NIC's stamp.
     came: Ns,
+    nic: Ns,
 }
 
 #[derive(Default)]
@@ -126,6 +128,8 @@ pub struct Wire {
     state: Mutex<State>,
     moved: Condvar,
     until: Ns,
+    /// The NICs' clock was set by this.
+    pub phc_set: Arc<AtomicI64>,
 }
 
 /// `CLOCK_REALTIME`.
@@ -142,7 +146,12 @@ impl Wire {
     /// Without a fault.
     pub fn new() -> Arc<Self> {
         let until = now_monotonic() + LONGEST;
-        Arc::new(Self { state: Mutex::default(), moved: Condvar::new(), until })
+        Arc::new(Self { state: Mutex::default(), moved: Condvar::new(), until, phc_set: Arc::default() })
+    }
+
+    /// What the NICs' clock shows at this moment of `CLOCK_MONOTONIC`.
+    pub fn phc(&self, monotonic: Ns) -> Ns {
+        monotonic + PHC_AHEAD + self.phc_set.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -188,7 +197,8 @@ impl Wire {
 
     /// Another than the emitter says this to the reflector.
     pub fn another_says(&self, from: u32, bytes: &[u8]) {
-        self.state().there.queue.push_back(Message { from, bytes: bytes.to_vec(), came: now_monotonic() });
+        let came = now_monotonic();
+        self.state().there.queue.push_back(Message { from, bytes: bytes.to_vec(), came, nic: self.phc(came) });
         self.moved.notify_all();
     }
 
@@ -218,7 +228,7 @@ impl Wire {
             return Sent::Taken;
         }
         let came = now_monotonic();
-        let message = |bytes: Vec<u8>| Message { from: 0, bytes, came };
+        let message = |bytes: Vec<u8>| Message { from: 0, bytes, came, nic: self.phc(came) };
         let before = way.overtaken.take();
         match fate {
             Fate::Comes | Fate::Refused => way.queue.push_back(message(bytes)),
@@ -264,7 +274,7 @@ impl Wire {
                 let len = message.bytes.len().min(buffer.len());
                 buffer[..len].copy_from_slice(&message.bytes[..len]);
                 state.delivered(at_reflector, &message);
-                let (kernel, nic) = (Some(realtime_at(message.came)), Some(message.came + PHC_AHEAD));
+                let (kernel, nic) = (Some(realtime_at(message.came)), Some(message.nic));
                 return Ok(Got::Message(Arrived { from: message.from, len, kernel, nic }));
             }
             if !at_reflector && std::mem::take(&mut state.nobody_there) {
@@ -323,7 +333,7 @@ impl End {
     }
 
     fn stamp(&mut self, message: &[u8], header: &Header, stamp: Stamp) {
-        let now = if stamp == Stamp::T1Nic { now_monotonic() + PHC_AHEAD } else { realtime() };
+        let now = if stamp == Stamp::T1Nic { self.wire.phc(now_monotonic()) } else { realtime() };
         let fate = self.fate.as_mut().map_or(StampFate::Comes, |fate| fate(stamp, header));
         let mut comes = |after, bytes: &[u8], time| self.coming.push((self.sent + after, bytes.to_vec(), stamp, time));
         match fate {
