@@ -5,8 +5,11 @@ use latpath_agent::Machine;
 use latpath_probe::Probe;
 use latpath_words::{Counters, Ns, Sighting, Source};
 
-/// A machine whose watermark is this far behind is not waited for.
-const PATIENCE: Ns = 2_000_000_000;
+/// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
+const PATIENCE: Ns = 10_000_000_000;
+/// Nor is one this far behind, where so many sightings of the others wait already.
+const CROWDED: usize = 1 << 20;
+const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
 
 /// Whoever makes sightings.
 pub(crate) enum Origin {
@@ -90,7 +93,9 @@ impl Merge {
             feed.fill(tables, &mut self.fresh);
         }
         let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
-        let patient = |w: &Ns| *w > newest.saturating_sub(PATIENCE) || newest == Ns::MAX;
+        let waiting: usize = self.feeds.iter().map(|f| f.waiting.len()).sum();
+        let patience = if waiting < CROWDED { PATIENCE } else { PATIENCE_WHEN_CROWDED };
+        let patient = |w: &Ns| *w > newest.saturating_sub(patience) || newest == Ns::MAX;
         let horizon = self.feeds.iter().map(|f| f.watermark).filter(patient).min().unwrap_or(newest);
         self.ready.clear();
         for feed in &mut self.feeds {

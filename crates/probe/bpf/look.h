@@ -122,16 +122,40 @@ static __always_inline __u32 match(struct percpu *p, struct work *work, struct s
 	return found->n;
 }
 
-/*
- * Whether the packet that this CPU saw last at such a point is this one: a packet comes to a point of Open vSwitch once for
- * each action, and to a UDP reader's by two doors.
- */
-static __always_inline int is_again(struct percpu *p, __u32 point, __u32 stream, __u32 key, enum door door)
-{
-	__u64 now = (__u64)(point + 1) << 56 | (__u64)stream << 32 | key, last = p->last;
+/* The packet that a thread saw last at such a point; threads share places by chance. */
+struct last_seen {
+	__u64 what;
+	__u32 who;
+	__u32 pad;
+};
 
-	p->last = door == DOOR_UDP ? 0 : now;
-	return last == now && door != DOOR_ONE;
+#define LAST_SEEN 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LAST_SEEN);
+	__type(key, __u32);
+	__type(value, struct last_seen);
+} last_seen SEC(".maps");
+
+/*
+ * Whether the packet that this thread saw last at such a point is this one: a packet comes to a point of Open vSwitch once for
+ * each action, and to a UDP reader's by two doors. Between the two another thread may take the CPU, on a real-time kernel from a
+ * softirq too. The idle threads are all thread 0, one for each CPU.
+ */
+static __always_inline int is_again(__u32 cpu, __u32 point, __u32 stream, __u32 key, enum door door)
+{
+	__u64 now = (__u64)(point + 1) << 56 | (__u64)stream << 32 | key;
+	__u32 tid = bpf_get_current_pid_tgid(), who = tid ? tid : cpu | 1u << 31, slot = who % LAST_SEEN;
+	struct last_seen *last = bpf_map_lookup_elem(&last_seen, &slot);
+	int again;
+
+	if (!last)
+		return 0;
+	again = last->who == who && last->what == now && door != DOOR_ONE;
+	last->who = who;
+	last->what = door == DOOR_UDP ? 0 : now;
+	return again;
 }
 
 /* Bytes of a frame that has no skb. */
@@ -211,7 +235,7 @@ static __always_inline int look_at(struct sk_buff *skb, const struct bytes *raw,
 	if (kind >= POINT_OVS_EXEC || (kind == POINT_APP_READ && want_ip)) {
 		__u32 first = work ? work->found.at[0].stream : stream, its = work ? work->found.at[0].key : key;
 
-		if (is_again(p, point, stream < 0 ? first : stream, stream < 0 ? its : key, door))
+		if (is_again(cpu, point, stream < 0 ? first : stream, stream < 0 ? its : key, door))
 			goto out;
 	}
 	if (!seldom(stream < 0)) {

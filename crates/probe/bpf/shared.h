@@ -131,8 +131,7 @@ struct percpu {
 	__u64 pad0;
 	__u64 cost_ns;
 	__u64 cost_samples;
-	__u64 last;       /* packet at a point that packets come to several times: point plus one, stream, key */
-	__u64 pad1[5];
+	__u64 pad1[6];
 	__u64 tail;
 	__u64 pad2[7];
 	struct cached known[KINDS][CACHE];

@@ -10,6 +10,13 @@ use std::sync::atomic::{fence, Ordering};
 /// overtaken by older ones from another CPU.
 const SETTLE: Ns = 2_000_000;
 
+/// A record that is reserved and not whole is waited for this long. On a real-time kernel a program may be preempted between the
+/// two, for as long as more urgent threads keep its CPU; all that this CPU saw afterwards stands behind it.
+const STUCK: Ns = 10_000_000_000;
+/// It is waited for no longer than a second where so many records of other CPUs wait already.
+const CROWDED: usize = 1 << 20;
+const STUCK_WHEN_CROWDED: Ns = 1_000_000_000;
+
 /// The reader of all rings.
 pub(crate) struct Reader {
     tails: Vec<u64>,
@@ -73,8 +80,9 @@ impl Reader {
             whole &= self.take(cpu, ring, percpu);
         }
         let settled = if all { Ns::MAX } else { now - SETTLE };
-        // A reserved record may be as old as the last watermark; a second is longer than any program may run.
-        if whole || all || settled - self.watermark > 1_000_000_000 {
+        // A reserved record may be as old as the last watermark.
+        let stuck = if self.pending.len() < CROWDED { STUCK } else { STUCK_WHEN_CROWDED };
+        if whole || all || settled - self.watermark > stuck {
             self.watermark = self.watermark.max(settled);
         }
         // The rings are sorted runs, nearly: the stable sort finds and merges them.

@@ -18,7 +18,8 @@ fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
     // Frames of 8 ASDUs, some 1 KB: of them fewer have room in the daemon's socket.
-    let large = "--profile 9-2le-50-meas --wrap 65536";
+    // From one CPU: there is a queue for each, and one alone must overflow.
+    let large = "--profile 9-2le-50-meas --wrap 65536 --cpu 0";
     let with_flow = Stream::sv("MU01", 500).rate(200).publish(large);
     let without = Stream::sv("MU01", 7_000).rate(3000).publish(&format!("{large} --first 4000"));
     stage.subscribe(&with_flow)?;
