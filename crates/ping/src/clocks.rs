@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Time between two looks.
+/// Time between two looks where there is a NIC's clock to read.
 const EVERY: Duration = Duration::from_millis(50);
+/// And where there is none: a step of the time of day shows no sooner.
+const SELDOM: Duration = Duration::from_millis(500);
 
 /// Where the NIC's clock is read.
 pub trait NicClockSource: Send {
@@ -163,7 +165,7 @@ impl Watcher {
 
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
-            std::thread::park_timeout(EVERY);
+            std::thread::park_timeout(if self.nic.is_some() { EVERY } else { SELDOM });
             self.look();
         }
         let last = self.nic.as_mut().map(|nic| nic.finish()).unwrap_or_default();

@@ -41,6 +41,14 @@ impl Progress {
         Ok(())
     }
 
+    /// How long until there is something to say: whoever has nothing else to do need not wake before.
+    pub fn idle(&self) -> Duration {
+        match self.quiet {
+            true => Duration::from_secs(3600),
+            false => self.next.saturating_sub(self.began.elapsed()),
+        }
+    }
+
     /// Leaves the line to what comes next.
     pub fn end(&self) {
         if !self.quiet && self.terminal {

@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between two looks at the threads.
-const ROUND: Duration = Duration::from_millis(20);
+/// Shortest rest between two looks at the threads: one that says it has ended is gone a moment later.
+const ROUND: Duration = Duration::from_millis(1);
 
 /// Send probes to a reflector, and say how long each part of the round trip took
 #[derive(ClapArgs)]
@@ -219,23 +219,27 @@ fn in_threads(args: &Args, freeze: Option<&Breach>, stop: &AtomicBool) -> Result
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
         let target = args.targets[number];
         let done = Session { args, target, plan, number, freeze, now: &now[number], stop }.run();
-        if done.as_ref().is_ok_and(|done| done.ended.why == Why::Breach) {
+        // A breach ends all of them, and so does what keeps one from beginning.
+        if done.as_ref().map_or(true, |done| done.ended.why == Why::Breach) {
             stop.store(true, Ordering::Relaxed);
         }
         done
     };
+    let main = std::thread::current();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..args.targets.len())
-            .map(|number| {
-                scope.spawn({
-                    let run = &run;
-                    move || run(number)
-                })
+        let start = |number: usize| {
+            let (run, main) = (&run, &main);
+            scope.spawn(move || {
+                let done = run(number);
+                main.unpark();
+                done
             })
-            .collect();
+        };
+        let threads: Vec<_> = (0..args.targets.len()).map(start).collect();
         let mut progress = Progress::begin(args.quiet);
         while !threads.iter().all(|t| t.is_finished()) {
-            std::thread::sleep(ROUND);
+            // Nothing runs beside the probes that need not.
+            std::thread::park_timeout(progress.idle().max(ROUND));
             progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &now)))?;
         }
         progress.end();
