@@ -1,5 +1,6 @@
 //! `latpath ping emit`: sends probes, and says what became of them.
 
+mod meanwhile;
 mod one;
 mod text;
 
@@ -17,6 +18,7 @@ use latpath_ping::breach::{Breach, BreachReport};
 use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
 use latpath_ping::figures::Drawn;
 use latpath_ping::log::Keep;
+use latpath_ping::meanwhile::Watcher;
 use latpath_ping::wire::{FULL, HEADER};
 use latpath_stats::units::{count, duration};
 use latpath_traffic::kernel::Awake;
@@ -24,12 +26,9 @@ use latpath_traffic::Pace;
 use one::{Done, Now, Session};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// Shortest rest between two looks at the threads: one that says it has ended is gone a moment later.
-const ROUND: Duration = Duration::from_millis(1);
 
 /// Send probes to a reflector, and say how long each part of the round trip took
 #[derive(ClapArgs)]
@@ -84,6 +83,10 @@ pub struct Args {
     /// A round trip over this is a breach: it ends the run, and the exit code is 3
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     threshold: Option<Duration>,
+    /// Do not record what else this machine does, to tell of a breach what went on meanwhile: it takes a little time of every
+    /// wake-up
+    #[arg(long, requires = "threshold")]
+    no_flight: bool,
     /// Go on after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]
     keep_going: bool,
@@ -183,19 +186,31 @@ pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let _awake = args.awake.then(Awake::new).transpose()?;
     let breach = args.freeze.prepare(!args.keep_going)?;
-    let all = in_threads(&args, breach.as_ref(), &stop);
+    let watcher = meanwhile::watch(&args);
+    let all = in_threads(&args, breach.as_ref(), watcher.as_ref(), &stop);
+    let watched = watcher.is_some();
+    let told = watcher.map_or(Vec::new(), Watcher::end);
     let frozen = args.freeze.end(breach, &stop);
     let all = all?;
     if args.json {
         let sessions: Vec<_> = all.iter().map(|done| done.to_json(&args)).collect();
         print(&format!(
             "{}\n",
-            json!({ "version": 1, "sessions": sessions, "breaches": frozen.happened, "trace": traces(&frozen) })
+            json!({
+                "version": 1,
+                "sessions": sessions,
+                "breaches": if watched { json!(told) } else { json!(frozen.happened) },
+                "trace": traces(&frozen),
+            })
         ))?;
     } else {
         // Where nobody answered there is nothing but that to say.
         let met = all.iter().filter(|done| done.ended.welcome.is_some());
-        print(&met.map(|done| text::session(done, &args)).collect::<Vec<_>>().join("\n"))?;
+        print(
+            &met.map(|done| text::session(done, &args, meanwhile::of_session(&told, done.session)))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )?;
     }
     let failed: Vec<String> = all.iter().filter_map(Done::failure).collect();
     if !failed.is_empty() {
@@ -211,40 +226,53 @@ fn traces(frozen: &BreachReport) -> Vec<&Path> {
 }
 
 /// One thread for each reflector. The first breach that is to stop a run stops all of them.
-fn in_threads(args: &Args, freeze: Option<&Breach>, stop: &AtomicBool) -> Result<Vec<Done>> {
+fn in_threads(args: &Args, freeze: Option<&Breach>, watcher: Option<&Watcher>, stop: &AtomicBool) -> Result<Vec<Done>> {
     let now: Vec<Mutex<Now>> = args.targets.iter().map(|_| Mutex::default()).collect();
     let run = |number: usize| {
         use std::hash::{BuildHasher, RandomState};
         // Keys of a hash map are random in each process and each state.
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
         let target = args.targets[number];
-        let done = Session { args, target, plan, number, freeze, now: &now[number], stop }.run();
+        let done = Session { args, target, plan, number, freeze, watcher, now: &now[number], stop }.run();
         // A breach ends all of them, and so does what keeps one from beginning.
         if done.as_ref().map_or(true, |done| done.ended.why == Why::Breach) {
             stop.store(true, Ordering::Relaxed);
         }
         done
     };
-    let main = std::thread::current();
+    let (main, over) = (std::thread::current(), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let start = |number: usize| {
-            let (run, main) = (&run, &main);
+            let (run, main, over) = (&run, &main, &over);
             scope.spawn(move || {
-                let done = run(number);
-                main.unpark();
-                done
+                // Also where it panics: the main thread passes that on.
+                let _over = Over { over, main };
+                run(number)
             })
         };
         let threads: Vec<_> = (0..args.targets.len()).map(start).collect();
         let mut progress = Progress::begin(args.quiet);
-        while !threads.iter().all(|t| t.is_finished()) {
+        while over.load(Ordering::Acquire) < threads.len() {
             // Nothing runs beside the probes that need not.
-            std::thread::park_timeout(progress.idle().max(ROUND));
+            std::thread::park_timeout(progress.idle());
             progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &now)))?;
         }
         progress.end();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
+}
+
+/// Says that a session's thread has nothing more to do, when it goes.
+struct Over<'a> {
+    over: &'a AtomicUsize,
+    main: &'a std::thread::Thread,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.over.fetch_add(1, Ordering::Release);
+        self.main.unpark();
+    }
 }
 
 /// How far all sessions are.
