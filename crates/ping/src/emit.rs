@@ -29,8 +29,8 @@ const HELLO_WAIT_NS: Ns = 100_000_000;
 const FIRST_HELLOS: u32 = 16;
 /// Looks for a message between two looks at the clock.
 const SPINS: u32 = 64;
-/// Hellos after the last probe, until one is answered: the reflector then says what it saw.
-const LAST_HELLOS: u32 = 5;
+/// So long the reflector is asked after the last probe what it saw, at least.
+const LAST_HELLOS_NS: Ns = 500_000_000;
 /// How long after its last probe a run waits for stamps that are under way.
 const SETTLE_NS: Ns = 100_000_000;
 /// Rest after the kernel refused a message.
@@ -191,6 +191,8 @@ struct Emitter<'a, T: Transport, O> {
 #[derive(Clone, Copy, Default)]
 struct Hello {
     number: u64,
+    /// The newest that was answered.
+    answered: u64,
     sent_at: Ns,
     waiting: bool,
     next: Ns,
@@ -648,6 +650,11 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
 
     fn welcomed(&mut self, h: &Header, t4: Ns) {
         let Some(welcome) = Welcome::read(&self.buffer) else { return };
+        // One that a later one overtook says less than that; one to no hello of ours says nothing.
+        if !(self.hello.answered..=self.hello.number).contains(&h.sequence) {
+            return;
+        }
+        self.hello.answered = h.sequence;
         self.last_heard = t4;
         self.nobody_there = false;
         self.afterwards(welcome.afterwards);
@@ -707,13 +714,11 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             }
         }
         self.close_all()?;
-        // What the reflector saw of these probes.
-        for _ in 0..LAST_HELLOS {
+        // What the reflector saw of these probes: a welcome to any hello from now on says it.
+        let (asked, begun) = (self.hello.number, now_monotonic());
+        while !self.told_all && now_monotonic() - begun < LAST_HELLOS_NS.max(self.plan.lost_after) {
             self.ask(HELLO_WAIT_NS)?;
-            if !self.hello.waiting {
-                self.told_all = true;
-                break;
-            }
+            self.told_all = self.hello.answered > asked;
         }
         self.settling = false;
         Ok(())

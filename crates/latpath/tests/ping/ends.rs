@@ -132,7 +132,10 @@ fn nobody() -> Result<(), Failed> {
         equal(address, &said.session()?["ended"], &json!(ended))?;
         is(&format!("{error:?} in {}", said.stderr), said.stderr.contains(error))?;
     }
-    let said = link.emit("192.0.2.1 --timeout 300ms")?;
+    // Of several, one that cannot begin ends all.
+    let begun = Instant::now();
+    let said = link.emit("10.77.0.2 192.0.2.1 --timeout 60s --duration 60s")?;
+    is("at once", begun.elapsed() < Duration::from_secs(10))?;
     equal("exit code", said.code, Some(1))?;
     is(
         &said.stderr,
