@@ -59,9 +59,9 @@ pub enum StartError {
         /// What it said.
         why: String,
     },
-    /// A table could not be mapped.
-    #[error("a table shared with the kernel could not be mapped: {0}")]
-    Map(#[from] std::io::Error),
+    /// Memory, a descriptor or a thread.
+    #[error("the system has no room for the recorder: {0}")]
+    System(#[from] std::io::Error),
 }
 
 /// A program that stands.

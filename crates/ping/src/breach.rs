@@ -93,7 +93,8 @@ pub struct PartThen {
 }
 
 impl Happened {
-    fn of(session: u32, transaction: &Transaction, line: &Line, usual: impl Fn(Part) -> Option<Ns>) -> Self {
+    /// `usual` is a part's median so far.
+    pub fn of(session: u32, transaction: &Transaction, line: &Line, usual: impl Fn(Part) -> Option<Ns>) -> Self {
         let then = |(part, time_ns): (Part, _)| PartThen {
             name: part.name(),
             column: part.column(),

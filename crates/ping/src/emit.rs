@@ -391,7 +391,9 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if now - self.last_heard > self.plan.timeout {
             return Err(Halt::Why(Why::Dead));
         }
-        if now < self.hello.next {
+        // A reflector that was started anew knows a session by its hello: silence asks for one.
+        let silent = now - self.last_heard > HELLO_WAIT_NS;
+        if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
             return Ok(());
         }
         // With probes under way nothing waits for the welcome; one by one, the next probe would wait behind it unseen.

@@ -17,6 +17,7 @@ pub mod ethernet;
 pub mod figures;
 mod kernel;
 pub mod log;
+pub mod meanwhile;
 mod nic_clock;
 pub mod reflect;
 pub mod session;

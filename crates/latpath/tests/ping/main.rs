@@ -7,6 +7,7 @@ mod caps;
 mod ends;
 mod keys;
 mod link;
+mod meanwhile;
 mod outside;
 mod relay;
 mod talks;
@@ -15,7 +16,15 @@ mod wrong;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let files =
-        [caps::tests(), talks::tests(), wrong::tests(), ends::tests(), link::tests(), outside::tests(), keys::tests()];
+    let files = [
+        caps::tests(),
+        talks::tests(),
+        wrong::tests(),
+        ends::tests(),
+        link::tests(),
+        outside::tests(),
+        keys::tests(),
+        meanwhile::tests(),
+    ];
     support::main(files.into_iter().flatten().collect())
 }

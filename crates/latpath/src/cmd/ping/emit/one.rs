@@ -6,13 +6,14 @@ use super::Args;
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use latpath_clock::now_monotonic;
-use latpath_ping::breach::Breach;
+use latpath_ping::breach::{Breach, Happened};
 use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
 use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
 use latpath_ping::log::{Log, LogOptions, Summary};
+use latpath_ping::meanwhile::{Asked, Watcher};
 use latpath_ping::table::{Counts, End};
-use latpath_ping::transaction::Transaction;
+use latpath_ping::transaction::{Stamp, Transaction};
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::{UdpEmitter, UdpOptions};
 use latpath_ping::wire::Welcome;
@@ -61,6 +62,10 @@ struct Watching<'a> {
     figures: Figures,
     log: Option<Log>,
     freeze: Option<&'a Breach>,
+    watcher: Option<&'a Watcher>,
+    /// This thread's name and number.
+    name: String,
+    tid: u32,
     session: u32,
     warm: bool,
     now: &'a Mutex<Now>,
@@ -82,6 +87,14 @@ impl Observer for Watching<'_> {
             let line = self.figures.line();
             let of = |part| line.parts().position(|p| p == part).map(|at| usual[at]);
             freeze.happened(self.session, t, line, of);
+        }
+        let ends = (t.raw.get(Stamp::T1App), t.raw.get(Stamp::T4App));
+        if let (Some(watcher), (Some(from), Some(to))) = (self.watcher, ends) {
+            let usual = self.figures.usual();
+            let line = self.figures.line();
+            let of = |part| line.parts().position(|p| p == part).map(|at| usual[at]);
+            let happened = Happened::of(self.session, t, line, of);
+            watcher.happened(Asked { happened, tid: self.tid, name: self.name.clone(), from, to });
         }
         if let Some(log) = &mut self.log {
             log.breach(t);
@@ -118,6 +131,7 @@ pub struct Session<'a> {
     /// Its place among the run's sessions.
     pub number: usize,
     pub freeze: Option<&'a Breach>,
+    pub watcher: Option<&'a Watcher>,
     /// Kept up to date, once a second.
     pub now: &'a Mutex<Now>,
     pub stop: &'a AtomicBool,
@@ -220,11 +234,14 @@ impl Session<'_> {
             figures: Figures::new(&options),
             log: self.log()?,
             freeze: self.freeze,
+            watcher: self.watcher,
+            name: format!("ping-{}", self.number),
+            tid: nix::unistd::gettid().as_raw() as u32,
             session: plan.session,
             warm: plan.warm_up == 0,
             now: self.now,
         };
-        self.args.on_time.apply(&format!("ping-{}", self.number)).context("the thread that emits")?;
+        self.args.on_time.apply(&watching.name).context("the thread that emits")?;
         let mut ended = emit(transport, (), plan, &prepared.clocks, &mut watching, self.stop);
         prepared.clocks.finish();
         for d in prepared.clocks.disturbances_since(&mut ended.clocks_seen) {

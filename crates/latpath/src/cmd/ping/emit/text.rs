@@ -1,22 +1,25 @@
 //! A session's result for a person.
 
+use super::meanwhile;
 use super::one::Done;
 use super::Args;
 use latpath_ping::emit::Why;
 use latpath_ping::figures::{PartFigures, Report, Times};
+use latpath_ping::meanwhile::Told;
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
 use latpath_stats::units::{count, duration, rate};
 use latpath_words::Ns;
 
-/// All lines of it.
-pub fn session(done: &Done, args: &Args) -> String {
+/// All lines of it; `told` is the breach that was looked into.
+pub fn session(done: &Done, args: &Args, told: Option<&Told>) -> String {
     let r = &done.report;
     let mut lines = vec![head(done, args)];
     lines.push(format!("stamps    {}", stamps(done.taken)));
     lines.push(clocks(r));
     lines.extend(done.notes.iter().map(|note| format!("note      {note}")));
     lines.extend(sent(done, args));
+    lines.extend(breach(done, told));
     if r.round_trip.count > 0 {
         lines.push(String::new());
         lines.extend(round_trips(r));
@@ -168,14 +171,30 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
             count(behind)
         ));
     }
-    if let (Why::Breach, Some(w)) = (done.ended.why, r.worst.first()) {
-        let longest =
-            w.longest.as_ref().map_or(String::new(), |part| format!("; longest beyond its usual time: {part}"));
-        lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
-    }
     if done.ended.why == Why::Stopped && done.ended.failed.is_none() {
         lines.push("          stopped before its end".into());
     }
+    lines
+}
+
+/// The breach that ended the session, or the worst of those that were looked into, and what went on meanwhile.
+fn breach(done: &Done, told: Option<&Told>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let (Why::Breach, Some(w)) = (done.ended.why, done.report.worst.first()) {
+        let longest =
+            w.longest.as_ref().map_or(String::new(), |part| format!("; longest beyond its usual time: {part}"));
+        lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
+    } else if let Some(happened) = told.map(|t| &t.happened) {
+        let took = happened.round_trip_ns.map_or("no time that is known".into(), duration);
+        let longest =
+            happened.longest.map(|at| format!("; longest beyond its usual time: {}", happened.parts[at].name));
+        let longest = longest.unwrap_or_default();
+        lines.push(format!(
+            "breach    probe {} took {took}, the worst that was looked into{longest}",
+            happened.sequence
+        ));
+    }
+    lines.extend(told.iter().flat_map(|t| meanwhile::lines(&t.meanwhile, &done.report)));
     lines
 }
 

@@ -1,0 +1,175 @@
+//! What went on during a breach, for a person.
+
+use super::Args;
+use latpath_ping::figures::Report;
+use latpath_ping::meanwhile::{Meanwhile, Ran, Role, ThreadMeanwhile, Told, Watcher};
+use latpath_ping::timeline::Relation;
+use latpath_stats::units::duration;
+use latpath_words::Ns;
+
+/// Times below this share of the window are not worth a person's look, unless nothing else is there.
+const LEAST_PER_MILLE: Ns = 2;
+/// Columns of a line; the next one goes on below.
+const WIDTH: usize = 140;
+
+/// Starts recording, where a breach can be and it is not unwanted. Where it cannot be, one line says so.
+pub fn watch(args: &Args) -> Option<Watcher> {
+    if args.threshold.is_none() || args.no_flight {
+        return None;
+    }
+    match Watcher::start(&latpath_flight::Options::default()) {
+        Ok(watcher) => {
+            let mut missing: Vec<_> = watcher.missing().iter().map(|m| m.cannot_tell).collect();
+            missing.dedup();
+            if !missing.is_empty() {
+                eprintln!("latpath: this kernel does not tell what goes on meanwhile: {}", missing.join("; "));
+            }
+            Some(watcher)
+        }
+        Err(e) => {
+            eprintln!("latpath: a breach will not tell what went on meanwhile: {e}");
+            None
+        }
+    }
+}
+
+/// A session's breach that is to be told of: the one that ended it, or the worst.
+pub fn of_session<'a>(told: &'a [Told], session: u32) -> Option<&'a Told> {
+    told.iter().filter(|t| t.happened.session == session).max_by_key(|t| t.happened.round_trip_ns)
+}
+
+/// Its lines.
+pub fn lines(meanwhile: &Meanwhile, report: &Report) -> Vec<String> {
+    // A reflector of this machine is the other end only where both share a kernel.
+    let shown = |t: &&ThreadMeanwhile| t.role == Role::Emitter || report.clocks == Relation::SameKernel;
+    let mut lines = Vec::new();
+    if !meanwhile.complete {
+        lines.push("part of it was overwritten before it could be read".to_string());
+    }
+    lines.extend(meanwhile.threads.iter().filter(shown).map(|t| thread(t, meanwhile.window_ns)));
+    lines.extend(meanwhile.cpus.iter().map(|c| format!("CPU {}: {}", c.cpu, list(&c.ran, meanwhile.window_ns))));
+    let folded = lines.iter().flat_map(|line| fold(line));
+    folded.enumerate().map(|(at, line)| format!("{:10} {line}", if at == 0 { "meanwhile" } else { "" })).collect()
+}
+
+/// Cuts a long line at commas.
+fn fold(line: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for piece in line.split_inclusive(", ") {
+        let last = lines.last_mut().expect("there is one");
+        if !last.is_empty() && last.chars().count() + piece.trim_end().chars().count() > WIDTH {
+            lines.push(format!("    {piece}"));
+        } else {
+            last.push_str(piece);
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_string()).collect()
+}
+
+/// `rustc (18491) 4.9 ms, irq 25 virtio0 18 µs`.
+fn list(ran: &[Ran], of: Ns) -> String {
+    let worth = |r: &&Ran| r.ns > of / 1000 * LEAST_PER_MILLE || r.ns == of;
+    ran.iter().filter(worth).map(|r| format!("{} {}", r.what, duration(r.ns))).collect::<Vec<_>>().join(", ")
+}
+
+/// Who kept a thread, with how it is scheduled.
+fn behind(ran: &[Ran], of: Ns) -> String {
+    match ran {
+        [] => "what is not known".into(),
+        [only] => with_class(only),
+        [first, rest @ ..] => {
+            let rest = list(rest, of);
+            let rest = if rest.is_empty() { rest } else { format!(", {rest}") };
+            format!("{} {}{rest}", with_class(first), duration(first.ns))
+        }
+    }
+}
+
+fn with_class(ran: &Ran) -> String {
+    match (&ran.class, ran.what.strip_suffix(')')) {
+        (Some(class), Some(what)) => format!("{what}, {class})"),
+        _ => ran.what.clone(),
+    }
+}
+
+fn thread(t: &ThreadMeanwhile, of: Ns) -> String {
+    let mut said = Vec::new();
+    let mut say = |ns: Ns, what: String| {
+        if ns > 0 {
+            said.push((ns, what));
+        }
+    };
+    let ready = duration(t.ready_ns);
+    say(
+        t.ready_ns,
+        match t.throttled_ns {
+            0 => format!("ready but not running for {ready} behind {}", behind(&t.behind, of)),
+            _ => format!("ready but not running for {ready}: its control group had used up its CPU time"),
+        },
+    );
+    let by = match &t.interrupted_by[..] {
+        [only] => only.what.clone(),
+        several => list(several, of),
+    };
+    say(t.interrupted_ns, format!("interrupted for {} by {by}", duration(t.interrupted_ns)));
+    say(t.stopped_ns, format!("stopped for {}", duration(t.stopped_ns)));
+    let woken = t.woken_by.as_ref().map_or(String::new(), |by| format!(", woken by {by}"));
+    say(t.asleep_ns, format!("asleep for {}{woken}", duration(t.asleep_ns)));
+    say(t.running_ns, format!("ran for {}", duration(t.running_ns)));
+    say(t.unknown_ns, format!("not known for {}", duration(t.unknown_ns)));
+    said.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
+    let worth = said.iter().enumerate().filter(|(at, (ns, _))| *at == 0 || *ns > of / 1000 * LEAST_PER_MILLE);
+    let said: Vec<_> = worth.map(|(_, (_, what))| what.as_str()).collect();
+    format!("{}: {}", t.thread, said.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(what: &str, class: Option<&str>, ns: Ns) -> Ran {
+        Ran { what: what.into(), pid: None, class: class.map(str::to_string), ns }
+    }
+
+    fn late() -> ThreadMeanwhile {
+        ThreadMeanwhile {
+            thread: "ping-0 (4711)".into(),
+            pid: 4711,
+            role: Role::Emitter,
+            running_ns: 50_000,
+            interrupted_ns: 0,
+            interrupted_by: Vec::new(),
+            ready_ns: 4_900_000,
+            throttled_ns: 0,
+            behind: vec![ran("rustc (18491)", Some("SCHED_OTHER"), 4_880_000), ran("irq 25 virtio0", None, 20_000)],
+            asleep_ns: 200_000,
+            woken_by: Some("softirq NET_RX in rustc (18491)".into()),
+            stopped_ns: 0,
+            unknown_ns: 1_000,
+        }
+    }
+
+    #[test]
+    fn the_longest_comes_first_and_trifles_are_left_out() {
+        assert_eq!(
+            thread(&late(), 5_151_000),
+            "ping-0 (4711): ready but not running for 4.900 ms behind rustc (18491, SCHED_OTHER) 4.880 ms, irq 25 virtio0 20.00 µs; \
+             asleep for 200.0 µs, woken by softirq NET_RX in rustc (18491); ran for 50.00 µs"
+        );
+    }
+
+    #[test]
+    fn a_used_up_control_group_is_the_reason() {
+        let throttled = ThreadMeanwhile { throttled_ns: 1, asleep_ns: 0, running_ns: 0, ..late() };
+        let said = thread(&throttled, 5_000_000);
+        assert!(said.ends_with("for 4.900 ms: its control group had used up its CPU time"), "{said}");
+    }
+
+    #[test]
+    fn long_lines_are_cut_at_commas() {
+        let long = vec!["0123456789".to_string(); 30].join(", ");
+        let lines = fold(&long);
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= WIDTH + 4), "{lines:?}");
+        assert_eq!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "), long);
+    }
+}
