@@ -105,7 +105,7 @@ pub(crate) fn receive_from(
     // SAFETY: the header points to an address, one vector over `data` and to all of `control`, which outlive the call; the
     // kernel writes no more than their lengths.
     let len = result(unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) })?;
-    Ok((address.read(), len.min(data.len()), usize::try_from(header.msg_controllen).unwrap_or(0)))
+    Ok((address.read(), len.min(data.len()), header.msg_controllen as _))
 }
 
 /// One control message that names the address to send from.

@@ -99,7 +99,10 @@ impl Home {
         let provided = missing(Application::Guest).map_or_else(|| self.kernel.fetch(progress, NEVER), Err);
         let provided = provided.and_then(|()| match need {
             Need::Nothing => Ok(()),
-            Need::StampingNics => Ok(self.module = Some(self.kernel.stamping_nics(progress, NEVER)?)),
+            Need::StampingNics => {
+                self.module = Some(self.kernel.stamping_nics(progress, NEVER)?);
+                Ok(())
+            }
             Need::Igb => {
                 self.nics = Nics::Igb;
                 self.nics.fetch(progress, NEVER)

@@ -1,9 +1,7 @@
 //! What went on during a breach, for a person.
 
 use super::Args;
-use latpath_ping::figures::Report;
-use latpath_ping::meanwhile::{Meanwhile, Ran, Role, ThreadMeanwhile, Told, Watcher};
-use latpath_ping::timeline::Relation;
+use latpath_ping::meanwhile::{Meanwhile, Ran, ThreadMeanwhile, Told, Watcher};
 use latpath_stats::units::duration;
 use latpath_words::Ns;
 
@@ -34,19 +32,17 @@ pub fn watch(args: &Args) -> Option<Watcher> {
 }
 
 /// A session's breach that is to be told of: the one that ended it, or the worst.
-pub fn of_session<'a>(told: &'a [Told], session: u32) -> Option<&'a Told> {
+pub fn of_session(told: &[Told], session: u32) -> Option<&Told> {
     told.iter().filter(|t| t.happened.session == session).max_by_key(|t| t.happened.round_trip_ns)
 }
 
 /// Its lines.
-pub fn lines(meanwhile: &Meanwhile, report: &Report) -> Vec<String> {
-    // A reflector of this machine is the other end only where both share a kernel.
-    let shown = |t: &&ThreadMeanwhile| t.role == Role::Emitter || report.clocks == Relation::SameKernel;
+pub fn lines(meanwhile: &Meanwhile) -> Vec<String> {
     let mut lines = Vec::new();
     if !meanwhile.complete {
         lines.push("part of it was overwritten before it could be read".to_string());
     }
-    lines.extend(meanwhile.threads.iter().filter(shown).map(|t| thread(t, meanwhile.window_ns)));
+    lines.extend(meanwhile.threads.iter().map(|t| thread(t, meanwhile.window_ns)));
     lines.extend(meanwhile.cpus.iter().map(|c| format!("CPU {}: {}", c.cpu, list(&c.ran, meanwhile.window_ns))));
     let folded = lines.iter().flat_map(|line| fold(line));
     folded.enumerate().map(|(at, line)| format!("{:10} {line}", if at == 0 { "meanwhile" } else { "" })).collect()
@@ -126,6 +122,7 @@ fn thread(t: &ThreadMeanwhile, of: Ns) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_ping::meanwhile::Role;
 
     fn ran(what: &str, class: Option<&str>, ns: Ns) -> Ran {
         Ran { what: what.into(), pid: None, class: class.map(str::to_string), ns }
