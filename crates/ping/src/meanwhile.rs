@@ -213,14 +213,21 @@ fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
     to.sort_by_key(|share| std::cmp::Reverse(share.ns));
 }
 
+impl Told {
+    /// The other end is on another kernel: a reflector of this machine is somebody else's.
+    pub fn on_another_kernel(&mut self) {
+        self.meanwhile.threads.retain(|thread| thread.role == Role::Emitter);
+    }
+}
+
 impl Meanwhile {
     /// What went on, from the rows of the machine it was on.
     pub fn of(timeline: &Timeline, names: &Names, asked: &Asked) -> Self {
         let emitter = emitter(names, asked);
-        let mut rows = vec![(emitter, Role::Emitter, timeline.thread(emitter))];
-        let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
-        let reflectors = names.called(REFLECTOR).into_iter().map(|pid| (pid, Role::Reflector, timeline.thread(pid)));
-        rows.extend(reflectors.filter(|(_, _, row)| ran(row)).take(MOST_REFLECTORS));
+        let row = timeline.thread(emitter);
+        let reflectors = reflectors(timeline, names, emitter, &row);
+        let mut rows = vec![(emitter, Role::Emitter, row)];
+        rows.extend(reflectors.into_iter().map(|(pid, row)| (pid, Role::Reflector, row)));
         let mut cpus: Vec<u32> =
             rows.iter().flat_map(|(_, _, row)| row).filter_map(|tile| cpu_of(tile.state)).collect();
         cpus.sort_unstable();
@@ -245,6 +252,23 @@ fn emitter(names: &Names, asked: &Asked) -> u32 {
         (false, [only]) => *only,
         _ => asked.tid,
     }
+}
+
+/// The reflectors of this machine that ran meanwhile, with their rows. Of several, those that woke the emitter or that it woke:
+/// between two namespaces a packet is received by the thread that sends it.
+fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
+    let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
+    let woken_by = |row: &[ThreadTile], pid: u32| {
+        row.iter().any(|tile| matches!(tile.state, State::Ready { since: Since::Woken(by), .. } if by.pid == pid))
+    };
+    let all = names.called(REFLECTOR).into_iter().map(|pid| (pid, timeline.thread(pid)));
+    let mut all: Vec<_> = all.filter(|(_, row)| ran(row)).collect();
+    let related = |(pid, theirs): &(u32, Vec<ThreadTile>)| woken_by(row, *pid) || woken_by(theirs, emitter);
+    if all.iter().any(related) {
+        all.retain(related);
+    }
+    all.truncate(MOST_REFLECTORS);
+    all
 }
 
 fn cpu_of(state: State) -> Option<u32> {
@@ -345,7 +369,7 @@ mod tests {
     }
 
     /// The emitter (7) sends and sleeps, is woken by a softirq at 300, and waits for its CPU until 900 behind a hog (9).
-    fn held_up() -> Timeline {
+    fn held_up() -> Window {
         let cpu0 = vec![
             switch(50, 0, ASLEEP, 7, NORMAL),
             switch(150, 7, ASLEEP, 9, URGENT),
@@ -357,13 +381,13 @@ mod tests {
             at(920, 7, What::IrqEntry(25)),
             at(940, 7, What::IrqExit(25)),
         ];
-        Timeline::of(&Window { from: 100, to: 1000, cpus: vec![CpuRecord { events: cpu0, ..CpuRecord::default() }] })
+        Window { from: 100, to: 1000, cpus: vec![CpuRecord { events: cpu0, ..CpuRecord::default() }] }
     }
 
     #[test]
     fn what_kept_the_emitter_is_named_and_sums_to_the_round_trip() {
         let names = names(&[(7, "ping-0"), (9, "hog")]);
-        let meanwhile = Meanwhile::of(&held_up(), &names, &asked());
+        let meanwhile = Meanwhile::of(&Timeline::of(&held_up()), &names, &asked());
         let [thread] = &meanwhile.threads[..] else { panic!("{meanwhile:?}") };
         assert_eq!(
             (thread.running_ns, thread.interrupted_ns, thread.asleep_ns, thread.ready_ns),
@@ -382,16 +406,33 @@ mod tests {
     #[test]
     fn a_reflector_that_ran_here_is_told_of_too() {
         let names = names(&[(7, "ping-0"), (9, REFLECTOR), (12, REFLECTOR)]);
-        let meanwhile = Meanwhile::of(&held_up(), &names, &asked());
+        let meanwhile = Meanwhile::of(&Timeline::of(&held_up()), &names, &asked());
         let roles: Vec<_> = meanwhile.threads.iter().map(|t| (t.pid, t.role)).collect();
         assert_eq!(roles, [(7, Role::Emitter), (9, Role::Reflector)], "the other one did not run");
+    }
+
+    #[test]
+    fn of_two_reflectors_it_is_the_one_that_woke_the_emitter() {
+        let names = names(&[(7, "ping-0"), (9, REFLECTOR), (12, REFLECTOR)]);
+        let threads = |before: &[Event]| {
+            let mut events = before.to_vec();
+            events.extend([switch(120, 0, ASLEEP, 12, NORMAL), switch(800, 12, ASLEEP, 0, NORMAL)]);
+            let mut window = held_up();
+            window.cpus.push(CpuRecord { cpu: 1, events, ..CpuRecord::default() });
+            let threads = Meanwhile::of(&Timeline::of(&window), &names, &asked()).threads;
+            threads.iter().map(|t| t.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(threads(&[]), [7, 9]);
+        // The thread on the CPU is the one that wakes.
+        let waking = at(110, 0, What::Waking { pid: 12, cpu: 1, class: NORMAL });
+        assert_eq!(threads(&[waking]), [7, 9], "an interrupt of the idle CPU woke it");
     }
 
     #[test]
     fn in_a_pid_namespace_the_thread_is_found_by_its_name() {
         let asked = Asked { tid: 3, ..asked() };
         let inside = names(&[(7, "ping-0"), (3, "kthreadd")]);
-        assert_eq!(Meanwhile::of(&held_up(), &inside, &asked).threads[0].pid, 7);
+        assert_eq!(Meanwhile::of(&Timeline::of(&held_up()), &inside, &asked).threads[0].pid, 7);
     }
 
     #[test]

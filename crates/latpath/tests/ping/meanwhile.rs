@@ -88,12 +88,12 @@ fn hogged() -> Result<(), Failed> {
     let [theirs, .., ours] = cpus()[..] else { return Err("there were two CPUs before".into()) };
     let link = Link::new()?;
     let mut reflector = link.reflect(&format!("--cpu {theirs}"))?;
-    let mut emitter = link.start_emit(&format!("10.77.0.2 --cpu {ours} --threshold 40ms --timeout 20s"))?;
+    let mut emitter = link.start_emit(&format!("10.77.0.2 --cpu {ours} --threshold 20ms --timeout 20s"))?;
     reflector.serves_for(Duration::from_millis(200))?;
     let mut hogs = Vec::new();
     // A hog that comes just between two probes breaks nothing.
     while emitter.runs() && hogs.len() < 20 {
-        hogs.push(hog(ours, Duration::from_millis(120)));
+        hogs.push(hog(ours, Duration::from_millis(60)));
         sleep(Duration::from_millis(200));
     }
     emitter.interrupt();

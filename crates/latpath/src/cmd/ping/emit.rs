@@ -18,7 +18,8 @@ use latpath_ping::breach::{Breach, BreachReport};
 use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
 use latpath_ping::figures::Drawn;
 use latpath_ping::log::Keep;
-use latpath_ping::meanwhile::Watcher;
+use latpath_ping::meanwhile::{Told, Watcher};
+use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{FULL, HEADER};
 use latpath_stats::units::{count, duration};
 use latpath_traffic::kernel::Awake;
@@ -189,9 +190,13 @@ pub fn run(args: Args) -> Result<Outcome> {
     let watcher = meanwhile::watch(&args);
     let all = in_threads(&args, breach.as_ref(), watcher.as_ref(), &stop);
     let watched = watcher.is_some();
-    let told = watcher.map_or(Vec::new(), Watcher::end);
+    let mut told = watcher.map_or(Vec::new(), Watcher::end);
     let frozen = args.freeze.end(breach, &stop);
     let all = all?;
+    let elsewhere = all.iter().filter(|done| done.report.clocks != Relation::SameKernel).map(|done| done.session);
+    for session in elsewhere {
+        told.iter_mut().filter(|t| t.happened.session == session).for_each(Told::on_another_kernel);
+    }
     if args.json {
         let sessions: Vec<_> = all.iter().map(|done| done.to_json(&args)).collect();
         print(&format!(

@@ -194,7 +194,7 @@ fn breach(done: &Done, told: Option<&Told>) -> Vec<String> {
             happened.sequence
         ));
     }
-    lines.extend(told.iter().flat_map(|t| meanwhile::lines(&t.meanwhile, &done.report)));
+    lines.extend(told.iter().flat_map(|t| meanwhile::lines(&t.meanwhile)));
     lines
 }
 
