@@ -9,6 +9,11 @@ const KEPT: usize = 1024;
 /// A rate that changes by less than this between two readings is no disturbance (`latpath_clock::phc::Limits`).
 const UNTOLD_PPB: i128 = 1_000;
 
+/// Readings that are looked at on either side of a moment.
+const AROUND: usize = 6;
+/// Divisions are cut to whole ns.
+const ROUNDING: i128 = 2;
+
 /// Readings of one clock, in order, and when it cannot be trusted.
 #[derive(Clone, Debug, Default)]
 pub struct NicTrack {
@@ -58,25 +63,30 @@ impl NicTrack {
     }
 
     /// The offset at a moment between two readings: on the straight line from one to the other, from which a clock that nothing
-    /// disturbs departs by a quarter of the time between them at most for each change of its rate. `None` where it was set, and
-    /// where a reading before or after is missing.
-    pub fn at(&self, moment: Ns) -> Option<Offset> {
+    /// disturbs departs by a quarter of the time between them at most for each change of its rate. Of the readings around the
+    /// moment those are taken that leave the least bound: one that was held up says little. The bound also covers what the
+    /// clock drifts in `span` after the moment. `None` where the clock was set, and where a reading before or after is missing.
+    pub fn at(&self, moment: Ns, span: Ns) -> Option<Offset> {
         let after = self.readings.partition_point(|r| r.at <= moment);
-        let (a, b) = (self.readings.get(after.checked_sub(1)?)?, self.readings.get(after)?);
-        if self.dark.iter().any(|(from, to)| a.at < *to && *from < b.at) {
-            return None;
-        }
+        let is_dark = |from: Ns, to: Ns| self.dark.iter().any(|(a, b)| from < *b && *a < to);
+        let bent = |from: Ns, to: Ns| (i128::from(to) - i128::from(from)) * UNTOLD_PPB / 4_000_000_000;
+        let bound = |r: &NicClock| i128::from(r.bound.max(0));
+        let before = self.readings.range(..after).rev().take(AROUND).filter(|r| !is_dark(r.at, moment));
+        let a = before.min_by_key(|r| bound(r) + bent(r.at, moment))?;
+        let later = self.readings.range(after..).take(AROUND).filter(|r| !is_dark(moment, r.at));
+        let b = later.min_by_key(|r| bound(r) + bent(moment, r.at))?;
         let (whole, part) = (i128::from(b.at) - i128::from(a.at), i128::from(moment) - i128::from(a.at));
-        let moved = (i128::from(b.offset) - i128::from(a.offset)) * part / whole.max(1);
-        let bent = whole * UNTOLD_PPB / 4_000_000_000;
-        let bound = i128::from(a.bound.max(b.bound).max(0)) + bent;
+        let rise = i128::from(b.offset) - i128::from(a.offset);
+        let moved = rise * part / whole.max(1);
+        let drifted = rise.abs() * i128::from(span.max(0)) / whole.max(1);
+        let bound = bound(a).max(bound(b)) + bent(a.at, b.at) + drifted + ROUNDING;
         Some(Offset { ns: narrow(i128::from(a.offset) + moved), bound: narrow(bound) })
     }
 
     /// The offset at a moment at which no later reading is there yet: by the last one and its drift. Its bound is that of the
     /// reading alone.
     pub fn guess(&self, moment: Ns) -> Option<Offset> {
-        self.at(moment).or_else(|| {
+        self.at(moment, 0).or_else(|| {
             let last = self.readings.back()?;
             let since = i128::from(moment) - i128::from(last.at);
             let moved = since * i128::from(last.drift_ppb) / 1_000_000_000;
@@ -102,10 +112,10 @@ mod tests {
     fn between_two_readings_a_drifting_clock_is_where_it_is() {
         let mut track = NicTrack::default();
         (0..5).for_each(|i| track.add(reading(i * 1_000_000, 7_000 + i * 30)));
-        let at = track.at(2_500_000).unwrap();
-        assert_eq!((at.ns, at.bound), (7_075, 100), "30 ppm: 75 ns after 2.5 ms");
-        assert_eq!(track.at(4_000_000), None, "nothing was read after it");
-        assert_eq!(track.at(-1), None);
+        let at = track.at(2_500_000, 1_000_000).unwrap();
+        assert_eq!((at.ns, at.bound), (7_075, 132), "30 ppm: 75 ns after 2.5 ms, and 30 ns more in 1 ms");
+        assert_eq!(track.at(4_000_000, 0), None, "nothing was read after it");
+        assert_eq!(track.at(-1, 0), None);
         assert_eq!(track.guess(4_000_000).map(|o| o.ns), Some(7_120));
     }
 
@@ -116,9 +126,20 @@ mod tests {
             track.add(reading(at, offset));
         }
         track.darken(10, 20);
-        assert_eq!(track.at(5).map(|o| o.ns), Some(0));
-        assert_eq!(track.at(15), None);
-        assert_eq!(track.at(25).map(|o| o.ns), Some(5_000));
+        assert_eq!(track.at(5, 0).map(|o| o.ns), Some(0));
+        assert_eq!(track.at(15, 0), None);
+        assert_eq!(track.at(25, 0).map(|o| o.ns), Some(5_000));
+    }
+
+    #[test]
+    fn a_reading_that_was_held_up_is_passed_over() {
+        let mut track = NicTrack::default();
+        for i in 0..6 {
+            let bound = if i == 2 { 200_000 } else { 100 };
+            track.add(NicClock { bound, ..reading(i * 50_000_000, 7_000) });
+        }
+        let at = track.at(110_000_000, 0).unwrap();
+        assert!(at.ns == 7_000 && at.bound < 200, "{at:?}");
     }
 
     proptest! {
@@ -131,7 +152,7 @@ mod tests {
                 track.add(NicClock { index: 0, at, offset, bound, drift_ppb });
             }
             track.darken(moment, moment.saturating_add(5));
-            let _ = (track.at(moment), track.guess(moment), track.read_at(2));
+            let _ = (track.at(moment, moment), track.guess(moment), track.read_at(2));
         }
     }
 }

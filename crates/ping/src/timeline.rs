@@ -240,7 +240,8 @@ impl Timeline {
     pub fn map(&mut self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let t2 = t.raw.get(Stamp::T2App);
-        let (here, there) = (self.here.at(t1), t2.and_then(|t2| self.there.at(t2)));
+        let span = t.raw.between(Stamp::T1App, Stamp::T4App).unwrap_or(0);
+        let (here, there) = (self.here.at(t1, span), t2.and_then(|t2| self.there.at(t2, span)));
         for (worst, offset) in self.nic_bounds.iter_mut().zip([here, there]) {
             *worst = offset.map_or(*worst, |offset| offset.bound.max(*worst));
         }

@@ -210,7 +210,7 @@ impl NicWatch {
 
 impl NicClockSource for NicWatch {
     fn finish(&mut self) -> Vec<Disturbance> {
-        self.watch.finish().into_iter().map(told).collect()
+        self.watch.finish().into_iter().map(|d| told(d, d.until_ns)).collect()
     }
 
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
@@ -235,12 +235,13 @@ impl NicClockSource for NicWatch {
             bound: offset.bound_ns,
             drift_ppb: self.watch.drift_ppb().unwrap_or(0),
         });
-        (clock, found.map(told).collect())
+        (clock, found.map(|d| told(d, reading.monotonic_ns)).collect())
     }
 }
 
-fn told(d: latpath_clock::phc::Disturbance) -> Disturbance {
-    let set = matches!(d.trouble, Trouble::Step { .. }).then_some((d.after_ns, d.until_ns));
+/// A disturbance that showed at a reading: a step shows one reading late, and what was made of that one is of no use.
+fn told(d: latpath_clock::phc::Disturbance, shown: Ns) -> Disturbance {
+    let set = matches!(d.trouble, Trouble::Step { .. }).then_some((d.after_ns, shown));
     Disturbance { nic_set_between: set, ..Disturbance::new(d.until_ns, format!("the NIC's clock {}", d.trouble)) }
 }
 
