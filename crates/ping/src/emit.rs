@@ -33,6 +33,8 @@ const SPINS: u32 = 64;
 const LAST_HELLOS_NS: Ns = 500_000_000;
 /// How long after its last probe a run waits for stamps that are under way.
 const SETTLE_NS: Ns = 100_000_000;
+/// So many probes without an answer, for as long as the plan waits, end a run though hellos are answered.
+const MOST_UNANSWERED: u64 = 3;
 /// Rest after the kernel refused a message.
 const REFUSED_REST: Duration = Duration::from_millis(1);
 /// Longest message.
@@ -175,6 +177,9 @@ struct Emitter<'a, T: Transport, O> {
     settling: bool,
     started: Ns,
     last_heard: Ns,
+    /// Probes since the last answer, and when the first of them was sent.
+    unanswered: u64,
+    unanswered_since: Ns,
     last_event: Ns,
     breached: bool,
     nobody_there: bool,
@@ -246,6 +251,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             settling: false,
             started: 0,
             last_heard: 0,
+            unanswered: 0,
+            unanswered_since: 0,
             last_event: 0,
             breached: false,
             nobody_there: false,
@@ -388,7 +395,9 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if self.breached && self.plan.stop_on_breach {
             return Err(Halt::Why(Why::Breach));
         }
-        if now - self.last_heard > self.plan.timeout {
+        // Welcomes alone keep a run going only where few probes are sent: a way may let the short ones through, and no others.
+        let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
+        if unanswered || now - self.last_heard > self.plan.timeout {
             return Err(Halt::Why(Why::Dead));
         }
         // A reflector that was started anew knows a session by its hello: silence asks for one.
@@ -465,6 +474,10 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let t1 = now_monotonic();
         let header = Header { kind: Kind::Probe, session: self.plan.session, sequence, first: t1, second: 0 };
         header.write(&mut self.message);
+        if self.unanswered == 0 {
+            self.unanswered_since = t1;
+        }
+        self.unanswered += 1;
         match self.transport.send(self.peer, &self.message)? {
             Sent::Taken => {
                 self.table.sent(t1);
@@ -512,6 +525,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 answer.note(&mut came);
                 let verdict = self.table.answer(h.sequence, &came);
                 if verdict != Verdict::Foreign {
+                    self.unanswered = 0;
                     self.last_heard = t4;
                     self.latest = t4;
                 }

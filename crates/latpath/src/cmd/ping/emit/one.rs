@@ -67,6 +67,8 @@ struct Watching<'a> {
     name: String,
     tid: u32,
     session: u32,
+    /// The first breach ends the run.
+    ends: bool,
     warm: bool,
     now: &'a Mutex<Now>,
 }
@@ -94,7 +96,7 @@ impl Observer for Watching<'_> {
             let line = self.figures.line();
             let of = |part| line.parts().position(|p| p == part).map(|at| usual[at]);
             let happened = Happened::of(self.session, t, line, of);
-            watcher.happened(Asked { happened, tid: self.tid, name: self.name.clone(), from, to });
+            watcher.happened(Asked { happened, tid: self.tid, name: self.name.clone(), from, to }, self.ends);
         }
         if let Some(log) = &mut self.log {
             log.breach(t);
@@ -238,6 +240,7 @@ impl Session<'_> {
             name: format!("ping-{}", self.number),
             tid: nix::unistd::gettid().as_raw() as u32,
             session: plan.session,
+            ends: plan.stop_on_breach,
             warm: plan.warm_up == 0,
             now: self.now,
         };
@@ -305,6 +308,9 @@ impl Done {
             }
             Why::OtherVersion(version) => Some(format!(
                 "{target}: its reflector speaks version {version} of the probes' format, this latpath version 1; use the same latpath at both ends"
+            )),
+            Why::Dead if self.report.counts.answered == 0 => Some(format!(
+                "{target}: it says hello, and answers no probe; does the way let messages of this --size through (MTU)?"
             )),
             Why::Dead => Some(format!(
                 "{target}: no answer any more, after {}; was the reflector stopped, or the way there cut?",
