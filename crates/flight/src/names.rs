@@ -17,11 +17,12 @@ pub struct Thread {
     pub tgid: u32,
 }
 
-/// The names as they were when they were read.
+/// Names of threads from a recorder's table, of interrupts and functions from /proc when the first of them is asked for.
 #[derive(Default)]
-pub struct Names {
+pub struct Names<'a> {
+    table: Option<&'a Mapped<RawName>>,
     threads: HashMap<u32, Thread>,
-    irqs: HashMap<u32, String>,
+    irqs: OnceCell<HashMap<u32, String>>,
     functions: OnceCell<Functions>,
 }
 
@@ -31,14 +32,9 @@ pub(crate) fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-impl Names {
-    pub(crate) fn read(table: &Mapped<RawName>) -> Self {
-        let named = |raw: RawName| {
-            (raw.pid != 0 && raw.pid != UNKNOWN).then(|| (raw.pid, Thread { name: text(&raw.comm), tgid: raw.tgid }))
-        };
-        let threads = (0..NAMES).filter_map(|at| named(table.get(at))).collect();
-        let interrupts = fs::read_to_string("/proc/interrupts").unwrap_or_default();
-        Self { threads, irqs: irqs(&interrupts), functions: OnceCell::new() }
+impl<'a> Names<'a> {
+    pub(crate) fn of_table(table: &'a Mapped<RawName>) -> Self {
+        Self { table: Some(table), ..Self::default() }
     }
 
     /// Names for tests, and for records of other machines.
@@ -46,11 +42,25 @@ impl Names {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
-    /// What is known of a thread; asks /proc where the recorder does not know.
+    /// What the recorder's table has at a place.
+    fn at(&self, place: usize) -> Option<(u32, Thread)> {
+        let table = self.table?;
+        let raw = table.get(place);
+        // The number was written last: a name that has changed meanwhile is not taken for this thread's.
+        let whole = raw.pid != 0 && raw.pid != UNKNOWN && table.get(place).pid == raw.pid;
+        whole.then(|| (raw.pid, Thread { name: text(&raw.comm), tgid: raw.tgid }))
+    }
+
+    /// What is known of a thread; asks /proc where a recorder's table does not know.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
         if let Some(thread) = self.threads.get(&pid) {
             return Some(thread.clone());
         }
+        if let Some((_, thread)) = self.at(pid as usize % NAMES).filter(|(number, _)| *number == pid) {
+            return Some(thread);
+        }
+        // Another machine's threads are none of ours.
+        self.table?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
         Some(Thread { name: text(field("Name:")?.as_bytes()), tgid: field("Tgid:")?.parse().ok()? })
@@ -58,7 +68,10 @@ impl Names {
 
     /// Threads of this name.
     pub fn called(&self, name: &str) -> Vec<u32> {
-        let mut found: Vec<u32> = self.threads.iter().filter(|(_, t)| t.name == name).map(|(pid, _)| *pid).collect();
+        let places = if self.table.is_some() { NAMES } else { 0 };
+        let table = (0..places).filter_map(|place| self.at(place));
+        let all = self.threads.iter().map(|(pid, thread)| (*pid, thread.clone())).chain(table);
+        let mut found: Vec<u32> = all.filter(|(_, thread)| thread.name == name).map(|(pid, _)| pid).collect();
         found.sort_unstable();
         found
     }
@@ -73,7 +86,8 @@ impl Names {
 
     /// The function at an address; the address where the kernel hides that.
     pub fn of_function(&self, address: u64) -> String {
-        self.functions.get_or_init(Functions::read).name(address)
+        let functions = || self.table.map_or(Functions::default(), |_| Functions::read());
+        self.functions.get_or_init(functions).name(address)
     }
 
     /// As it is shown: `irq 25 virtio0`.
@@ -91,7 +105,7 @@ impl Names {
             }
             Doing::Idle { state: Some(state) } => format!("idle (state {state})"),
             Doing::Idle { state: None } => "idle".into(),
-            Doing::Irq(n) => match self.irqs.get(n) {
+            Doing::Irq(n) => match self.irqs.get_or_init(|| self.table.map_or(HashMap::new(), |_| irqs_now())).get(n) {
                 Some(name) => format!("irq {n} {name}"),
                 None => format!("irq {n}"),
             },
@@ -105,6 +119,10 @@ impl Names {
             Doing::Unknown => "unknown".into(),
         }
     }
+}
+
+fn irqs_now() -> HashMap<u32, String> {
+    irqs(&fs::read_to_string("/proc/interrupts").unwrap_or_default())
 }
 
 /// Names of interrupts, from /proc/interrupts: behind the counts of each CPU stand the chip, the kind and the names.

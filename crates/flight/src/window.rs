@@ -10,7 +10,12 @@ use std::time::{Duration, Instant};
 /// How long an event that is being written is waited for. Its writer may have lost its CPU, where that is a virtual one.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// What all CPUs did in a time, and all that is still known of what they did before.
+/// Events before a window that are read too: who ran and who slept when it began follows from them.
+const BEFORE: usize = 4096;
+/// Events behind it: who ran all the time is known by the next switch.
+const BEHIND: usize = 256;
+
+/// What all CPUs did in a time, and some of what they did before.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// `CLOCK_MONOTONIC`.
@@ -33,7 +38,7 @@ impl Window {
 pub struct CpuRecord {
     /// Its number.
     pub cpu: u32,
-    /// In the order of their times; also those before the window, from which is known what was the case when it began, and a few
+    /// In the order of their times; also some before the window, from which is known what was the case when it began, and a few
     /// behind it.
     pub events: Vec<Event>,
     /// From then on nothing is missing, apart from `unfinished`.
@@ -89,12 +94,38 @@ impl Rings<'_> {
         }
     }
 
-    /// All that a CPU's ring still has.
-    pub fn read(&self, cpu: usize) -> CpuRecord {
+    /// When an event was, as far as that can be seen at a glance.
+    fn time(&self, cpu: usize, at: u64) -> Ns {
+        let place = (cpu << self.shift) + (at & ((1 << self.shift) - 1)) as usize;
+        self.ring.field::<u64>(place, 0) as Ns
+    }
+
+    /// The places of a window's events, with some before and behind, among those that the ring has.
+    fn places(&self, cpu: usize, all: std::ops::Range<u64>, from: Ns, to: Ns) -> std::ops::Range<u64> {
+        // Backwards, since the latest are asked for most.
+        let (mut begin, mut end, mut before) = (all.start, all.end, 0);
+        for at in all.clone().rev() {
+            let t = self.time(cpu, at);
+            if t >= to {
+                end = at;
+            }
+            before += usize::from(t < from);
+            if before == BEFORE {
+                begin = at;
+                break;
+            }
+        }
+        begin..(end + BEHIND as u64).min(all.end).max(begin)
+    }
+
+    /// What a CPU's ring still has of a time.
+    pub fn read(&self, cpu: usize, from: Ns, to: Ns) -> CpuRecord {
         let size = 1u64 << self.shift;
         let head = self.head(cpu);
+        let oldest_place = head.saturating_sub(size).max(size);
+        let places = self.places(cpu, oldest_place..head, from, to);
         // The oldest goes first: it is the next to be overwritten.
-        let first = head.saturating_sub(size).max(size);
+        let (first, head) = (places.start, places.end);
         let until = Instant::now() + PATIENCE;
         let mut events = Vec::with_capacity((head.saturating_sub(first)) as usize);
         let mut raws: Vec<Option<RawEvent>> = Vec::with_capacity(events.capacity());
@@ -104,7 +135,8 @@ impl Rings<'_> {
         let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
         let kept = &raws[gone..];
         events.extend(kept.iter().flatten().map(RawEvent::decode));
-        let overwritten = first - size + gone as u64;
+        let overwritten = (oldest_place - size).max(self.head(cpu).saturating_sub(size).saturating_sub(size));
+        let is_all = first + gone as u64 == size;
         let oldest = events.first().map(|e: &Event| e.t);
         // Before all programs stood, some saw ends of what others had not seen begin.
         events.retain(|e| e.t >= self.started);
@@ -112,8 +144,8 @@ impl Rings<'_> {
         events.sort_by_key(|e| e.t);
         CpuRecord {
             cpu: cpu as u32,
-            since: match (overwritten, oldest) {
-                (0, _) => self.started,
+            since: match (is_all, oldest) {
+                (true, _) => self.started,
                 (_, Some(oldest)) => oldest.max(self.started),
                 (_, None) => Ns::MAX,
             },

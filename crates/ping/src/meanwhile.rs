@@ -1,20 +1,23 @@
 //! What a breach's machine did meanwhile: what ran on the CPUs of the thread that measured, and what kept that thread.
 //!
-//! The flight recorder runs with the session. A breach hands over its number, its times and its thread; a thread of its own reads
-//! the recorder's window and works it out, so that whoever measures goes on at once.
+//! The flight recorder runs with the session. Of a breach what was recorded meanwhile is copied: by the thread that measures
+//! where that ends the run, else by another one, so that whoever measures goes on at once. After the run it is worked out.
 
 use crate::breach::Happened;
 use latpath_flight::{
-    Doing, Missing, Names, Options, Recorder, Share, Since, Sleep, StartError, State, ThreadTile, Timeline,
+    Doing, Missing, Names, Options, Recorder, Share, Since, Sleep, StartError, State, ThreadTile, Timeline, Window,
 };
 use latpath_words::Ns;
 use serde::Serialize;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Breaches that are looked into; the others are counted.
-const MOST: usize = 100;
+/// Breaches whose records are kept: the worst.
+const MOST: usize = 20;
+/// Between two looks.
+const REST_NS: Ns = 10_000_000;
 /// Rows of what ran on one CPU; the others are added up.
 const ROWS: usize = 8;
 /// The reflector's thread, by name: where both ends run on one kernel it is on the same timeline.
@@ -125,12 +128,48 @@ pub struct ThreadMeanwhile {
 }
 
 /// Records, and looks into breaches.
-#[derive(Debug)]
 pub struct Watcher {
+    recorder: Arc<Mutex<Recorder>>,
     asked: SyncSender<Asked>,
-    worker: JoinHandle<Vec<Told>>,
-    passed_over: AtomicU64,
+    worker: JoinHandle<()>,
+    kept: Arc<Kept>,
     missing: Vec<Missing>,
+}
+
+/// The worst breaches, with what was recorded meanwhile; worked out after the run, so that nobody waits for that.
+#[derive(Default)]
+struct Kept {
+    windows: Mutex<Vec<(Asked, Window)>>,
+    /// A round trip must be longer than this to be kept.
+    least: AtomicI64,
+    /// The next look, `CLOCK_MONOTONIC`.
+    next: AtomicI64,
+}
+
+impl Kept {
+    /// Whether a breach is to be looked into. The look takes time itself, and must not make the next breach.
+    fn wants(&self, asked: &Asked) -> bool {
+        asked.to - asked.from > self.least.load(Ordering::Relaxed) && asked.to >= self.next.load(Ordering::Relaxed)
+    }
+
+    fn keep(&self, asked: Asked, window: Window) {
+        self.next.store(asked.to.saturating_add(REST_NS), Ordering::Relaxed);
+        let took = |asked: &Asked| asked.to - asked.from;
+        let mut windows = lock(&self.windows);
+        windows.push((asked, window));
+        if windows.len() > MOST {
+            let least = (0..windows.len()).min_by_key(|at| took(&windows[*at].0));
+            windows.swap_remove(least.unwrap_or(0));
+        }
+        if windows.len() == MOST {
+            let least = windows.iter().map(|(asked, _)| took(asked)).min();
+            self.least.store(least.unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Watcher {
@@ -141,10 +180,19 @@ impl Watcher {
     pub fn start(options: &Options) -> Result<Self, StartError> {
         let recorder = Recorder::start(options)?;
         let missing = recorder.missing().to_vec();
-        let (asked, to_do) = sync_channel(MOST);
+        let (asked, to_do) = sync_channel::<Asked>(1);
+        let (recorder, kept) = (Arc::new(Mutex::new(recorder)), Arc::new(Kept::default()));
         let worker = std::thread::Builder::new().name("ping-meanwhile".into());
-        let worker = worker.spawn(move || look(&recorder, &to_do))?;
-        Ok(Self { asked, worker, passed_over: AtomicU64::new(0), missing })
+        let worker = worker.spawn({
+            let (recorder, kept) = (Arc::clone(&recorder), Arc::clone(&kept));
+            move || {
+                for asked in to_do {
+                    let window = lock(&recorder).window(asked.from, asked.to);
+                    kept.keep(asked, window);
+                }
+            }
+        })?;
+        Ok(Self { recorder, asked, worker, kept, missing })
     }
 
     /// What cannot be told on this kernel.
@@ -152,37 +200,39 @@ impl Watcher {
         &self.missing
     }
 
-    /// A breach: called at once, by the thread that measures. Does not wait.
-    pub fn happened(&self, asked: Asked) {
-        if self.asked.try_send(asked).is_err() {
-            self.passed_over.fetch_add(1, Ordering::Relaxed);
+    /// A breach: called at once, by the thread that measures. With `at_once` it copies itself what was recorded, which takes
+    /// some 0.1 ms, but nothing can be overwritten meanwhile; else it hands that over and does not wait.
+    pub fn happened(&self, asked: Asked, at_once: bool) {
+        if !self.kept.wants(&asked) {
+            return;
+        }
+        if at_once {
+            let window = lock(&self.recorder).window(asked.from, asked.to);
+            self.kept.keep(asked, window);
+        } else {
+            // Where one is being looked into, this one is passed over.
+            let _ = self.asked.try_send(asked);
         }
     }
 
-    /// Stops recording. The breaches that were looked into, in their order.
+    /// Stops recording. The worst breaches that were looked into, in the order of their times.
     pub fn end(self) -> Vec<Told> {
         drop(self.asked);
-        self.worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-}
-
-fn look(recorder: &Recorder, to_do: &Receiver<Asked>) -> Vec<Told> {
-    let mut told = Vec::new();
-    for asked in to_do {
-        if told.len() == MOST {
-            continue;
-        }
-        let window = recorder.window(asked.from, asked.to);
+        self.worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut windows = std::mem::take(&mut *lock(&self.kept.windows));
+        windows.sort_by_key(|(asked, _)| asked.to);
+        let recorder = lock(&self.recorder);
         let names = recorder.names();
-        let complete = window.is_complete();
-        let meanwhile = Meanwhile { complete, ..Meanwhile::of(&Timeline::of(&window), &names, &asked) };
-        told.push(Told { happened: asked.happened, meanwhile });
+        let told = windows.into_iter().map(|(asked, window)| {
+            let meanwhile = Meanwhile::of(&Timeline::of(&window), &names, &asked);
+            Told { happened: asked.happened, meanwhile: Meanwhile { complete: window.is_complete(), ..meanwhile } }
+        });
+        told.collect()
     }
-    told
 }
 
 /// Time that nothing else takes: the row of a CPU, shown.
-fn ran(shares: &[Share], names: &Names) -> Vec<Ran> {
+fn ran(shares: &[Share], names: &Names<'_>) -> Vec<Ran> {
     let show = |share: &Share| {
         let class = match share.doing {
             Doing::Thread(running) => running.class.map(|class| class.to_string()),
@@ -222,7 +272,7 @@ impl Told {
 
 impl Meanwhile {
     /// What went on, from the rows of the machine it was on.
-    pub fn of(timeline: &Timeline, names: &Names, asked: &Asked) -> Self {
+    pub fn of(timeline: &Timeline, names: &Names<'_>, asked: &Asked) -> Self {
         let emitter = emitter(names, asked);
         let row = timeline.thread(emitter);
         let reflectors = reflectors(timeline, names, emitter, &row);
@@ -246,7 +296,7 @@ impl Meanwhile {
 }
 
 /// The kernel's number of the emitter's thread: in a PID namespace that is not the one it has there.
-fn emitter(names: &Names, asked: &Asked) -> u32 {
+fn emitter(names: &Names<'_>, asked: &Asked) -> u32 {
     let known = names.thread(asked.tid).is_some_and(|thread| thread.name == asked.name);
     match (known, &names.called(&asked.name)[..]) {
         (false, [only]) => *only,
@@ -256,7 +306,7 @@ fn emitter(names: &Names, asked: &Asked) -> u32 {
 
 /// The reflectors of this machine that ran meanwhile, with their rows. Of several, those that woke the emitter or that it woke:
 /// between two namespaces a packet is received by the thread that sends it.
-fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
+fn reflectors(timeline: &Timeline, names: &Names<'_>, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
     let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
     let woken_by = |row: &[ThreadTile], pid: u32| {
         row.iter().any(|tile| matches!(tile.state, State::Ready { since: Since::Woken(by), .. } if by.pid == pid))
@@ -280,7 +330,7 @@ fn cpu_of(state: State) -> Option<u32> {
 }
 
 impl ThreadMeanwhile {
-    fn of(timeline: &Timeline, names: &Names, pid: u32, role: Role, row: &[ThreadTile]) -> Self {
+    fn of(timeline: &Timeline, names: &Names<'_>, pid: u32, role: Role, row: &[ThreadTile]) -> Self {
         let mut of = Self {
             thread: names.of_thread(pid),
             pid,
@@ -331,7 +381,7 @@ impl ThreadMeanwhile {
 }
 
 /// Who, by what came after a sleep.
-fn woken_by(state: State, names: &Names) -> Option<String> {
+fn woken_by(state: State, names: &Names<'_>) -> Option<String> {
     let State::Ready { since: Since::Woken(waker), .. } = state else { return None };
     Some(match waker.context {
         context if context.interrupts() && waker.pid != 0 => {
@@ -345,7 +395,7 @@ fn woken_by(state: State, names: &Names) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_flight::{Class, CpuRecord, Event, Left, Thread, What, Window};
+    use latpath_flight::{Class, CpuRecord, Event, Left, Thread, What};
 
     const NORMAL: Class = Class { prio: 120, policy: 0 };
     const URGENT: Class = Class { prio: 19, policy: 1 };
@@ -364,7 +414,7 @@ mod tests {
         Asked { happened, tid: 7, name: "ping-0".into(), from: 100, to: 1000 }
     }
 
-    fn names(threads: &[(u32, &str)]) -> Names {
+    fn names(threads: &[(u32, &str)]) -> Names<'static> {
         Names::new(threads.iter().map(|(pid, name)| (*pid, Thread { name: (*name).into(), tgid: *pid })))
     }
 
@@ -426,6 +476,24 @@ mod tests {
         // The thread on the CPU is the one that wakes.
         let waking = at(110, 0, What::Waking { pid: 12, cpu: 1, class: NORMAL });
         assert_eq!(threads(&[waking]), [7, 9], "an interrupt of the idle CPU woke it");
+    }
+
+    #[test]
+    fn the_worst_are_kept_and_a_look_is_followed_by_a_rest() {
+        let kept = Kept::default();
+        let asked = |at: Ns, took: Ns| Asked { from: at, to: at + took, ..asked() };
+        for n in 0..MOST as Ns {
+            let one = asked(n * 2 * REST_NS, 1000 + n);
+            assert!(kept.wants(&one));
+            kept.keep(one, Window::default());
+        }
+        let later = 1000 * REST_NS;
+        assert!(!kept.wants(&asked(later, 1000)), "as long as the least that is kept");
+        assert!(kept.wants(&asked(later, 1001)));
+        kept.keep(asked(later, 5000), Window::default());
+        assert!(!kept.wants(&asked(later + 6000, 7000)), "too soon");
+        let took: Vec<_> = lock(&kept.windows).iter().map(|(asked, _)| asked.to - asked.from).collect();
+        assert!(took.len() == MOST && took.contains(&5000) && !took.contains(&1000), "{took:?}");
     }
 
     #[test]

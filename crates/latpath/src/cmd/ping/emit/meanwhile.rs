@@ -33,7 +33,9 @@ pub fn watch(args: &Args) -> Option<Watcher> {
 
 /// A session's breach that is to be told of: the one that ended it, or the worst.
 pub fn of_session(told: &[Told], session: u32) -> Option<&Told> {
-    told.iter().filter(|t| t.happened.session == session).max_by_key(|t| t.happened.round_trip_ns)
+    told.iter()
+        .filter(|t| t.happened.session == session)
+        .max_by_key(|t| (t.meanwhile.complete, t.happened.round_trip_ns))
 }
 
 /// Its lines.
@@ -48,17 +50,27 @@ pub fn lines(meanwhile: &Meanwhile) -> Vec<String> {
     folded.enumerate().map(|(at, line)| format!("{:10} {line}", if at == 0 { "meanwhile" } else { "" })).collect()
 }
 
-/// Cuts a long line at commas.
+/// Cuts a long line behind commas and semicolons that are not in brackets.
 fn fold(line: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for piece in line.split_inclusive(", ") {
-        let last = lines.last_mut().expect("there is one");
+    let (mut lines, mut piece, mut depth) = (vec![String::new()], String::new(), 0);
+    let mut put = |piece: &mut String| {
+        let last: &mut String = lines.last_mut().expect("there is one");
         if !last.is_empty() && last.chars().count() + piece.trim_end().chars().count() > WIDTH {
             lines.push(format!("    {piece}"));
         } else {
             last.push_str(piece);
         }
+        piece.clear();
+    };
+    for c in line.chars() {
+        let separates = c == ' ' && depth == 0 && piece.ends_with([',', ';']);
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        piece.push(c);
+        if separates {
+            put(&mut piece);
+        }
     }
+    put(&mut piece);
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
@@ -104,7 +116,7 @@ fn thread(t: &ThreadMeanwhile, of: Ns) -> String {
         },
     );
     let by = match &t.interrupted_by[..] {
-        [only] => only.what.clone(),
+        [first, rest @ ..] if list(rest, of).is_empty() => first.what.clone(),
         several => list(several, of),
     };
     say(t.interrupted_ns, format!("interrupted for {} by {by}", duration(t.interrupted_ns)));
@@ -164,9 +176,10 @@ mod tests {
 
     #[test]
     fn long_lines_are_cut_at_commas() {
-        let long = vec!["0123456789".to_string(); 30].join(", ");
+        let long = vec!["0123456 (5, FIFO 1)".to_string(); 20].join(", ");
         let lines = fold(&long);
-        assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= WIDTH + 4), "{lines:?}");
+        assert!(lines.len() == 4 && lines.iter().all(|line| line.chars().count() <= WIDTH + 4), "{lines:?}");
+        assert!(lines.iter().all(|line| line.ends_with("),") || line.ends_with(')')), "{lines:?}");
         assert_eq!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "), long);
     }
 }
