@@ -54,7 +54,10 @@ impl Clocks {
     pub fn watch(nic: Option<Box<dyn NicClockSource>>) -> Self {
         let shared = Arc::new(Shared::default());
         let mut watcher = Watcher::new(nic, Arc::clone(&shared));
-        watcher.look();
+        // The first reading may have been held up, and the drift that would help is not known yet.
+        for _ in 0..FIRST_LOOKS {
+            watcher.look();
+        }
         let thread = std::thread::Builder::new().name("latpath-clocks".into()).spawn(move || watcher.run()).ok();
         Self { shared, boot_id: boot_id(), thread }
     }
@@ -127,6 +130,8 @@ struct Watcher {
     shared: Arc<Shared>,
 }
 
+/// Looks before the first probe.
+const FIRST_LOOKS: usize = 5;
 /// Readings of the NIC's clock that are kept: of a minute.
 const READINGS: usize = 1200;
 /// Disturbances that are kept.

@@ -333,7 +333,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         for _ in 1..FIRST_HELLOS {
             self.ask(HELLO_WAIT_NS)?;
         }
-        let theirs = self.welcome.as_ref().map_or(0, |w| w.taken);
+        let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
+        let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
         // A short probe has no room for what the reflector's kernel and NIC say.
         let told = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
         let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MOST_SESSIONS: usize = 256;
 /// A session that says nothing for so long is over.
 const IDLE_NS: Ns = 30_000_000_000;
+/// A reading of the NIC's clock that is older says nothing of it now.
+const FRESH_NS: Ns = 500_000_000;
 /// Looks for a message between two looks at the clock, when the thread never sleeps.
 const SPINS: u32 = 1024;
 
@@ -246,7 +248,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     fn welcome(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
         self.take_stamps()?;
         let Some(i) = self.begun(arrived.from, h.session, t2) else { return Ok(()) };
-        let nic: Option<NicClock> = self.clocks.nic();
+        // One that stands still, or cannot be read any more, is none.
+        let nic: Option<NicClock> = self.clocks.nic().filter(|clock| t2 - clock.at < FRESH_NS);
         let mut seen = self.sessions[i].1.seen();
         (seen.foreign, seen.dropped) = (self.sum.foreign, self.transport.dropped());
         let welcome = Welcome {
