@@ -30,6 +30,12 @@ fn main() -> ExitCode {
     if let Some(lack) = &lack {
         eprintln!("skipped, {lack}");
     }
+    let groups = cpu_groups();
+    if groups.is_none() {
+        eprintln!(
+            "skipped, there is no hierarchy of control groups with the cpu controller that a test may use: throttling"
+        );
+    }
     let trial = |name: &str, test: fn() -> Outcome| {
         let run = move || {
             let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -45,6 +51,9 @@ fn main() -> ExitCode {
         trial("a_softirq_is_cut_out_of_the_time_of_the_thread_that_it_interrupts", softirq),
         trial("a_thread_that_is_gone_has_the_name_that_it_gave_itself", gone),
         trial("a_stopped_process_is_seen_to_be_stopped", stopped),
+        trial("events_that_are_read_while_others_are_written_over_them_are_whole", torn),
+        Trial::test("a_thread_whose_control_group_has_used_up_its_time_is_said_to_be_throttled", throttled)
+            .with_ignored_flag(lack.is_some() || groups.is_none()),
         trial("what_it_costs_is_measured", cost),
         trial("after_kill_9_nothing_is_left_in_the_kernel", killed),
     ];
@@ -268,6 +277,106 @@ fn stopped() -> Outcome {
     child.wait()?;
     let row = Timeline::of(&recorder.window(from, to)).thread(pid);
     assert!(row.iter().any(|tile| tile.state == State::Asleep(Sleep::Stopped)), "{row:?}");
+    Ok(())
+}
+
+/// Windows are read from a small ring, while two threads fill it many times a second.
+fn torn() -> Outcome {
+    let recorder = Recorder::start(&Options { bytes_per_cpu: 0, measured: false })?;
+    let (mut here, mut there) = UnixStream::pair()?;
+    let over = AtomicBool::new(false);
+    let (started, mut seen) = (recorder.started(), 0);
+    let checked = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut byte = [0];
+            while there.read_exact(&mut byte).is_ok() && there.write_all(&byte).is_ok() {}
+        });
+        scope.spawn(|| {
+            let mut byte = [7];
+            while !over.load(Ordering::SeqCst) {
+                here.write_all(&byte).and_then(|()| here.read_exact(&mut byte)).expect("the other end");
+            }
+            here.shutdown(std::net::Shutdown::Both).expect("it is open");
+        });
+        let check = |seen: &mut usize| -> Outcome {
+            for _ in 0..300 {
+                let window = recorder.window(started, now());
+                let read = now();
+                for event in window.cpus.iter().flat_map(|cpu| &cpu.events) {
+                    *seen += 1;
+                    let possible = match event.what {
+                        What::Switch { prev, next_class, .. } => (-1..140).contains(&prev.prio.min(next_class.prio)),
+                        What::Waking { class, .. } | What::Wakeup { class, .. } => (-1..140).contains(&class.prio),
+                        What::SoftirqEntry(vector) | What::SoftirqExit(vector) => vector < 10,
+                        What::Other(_) => false,
+                        _ => true,
+                    };
+                    if !possible || !(started..=read).contains(&event.t) {
+                        return Err(format!("torn: {event:?}, read between {started} and {read}").into());
+                    }
+                }
+            }
+            Ok(())
+        };
+        let checked = check(&mut seen);
+        over.store(true, Ordering::SeqCst);
+        checked
+    });
+    checked?;
+    assert!(seen > 10_000, "{seen}");
+    Ok(())
+}
+
+/// Where groups with limits of CPU time can be made, of either version: the folder, and the file of the limit with 2 ms of each 50.
+fn cpu_groups() -> Option<(std::path::PathBuf, Vec<(&'static str, &'static str)>)> {
+    let old = std::path::Path::new("/sys/fs/cgroup/cpu");
+    if old.join("cpu.cfs_quota_us").exists() || old.join("tasks").exists() {
+        return Some((old.into(), vec![("cpu.cfs_period_us", "50000"), ("cpu.cfs_quota_us", "2000")]));
+    }
+    let new = std::path::Path::new("/sys/fs/cgroup");
+    let controllers = std::fs::read_to_string(new.join("cgroup.subtree_control")).unwrap_or_default();
+    let has = controllers.split_whitespace().any(|c| c == "cpu");
+    has.then(|| (new.into(), vec![("cpu.max", "2000 50000")]))
+}
+
+/// A group of our own; it goes with this value.
+struct Group(std::path::PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has just ended may still count.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn throttled() -> Outcome {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (folder, limit) = cpu_groups().ok_or("it was there before")?;
+    let group = Group(folder.join(format!("latpath-flight-{}", std::process::id())));
+    std::fs::create_dir(&group.0)?;
+    for (file, value) in limit {
+        std::fs::write(group.0.join(file), value)?;
+    }
+    let recorder = start()?;
+    let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
+    let pid = child.id();
+    let moved = std::fs::write(group.0.join("cgroup.procs"), pid.to_string());
+    let from = now();
+    std::thread::sleep(Duration::from_millis(300));
+    let to = now();
+    child.kill()?;
+    child.wait()?;
+    moved?;
+    let row = Timeline::of(&recorder.window(from, to)).thread(pid);
+    let held = row.iter().filter(|tile| matches!(tile.state, State::Ready { throttled: true, .. }));
+    let ns: i64 = held.map(|tile| tile.to - tile.from).sum();
+    // It may run for 4 % of the time.
+    assert!(ns > (to - from) / 2, "{ns} of {}: {row:?}", to - from);
     Ok(())
 }
 
