@@ -78,7 +78,22 @@ pub(crate) struct Attached {
     pub ring: Mapped<RawEvent>,
     pub heads: Mapped<Head>,
     pub names: Mapped<RawName>,
+    /// CPUs that may ever be there.
     pub cpus: usize,
+    /// Those that have a ring.
+    pub rings: usize,
+}
+
+/// One more than the highest number in a list as `0-3,8`.
+fn behind_the_last(list: &str) -> Option<usize> {
+    let numbers = list.trim().split([',', '-']).map(|number| number.parse::<usize>().ok());
+    numbers.collect::<Option<Vec<_>>>()?.into_iter().max()?.checked_add(1)
+}
+
+/// CPUs that get a ring: machines that could have hundreds of CPUs more than they have must not pay for them.
+fn rings(cpus: usize) -> usize {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    behind_the_last(&online).unwrap_or(cpus).min(cpus)
 }
 
 fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
@@ -96,12 +111,12 @@ fn load<'s>(
     storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
     hooks: &Hooks,
     shift: u32,
-    cpus: usize,
+    (cpus, rings): (usize, usize),
 ) -> Result<FlightSkel<'s>, StartError> {
     listen();
     let mut open = FlightSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
     open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
-    let sized = open.maps.ring.set_max_entries((cpus as u32) << shift);
+    let sized = open.maps.ring.set_max_entries((rings as u32) << shift);
     sized.and_then(|()| open.maps.heads.set_max_entries(cpus as u32)).map_err(refused("sizing the rings"))?;
     for mut program in open.open_object_mut().progs_mut() {
         program.set_autoload(program.name().to_str().is_some_and(|name| hooks.has(name)));
@@ -121,10 +136,10 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, StartError> {
     let mut hooks = Hooks::find(&btf);
     drop(btf);
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
-    let shift = options.shift();
+    let (shift, rings) = (options.shift(), rings(cpus));
     loop {
         let mut storage = MaybeUninit::uninit();
-        let loaded = load(&mut storage, &hooks, shift, cpus);
+        let loaded = load(&mut storage, &hooks, shift, (cpus, rings));
         let skel = match loaded {
             Ok(skel) => skel,
             Err(error) => {
@@ -148,10 +163,11 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, StartError> {
             links: Vec::new(),
             programs: Vec::new(),
             missing: Vec::new(),
-            ring: Mapped::new(&skel.maps.ring.as_fd(), cpus << shift)?,
+            ring: Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?,
             heads,
             names: Mapped::new(&skel.maps.names.as_fd(), NAMES)?,
             cpus,
+            rings,
         };
         for program in skel.object().progs_mut() {
             let name = hooks.programs.iter().copied().find(|p| program.name().to_str() == Some(p));
@@ -180,6 +196,12 @@ mod tests {
     fn memory_is_a_power_of_two_of_events_within_bounds() {
         let shift = |bytes_per_cpu| Options { bytes_per_cpu, ..Options::default() }.shift();
         assert_eq!((shift(1 << 20), shift((1 << 21) - 1), shift(0), shift(usize::MAX)), (15, 15, 11, 23));
+    }
+
+    #[test]
+    fn rings_are_for_cpus_that_are_there() {
+        let all = ["0\n", "0-3", "0-3,8-11,15", "", "0-x"].map(behind_the_last);
+        assert_eq!(all, [Some(1), Some(4), Some(16), None, None]);
     }
 
     #[test]

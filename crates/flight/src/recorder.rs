@@ -82,7 +82,8 @@ impl Recorder {
     }
 
     fn rings(&self) -> Rings<'_> {
-        Rings { ring: &self.attached.ring, heads: &self.attached.heads, shift: self.shift, started: self.started }
+        let Attached { ring, heads, rings, .. } = &self.attached;
+        Rings { ring, heads, cpus: *rings, shift: self.shift, started: self.started }
     }
 
     /// What all CPUs did from one time to another, both `CLOCK_MONOTONIC`, without stopping the recording. Takes some 0.1 ms for
@@ -107,7 +108,7 @@ impl Recorder {
         let rings = self.rings();
         let mut cost = Cost {
             events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
-            bytes: (((self.attached.cpus as u64) << self.shift) + crate::layout::NAMES as u64) * 32,
+            bytes: (((self.attached.rings as u64) << self.shift) + crate::layout::NAMES as u64) * 32,
             ..Cost::default()
         };
         for program in &self.attached.programs {

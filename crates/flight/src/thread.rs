@@ -115,9 +115,9 @@ impl Timeline {
         self.cpu(cpu).map_or(Vec::new(), |row| row.shares(from, to))
     }
 
-    /// From when all CPUs' records are known.
+    /// From when all CPUs' records are known, apart from CPUs of which nothing is: the window says that it is not complete.
     fn horizon(&self) -> Ns {
-        self.since.iter().copied().max().unwrap_or(Ns::MAX)
+        self.since.iter().copied().filter(|since| *since != Ns::MAX).max().unwrap_or(Ns::MAX)
     }
 }
 

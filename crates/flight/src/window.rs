@@ -60,6 +60,8 @@ impl CpuRecord {
 pub(crate) struct Rings<'a> {
     pub ring: &'a Mapped<RawEvent>,
     pub heads: &'a Mapped<Head>,
+    /// CPUs that have a ring.
+    pub cpus: usize,
     pub shift: u32,
     /// When all programs stood.
     pub started: Ns,
@@ -120,6 +122,11 @@ impl Rings<'_> {
 
     /// What a CPU's ring still has of a time.
     pub fn read(&self, cpu: usize, from: Ns, to: Ns) -> CpuRecord {
+        if cpu >= self.cpus {
+            // It came online after the recorder had begun.
+            let overwritten = self.written(cpu);
+            return CpuRecord { cpu: cpu as u32, since: Ns::MAX, overwritten, ..CpuRecord::default() };
+        }
         let size = 1u64 << self.shift;
         let head = self.head(cpu);
         let oldest_place = head.saturating_sub(size).max(size);

@@ -223,6 +223,15 @@ fn where_a_switch_is_missing_nobody_is_said_to_have_run() {
     assert_eq!(row, [(100, 200, State::Running { cpu: 0 }), (200, 1000, State::Unknown)]);
 }
 
+#[test]
+fn a_cpu_of_which_nothing_is_known_does_not_hide_what_others_tell() {
+    let mut told = window(vec![vec![switch(200, 0, ASLEEP, 7)], Vec::new()]);
+    told.cpus[1].since = Ns::MAX;
+    let row = Timeline::of(&told).thread(7);
+    assert_eq!(row.last().map(|t| (t.from, t.state)), Some((200, State::Running { cpu: 0 })));
+    assert!(!told.is_complete());
+}
+
 fn any_class() -> impl Strategy<Value = Class> {
     (any::<i16>(), any::<u8>()).prop_map(|(prio, policy)| Class { prio, policy })
 }
