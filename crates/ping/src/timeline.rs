@@ -186,6 +186,10 @@ impl Timeline {
         if from == to || (self.one_phc && from.0 && to.0) {
             return Some(0);
         }
+        if let (Some(within), true, true) = (self.together, from.0, to.0) {
+            // What the two PHCs say, whatever their machines' own clocks do.
+            return Some(within);
+        }
         let nic = |(nic, there): (bool, bool)| match (nic, there) {
             (false, _) => Some(0),
             (true, false) => self.here.last().map(|_| self.nic_bounds[0]),
@@ -253,7 +257,7 @@ impl Timeline {
             if let (Some(within), Some(here), Some(there)) = (self.together, here, there) {
                 // Both PHCs show the same: what the two machines' own clocks differ by follows.
                 let bound = within.saturating_add(here.bound).saturating_add(there.bound);
-                self.offset = Some((here.ns.saturating_sub(there.ns), bound));
+                self.set_offset(here.ns.saturating_sub(there.ns), bound);
             }
         }
         self.place(t, here, there);
@@ -302,22 +306,26 @@ impl Timeline {
 
     fn estimate(&mut self, t1: Ns) {
         self.offset_until = t1 + FRESH_NS;
-        if let Some(e) = self.estimator.at_host(t1) {
-            let said = self.offset.filter(|_| self.relation() == Relation::Synchronised);
-            if let Some((offset, bound)) = said {
-                let off = offset.abs_diff(e.offset_ns).saturating_sub(bound.unsigned_abs() + e.bound_ns.unsigned_abs());
-                // Once, not for each of the estimates that go on saying so.
-                if off > 0 && !self.apart {
-                    let what = format!("the ends' PHCs are not together as was said: the round trips prove them {off} ns further apart");
-                    self.disturbed(t1, what);
-                }
-                self.apart = off > 0;
+        let Some(e) = self.estimator.at_host(t1) else { return };
+        self.drift_ppb = Some(e.drift_ppb);
+        if self.relation() != Relation::Synchronised {
+            self.set_offset(e.offset_ns, e.bound_ns);
+        } else if let Some((offset, bound)) = self.offset {
+            let off = offset.abs_diff(e.offset_ns).saturating_sub(bound.unsigned_abs() + e.bound_ns.unsigned_abs());
+            // Once, not for each of the estimates that go on saying so.
+            if off > 0 && !self.apart {
+                let what = format!(
+                    "the ends' PHCs are not together as was said: the round trips prove them {off} ns further apart"
+                );
+                self.disturbed(t1, what);
             }
-            let (offset, bound) = said.unwrap_or((e.offset_ns, e.bound_ns));
-            self.offset = Some((offset, bound));
-            self.largest_bound = self.largest_bound.max(bound);
-            self.drift_ppb = Some(e.drift_ppb);
+            self.apart = off > 0;
         }
+    }
+
+    fn set_offset(&mut self, offset: Ns, bound: Ns) {
+        self.offset = Some((offset, bound));
+        self.largest_bound = self.largest_bound.max(bound);
     }
 }
 
