@@ -91,6 +91,16 @@ pub(crate) fn receive_from(
     control: Option<&mut Control>,
     flags: i32,
 ) -> io::Result<(Option<SocketAddr>, usize, usize)> {
+    if control.is_none() {
+        // SAFETY: all zeros is a valid address.
+        let mut address: Address = unsafe { zeroed() };
+        let mut address_len = size_of::<Address>() as libc::socklen_t;
+        let (at, fd) = (std::ptr::from_mut(&mut address).cast(), fd.as_raw_fd());
+        // SAFETY: the kernel writes at most `data.len()` bytes into `data`, and `address_len` into `address`.
+        let len =
+            result(unsafe { libc::recvfrom(fd, data.as_mut_ptr().cast(), data.len(), flags, at, &mut address_len) })?;
+        return Ok((address.read(), len.min(data.len()), 0));
+    }
     let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
     // SAFETY: all zeros is a valid address, and a valid msghdr: no name, no data, no control.
     let (mut address, mut header): (Address, libc::msghdr) = unsafe { zeroed() };
