@@ -239,7 +239,7 @@ fn hypervisor() -> Result<(), Failed> {
     {
         hypervisor.expect(&format!("[ -e {needed} ]"), NEVER)?;
     }
-    hypervisor.expect("ovs-vswitchd --version && ip link add dummy0 type dummy", NEVER)?;
+    hypervisor.expect("ovs-vswitchd --version && ip link add lpd0 type dummy", NEVER)?;
 
     // A debugger looks at it, and it runs on.
     assert_eq!(hypervisor.stands_at()?.len(), 2);

@@ -68,6 +68,7 @@ pub enum BreachError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Happened {
     /// The session's number.
+    #[serde(serialize_with = "as_hex")]
     pub session: u32,
     /// The transaction's.
     pub sequence: u64,
@@ -77,6 +78,11 @@ pub struct Happened {
     pub parts: Vec<PartThen>,
     /// Which of them took longest beyond its usual time: an index.
     pub longest: Option<usize>,
+}
+
+/// As it is shown everywhere.
+fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{session:08x}"))
 }
 
 /// A part of a breach.
