@@ -1,7 +1,8 @@
 //! This machine's clocks, watched while a run goes on: by a thread of its own, so that the measuring one only reads.
 
 use crate::timeline::Disturbance;
-use crate::transport::KernelClock;
+use crate::transaction::Source;
+use crate::transport::{KernelClock, Left};
 use crate::wire::NicClock;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_words::Ns;
@@ -74,6 +75,15 @@ impl Clocks {
         match clock {
             KernelClock::Realtime => self.monotonic_of(time),
             KernelClock::Monotonic => time,
+        }
+    }
+
+    /// The time of a message that left: the kernel's as `CLOCK_MONOTONIC`, the NIC's as it is.
+    #[inline]
+    pub fn of_left(&self, left: &Left<'_>) -> Ns {
+        match left.stamp.source() {
+            Source::Kernel => self.monotonic_of(left.time),
+            _ => left.time,
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::clocks::Clocks;
 use crate::table::{Counts, End, Table, Verdict};
 use crate::timeline::{Relation, Timeline};
-use crate::transaction::{Source, Stamp, Stamps, Transaction};
+use crate::transaction::{Stamp, Stamps, Transaction};
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL, FULL, HEADER};
 use latpath_clock::{now_monotonic, Exchange};
@@ -414,7 +414,6 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
 
     /// Sends a probe and waits for its answer.
     fn one_by_one(&mut self) -> Step<T> {
-        let sequence = self.table.next();
         let Some(t1) = self.send_probe()? else {
             std::thread::sleep(REFUSED_REST);
             return self.close(now_monotonic() - self.plan.lost_after);
@@ -437,7 +436,6 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 }
             }
         }
-        debug_assert!(self.table.next() > sequence);
         self.take_stamps()?;
         self.close(self.latest.max(t1) - self.plan.lost_after)
     }
@@ -587,10 +585,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         self.transport.left(&mut |left| {
             let header = Header::read(left.message).filter(|h| h.kind == Kind::Probe && h.session == session);
             if let Some(h) = header {
-                let time = match left.stamp.source() {
-                    Source::Kernel => clocks.monotonic_of(left.time),
-                    _ => left.time,
-                };
+                let time = clocks.of_left(&left);
                 table.stamp(h.sequence, left.stamp, time);
             }
         })

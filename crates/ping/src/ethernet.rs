@@ -20,9 +20,8 @@ pub(crate) use framing::{read, write, AROUND};
 pub(crate) use kernel::PacketSocket;
 
 use crate::kernel::{send, set_option, wait_until};
-use crate::transaction::Stamp;
-use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
-use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Queued, Stamps, TxKind};
+use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
+use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Queued, Stamps};
 use latpath_sv::Tag;
 use std::cell::Cell;
 use std::io;
@@ -244,29 +243,16 @@ impl Transport for Ethernet {
                 Err(e) => return Err(self.device.failed("reading stamps", e)),
             };
             let Some(Queued::Stamp(stamp)) = from_error_queue(got.control) else { continue };
-            let kind = match stamp.kind {
-                TxKind::Sched => Stamp::T1Sched,
-                TxKind::Driver => Stamp::T1Driver,
-                TxKind::Nic => Stamp::T1Nic,
-            };
             let frame = &self.seen[..got.len];
             if let Some((_, at)) = read(frame, None) {
-                each(Left { message: &frame[at], stamp: kind, time: stamp.time });
+                each(Left { message: &frame[at], stamp: of_sending(stamp.kind), time: stamp.time });
             }
         }
         Ok(())
     }
 
     fn takes(&self) -> u16 {
-        let s = &self.options.stamps;
-        let each = [
-            (s.tx_sched, Stamp::T1Sched),
-            (s.tx_driver, Stamp::T1Driver),
-            (s.tx_nic, Stamp::T1Nic),
-            (s.rx_nic, Stamp::T4Nic),
-            (s.rx_kernel, Stamp::T4Kernel),
-        ];
-        each.into_iter().filter(|(asked, _)| *asked).fold(0, |mask, (_, stamp)| mask | stamp.bit())
+        asked_for(&self.options.stamps)
     }
 
     fn dropped(&self) -> u64 {

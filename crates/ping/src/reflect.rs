@@ -3,7 +3,7 @@
 use crate::clocks::Clocks;
 use crate::emit::{reflectors, LONGEST};
 use crate::session::Session;
-use crate::transaction::{Source, Stamp};
+use crate::transaction::Stamp;
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::wire::{self, Answer, Header, Kind, NicClock, Welcome, CONTROL};
 use latpath_clock::now_monotonic;
@@ -279,10 +279,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         let (sessions, clocks) = (&mut self.sessions, self.clocks);
         self.transport.left(&mut |left| {
             let Some(h) = Header::read(left.message).filter(|h| h.kind == Kind::Answer) else { return };
-            let time = match left.stamp.source() {
-                Source::Kernel => clocks.monotonic_of(left.time),
-                _ => left.time,
-            };
+            let time = clocks.of_left(&left);
             // A session's number is random: no two emitters have the same one but by a chance of one in four billion.
             if let Some((_, session)) = sessions.iter_mut().find(|(_, s)| s.number() == h.session) {
                 session.left(h.sequence, at_reflector(left.stamp), time);

@@ -1,6 +1,7 @@
 //! What carries probes: UDP, Ethernet frames, AF_XDP; and, in tests, a wire that does whatever real ones do.
 
 use crate::transaction::Stamp;
+use latpath_stamps::{Stamps, TxKind};
 use latpath_words::Ns;
 
 /// How long to wait for a message.
@@ -97,6 +98,27 @@ pub trait Transport {
     /// Why the kernel refused a message last: a full queue where nothing else is said.
     fn last_refusal(&self) -> Option<std::io::Error> {
         None
+    }
+}
+
+/// The stamps that a socket was asked for, as the emitter's: a mask of [`Stamp::bit`].
+pub(crate) fn asked_for(stamps: &Stamps) -> u16 {
+    let each = [
+        (stamps.tx_sched, Stamp::T1Sched),
+        (stamps.tx_driver, Stamp::T1Driver),
+        (stamps.tx_nic, Stamp::T1Nic),
+        (stamps.rx_nic, Stamp::T4Nic),
+        (stamps.rx_kernel, Stamp::T4Kernel),
+    ];
+    each.iter().filter(|(asked, _)| *asked).fold(0, |mask, (_, stamp)| mask | stamp.bit())
+}
+
+/// A stamp of the error queue, as the emitter's.
+pub(crate) fn of_sending(kind: TxKind) -> Stamp {
+    match kind {
+        TxKind::Sched => Stamp::T1Sched,
+        TxKind::Driver => Stamp::T1Driver,
+        TxKind::Nic => Stamp::T1Nic,
     }
 }
 

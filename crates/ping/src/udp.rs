@@ -1,10 +1,9 @@
 //! Probes in UDP datagrams over IPv4 or IPv6.
 
 use crate::kernel;
-use crate::transaction::Stamp;
-use crate::transport::{Arrived, Got, Left, Sent, Transport, Wait};
+use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
 use crate::wire::{Header, CONTROL};
-use latpath_stamps::{from_error_queue, local_address, rx_stamps, Control, Queued, Stamps, TxKind};
+use latpath_stamps::{from_error_queue, local_address, rx_stamps, Control, Queued, Stamps};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -123,17 +122,9 @@ impl Socket {
         if s != Stamps::default() {
             latpath_stamps::ask_for(fd, s)?;
         }
-        let asked = [
-            (s.tx_sched, Stamp::T1Sched),
-            (s.tx_driver, Stamp::T1Driver),
-            (s.tx_nic, Stamp::T1Nic),
-            (s.rx_nic, Stamp::T4Nic),
-            (s.rx_kernel, Stamp::T4Kernel),
-        ];
-        let takes = asked.iter().filter(|(asked, _)| *asked).fold(0, |mask, (_, stamp)| mask | stamp.bit());
         Ok(Self {
             socket,
-            takes,
+            takes: asked_for(&s),
             with_control: with_control || s.rx_kernel || s.rx_nic,
             control: Control::new(),
             queued: vec![0; HEADERS + CONTROL.max(2048)],
@@ -206,12 +197,7 @@ impl Socket {
             let packet = &self.queued[..received.len];
             let Some(at) = message_in(packet, self.message_at) else { continue };
             self.message_at = at;
-            let kind = match stamp.kind {
-                TxKind::Sched => Stamp::T1Sched,
-                TxKind::Driver => Stamp::T1Driver,
-                TxKind::Nic => Stamp::T1Nic,
-            };
-            each(Left { message: &packet[at..], stamp: kind, time: stamp.time });
+            each(Left { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
         }
         Ok(())
     }
@@ -231,7 +217,6 @@ fn message_in(packet: &[u8], guess: usize) -> Option<usize> {
 pub struct UdpEmitter {
     socket: Socket,
     peer: SocketAddr,
-    local: SocketAddr,
 }
 
 impl UdpEmitter {
@@ -242,17 +227,7 @@ impl UdpEmitter {
         let socket = bind(from)?;
         let socket = Socket::new(socket, peer, options, false)?;
         socket.socket.connect(peer).map_err(|cause| UdpError::NoRoute { peer, cause })?;
-        let local = socket.socket.local_addr().map_err(|cause| UdpError::Os {
-            at: peer,
-            doing: "asking its address",
-            cause,
-        })?;
-        Ok(Self { socket, peer, local })
-    }
-
-    /// The address that probes come from.
-    pub fn local(&self) -> SocketAddr {
-        self.local
+        Ok(Self { socket, peer })
     }
 }
 
@@ -416,14 +391,10 @@ impl Transport for UdpReflector {
     }
 }
 
-/// Bytes of the headers before the message: of UDP, IP and Ethernet.
-pub fn headers(address: &SocketAddr) -> usize {
-    14 + 8 + if address.is_ipv4() { 20 } else { 40 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transaction::Stamp;
     use crate::wire::{other_version, Kind};
 
     #[test]
