@@ -24,6 +24,7 @@ mod hooks;
 mod layout;
 mod names;
 mod recorder;
+mod snapshot;
 mod thread;
 mod window;
 mod skel {
@@ -37,5 +38,6 @@ pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Missing;
 pub use names::{Names, Thread};
 pub use recorder::{Cost, ProgramCost, Recorder};
+pub use snapshot::Snapshot;
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};
 pub use window::{CpuRecord, Window};

@@ -42,6 +42,18 @@ impl<'a> Names<'a> {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
+    /// Names that were told with a record.
+    pub fn told(
+        threads: impl IntoIterator<Item = (u32, Thread)>,
+        irqs: impl IntoIterator<Item = (u32, String)>,
+        functions: impl IntoIterator<Item = (u64, String)>,
+    ) -> Self {
+        let names = Self::new(threads);
+        let _ = names.irqs.set(irqs.into_iter().collect());
+        let _ = names.functions.set(Functions::told(functions));
+        names
+    }
+
     /// What the recorder's table has at a place.
     fn at(&self, place: usize) -> Option<(u32, Thread)> {
         let table = self.table?;

@@ -16,7 +16,7 @@ const BEFORE: usize = 4096;
 const BEHIND: usize = 256;
 
 /// What all CPUs did in a time, and some of what they did before.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// `CLOCK_MONOTONIC`.
     pub from: Ns,
@@ -34,7 +34,7 @@ impl Window {
 }
 
 /// What is known of one CPU.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuRecord {
     /// Its number.
     pub cpu: u32,

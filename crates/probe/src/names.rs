@@ -40,6 +40,13 @@ impl Functions {
         Self { by_address }
     }
 
+    /// Functions that another machine told, or this one before.
+    pub fn told(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
+        let mut by_address: Vec<_> = functions.into_iter().collect();
+        by_address.sort_unstable();
+        Self { by_address }
+    }
+
     /// The function that an address lies in, or the address itself.
     pub fn name(&self, address: u64) -> String {
         let after = self.by_address.partition_point(|(a, _)| *a <= address);

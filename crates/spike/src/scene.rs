@@ -1,0 +1,73 @@
+//! What was frozen around late packets: all machines' records of that time, and the packets.
+
+use latpath_flight::Snapshot;
+use latpath_words::{Ns, PointId, StreamId};
+
+/// Why a time was frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A packet was late.
+    Spike,
+    /// All packets were on time: what is usual is known by these.
+    OnTime,
+}
+
+/// A time, frozen: what all machines did in it, and the packets that were on their way.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// Its number in the run, from 1.
+    pub number: u32,
+    /// Why it was frozen.
+    pub kind: Kind,
+    /// The host's `CLOCK_MONOTONIC`. The machines' records reach from here …
+    pub from: Ns,
+    /// … to here.
+    pub to: Ns,
+    /// The host first.
+    pub machines: Vec<MachineRecord>,
+    /// Packets that were seen anywhere in this time, each with all its sightings, by the time of the first.
+    pub packets: Vec<Packet>,
+    /// Late packets that are not among `packets` for want of room.
+    pub more_late: u64,
+}
+
+/// What one machine recorded.
+#[derive(Clone, Debug)]
+pub struct MachineRecord {
+    /// The name that the user gave.
+    pub machine: String,
+    /// Its clock minus the host's, at this time.
+    pub offset_ns: Ns,
+    /// How wrong that can be.
+    pub error_bound_ns: Ns,
+    /// What its CPUs did, in its own clock; or why that is not here.
+    pub record: Result<Snapshot, String>,
+}
+
+/// A packet, with all its sightings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The stream.
+    pub stream: StreamId,
+    /// The packet's key in its stream.
+    pub key: u32,
+    /// Its number in its stream.
+    pub number: u64,
+    /// It was over the threshold.
+    pub late: bool,
+    /// In the order of their times.
+    pub sightings: Vec<Seen>,
+}
+
+/// A sighting of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The point: an index into the run's points.
+    pub point: PointId,
+    /// When, on the host's timeline.
+    pub t: Ns,
+    /// The CPU that took it, of the point's machine.
+    pub cpu: u16,
+    /// The thread that ran then; in softirqs the one that was interrupted, 0 for an idle CPU.
+    pub tid: u32,
+}
