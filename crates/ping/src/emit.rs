@@ -1,38 +1,24 @@
 //! The emitter: sends probes, takes answers, closes transactions.
 
+mod closing;
+mod hello;
+
+use self::hello::{Hello, HELLO_WAIT_NS};
 use crate::clocks::Clocks;
 use crate::table::{Counts, End, Table, Verdict};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::{Stamp, Stamps, Transaction};
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
-use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL, FULL, HEADER};
-use latpath_clock::{now_monotonic, Exchange};
+use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL, HEADER};
+use latpath_clock::now_monotonic;
 use latpath_traffic::Pace;
 use latpath_words::Ns;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Hellos are sent this often during a run.
-const HELLO_EVERY_NS: Ns = 1_000_000_000;
-/// And this often where NICs have clocks: their readings at the reflector come with its welcomes.
-const HELLO_WITH_NIC_NS: Ns = 250_000_000;
-/// So long a transaction with NICs' stamps waits for readings of their clocks after it, and for what shows at the next ones.
-const HOLD_NS: Ns = 700_000_000;
-/// Transactions that wait so at most; beyond that the oldest go with what is known.
-const MOST_HELD: usize = 1 << 17;
-/// Time in which this machine's NIC's clock is read twice.
-const TWO_READINGS: Duration = Duration::from_millis(120);
-/// How long a hello waits for its welcome before the next is sent.
-const HELLO_WAIT_NS: Ns = 100_000_000;
-/// Hellos before the first probe: the fastest tells most of the other end's clock.
-const FIRST_HELLOS: u32 = 16;
 /// Looks for a message between two looks at the clock.
 const SPINS: u32 = 64;
-/// So long the reflector is asked after the last probe what it saw, at least.
-const LAST_HELLOS_NS: Ns = 500_000_000;
-/// How long after its last probe a run waits for stamps that are under way.
-const SETTLE_NS: Ns = 100_000_000;
 /// So many probes without an answer, for as long as the plan waits, end a run though hellos are answered.
 const MOST_UNANSWERED: u64 = 3;
 /// Rest after the kernel refused a message.
@@ -192,17 +178,6 @@ struct Emitter<'a, T: Transport, O> {
     readings_seen: u64,
 }
 
-/// The hello under way.
-#[derive(Clone, Copy, Default)]
-struct Hello {
-    number: u64,
-    /// The newest that was answered.
-    answered: u64,
-    sent_at: Ns,
-    waiting: bool,
-    next: Ns,
-}
-
 /// What ends an emitter's steps early.
 enum Halt<E> {
     Why(Why),
@@ -296,51 +271,19 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let settled = match why {
             Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
             // Nobody is there to tell more.
-            Ok(Why::Dead) => self.close_all(),
+            Ok(Why::Dead) => {
+                self.close_all();
+                Ok(())
+            }
             Ok(_) => self.settle(),
         };
         match (why, settled) {
             (Ok(_), Err(Halt::Failed(e))) => Err(e),
             (why, _) => {
-                let _ = self.close_all();
+                self.close_all();
                 why
             }
         }
-    }
-
-    /// Finds the reflector, what it can do, and its clock.
-    fn greet(&mut self) -> Step<T> {
-        let begun = now_monotonic();
-        self.last_heard = begun;
-        while self.welcome.is_none() {
-            self.ask(HELLO_WAIT_NS)?;
-            let now = now_monotonic();
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Halt::Why(Why::Stopped));
-            }
-            if self.welcome.is_none() && now - begun > self.plan.timeout {
-                return Err(Halt::Why(match self.other_version {
-                    Some(version) => Why::OtherVersion(version),
-                    None if self.nobody_there => Why::NobodyListens,
-                    None => Why::NobodyAnswers,
-                }));
-            }
-            if self.welcome.is_none() && now - self.hello.sent_at < HELLO_WAIT_NS {
-                // Refused, or nobody there: not as fast as that answer comes.
-                std::thread::sleep(Duration::from_nanos(HELLO_WAIT_NS as u64));
-            }
-        }
-        for _ in 1..FIRST_HELLOS {
-            self.ask(HELLO_WAIT_NS)?;
-        }
-        let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
-        let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
-        // A short probe has no room for what the reflector's kernel and NIC say.
-        let told = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
-        let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
-        self.table.expect(ours | told);
-        self.observer.line(ours | told);
-        Ok(())
     }
 
     fn warm_up(&mut self) -> Step<T> {
@@ -416,7 +359,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     fn one_by_one(&mut self) -> Step<T> {
         let Some(t1) = self.send_probe()? else {
             std::thread::sleep(REFUSED_REST);
-            return self.close(now_monotonic() - self.plan.lost_after);
+            self.close(now_monotonic() - self.plan.lost_after);
+            return Ok(());
         };
         let give_up = t1 + self.plan.lost_after;
         let answered = self.table.counts().answered;
@@ -437,7 +381,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             }
         }
         self.take_stamps()?;
-        self.close(self.latest.max(t1) - self.plan.lost_after)
+        self.close(self.latest.max(t1) - self.plan.lost_after);
+        Ok(())
     }
 
     /// Sends what is due, and takes what has come; sleeps until `wake` where there is neither.
@@ -457,7 +402,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         }
         self.take_stamps()?;
         let now = now_monotonic();
-        self.close(now - self.plan.lost_after)?;
+        self.close(now - self.plan.lost_after);
         if idle && !self.plan.spin {
             let latest = now + 50_000_000;
             let until = if wake > now { wake.min(latest) } else { now + REFUSED_REST.as_nanos() as Ns };
@@ -589,151 +534,6 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 table.stamp(h.sequence, left.stamp, time);
             }
         })
-    }
-
-    /// Hands over what is complete, and what was sent before `given_up`.
-    #[inline]
-    fn close(&mut self, given_up: Ns) -> Step<T> {
-        let hold = self.timeline.has_nic_clocks();
-        let (timeline, observer, held) = (&mut self.timeline, &mut *self.observer, &mut self.held);
-        self.table.close(given_up, |mut t, end| {
-            if hold {
-                held.push_back((t, end));
-            } else {
-                timeline.map(&mut t);
-                observer.closed(&t, end);
-            }
-        });
-        if hold {
-            self.release(given_up.saturating_add(self.plan.lost_after).saturating_sub(HOLD_NS));
-        }
-        Ok(())
-    }
-
-    /// Puts onto the timeline what was sent before this, and what is too much to wait.
-    fn release(&mut self, sent_before: Ns) {
-        let is_ripe = |(t, _): &(Transaction, End)| t.raw.get(Stamp::T1App).is_none_or(|t1| t1 < sent_before);
-        while self.held.len() > MOST_HELD || self.held.front().is_some_and(is_ripe) {
-            let Some((mut t, end)) = self.held.pop_front() else { return };
-            self.timeline.map(&mut t);
-            self.observer.closed(&t, end);
-        }
-    }
-
-    /// Closes all, after the NICs' clocks were read once more.
-    fn close_all(&mut self) -> Step<T> {
-        // Whole and held alike; the rest is closed below, with what it has.
-        self.close(Ns::MIN / 2)?;
-        if self.timeline.has_nic_clocks() && (self.table.open() > 0 || !self.held.is_empty()) {
-            std::thread::sleep(TWO_READINGS);
-            self.follow_clocks();
-            // Where the way is gone, the reflector's clock is not read any more.
-            let _ = self.ask(HELLO_WAIT_NS);
-        }
-        self.close(Ns::MAX)
-    }
-
-    /// Sends a hello, and waits so long for its welcome; what else comes meanwhile is taken too.
-    fn ask(&mut self, wait: Ns) -> Step<T> {
-        self.follow_clocks();
-        let mut message = [0; CONTROL];
-        self.hello.number += 1;
-        let sent_at = now_monotonic();
-        let header = Header {
-            kind: Kind::Hello,
-            session: self.plan.session,
-            sequence: self.hello.number,
-            first: sent_at,
-            second: 0,
-        };
-        header.write(&mut message);
-        let sent = self.transport.send(self.peer, &message)?;
-        let every = if self.timeline.has_nic_clocks() { HELLO_WITH_NIC_NS } else { HELLO_EVERY_NS };
-        self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + every, ..self.hello };
-        while self.hello.waiting && (self.settling || !self.stop.load(Ordering::Relaxed)) {
-            let left = sent_at + wait - now_monotonic();
-            if left <= 0 || (self.nobody_there && self.welcome.is_none()) {
-                break;
-            }
-            self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })?;
-        }
-        Ok(())
-    }
-
-    fn welcomed(&mut self, h: &Header, t4: Ns) {
-        let Some(welcome) = Welcome::read(&self.buffer) else { return };
-        // One that a later one overtook says less than that; one to no hello of ours says nothing.
-        if !(self.hello.answered..=self.hello.number).contains(&h.sequence) {
-            return;
-        }
-        self.hello.answered = h.sequence;
-        self.last_heard = t4;
-        self.nobody_there = false;
-        self.afterwards(welcome.afterwards);
-        let first = self.welcome.is_none();
-        if first {
-            let same = welcome.boot_id == self.clocks.boot_id();
-            self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
-            // It knows nothing yet of what the one before was told.
-            (self.readings_seen, self.clocks_seen) = (0, 0);
-            if let Some(within) = self.plan.together {
-                self.timeline.keep_together(within);
-            }
-        }
-        let told = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
-        let disturbed = welcome.disturbances > told;
-        if disturbed {
-            self.timeline.disturbed(t4, "the reflector's clocks were disturbed (its own report says how)".into());
-        }
-        self.restarts += u64::from(self.welcome.as_ref().is_some_and(|w| w.begun != welcome.begun));
-        self.follow_clocks();
-        self.timeline.set_nic_clocks(None, welcome.nic);
-        if disturbed {
-            self.timeline.reflectors_nic_was_set();
-        }
-        if self.hello.waiting && h.sequence == self.hello.number {
-            self.hello.waiting = false;
-            self.timeline.hello(Exchange { t1: self.hello.sent_at, t2: h.first, t3: h.second, t4 });
-        }
-        self.welcome = Some(welcome);
-    }
-
-    /// Takes over what the watch over this machine's clocks found.
-    fn follow_clocks(&mut self) {
-        for clock in self.clocks.nic_since(&mut self.readings_seen) {
-            self.timeline.set_nic_clocks(Some(clock), None);
-        }
-        for d in self.clocks.disturbances_since(&mut self.clocks_seen) {
-            if let Some((from, to)) = d.nic_set_between {
-                self.timeline.nic_was_set(from, to);
-            }
-            self.timeline.disturbed(d.at_ns, d.what);
-        }
-    }
-
-    /// Waits for the answers and stamps of what is under way.
-    fn settle(&mut self) -> Step<T> {
-        self.settling = true;
-        let begun = now_monotonic();
-        let until = begun + SETTLE_NS.max(self.plan.lost_after);
-        while self.table.open() > 0 && now_monotonic() < until {
-            // The reflector's stamps of its last answers come with its welcomes.
-            self.ask(1_000_000)?;
-            self.take_stamps()?;
-            self.close(now_monotonic() - self.plan.lost_after)?;
-            if self.table.open() > 0 {
-                self.take(Wait::Until(now_monotonic() + 1_000_000))?;
-            }
-        }
-        self.close_all()?;
-        // What the reflector saw of these probes: a welcome to any hello from now on says it.
-        let (asked, begun) = (self.hello.number, now_monotonic());
-        while !self.told_all && now_monotonic() - begun < LAST_HELLOS_NS.max(self.plan.lost_after) {
-            self.ask(HELLO_WAIT_NS)?;
-            self.told_all = self.hello.answered > asked;
-        }
-        self.settling = false;
-        Ok(())
     }
 }
 

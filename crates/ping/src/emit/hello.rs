@@ -1,0 +1,146 @@
+//! Finding the reflector, its clock, and what it saw: hellos and welcomes.
+
+use super::{Emitter, Halt, Observer, Step, Why};
+use crate::timeline::{Relation, Timeline};
+use crate::transaction::Stamp;
+use crate::transport::{Sent, Transport, Wait};
+use crate::wire::{Header, Kind, Welcome, CONTROL, FULL};
+use latpath_clock::{now_monotonic, Exchange};
+use latpath_words::Ns;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Hellos are sent this often during a run.
+const HELLO_EVERY_NS: Ns = 1_000_000_000;
+/// And this often where NICs have clocks: their readings at the reflector come with its welcomes.
+const HELLO_WITH_NIC_NS: Ns = 250_000_000;
+/// Hellos before the first probe: the fastest tells most of the other end's clock.
+const FIRST_HELLOS: u32 = 16;
+/// How long a hello waits for its welcome before the next is sent.
+pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
+
+/// The hello under way.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Hello {
+    pub(super) number: u64,
+    /// The newest that was answered.
+    pub(super) answered: u64,
+    pub(super) sent_at: Ns,
+    waiting: bool,
+    pub(super) next: Ns,
+}
+
+impl<T: Transport, O: Observer> Emitter<'_, T, O> {
+    /// Finds the reflector, what it can do, and its clock.
+    pub(super) fn greet(&mut self) -> Step<T> {
+        let begun = now_monotonic();
+        self.last_heard = begun;
+        while self.welcome.is_none() {
+            self.ask(HELLO_WAIT_NS)?;
+            let now = now_monotonic();
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Halt::Why(Why::Stopped));
+            }
+            if self.welcome.is_none() && now - begun > self.plan.timeout {
+                return Err(Halt::Why(match self.other_version {
+                    Some(version) => Why::OtherVersion(version),
+                    None if self.nobody_there => Why::NobodyListens,
+                    None => Why::NobodyAnswers,
+                }));
+            }
+            if self.welcome.is_none() && now - self.hello.sent_at < HELLO_WAIT_NS {
+                // Refused, or nobody there: not as fast as that answer comes.
+                std::thread::sleep(Duration::from_nanos(HELLO_WAIT_NS as u64));
+            }
+        }
+        for _ in 1..FIRST_HELLOS {
+            self.ask(HELLO_WAIT_NS)?;
+        }
+        let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
+        let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
+        // A short probe has no room for what the reflector's kernel and NIC say.
+        let told = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
+        let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
+        self.table.expect(ours | told);
+        self.observer.line(ours | told);
+        Ok(())
+    }
+
+    /// Sends a hello, and waits so long for its welcome; what else comes meanwhile is taken too.
+    pub(super) fn ask(&mut self, wait: Ns) -> Step<T> {
+        self.follow_clocks();
+        let mut message = [0; CONTROL];
+        self.hello.number += 1;
+        let sent_at = now_monotonic();
+        let header = Header {
+            kind: Kind::Hello,
+            session: self.plan.session,
+            sequence: self.hello.number,
+            first: sent_at,
+            second: 0,
+        };
+        header.write(&mut message);
+        let sent = self.transport.send(self.peer, &message)?;
+        let every = if self.timeline.has_nic_clocks() { HELLO_WITH_NIC_NS } else { HELLO_EVERY_NS };
+        self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + every, ..self.hello };
+        while self.hello.waiting && (self.settling || !self.stop.load(Ordering::Relaxed)) {
+            let left = sent_at + wait - now_monotonic();
+            if left <= 0 || (self.nobody_there && self.welcome.is_none()) {
+                break;
+            }
+            self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn welcomed(&mut self, h: &Header, t4: Ns) {
+        let Some(welcome) = Welcome::read(&self.buffer) else { return };
+        // One that a later one overtook says less than that; one to no hello of ours says nothing.
+        if !(self.hello.answered..=self.hello.number).contains(&h.sequence) {
+            return;
+        }
+        self.hello.answered = h.sequence;
+        self.last_heard = t4;
+        self.nobody_there = false;
+        self.afterwards(welcome.afterwards);
+        let first = self.welcome.is_none();
+        if first {
+            let same = welcome.boot_id == self.clocks.boot_id();
+            self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
+            // It knows nothing yet of what the one before was told.
+            (self.readings_seen, self.clocks_seen) = (0, 0);
+            if let Some(within) = self.plan.together {
+                self.timeline.keep_together(within);
+            }
+        }
+        let told = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
+        let disturbed = welcome.disturbances > told;
+        if disturbed {
+            self.timeline.disturbed(t4, "the reflector's clocks were disturbed (its own report says how)".into());
+        }
+        self.restarts += u64::from(self.welcome.as_ref().is_some_and(|w| w.begun != welcome.begun));
+        self.follow_clocks();
+        self.timeline.set_nic_clocks(None, welcome.nic);
+        if disturbed {
+            self.timeline.reflectors_nic_was_set();
+        }
+        if self.hello.waiting && h.sequence == self.hello.number {
+            self.hello.waiting = false;
+            self.timeline.hello(Exchange { t1: self.hello.sent_at, t2: h.first, t3: h.second, t4 });
+        }
+        self.welcome = Some(welcome);
+    }
+
+    /// Takes over what the watch over this machine's clocks found.
+    pub(super) fn follow_clocks(&mut self) {
+        for clock in self.clocks.nic_since(&mut self.readings_seen) {
+            self.timeline.set_nic_clocks(Some(clock), None);
+        }
+        for d in self.clocks.disturbances_since(&mut self.clocks_seen) {
+            if let Some((from, to)) = d.nic_set_between {
+                self.timeline.nic_was_set(from, to);
+            }
+            self.timeline.disturbed(d.at_ns, d.what);
+        }
+    }
+}
