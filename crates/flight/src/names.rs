@@ -63,12 +63,16 @@ impl<'a> Names<'a> {
         whole.then(|| (raw.pid, Thread { name: text(&raw.comm), tgid: raw.tgid }))
     }
 
+    /// What is known of a thread without asking anybody.
+    pub(crate) fn recorded(&self, pid: u32) -> Option<Thread> {
+        let told = self.threads.get(&pid).cloned();
+        let table = || Some(self.at(pid as usize % NAMES).filter(|(number, _)| *number == pid)?.1);
+        told.or_else(table)
+    }
+
     /// What is known of a thread; asks /proc where a recorder's table does not know.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
-        if let Some(thread) = self.threads.get(&pid) {
-            return Some(thread.clone());
-        }
-        if let Some((_, thread)) = self.at(pid as usize % NAMES).filter(|(number, _)| *number == pid) {
+        if let Some(thread) = self.recorded(pid) {
             return Some(thread);
         }
         // Another machine's threads are none of ours.
@@ -133,7 +137,7 @@ impl<'a> Names<'a> {
     }
 }
 
-fn irqs_now() -> HashMap<u32, String> {
+pub(crate) fn irqs_now() -> HashMap<u32, String> {
     irqs(&fs::read_to_string("/proc/interrupts").unwrap_or_default())
 }
 

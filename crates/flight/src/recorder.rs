@@ -3,6 +3,7 @@
 use crate::attach::{attach, Attached, Options, StartError};
 use crate::hooks::Missing;
 use crate::names::Names;
+use crate::snapshot::Learnt;
 use crate::window::{Rings, Window};
 use latpath_probe::monotonic;
 use latpath_words::Ns;
@@ -13,6 +14,7 @@ pub struct Recorder {
     attached: Attached,
     shift: u32,
     started: Ns,
+    learnt: Learnt,
     /// While it is open the kernel measures its eBPF programs.
     measuring: Option<OwnedFd>,
 }
@@ -68,7 +70,7 @@ impl Recorder {
     pub fn start(options: &Options) -> Result<Self, StartError> {
         let measuring = options.measured.then(measure).transpose()?;
         let attached = attach(options)?;
-        Ok(Self { attached, shift: options.shift(), started: monotonic(), measuring })
+        Ok(Self { attached, shift: options.shift(), started: monotonic(), learnt: Learnt::default(), measuring })
     }
 
     /// What cannot be told on this kernel.
@@ -79,6 +81,10 @@ impl Recorder {
     /// When it began, `CLOCK_MONOTONIC`.
     pub fn started(&self) -> Ns {
         self.started
+    }
+
+    pub(crate) fn learnt(&self) -> &Learnt {
+        &self.learnt
     }
 
     fn rings(&self) -> Rings<'_> {

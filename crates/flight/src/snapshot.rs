@@ -1,8 +1,20 @@
 //! A window with all names that are needed to read it elsewhere, later.
 
-use crate::names::{Names, Thread};
+mod codec;
+mod learnt;
+
+pub use codec::{BadSnapshot, MAX_ENCODED};
+pub(crate) use learnt::Learnt;
+
+use crate::event::What;
+use crate::names::{text, Names, Thread};
+use crate::recorder::Recorder;
 use crate::window::Window;
-use std::collections::BTreeMap;
+use latpath_words::Ns;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Threads that /proc is asked for in one snapshot, since the recorder has no name for them: each costs a system call or two.
+const ASKED: usize = 64;
 
 /// A [`Window`], and the names of what it gives as numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,3 +37,76 @@ impl Snapshot {
         Names::told(self.threads.clone(), self.irqs.clone(), self.functions.clone())
     }
 }
+
+/// What a window gives as numbers.
+#[derive(Default)]
+struct Numbers {
+    threads: BTreeSet<u32>,
+    irqs: BTreeSet<u32>,
+    functions: BTreeSet<u64>,
+}
+
+impl Numbers {
+    fn of(window: &Window) -> Self {
+        let mut found = Self::default();
+        for cpu in &window.cpus {
+            let mut last = 0;
+            for event in &cpu.events {
+                if event.pid != last {
+                    last = event.pid;
+                    found.threads.insert(last);
+                }
+                match event.what {
+                    What::Switch { next: pid, .. }
+                    | What::Waking { pid, .. }
+                    | What::Wakeup { pid, .. }
+                    | What::Migrate { pid, .. } => drop(found.threads.insert(pid)),
+                    What::IrqEntry(number) | What::IrqExit(number) => drop(found.irqs.insert(number)),
+                    What::TimerEntry(function) | What::HrtimerEntry(function) | What::WorkStart(function) => {
+                        found.functions.insert(function);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // The idle thread has no name.
+        found.threads.remove(&0);
+        found
+    }
+}
+
+impl Recorder {
+    /// A [`window`](Self::window), with the names of all that is told in it. Waits for nothing: names of interrupts and
+    /// functions are learnt aside, which [`learn`](Self::learn) begins, or the first snapshot, which then lacks them; so does
+    /// one that meets a new interrupt, or a function of a module that has just been loaded.
+    pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        let window = self.window(from, to);
+        let numbers = Numbers::of(&window);
+        let names = self.names();
+        let mut asked = 0;
+        let thread = |pid: u32| {
+            let known = names.recorded(pid).or_else(|| {
+                asked += 1;
+                (asked <= ASKED).then(|| names.thread(pid)).flatten()
+            });
+            Some((pid, known?))
+        };
+        let threads = numbers.threads.into_iter().filter_map(thread).collect();
+        let (irqs, functions) = self.learnt().names(&numbers.irqs, &numbers.functions);
+        let missing = self.missing().iter().map(|missing| text(missing.to_string().as_bytes())).collect();
+        Snapshot { window, threads, irqs, functions, missing }
+    }
+
+    /// Begins to learn the names of interrupts and of the kernel's functions, in a thread of its own (some 0.1 s).
+    pub fn learn(&self) {
+        self.learnt().begin();
+    }
+
+    /// Whether [`learn`](Self::learn) is done.
+    pub fn has_learnt(&self) -> bool {
+        self.learnt().is_done()
+    }
+}
+
+#[cfg(test)]
+mod tests;

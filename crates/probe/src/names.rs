@@ -47,14 +47,17 @@ impl Functions {
         Self { by_address }
     }
 
+    /// The function that an address lies in.
+    pub fn find(&self, address: u64) -> Option<&str> {
+        let after = self.by_address.partition_point(|(a, _)| *a <= address);
+        let (start, name) = &self.by_address[after.checked_sub(1)?];
+        // A gap of a megabyte is no function.
+        (address - start < 1 << 20).then_some(name)
+    }
+
     /// The function that an address lies in, or the address itself.
     pub fn name(&self, address: u64) -> String {
-        let after = self.by_address.partition_point(|(a, _)| *a <= address);
-        match after.checked_sub(1).map(|i| &self.by_address[i]) {
-            // A gap of a megabyte is no function.
-            Some((start, name)) if address - start < 1 << 20 => name.clone(),
-            _ => format!("{address:#x}"),
-        }
+        self.find(address).map_or_else(|| format!("{address:#x}"), str::to_string)
     }
 }
 

@@ -1,0 +1,71 @@
+//! Names of interrupts and functions: read from /proc once, by a thread of its own, and again when a number is new.
+
+use crate::names::irqs_now;
+use latpath_probe::Functions;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Numbers that have no name are looked for again at most this often.
+const AGAIN: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Known {
+    irqs: HashMap<u32, String>,
+    functions: Functions,
+    begun: Option<Instant>,
+    done: bool,
+}
+
+/// What has been learnt so far.
+#[derive(Clone, Default)]
+pub(crate) struct Learnt(Arc<Mutex<Known>>);
+
+impl Learnt {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Each change is one assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads all, aside, unless that is under way or was a moment ago.
+    pub fn begin(&self) {
+        let mut known = self.lock();
+        if known.begun.is_some_and(|at| !known.done || at.elapsed() < AGAIN) {
+            return;
+        }
+        (known.begun, known.done) = (Some(Instant::now()), false);
+        drop(known);
+        let learnt = self.clone();
+        let reader = std::thread::Builder::new().name("lp-names".into()).spawn(move || {
+            let (irqs, functions) = (irqs_now(), Functions::read());
+            let mut known = learnt.lock();
+            (known.irqs, known.functions, known.done) = (irqs, functions, true);
+        });
+        if reader.is_err() {
+            // Numbers stay numbers; the next snapshot tries again.
+            self.lock().done = true;
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.lock().done
+    }
+
+    /// The names of these, as far as they are known; what is not will be looked for.
+    pub fn names(
+        &self,
+        irqs: &BTreeSet<u32>,
+        functions: &BTreeSet<u64>,
+    ) -> (BTreeMap<u32, String>, BTreeMap<u64, String>) {
+        let known = self.lock();
+        let irq = |number: &u32| Some((*number, known.irqs.get(number)?.clone()));
+        let found: BTreeMap<_, _> = irqs.iter().filter_map(irq).collect();
+        let function = |address: &u64| Some((*address, known.functions.find(*address)?.to_string()));
+        let named: BTreeMap<_, _> = functions.iter().filter_map(function).collect();
+        drop(known);
+        if found.len() < irqs.len() || named.len() < functions.len() {
+            self.begin();
+        }
+        (found, named)
+    }
+}
