@@ -2,9 +2,22 @@
 //!
 //! [`Analyst::explain`] tiles the time between two sightings of a packet with [`Piece`]s, each with one [`Cause`] and who
 //! did it. They sum to it exactly; what no rule covers is [`Cause::Unexplained`].
+//!
+//! [`Explained`] is a packet with that all the way, [`Usual`] what on-time packets spend where, [`Verdict`] a packet's causes
+//! by what they took beyond the usual, [`Ranking`] those of all late packets.
 
 mod analyst;
 mod cause;
+mod explained;
+mod member;
+mod ranking;
+mod usual;
+mod verdict;
 
 pub use analyst::{Analyst, Ground, Piece, Who};
 pub use cause::Cause;
+pub use explained::{Explained, Part};
+pub use member::{Folk, Member};
+pub use ranking::{Others, Ranking, Row};
+pub use usual::{Means, Usual};
+pub use verdict::{Held, Verdict};

@@ -1,0 +1,105 @@
+//! A packet with what held it all the way.
+
+use crate::{Analyst, Piece};
+use latpath_spike::{Packet, Scene, Seen};
+use latpath_words::{Ns, PointId, PointInfo, StreamId};
+
+/// A packet, and what held it between each two points of its stream's way that saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// The stream.
+    pub stream: StreamId,
+    /// The packet's key in its stream.
+    pub key: u32,
+    /// Its number in its stream.
+    pub number: u64,
+    /// It was over the threshold.
+    pub late: bool,
+    /// The scene it is from.
+    pub scene: u32,
+    /// The scene's machines: [`Piece::machine`] counts in this list.
+    pub machines: Vec<String>,
+    /// Sightings on the way and at the detours from it, in the order of their times.
+    pub seen: Vec<Seen>,
+    /// One behind the other, from the first point of the way that saw it to the last.
+    pub parts: Vec<Part>,
+}
+
+/// From one point of the way to the next that saw the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub from: PointId,
+    /// Where it ends.
+    pub to: PointId,
+    /// When it begins; the first piece's `from`.
+    pub begin: Ns,
+    /// When it ends; the last piece's `to`.
+    pub end: Ns,
+    /// What held the packet: without a gap.
+    pub pieces: Vec<Piece>,
+}
+
+impl Explained {
+    /// Explains a packet of the analyst's scene. `way` is its stream's; all sightings count where that is empty.
+    pub fn of(analyst: &Analyst, scene: &Scene, packet: &Packet, way: &[PointId], points: &[PointInfo]) -> Self {
+        let on_way = |p: PointId| way.is_empty() || way.contains(&p);
+        let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_detour());
+        let mut seen: Vec<Seen> = Vec::new();
+        for one in packet.sightings.iter().filter(|one| on_way(one.point) || detour(one.point)) {
+            // Where a point saw it twice, it had passed at the first time.
+            if !seen.iter().any(|before| before.point == one.point) {
+                seen.push(*one);
+            }
+        }
+        seen.sort_by_key(|one| one.t);
+        let first = seen.iter().position(|one| on_way(one.point)).unwrap_or(seen.len());
+        let last = seen.iter().rposition(|one| on_way(one.point)).map_or(first, |last| last + 1);
+        let seen = seen[first..last.max(first)].to_vec();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut open: Option<Part> = None;
+        for pair in seen.windows(2) {
+            let (a, b) = (&pair[0], &pair[1]);
+            let begin = Part { from: a.point, to: b.point, begin: a.t, end: a.t, pieces: Vec::new() };
+            let part = open.get_or_insert(begin);
+            part.pieces.extend(analyst.explain(packet, a, b));
+            (part.to, part.end) = (b.point, b.t);
+            if on_way(b.point) {
+                parts.extend(open.take());
+            }
+        }
+        Self {
+            stream: packet.stream,
+            key: packet.key,
+            number: packet.number,
+            late: packet.late,
+            scene: scene.number,
+            machines: scene.machines.iter().map(|m| m.machine.clone()).collect(),
+            seen,
+            parts,
+        }
+    }
+
+    /// When the first point of its way saw it; none where no point did.
+    pub fn begin(&self) -> Option<Ns> {
+        self.seen.first().map(|s| s.t)
+    }
+
+    /// From the first point of its way that saw it to the last.
+    pub fn time(&self) -> Ns {
+        match (self.seen.first(), self.seen.last()) {
+            (Some(first), Some(last)) => last.t.saturating_sub(first.t),
+            _ => 0,
+        }
+    }
+
+    /// All pieces in the order of their times, each with its part.
+    pub fn pieces(&self) -> impl Iterator<Item = (&Part, &Piece)> {
+        self.parts.iter().flat_map(|part| part.pieces.iter().map(move |piece| (part, piece)))
+    }
+
+    /// The machine of a piece.
+    pub fn machine(&self, piece: &Piece) -> &str {
+        self.machines.get(piece.machine).map_or("", String::as_str)
+    }
+}

@@ -1,0 +1,146 @@
+//! Who is who: the same culprit under one name, however often it was started anew.
+
+use crate::Who;
+use latpath_flight::{Class, Doing};
+use latpath_vms::{Role, Vm};
+use latpath_words::HOST;
+
+/// Threads of one name whose numbers are kept.
+const MOST_PIDS: usize = 8;
+
+/// One who had to act, or who kept others from acting: threads of one name and role are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// What it does for a virtual machine, else its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25 virtio0`.
+    pub name: String,
+    /// What it is; the latest of several.
+    pub doing: Doing,
+    /// How it was scheduled, where it is a thread and that is known; the latest of several.
+    pub class: Option<Class>,
+    /// Threads' numbers, the latest last: eight at most.
+    pub pids: Vec<u32>,
+    /// It is one of latpath's own.
+    pub is_tool: bool,
+}
+
+impl Member {
+    /// The latest thread's number.
+    pub fn pid(&self) -> Option<u32> {
+        self.pids.last().copied()
+    }
+
+    /// Takes over what is newer in another of the same name.
+    pub fn update(&mut self, other: &Self) {
+        (self.doing, self.class) = (other.doing, other.class.or(self.class));
+        for pid in &other.pids {
+            self.pids.retain(|p| p != pid);
+            self.pids.push(*pid);
+        }
+        let more = self.pids.len().saturating_sub(MOST_PIDS);
+        self.pids.drain(..more);
+    }
+}
+
+/// Knows what threads do for virtual machines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Folk<'a> {
+    /// The host's virtual machines.
+    pub vms: &'a [Vm],
+}
+
+impl<'a> Folk<'a> {
+    /// The virtual machine and its thread of this number. Only the host's threads are known.
+    pub fn vm_of(&self, machine: &str, pid: u32) -> Option<(&'a Vm, &'a latpath_vms::Thread)> {
+        if machine != HOST || pid == 0 {
+            return None;
+        }
+        self.vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == pid)?)))
+    }
+
+    /// Of somebody on a machine.
+    pub fn member(&self, machine: &str, who: &Who) -> Member {
+        let pid = who.doing.thread().filter(|pid| *pid != 0);
+        let comm = bare(&who.name);
+        let name = match (who.doing, pid.and_then(|pid| self.vm_of(machine, pid))) {
+            (_, Some((vm, thread))) => match thread.role {
+                Role::Vcpu => format!("vCPU{} of {}", number(thread.vcpu), vm.name),
+                Role::MainLoop => format!("main loop of {}", vm.name),
+                Role::Vhost => format!("vhost of {}", vm.name),
+                Role::Io => format!("I/O thread of {}", vm.name),
+                Role::Kvm | Role::Other => format!("{} of {}", thread.comm, vm.name),
+            },
+            (Doing::Thread(_), None) => thread_name(comm, &who.name),
+            (Doing::Idle { .. }, None) => "idle".into(),
+            _ => who.name.clone(),
+        };
+        let is_tool = pid.is_some() && (comm == "latpath" || comm.starts_with("lp-"));
+        Member { name, doing: who.doing, class: who.class, pids: pid.into_iter().collect(), is_tool }
+    }
+}
+
+fn number(vcpu: Option<u32>) -> String {
+    vcpu.map_or(String::new(), |n| format!(" {n}"))
+}
+
+/// `rustc (18491) in its guest` without all behind the name.
+fn bare(name: &str) -> &str {
+    let at = name.match_indices(" (").find(|(at, _)| name[at + 2..].starts_with(|c: char| c.is_ascii_digit()));
+    at.map_or(name, |(at, _)| &name[..at])
+}
+
+/// Threads that the kernel names by their number, or that take turns, under one name.
+fn thread_name(comm: &str, shown: &str) -> String {
+    let function = shown.rsplit_once(") at ").map(|(_, function)| function);
+    match (comm.strip_prefix("kworker/"), function) {
+        (Some(_), Some(function)) => return format!("kworker at {function}"),
+        (Some(_), None) => return "kworker".into(),
+        _ => {}
+    }
+    match comm.split_once('-') {
+        Some(("vhost", pid)) if !pid.is_empty() && pid.chars().all(|c| c.is_ascii_digit()) => "vhost".into(),
+        _ => comm.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_flight::Running;
+
+    fn thread(pid: u32, name: &str) -> Who {
+        let doing = Doing::Thread(Running { pid, class: None, guest: false, work: None });
+        Who { name: name.into(), doing, class: None }
+    }
+
+    #[test]
+    fn numbers_do_not_tell_culprits_apart() {
+        let folk = Folk::default();
+        for (shown, name) in [
+            ("rustc (18491)", "rustc"),
+            ("CPU 0/KVM (6154) in its guest", "CPU 0/KVM"),
+            ("kworker/3:1H (77) at blk_mq_run_work_fn", "kworker at blk_mq_run_work_fn"),
+            ("kworker/3:1H (77)", "kworker"),
+            ("vhost-5620 (5632)", "vhost"),
+            ("vhost-user (5632)", "vhost-user"),
+            ("odd (name) (12)", "odd (name)"),
+            ("thread 12", "thread 12"),
+        ] {
+            assert_eq!(folk.member(HOST, &thread(12, shown)).name, name);
+        }
+        assert!(folk.member(HOST, &thread(3, "latpath (3)")).is_tool);
+        let idle = Who { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None };
+        assert_eq!(folk.member(HOST, &idle).name, "idle");
+    }
+
+    #[test]
+    fn the_latest_threads_of_a_name_are_known_by_number() {
+        let folk = Folk::default();
+        let mut one = folk.member(HOST, &thread(1, "x (1)"));
+        for pid in 2..20 {
+            one.update(&folk.member(HOST, &thread(pid, &format!("x ({pid})"))));
+        }
+        one.update(&folk.member(HOST, &thread(15, "x (15)")));
+        assert_eq!(one.pids, [12, 13, 14, 16, 17, 18, 19, 15]);
+        assert_eq!(one.pid(), Some(15));
+    }
+}

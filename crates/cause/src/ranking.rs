@@ -1,0 +1,291 @@
+//! The ranking: what held all late packets of a run, by the delay that it caused.
+
+use crate::member::Member;
+use crate::verdict::{add, longest_first, plus, Held, Verdict};
+use crate::Cause;
+use latpath_words::{Ns, PointId};
+use std::collections::HashMap;
+
+/// Rows that are kept. The smallest gives way to a new one, and is counted with all others that did.
+const MOST_ROWS: usize = 512;
+/// Culprits, CPUs, parts of the way and notes that are kept of a row.
+const MOST_OF_A_ROW: usize = 16;
+
+/// What one thing did to late packets: the same cause, held the same one up, by the same culprit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What it was.
+    pub cause: Cause,
+    /// On which machine; empty for `unexplained`.
+    pub machine: String,
+    /// Whose hands the packets were in.
+    pub actor: Option<Member>,
+    /// Who kept it from acting, the longest first: the first is the same for all packets of the row.
+    pub by: Vec<(Member, Ns)>,
+    /// Late packets of which it took more than is usual.
+    pub packets: u64,
+    /// Those of them of which it took the most.
+    pub first: u64,
+    /// How much beyond the usual it took of all of them.
+    pub excess_ns: Ns,
+    /// How much it took of the worst of them.
+    pub worst_ns: Ns,
+    /// CPUs, with their excess, the largest first.
+    pub cpus: Vec<(u32, Ns)>,
+    /// Parts of the way, with their excess, the largest first.
+    pub parts: Vec<((PointId, PointId), Ns)>,
+    /// The greatest number that was told with it.
+    pub number: Option<u64>,
+    /// What the reader must know, with the time that it is about.
+    pub notes: Vec<(String, Ns)>,
+    firsts: Sample,
+    all: Sample,
+}
+
+impl Row {
+    fn new(held: &Held) -> Self {
+        let machine = if held.cause == Cause::Unexplained { String::new() } else { held.machine.clone() };
+        Self {
+            cause: held.cause,
+            machine,
+            actor: held.actor.clone(),
+            by: Vec::new(),
+            packets: 0,
+            first: 0,
+            excess_ns: 0,
+            worst_ns: 0,
+            cpus: Vec::new(),
+            parts: Vec::new(),
+            number: None,
+            notes: Vec::new(),
+            firsts: Sample::default(),
+            all: Sample::default(),
+        }
+    }
+
+    /// Who kept the actor from acting; the actor itself, where nobody else did.
+    pub fn culprit(&self) -> Option<&Member> {
+        self.by.first().map(|(member, _)| member).or(self.actor.as_ref())
+    }
+
+    /// The median of its excess: of packets of which it took the most, or of all where it never did.
+    pub fn median_ns(&self) -> Ns {
+        self.firsts.median().or_else(|| self.all.median()).unwrap_or(0)
+    }
+
+    fn take(&mut self, held: &Held, is_first: bool) {
+        self.packets += 1;
+        plus(&mut self.excess_ns, held.excess_ns);
+        self.worst_ns = self.worst_ns.max(held.excess_ns);
+        self.all.add(held.excess_ns);
+        if is_first {
+            self.first += 1;
+            self.firsts.add(held.excess_ns);
+        }
+        if let (Some(known), Some(actor)) = (&mut self.actor, &held.actor) {
+            known.update(actor);
+        }
+        // Its parts took as much of the excess as they took of the time.
+        let of = |ns: Ns| (i128::from(ns) * i128::from(held.excess_ns) / i128::from(held.time_ns.max(1))) as Ns;
+        for (by, ns) in &held.by {
+            let room = self.by.len() < MOST_OF_A_ROW;
+            match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
+                Some((known, sum)) => {
+                    known.update(by);
+                    plus(sum, of(*ns));
+                }
+                None if room => self.by.push((by.clone(), of(*ns))),
+                None => {}
+            }
+        }
+        keep(&mut self.cpus, &held.cpus, of);
+        keep(&mut self.parts, &held.parts, of);
+        keep(&mut self.notes, &held.notes, of);
+        self.number = self.number.max(held.number);
+    }
+
+    /// What is sorted while it grows is sorted anew.
+    fn sorted(&self) -> Self {
+        let mut row = self.clone();
+        if let [_, rest @ ..] = row.by.as_mut_slice() {
+            longest_first(rest);
+        }
+        longest_first(&mut row.cpus);
+        longest_first(&mut row.parts);
+        longest_first(&mut row.notes);
+        row
+    }
+}
+
+fn keep<K: Clone + PartialEq>(kept: &mut Vec<(K, Ns)>, more: &[(K, Ns)], of: impl Fn(Ns) -> Ns) {
+    for (key, ns) in more {
+        if kept.len() < MOST_OF_A_ROW || kept.iter().any(|(known, _)| known == key) {
+            add(kept, key.clone(), of(*ns));
+        }
+    }
+}
+
+/// Rows that were too many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// How many.
+    pub rows: u64,
+    /// Their excess.
+    pub excess_ns: Ns,
+    /// Packets of which one of them took the most.
+    pub first: u64,
+}
+
+/// A row's cause, machine, actor and culprit.
+type Key = (Cause, String, Option<String>, Option<String>);
+
+/// What held late packets.
+#[derive(Clone, Debug, Default)]
+pub struct Ranking {
+    rows: HashMap<Key, Row>,
+    others: Others,
+    late: u64,
+    time_ns: Ns,
+    excess_ns: Ns,
+    without_usual: u64,
+    unexplained: Sample,
+}
+
+impl Ranking {
+    /// A late packet.
+    pub fn add(&mut self, verdict: &Verdict) {
+        self.late += 1;
+        plus(&mut self.time_ns, verdict.time_ns);
+        plus(&mut self.excess_ns, verdict.excess_ns);
+        self.without_usual += u64::from(verdict.without_usual);
+        if verdict.excess_ns > 0 {
+            let unexplained = verdict.held.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns).sum();
+            self.unexplained.add(per_mille(unexplained, verdict.excess_ns));
+        }
+        for (at, held) in verdict.held.iter().enumerate().filter(|(_, held)| held.excess_ns > 0) {
+            let key = match held.cause {
+                Cause::Unexplained => (held.cause, String::new(), None, None),
+                _ => {
+                    let name = |m: &Member| m.name.clone();
+                    let by = held.by.first().map(|(m, _)| name(m));
+                    (held.cause, held.machine.clone(), held.actor.as_ref().map(name), by)
+                }
+            };
+            if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&key) {
+                self.make_room();
+            }
+            self.rows.entry(key).or_insert_with(|| Row::new(held)).take(held, at == 0);
+        }
+    }
+
+    fn make_room(&mut self) {
+        let least = self.rows.iter().filter(|(key, _)| key.0 != Cause::Unexplained);
+        let Some(key) = least.min_by_key(|(_, row)| row.excess_ns).map(|(key, _)| key.clone()) else { return };
+        if let Some(row) = self.rows.remove(&key) {
+            self.others.rows += 1;
+            plus(&mut self.others.excess_ns, row.excess_ns);
+            self.others.first += row.first;
+        }
+    }
+
+    /// Late packets.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Their time together.
+    pub fn time_ns(&self) -> Ns {
+        self.time_ns
+    }
+
+    /// Their time beyond the usual: the rows and the others sum to it.
+    pub fn excess_ns(&self) -> Ns {
+        self.excess_ns
+    }
+
+    /// Those of them of which some part of the way has nothing usual: there all time is taken as excess.
+    pub fn without_usual(&self) -> u64 {
+        self.without_usual
+    }
+
+    /// Share of the excess that is unexplained, in thousandths: the median over the packets.
+    pub fn unexplained_per_mille(&self) -> u64 {
+        self.unexplained.median().unwrap_or(0).unsigned_abs()
+    }
+
+    /// All rows by their excess, the largest first; `unexplained` last, whatever it is.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<(&Key, Row)> = self.rows.iter().map(|(key, row)| (key, row.sorted())).collect();
+        let order = |row: &Row| (row.cause == Cause::Unexplained, std::cmp::Reverse((row.excess_ns, row.first)));
+        rows.sort_by(|(a_key, a), (b_key, b)| order(a).cmp(&order(b)).then_with(|| a_key.cmp(b_key)));
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// Rows that gave way to others.
+    pub fn others(&self) -> Others {
+        self.others
+    }
+}
+
+fn per_mille(part: Ns, all: Ns) -> Ns {
+    (i128::from(part) * 1000 / i128::from(all.max(1))) as Ns
+}
+
+/// Values of which the median is asked: all of them up to a number, then every second, every fourth …
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sample {
+    kept: Vec<Ns>,
+    every: u64,
+    seen: u64,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { kept: Vec::new(), every: 1, seen: 0 }
+    }
+}
+
+impl Sample {
+    const MOST: usize = 2048;
+
+    fn add(&mut self, value: Ns) {
+        if self.seen % self.every == 0 {
+            if self.kept.len() == Self::MOST {
+                let mut at = 0;
+                self.kept.retain(|_| {
+                    at += 1;
+                    at % 2 == 1
+                });
+                self.every *= 2;
+            }
+            if self.seen % self.every == 0 {
+                self.kept.push(value);
+            }
+        }
+        self.seen += 1;
+    }
+
+    /// By the nearest rank.
+    fn median(&self) -> Option<Ns> {
+        let mut kept = self.kept.clone();
+        let middle = kept.len().checked_sub(1)? / 2;
+        Some(*kept.select_nth_unstable(middle).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_of_many_is_near_that_of_all() {
+        let mut sample = Sample::default();
+        assert_eq!(sample.median(), None);
+        (0..2048).for_each(|n| sample.add(n));
+        assert_eq!(sample.median(), Some(1023));
+        (2048..352_533).for_each(|n| sample.add(n));
+        let median = sample.median().unwrap();
+        assert!((median - 176_266).abs() < 1000, "{median}");
+        assert!(sample.kept.len() <= Sample::MOST);
+    }
+}

@@ -1,0 +1,218 @@
+//! What held one packet beyond what is usual: its causes by their excess.
+//!
+//! Of each part of the way and each cause, the time that on-time packets spend there is taken off. Where a packet spent less
+//! with a cause than is usual (its reader would have come out of an idle state, but waited for its CPU instead), that is
+//! taken off its other causes, each by its share: no excess is negative, and all of them sum to the packet's time beyond the
+//! usual, exactly.
+
+use crate::member::{Folk, Member};
+use crate::usual::{Means, Usual};
+use crate::{Cause, Explained};
+use latpath_words::{Ns, PointId};
+use std::collections::HashMap;
+
+/// What is told of why something is unexplained, or of an exit: a few different texts.
+const MOST_NOTES: usize = 4;
+
+/// A packet's causes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// From the first point of its way that saw it to the last.
+    pub time_ns: Ns,
+    /// What of it is usual. Where nothing is known of a part of its way, that part's is 0.
+    pub usual_ns: Ns,
+    /// The time beyond the usual; 0 where there is none.
+    pub excess_ns: Ns,
+    /// For some part of its way nothing usual is known.
+    pub without_usual: bool,
+    /// What held it, by excess, the largest first; they sum to `time_ns`, and their excess to `excess_ns`.
+    pub held: Vec<Held>,
+}
+
+/// One cause of one packet: all time in which the same one was kept from acting by the same kind of thing, on all of the
+/// packet's way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What it was.
+    pub cause: Cause,
+    /// On which machine.
+    pub machine: String,
+    /// Whose hands the packet was in.
+    pub actor: Option<Member>,
+    /// How long.
+    pub time_ns: Ns,
+    /// How long beyond what is usual.
+    pub excess_ns: Ns,
+    /// Who kept it from acting, and for how long of `time_ns`, the longest first.
+    pub by: Vec<(Member, Ns)>,
+    /// CPUs, with the time on each, the longest first.
+    pub cpus: Vec<(u32, Ns)>,
+    /// Between which points, with the time in each part of the way, the longest first.
+    pub parts: Vec<((PointId, PointId), Ns)>,
+    /// The greatest number that was told with it: packets ahead, an exit's reason.
+    pub number: Option<u64>,
+    /// What the reader must know, with the time that it is about, the longest first.
+    pub notes: Vec<(String, Ns)>,
+}
+
+impl Held {
+    /// Who kept it from acting longest; who had to act, where nobody else did.
+    pub fn culprit(&self) -> Option<&Member> {
+        self.by.first().map(|(member, _)| member).or(self.actor.as_ref())
+    }
+
+    /// The CPU on which most of it was.
+    pub fn cpu(&self) -> Option<u32> {
+        self.cpus.first().map(|(cpu, _)| *cpu)
+    }
+}
+
+pub(crate) fn plus(sum: &mut Ns, ns: Ns) {
+    *sum = sum.saturating_add(ns);
+}
+
+/// Adds a time to that of an equal key.
+pub(crate) fn add<K: PartialEq>(list: &mut Vec<(K, Ns)>, key: K, ns: Ns) {
+    match list.iter_mut().find(|(known, _)| *known == key) {
+        Some((_, sum)) => plus(sum, ns),
+        None => list.push((key, ns)),
+    }
+}
+
+pub(crate) fn longest_first<K>(list: &mut [(K, Ns)]) {
+    list.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+}
+
+impl Verdict {
+    /// Of a packet. `way` is its stream's.
+    pub fn of(packet: &Explained, way: &[PointId], usual: &Usual, folk: &Folk) -> Self {
+        let mut verdict = Self { time_ns: packet.time(), ..Self::default() };
+        let means: Vec<Option<Means>> = packet.parts.iter().map(|p| usual.of(p.from, p.to, way)).collect();
+        verdict.without_usual = means.iter().any(Option::is_none);
+        let means: Vec<Means> = means.into_iter().map(Option::unwrap_or_default).collect();
+
+        // Cells: what one group of pieces took in one part. A group is one `Held`.
+        let mut groups: HashMap<(Cause, usize, Option<String>), usize> = HashMap::new();
+        let mut cells: Vec<(usize, usize, Ns)> = Vec::new();
+        for (at, part) in packet.parts.iter().enumerate() {
+            for piece in &part.pieces {
+                let ns = piece.to.saturating_sub(piece.from);
+                let machine = packet.machine(piece);
+                let actor = piece.actor.as_ref().map(|who| folk.member(machine, who));
+                let (place, named) = match piece.cause {
+                    // All of it is one, wherever it was.
+                    Cause::Unexplained => (0, None),
+                    _ => (piece.machine, actor.as_ref().map(|a| a.name.clone())),
+                };
+                let group = *groups.entry((piece.cause, place, named)).or_insert_with(|| {
+                    verdict.held.push(Held {
+                        cause: piece.cause,
+                        machine: machine.to_owned(),
+                        actor: actor.clone(),
+                        time_ns: 0,
+                        excess_ns: 0,
+                        by: Vec::new(),
+                        cpus: Vec::new(),
+                        parts: Vec::new(),
+                        number: None,
+                        notes: Vec::new(),
+                    });
+                    verdict.held.len() - 1
+                });
+                match cells.iter_mut().find(|(a, g, _)| (*a, *g) == (at, group)) {
+                    Some((_, _, sum)) => plus(sum, ns),
+                    None => cells.push((at, group, ns)),
+                }
+                let held = &mut verdict.held[group];
+                plus(&mut held.time_ns, ns);
+                if let (Some(known), Some(actor)) = (&mut held.actor, &actor) {
+                    known.update(actor);
+                }
+                if let Some(by) = piece.by.as_ref().map(|who| folk.member(machine, who)) {
+                    match held.by.iter_mut().find(|(known, _)| known.name == by.name) {
+                        Some((known, sum)) => {
+                            known.update(&by);
+                            plus(sum, ns);
+                        }
+                        None => held.by.push((by, ns)),
+                    }
+                }
+                if let Some(cpu) = piece.cpu {
+                    add(&mut held.cpus, cpu, ns);
+                }
+                add(&mut held.parts, (part.from, part.to), ns);
+                held.number = held.number.max(piece.number);
+                if let Some(note) = &piece.note {
+                    let known = held.notes.iter().any(|(text, _)| text == note);
+                    if known || held.notes.len() < MOST_NOTES {
+                        add(&mut held.notes, note.clone(), ns);
+                    }
+                }
+            }
+        }
+        verdict.usual_ns = means.iter().flat_map(|m| m.values()).fold(0, |sum: Ns, ns| sum.saturating_add(*ns));
+        // No packet is late by a century; what is garbled must not overflow.
+        verdict.excess_ns = verdict.time_ns.saturating_sub(verdict.usual_ns).clamp(0, Ns::MAX / 4);
+        verdict.spread(&means, &cells);
+        for held in &mut verdict.held {
+            longest_first(&mut held.by);
+            longest_first(&mut held.cpus);
+            longest_first(&mut held.parts);
+            longest_first(&mut held.notes);
+        }
+        let name = |h: &Held| h.actor.as_ref().map(|a| a.name.clone());
+        verdict
+            .held
+            .sort_by_cached_key(|h| (std::cmp::Reverse((h.excess_ns, h.time_ns)), h.cause, h.machine.clone(), name(h)));
+        verdict
+    }
+
+    /// Gives the packet's excess to its causes.
+    fn spread(&mut self, means: &[Means], cells: &[(usize, usize, Ns)]) {
+        // Of a part and a cause: its cells, and their time together.
+        let mut kinds: Vec<((usize, Cause), Ns, Vec<usize>)> = Vec::new();
+        for (at, (part, group, ns)) in cells.iter().enumerate() {
+            let key = (*part, self.held[*group].cause);
+            match kinds.iter_mut().find(|(known, ..)| *known == key) {
+                Some((_, sum, of)) => {
+                    plus(sum, *ns);
+                    of.push(at);
+                }
+                None => kinds.push((key, *ns, vec![at])),
+            }
+        }
+        let mut weights = vec![0_i128; cells.len()];
+        for ((part, cause), time, of) in &kinds {
+            let usual = means[*part].get(cause).copied().unwrap_or(0);
+            // Within a part and a cause all who had to do with it share the usual alike.
+            let times: Vec<i128> = of.iter().map(|at| i128::from(cells[*at].2)).collect();
+            let beyond = apportion(time.saturating_sub(usual).max(0), &times);
+            of.iter().zip(beyond).for_each(|(at, ns)| weights[*at] = i128::from(ns));
+        }
+        for ((_, group, _), ns) in cells.iter().zip(apportion(self.excess_ns, &weights)) {
+            plus(&mut self.held[*group].excess_ns, ns);
+        }
+    }
+
+    /// The cause with the largest excess; none where the packet took no longer than is usual.
+    pub fn first(&self) -> Option<&Held> {
+        self.held.first().filter(|held| held.excess_ns > 0)
+    }
+}
+
+/// Parts of a whole by their weights; they sum to it exactly, unless no weight is above 0.
+pub(crate) fn apportion(whole: Ns, weights: &[i128]) -> Vec<Ns> {
+    let all: i128 = weights.iter().sum();
+    if all <= 0 {
+        return vec![0; weights.len()];
+    }
+    let (mut sum, mut given) = (0_i128, 0_i128);
+    let share = |weight: &i128| {
+        sum += weight;
+        let upto = i128::from(whole) * sum / all;
+        let part = upto - given;
+        given = upto;
+        part as Ns
+    };
+    weights.iter().map(share).collect()
+}

@@ -1,0 +1,191 @@
+//! What the ranking says of packets that were explained by hand.
+
+use latpath_cause::{Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
+use latpath_flight::{Class, Doing, Running};
+use latpath_spike::Seen;
+use latpath_words::{Ns, PointId};
+use proptest::prelude::*;
+
+const WAY: [PointId; 3] = [0, 1, 2];
+
+fn thread(pid: u32, name: &str) -> Who {
+    let class = Some(Class { prio: 120, policy: 0 });
+    let doing = Doing::Thread(Running { pid, class, guest: false, work: None });
+    Who { name: format!("{name} ({pid})"), doing, class }
+}
+
+/// What a piece is: how long, what, who, by whom.
+type Told = (Ns, Cause, Option<Who>, Option<Who>);
+
+fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> Explained {
+    let mut t = 1_000_000;
+    let mut seen = vec![Seen { point: parts[0].0, t, cpu: 0, tid: 0 }];
+    let mut all = Vec::new();
+    for (from, to, told) in parts {
+        let begin = t;
+        let mut pieces = Vec::new();
+        for (ns, cause, actor, by) in told {
+            pieces.push(Piece {
+                from: t,
+                to: t + ns,
+                cause: *cause,
+                actor: actor.clone(),
+                by: by.clone(),
+                machine: 0,
+                cpu: Some(4),
+                number: None,
+                note: None,
+            });
+            t += ns;
+        }
+        seen.push(Seen { point: *to, t, cpu: 0, tid: 0 });
+        all.push(Part { from: *from, to: *to, begin, end: t, pieces });
+    }
+    Explained { stream: 0, key: 1, number, late, scene: 1, machines: vec!["host".into()], seen, parts: all }
+}
+
+fn work(ns: Ns, who: &Who) -> Told {
+    (ns, Cause::Work, Some(who.clone()), None)
+}
+
+#[test]
+fn what_is_usual_is_not_blamed() {
+    let (vhost, hog) = (thread(5, "vhost-4"), thread(9, "hog"));
+    let mut usual = Usual::default();
+    for ns in [100, 200, 300] {
+        usual.add(&packet(1, false, &[(0, 1, vec![work(ns, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
+    }
+    let waits = (14_000, Cause::WaitingForCpu, Some(vhost.clone()), Some(hog.clone()));
+    let late = packet(2, true, &[(0, 1, vec![waits, work(230, &vhost)]), (1, 2, vec![work(50, &vhost)])]);
+    let verdict = Verdict::of(&late, &WAY, &usual, &Folk::default());
+    assert_eq!((verdict.time_ns, verdict.usual_ns, verdict.excess_ns), (14_280, 250, 14_030));
+    let first = verdict.first().unwrap();
+    assert_eq!(
+        (first.cause, first.excess_ns, first.culprit().unwrap().name.as_str()),
+        (Cause::WaitingForCpu, 14_000, "hog")
+    );
+    let worked = &verdict.held[1];
+    assert_eq!(
+        (worked.cause, worked.time_ns, worked.excess_ns),
+        (Cause::Work, 280, 30),
+        "30 more than the mean of 200"
+    );
+}
+
+#[test]
+fn what_a_packet_was_spared_is_taken_off_what_held_it_instead() {
+    let (vhost, hog) = (thread(5, "vhost-4"), thread(9, "hog"));
+    let mut usual = Usual::default();
+    let exit = (40, Cause::IdleExit, Some(vhost.clone()), None);
+    usual.add(&packet(1, false, &[(0, 1, vec![exit, work(60, &vhost)])]));
+    let waits = (1000, Cause::WaitingForCpu, Some(vhost.clone()), Some(hog));
+    let late = packet(2, true, &[(0, 1, vec![waits, work(60, &vhost)])]);
+    let verdict = Verdict::of(&late, &WAY, &usual, &Folk::default());
+    assert_eq!(verdict.excess_ns, 960);
+    assert_eq!(verdict.first().unwrap().excess_ns, 960, "it waited instead of coming out of idle for 40 ns");
+}
+
+#[test]
+fn a_part_that_skips_a_point_has_the_usual_of_both_that_it_is_made_of() {
+    let vhost = thread(5, "vhost-4");
+    let mut usual = Usual::default();
+    usual.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
+    let late = packet(2, true, &[(0, 2, vec![work(1150, &vhost)])]);
+    let verdict = Verdict::of(&late, &WAY, &usual, &Folk::default());
+    assert_eq!((verdict.usual_ns, verdict.excess_ns, verdict.without_usual), (150, 1000, false));
+    let unknown = Verdict::of(&packet(3, true, &[(2, 7, vec![work(9, &vhost)])]), &WAY, &usual, &Folk::default());
+    assert_eq!((unknown.excess_ns, unknown.without_usual), (9, true));
+}
+
+#[test]
+fn a_packet_that_took_no_longer_than_usual_blames_nobody() {
+    let vhost = thread(5, "vhost-4");
+    let mut usual = Usual::default();
+    usual.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)])]));
+    let verdict = Verdict::of(&packet(2, true, &[(0, 1, vec![work(80, &vhost)])]), &WAY, &usual, &Folk::default());
+    assert_eq!((verdict.excess_ns, verdict.first()), (0, None));
+}
+
+#[test]
+fn the_same_culprit_is_one_row_however_often_it_was_started() {
+    let mut ranking = Ranking::default();
+    let usual = Usual::default();
+    for n in 0..100 {
+        let waits = (1000 + n, Cause::WaitingForCpu, Some(thread(5, "vhost-4")), Some(thread(100 + n as u32, "rustc")));
+        let late = packet(n as u64, true, &[(0, 1, vec![waits, work(10, &thread(5, "vhost-4"))])]);
+        ranking.add(&Verdict::of(&late, &WAY, &usual, &Folk::default()));
+    }
+    let rows = ranking.rows();
+    assert_eq!(rows.len(), 2);
+    assert_eq!((rows[0].cause, rows[0].packets, rows[0].first), (Cause::WaitingForCpu, 100, 100));
+    assert_eq!((rows[0].median_ns(), rows[0].worst_ns, rows[1].first), (1049, 1099, 0));
+    let culprit = rows[0].culprit().unwrap();
+    assert_eq!((culprit.name.as_str(), culprit.pids.len(), culprit.pid()), ("rustc", 8, Some(199)));
+}
+
+#[test]
+fn what_is_unexplained_is_one_row_and_the_last() {
+    let mut ranking = Ranking::default();
+    let held = vec![(9000, Cause::Unexplained, None, None), work(10, &thread(5, "vhost-4"))];
+    ranking.add(&Verdict::of(&packet(1, true, &[(0, 1, held)]), &WAY, &Usual::default(), &Folk::default()));
+    let rows = ranking.rows();
+    assert_eq!(rows.iter().map(|r| r.cause).collect::<Vec<_>>(), [Cause::Work, Cause::Unexplained]);
+    assert_eq!(ranking.unexplained_per_mille(), 998);
+}
+
+/// Anything that an analyst may say of a packet.
+fn any_packet(longest: Ns) -> impl Strategy<Value = Explained> {
+    let who = || {
+        prop::option::of((0_u32..600, any::<bool>()).prop_map(|(pid, one)| {
+            if one {
+                thread(pid, "x")
+            } else {
+                thread(pid, &format!("t{pid}"))
+            }
+        }))
+    };
+    let piece = (0..longest, 0..Cause::ALL.len(), who(), who())
+        .prop_map(|(ns, cause, actor, by)| (ns, Cause::ALL[cause], actor, by));
+    let part = (0_u16..4, 0_u16..4, prop::collection::vec(piece, 0..6));
+    (prop::collection::vec(part, 1..5), any::<u64>()).prop_map(|(parts, number)| packet(number, true, &parts))
+}
+
+proptest! {
+    #[test]
+    fn causes_sum_to_the_packet_and_their_excess_to_its_excess(
+        late in any_packet(1 << 40), usual in prop::collection::vec(any_packet(1 << 30), 0..5)
+    ) {
+        let mut known = Usual::default();
+        usual.iter().for_each(|p| known.add(p));
+        let verdict = Verdict::of(&late, &WAY, &known, &Folk::default());
+        prop_assert_eq!(verdict.held.iter().map(|h| h.time_ns).sum::<Ns>(), late.time());
+        prop_assert_eq!(verdict.held.iter().map(|h| h.excess_ns).sum::<Ns>(), verdict.excess_ns);
+        prop_assert!(verdict.excess_ns == (verdict.time_ns - verdict.usual_ns).max(0));
+        for held in &verdict.held {
+            prop_assert!(held.excess_ns >= 0 && held.excess_ns <= held.time_ns, "{held:?}");
+            prop_assert!(held.by.iter().map(|(_, ns)| ns).sum::<Ns>() <= held.time_ns);
+            prop_assert_eq!(held.parts.iter().map(|(_, ns)| ns).sum::<Ns>(), held.time_ns);
+        }
+    }
+
+    #[test]
+    fn rows_and_others_sum_to_the_excess_of_all(late in prop::collection::vec(any_packet(1 << 40), 1..300)) {
+        let mut ranking = Ranking::default();
+        late.iter().for_each(|p| ranking.add(&Verdict::of(p, &WAY, &Usual::default(), &Folk::default())));
+        let rows = ranking.rows();
+        let others = ranking.others();
+        prop_assert_eq!(rows.iter().map(|r| r.excess_ns).sum::<Ns>() + others.excess_ns, ranking.excess_ns());
+        let blamed = late.iter().filter(|p| p.time() > 0).count() as u64;
+        prop_assert_eq!(rows.iter().map(|r| r.first).sum::<u64>() + others.first, blamed);
+        prop_assert!(rows.len() <= 512);
+    }
+
+    #[test]
+    fn garbled_times_are_borne(late in any_packet(Ns::MAX / 32), usual in any_packet(Ns::MAX / 32)) {
+        let mut known = Usual::default();
+        (0..3).for_each(|_| known.add(&usual));
+        let mut ranking = Ranking::default();
+        (0..40).for_each(|_| ranking.add(&Verdict::of(&late, &WAY, &known, &Folk::default())));
+        prop_assert!(ranking.excess_ns() >= 0);
+    }
+}
