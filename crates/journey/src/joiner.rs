@@ -180,6 +180,12 @@ impl Joiner {
         self.streams.iter().map(|s| s.ring.open()).sum()
     }
 
+    /// Journeys that began before this time have all been handed out.
+    pub fn reached(&self) -> Ns {
+        let open = self.streams.iter().filter(|s| s.ring.open() > 0);
+        open.map(|s| s.ring.get(s.ring.emit).first).min().map_or(self.now, |first| first.min(self.now))
+    }
+
     /// Memory that the rings take.
     pub fn bytes(&self) -> usize {
         self.streams.iter().map(|s| s.ring.bytes() + s.at.len() * size_of::<Position>()).sum()

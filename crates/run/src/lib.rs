@@ -6,6 +6,7 @@
 //! RUN/vms.json                           the host's virtual machines when it began
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
 //! RUN/journeys/part-00000000-00000059.parquet    those parts merged
+//! RUN/spikes/000001.spike                what all machines did around late packets
 //! ```
 //!
 //! A part appears under its name only when it is whole and on the disk, so that a run opens after a crash at any instant.
@@ -26,17 +27,19 @@ mod reader;
 mod rows;
 mod scan;
 mod select;
+mod spikes;
 mod vms;
 mod writer;
 
 pub use error::RunError;
 pub use manifest::{
-    ClockSample, MachineRecord, Manifest, NamedSegment, Stamp, State, StreamRecord, ToolRecord, FORMAT,
+    ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, Stamp, State, StreamRecord, ToolRecord, FORMAT,
 };
 pub use reader::{Condition, Run};
 pub use rows::Rows;
 pub use scan::Scan;
 pub use select::Select;
+pub use spikes::{SpikeFile, SpikeFiles, SpikesRecord, SPIKES};
 pub use writer::Writer;
 
 /// The manifest's name in a run's directory.

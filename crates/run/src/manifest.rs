@@ -1,6 +1,6 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
-use crate::{facts::HostFacts, part::sync_directory, RunError, MANIFEST};
+use crate::{facts::HostFacts, part::sync_directory, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
 use latpath_words::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
@@ -156,6 +156,22 @@ pub struct ToolRecord {
     pub max_rss_bytes: u64,
 }
 
+/// The flight recorder of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FlightRecord {
+    /// Events so far.
+    pub events: u64,
+    /// Events that were missed because the same program was running already on that CPU.
+    pub missed: u64,
+    /// Memory for events and names, in bytes.
+    pub bytes: u64,
+    /// What an event cost, where that was measured.
+    pub ns_per_event: Option<u64>,
+    /// What this kernel does not tell, and what cannot be known without it.
+    pub missing: Vec<String>,
+}
+
 /// A run's manifest. Fields that a newer minor version adds are ignored, those that an older one lacks are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -202,6 +218,10 @@ pub struct Manifest {
     pub joined: Vec<StreamRecord>,
     /// What the kernel itself counted meanwhile, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
+    /// What became of late packets; none where nothing was frozen around them (`--no-flight`).
+    pub spikes: Option<SpikesRecord>,
+    /// The flight recorder of the host; none where it did not record.
+    pub flight: Option<FlightRecord>,
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.

@@ -1,7 +1,10 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
-use crate::{clocks, manifest::Manifest, parts, parts::PartFile, vms, ClockSample, RunError, State, JOURNEYS};
+use crate::{
+    clocks, manifest::Manifest, parts, parts::PartFile, spikes, vms, ClockSample, RunError, SpikeFiles, State, JOURNEYS,
+};
 use latpath_journey::journey::MAX_POINTS;
+use latpath_spike::Frozen;
 use latpath_vms::Vm;
 use latpath_words::{Link, Ns, PointInfo};
 use nix::fcntl::{Flock, FlockArg};
@@ -135,6 +138,20 @@ impl Run {
     /// The host's virtual machines when the recording began, with their threads; none where the run does not tell.
     pub fn vms(&self) -> Vec<Vm> {
         vms::load(&self.path)
+    }
+
+    /// What was frozen around late packets: which scenes there are. Those of a recording that goes on may be thrown out for
+    /// worse ones at any time.
+    pub fn spikes(&self) -> SpikeFiles {
+        spikes::list(&self.path)
+    }
+
+    /// A scene, with all that the machines did in it.
+    ///
+    /// # Errors
+    /// Where there is none of this number, or its file cannot be read.
+    pub fn spike(&self, number: u32) -> Result<Frozen, RunError> {
+        spikes::load(&self.path, number, self.manifest.points.len())
     }
 
     pub(crate) fn parts(&self) -> &[PartFile] {

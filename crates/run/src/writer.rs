@@ -7,11 +7,13 @@ use crate::{
     merger,
     reader::lock,
     rows::{Rows, GROUP_ROWS},
+    spikes::{Spikes, SpikesRecord},
     vms, ClockSample, RunError, JOURNEYS,
 };
 use latpath_journey::{journey::MAX_POINTS, Journey};
+use latpath_spike::{Bounds, Counted, Frozen};
 use latpath_vms::Vm;
-use latpath_words::Point;
+use latpath_words::{Ns, Point};
 use nix::fcntl::Flock;
 use std::{
     fs::File,
@@ -58,6 +60,9 @@ pub struct Writer {
     encoder: Option<JoinHandle<Result<(), RunError>>>,
     merger: Option<JoinHandle<Option<RunError>>>,
     stored: Arc<Stored>,
+    spikes: Option<Spikes>,
+    /// Scenes with late packets that were not even frozen.
+    passed_over: u64,
     part_time: Duration,
     closed: bool,
     _lock: Option<Flock<File>>,
@@ -105,6 +110,8 @@ impl Writer {
             encoder: Some(encoder),
             merger: Some(merger),
             stored,
+            spikes: None,
+            passed_over: 0,
             part_time: PART_TIME,
             closed: false,
             _lock: lock,
@@ -173,6 +180,42 @@ impl Writer {
         vms::keep(&self.path, vms)
     }
 
+    /// Scenes will come, and this is the room for them.
+    pub fn begin_spikes(&mut self, bounds: Bounds) -> Result<(), RunError> {
+        self.spikes = Some(Spikes::begin(&self.path, bounds)?);
+        self.manifest.spikes = Some(SpikesRecord::default());
+        Ok(())
+    }
+
+    /// Keeps a scene, if it is among the worst. It is written on a thread of its own; what goes wrong there,
+    /// [`Self::tick`] says.
+    pub fn spike(&mut self, frozen: Frozen) {
+        if let Some(spikes) = &self.spikes {
+            spikes.push(frozen);
+        }
+    }
+
+    /// Scenes whose latest packet took no longer than this would not be kept.
+    pub fn spike_bar(&self) -> Ns {
+        self.spikes.as_ref().map_or(Ns::MAX, Spikes::bar)
+    }
+
+    /// Tells how many packets were late, and how many scenes were not frozen; what became of the others is known here.
+    pub fn count_spikes(&mut self, counted: &Counted) {
+        if let Some(record) = &mut self.manifest.spikes {
+            record.late.clone_from(&counted.late);
+            self.passed_over = counted.passed_over;
+            self.manifest_changed = true;
+        }
+        self.tell_spikes();
+    }
+
+    fn tell_spikes(&mut self) {
+        if let (Some(record), Some(spikes)) = (&mut self.manifest.spikes, &self.spikes) {
+            spikes.tell(record, self.passed_over);
+        }
+    }
+
     /// Notes a sample of a clock.
     pub fn clock_sample(&mut self, sample: ClockSample) {
         self.samples.push(sample);
@@ -203,6 +246,10 @@ impl Writer {
     }
 
     fn look(&mut self) -> Result<(), RunError> {
+        if let Some(error) = self.spikes.as_ref().and_then(Spikes::error) {
+            let _ = self.end(Some(error.to_string()));
+            return Err(error);
+        }
         if self.rows.is_empty() && self.groups == 0 {
             let idle = self.manifest_changed && self.manifest_written.elapsed() >= MANIFEST_TIME;
             if self.manifest_due || idle || self.samples.len() >= 64 {
@@ -289,10 +336,14 @@ impl Writer {
     fn join(&mut self) -> Result<(), RunError> {
         self.work = None;
         let gone = || RunError::ThreadGone(self.path.clone());
-        let encoded = self.encoder.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(gone())));
+        let mut encoded = self.encoder.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(gone())));
         if let Some(Ok(Some(error))) = self.merger.take().map(JoinHandle::join) {
             self.manifest.notes.push(format!("small parts were left unmerged: {error}"));
         }
+        if let Some(error) = self.spikes.as_mut().and_then(Spikes::end) {
+            encoded = encoded.and(Err(error));
+        }
+        self.tell_spikes();
         encoded
     }
 

@@ -31,6 +31,17 @@ pub struct Scene {
     pub more_late: u64,
 }
 
+/// A scene, and its rank among others.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// What was frozen.
+    pub scene: Scene,
+    /// What its latest packet took: over all, or in the longest of its segments.
+    pub worst: Ns,
+    /// Late packets of each stream, also those without room in the scene, but for those that an earlier scene has.
+    pub late: Vec<u64>,
+}
+
 /// What one machine recorded.
 #[derive(Clone, Debug)]
 pub struct MachineRecord {

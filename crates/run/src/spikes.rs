@@ -1,0 +1,272 @@
+//! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
+
+use crate::{part::sync_directory, RunError};
+use latpath_spike::{BadScene, Bounds, Entry, Frozen, Head, Keeper, Kind, MAX_ENCODED};
+use latpath_words::Ns;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    sync::{
+        mpsc::{sync_channel, Receiver, SyncSender, TrySendError},
+        Arc, Mutex, PoisonError,
+    },
+    thread::JoinHandle,
+};
+
+/// The directory in a run's.
+pub const SPIKES: &str = "spikes";
+/// Scenes on their way to the disk. More are not kept: who joins journeys does not wait for the disk because of a spike.
+const UNDER_WAY: usize = 16;
+/// Files that are looked at.
+const MOST_FILES: usize = 100_000;
+
+/// What became of late packets: a part of the manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpikesRecord {
+    /// Late packets of each stream.
+    pub late: Vec<u64>,
+    /// Those of them that are in a scene that is kept, or would be had it room for so many.
+    pub late_kept: Vec<u64>,
+    /// Scenes with late packets that are kept: files in `spikes`.
+    pub scenes: u64,
+    /// Scenes with late packets that are not: there was no room, or they came too fast.
+    pub scenes_not_kept: u64,
+    /// Scenes in which all packets are on time.
+    pub on_time: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
+fn file_name(number: u32) -> String {
+    format!("{number:06}.spike")
+}
+
+fn number_of(name: &str) -> Option<u32> {
+    let digits = name.strip_suffix(".spike")?;
+    let number = (digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())??;
+    (file_name(number) == name).then_some(number)
+}
+
+/// What the thread and the writer share.
+#[derive(Debug, Default)]
+struct Shared {
+    keeper: Keeper,
+    /// Scenes that found no place on the way.
+    too_fast: u64,
+    error: Option<RunError>,
+}
+
+/// Writes scenes, on a thread of its own.
+pub(crate) struct Spikes {
+    scenes: Option<SyncSender<Frozen>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Spikes {
+    pub fn begin(run: &Path, bounds: Bounds) -> Result<Self, RunError> {
+        let directory = run.join(SPIKES);
+        std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
+        let shared = Arc::new(Mutex::new(Shared { keeper: Keeper::new(bounds), ..Shared::default() }));
+        let (scenes, come) = sync_channel(UNDER_WAY);
+        let thread = std::thread::Builder::new().name("latpath-spikes".into());
+        let of_thread = Arc::clone(&shared);
+        let thread = thread.spawn(move || write_all(&directory, &come, &of_thread)).map_err(RunError::write(run))?;
+        Ok(Self { scenes: Some(scenes), thread: Some(thread), shared })
+    }
+
+    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn push(&self, frozen: Frozen) {
+        let Some(scenes) = &self.scenes else { return };
+        if let Err(TrySendError::Full(frozen)) = scenes.try_send(frozen) {
+            self.shared().too_fast += u64::from(frozen.scene.kind == Kind::Spike);
+        }
+    }
+
+    pub fn bar(&self) -> Ns {
+        self.shared().keeper.bar()
+    }
+
+    /// What went wrong, once.
+    pub fn error(&self) -> Option<RunError> {
+        self.shared().error.take()
+    }
+
+    /// Fills in what is known here.
+    pub fn tell(&self, record: &mut SpikesRecord, passed_over: u64) {
+        let shared = self.shared();
+        let kept = shared.keeper.kept();
+        let spikes = || kept.iter().filter(|e| e.kind == Kind::Spike);
+        record.scenes = spikes().count() as u64;
+        record.on_time = kept.len() as u64 - record.scenes;
+        record.bytes = kept.iter().map(|e| e.bytes).sum();
+        record.scenes_not_kept = shared.keeper.not_kept() + shared.too_fast + passed_over;
+        record.late_kept = vec![0; record.late.len()];
+        for entry in spikes() {
+            record.late_kept.iter_mut().zip(&entry.late).for_each(|(all, n)| *all += n);
+        }
+    }
+
+    /// Waits until all are written.
+    pub fn end(&mut self) -> Option<RunError> {
+        self.scenes = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.error()
+    }
+}
+
+impl Drop for Spikes {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+fn write_all(directory: &Path, come: &Receiver<Frozen>, shared: &Mutex<Shared>) {
+    let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
+    for frozen in come {
+        let bytes = frozen.encode();
+        let Frozen { scene, worst, late } = frozen;
+        let entry =
+            Entry { number: scene.number, kind: scene.kind, to: scene.to, worst, bytes: bytes.len() as u64, late };
+        if bytes.len() > MAX_ENCODED {
+            lock().too_fast += u64::from(scene.kind == Kind::Spike);
+            continue;
+        }
+        let decision = lock().keeper.add(entry);
+        if !decision.keep {
+            continue;
+        }
+        let written = write(directory, scene.number, &bytes);
+        if let Err(error) = written {
+            let mut shared = lock();
+            shared.keeper.forget(scene.number);
+            shared.error.get_or_insert(error);
+            return;
+        }
+        for number in decision.remove {
+            let path = directory.join(file_name(number));
+            if let Err(error) = std::fs::remove_file(&path) {
+                lock().error.get_or_insert(RunError::write(path)(error));
+            }
+        }
+    }
+}
+
+/// A file appears under its name only when it is whole and on the disk.
+fn write(directory: &Path, number: u32, bytes: &[u8]) -> Result<(), RunError> {
+    let path = directory.join(file_name(number));
+    let temporary = directory.join(format!(".{}.tmp", file_name(number)));
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, &path)) {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(RunError::write(path)(error));
+    }
+    sync_directory(directory)
+}
+
+/// A scene in a run, as far as its file's head tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpikeFile {
+    /// What it is.
+    pub head: Head,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// The scenes of a run.
+#[derive(Clone, Debug, Default)]
+pub struct SpikeFiles {
+    /// By number, which is nearly the order of time.
+    pub files: Vec<SpikeFile>,
+    /// What cannot be read, and why.
+    pub notes: Vec<String>,
+}
+
+/// Lists a run's scenes; none where it has no such directory.
+pub(crate) fn list(run: &Path) -> SpikeFiles {
+    let directory = run.join(SPIKES);
+    let mut found = SpikeFiles::default();
+    let entries = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return found,
+        Err(e) => {
+            found.notes.push(RunError::read(directory)(e).to_string());
+            return found;
+        }
+    };
+    let names = entries.flatten().filter_map(|e| number_of(e.file_name().to_str()?));
+    let mut numbers: Vec<u32> = names.take(MOST_FILES).collect();
+    numbers.sort_unstable();
+    for number in numbers {
+        match head_of(&directory.join(file_name(number)), number) {
+            Ok(file) => found.files.push(file),
+            // Thrown out for a worse one, just now.
+            Err(RunError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => found.notes.push(e.to_string()),
+        }
+    }
+    found
+}
+
+fn bad(path: &Path) -> impl FnOnce(BadScene) -> RunError + '_ {
+    move |why| RunError::Damaged { path: path.into(), why: why.to_string() }
+}
+
+fn open(path: &Path) -> Result<(File, u64), RunError> {
+    let file = File::open(path).map_err(RunError::read(path))?;
+    let metadata = file.metadata().map_err(RunError::read(path))?;
+    if !metadata.is_file() {
+        return Err(RunError::Damaged { path: path.into(), why: "no file".into() });
+    }
+    Ok((file, metadata.len()))
+}
+
+fn head_of(path: &Path, number: u32) -> Result<SpikeFile, RunError> {
+    let (file, bytes) = open(path)?;
+    let mut begin = Vec::new();
+    file.take(Head::MOST_BYTES as u64).read_to_end(&mut begin).map_err(RunError::read(path))?;
+    let head = Head::decode(&begin).map_err(bad(path))?;
+    match head.number == number {
+        true => Ok(SpikeFile { head, bytes }),
+        false => Err(RunError::Damaged { path: path.into(), why: format!("it is number {}", head.number) }),
+    }
+}
+
+/// Reads a scene whole. Sightings at points that the run does not have are left out.
+pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<Frozen, RunError> {
+    let path: PathBuf = run.join(SPIKES).join(file_name(number));
+    let (file, _) = open(&path)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_ENCODED as u64 + 1).read_to_end(&mut bytes).map_err(RunError::read(&path))?;
+    let mut frozen = Frozen::decode(&bytes).map_err(bad(&path))?;
+    for packet in &mut frozen.scene.packets {
+        packet.sightings.retain(|s| usize::from(s.point) < points);
+    }
+    Ok(frozen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_files_name_is_its_scenes_number() {
+        for number in [1, 999_999, 1_000_000, u32::MAX] {
+            assert_eq!(number_of(&file_name(number)), Some(number));
+        }
+        for no in ["1.spike", "0000001.spike", ".000001.spike.tmp", "00000a.spike", "99999999999.spike", "000001"] {
+            assert_eq!(number_of(no), None, "{no}");
+        }
+    }
+}

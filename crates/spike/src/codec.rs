@@ -1,0 +1,375 @@
+//! A scene as bytes, for files.
+//!
+//! ```text
+//! "LPSPIKE" VERSION  length and bytes of the head  length and bytes of the packets  machines …  sum
+//! ```
+//! Numbers are LEB128, signed ones folded (zigzag); the sum is FNV-1a over all before it, 8 bytes, little end first. Whatever
+//! the bytes are, reading them takes bounded memory, and ends.
+
+use crate::{Frozen, Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_flight::Snapshot;
+use latpath_words::Ns;
+
+const MAGIC: &[u8; 7] = b"LPSPIKE";
+/// The version that is written, and the newest that is read.
+pub const VERSION: u8 = 1;
+/// A longer file is none of latpath's.
+pub const MAX_ENCODED: usize = 64 << 20;
+const MAX_STREAMS: u64 = 256;
+const MAX_MACHINES: u64 = 256;
+const MAX_PACKETS: u64 = 1 << 16;
+const MAX_SIGHTINGS: u64 = 64;
+const MAX_TEXT: u64 = 4096;
+
+/// Why bytes are no scene.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadScene {
+    /// Something else.
+    #[error("this is no spike of latpath's")]
+    Other,
+    /// A later latpath wrote it.
+    #[error(
+        "the spike is of version {0}, this latpath reads up to {VERSION}: read it with the latpath that recorded it"
+    )]
+    Newer(u8),
+    /// Cut off, or changed.
+    #[error("the spike is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// What a file of scenes says without being read as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The scene's number in its run.
+    pub number: u32,
+    /// Why it was frozen.
+    pub kind: Kind,
+    /// The host's `CLOCK_MONOTONIC`.
+    pub from: Ns,
+    /// Likewise.
+    pub to: Ns,
+    /// What its latest packet took.
+    pub worst: Ns,
+    /// Packets in it.
+    pub packets: u64,
+    /// Late packets of each stream, also those without room in it.
+    pub late: Vec<u64>,
+    /// Late packets that are not in it.
+    pub more_late: u64,
+}
+
+fn put(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn put_signed(out: &mut Vec<u8>, n: i64) {
+    put(out, (n << 1 ^ n >> 63) as u64);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Bytes being read.
+struct Reader<'a>(&'a [u8]);
+
+const SHORT: BadScene = BadScene::Damaged("it ends too early");
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Result<u8, BadScene> {
+        let (byte, rest) = self.0.split_first().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*byte)
+    }
+
+    fn take(&mut self, n: u64) -> Result<&'a [u8], BadScene> {
+        let n = usize::try_from(n).ok().filter(|n| *n <= self.0.len()).ok_or(SHORT)?;
+        let (bytes, rest) = self.0.split_at(n);
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn number(&mut self) -> Result<u64, BadScene> {
+        let mut n = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            n |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(n);
+            }
+        }
+        Err(BadScene::Damaged("a number is too long"))
+    }
+
+    fn signed(&mut self) -> Result<i64, BadScene> {
+        let n = self.number()?;
+        Ok((n >> 1) as i64 ^ -((n & 1) as i64))
+    }
+
+    fn small<T: TryFrom<u64>>(&mut self) -> Result<T, BadScene> {
+        T::try_from(self.number()?).map_err(|_| BadScene::Damaged("a number is too great"))
+    }
+
+    fn count(&mut self, most: u64) -> Result<u64, BadScene> {
+        let n = self.number()?;
+        // Each takes a byte at least.
+        if n > most || n > self.0.len() as u64 {
+            return Err(BadScene::Damaged("it counts more than there can be"));
+        }
+        Ok(n)
+    }
+
+    fn part(&mut self) -> Result<Reader<'a>, BadScene> {
+        let n = self.number()?;
+        self.take(n).map(Reader)
+    }
+
+    fn text(&mut self) -> Result<String, BadScene> {
+        let n = self.count(MAX_TEXT)?;
+        let text = String::from_utf8_lossy(self.take(n)?);
+        // What a text must not do to a terminal it does not.
+        Ok(text.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
+    }
+}
+
+fn bounded(text: &str) -> &[u8] {
+    let mut end = text.len().min(MAX_TEXT as usize);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text.as_bytes()[..end]
+}
+
+impl Frozen {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let Scene { number, kind, from, to, machines, packets, more_late } = &self.scene;
+        let mut out = MAGIC.to_vec();
+        out.push(VERSION);
+        let mut head = Vec::new();
+        put(&mut head, (*number).into());
+        head.push(match kind {
+            Kind::Spike => 0,
+            Kind::OnTime => 1,
+        });
+        put_signed(&mut head, *from);
+        put_signed(&mut head, to.wrapping_sub(*from));
+        put_signed(&mut head, self.worst);
+        put(&mut head, packets.len() as u64);
+        put(&mut head, *more_late);
+        put(&mut head, self.late.len() as u64);
+        self.late.iter().for_each(|n| put(&mut head, *n));
+        put_bytes(&mut out, &head);
+
+        let mut body = Vec::new();
+        let mut last = *from;
+        for p in packets {
+            put(&mut body, u64::from(p.stream) << 1 | u64::from(p.late));
+            put(&mut body, p.key.into());
+            put(&mut body, p.number);
+            put(&mut body, p.sightings.len() as u64);
+            for s in &p.sightings {
+                put_signed(&mut body, s.t.wrapping_sub(last));
+                last = s.t;
+                put(&mut body, s.point.into());
+                put(&mut body, s.cpu.into());
+                put(&mut body, s.tid.into());
+            }
+        }
+        put_bytes(&mut out, &body);
+
+        put(&mut out, machines.len() as u64);
+        for m in machines {
+            put_bytes(&mut out, bounded(&m.machine));
+            put_signed(&mut out, m.offset_ns);
+            put_signed(&mut out, m.error_bound_ns);
+            match &m.record {
+                Ok(snapshot) => {
+                    out.push(1);
+                    put_bytes(&mut out, &snapshot.encode());
+                }
+                Err(why) => {
+                    out.push(0);
+                    put_bytes(&mut out, bounded(why));
+                }
+            }
+        }
+        let sum = sum(&out);
+        out.extend(sum.to_le_bytes());
+        out
+    }
+
+    /// Reads what [`Self::encode`] wrote. A machine's record that cannot be read is an error of that machine alone.
+    ///
+    /// # Errors
+    /// Where the bytes are something else, a newer version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadScene> {
+        let (head, mut rest) = head(bytes)?;
+        let whole = bytes.split_last_chunk::<8>().filter(|(all, said)| sum(all) == u64::from_le_bytes(**said));
+        if bytes.len() > MAX_ENCODED || whole.is_none() {
+            return Err(BadScene::Damaged("its sum is wrong"));
+        }
+        let mut body = rest.part()?;
+        let mut packets = Vec::new();
+        let mut last = head.from;
+        for _ in 0..head.packets {
+            let stream = body.number()?;
+            let (late, stream) = (stream & 1 == 1, stream >> 1);
+            let stream = u16::try_from(stream).map_err(|_| BadScene::Damaged("a number is too great"))?;
+            let (key, number) = (body.small()?, body.number()?);
+            let mut sightings = Vec::new();
+            for _ in 0..body.count(MAX_SIGHTINGS)? {
+                last = last.wrapping_add(body.signed()?);
+                sightings.push(Seen { t: last, point: body.small()?, cpu: body.small()?, tid: body.small()? });
+            }
+            packets.push(Packet { stream, key, number, late, sightings });
+        }
+        let mut machines = Vec::new();
+        for _ in 0..rest.count(MAX_MACHINES)? {
+            let machine = rest.text()?;
+            let (offset_ns, error_bound_ns) = (rest.signed()?, rest.signed()?);
+            let record = match rest.byte()? {
+                1 => Snapshot::decode(rest.part()?.0).map_err(|e| e.to_string()),
+                0 => Err(rest.text()?),
+                _ => return Err(BadScene::Damaged("a machine has no record and no reason")),
+            };
+            machines.push(MachineRecord { machine, offset_ns, error_bound_ns, record });
+        }
+        let Head { number, kind, from, to, worst, late, more_late, .. } = head;
+        Ok(Self { scene: Scene { number, kind, from, to, machines, packets, more_late }, worst, late })
+    }
+}
+
+impl Head {
+    /// The head of a file, from its first bytes.
+    ///
+    /// # Errors
+    /// Where they are something else, a newer version, or too few.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadScene> {
+        head(bytes).map(|(head, _)| head)
+    }
+
+    /// Bytes at the beginning of a file that have the whole head.
+    pub const MOST_BYTES: usize = 4096;
+}
+
+fn head(bytes: &[u8]) -> Result<(Head, Reader<'_>), BadScene> {
+    let (version, rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadScene::Other)?;
+    if *version > VERSION {
+        return Err(BadScene::Newer(*version));
+    }
+    let mut rest = Reader(rest);
+    let mut r = rest.part()?;
+    let number = r.small()?;
+    let kind = match r.byte()? {
+        0 => Kind::Spike,
+        1 => Kind::OnTime,
+        _ => return Err(BadScene::Damaged("of no known kind")),
+    };
+    let from = r.signed()?;
+    let to = from.wrapping_add(r.signed()?);
+    let worst = r.signed()?;
+    let packets = r.number()?;
+    if packets > MAX_PACKETS {
+        return Err(BadScene::Damaged("it counts more than there can be"));
+    }
+    let more_late = r.number()?;
+    let late = (0..r.count(MAX_STREAMS)?).map(|_| r.number()).collect::<Result<_, _>>()?;
+    Ok((Head { number, kind, from, to, worst, packets, late, more_late }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_flight::{CpuRecord, Event, What, Window};
+    use proptest::prelude::*;
+
+    fn frozen(packets: Vec<Packet>, why: &str) -> Frozen {
+        let events = (0..100).map(|n| Event { t: 1000 + n * 17, pid: n as u32, what: What::SoftirqEntry(3) }).collect();
+        let cpu = CpuRecord { cpu: 1, events, since: 1000, overwritten: 5, unfinished: 0 };
+        let window = Window { from: 1000, to: 9000, cpus: vec![cpu] };
+        let snapshot = Snapshot { window, ..Snapshot::default() };
+        let machine =
+            |name: &str, record| MachineRecord { machine: name.into(), offset_ns: -5, error_bound_ns: 70, record };
+        let machines = vec![machine("host", Ok(snapshot)), machine("guest0", Err(why.into()))];
+        let scene = Scene { number: 7, kind: Kind::Spike, from: 1000, to: 9000, machines, packets, more_late: 3 };
+        Frozen { scene, worst: 1234, late: vec![1, 0, 9] }
+    }
+
+    prop_compose! {
+        fn packet()(
+            stream: u16, key: u32, number: u64, late: bool,
+            sightings in prop::collection::vec((0..64_u16, any::<i64>(), any::<u16>(), any::<u32>()), 0..8),
+        ) -> Packet {
+            let sightings = sightings.into_iter().map(|(point, t, cpu, tid)| Seen { point, t, cpu, tid }).collect();
+            Packet { stream, key, number, late, sightings }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_scene_reads_back_as_it_was_written(packets in prop::collection::vec(packet(), 0..20), why in "[ -~]{0,40}") {
+            let bytes = frozen(packets.clone(), &why).encode();
+            let back = Frozen::decode(&bytes).unwrap();
+            let was = frozen(packets, &why);
+            prop_assert_eq!(&back.scene.packets, &was.scene.packets);
+            let records = |f: &Frozen| -> Vec<_> {
+                let one = |m: &MachineRecord| (m.machine.clone(), m.offset_ns, m.error_bound_ns, m.record.clone());
+                f.scene.machines.iter().map(one).collect()
+            };
+            prop_assert_eq!(records(&back), records(&was));
+            prop_assert_eq!((back.scene.number, back.scene.from, back.scene.to), (7, 1000, 9000));
+            prop_assert_eq!((back.scene.more_late, back.worst, &back.late), (3, 1234, &was.late));
+            let head = Head::decode(&bytes[..bytes.len().min(Head::MOST_BYTES)]).unwrap();
+            prop_assert_eq!((head.number, head.packets, head.late), (7, was.scene.packets.len() as u64, was.late));
+        }
+
+        #[test]
+        fn bytes_of_any_kind_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..300), at: prop::sample::Index) {
+            prop_assert!(Frozen::decode(&bytes).is_err());
+            let mut whole = frozen(Vec::new(), "gone").encode();
+            // What was changed is noticed by the sum; with a sum that is right it is read, or refused, as it comes.
+            let at = at.index(whole.len() - 8);
+            whole.truncate(at);
+            whole.extend(&bytes);
+            prop_assert!(Frozen::decode(&whole).is_err());
+            let sum = sum(&whole);
+            whole.extend(sum.to_le_bytes());
+            let _ = Frozen::decode(&whole);
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed(at: prop::sample::Index, by in 1..=255_u8) {
+            let mut bytes = frozen(Vec::new(), "gone").encode();
+            let at = at.index(bytes.len());
+            bytes[at] ^= by;
+            prop_assert!(Frozen::decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_its_number() {
+        let mut bytes = frozen(Vec::new(), "").encode();
+        bytes[MAGIC.len()] = VERSION + 1;
+        assert_eq!(Frozen::decode(&bytes).unwrap_err(), BadScene::Newer(VERSION + 1));
+    }
+
+    #[test]
+    fn a_text_cannot_command_the_terminal() {
+        let back = Frozen::decode(&frozen(Vec::new(), "a\x1b[2J").encode()).unwrap();
+        assert_eq!(back.scene.machines[1].record, Err("a?[2J".into()));
+    }
+}

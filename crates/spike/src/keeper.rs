@@ -1,0 +1,230 @@
+//! Which scenes are kept: the worst first, in bounded number and bytes.
+
+use crate::Kind;
+use latpath_words::Ns;
+
+const MINUTE: Ns = 60_000_000_000;
+/// Scenes in which all packets are on time have this part of the room at most.
+const ON_TIME_PART: usize = 4;
+
+/// Room for scenes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Scenes.
+    pub scenes: usize,
+    /// Their bytes together.
+    pub bytes: u64,
+    /// Scenes with late packets of one minute, where only the worst of each minute are wanted.
+    pub per_minute: Option<usize>,
+}
+
+impl Default for Bounds {
+    /// 200 scenes, 256 MiB.
+    fn default() -> Self {
+        Self { scenes: 200, bytes: 256 << 20, per_minute: None }
+    }
+}
+
+/// A scene, as far as it matters for its being kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The scene's.
+    pub number: u32,
+    /// The scene's.
+    pub kind: Kind,
+    /// When it ends.
+    pub to: Ns,
+    /// What its latest packet took.
+    pub worst: Ns,
+    /// How much it takes.
+    pub bytes: u64,
+    /// Late packets in it, of each stream.
+    pub late: Vec<u64>,
+}
+
+/// What is kept, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keeper {
+    bounds: Bounds,
+    kept: Vec<Entry>,
+    not_kept: u64,
+}
+
+/// What is to be done with a scene.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// It is kept.
+    pub keep: bool,
+    /// These are not kept any more, for they are less bad.
+    pub remove: Vec<u32>,
+}
+
+impl Keeper {
+    /// Nothing kept yet.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
+    /// Decides on one more.
+    pub fn add(&mut self, entry: Entry) -> Decision {
+        let no = Decision { keep: false, remove: Vec::new() };
+        let decision = match entry.kind {
+            Kind::OnTime if self.has_room_for_on_time(&entry) => Decision { keep: true, remove: Vec::new() },
+            Kind::OnTime => no,
+            Kind::Spike => self.make_room(&entry).map_or(no, |remove| Decision { keep: true, remove }),
+        };
+        self.kept.retain(|e| !decision.remove.contains(&e.number));
+        self.not_kept += decision.remove.len() as u64;
+        match decision.keep {
+            true => self.kept.push(entry),
+            // Who loses a usual time has lost nothing.
+            false => self.not_kept += u64::from(entry.kind == Kind::Spike),
+        }
+        decision
+    }
+
+    fn has_room_for_on_time(&self, entry: &Entry) -> bool {
+        let all = || self.kept.iter().filter(|e| e.kind == Kind::OnTime);
+        let bytes = all().map(|e| e.bytes).sum::<u64>() + entry.bytes;
+        // One is worth more than a part of little.
+        let scenes = (self.bounds.scenes / ON_TIME_PART).max(usize::from(self.bounds.scenes > 0));
+        all().count() < scenes && bytes <= self.bounds.bytes / ON_TIME_PART as u64
+    }
+
+    /// Those that must go for a scene; none if it is itself the least bad.
+    fn make_room(&self, entry: &Entry) -> Option<Vec<u32>> {
+        let mut remove = Vec::new();
+        let is_worse = |e: &Entry| e.worst < entry.worst;
+        if let Some(most) = self.bounds.per_minute {
+            let same = |e: &&Entry| e.kind == Kind::Spike && e.to.div_euclid(MINUTE) == entry.to.div_euclid(MINUTE);
+            if self.kept.iter().filter(same).count() >= most {
+                let least = self.kept.iter().filter(same).min_by_key(|e| e.worst).filter(|e| is_worse(e))?;
+                remove.push(least.number);
+            }
+        }
+        let left = self.kept.iter().filter(|e| !remove.contains(&e.number));
+        let (mut scenes, mut bytes) = left.clone().fold((1, entry.bytes), |(n, b), e| (n + 1, b + e.bytes));
+        // Of two that are equally bad the earlier one stays: it was before whatever it set off.
+        let mut less: Vec<&Entry> = left.filter(|e| e.kind == Kind::Spike && is_worse(e)).collect();
+        less.sort_by_key(|e| (e.worst, std::cmp::Reverse(e.number)));
+        let mut less = less.into_iter();
+        while scenes > self.bounds.scenes || bytes > self.bounds.bytes {
+            let least = less.next()?;
+            remove.push(least.number);
+            (scenes, bytes) = (scenes - 1, bytes - least.bytes);
+        }
+        Some(remove)
+    }
+
+    /// Scenes that are no worse than this would not be kept, as far as that can be told without knowing their bytes.
+    pub fn bar(&self) -> Ns {
+        let is_full = self.kept.len() >= self.bounds.scenes;
+        let least = || self.kept.iter().filter(|e| e.kind == Kind::Spike).map(|e| e.worst).min();
+        if is_full {
+            least().unwrap_or(Ns::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// What is kept.
+    pub fn kept(&self) -> &[Entry] {
+        &self.kept
+    }
+
+    /// Scenes with late packets that were not kept.
+    pub fn not_kept(&self) -> u64 {
+        self.not_kept
+    }
+
+    /// A scene that could not be stored after all.
+    pub fn forget(&mut self, number: u32) {
+        self.kept.retain(|e| e.number != number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn spike(number: u32, worst: Ns, bytes: u64) -> Entry {
+        Entry { number, kind: Kind::Spike, to: Ns::from(number), worst, bytes, late: vec![1] }
+    }
+
+    fn numbers(keeper: &Keeper) -> Vec<u32> {
+        keeper.kept().iter().map(|e| e.number).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_worst_are_kept_and_all_are_counted(worst in prop::collection::vec(1..1000_i64, 0..100), scenes in 1..20_usize) {
+            let mut keeper = Keeper::new(Bounds { scenes, ..Bounds::default() });
+            for (n, worst) in worst.iter().enumerate() {
+                keeper.add(spike(n as u32 + 1, *worst, 10));
+            }
+            let mut kept: Vec<Ns> = keeper.kept().iter().map(|e| e.worst).collect();
+            kept.sort_unstable_by(|a, b| b.cmp(a));
+            let mut all = worst.clone();
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            all.truncate(scenes);
+            prop_assert_eq!(kept, all);
+            prop_assert_eq!(keeper.kept().len() as u64 + keeper.not_kept(), worst.len() as u64);
+        }
+
+        #[test]
+        fn bounds_hold_whatever_comes(
+            scenes in prop::collection::vec((any::<bool>(), 1..1000_i64, 0..500_u64), 0..100),
+            bytes in 0..2000_u64,
+        ) {
+            let mut keeper = Keeper::new(Bounds { scenes: 10, bytes, per_minute: None });
+            for (n, (on_time, worst, bytes)) in scenes.into_iter().enumerate() {
+                let kind = if on_time { Kind::OnTime } else { Kind::Spike };
+                keeper.add(Entry { kind, ..spike(n as u32, worst, bytes) });
+            }
+            prop_assert!(keeper.kept().len() <= 10);
+            prop_assert!(keeper.kept().iter().map(|e| e.bytes).sum::<u64>() <= bytes);
+        }
+    }
+
+    #[test]
+    fn one_that_is_too_big_throws_nothing_out() {
+        let mut keeper = Keeper::new(Bounds { scenes: 10, bytes: 100, per_minute: None });
+        keeper.add(spike(1, 5, 60));
+        assert_eq!(keeper.add(spike(2, 9, 101)), Decision { keep: false, remove: vec![] });
+        assert_eq!(keeper.add(spike(3, 9, 90)), Decision { keep: true, remove: vec![1] });
+        assert_eq!((numbers(&keeper), keeper.not_kept()), (vec![3], 2));
+    }
+
+    #[test]
+    fn what_is_no_worse_than_the_bar_is_not_kept() {
+        let mut keeper = Keeper::new(Bounds { scenes: 2, ..Bounds::default() });
+        keeper.add(spike(1, 5, 1));
+        assert_eq!(keeper.bar(), 0);
+        keeper.add(spike(2, 7, 1));
+        assert_eq!(keeper.bar(), 5);
+        assert!(!keeper.add(spike(3, 5, 1)).keep && keeper.add(spike(4, 6, 1)).keep);
+    }
+
+    #[test]
+    fn usual_times_take_a_part_of_the_room_and_are_never_thrown_out() {
+        let mut keeper = Keeper::new(Bounds { scenes: 8, ..Bounds::default() });
+        for number in 1..=5 {
+            keeper.add(Entry { kind: Kind::OnTime, ..spike(number, 1, 1) });
+        }
+        (6..=20).for_each(|number| drop(keeper.add(spike(number, 100, 1))));
+        assert_eq!(numbers(&keeper), [1, 2, 6, 7, 8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn of_a_minute_so_many_are_kept_as_are_wanted() {
+        let mut keeper = Keeper::new(Bounds { per_minute: Some(2), ..Bounds::default() });
+        for (number, worst) in [(1, 5), (2, 3), (3, 4), (4, 2)] {
+            keeper.add(spike(number, worst, 1));
+        }
+        let mut next = spike(5, 1, 1);
+        next.to += MINUTE;
+        keeper.add(next);
+        assert_eq!((numbers(&keeper), keeper.not_kept()), (vec![1, 3, 5], 2));
+    }
+}

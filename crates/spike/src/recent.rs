@@ -1,0 +1,155 @@
+//! The packets of the last moments, with all their sightings, in bounded memory.
+
+use crate::{Packet, Seen};
+use latpath_journey::Journey;
+use latpath_words::{Ns, PointId, StreamId};
+use std::collections::VecDeque;
+
+/// Sightings that are kept: 16 bytes each.
+const SIGHTINGS: usize = 1 << 20;
+
+/// A packet; its sightings follow those of the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub number: u64,
+    pub first: Ns,
+    pub last: Ns,
+    /// What it took at most, where any segment of its stream could be told.
+    pub time: Option<Ns>,
+    /// The number of its first sighting, of all that were ever kept.
+    at: u64,
+    pub key: u32,
+    pub stream: StreamId,
+    sightings: u8,
+    /// All points of its way saw it.
+    pub whole: bool,
+    /// It is among the late packets of a scene.
+    pub counted: bool,
+}
+
+impl Held {
+    /// Whether it was on its way in this time.
+    pub fn is_in(&self, from: Ns, to: Ns) -> bool {
+        self.first <= to && self.last >= from
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Compact {
+    /// Behind the packet's first sighting.
+    dt: i64,
+    tid: u32,
+    cpu: u16,
+    point: PointId,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    packets: VecDeque<Held>,
+    sightings: VecDeque<Compact>,
+    /// Sightings that are not kept any more.
+    gone: u64,
+    most: usize,
+}
+
+impl Recent {
+    pub fn new() -> Self {
+        Self { packets: VecDeque::new(), sightings: VecDeque::new(), gone: 0, most: SIGHTINGS }
+    }
+
+    /// Keeps a packet, and lets the oldest go where there is no room. `first` is its first sighting.
+    pub fn push(&mut self, journey: &Journey, first: Ns, time: Option<Ns>, whole: bool) -> Held {
+        let at = self.gone + self.sightings.len() as u64;
+        let (mut left, mut last, mut n) = (journey.seen, first, 0);
+        while left != 0 {
+            let point = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let t = journey.t[point];
+            last = last.max(t);
+            n += 1;
+            let dt = t.wrapping_sub(first);
+            let (tid, cpu) = (journey.tid[point], journey.cpu[point]);
+            self.sightings.push_back(Compact { dt, tid, cpu, point: point as PointId });
+        }
+        let (number, key, stream) = (journey.number, journey.key, journey.stream);
+        let held = Held { number, first, last, time, at, key, stream, sightings: n, whole, counted: false };
+        self.packets.push_back(held);
+        while self.sightings.len() > self.most && self.packets.len() > 1 {
+            self.drop_oldest();
+        }
+        held
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(oldest) = self.packets.pop_front() else { return };
+        self.sightings.drain(..usize::from(oldest.sightings));
+        self.gone += u64::from(oldest.sightings);
+    }
+
+    /// Lets go what was over before this time.
+    pub fn forget(&mut self, before: Ns) {
+        while self.packets.front().is_some_and(|p| p.last < before) {
+            self.drop_oldest();
+        }
+    }
+
+    /// Packets that were on their way in this time.
+    pub fn within(&self, from: Ns, to: Ns) -> impl Iterator<Item = &Held> {
+        self.packets.iter().filter(move |p| p.is_in(from, to))
+    }
+
+    /// The same, to be marked.
+    pub fn within_mut(&mut self, from: Ns, to: Ns) -> impl Iterator<Item = &mut Held> {
+        self.packets.iter_mut().filter(move |p| p.is_in(from, to))
+    }
+
+    /// A packet as scenes have it.
+    pub fn packet(&self, held: &Held, late: bool) -> Packet {
+        let begin = held.at.saturating_sub(self.gone) as usize;
+        let seen = |s: &Compact| Seen { point: s.point, t: held.first.wrapping_add(s.dt), cpu: s.cpu, tid: s.tid };
+        let end = begin + usize::from(held.sightings);
+        let mut sightings: Vec<Seen> = self.sightings.range(begin..end.min(self.sightings.len())).map(seen).collect();
+        sightings.sort_by_key(|s| (s.t, s.point));
+        Packet { stream: held.stream, key: held.key, number: held.number, late, sightings }
+    }
+
+    #[cfg(test)]
+    pub fn with_room_for(sightings: usize) -> Self {
+        Self { most: sightings, ..Self::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journey<'a>(number: u64, t: &'a [Ns], cpu: &'a [u16], tid: &'a [u32]) -> Journey<'a> {
+        let seen = (1 << t.len()) - 1;
+        Journey { stream: 1, key: 7, number, seen, t, cpu, tid, duplicates: 0, out_of_order: false, drop_note: 0 }
+    }
+
+    #[test]
+    fn a_packet_comes_back_with_its_sightings_in_the_order_of_time() {
+        let mut recent = Recent::new();
+        let held = recent.push(&journey(3, &[20, 10, 30], &[1, 2, 3], &[4, 5, 6]), 10, Some(20), true);
+        let packet = recent.packet(&held, true);
+        let times: Vec<_> = packet.sightings.iter().map(|s| (s.point, s.t, s.cpu, s.tid)).collect();
+        assert_eq!(times, [(1, 10, 2, 5), (0, 20, 1, 4), (2, 30, 3, 6)]);
+        assert_eq!((packet.stream, packet.key, packet.number, packet.late), (1, 7, 3, true));
+    }
+
+    #[test]
+    fn the_oldest_go_where_there_is_no_room_and_the_rest_stays_right() {
+        let mut recent = Recent::with_room_for(6);
+        for n in 0..5 {
+            let t = n as Ns * 100;
+            recent.push(&journey(n, &[t, t + 1], &[0, 1], &[n as u32, 9]), t, None, false);
+        }
+        let kept: Vec<_> = recent.within(0, 1000).map(|p| recent.packet(p, false)).collect();
+        assert_eq!(kept.iter().map(|p| p.number).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(kept.iter().map(|p| p.sightings[0].tid).collect::<Vec<_>>(), [2, 3, 4]);
+        recent.forget(302);
+        assert_eq!(recent.within(0, 1000).map(|p| p.number).collect::<Vec<_>>(), [4]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Which packets are late.
+
+use latpath_words::Ns;
+
+/// A minute.
+const MINUTE: Ns = 60_000_000_000;
+/// Of each time as long as this, one packet can be among the worst of its minute: a stall makes many late at once.
+const SLICE: Ns = 200_000_000;
+/// A bar that follows the times of all packets is set anew after so many.
+const SET_EVERY: u64 = 1000;
+/// Steps of an octave in which times are counted.
+const STEPS: u32 = 64;
+
+/// Which packets are late.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Those that take longer than this.
+    Over(Ns),
+    /// The so many worst of each minute, whatever they took.
+    WorstPerMinute(usize),
+    /// The worst of so many: 10,000 is the top 0.01 %.
+    OneOf(u64),
+}
+
+/// Applies a rule to packets as they come.
+#[derive(Debug)]
+pub(crate) enum Judge {
+    Over(Ns),
+    Worst(Worst),
+    Top(Top),
+}
+
+/// What is said of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    OnTime,
+    /// It is late, and so is any other from this time on.
+    Late(Ns),
+    /// It may turn out to be, when its slice is over.
+    Perhaps,
+}
+
+impl Judge {
+    pub fn new(rule: Rule) -> Self {
+        match rule {
+            Rule::Over(threshold) => Self::Over(threshold),
+            Rule::WorstPerMinute(n) => Self::Worst(Worst::new(n)),
+            Rule::OneOf(n) => Self::Top(Top::new(n)),
+        }
+    }
+
+    /// A packet that was first seen at `t` took `time` at most.
+    pub fn judge(&mut self, t: Ns, time: Ns) -> Verdict {
+        match self {
+            Self::Over(threshold) if time > *threshold => Verdict::Late(*threshold + 1),
+            Self::Over(_) => Verdict::OnTime,
+            Self::Worst(worst) => worst.judge(t, time),
+            Self::Top(top) => top.judge(time),
+        }
+    }
+
+    /// Packets that take no longer are on time; none while that is not known.
+    pub fn on_time(&self) -> Option<Ns> {
+        match self {
+            Self::Over(threshold) => Some(*threshold),
+            Self::Worst(worst) => worst.on_time,
+            Self::Top(top) => top.bar.map(|bar| bar - 1),
+        }
+    }
+}
+
+/// The worst of each minute.
+#[derive(Debug)]
+pub(crate) struct Worst {
+    n: usize,
+    minute: Option<Ns>,
+    /// Those of this minute so far, ascending.
+    times: Vec<Ns>,
+    /// When the slice ends, and the worst in it.
+    slice: Ns,
+    worst: Option<Ns>,
+    /// What the worst of the last slice took that was not among the worst.
+    on_time: Option<Ns>,
+}
+
+impl Worst {
+    fn new(n: usize) -> Self {
+        Self { n, minute: None, times: Vec::new(), slice: Ns::MIN, worst: None, on_time: None }
+    }
+
+    fn judge(&mut self, t: Ns, time: Ns) -> Verdict {
+        if self.slice == Ns::MIN {
+            self.slice = t.saturating_add(SLICE);
+        }
+        if self.worst.is_some_and(|worst| worst >= time) || !self.is_among(time) {
+            return Verdict::OnTime;
+        }
+        self.worst = Some(time);
+        Verdict::Perhaps
+    }
+
+    fn is_among(&self, time: Ns) -> bool {
+        self.n > 0 && (self.times.len() < self.n || time > self.times[0])
+    }
+
+    /// At the end of a slice: from what time on its packets are late, if any is.
+    pub fn slice(&mut self, now: Ns) -> Option<Ns> {
+        if self.slice == Ns::MIN || now < self.slice {
+            return None;
+        }
+        self.slice = now.saturating_add(SLICE);
+        let minute = now.div_euclid(MINUTE);
+        if self.minute.replace(minute) != Some(minute) {
+            self.times.clear();
+        }
+        let worst = self.worst.take()?;
+        if !self.is_among(worst) {
+            self.on_time = Some(worst);
+            return None;
+        }
+        if self.times.len() == self.n {
+            self.on_time = Some(self.times.remove(0));
+        }
+        let at = self.times.partition_point(|t| *t < worst);
+        self.times.insert(at, worst);
+        Some(worst)
+    }
+}
+
+/// The top part of all.
+#[derive(Debug)]
+pub(crate) struct Top {
+    one_of: u64,
+    /// Times counted in log-linear steps.
+    counts: Vec<u64>,
+    all: u64,
+    bar: Option<Ns>,
+}
+
+fn step(time: Ns) -> usize {
+    let time = time.max(0) as u64;
+    if time < u64::from(STEPS) {
+        return time as usize;
+    }
+    let octave = time.ilog2() - STEPS.ilog2();
+    ((octave + 1) * STEPS) as usize + ((time >> octave) as usize - STEPS as usize)
+}
+
+/// The least time of a step.
+fn from_step(step: usize) -> Ns {
+    let (octave, rest) = (step as u32 / STEPS, step as u64 % u64::from(STEPS));
+    match octave {
+        0 => rest as Ns,
+        octave => ((u64::from(STEPS) + rest) << (octave - 1)).min(Ns::MAX as u64) as Ns,
+    }
+}
+
+impl Top {
+    fn new(one_of: u64) -> Self {
+        Self { one_of: one_of.max(1), counts: vec![0; step(Ns::MAX) + 1], all: 0, bar: None }
+    }
+
+    fn judge(&mut self, time: Ns) -> Verdict {
+        let verdict = match self.bar {
+            Some(bar) if time >= bar => Verdict::Late(bar),
+            _ => Verdict::OnTime,
+        };
+        self.counts[step(time)] += 1;
+        self.all += 1;
+        if self.all >= self.one_of && (self.all % SET_EVERY == 0 || self.all == self.one_of) {
+            self.set();
+        }
+        verdict
+    }
+
+    /// The bar stands above the step that the last of the others is in.
+    fn set(&mut self) {
+        let (most, mut above) = (self.all / self.one_of, 0);
+        for at in (0..self.counts.len()).rev() {
+            above += self.counts[at];
+            if above > most {
+                self.bar = Some(from_step(at + 1).max(1));
+                return;
+            }
+        }
+        self.bar = Some(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_step_holds_the_times_from_its_own_to_the_next(time in 0..Ns::MAX) {
+            let at = step(time);
+            prop_assert!(from_step(at) <= time);
+            prop_assert!(at == step(Ns::MAX) || from_step(at + 1) > time);
+        }
+
+        #[test]
+        fn the_top_part_is_not_much_more_than_asked(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
+            let mut judge = Judge::new(Rule::OneOf(100));
+            let late = times.iter().filter(|t| judge.judge(0, **t) != Verdict::OnTime).count();
+            // The bar follows what was seen before, and moves in steps of 1.6 %.
+            prop_assert!(late <= times.len() * 4 / 100, "{} of {}", late, times.len());
+            prop_assert!(matches!(judge.judge(0, 20_000_000), Verdict::Late(_)));
+        }
+    }
+
+    #[test]
+    fn over_a_threshold_is_late_and_at_it_is_not() {
+        let mut judge = Judge::new(Rule::Over(100));
+        assert_eq!((judge.judge(0, 100), judge.judge(0, 101)), (Verdict::OnTime, Verdict::Late(101)));
+    }
+
+    #[test]
+    fn of_each_minute_the_worst_are_late_one_in_each_slice() {
+        let Judge::Worst(mut worst) = Judge::new(Rule::WorstPerMinute(2)) else { unreachable!() };
+        let mut late = Vec::new();
+        for (second, time) in [(0, 5), (1, 9), (2, 7), (3, 3), (4, 20), (61, 1)] {
+            let t = second * 1_000_000_000;
+            worst.slice = Ns::MIN;
+            worst.judge(t, time - 1);
+            worst.judge(t, time);
+            late.extend(worst.slice(t + SLICE));
+        }
+        assert_eq!(late, [5, 9, 7, 20, 1]);
+    }
+}
