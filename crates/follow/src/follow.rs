@@ -2,13 +2,15 @@
 
 use crate::cost::CostMeter;
 use crate::counted::Counted;
+use crate::flight::{Flight, FlightFigures, FlightOptions, Witness};
 use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
 use latpath_counters::Difference;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
-use latpath_probe::{AttachError, Mode, Options as ProbeOptions, Probe};
+use latpath_probe::{monotonic, AttachError, Mode, Options as ProbeOptions, Probe};
+use latpath_spike::{Counted as LateCounted, Frozen, MachineRecord, Order};
 use latpath_stats::{MachineFigures, ToolCost};
 use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
 
@@ -17,6 +19,13 @@ use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOS
 const SETTLE: Ns = 100_000_000;
 /// How often the route is looked at again.
 const ROUTE_EVERY: Ns = 1_000_000_000;
+
+/// How long the following goes on at the end so that it is known which of the last packets are late.
+const LAST: Ns = 100_000_000;
+/// Between two rounds then.
+const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
+/// How long machines are then waited for.
+const LAST_SCENES: Ns = 1_500_000_000;
 
 /// What to follow, and where.
 #[derive(Clone, Debug)]
@@ -35,6 +44,8 @@ pub struct Options {
     pub window: Ns,
     /// Memory of the probe's rings, bytes.
     pub ring_bytes: usize,
+    /// Whether all machines' flight recorders run, and what is frozen.
+    pub flight: Option<FlightOptions>,
 }
 
 /// Why following did not begin.
@@ -62,6 +73,7 @@ pub struct Follow {
     meter: CostMeter,
     counted: Counted,
     notes: Vec<String>,
+    flight: Option<Flight>,
 }
 
 impl Follow {
@@ -78,6 +90,10 @@ impl Follow {
             machine.start(&StartRequest { streams: options.streams.clone(), options: vec![window] })?;
             feeds.push(Feed::new(Origin::Machine(Box::new(machine))));
         }
+        let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
+        if let Some(why) = flight.as_ref().and_then(Flight::fault) {
+            notes.push(format!("no flight recorder on this machine, so nothing tells why packets are late: {why}"));
+        }
         let counted = Counted::begin();
         let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Record);
         (probe.window, probe.ring_bytes) = (options.window, options.ring_bytes);
@@ -89,7 +105,7 @@ impl Follow {
             latpath_journey::Options { window: options.window, ..Default::default() },
         );
         let tables = Tables { filter: options.points.clone(), ..Default::default() };
-        let now = latpath_probe::monotonic();
+        let now = monotonic();
         Ok(Self {
             merge: Merge::new(feeds),
             tables,
@@ -102,6 +118,7 @@ impl Follow {
             meter: CostMeter::new(),
             counted,
             notes,
+            flight,
             options,
         })
     }
@@ -109,7 +126,7 @@ impl Follow {
     /// One round: takes what all probes have, joins it, and hands over the journeys that are done. Call it some
     /// hundred times a second. True if the points or the layout changed: look at them before the next journeys.
     pub fn step(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) -> bool {
-        let Self { merge, tables, joiner, finder, begin, .. } = self;
+        let Self { merge, tables, joiner, finder, begin, flight, .. } = self;
         let known = tables.points.len();
         let (sightings, now) = merge.step(tables);
         self.now = now;
@@ -120,6 +137,9 @@ impl Follow {
         let mut done = |j: &Journey| {
             if j.first().is_some_and(|t| t >= *begin) {
                 finder.observe(j);
+                if let Some(flight) = flight {
+                    flight.take(j);
+                }
                 sink(j, points);
             }
         };
@@ -128,6 +148,7 @@ impl Follow {
         }
         joiner.advance(self.now, &mut done);
         let changed = tables.points.len() != known;
+        self.freeze();
         if self.now >= self.route_due || changed {
             self.route_due = self.now.saturating_add(ROUTE_EVERY);
             return self.look_at_route() || changed;
@@ -135,9 +156,64 @@ impl Follow {
         false
     }
 
+    /// One round of what is to be frozen.
+    fn freeze(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.round(monotonic(), self.joiner.reached(), &mut witnesses(&mut self.merge));
+        }
+    }
+
+    /// A scene that has been frozen, on all machines. Each is told once; take them each round.
+    pub fn next_scene(&mut self) -> Option<Frozen> {
+        self.flight.as_mut()?.next_scene()
+    }
+
+    /// A time that is being frozen since packets were late in it, told at once. Each is told once.
+    pub fn next_spotted(&mut self) -> Option<Order> {
+        self.flight.as_mut()?.next_spotted()
+    }
+
+    /// How many packets were late; nothing where no flight recorder was asked for.
+    pub fn late(&self) -> Option<&LateCounted> {
+        self.flight.as_ref().map(Flight::counted)
+    }
+
+    /// Scenes that are no worse than this would not be kept: they need not be frozen.
+    pub fn set_scene_bar(&mut self, worst: Ns) {
+        if let Some(flight) = &mut self.flight {
+            flight.chooser.set_bar(worst);
+        }
+    }
+
+    /// What this machine's flight recorder has recorded, if it runs.
+    pub fn flight(&self) -> Option<FlightFigures> {
+        self.flight.as_ref()?.figures()
+    }
+
+    /// What is on its way at the end: which packets are late is known some time after they have come.
+    fn freeze_the_last(&mut self, sink: &mut impl FnMut(&Journey, &[PointInfo])) {
+        if self.flight.is_none() {
+            return;
+        }
+        let until = monotonic() + LAST;
+        while monotonic() < until {
+            std::thread::sleep(ROUND);
+            self.step(&mut *sink);
+        }
+        let until = monotonic() + LAST_SCENES;
+        if let Some(flight) = &mut self.flight {
+            flight.finish(monotonic(), &mut witnesses(&mut self.merge));
+        }
+        while self.flight.as_ref().is_some_and(|f| !f.is_idle()) && monotonic() < until {
+            std::thread::sleep(ROUND);
+            self.freeze();
+        }
+    }
+
     /// Ends it: detaches all probes and hands over what is done. Packets still on their way are left out.
     pub fn stop(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) {
-        let end = latpath_probe::monotonic();
+        self.freeze_the_last(&mut sink);
+        let end = monotonic();
         for feed in &mut self.merge.feeds {
             match &mut feed.origin {
                 Origin::Host(probe) => probe.detach(),
@@ -178,6 +254,9 @@ impl Follow {
             self.joiner.set_expected_of(stream as StreamId, line.iter().fold(0, |mask, p| mask | 1 << p));
         }
         self.layout = layout;
+        if let Some(flight) = &mut self.flight {
+            flight.chooser.set_layout(&self.layout.segments, &self.layout.route.lines_of(self.options.streams.len()));
+        }
         true
     }
 
@@ -284,6 +363,26 @@ impl Follow {
             notes.push(format!("--points {pattern}: no packet was seen at such a point yet"));
         }
         notes
+    }
+}
+
+/// The machines that are asked what they did, in the order of the feeds.
+fn witnesses(merge: &mut Merge) -> Vec<&mut dyn Witness> {
+    let machines = merge.feeds.iter_mut().filter_map(Feed::machine);
+    machines.map(|machine| machine as &mut dyn Witness).collect()
+}
+
+impl Witness for Machine {
+    fn name(&self) -> &str {
+        Machine::name(self)
+    }
+
+    fn ask(&mut self, _order: u32, _from: Ns, _to: Ns) -> Result<(), String> {
+        Err("its agent has no flight recorder".into())
+    }
+
+    fn answer(&mut self) -> Option<(u32, MachineRecord)> {
+        None
     }
 }
 

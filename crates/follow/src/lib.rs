@@ -6,7 +6,9 @@
 mod by_path;
 mod cost;
 mod counted;
+mod flight;
 mod follow;
+mod freezer;
 mod housekeeping;
 mod joined;
 mod layout;
@@ -16,6 +18,7 @@ mod tables;
 mod watch;
 
 pub use cost::CostMeter;
+pub use flight::{FlightFigures, FlightOptions};
 pub use follow::{sum, Follow, FollowError, Options};
 pub use housekeeping::keep_off_isolated_cpus;
 pub use layout::Layout;

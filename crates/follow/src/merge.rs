@@ -32,6 +32,14 @@ impl Feed {
         Self { origin, mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
     }
 
+    /// The other machine that it is from.
+    pub fn machine(&mut self) -> Option<&mut Machine> {
+        match &mut self.origin {
+            Origin::Host(_) => None,
+            Origin::Machine(machine) => Some(machine),
+        }
+    }
+
     /// What the origin counted. An agent that died keeps what it had said.
     pub fn counters(&mut self) -> Counters {
         match &mut self.origin {

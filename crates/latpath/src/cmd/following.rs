@@ -5,7 +5,8 @@ use super::Usage;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
-use latpath_follow::{Options, PointFilter};
+use latpath_follow::{FlightOptions, Options, PointFilter};
+use latpath_spike::Rule;
 use latpath_words::{Ns, StreamSpec, HOST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -108,7 +109,53 @@ impl What {
             threshold: ns(self.threshold),
             window,
             ring_bytes: usize::from(self.buffer) << 20,
+            flight: None,
         })
+    }
+}
+
+/// Which packets are late, and what is frozen around them.
+#[derive(ClapArgs, Debug)]
+pub struct Flight {
+    /// Do without the flight recorder: nothing then tells why packets are late
+    #[arg(long)]
+    no_flight: bool,
+    /// Freeze the time around the N worst packets of each minute, instead of those over the threshold
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with_all = ["no_flight", "top"])]
+    worst: Option<u16>,
+    /// Freeze the time around this part of the packets, the worst, as 0.01%, instead of those over the threshold
+    #[arg(long, value_name = "PERCENT", value_parser = one_of, conflicts_with = "no_flight")]
+    top: Option<u64>,
+    /// Memory for the flight recorder's events, MiB for each CPU
+    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), conflicts_with = "no_flight")]
+    flight_buffer: u16,
+}
+
+/// `0.01%` is one of 10,000.
+fn one_of(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
+    match number.filter(|percent| (0.000_1..=50.0).contains(percent)) {
+        Some(percent) => Ok((100.0 / percent).round() as u64),
+        None => Err(format!("{text:?}: write a part as 0.01%; from 0.0001% to 50%")),
+    }
+}
+
+impl Flight {
+    /// The rooms' options. `patience`: how long to wait for packets that are under way when their time is frozen.
+    pub fn options(&self, threshold: Ns, patience: Duration) -> Option<FlightOptions> {
+        let rule = match (self.worst, self.top) {
+            (Some(n), _) => Rule::WorstPerMinute(n.into()),
+            (_, Some(n)) => Rule::OneOf(n),
+            _ => Rule::Over(threshold),
+        };
+        let options =
+            FlightOptions { bytes_per_cpu: usize::from(self.flight_buffer) << 20, rule, patience: ns(patience) };
+        (!self.no_flight).then_some(options)
+    }
+
+    /// How many scenes of a minute are wanted, where it is the worst of each.
+    pub fn per_minute(&self) -> Option<usize> {
+        self.worst.map(usize::from)
     }
 }
 

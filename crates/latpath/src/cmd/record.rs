@@ -1,12 +1,15 @@
-//! `latpath record`: every journey, kept on disk.
+//! `latpath record`: every journey, kept on disk, and what all machines did around late packets.
 
-use super::following::{Absent, End, What};
+mod spikes;
+
+use super::following::{Absent, End, Flight, What};
 use super::progress::Progress;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
-use latpath_run::{ClockSample, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
+use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
+use latpath_spike::Kind;
 use latpath_stats::units::{bytes, count};
 use latpath_words::StreamId;
 use std::path::PathBuf;
@@ -22,6 +25,10 @@ const TELL: Duration = Duration::from_secs(1);
 pub struct Args {
     #[command(flatten)]
     what: What,
+    #[command(flatten)]
+    flight: Flight,
+    #[command(flatten)]
+    spikes: spikes::Args,
     /// Directory to make for the recording
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
@@ -35,7 +42,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let options = args.what.options()?;
+    let mut options = args.what.options()?;
+    options.flight = args.flight.options(options.threshold, spikes::PATIENCE);
     let mut end = End::new(&args.what)?;
     refuse_what_exists(&args.output)?;
     let avoided = keep_off_isolated_cpus();
@@ -53,6 +61,9 @@ pub fn run(args: Args) -> Result<Outcome> {
         seen: vec![0; options.streams.len()],
         failed: None,
     };
+    if options.flight.is_some() {
+        recorder.check(|writer| writer.begin_spikes(args.spikes.bounds(args.flight.per_minute())));
+    }
     recorder.tell(&mut follow);
     end.begin(&args.what);
     let mut absent = Absent::new(&options.streams);
@@ -66,7 +77,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);
         follow.step(|journey, points| recorder.take(journey, points));
+        let spikes = recorder.take_scenes(&mut follow);
         recorder.check(|writer| writer.tick());
+        if spikes > 0 && args.spikes.stop {
+            break;
+        }
         if told.elapsed() >= TELL {
             told = Instant::now();
             recorder.tell(&mut follow);
@@ -75,6 +90,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     }
     follow.stop(|journey, points| recorder.take(journey, points));
+    recorder.take_scenes(&mut follow);
     recorder.tell(&mut follow);
     let counted = follow.counted();
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
@@ -90,6 +106,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     } else if !args.quiet {
         let n = count(manifest.journeys);
         eprintln!("recorded {n} journeys in {path}; read them with: latpath report {path}");
+        if let Some(line) = manifest.spikes.as_ref().and_then(spikes::told) {
+            eprintln!("{line}: latpath explain {path}");
+        }
     }
     Ok(Outcome::Done)
 }
@@ -126,6 +145,17 @@ impl Recorder {
         self.check(|writer| writer.push(journey));
     }
 
+    /// Hands over what was frozen; how many scenes with late packets there were.
+    fn take_scenes(&mut self, follow: &mut Follow) -> usize {
+        let mut spikes = 0;
+        while let Some(frozen) = follow.next_scene() {
+            spikes += usize::from(frozen.scene.kind == Kind::Spike);
+            self.writer.spike(frozen);
+        }
+        follow.set_scene_bar(self.writer.spike_bar());
+        spikes
+    }
+
     /// Brings the manifest up to date: points, route, clocks, counters.
     fn tell(&mut self, follow: &mut Follow) {
         let counters = follow.counters();
@@ -152,6 +182,16 @@ impl Recorder {
         let streams = self.seen.len();
         let kept: Vec<String> =
             self.writer.manifest().notes.iter().filter(|n| n.starts_with("latpath kept")).cloned().collect();
+        if let Some(late) = follow.late() {
+            self.writer.count_spikes(late);
+        }
+        let flight = follow.flight().map(|f| FlightRecord {
+            events: f.events,
+            missed: f.missed,
+            bytes: f.bytes,
+            ns_per_event: f.ns_per_event,
+            missing: f.missing,
+        });
         self.check(|writer| {
             writer.update(|m| {
                 let point = |id: &u16| follow.points()[usize::from(*id)].point.clone();
@@ -164,6 +204,7 @@ impl Recorder {
                     .collect();
                 m.machines = machines;
                 m.counters = sum(&counters);
+                m.flight = flight;
                 m.joined = (0..streams).map(|i| follow.totals(i as StreamId).into()).collect();
                 m.tool = ToolRecord { cpu_percent: cost.cpu_percent, max_rss_bytes: cost.max_rss_bytes };
                 m.notes = kept.into_iter().chain(follow.notes()).collect();
@@ -177,5 +218,6 @@ fn line(elapsed: Duration, writer: &Writer, follow: &mut Follow) -> String {
     let dropped = sum(&follow.counters()).dropped;
     let lost = if dropped > 0 { format!(", {} SIGHTINGS DROPPED", count(dropped)) } else { String::new() };
     let journeys = count(writer.manifest().journeys);
-    format!("{:>5} s  {journeys} journeys, {} written{lost}", elapsed.as_secs(), bytes(writer.bytes()))
+    let spikes = writer.manifest().spikes.as_ref().and_then(spikes::told).map_or(String::new(), |s| format!(", {s}"));
+    format!("{:>5} s  {journeys} journeys, {} written{spikes}{lost}", elapsed.as_secs(), bytes(writer.bytes()))
 }

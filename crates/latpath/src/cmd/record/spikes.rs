@@ -1,0 +1,44 @@
+//! What is frozen around late packets: how much of it is kept, and what else a spike sets off.
+
+use clap::Args as ClapArgs;
+use latpath_run::SpikesRecord;
+use latpath_spike::Bounds;
+use latpath_stats::units::count;
+use std::time::Duration;
+
+/// Nobody waits for a scene: packets that are under way when it is frozen are waited for until they are lost.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Flags of spikes.
+#[derive(ClapArgs, Debug)]
+pub struct Args {
+    /// Keep so many spikes, the worst; one is the time around late packets, on all machines
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "no_flight")]
+    spikes: u32,
+    /// Disk for spikes, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20), conflicts_with = "no_flight")]
+    spike_size: u32,
+    /// Stop at the first spike
+    #[arg(long = "stop-on-spike", conflicts_with = "no_flight")]
+    pub stop: bool,
+}
+
+impl Args {
+    /// Room for spikes.
+    pub fn bounds(&self, per_minute: Option<usize>) -> Bounds {
+        Bounds { scenes: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
+    }
+}
+
+/// `17 late packets, 3 spikes kept`; nothing where none was late.
+pub fn told(record: &SpikesRecord) -> Option<String> {
+    let late: u64 = record.late.iter().sum();
+    let s = |n: u64| if n == 1 { "" } else { "s" };
+    let not_kept = match record.scenes_not_kept {
+        0 => String::new(),
+        n => format!(" ({} less bad not kept)", count(n)),
+    };
+    let scenes = record.scenes;
+    (late > 0)
+        .then(|| format!("{} late packet{}, {} spike{} kept{not_kept}", count(late), s(late), count(scenes), s(scenes)))
+}
