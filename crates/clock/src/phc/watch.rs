@@ -232,7 +232,8 @@ impl PhcWatch {
                 found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns });
                 self.begin(odd.reading);
                 self.readings.push_back(reading);
-                self.drift = UNKNOWN;
+                // A rate beyond what an unknown clock is given would be odd at each reading from now on, and never known.
+                self.drift = Rate { ppb: to.ppb, bound_ppb: to.ppb.saturating_abs().max(UNKNOWN_PPB) };
             }
         }
         self.disturbances += found.len() as u64;
@@ -396,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_swing_of_the_servo_is_found_with_both_rates() {
-        for to in [25_000, 400_000, -600_000] {
+        for to in [25_000, 400_000, -600_000, 5_000_000] {
             let (watch, found) = run(20, |t| over(t, 20_000) + over((t - 10 * S).max(0), to - 20_000));
             let swings: Vec<_> = found
                 .iter()
