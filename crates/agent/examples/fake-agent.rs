@@ -69,7 +69,7 @@ fn main() {
     }
     let make = move |_: &StartRequest| match refusal {
         Some(why) => Err(why),
-        None => Ok(Invented { next: 0, began: now_monotonic() }),
+        None => Ok(Invented { next: 0, began: now_monotonic() }.into()),
     };
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
     if let Err(e) = listen(&at, at == Listen::Stdio, &mut ServeOptions::default(), None, &mut log, make) {

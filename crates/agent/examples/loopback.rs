@@ -98,7 +98,7 @@ fn million(at_once: i64) -> Result<(), Box<dyn std::error::Error>> {
         let every = std::time::Duration::from_micros(50);
         let mut options = ServeOptions { every, ..ServeOptions::default() };
         let make = move |_: &StartRequest| {
-            Ok::<_, String>(Invented { next: 0, began: now_monotonic() - 90_000_000_000, at_once })
+            Ok::<_, String>(Invented { next: 0, began: now_monotonic() - 90_000_000_000, at_once }.into())
         };
         serve(&mut Stream::new(guest)?, &mut options, None, make).map_err(|e| std::io::Error::other(e.to_string()))
     })?;

@@ -17,6 +17,8 @@ pub struct Facts {
     pub clocksource: String,
     /// What the probe can and cannot do there, for people.
     pub capabilities: String,
+    /// Its latpath has a flight recorder that can be asked for.
+    pub records: bool,
 }
 
 impl Facts {
@@ -30,6 +32,7 @@ impl Facts {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             capabilities: String::new(),
+            records: true,
         }
     }
 }

@@ -168,11 +168,12 @@ impl Outgoing {
     }
 
     /// Writes what the stream takes. Before each frame, `urgent` may put one in front; it is asked at the last moment, so that
-    /// a time in it is the time of writing. Returns the bytes written.
+    /// a time in it is the time of writing. `idle` is asked when nothing waits. Returns the bytes written.
     pub fn flush(
         &mut self,
         mut write: impl FnMut(&[u8]) -> std::io::Result<usize>,
         mut urgent: impl FnMut() -> Option<Message>,
+        mut idle: impl FnMut() -> Option<Message>,
     ) -> std::io::Result<usize> {
         let mut total = 0;
         loop {
@@ -184,6 +185,9 @@ impl Outgoing {
                     self.bytes += self.current.len();
                 } else if let Some(frame) = self.waiting.pop_front() {
                     self.current = frame;
+                } else if let Some(message) = idle() {
+                    append(&mut self.current, message);
+                    self.bytes += self.current.len();
                 } else {
                     return Ok(total);
                 }
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_urgent_message_overtakes_all_that_wait_but_the_frame_begun() {
+    fn an_urgent_message_overtakes_all_that_wait_but_the_frame_begun_and_an_idle_one_nothing() {
         let mut outgoing = Outgoing::default();
         outgoing.push(Message::Stop(Empty {}));
         outgoing.push(Message::Bye(Empty {}));
@@ -264,8 +268,8 @@ mod tests {
             wire.extend_from_slice(&bytes[..n]);
             Ok(n)
         };
-        outgoing.flush(&mut write, || None).unwrap();
-        let mut urgent = Some(request(1));
+        outgoing.flush(&mut write, || None, || None).unwrap();
+        let (mut urgent, mut idle) = (Some(request(1)), Some(Message::Started(Empty {})));
         outgoing
             .flush(
                 |bytes| {
@@ -273,6 +277,7 @@ mod tests {
                     Ok(bytes.len())
                 },
                 || urgent.take(),
+                || idle.take(),
             )
             .unwrap();
         assert_eq!(outgoing.waiting(), 0);
@@ -285,7 +290,7 @@ mod tests {
                 Item::Preamble(_) => panic!("no preamble was written"),
             })
             .collect();
-        let expected = [Message::Stop(Empty {}), request(1), Message::Bye(Empty {})];
+        let expected = [Message::Stop(Empty {}), request(1), Message::Bye(Empty {}), Message::Started(Empty {})];
         assert_eq!(names, expected.iter().map(std::mem::discriminant).collect::<Vec<_>>());
     }
 

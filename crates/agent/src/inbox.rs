@@ -2,7 +2,8 @@
 
 use crate::columns::{Decoder, Tables};
 use crate::message::*;
-use crate::Facts;
+use crate::windows::Windows;
+use crate::{Facts, RecorderFigures};
 use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
@@ -38,6 +39,12 @@ pub struct Inbox {
     /// Sightings with impossible times (of the future, or of long ago), left out.
     pub refused: u64,
     pub timeline: Timeline,
+    /// Whether it was asked to run its flight recorder.
+    pub records: bool,
+    /// How that does, or why there is none; `None` until it is told.
+    pub recorder: Option<Result<RecorderFigures, String>>,
+    /// What was asked of it.
+    pub windows: Windows,
     /// Sightings since the last look, on the host's timeline.
     pub fresh: Vec<Sighting>,
     /// No later sighting is older, host's timeline.
@@ -62,6 +69,9 @@ impl Inbox {
             counters: Counters::default(),
             refused: 0,
             timeline: Timeline::new(),
+            records: false,
+            recorder: None,
+            windows: Windows::default(),
             fresh: Vec::new(),
             watermark: Ns::MIN,
             started: false,
@@ -126,6 +136,8 @@ impl Inbox {
             }
             Message::Batch(batch) => self.batch(&batch, now)?,
             Message::Totals(totals) => self.counters = totals.into(),
+            Message::WindowReply(reply) => self.windows.take(reply, &self.timeline, now)?,
+            Message::Recording(recording) if self.records => self.recording(recording)?,
             _ => return Err("the agent sent a message out of place".into()),
         }
         Ok(Event::Nothing)
@@ -149,8 +161,27 @@ impl Inbox {
             cpus: hello.cpus,
             clocksource: name(&hello.clocksource),
             capabilities: printable(&hello.capabilities),
+            records: hello.records,
         });
         Ok(Event::Greeted)
+    }
+
+    fn recording(&mut self, told: Recording) -> Result<(), String> {
+        if told.missing.len() > MAX_LINES {
+            return Err(format!("the agent told more than {MAX_LINES} things that its recorder lacks"));
+        }
+        if !told.error.is_empty() {
+            self.recorder = Some(Err(printable(&told.error)));
+            return Ok(());
+        }
+        let known = self.recorder.take().and_then(Result::ok).unwrap_or_default();
+        let missing = match known.missing.is_empty() {
+            true => told.missing.iter().map(|line| cut(&printable(line).replace('\n', " "), MAX_NAME)).collect(),
+            false => known.missing,
+        };
+        let Recording { events, missed, bytes, windows, .. } = told;
+        self.recorder = Some(Ok(RecorderFigures { missing, events, missed, bytes, windows }));
+        Ok(())
     }
 
     fn answered(&mut self, reply: &TimeReply, now: Ns) -> Result<Event, String> {

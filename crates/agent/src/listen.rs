@@ -1,7 +1,7 @@
 //! Where an agent waits for its host.
 
 use crate::frame::{preamble, FrameReader, AGENT_MAGIC, HOST_MAGIC};
-use crate::serve::{serve_from, Ended, ServeError, ServeOptions};
+use crate::serve::{serve_from, Attached, Ended, ServeError, ServeOptions};
 use crate::stream::Stream;
 use crate::StartRequest;
 use latpath_words::Source;
@@ -84,7 +84,7 @@ pub fn listen<S, F>(
 ) -> Result<(), ListenError>
 where
     S: Source + 'static,
-    F: FnOnce(&StartRequest) -> Result<S, String> + Clone + Send + 'static,
+    F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Clone + Send + 'static,
 {
     let mut door = Door::open(at)?;
     let last = once || *at == Listen::Stdio;

@@ -1,9 +1,10 @@
 //! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
 
 use crate::dial::{dial, Line};
-use crate::message::{Empty, Message, Start};
+use crate::message::{cut, Empty, Message, Start};
 use crate::session::{Session, Shared, State};
-use crate::{Address, Facts, StartRequest, Stream};
+use crate::windows::MAX_WINDOWS;
+use crate::{Address, Facts, GuestWindow, RecorderFigures, StartRequest, Stream};
 use latpath_clock::now_monotonic;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::io::Write;
@@ -26,12 +27,14 @@ pub struct Timeouts {
     pub silence: Duration,
     /// Until the agent has said goodbye.
     pub stop: Duration,
+    /// Until a window of its flight recorder has come.
+    pub window: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { connect: s(10), start: s(30), silence: s(10), stop: s(5) }
+        Self { connect: s(10), start: s(30), silence: s(10), stop: s(5), window: s(5) }
     }
 }
 
@@ -80,6 +83,8 @@ pub struct Machine {
     thread: Option<JoinHandle<()>>,
     facts: Facts,
     watermark: Ns,
+    /// Windows asked for so far.
+    asked: u64,
 }
 
 impl Machine {
@@ -113,6 +118,7 @@ impl Machine {
             thread: Some(thread),
             facts: Facts::default(),
             watermark: Ns::MIN,
+            asked: 0,
         };
         let long = timeouts.connect + Duration::from_secs(2);
         machine.facts =
@@ -130,6 +136,8 @@ impl Machine {
         }
         let mut state = self.shared.lock();
         state.streams = request.streams.len();
+        // Agents of before take no notice of the option.
+        state.records = request.option(StartRequest::FLIGHT).is_some();
         state.commands.push_back(Message::Start(start));
         drop(state);
         self.wake();
@@ -144,6 +152,61 @@ impl Machine {
         self.shared.lock().commands.push_back(Message::Stop(Empty {}));
         self.wake();
         self.wait(self.timeouts.stop, "say goodbye", |state| state.over.then_some(()))
+    }
+
+    /// How the agent's flight recorder does, or why it has none; `None` where [`StartRequest::FLIGHT`] did not ask for it. Its
+    /// first figures come within a second of the start.
+    pub fn recorder(&self) -> Option<Result<RecorderFigures, String>> {
+        let state = self.state();
+        state.records.then(|| match &state.recorder {
+            _ if !self.facts.records => Err(self.too_old()),
+            Some(told) => told.clone(),
+            None => Ok(RecorderFigures::default()),
+        })
+    }
+
+    fn too_old(&self) -> String {
+        let program = cut(&self.facts.program, 64);
+        format!("its agent (latpath {program}) has no flight recorder: install the same latpath on both")
+    }
+
+    /// Asks the agent's flight recorder what its CPUs did, from one time to another of the host's clock; the end may lie up to
+    /// a second ahead. Waits for nothing: [`Self::take_windows`] gives the answer under the number that this returns. Soon is
+    /// well: a recorder keeps some tenths of a second of a busy CPU.
+    pub fn request_window(&mut self, from: Ns, to: Ns) -> u64 {
+        self.asked += 1;
+        let id = self.asked;
+        let mut state = self.shared.lock();
+        let refusal = if !state.records || !state.started {
+            Some("its flight recorder was not started".to_string())
+        } else if !self.facts.records {
+            Some(self.too_old())
+        } else if let Some(Err(why)) = &state.recorder {
+            Some(why.clone())
+        } else if state.over {
+            Some(state.fault.clone().unwrap_or_else(|| "the session is over".into()))
+        } else if state.unfetched >= MAX_WINDOWS {
+            Some(format!("{} windows were asked for and not fetched", state.unfetched))
+        } else {
+            None
+        };
+        state.unfetched += 1;
+        match refusal {
+            Some(why) => state.windows.push((id, Err(why))),
+            None => state.requests.push_back((id, from, to)),
+        }
+        drop(state);
+        self.wake();
+        id
+    }
+
+    /// Windows that have come since the last look, or why they do not. Each that was asked for comes once, at the latest when its
+    /// time ([`Timeouts::window`]) or the session is over.
+    pub fn take_windows(&mut self) -> Vec<(u64, Result<GuestWindow, String>)> {
+        let mut state = self.shared.lock();
+        let windows = std::mem::take(&mut state.windows);
+        state.unfetched = state.unfetched.saturating_sub(windows.len());
+        windows
     }
 
     fn error(&self, why: String) -> MachineError {

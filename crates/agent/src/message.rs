@@ -19,11 +19,13 @@ pub const MAX_TEXT: usize = 4096;
 const MAX_STREAM_TEXT: usize = 1024;
 /// Options of a start.
 const MAX_OPTIONS: usize = 64;
+/// Lines on what a kernel does not tell.
+pub const MAX_LINES: usize = 64;
 
 /// One frame's content.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
-    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
     pub message: Option<Message>,
 }
 
@@ -72,6 +74,15 @@ pub enum Message {
     /// A: all was said.
     #[prost(message, tag = "14")]
     Bye(Empty),
+    /// H: what did the CPUs do from then to then? Only to an agent whose hello says that it `records`.
+    #[prost(message, tag = "15")]
+    WindowRequest(WindowRequest),
+    /// A: a piece of the answer; goes behind everything else that waits.
+    #[prost(message, tag = "16")]
+    WindowReply(WindowReply),
+    /// A: how the flight recorder does. Only to a host whose start had the option.
+    #[prost(message, tag = "17")]
+    Recording(Recording),
 }
 
 /// Nothing more to say.
@@ -107,6 +118,9 @@ pub struct AgentHello {
     pub clocksource: String,
     #[prost(string, tag = "7")]
     pub capabilities: String,
+    /// It has a flight recorder, and knows the messages about it.
+    #[prost(bool, tag = "8")]
+    pub records: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -245,6 +259,50 @@ pub struct Pair {
     pub uncertainty: Ns,
 }
 
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct WindowRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Agent's clock.
+    #[prost(sint64, tag = "2")]
+    pub from: Ns,
+    #[prost(sint64, tag = "3")]
+    pub to: Ns,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WindowReply {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Why there is no window; then nothing else is said of it.
+    #[prost(string, tag = "2")]
+    pub error: String,
+    /// The next bytes of the encoded snapshot.
+    #[prost(bytes = "vec", tag = "3")]
+    pub chunk: Vec<u8>,
+    /// Nothing follows.
+    #[prost(bool, tag = "4")]
+    pub last: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Recording {
+    /// Why nothing is recorded; empty while it is.
+    #[prost(string, tag = "1")]
+    pub error: String,
+    /// What the kernel there does not tell, lines for people: the first time.
+    #[prost(string, repeated, tag = "2")]
+    pub missing: Vec<String>,
+    #[prost(uint64, tag = "3")]
+    pub events: u64,
+    #[prost(uint64, tag = "4")]
+    pub missed: u64,
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub windows: u64,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ErrorText {
     #[prost(string, tag = "1")]
@@ -261,6 +319,10 @@ pub struct StartRequest {
 }
 
 impl StartRequest {
+    /// The option that has the agent run a flight recorder: bytes for each CPU's events, as
+    /// [`Options::bytes_per_cpu`](latpath_flight::Options::bytes_per_cpu).
+    pub const FLIGHT: &str = "flight_bytes_per_cpu";
+
     /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())

@@ -3,6 +3,7 @@
 use crate::columns::{Encoder, BATCH};
 use crate::frame::{preamble, FrameError, FrameReader, Item, Outgoing, AGENT_MAGIC, HOST_MAGIC};
 use crate::message::*;
+use crate::recorder::{self, Record};
 use crate::stream::{Got, Stream};
 use crate::Facts;
 use latpath_clock::ptp_kvm::{read_pair, Reader};
@@ -23,10 +24,26 @@ const TOTALS_EVERY: Duration = Duration::from_millis(200);
 const PAIR_EVERY: Duration = Duration::from_millis(250);
 /// How often a watermark alone is worth a message.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
+/// Pieces of a window that are written before the host is listened to again.
+const PIECES: usize = 8;
 /// How long a source may take to tell what it has seen by the time it is told to stop.
 const SETTLING: Duration = Duration::from_millis(100);
 /// How long a last word may take.
 const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// What was attached for a host.
+pub struct Attached<S> {
+    /// The probe.
+    pub source: S,
+    /// The flight recorder, where the host asked for one; or why there is none.
+    pub recorder: Option<Result<Box<dyn Record>, String>>,
+}
+
+impl<S: Source> From<S> for Attached<S> {
+    fn from(source: S) -> Self {
+        Self { source, recorder: None }
+    }
+}
 
 /// What an agent needs beside its stream and source.
 pub struct ServeOptions {
@@ -112,7 +129,7 @@ pub fn serve<S, F>(
 ) -> Result<Ended, ServeError>
 where
     S: Source + 'static,
-    F: FnOnce(&StartRequest) -> Result<S, String> + Send + 'static,
+    F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
 {
     let mut reader = FrameReader::new(HOST_MAGIC);
     serve_from(&mut reader, stream, options, quit, make_source)
@@ -128,7 +145,7 @@ pub(crate) fn serve_from<S, F>(
 ) -> Result<Ended, ServeError>
 where
     S: Source + 'static,
-    F: FnOnce(&StartRequest) -> Result<S, String> + Send + 'static,
+    F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
 {
     let nonce = match wait_for_host(reader, stream, options.opening, quit)? {
         Opened::By(nonce) => nonce,
@@ -188,7 +205,7 @@ enum Probe<S, F> {
     /// The host has not asked yet.
     NotAsked(F),
     /// Another thread attaches it, since that can take seconds.
-    Attaching(Receiver<Result<S, String>>),
+    Attaching(Receiver<Result<Attached<S>, String>>),
     Running(S),
     /// Being moved from one state to the next, or over.
     Gone,
@@ -200,6 +217,7 @@ struct Session<'a, S, F> {
     nonce: u64,
     greeted: bool,
     probe: Probe<S, F>,
+    recording: Option<recorder::Recording>,
     out: Outgoing,
     /// Questions about the time: id, and when it was read.
     questions: VecDeque<(u64, Ns)>,
@@ -222,7 +240,7 @@ struct Session<'a, S, F> {
 impl<'a, S, F> Session<'a, S, F>
 where
     S: Source + 'static,
-    F: FnOnce(&StartRequest) -> Result<S, String> + Send + 'static,
+    F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
 {
     fn new(stream: &'a mut Stream, options: &'a mut ServeOptions, nonce: u64, make_source: F) -> Self {
         let now = Instant::now();
@@ -234,6 +252,7 @@ where
             nonce,
             greeted: false,
             probe: Probe::NotAsked(make_source),
+            recording: None,
             out,
             questions: VecDeque::new(),
             encoder: Encoder::new(),
@@ -262,7 +281,8 @@ where
                 next_tick = Instant::now() + self.pause();
             }
             self.flush()?;
-            let waiting = self.out.waiting() > 0 || !self.questions.is_empty();
+            let telling = self.recording.as_ref().is_some_and(|recording| recording.is_telling());
+            let waiting = telling || self.out.waiting() > 0 || !self.questions.is_empty();
             if waiting && self.moved.elapsed() > self.options.silence {
                 return Err(ServeError::Stuck(self.options.silence));
             }
@@ -337,6 +357,14 @@ where
                 }
                 self.questions.push_back((request.id, now));
             }
+            Message::WindowRequest(request) => {
+                let none = |id| WindowReply { id, error: "no flight recorder runs here".into(), ..Default::default() };
+                let answer = match &mut self.recording {
+                    Some(recording) => recording.ask(request, now),
+                    None => Some(Message::WindowReply(none(request.id))),
+                };
+                answer.into_iter().for_each(|answer| self.out.push(answer));
+            }
             Message::Start(start) => {
                 let Probe::NotAsked(make) = std::mem::replace(&mut self.probe, Probe::Gone) else {
                     return broken("a second start");
@@ -356,6 +384,7 @@ where
                 self.drain_up_to((self.options.clock)())?;
                 self.tables_and_totals()?;
                 self.probe = Probe::Gone;
+                self.recording = None;
                 self.out.push(Message::Bye(Empty {}));
                 return Ok(Some(Ended::Stopped));
             }
@@ -386,6 +415,7 @@ where
             cpus: facts.cpus,
             clocksource: cut(&facts.clocksource, MAX_NAME),
             capabilities: cut(&facts.capabilities, MAX_TEXT),
+            records: facts.records,
         }));
         Ok(())
     }
@@ -393,9 +423,10 @@ where
     fn tick(&mut self) -> Result<(), ServeError> {
         if let Probe::Attaching(attached) = &self.probe {
             match attached.try_recv() {
-                Ok(Ok(source)) => {
+                Ok(Ok(Attached { source, recorder })) => {
                     self.probe = Probe::Running(source);
                     self.out.push(Message::Started(Empty {}));
+                    recorder.into_iter().for_each(|recorder| self.record(recorder));
                 }
                 Ok(Err(why)) => return Err(ServeError::Source(why)),
                 Err(TryRecvError::Disconnected) => {
@@ -408,6 +439,11 @@ where
             self.paired = Instant::now();
             self.read_hypervisor();
         }
+        if let Some(recording) = &mut self.recording {
+            let mut told = Vec::new();
+            recording.tick((self.options.clock)(), &mut told);
+            told.into_iter().for_each(|message| self.out.push(message));
+        }
         if self.out.waiting() > MAX_WAITING {
             return Ok(());
         }
@@ -418,6 +454,18 @@ where
             }
         }
         Ok(())
+    }
+
+    fn record(&mut self, recorder: Result<Box<dyn Record>, String>) {
+        let begun = recorder.and_then(|record| {
+            recorder::Recording::begin(record).map_err(|e| format!("no thread for the flight recorder: {e}"))
+        });
+        match begun {
+            Ok(recording) => self.recording = Some(recording),
+            Err(why) => {
+                self.out.push(Message::Recording(Recording { error: cut(&why, MAX_TEXT), ..Recording::default() }))
+            }
+        }
     }
 
     fn read_hypervisor(&mut self) {
@@ -514,12 +562,15 @@ where
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let (questions, clock) = (&mut self.questions, &self.options.clock);
+        let (questions, clock, recording) = (&mut self.questions, &self.options.clock, &mut self.recording);
         let urgent = || {
             let (id, received) = questions.pop_front()?;
             Some(Message::TimeReply(TimeReply { id, received, sent: clock() }))
         };
-        let written = self.out.flush(|bytes| self.stream.write(bytes), urgent)?;
+        // A few pieces of a window, then the host is heard again.
+        let mut pieces = 0..PIECES;
+        let idle = || pieces.next().and_then(|_| recording.as_mut()?.chunk());
+        let written = self.out.flush(|bytes| self.stream.write(bytes), urgent, idle)?;
         if written > 0 || self.out.waiting() == 0 {
             self.moved = Instant::now();
         }

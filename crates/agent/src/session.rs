@@ -5,7 +5,8 @@ use crate::frame::{preamble, FrameReader, Item, Outgoing, AGENT_MAGIC, HOST_MAGI
 use crate::inbox::{Event, Inbox};
 use crate::message::*;
 use crate::stream::{Got, Stream};
-use crate::{Facts, Timeouts};
+use crate::windows::Answer;
+use crate::{Facts, RecorderFigures, Timeouts};
 use latpath_clock::{now_monotonic, ClockState};
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
@@ -65,6 +66,16 @@ pub(crate) struct State {
     pub clock: ClockState,
     /// When the last exchange came, host clock.
     pub last_exchange: Ns,
+    /// Whether the agent was asked to run its flight recorder.
+    pub records: bool,
+    /// How that does, or why there is none; `None` until it is told.
+    pub recorder: Option<Result<RecorderFigures, String>>,
+    /// For the session: windows to ask for, by number, from then to then on the host's clock.
+    pub requests: VecDeque<(u64, Ns, Ns)>,
+    /// Windows asked for that nobody has fetched, whether they have come or not.
+    pub unfetched: usize,
+    /// Those that have come.
+    pub windows: Vec<(u64, Answer)>,
     /// For the session: to be sent.
     pub commands: VecDeque<Message>,
     /// For the session: streams asked for.
@@ -124,7 +135,7 @@ impl Session {
     pub fn run(mut self) {
         let result = self.speak();
         self.publish(true);
-        let Self { stream, mut carrier, shared, stopping, .. } = self;
+        let Self { stream, mut carrier, shared, stopping, mut inbox, .. } = self;
         drop(stream);
         let fault = result.err().map(|why| match &mut carrier {
             Some(carrier) => match carrier.last_words(LAST_WORDS) {
@@ -135,6 +146,11 @@ impl Session {
         });
         let mut state = shared.lock();
         state.over = true;
+        let why = fault.as_deref().unwrap_or("the session is over");
+        inbox.windows.end(why);
+        state.windows.append(&mut inbox.windows.done);
+        let unsent = std::mem::take(&mut state.requests);
+        state.windows.extend(unsent.into_iter().map(|(id, ..)| (id, Err(why.to_string()))));
         // Once told to stop, an agent may go as it likes.
         state.fault = fault.filter(|_| !(state.close || stopping && state.started && state.fault.is_none()));
         drop(state);
@@ -149,6 +165,10 @@ impl Session {
                 return Ok(());
             }
             self.check_waits()?;
+            self.inbox.windows.expire(now_monotonic());
+            if !self.inbox.windows.done.is_empty() {
+                self.publish(false);
+            }
             self.knock();
             let flushed = self.flush();
             let timeout = self.next_wait();
@@ -184,10 +204,17 @@ impl Session {
     /// True if the owner wants to end.
     fn take_commands(&mut self) -> bool {
         let mut state = self.shared.lock();
-        self.inbox.streams = state.streams;
+        (self.inbox.streams, self.inbox.records) = (state.streams, state.records);
         let commands = std::mem::take(&mut state.commands);
+        let requests = std::mem::take(&mut state.requests);
         let close = state.close;
         drop(state);
+        let within = self.timeouts.window.as_nanos() as Ns;
+        for (id, from, to) in requests {
+            let Inbox { windows, timeline, .. } = &mut self.inbox;
+            let request = windows.ask(id, (from, to), timeline, (now_monotonic(), within));
+            request.into_iter().for_each(|request| self.out.push(Message::WindowRequest(request)));
+        }
         for command in commands {
             self.stopping |= matches!(command, Message::Stop(_));
             self.out.push(command);
@@ -241,7 +268,7 @@ impl Session {
                 };
             inbox.ask(now_monotonic()).map(Message::TimeRequest)
         };
-        let written = out.flush(|bytes| stream.write(bytes), question);
+        let written = out.flush(|bytes| stream.write(bytes), question, || None);
         written.map(|_| ()).map_err(|e| format!("writing to the agent failed: {e}"))
     }
 
@@ -313,6 +340,8 @@ impl Session {
             let known = state.notes.len();
             state.notes.extend_from_slice(&inbox.notes[known..]);
         }
+        state.windows.append(&mut inbox.windows.done);
+        state.recorder.clone_from(&inbox.recorder);
         state.counters = inbox.counters;
         state.refused = inbox.refused;
         if clock {

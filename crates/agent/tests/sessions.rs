@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::{agent, agent_with, drain, eventually, request, short};
-use latpath_agent::{listen, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
+use latpath_agent::{listen, Attached, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
 use latpath_clock::now_monotonic;
 use latpath_clock::ptp_kvm::{Reader, Reading};
 use latpath_words::{Ns, Sighting, Source};
@@ -139,7 +139,7 @@ fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
 fn a_probe_that_cannot_be_attached_is_told_with_its_cause() {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = std::thread::spawn(move || {
-        let make = |_: &StartRequest| Err::<fake::Told, _>("no BTF in this kernel".to_string());
+        let make = |_: &StartRequest| Err::<Attached<fake::Told>, _>("no BTF in this kernel".to_string());
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
@@ -152,7 +152,7 @@ fn a_probe_that_cannot_be_attached_is_told_with_its_cause() {
 fn a_probe_that_panics_while_attaching_is_an_error_of_that_machine() {
     let (host, guest) = UnixStream::pair().unwrap();
     std::thread::spawn(move || {
-        let make = |_: &StartRequest| -> Result<fake::Told, String> { panic!("on purpose, in a test") };
+        let make = |_: &StartRequest| -> Result<Attached<fake::Told>, String> { panic!("on purpose, in a test") };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
@@ -165,7 +165,7 @@ fn while_the_probe_is_attached_the_clock_goes_on() {
     std::thread::spawn(move || {
         let make = |_: &StartRequest| {
             std::thread::sleep(Duration::from_millis(700));
-            Err::<fake::Told, _>("slow".to_string())
+            Err::<Attached<fake::Told>, _>("slow".to_string())
         };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
@@ -210,10 +210,10 @@ fn what_an_older_session_left_in_the_pipe_is_skipped_on_both_sides() {
     assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::Stopped);
 }
 
-fn fresh() -> impl FnOnce(&StartRequest) -> Result<fake::Told, String> + Clone + Send + 'static {
+fn fresh() -> impl FnOnce(&StartRequest) -> Result<Attached<fake::Told>, String> + Clone + Send + 'static {
     |_: &StartRequest| {
         let from = std::sync::mpsc::channel().1;
-        Ok(fake::Told { from, points: 2, watermark: 0, made: 0, alive: Default::default() })
+        Ok(fake::Told { from, points: 2, watermark: 0, made: 0, alive: Default::default() }.into())
     }
 }
 

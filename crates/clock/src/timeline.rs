@@ -236,6 +236,27 @@ impl Timeline {
         Some(guest.saturating_sub(offset))
     }
 
+    /// The guest's time at a host time: the way back of [`Self::to_host`], within a nanosecond. Before anything has been mapped
+    /// it is by the exchanges alone; `None` before the first of them.
+    pub fn to_guest(&self, host: Ns) -> Option<Ns> {
+        let host = sane(host);
+        let of = |k: &Knot| k.guest.saturating_sub(k.offset);
+        let right = match self.knots.len() {
+            0 => return Some(host.saturating_add(self.exchanges.at_host(host)?.offset_ns)),
+            n => self.knots.partition_point(|k| of(k) < host).clamp(usize::from(n > 1), n - 1),
+        };
+        let b = self.knots[right];
+        let offset = match right.checked_sub(1).map(|left| self.knots[left]) {
+            Some(a) if host >= of(&a) && host < of(&b) => {
+                let rise = i128::from(b.offset - a.offset) * i128::from(host - of(&a));
+                a.offset + rise.div_euclid(i128::from(of(&b) - of(&a))) as Ns
+            }
+            Some(a) if host < of(&a) => a.offset,
+            _ => b.offset,
+        };
+        Some(host.saturating_add(offset))
+    }
+
     /// The clock at a host time.
     pub fn state(&self, host: Ns) -> ClockState {
         let guest = self.knots.back().map_or(host, |k| host.saturating_add(k.offset));
@@ -301,7 +322,12 @@ mod tests {
             let e = exchange(host, offset);
             timeline.add(&Exchange { t1: e.t1 - slow, t4: e.t4 + slow / 2, ..e });
             assert!(timeline.advance(host + offset));
-            mapped.extend((0..100).map(|j| timeline.to_host(host + offset - 99_000 + j * 1000).unwrap()));
+            let times = (0..100).map(|j| host + offset - 99_000 + j * 1000);
+            for guest in times {
+                let host = timeline.to_host(guest).unwrap();
+                assert!((timeline.to_guest(host).unwrap() - guest).abs() <= 1, "there and back");
+                mapped.push(host);
+            }
         }
         assert!(mapped.is_sorted());
         assert_eq!(timeline.breaks(), 0);
@@ -382,6 +408,7 @@ mod tests {
         for t in [Ns::MAX, Ns::MIN, 0] {
             timeline.advance(t);
             timeline.to_host(t);
+            timeline.to_guest(t);
             timeline.earliest_host(t);
             timeline.add_pair(&PtpPair { guest_ns: t, host_realtime_ns: t, uncertainty_ns: t }, &watch());
             timeline.state(t);

@@ -75,7 +75,7 @@ pub fn agent_with(stream: UnixStream, mut options: ServeOptions) -> Agent {
     let thread = std::thread::spawn(move || {
         let make = move |_: &StartRequest| {
             alive.store(true, Ordering::SeqCst);
-            Ok::<_, String>(Told { from, points: 5, watermark: 0, made: 0, alive })
+            Ok::<_, String>(Told { from, points: 5, watermark: 0, made: 0, alive }.into())
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
     });
@@ -84,7 +84,7 @@ pub fn agent_with(stream: UnixStream, mut options: ServeOptions) -> Agent {
 
 pub fn short() -> Timeouts {
     let ms = Duration::from_millis;
-    Timeouts { connect: ms(3000), start: ms(3000), silence: ms(3000), stop: ms(3000) }
+    Timeouts { connect: ms(3000), start: ms(3000), silence: ms(3000), stop: ms(3000), window: ms(3000) }
 }
 
 pub fn request() -> StartRequest {

@@ -3,8 +3,9 @@
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_agent::{listen, Facts, Listen, ServeOptions, StartRequest};
+use latpath_agent::{listen, Attached, Facts, Listen, Record, ServeOptions, StartRequest};
 use latpath_clock::ptp_kvm;
+use latpath_flight::Recorder;
 use latpath_probe::{Mode, Options, Probe};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -70,8 +71,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Attaches the probe as the host wishes; what it does not say, or says amiss, is as usual.
-fn attach(request: &StartRequest) -> Result<Probe, String> {
+/// Attaches the probe as the host wishes, and the flight recorder where it wishes for that; what it does not say, or says amiss,
+/// is as usual.
+fn attach(request: &StartRequest) -> Result<Attached<Probe>, String> {
     let mut options = Options::new("here", request.streams.clone(), Mode::Record);
     let number = |name: &str| request.option(name).and_then(|text| text.parse::<i64>().ok());
     if let Some(window) = number("window_ns").filter(|w| (1_000_000..=4_000_000_000).contains(w)) {
@@ -80,7 +82,17 @@ fn attach(request: &StartRequest) -> Result<Probe, String> {
     if let Some(bytes) = number("ring_bytes").filter(|b| (1 << 16..=1 << 28).contains(b)) {
         options.ring_bytes = bytes as usize;
     }
-    Probe::attach(options).map_err(|e| e.to_string())
+    let source = Probe::attach(options).map_err(|e| e.to_string())?;
+    let recorder = number(StartRequest::FLIGHT).map(|bytes| record(bytes).map_err(|e| e.to_string()));
+    Ok(Attached { source, recorder })
+}
+
+fn record(bytes_per_cpu: i64) -> Result<Box<dyn Record>, latpath_flight::StartError> {
+    // Whatever the host says, it does not take the guest's memory.
+    let bytes_per_cpu = bytes_per_cpu.clamp(1 << 16, 1 << 24) as usize;
+    let recorder = Recorder::start(&latpath_flight::Options { bytes_per_cpu, ..Default::default() })?;
+    recorder.learn();
+    Ok(Box::new(recorder))
 }
 
 /// What the probe cannot do here, a line each.
