@@ -4,8 +4,10 @@
 //! did it. They sum to it exactly; what no rule covers is [`Cause::Unexplained`].
 //!
 //! [`Explained`] is a packet with that all the way, [`Usual`] what on-time packets spend where, [`Verdict`] a packet's causes
-//! by what they took beyond the usual, [`Ranking`] those of all late packets.
+//! by what they took beyond the usual, [`Ranking`] those of all late packets,
+//! [`advise`] what would cure one of them.
 
+mod advice;
 mod analyst;
 mod cause;
 mod explained;
@@ -14,6 +16,7 @@ mod ranking;
 mod usual;
 mod verdict;
 
+pub use advice::{advise, Advice, Case, Surroundings};
 pub use analyst::{Analyst, Ground, Piece, Who};
 pub use cause::Cause;
 pub use explained::{Explained, Part};

@@ -1,7 +1,7 @@
 //! The ranking: what held all late packets of a run, by the delay that it caused.
 
 use crate::member::Member;
-use crate::verdict::{add, longest_first, plus, Held, Verdict};
+use crate::verdict::{add, culprit, longest_first, plus, Held, Verdict};
 use crate::Cause;
 use latpath_words::{Ns, PointId};
 use std::collections::HashMap;
@@ -63,9 +63,9 @@ impl Row {
         }
     }
 
-    /// Who kept the actor from acting; the actor itself, where nobody else did.
+    /// Who is to blame: as [`Held::culprit`].
     pub fn culprit(&self) -> Option<&Member> {
-        self.by.first().map(|(member, _)| member).or(self.actor.as_ref())
+        culprit(self.cause, self.actor.as_ref(), &self.by)
     }
 
     /// The median of its excess: of packets of which it took the most, or of all where it never did.

@@ -56,14 +56,23 @@ pub struct Held {
 }
 
 impl Held {
-    /// Who kept it from acting longest; who had to act, where nobody else did.
+    /// Who is to blame: who kept the actor from acting longest; the actor itself, where nobody else did or it chose to.
     pub fn culprit(&self) -> Option<&Member> {
-        self.by.first().map(|(member, _)| member).or(self.actor.as_ref())
+        culprit(self.cause, self.actor.as_ref(), &self.by)
     }
 
     /// The CPU on which most of it was.
     pub fn cpu(&self) -> Option<u32> {
         self.cpus.first().map(|(cpu, _)| *cpu)
+    }
+}
+
+pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Member>, by: &'a [(Member, Ns)]) -> Option<&'a Member> {
+    let by = by.first().map(|(member, _)| member);
+    match cause {
+        // The timer that woke it was its own.
+        Cause::PollInterval => actor.or(by),
+        _ => by.or(actor),
     }
 }
 

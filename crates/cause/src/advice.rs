@@ -1,0 +1,494 @@
+//! What would cure a cause: a line for people, and the commands, with the numbers of this case in them.
+//!
+//! Commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), sysctl(8), ovs-ofctl(8),
+//! ovs-vswitchd.conf.db(5), tc(8), and files of proc(5), the kernel's admin-guide and its KVM documentation. Nothing is
+//! advised that the case does not call for: to raise a priority only where one is in the way, to move a thread only where there
+//! is a CPU to move it to. docs/causes.md lists all of it.
+
+use crate::member::{Folk, Member};
+use crate::{Cause, Held, Row};
+use latpath_flight::{Class, Doing, Vector};
+use latpath_vms::{Cpus, Role};
+use latpath_words::stream::Matcher;
+use latpath_words::{PointId, PointInfo, StreamId, StreamSpec, HOST};
+use std::collections::BTreeMap;
+
+/// A cure.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Advice {
+    /// What to do and why: a sentence without a full stop.
+    pub what: String,
+    /// What does it, to be entered on `machine`; the first that fits the set-up is enough.
+    pub commands: Vec<String>,
+    /// Where.
+    pub machine: String,
+}
+
+/// What is known of the machines.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings<'a> {
+    /// Whose threads are whose.
+    pub folk: Folk<'a>,
+    /// The run's points.
+    pub points: &'a [PointInfo],
+    /// The run's streams.
+    pub streams: &'a [StreamSpec],
+    /// CPUs of each machine, as far as they are known.
+    pub cpus: BTreeMap<String, Cpus>,
+    /// The host's frequency governors.
+    pub governors: &'a [String],
+}
+
+/// What is to be cured.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    cause: Cause,
+    machine: &'a str,
+    actor: Option<&'a Member>,
+    by: Option<&'a Member>,
+    cpu: Option<u32>,
+    part: Option<(PointId, PointId)>,
+    stream: Option<StreamId>,
+    number: Option<u64>,
+}
+
+impl<'a> Case<'a> {
+    /// One packet's.
+    pub fn of_packet(held: &'a Held, stream: StreamId) -> Self {
+        Self {
+            cause: held.cause,
+            machine: &held.machine,
+            actor: held.actor.as_ref(),
+            by: held.by.first().map(|(by, _)| by),
+            cpu: held.cpu(),
+            part: held.parts.first().map(|(part, _)| *part),
+            stream: Some(stream),
+            number: held.number,
+        }
+    }
+
+    /// Many packets'.
+    pub fn of_row(row: &'a Row) -> Self {
+        Self {
+            cause: row.cause,
+            machine: &row.machine,
+            actor: row.actor.as_ref(),
+            by: row.by.first().map(|(by, _)| by),
+            cpu: row.cpus.first().map(|(cpu, _)| *cpu),
+            part: row.parts.first().map(|(part, _)| *part),
+            stream: None,
+            number: row.number,
+        }
+    }
+}
+
+/// The scheduler's real-time priority, 1 to 99, of a thread under SCHED_FIFO or SCHED_RR.
+fn realtime(class: Option<Class>) -> Option<u32> {
+    let class = class.filter(|class| matches!(class.policy, 1 | 2))?;
+    u32::try_from(99 - i32::from(class.prio)).ok().filter(|p| (1..=99).contains(p))
+}
+
+fn is_deadline(class: Option<Class>) -> bool {
+    class.is_some_and(|class| class.policy == 6)
+}
+
+/// What would cure a case; the best first, none where latpath knows of none.
+pub fn advise(case: &Case, known: &Surroundings) -> Vec<Advice> {
+    let cure = Cure { case, known };
+    if let Some(tool) = [case.by, case.actor].into_iter().flatten().find(|member| member.is_tool) {
+        return cure.of_tool(tool);
+    }
+    match case.cause {
+        Cause::WaitingForCpu | Cause::VcpuPreempted => cure.of_waiting(),
+        Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait => cure.of_interrupts(),
+        Cause::IdleExit => cure.of_idle(),
+        Cause::Throttled => cure.of_throttling(),
+        Cause::Stopped => cure.of_stopping(),
+        Cause::Blocked => cure.of_blocking(),
+        Cause::QueuedBehind => cure.of_queues(),
+        Cause::PollInterval => cure.of_polling(),
+        Cause::Upcall => cure.of_upcalls(),
+        Cause::QdiscHeld => cure.of_qdiscs(),
+        Cause::VcpuHalted => cure.of_halting(),
+        Cause::IrqInjection => cure.of_injection(),
+        Cause::Work => cure.of_work(),
+        _ => Vec::new(),
+    }
+}
+
+struct Cure<'c> {
+    case: &'c Case<'c>,
+    known: &'c Surroundings<'c>,
+}
+
+impl Cure<'_> {
+    fn one(&self, what: impl Into<String>, commands: impl IntoIterator<Item = String>) -> Advice {
+        Advice { what: what.into(), commands: commands.into_iter().collect(), machine: self.case.machine.to_owned() }
+    }
+
+    fn is_on_host(&self) -> bool {
+        self.case.machine == HOST
+    }
+
+    fn actor_name(&self) -> &str {
+        self.case.actor.map_or("the thread", |actor| &actor.name)
+    }
+
+    /// CPUs that a thread could go to: not where the trouble is, and not those that vCPUs are pinned to.
+    fn elsewhere(&self) -> Option<String> {
+        let mut cpus = list(self.known.cpus.get(self.case.machine)?);
+        let all = cpus.len();
+        cpus.retain(|cpu| Some(*cpu) != self.case.cpu);
+        if self.is_on_host() {
+            let vcpus = self.known.folk.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
+            let pinned: Vec<&Cpus> = vcpus.map(|t| &t.cpus_allowed).filter(|c| list(c).len() < all).collect();
+            let free: Vec<u32> = cpus.iter().copied().filter(|c| !pinned.iter().any(|p| p.contains(*c))).collect();
+            if !free.is_empty() {
+                cpus = free;
+            }
+        }
+        (!cpus.is_empty()).then(|| text(&cpus))
+    }
+
+    /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
+    fn moving(&self, member: &Member, cpus: &str) -> Vec<String> {
+        let Some(pid) = member.pid() else { return Vec::new() };
+        let mut commands = vec![format!("taskset -cp {cpus} {pid}")];
+        if let Some((vm, thread)) = self.known.folk.vm_of(self.case.machine, pid) {
+            match (thread.role, thread.vcpu) {
+                (Role::Vcpu, Some(n)) => {
+                    commands.push(format!("virsh vcpupin {} {n} {cpus} --live --config", quoted(&vm.name)))
+                }
+                (Role::Vcpu, None) => {}
+                _ => commands.push(format!("virsh emulatorpin {} {cpus} --live --config", quoted(&vm.name))),
+            }
+        }
+        commands
+    }
+
+    /// A thread was ready, and its CPU ran another.
+    fn of_waiting(&self) -> Vec<Advice> {
+        let (Some(victim), Some(by)) = (self.case.actor, self.case.by) else { return Vec::new() };
+        let Some(pid) = victim.pid() else { return self.of_interrupts() };
+        if by.doing.interrupts() {
+            return self.of_interrupts();
+        }
+        let elsewhere = self.elsewhere();
+        let cpu = self.case.cpu.map_or("that CPU".to_owned(), |cpu| format!("CPU {cpu}"));
+        let is_vcpu = |m: &Member| {
+            let thread = m.pid().and_then(|pid| self.known.folk.vm_of(self.case.machine, pid));
+            thread.is_some_and(|(_, thread)| thread.role == Role::Vcpu)
+        };
+        let move_victim = elsewhere.as_ref().map(|cpus| {
+            self.one(format!("keep {} off {cpu}, which {} uses", victim.name, by.name), self.moving(victim, cpus))
+        });
+        let move_by = elsewhere.as_ref().filter(|_| !stays(by)).map(|cpus| {
+            let commands = if by.pids.len() == 1 { self.moving(by, cpus) } else { Vec::new() };
+            self.one(format!("keep {} off {cpu}", by.name), commands)
+        });
+        let raise = |priority: u32, what: String| self.one(what, [format!("chrt -f -p {priority} {pid}")]);
+        let (mine, its) = (realtime(victim.class), realtime(by.class));
+        let mut all = Vec::new();
+        match (mine, its) {
+            (mine, Some(its)) if its < 99 && mine.is_none_or(|mine| mine <= its) => {
+                let raise = raise(its + 1, format!("give {} a priority above that of {}", victim.name, by.name));
+                // A vCPU that is in real time is so on purpose, and may never sleep.
+                if is_vcpu(by) {
+                    all.extend(move_victim);
+                    all.push(raise);
+                } else {
+                    all.push(raise);
+                    all.extend(move_by.or(move_victim));
+                }
+            }
+            (_, Some(_)) => all.extend(move_by.into_iter().chain(move_victim)),
+            _ if is_deadline(by.class) => all.extend(move_victim.into_iter().chain(move_by)),
+            (None, None) => {
+                all.push(raise(1, format!("run {} in real time: others that are not wait for it then", victim.name)));
+                all.extend(move_by.or(move_victim));
+            }
+            (Some(_), None) => {
+                all.extend(move_by);
+                all.push(self.one(
+                    format!(
+                        "{} does not let go of its CPU within the kernel: a kernel with PREEMPT_RT makes it",
+                        by.name
+                    ),
+                    ["apt install linux-image-rt-amd64".to_owned()],
+                ));
+            }
+        }
+        all
+    }
+
+    /// Something that is no thread had the CPU.
+    fn of_interrupts(&self) -> Vec<Advice> {
+        let Some(by) = self.case.by else { return Vec::new() };
+        let cpu = self.case.cpu.map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
+        let elsewhere = self.elsewhere();
+        let of = |what: String, command: Option<String>| vec![self.one(what, command)];
+        match by.doing {
+            Doing::Irq(n) => {
+                let command = elsewhere.map(|cpus| format!("echo {cpus} > /proc/irq/{n}/smp_affinity_list"));
+                let keep = self.case.cpu.map_or(String::new(), |cpu| {
+                    format!(" (irqbalance, where it runs, needs IRQBALANCE_BANNED_CPULIST={cpu} in /etc/default/irqbalance)")
+                });
+                of(format!("let another CPU serve {}{keep}", by.name), command)
+            }
+            Doing::Softirq(2 | 3) => {
+                let command = elsewhere.map(|cpus| format!("echo {cpus} > /proc/irq/N/smp_affinity_list"));
+                let what = format!(
+                    "let another CPU serve the NIC whose packets keep {cpu} busy (its interrupts N: grep NIC /proc/interrupts)"
+                );
+                of(what, command)
+            }
+            Doing::Softirq(_) | Doing::Vector(Vector::LocalTimer) | Doing::Timer(_) => {
+                let what = format!("keep timers and housekeeping off {cpu}: on the kernel's command line");
+                let command = self.case.cpu.map(|c| {
+                    format!("isolcpus={c} nohz_full={c} rcu_nocbs={c} irqaffinity={}", elsewhere.unwrap_or("0".into()))
+                });
+                of(what, command)
+            }
+            Doing::Nmi => of("switch the NMI watchdog off".into(), Some("sysctl kernel.nmi_watchdog=0".into())),
+            Doing::Thread(_) => {
+                let Some(cpus) = elsewhere.filter(|_| !stays(by)) else { return Vec::new() };
+                let commands = if by.pids.len() == 1 { self.moving(by, &cpus) } else { Vec::new() };
+                vec![self.one(format!("keep {} off {cpu}: it kept interrupts from being served", by.name), commands)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn of_idle(&self) -> Vec<Advice> {
+        let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
+        if !self.is_on_host() {
+            return vec![self.one(
+                "let the guest's CPU poll instead of halting, where it has the host's CPU to itself (the guest's kernel command line)",
+                ["idle=poll".to_owned()],
+            )];
+        }
+        vec![self.one(
+            "forbid idle states that take 10 µs or more to leave (package linux-cpupower)",
+            [format!("cpupower {cpu}idle-set -D 10")],
+        )]
+    }
+
+    fn of_throttling(&self) -> Vec<Advice> {
+        let Some(actor) = self.case.actor else { return Vec::new() };
+        if realtime(actor.class).is_some() {
+            return vec![self.one(
+                "real-time threads may use 95 % of the time: lift that",
+                ["sysctl kernel.sched_rt_runtime_us=-1".to_owned()],
+            )];
+        }
+        let Some(pid) = actor.pid() else { return Vec::new() };
+        let mut commands = vec![format!("echo max > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/{pid}/cgroup)/cpu.max")];
+        if let Some((vm, _)) = self.known.folk.vm_of(self.case.machine, pid) {
+            let name = quoted(&vm.name);
+            commands.push(format!(
+                "virsh schedinfo {name} --live --config --set global_quota=-1 vcpu_quota=-1 emulator_quota=-1"
+            ));
+        }
+        vec![self
+            .one(format!("lift the CPU limit of the control group of {}, or of one above it", actor.name), commands)]
+    }
+
+    fn of_stopping(&self) -> Vec<Advice> {
+        let Some(actor) = self.case.actor else { return Vec::new() };
+        let command = actor.pid().map(|pid| format!("kill -CONT {pid}"));
+        vec![self.one(
+            format!("find who stops {} (SIGSTOP, a debugger, the freezer); if it still stands", actor.name),
+            command,
+        )]
+    }
+
+    fn of_blocking(&self) -> Vec<Advice> {
+        let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
+        let is_vm = self.known.folk.vm_of(self.case.machine, pid).is_some();
+        let (what, command) = match is_vm {
+            true => (
+                format!(
+                    "{} waited for a lock, a page or a disk: keep the guest's memory locked (QEMU's option)",
+                    actor.name
+                ),
+                "-overcommit mem-lock=on".to_owned(),
+            ),
+            false => (
+                format!("{} waited for a lock, a page or a disk: see for which", actor.name),
+                format!("cat /proc/{pid}/stack"),
+            ),
+        };
+        vec![self.one(what, [command])]
+    }
+
+    fn of_queues(&self) -> Vec<Advice> {
+        let ahead = match self.case.number {
+            Some(n) if n > 1 => format!("{n} packets"),
+            _ => "others".into(),
+        };
+        let what = format!(
+            "up to {ahead} came before: spread the burst at its sender, or give this stream a queue that others do not share"
+        );
+        vec![self.one(what, None)]
+    }
+
+    fn of_polling(&self) -> Vec<Advice> {
+        let what = match self.case.number {
+            Some(ns) if ns >= 1000 => format!(
+                "{} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call",
+                self.actor_name(),
+                ns / 1000
+            ),
+            _ => format!("let {} wait in its receiving call instead of sleeping by a timer", self.actor_name()),
+        };
+        vec![self.one(what, None)]
+    }
+
+    fn of_upcalls(&self) -> Vec<Advice> {
+        let vms = self.known.folk.vms;
+        let tap =
+            vms.iter().flat_map(|vm| &vm.taps).find(|tap| tap.bridge.as_ref().is_some_and(|b| b.kind == "openvswitch"));
+        let bridge = tap.and_then(|tap| tap.bridge.as_ref()).map_or("BRIDGE", |b| &b.name);
+        let port = tap.map_or("PORT", |tap| &tap.device);
+        let streams = self.known.streams;
+        let stream = match self.case.stream {
+            Some(id) => streams.get(usize::from(id)),
+            None => streams.first().filter(|_| streams.len() == 1),
+        };
+        let matches = stream.map_or("dl_type=0x88ba".to_owned(), flow);
+        vec![
+            self.one(
+                "give Open vSwitch a rule of its own for this stream, so that learning and ageing leave it alone",
+                [format!("ovs-ofctl add-flow {bridge} 'priority=1000,{matches},actions=output:{port}'")],
+            ),
+            self.one(
+                "keep flows in the kernel for longer than the stream pauses",
+                ["ovs-vsctl set Open_vSwitch . other_config:max-idle=600000".to_owned()],
+            ),
+        ]
+    }
+
+    fn of_qdiscs(&self) -> Vec<Advice> {
+        let device = self.case.part.and_then(|(from, to)| {
+            let device = |id: PointId| self.known.points.get(usize::from(id)).map(|p| &p.point);
+            let sends = device(to).filter(|p| p.kind.is_sending()).or(device(from).filter(|p| p.kind.is_sending()));
+            sends.map(|p| p.device.split('%').next().unwrap_or_default().to_owned())
+        });
+        let device = device.unwrap_or_else(|| "DEV".into());
+        vec![self.one(
+            "the queueing discipline's schedule made it wait: look at it, and give this stream an open gate, or take it off",
+            [format!("tc -s qdisc show dev {device}"), format!("tc qdisc del dev {device} root")],
+        )]
+    }
+
+    fn of_halting(&self) -> Vec<Advice> {
+        let mut advice = self.one(
+            "let KVM poll for 1 ms before a halted vCPU's thread sleeps",
+            ["echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns".to_owned()],
+        );
+        advice.machine = HOST.into();
+        vec![advice]
+    }
+
+    fn of_injection(&self) -> Vec<Advice> {
+        let mut advice = self.one(
+            "let the CPU deliver interrupts to a running guest, if this prints N: with kvm_intel enable_apicv=1, with kvm_amd avic=1",
+            ["cat /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic".to_owned()],
+        );
+        advice.machine = HOST.into();
+        vec![advice]
+    }
+
+    fn of_work(&self) -> Vec<Advice> {
+        let slow = self.is_on_host() && self.known.governors.iter().any(|g| !matches!(g.as_str(), "performance" | ""));
+        let mut all = Vec::new();
+        if slow {
+            let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
+            all.push(
+                self.one(
+                    "let the CPU run at its full frequency",
+                    [format!("cpupower {cpu}frequency-set -g performance")],
+                ),
+            );
+        }
+        if let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) {
+            all.push(self.one(
+                format!("see what {} does for so long", actor.name),
+                [format!("perf record -g -t {pid} -- sleep 10")],
+            ));
+        }
+        all
+    }
+
+    /// latpath itself.
+    fn of_tool(&self, tool: &Member) -> Vec<Advice> {
+        let command = self.elsewhere().map(|cpus| format!("taskset -c {cpus} latpath record …"));
+        vec![self
+            .one(format!("this is latpath itself ({}): keep it off the CPUs that packets need", tool.name), command)]
+    }
+}
+
+/// A thread of the kernel that belongs to its CPU.
+fn stays(member: &Member) -> bool {
+    let of_a_cpu = [
+        "ksoftirqd/",
+        "migration/",
+        "rcuc/",
+        "ktimers/",
+        "irq_work/",
+        "cpuhp/",
+        "idle_inject/",
+        "backlog_napi/",
+        "kworker",
+    ];
+    of_a_cpu.iter().any(|start| member.name.starts_with(start))
+}
+
+/// A stream as ovs-fields(7) matches it.
+fn flow(stream: &StreamSpec) -> String {
+    let mut text = match &stream.matcher {
+        Matcher::Sv { .. } => "dl_type=0x88ba".to_owned(),
+        Matcher::Ether { ethertype, .. } => format!("dl_type=0x{ethertype:04x}"),
+        Matcher::Udp { dst, dst_port, .. } => {
+            let address = match dst {
+                Some(std::net::IpAddr::V6(ip)) => format!("udp6,ipv6_dst={ip}"),
+                Some(ip) => format!("udp,nw_dst={ip}"),
+                None => "udp".into(),
+            };
+            if *dst_port > 0 {
+                format!("{address},tp_dst={dst_port}")
+            } else {
+                address
+            }
+        }
+    };
+    let link = stream.link();
+    if let Some(vlan) = link.vlan {
+        text += &format!(",dl_vlan={vlan}");
+    }
+    if let Some(mac) = link.mac {
+        let mac: Vec<String> = mac.iter().map(|b| format!("{b:02x}")).collect();
+        text += &format!(",dl_dst={}", mac.join(":"));
+    }
+    text
+}
+
+/// A name as a shell takes it for one word.
+fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@".contains(c);
+    if !name.is_empty() && name.chars().all(plain) {
+        return name.to_owned();
+    }
+    format!("'{}'", name.replace('\'', "'\\''"))
+}
+
+fn list(cpus: &Cpus) -> Vec<u32> {
+    // As many as Linux can have.
+    (0..8192).filter(|cpu| cpus.contains(*cpu)).collect()
+}
+
+fn text(cpus: &[u32]) -> String {
+    let mut all = Cpus::default();
+    cpus.iter().filter_map(|cpu| cpu.to_string().parse().ok()).for_each(|one| all.join(one));
+    all.to_string()
+}

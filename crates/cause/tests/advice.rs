@@ -1,0 +1,250 @@
+//! What is advised, and that nothing is advised where it does not apply.
+
+use latpath_cause::{advise, Advice, Case, Cause, Folk, Held, Member, Surroundings};
+use latpath_flight::{Class, Doing, Running, Vector};
+use latpath_vms::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};
+use latpath_words::PointInfo;
+use std::collections::BTreeMap;
+
+fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str) -> Thread {
+    Thread {
+        tid,
+        role,
+        vcpu,
+        serves: None,
+        found_by: FoundBy::Name,
+        comm: "x".into(),
+        kernel: false,
+        cpus_allowed: cpus.parse().unwrap(),
+        cpu: 0,
+        policy: Policy::Other,
+        rt_priority: 0,
+        nice: 0,
+        isolated: Isolated::None,
+        alone: false,
+    }
+}
+
+fn vm() -> Vm {
+    let tap = Tap {
+        device: "vnet7".into(),
+        ifindex: Some(9),
+        netns: None,
+        kind: TapKind::Tap,
+        guest_mac: None,
+        bridge: Some(Bridge { name: "br0".into(), kind: "openvswitch".into() }),
+        lower: None,
+        queues: 1,
+        vhost: Some(true),
+        tx_queue_len: Some(1000),
+        dropped: None,
+    };
+    Vm {
+        name: "guest7".into(),
+        pid: 5600,
+        uuid: None,
+        program: "qemu-system-x86_64".into(),
+        machine: None,
+        accel: Accel::Kvm,
+        vcpus: Some(2),
+        memory_bytes: None,
+        netns: None,
+        vsock_cid: None,
+        vhost_net: 1,
+        vhost_vsock: 0,
+        taps: vec![tap],
+        threads: vec![
+            thread(5600, Role::MainLoop, None, "0-7"),
+            thread(6154, Role::Vcpu, Some(0), "4"),
+            thread(6155, Role::Vcpu, Some(1), "5"),
+            thread(5620, Role::Vhost, None, "0-7"),
+        ],
+    }
+}
+
+const OTHER: Class = Class { prio: 120, policy: 0 };
+
+fn fifo(priority: i16) -> Class {
+    Class { prio: 99 - priority, policy: 1 }
+}
+
+fn member(name: &str, pid: u32, class: Class) -> Member {
+    let doing = Doing::Thread(Running { pid, class: Some(class), guest: false, work: None });
+    Member { name: name.into(), doing, class: Some(class), pids: vec![pid], is_tool: false }
+}
+
+fn other(name: &str, doing: Doing) -> Member {
+    Member { name: name.into(), doing, class: None, pids: vec![], is_tool: false }
+}
+
+fn held(cause: Cause, machine: &str, actor: Option<Member>, by: Option<Member>) -> Held {
+    Held {
+        cause,
+        machine: machine.into(),
+        actor,
+        time_ns: 10,
+        excess_ns: 10,
+        by: by.into_iter().map(|by| (by, 10)).collect(),
+        cpus: vec![(if machine == "host" { 4 } else { 0 }, 10)],
+        parts: vec![((0, 1), 10)],
+        number: None,
+        notes: vec![],
+    }
+}
+
+fn points() -> Vec<PointInfo> {
+    let info = |name: &str| PointInfo {
+        point: name.parse().unwrap(),
+        link: latpath_words::Link::Nic,
+        netns: 0,
+        ifindex: 0,
+        clock: String::new(),
+    };
+    vec![info("host/nic-rx@enp7s0"), info("host/tx@vnet7")]
+}
+
+/// What is advised of a case on a host with 8 CPUs and one guest on CPUs 4 and 5.
+fn advice_of(held: &Held) -> Vec<Advice> {
+    let (vms, points) = ([vm()], points());
+    let streams = ["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
+    let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
+    let governors = ["powersave".to_owned()];
+    let known =
+        Surroundings { folk: Folk { vms: &vms }, points: &points, streams: &streams, cpus, governors: &governors };
+    advise(&Case::of_packet(held, 0), &known)
+}
+
+fn commands(held: &Held) -> Vec<String> {
+    advice_of(held).into_iter().flat_map(|advice| advice.commands).collect()
+}
+
+#[test]
+fn vhost_behind_a_vcpu_in_real_time_is_moved_first_and_raised_second() {
+    let vhost = member("vhost of guest7", 5620, OTHER);
+    let vcpu = member("vCPU 0 of guest7", 6154, fifo(1));
+    assert_eq!(
+        commands(&held(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu))),
+        ["taskset -cp 0-3,6-7 5620", "virsh emulatorpin guest7 0-3,6-7 --live --config", "chrt -f -p 2 5620"]
+    );
+}
+
+#[test]
+fn a_thread_behind_one_in_real_time_goes_above_it() {
+    let hog = member("stress-ng", 900, fifo(50));
+    let app = member("relay", 77, OTHER);
+    assert_eq!(
+        commands(&held(Cause::WaitingForCpu, "guest7", Some(app.clone()), Some(hog.clone()))),
+        ["chrt -f -p 51 77"]
+    );
+    let urgent = member("relay", 77, fifo(50));
+    assert_eq!(commands(&held(Cause::WaitingForCpu, "guest7", Some(urgent), Some(hog)))[0], "chrt -f -p 51 77");
+    let most = member("watchdog", 900, fifo(99));
+    let all = commands(&held(Cause::WaitingForCpu, "host", Some(app), Some(most)));
+    assert_eq!(all, ["taskset -cp 0-3,6-7 900", "taskset -cp 0-3,6-7 77"], "nothing is above 99");
+}
+
+#[test]
+fn a_thread_in_a_crowd_goes_into_real_time() {
+    let mut crowd = member("rustc", 900, OTHER);
+    crowd.pids = vec![898, 899, 900];
+    let vcpu = member("vCPU 1 of guest7", 6155, OTHER);
+    let advice = advice_of(&held(Cause::VcpuPreempted, "host", Some(vcpu), Some(crowd)));
+    assert_eq!(advice[0].commands, ["chrt -f -p 1 6155"]);
+    assert_eq!(
+        (advice[1].what.as_str(), advice[1].commands.len()),
+        ("keep rustc off CPU 4", 0),
+        "many have no one number"
+    );
+}
+
+#[test]
+fn a_cpus_own_thread_is_not_moved() {
+    let ksoftirqd = member("ksoftirqd/4", 40, OTHER);
+    let vhost = member("vhost of guest7", 5620, OTHER);
+    let all = commands(&held(Cause::WaitingForCpu, "host", Some(vhost), Some(ksoftirqd)));
+    assert!(all.iter().all(|c| !c.ends_with(" 40")), "{all:?}");
+}
+
+#[test]
+fn interrupts_go_elsewhere() {
+    let vhost = || Some(member("vhost of guest7", 5620, OTHER));
+    let of = |name: &str, doing| commands(&held(Cause::Interrupted, "host", vhost(), Some(other(name, doing))));
+    assert_eq!(of("irq 25 enp7s0", Doing::Irq(25)), ["echo 0-3,6-7 > /proc/irq/25/smp_affinity_list"]);
+    assert_eq!(of("softirq NET_RX", Doing::Softirq(3)), ["echo 0-3,6-7 > /proc/irq/N/smp_affinity_list"]);
+    assert_eq!(of("NMI", Doing::Nmi), ["sysctl kernel.nmi_watchdog=0"]);
+    assert_eq!(
+        of("timer interrupt", Doing::Vector(Vector::LocalTimer)),
+        ["isolcpus=4 nohz_full=4 rcu_nocbs=4 irqaffinity=0-3,6-7"]
+    );
+    // A softirq's time is not a thread's, and no priority helps it.
+    let waits = held(
+        Cause::SoftirqWait,
+        "host",
+        Some(other("softirq NET_RX", Doing::Softirq(3))),
+        Some(other("irq 25 x", Doing::Irq(25))),
+    );
+    assert_eq!(commands(&waits), ["echo 0-3,6-7 > /proc/irq/25/smp_affinity_list"]);
+}
+
+#[test]
+fn limits_are_lifted_where_they_are_set() {
+    let vcpu = |class| Some(member("vCPU 0 of guest7", 6154, class));
+    let all = commands(&held(Cause::Throttled, "host", vcpu(OTHER), None));
+    assert_eq!(all[0], "echo max > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/6154/cgroup)/cpu.max");
+    assert!(all[1].starts_with("virsh schedinfo guest7 --live --config --set "), "{all:?}");
+    assert_eq!(
+        commands(&held(Cause::Throttled, "host", vcpu(fifo(1)), None)),
+        ["sysctl kernel.sched_rt_runtime_us=-1"]
+    );
+}
+
+#[test]
+fn the_switch_is_given_the_streams_own_flow() {
+    let handler = member("handler12", 300, OTHER);
+    assert_eq!(
+        commands(&held(Cause::Upcall, "host", Some(handler), None))[0],
+        "ovs-ofctl add-flow br0 'priority=1000,dl_type=0x88ba,dl_vlan=7,dl_dst=01:0c:cd:04:00:01,actions=output:vnet7'"
+    );
+}
+
+#[test]
+fn other_causes_have_their_own_cures() {
+    let vhost = || Some(member("vhost of guest7", 5620, OTHER));
+    let first = |cause| commands(&held(cause, "host", vhost(), None)).into_iter().next();
+    for (cause, command) in [
+        (Cause::IdleExit, "cpupower -c 4 idle-set -D 10"),
+        (Cause::Stopped, "kill -CONT 5620"),
+        (Cause::Blocked, "-overcommit mem-lock=on"),
+        (Cause::QdiscHeld, "tc -s qdisc show dev vnet7"),
+        (Cause::VcpuHalted, "echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns"),
+        (Cause::Work, "cpupower -c 4 frequency-set -g performance"),
+    ] {
+        assert_eq!(first(cause).as_deref(), Some(command), "{cause}");
+    }
+    for cause in [Cause::QueuedBehind, Cause::PollInterval] {
+        let advice = advice_of(&held(cause, "host", vhost(), None));
+        assert!(advice.len() == 1 && advice[0].commands.is_empty(), "{cause}: {advice:?}");
+    }
+    assert_eq!(advice_of(&held(Cause::Unexplained, "", None, None)), []);
+}
+
+#[test]
+fn latpath_owns_up() {
+    let mut tool = member("lp-guest7", 4000, OTHER);
+    tool.is_tool = true;
+    let advice = advice_of(&held(Cause::WaitingForCpu, "host", Some(member("relay", 7, OTHER)), Some(tool)));
+    assert!(advice.len() == 1 && advice[0].what.starts_with("this is latpath itself (lp-guest7)"), "{advice:?}");
+}
+
+#[test]
+fn nothing_is_advised_of_nobody_and_never_a_panic() {
+    for cause in Cause::ALL {
+        for machine in ["host", "guest7", "elsewhere"] {
+            advice_of(&held(*cause, machine, None, None));
+            for (actor, by) in [(OTHER, fifo(99)), (fifo(1), OTHER), (Class { prio: -1, policy: 6 }, fifo(1))] {
+                let (actor, by) = (member("a'; rm -rf x", 1, actor), member("b", 2, by));
+                advice_of(&held(*cause, machine, Some(actor), Some(by)));
+            }
+        }
+    }
+}
