@@ -67,12 +67,9 @@ impl Keeper {
 
     /// Decides on one more.
     pub fn add(&mut self, entry: Entry) -> Decision {
-        let no = Decision { keep: false, remove: Vec::new() };
-        let decision = match entry.kind {
-            Kind::OnTime if self.has_room_for_on_time(&entry) => Decision { keep: true, remove: Vec::new() },
-            Kind::OnTime => no,
-            Kind::Spike => self.make_room(&entry).map_or(no, |remove| Decision { keep: true, remove }),
-        };
+        let may = entry.kind == Kind::Spike || self.has_room_for_on_time(&entry);
+        let room = may.then(|| self.make_room(&entry)).flatten();
+        let decision = Decision { keep: room.is_some(), remove: room.unwrap_or_default() };
         self.kept.retain(|e| !decision.remove.contains(&e.number));
         self.not_kept += decision.remove.len() as u64;
         match decision.keep {
@@ -91,11 +88,12 @@ impl Keeper {
         all().count() < scenes && bytes <= self.bounds.bytes / ON_TIME_PART as u64
     }
 
-    /// Those that must go for a scene; none if it is itself the least bad.
+    /// Those that must go for a scene; nothing if it is itself the least bad.
     fn make_room(&self, entry: &Entry) -> Option<Vec<u32>> {
         let mut remove = Vec::new();
-        let is_worse = |e: &Entry| e.worst < entry.worst;
-        if let Some(most) = self.bounds.per_minute {
+        // What is usual must be known, or no spike can be explained.
+        let is_worse = |e: &Entry| e.worst < entry.worst || entry.kind == Kind::OnTime;
+        if let Some(most) = self.bounds.per_minute.filter(|_| entry.kind == Kind::Spike) {
             let same = |e: &&Entry| e.kind == Kind::Spike && e.to.div_euclid(MINUTE) == entry.to.div_euclid(MINUTE);
             if self.kept.iter().filter(same).count() >= most {
                 let least = self.kept.iter().filter(same).min_by_key(|e| e.worst).filter(|e| is_worse(e))?;

@@ -92,11 +92,21 @@ impl Worst {
         if self.slice == Ns::MIN {
             self.slice = t.saturating_add(SLICE);
         }
+        self.turn(t);
         if self.worst.is_some_and(|worst| worst >= time) || !self.is_among(time) {
             return Verdict::OnTime;
         }
         self.worst = Some(time);
         Verdict::Perhaps
+    }
+
+    /// A new minute begins with none.
+    fn turn(&mut self, t: Ns) {
+        let minute = t.div_euclid(MINUTE);
+        if self.minute.is_none_or(|m| m < minute) {
+            self.minute = Some(minute);
+            self.times.clear();
+        }
     }
 
     fn is_among(&self, time: Ns) -> bool {
@@ -109,10 +119,7 @@ impl Worst {
             return None;
         }
         self.slice = now.saturating_add(SLICE);
-        let minute = now.div_euclid(MINUTE);
-        if self.minute.replace(minute) != Some(minute) {
-            self.times.clear();
-        }
+        self.turn(now);
         let worst = self.worst.take()?;
         if !self.is_among(worst) {
             self.on_time = Some(worst);
