@@ -47,6 +47,7 @@ causes! {
     VcpuPreempted "vcpu-preempted" "The vCPU was ready, and its CPU ran others."
     VcpuHalted "vcpu-halted" "The vCPU had halted, until something woke it."
     IrqInjection "irq-injection" "An interrupt for the guest was pending and had not been taken."
+    Device "device" "A device or a wire had it, and no CPU that is recorded."
     Unexplained "unexplained" "No rule covers it, or the record lacks what would tell."
 }
 

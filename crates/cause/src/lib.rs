@@ -10,11 +10,16 @@
 mod advice;
 mod analyst;
 mod cause;
+mod compact;
 mod explained;
+mod machine;
 mod member;
+mod queue;
 mod ranking;
+mod spell;
 mod usual;
 mod verdict;
+mod walk;
 
 pub use advice::{advise, Advice, Case, Surroundings};
 pub use analyst::{Analyst, Ground, Piece, Who};

@@ -1,0 +1,214 @@
+//! One machine's record, on the host's timeline, made ready for questions.
+
+use crate::{spell::Spells, Who};
+use latpath_flight::{
+    Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
+};
+use latpath_spike::MachineRecord;
+use latpath_words::Ns;
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
+
+/// A machine of the scene. All its times are the host's.
+pub(crate) struct Machine {
+    pub name: String,
+    pub error_bound: Ns,
+    /// Why there is no record.
+    pub without: Option<String>,
+    /// What the machine's kernel does not tell.
+    missing: Vec<String>,
+    /// It says when vCPUs enter guests.
+    pub tells_guests: bool,
+    timeline: Timeline,
+    records: Vec<CpuRecord>,
+    spells: Vec<Spells>,
+    names: Names<'static>,
+    /// How threads are scheduled, from when on.
+    classes: HashMap<u32, Vec<(Ns, Class)>>,
+    rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,
+}
+
+/// A window on the host's timeline, that goes as far back as its records do: what was before it counts too.
+fn on_hosts_timeline(window: &Window, offset: Ns) -> Window {
+    let own = |t: Ns| if t == Ns::MAX { t } else { t.saturating_sub(offset) };
+    let record = |cpu: &CpuRecord| {
+        let mut record = cpu.clone();
+        record.since = own(record.since);
+        record.events.iter_mut().for_each(|event| event.t = own(event.t));
+        record
+    };
+    let cpus: Vec<CpuRecord> = window.cpus.iter().map(record).collect();
+    let first = cpus.iter().map(|cpu| cpu.since).min().unwrap_or(Ns::MAX);
+    Window { from: own(window.from).min(first), to: own(window.to), cpus }
+}
+
+impl Machine {
+    pub fn new(record: &MachineRecord) -> Self {
+        let nothing = Snapshot::default();
+        let (snapshot, without) = match &record.record {
+            Ok(snapshot) => (snapshot, None),
+            Err(why) => (&nothing, Some(why.clone())),
+        };
+        let window = on_hosts_timeline(&snapshot.window, record.offset_ns);
+        let timeline = Timeline::of(&window);
+        let mut classes: HashMap<u32, Vec<(Ns, Class)>> = HashMap::new();
+        let mut events: Vec<_> = window.cpus.iter().flat_map(|cpu| &cpu.events).collect();
+        events.sort_by_key(|event| event.t);
+        let mut is_of = |t: Ns, pid: u32, class: Class| {
+            let known = classes.entry(pid).or_default();
+            if known.last().is_none_or(|(_, last)| *last != class) {
+                known.push((t, class));
+            }
+        };
+        let mut tells_guests = false;
+        for event in events {
+            match event.what {
+                What::Switch { next, prev, next_class, .. } => {
+                    is_of(event.t, event.pid, prev);
+                    is_of(event.t, next, next_class);
+                }
+                What::Waking { pid, class, .. } | What::Wakeup { pid, class, .. } => is_of(event.t, pid, class),
+                What::KvmEntry { .. } | What::KvmExit { .. } => tells_guests = true,
+                _ => {}
+            }
+        }
+        Self {
+            name: record.machine.clone(),
+            error_bound: record.error_bound_ns.max(0),
+            without,
+            missing: snapshot.missing.clone(),
+            tells_guests,
+            spells: window.cpus.iter().map(Spells::of).collect(),
+            records: window.cpus,
+            timeline,
+            names: snapshot.names(),
+            classes,
+            rows: RefCell::default(),
+        }
+    }
+
+    fn place(&self, cpu: u32) -> Option<usize> {
+        self.records.iter().position(|record| record.cpu == cpu)
+    }
+
+    /// What a CPU did at a time.
+    pub fn at(&self, cpu: u32, t: Ns) -> Doing {
+        self.timeline.cpu(cpu).map_or(Doing::Unknown, |row| row.at(t))
+    }
+
+    /// What a CPU did in a time: without gaps.
+    pub fn tiles(&self, cpu: u32, from: Ns, to: Ns) -> Vec<CpuTile> {
+        match self.timeline.cpu(cpu) {
+            Some(row) => row.between(from, to),
+            None if from < to => vec![CpuTile { from, to, doing: Doing::Unknown, thread: None }],
+            None => Vec::new(),
+        }
+    }
+
+    /// A thread's row.
+    pub fn row(&self, pid: u32) -> Rc<[ThreadTile]> {
+        let mut rows = self.rows.borrow_mut();
+        rows.entry(pid).or_insert_with(|| self.timeline.thread(pid).into()).clone()
+    }
+
+    /// The CPU that had this thread just before a time, and since when, looked at from `from` on.
+    pub fn has_run(&self, pid: u32, from: Ns, t: Ns) -> Option<(u32, Ns)> {
+        let has = |tile: &CpuTile| tile.thread == Some(pid);
+        self.timeline.cpus.iter().find_map(|row| {
+            row.between(t.saturating_sub(1), t).last().filter(|tile| has(tile))?;
+            let tiles = row.between(from, t);
+            let first = tiles.iter().rposition(|tile| !has(tile)).map_or(from, |at| tiles[at].to);
+            (first < t).then_some((row.cpu, first))
+        })
+    }
+
+    /// Times of softirqs and interrupts on a CPU.
+    pub fn spells(&self, cpu: u32) -> Option<&Spells> {
+        self.place(cpu).map(|place| &self.spells[place])
+    }
+
+    /// Events of a CPU in a time, its end not among them.
+    pub fn events(&self, cpu: u32, from: Ns, to: Ns) -> &[latpath_flight::Event] {
+        let Some(place) = self.place(cpu) else { return &[] };
+        let events = &self.records[place].events;
+        let (first, end) = (events.partition_point(|e| e.t < from), events.partition_point(|e| e.t < to));
+        events.get(first..end).unwrap_or_default()
+    }
+
+    /// How a thread was scheduled at a time.
+    pub fn class(&self, pid: u32, t: Ns) -> Option<Class> {
+        let known = self.classes.get(&pid)?;
+        let at = known.partition_point(|(since, _)| *since <= t);
+        known.get(at.saturating_sub(1)).map(|(_, class)| *class)
+    }
+
+    /// A thread, by name.
+    pub fn thread(&self, pid: u32, t: Ns) -> Who {
+        self.who(&Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
+    }
+
+    /// Anybody, by name: the same at all times, however it came to act.
+    pub fn who(&self, doing: &Doing, t: Ns) -> Who {
+        let (doing, class) = match *doing {
+            Doing::Thread(running) => {
+                let class = running.class.or_else(|| self.class(running.pid, t));
+                (Doing::Thread(Running { class, guest: false, ..running }), class)
+            }
+            other => (other, None),
+        };
+        Who { name: self.names.of(&doing), doing, class }
+    }
+
+    /// A thread's name alone.
+    pub fn name_of(&self, pid: u32) -> Option<String> {
+        self.names.thread(pid).map(|thread| thread.name)
+    }
+
+    /// The name of a thread's process, where it is known.
+    pub fn process_of(&self, pid: u32) -> Option<String> {
+        self.name_of(self.names.thread(pid)?.tgid)
+    }
+
+    /// The function that a timer calls.
+    pub fn function(&self, address: u64) -> String {
+        self.names.of_function(address)
+    }
+
+    /// Whether a waker woke because a time had come, and not for anything that happened.
+    pub fn is_timer(waker: &Waker) -> bool {
+        use latpath_flight::Vector::LocalTimer;
+        matches!(waker.context, Doing::Timer(_) | Doing::Vector(LocalTimer) | Doing::Softirq(TIMER | HRTIMER))
+    }
+
+    /// Whether the kernel lacks a tracepoint.
+    pub fn lacks(&self, tracepoint: &str) -> bool {
+        self.missing.iter().any(|line| line.contains(tracepoint))
+    }
+
+    /// Why nothing is known of a CPU at a time.
+    pub fn why_unknown(&self, cpu: Option<u32>, t: Ns) -> String {
+        if let Some(why) = &self.without {
+            return format!("no record of {}: {why}", self.name);
+        }
+        let Some(cpu) = cpu else {
+            return match self.records.iter().any(|record| t < record.since) {
+                true => "records of some CPUs begin later".into(),
+                false => "no event tells".into(),
+            };
+        };
+        let Some(place) = self.place(cpu) else { return format!("CPU {cpu} has no record") };
+        let record = &self.records[place];
+        match () {
+            () if t < record.since && record.overwritten > 0 => {
+                format!("the record of CPU {cpu} had been overwritten (events come faster than it has room)")
+            }
+            () if t < record.since => format!("the record of CPU {cpu} begins later"),
+            () if record.unfinished > 0 => format!("{} events of CPU {cpu} could not be read", record.unfinished),
+            () => format!("the record does not say what CPU {cpu} did"),
+        }
+    }
+}
+
+/// include/linux/interrupt.h
+pub(crate) const TIMER: u32 = 1;
+/// The same.
+pub(crate) const HRTIMER: u32 = 8;

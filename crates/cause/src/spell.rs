@@ -1,0 +1,111 @@
+//! Softirqs and interrupts from their beginning to their end, whatever interrupted them meanwhile.
+
+use latpath_flight::{CpuRecord, Doing, Event, What};
+use latpath_words::Ns;
+use std::collections::HashSet;
+
+/// Spells under way at once that are believed. PREEMPT_RT may leave a softirq for another thread's.
+const DEEPEST: usize = 32;
+
+/// A softirq or interrupt, from its beginning to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spell {
+    pub doing: Doing,
+    pub from: Ns,
+    /// Its beginning is in the record.
+    pub begun: bool,
+    pub to: Ns,
+    /// The thread that it interrupted, or that ran it.
+    pub pid: u32,
+}
+
+/// Those of one CPU.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spells {
+    /// By their beginnings.
+    softirqs: Vec<Spell>,
+    interrupts: Vec<Spell>,
+    /// Softirqs that were raised: vector, when, in the order of times.
+    raises: Vec<(u32, Ns)>,
+}
+
+/// Begins, or ends; what.
+fn edge(event: &Event) -> Option<(bool, Doing)> {
+    Some(match event.what {
+        What::SoftirqEntry(n) => (true, Doing::Softirq(n)),
+        What::SoftirqExit(n) => (false, Doing::Softirq(n)),
+        What::IrqEntry(n) => (true, Doing::Irq(n)),
+        What::IrqExit(n) => (false, Doing::Irq(n)),
+        What::VectorEntry(v) => (true, Doing::Vector(v)),
+        What::VectorExit(v) => (false, Doing::Vector(v)),
+        _ => return None,
+    })
+}
+
+impl Spells {
+    pub fn of(record: &CpuRecord) -> Self {
+        let mut found = Self::default();
+        let mut open: Vec<Spell> = Vec::new();
+        let mut done: Vec<Spell> = Vec::new();
+        let mut seen = HashSet::new();
+        let mut last = record.since;
+        for event in &record.events {
+            last = last.max(event.t);
+            if let What::SoftirqRaise(vector) = event.what {
+                found.raises.push((vector, event.t));
+            }
+            let Some((begins, doing)) = edge(event) else { continue };
+            let spell = Spell { doing, from: event.t, begun: true, to: Ns::MAX, pid: event.pid };
+            let same = |s: &Spell| s.doing == doing && s.pid == event.pid;
+            let first = seen.insert(doing);
+            if begins {
+                // The same one cannot begin twice: its end is lost.
+                if let Some(at) = open.iter().rposition(same) {
+                    done.push(Spell { to: event.t, ..open.remove(at) });
+                }
+                if open.len() < DEEPEST {
+                    open.push(spell);
+                }
+            } else if let Some(at) = open.iter().rposition(same) {
+                done.push(Spell { to: event.t, ..open.remove(at) });
+            } else if first && record.since <= event.t {
+                done.push(Spell { from: record.since, begun: false, to: event.t, ..spell });
+            }
+        }
+        // Those that last have not ended as far as the record goes.
+        done.extend(open.into_iter().map(|spell| Spell { to: last.max(spell.from), ..spell }));
+        done.sort_by_key(|spell| (spell.from, std::cmp::Reverse(spell.to)));
+        (found.softirqs, found.interrupts) = done.into_iter().partition(|s| matches!(s.doing, Doing::Softirq(_)));
+        found
+    }
+
+    fn innermost<'s>(spells: &'s [Spell], t: Ns, is: impl Fn(&Spell) -> bool) -> Option<&'s Spell> {
+        let end = spells.partition_point(|spell| spell.from <= t);
+        spells[..end].iter().rev().take(2 * DEEPEST).find(|spell| spell.to >= t && is(spell))
+    }
+
+    /// The softirq of a vector that was under way at a time.
+    pub fn softirq(&self, vector: u32, t: Ns) -> Option<&Spell> {
+        Self::innermost(&self.softirqs, t, |spell| spell.doing == Doing::Softirq(vector))
+    }
+
+    /// Any softirq that was under way at a time.
+    pub fn any_softirq(&self, t: Ns) -> Option<&Spell> {
+        Self::innermost(&self.softirqs, t, |_| true)
+    }
+
+    /// The interrupt that was under way at a time.
+    pub fn interrupt(&self, t: Ns) -> Option<&Spell> {
+        Self::innermost(&self.interrupts, t, |_| true)
+    }
+
+    /// When a softirq that began at `began` had been raised: the first time since the one before it began.
+    pub fn raised(&self, vector: u32, began: Ns) -> Option<Ns> {
+        let of_vector = |spell: &&Spell| spell.doing == Doing::Softirq(vector) && spell.begun;
+        let end = self.softirqs.partition_point(|spell| spell.from < began);
+        let before = self.softirqs[..end].iter().rev().find(of_vector).map_or(Ns::MIN, |spell| spell.from);
+        let raises = &self.raises[..self.raises.partition_point(|(_, t)| *t <= began)];
+        let since = raises.partition_point(|(_, t)| *t <= before);
+        raises[since..].iter().find(|(v, _)| *v == vector).map(|(_, t)| *t)
+    }
+}

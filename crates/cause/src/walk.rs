@@ -1,0 +1,237 @@
+//! The walk back from a sighting to the one before.
+
+mod softirq;
+mod thread;
+
+use crate::{machine::Machine, machine::HRTIMER, machine::TIMER, queue::Ahead, Cause, Piece, Who};
+use latpath_flight::{CpuTile, Doing, Vector};
+use latpath_words::Ns;
+
+/// Contexts that one walk goes through.
+const MOST_STEPS: usize = 200;
+/// Pieces that one walk lays.
+pub(crate) const MOST_PIECES: usize = 4096;
+
+/// Who acts: the packet's fate is in its hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Context {
+    Thread(u32),
+    /// A softirq's vector, on this CPU.
+    Softirq {
+        cpu: u32,
+        vector: u32,
+    },
+    /// An interrupt on this CPU.
+    Interrupt {
+        cpu: u32,
+        doing: Doing,
+    },
+    /// A timer's function on this CPU.
+    Timer {
+        cpu: u32,
+        doing: Doing,
+    },
+    /// The idle loop, or nobody knows.
+    Nobody {
+        cpu: u32,
+        doing: Doing,
+    },
+}
+
+impl Context {
+    /// Who acts on a CPU that does this.
+    pub fn of(cpu: u32, doing: Doing) -> Self {
+        match doing {
+            Doing::Thread(running) => Self::Thread(running.pid),
+            Doing::Softirq(vector) => Self::Softirq { cpu, vector },
+            Doing::Irq(_) | Doing::Vector(_) | Doing::Nmi => Self::Interrupt { cpu, doing },
+            Doing::Timer(_) => Self::Timer { cpu, doing },
+            Doing::Idle { .. } | Doing::Unknown => Self::Nobody { cpu, doing },
+        }
+    }
+}
+
+/// What is asked: who had the packet between two of its sightings.
+pub(crate) struct Question {
+    /// The walk ends here.
+    pub a: Ns,
+    /// It begins here.
+    pub b: Ns,
+    /// The CPU that took the earlier sighting, where it is one of this walk's machine.
+    pub cpu_of_a: Option<u32>,
+    /// The packet lay in a queue between the two.
+    pub queue: bool,
+    /// ovs-vswitchd has it.
+    pub upcall: bool,
+    /// Packets that the one who took the later sighting served before.
+    pub ahead: Ahead,
+}
+
+/// What is laid, from its end to its beginning.
+pub(crate) struct Walk<'w> {
+    pub machine: &'w Machine,
+    /// The machine's place in the scene.
+    pub place: usize,
+    pub question: &'w Question,
+    /// All from here to the later sighting is told.
+    pub t: Ns,
+    /// The latest first.
+    pub pieces: Vec<Piece>,
+    /// The one who took the later sighting is still the one that acts.
+    pub reader: bool,
+}
+
+/// Why a walk ended before it was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It has come to the earlier sighting.
+    There,
+    /// An interrupt came from outside of the machine: a device, or the host.
+    Outside(String),
+    /// Nothing tells how to go on.
+    Lost(String),
+}
+
+/// What of a piece is not its time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Label {
+    pub actor: Option<Who>,
+    pub by: Option<Who>,
+    pub cpu: Option<u32>,
+    pub number: Option<u64>,
+    pub note: Option<String>,
+}
+
+impl<'w> Walk<'w> {
+    pub fn new(machine: &'w Machine, place: usize, question: &'w Question, t: Ns) -> Self {
+        Self { machine, place, question, t, pieces: Vec::new(), reader: true }
+    }
+
+    pub fn is_there(&self) -> bool {
+        self.t <= self.question.a
+    }
+
+    /// All from `from` to what has been told was this.
+    pub fn lay(&mut self, from: Ns, cause: Cause, label: Label) {
+        let from = from.max(self.question.a);
+        if from >= self.t {
+            return;
+        }
+        let Label { actor, by, cpu, number, note } = label;
+        let piece = Piece { from, to: self.t, cause, actor, by, machine: self.place, cpu, number, note };
+        self.t = from;
+        match self.pieces.last_mut() {
+            Some(later) if later.is_like(&piece) => later.from = from,
+            _ => self.pieces.push(piece),
+        }
+    }
+
+    /// Goes back as far as anything tells.
+    pub fn go(&mut self, mut context: Context) -> End {
+        for _ in 0..MOST_STEPS {
+            if self.is_there() {
+                return End::There;
+            }
+            if self.pieces.len() >= MOST_PIECES {
+                return End::Lost("more happened than is told".into());
+            }
+            let next = match context {
+                Context::Thread(pid) => self.thread(pid),
+                Context::Softirq { cpu, vector } => self.softirq(cpu, vector),
+                Context::Timer { cpu, doing } => self.timer(cpu, doing),
+                Context::Interrupt { cpu, doing: doing @ Doing::Vector(Vector::LocalTimer) } => self.timer(cpu, doing),
+                Context::Interrupt { cpu, doing } => self.interrupt(cpu, doing),
+                Context::Nobody { cpu, .. } => Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t))),
+            };
+            match next {
+                Ok(next) => {
+                    self.reader = false;
+                    context = next;
+                }
+                Err(end) => return end,
+            }
+        }
+        match self.is_there() {
+            true => End::There,
+            false => End::Lost("more handed it on than is told".into()),
+        }
+    }
+
+    /// What a CPU did from `from` to what has been told, the latest first.
+    pub fn tiles_back(&self, cpu: u32, from: Ns) -> impl Iterator<Item = CpuTile> {
+        self.machine.tiles(cpu, from.max(self.question.a), self.t).into_iter().rev()
+    }
+
+    /// Of an interrupt: its handler's work, and then nobody on this machine did anything.
+    fn interrupt(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
+        let spell = self.machine.spells(cpu).and_then(|s| s.interrupt(self.t)).copied();
+        let from = spell.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
+        let actor = self.machine.who(&doing, self.t);
+        for tile in self.tiles_back(cpu, from) {
+            let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+            match tile.doing {
+                Doing::Nmi => {
+                    let by = Some(self.machine.who(&tile.doing, tile.from));
+                    self.lay(tile.from, Cause::Interrupted, Label { by, ..label });
+                }
+                _ => self.lay(tile.from, Cause::Work, label),
+            }
+        }
+        if self.is_there() {
+            return Err(End::There);
+        }
+        if matches!(doing, Doing::Vector(_)) {
+            if let Some(context) = self.sent_from(cpu, &actor) {
+                return Ok(context);
+            }
+        }
+        Err(End::Outside(format!("what sent {} is not recorded", actor.name)))
+    }
+
+    /// One CPU interrupts another for a packet (packet steering): by all that is known, the one that had it before.
+    fn sent_from(&mut self, cpu: u32, actor: &Who) -> Option<Context> {
+        let sender = self.question.cpu_of_a.filter(|sender| *sender != cpu)?;
+        let spell = self.machine.spells(sender)?.any_softirq(self.question.a).copied()?;
+        let Doing::Softirq(vector) = spell.doing else { return None };
+        let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+        self.lay(spell.to, Cause::IrqWait, label);
+        Some(Context::Softirq { cpu: sender, vector })
+    }
+
+    /// What a timer's function began, was put off until the timer ran out.
+    fn timer(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
+        let timer = self.machine.who(&doing, self.t);
+        let cause = self.cause_of_timer(&doing);
+        self.lay(
+            self.question.a,
+            cause,
+            Label { actor: Some(timer.clone()), by: Some(timer), cpu: Some(cpu), ..Label::default() },
+        );
+        Err(End::There)
+    }
+
+    /// Whose timer it is: a queueing discipline's, or a reader's.
+    pub fn cause_of_timer(&self, doing: &Doing) -> Cause {
+        const QDISCS: [&str; 5] = ["qdisc_watchdog", "advance_sched", "taprio", "gate_timer_func", "cake"];
+        match doing {
+            Doing::Timer(function) => {
+                let name = self.machine.function(*function);
+                if QDISCS.iter().any(|start| name.starts_with(start)) {
+                    Cause::QdiscHeld
+                } else {
+                    Cause::PollInterval
+                }
+            }
+            _ => Cause::PollInterval,
+        }
+    }
+
+    /// Whether something is a part of this softirq's work.
+    pub fn is_part_of(doing: &Doing, vector: u32) -> bool {
+        match doing {
+            Doing::Softirq(v) => *v == vector,
+            Doing::Timer(_) => matches!(vector, TIMER | HRTIMER),
+            _ => false,
+        }
+    }
+}

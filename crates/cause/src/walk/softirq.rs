@@ -1,0 +1,152 @@
+//! Softirqs: what they did since they began, what kept them from beginning since they were raised, and who raised them.
+
+use super::{Context, End, Label, Walk};
+use crate::{spell::Spell, Cause};
+use latpath_flight::{Doing, State, Vector, What};
+use latpath_words::Ns;
+
+impl Walk<'_> {
+    pub(super) fn softirq(&mut self, cpu: u32, vector: u32) -> Result<Context, End> {
+        let Some(spell) = self.machine.spells(cpu).and_then(|s| s.softirq(vector, self.t)).copied() else {
+            return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t)));
+        };
+        self.worked(cpu, vector, &spell);
+        if self.is_there() {
+            return Err(End::There);
+        }
+        if !spell.begun {
+            return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t - 1)));
+        }
+        let raised = self.machine.spells(cpu).and_then(|s| s.raised(vector, spell.from));
+        match raised {
+            Some(raised) => {
+                // At that very time it may have begun already.
+                let context = Context::of(cpu, self.machine.at(cpu, raised.saturating_sub(1)));
+                self.waited_to_begin(cpu, vector, &spell, raised);
+                match context {
+                    Context::Timer { doing, .. }
+                    | Context::Interrupt { doing: doing @ Doing::Vector(Vector::LocalTimer), .. } => {
+                        self.put_off(cpu, vector, &doing)
+                    }
+                    _ => Ok(context),
+                }
+            }
+            None => Ok(self.before(cpu, &spell)),
+        }
+    }
+
+    /// From its beginning on: its work, first on packets that came earlier.
+    fn worked(&mut self, cpu: u32, vector: u32, spell: &Spell) {
+        let from = spell.from.max(self.question.a);
+        let (until, ahead) = self.served_before(cpu, spell);
+        let actor = self.machine.who(&Doing::Softirq(vector), self.t);
+        for tile in self.tiles_back(cpu, from) {
+            let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+            let by = Some(self.machine.who(&tile.doing, tile.from));
+            match tile.doing {
+                doing if Self::is_part_of(&doing, vector) => {
+                    self.lay(tile.from.max(until), Cause::Work, label.clone());
+                    self.lay(tile.from, Cause::QueuedBehind, Label { number: Some(ahead), ..label });
+                }
+                // Softirqs of PREEMPT_RT can be preempted, and sleep until a lock is free.
+                Doing::Thread(r) if r.pid != spell.pid => {
+                    self.lay(tile.from, Cause::WaitingForCpu, Label { by, ..label })
+                }
+                Doing::Thread(_) => self.lay(tile.from, Cause::Work, label),
+                Doing::Idle { .. } => self.lay(tile.from, Cause::Blocked, label),
+                Doing::Unknown => {
+                    let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
+                    self.lay(tile.from, Cause::Unexplained, Label { note, ..label });
+                }
+                _ => self.lay(tile.from, Cause::Interrupted, Label { by, ..label }),
+            }
+        }
+    }
+
+    /// Until when this softirq served others, and how many packets that were.
+    fn served_before(&self, cpu: u32, spell: &Spell) -> (Ns, u64) {
+        let from = spell.from.max(self.question.a);
+        let mut until = Ns::MIN;
+        let mut ahead = 0;
+        let mut polls: Vec<(Ns, u32)> = Vec::new();
+        for event in self.machine.events(cpu, from, self.t) {
+            if let What::NapiWork { work, .. } = event.what {
+                polls.push((event.t, work));
+            }
+        }
+        // The first to end is the one that carried the packet to the earlier sighting.
+        let same_poll = spell.from < self.question.a && self.question.cpu_of_a == Some(cpu);
+        if same_poll && !self.question.queue {
+            return (until, ahead);
+        }
+        for (t, work) in polls.into_iter().skip(usize::from(same_poll)).filter(|(_, work)| *work > 0) {
+            (until, ahead) = (t, ahead + u64::from(work));
+        }
+        if self.reader && self.question.queue {
+            let (last, seen) = self.question.ahead.since(until.max(from), self.t);
+            if seen > 0 {
+                (until, ahead) = (last, ahead + seen);
+            }
+        }
+        (until, ahead)
+    }
+
+    /// Between being raised and beginning.
+    fn waited_to_begin(&mut self, cpu: u32, vector: u32, spell: &Spell, raised: Ns) {
+        let actor = self.machine.who(&Doing::Softirq(vector), self.t);
+        // Handed to a thread of its own, it waits as that one does.
+        let daemon = self.is_daemon(spell.pid).then_some(spell.pid);
+        let ready = daemon.map_or(Vec::new(), |pid| {
+            let row = self.machine.row(pid);
+            let tiles = row.iter().filter(|tile| matches!(tile.state, State::Ready { .. }));
+            tiles.map(|tile| (tile.from, tile.to)).filter(|(from, to)| *to > raised && *from < self.t).collect()
+        });
+        for tile in self.tiles_back(cpu, raised) {
+            let by = Some(self.machine.who(&tile.doing, tile.from));
+            let label = Label { actor: Some(actor.clone()), by, cpu: Some(cpu), ..Label::default() };
+            match (daemon, tile.doing) {
+                (_, Doing::Unknown) => {
+                    let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
+                    self.lay(tile.from, Cause::SoftirqWait, Label { note, by: None, ..label });
+                }
+                (Some(pid), Doing::Thread(r)) if r.pid != pid => {
+                    let actor = Some(self.machine.thread(pid, tile.from));
+                    for (from, to) in ready.iter().rev().filter(|(from, to)| *from < tile.to && *to > tile.from) {
+                        self.lay((*to).max(tile.from), Cause::SoftirqWait, label.clone());
+                        let label = Label { actor: actor.clone(), ..label.clone() };
+                        self.lay((*from).max(tile.from), Cause::WaitingForCpu, label);
+                    }
+                    self.lay(tile.from, Cause::SoftirqWait, label);
+                }
+                _ => self.lay(tile.from, Cause::SoftirqWait, label),
+            }
+        }
+    }
+
+    /// ksoftirqd, and the thread that runs timers' softirqs on PREEMPT_RT.
+    fn is_daemon(&self, pid: u32) -> bool {
+        let name = self.machine.name_of(pid).unwrap_or_default();
+        name.starts_with("ksoftirqd/") || name.starts_with("ktimers/")
+    }
+
+    /// Raised by a timer: what is to be done was put off until then.
+    fn put_off(&mut self, cpu: u32, vector: u32, timer: &Doing) -> Result<Context, End> {
+        let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
+        let by = Some(self.machine.who(timer, self.t));
+        let label = Label { actor, by, cpu: Some(cpu), ..Label::default() };
+        self.lay(self.question.a, self.cause_of_timer(timer), label);
+        Err(End::There)
+    }
+
+    /// It is not recorded who raised it: by all that is known, what its CPU did just before.
+    fn before(&self, cpu: u32, spell: &Spell) -> Context {
+        let doing = self.machine.at(cpu, spell.from.saturating_sub(1));
+        match (doing, self.machine.spells(cpu).and_then(|s| s.interrupt(spell.from))) {
+            // Softirqs run when the interrupt that raised them has ended.
+            (_, Some(interrupt)) if interrupt.to <= spell.from && spell.from - interrupt.to < 2_000 => {
+                Context::of(cpu, interrupt.doing)
+            }
+            (doing, _) => Context::of(cpu, doing),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Threads: what they did, what they waited for, and who woke them.
+
+use super::{Context, End, Label, Walk, MOST_PIECES};
+use crate::{machine::Machine, Cause};
+use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
+use latpath_words::Ns;
+
+impl Walk<'_> {
+    /// Reads a thread's row backwards, up to the one who woke it.
+    pub(super) fn thread(&mut self, pid: u32) -> Result<Context, End> {
+        let row = self.machine.row(pid);
+        // What became of the sleep that is looked at: who ended it.
+        let mut woken: Option<Since> = None;
+        while !self.is_there() {
+            if self.pieces.len() >= MOST_PIECES {
+                return Err(End::Lost("more happened than is told".into()));
+            }
+            let at = row.partition_point(|tile| tile.from < self.t);
+            let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t).copied()
+            else {
+                self.unrecorded(pid)?;
+                continue;
+            };
+            match tile.state {
+                State::Running { cpu } => {
+                    self.ran(pid, cpu, tile.from);
+                    woken = None;
+                }
+                State::Ready { cpu, since, throttled } => {
+                    self.was_ready(pid, cpu, throttled, tile.from);
+                    woken = Some(since);
+                }
+                State::Asleep(sleep) => {
+                    if let Some(next) = self.slept(pid, sleep, &tile, woken.take())? {
+                        return Ok(next);
+                    }
+                }
+                State::Unknown => self.unrecorded(pid)?,
+            }
+            if let (Some(Since::Woken(waker)), true) = (woken, self.starts_row(&row)) {
+                return Ok(Context::of(waker.cpu, waker.context));
+            }
+        }
+        Err(End::There)
+    }
+
+    /// Nothing is known of the thread before.
+    fn starts_row(&self, row: &[ThreadTile]) -> bool {
+        let at = row.partition_point(|tile| tile.from < self.t);
+        at.checked_sub(1).and_then(|at| row.get(at)).is_none_or(|tile| tile.state == State::Unknown)
+    }
+
+    /// Its own row does not tell; a CPU's may.
+    fn unrecorded(&mut self, pid: u32) -> Result<(), End> {
+        match self.machine.has_run(pid, self.question.a, self.t) {
+            Some((cpu, from)) => {
+                self.ran(pid, cpu, from);
+                Ok(())
+            }
+            None => {
+                let who = self.machine.thread(pid, self.t).name;
+                let why = self.machine.why_unknown(None, self.t.saturating_sub(1));
+                Err(End::Lost(format!("what {who} did is not known: {why}")))
+            }
+        }
+    }
+
+    /// It had a CPU, apart from what interrupts took of its time.
+    fn ran(&mut self, pid: u32, cpu: u32, from: Ns) {
+        let actor = self.machine.thread(pid, from);
+        for tile in self.tiles_back(cpu, from) {
+            let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+            if tile.doing.interrupts() {
+                let by = Some(self.machine.who(&tile.doing, tile.from));
+                self.lay(tile.from, Cause::Interrupted, Label { by, ..label });
+            } else {
+                self.work(tile.from, label);
+            }
+        }
+    }
+
+    /// A thread's own work: for the packet, or for those before it.
+    fn work(&mut self, from: Ns, label: Label) {
+        let (until, ahead) = match self.reader && self.question.queue {
+            true => self.question.ahead.since(self.question.a, self.question.b),
+            false => (Ns::MIN, 0),
+        };
+        let number = (ahead > 0).then_some(ahead);
+        if self.question.upcall && self.is_switch(&label) {
+            self.lay(from, Cause::Upcall, Label { number, ..label });
+            return;
+        }
+        self.lay(from.max(until), Cause::Work, label.clone());
+        self.lay(from, Cause::QueuedBehind, Label { number, ..label });
+    }
+
+    /// A thread of ovs-vswitchd.
+    fn is_switch(&self, label: &Label) -> bool {
+        let Some(pid) = label.actor.as_ref().and_then(|who| who.doing.thread()) else { return false };
+        let of_switch = |name: Option<String>| name.is_some_and(|name| name.starts_with("ovs-vswitchd"));
+        let named = |start| self.machine.name_of(pid).is_some_and(|name| name.starts_with(start));
+        of_switch(self.machine.process_of(pid)) || ["ovs-vswitchd", "handler", "revalidator"].into_iter().any(named)
+    }
+
+    /// It would have run.
+    fn was_ready(&mut self, pid: u32, cpu: Option<u32>, throttled: bool, from: Ns) {
+        let actor = Some(self.machine.thread(pid, self.t));
+        let label = Label { actor, cpu, ..Label::default() };
+        if throttled {
+            self.lay(from, Cause::Throttled, label);
+            return;
+        }
+        let Some(on) = cpu else {
+            let note = Some(self.machine.why_unknown(None, self.t));
+            self.lay(from, Cause::WaitingForCpu, Label { note, ..label });
+            return;
+        };
+        // What an idle CPU does behind its idle state is a part of leaving it.
+        let mut left_state = None;
+        let tiles: Vec<_> = self.tiles_back(on, from).collect();
+        for (at, tile) in tiles.iter().enumerate() {
+            let by = Some(self.machine.who(&tile.doing, tile.from));
+            let label = Label { by, ..label.clone() };
+            match tile.doing {
+                // By the thread's own row it was not there yet.
+                Doing::Thread(r) if r.pid == pid => self.lay(tile.from, Cause::Work, Label { by: None, ..label }),
+                Doing::Thread(_) => self.lay(tile.from, Cause::WaitingForCpu, label),
+                Doing::Idle { state } => {
+                    let before = tiles[at + 1..].iter().map_while(|t| match t.doing {
+                        Doing::Idle { state } => Some(state),
+                        d if d.interrupts() => Some(None),
+                        _ => None,
+                    });
+                    left_state = state.or_else(|| before.flatten().next()).or(left_state);
+                    let by = Some(self.machine.who(&Doing::Idle { state: left_state }, tile.from));
+                    self.lay(tile.from, Cause::IdleExit, Label { by, number: left_state.map(u64::from), ..label });
+                }
+                Doing::Unknown => {
+                    let note = Some(self.machine.why_unknown(cpu, tile.from));
+                    self.lay(tile.from, Cause::WaitingForCpu, Label { by: None, note, ..label });
+                }
+                _ => self.lay(tile.from, Cause::Interrupted, label),
+            }
+        }
+    }
+
+    /// It slept: who woke it goes on, unless it slept for its own reasons; then its row is read on.
+    fn slept(
+        &mut self,
+        pid: u32,
+        sleep: Sleep,
+        tile: &ThreadTile,
+        woken: Option<Since>,
+    ) -> Result<Option<Context>, End> {
+        let actor = Some(self.machine.thread(pid, self.t));
+        let waker = match woken {
+            Some(Since::Woken(waker)) => Some(waker),
+            _ => None,
+        };
+        let name = |w: &Waker| self.machine.who(&w.context, w.t);
+        let label = Label { actor, ..Label::default() };
+        match (sleep, waker) {
+            (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
+                let note = waker.map(|w| format!("it went on by {}", name(&w).name));
+                self.lay(tile.from, Cause::Stopped, Label { note, ..label });
+                Ok(None)
+            }
+            (_, Some(waker)) if Machine::is_timer(&waker) => {
+                let by = Some(name(&waker));
+                let cause = match sleep {
+                    Sleep::Blocked => Cause::Blocked,
+                    _ => self.cause_of_timer(&waker.context),
+                };
+                let number = (cause == Cause::PollInterval).then_some((tile.to - tile.from).max(0) as u64);
+                self.lay(tile.from, cause, Label { by, number, ..label });
+                Ok(None)
+            }
+            (Sleep::Blocked, waker) => {
+                let by = waker.as_ref().map(name);
+                self.lay(tile.from, Cause::Blocked, Label { by, ..label });
+                Ok(None)
+            }
+            (_, Some(waker)) => Ok(Some(Context::of(waker.cpu, waker.context))),
+            (_, None) => {
+                let who = label.actor.map_or(String::new(), |who| who.name);
+                let why = match () {
+                    () if self.machine.lacks("sched_waking") => "this kernel does not tell who wakes",
+                    () => "no wakeup is recorded",
+                };
+                Err(End::Lost(format!("who woke {who} is not known: {why}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Scenes made by hand: what each CPU of each machine did, told in the order of times, and where packets were seen.
+#![allow(dead_code, reason = "not every test needs all of it")]
+
+use latpath_cause::{Analyst, Ground, Piece, Who};
+use latpath_flight::*;
+use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_vms::Vm;
+use latpath_words::{Link, Ns, Point, PointInfo};
+use std::collections::BTreeMap;
+
+pub const NET_TX: u32 = 2;
+pub const NET_RX: u32 = 3;
+pub const OTHER: Class = Class { prio: 120, policy: 0 };
+
+pub fn fifo(priority: i16) -> Class {
+    Class { prio: 99 - priority, policy: 1 }
+}
+
+/// What one CPU did. Each event is `at` its time, of the thread that it runs then.
+pub struct Cpu {
+    pub cpu: u32,
+    t: Ns,
+    pid: u32,
+    pub record: CpuRecord,
+    classes: BTreeMap<u32, Class>,
+}
+
+impl Cpu {
+    /// From now on at this time.
+    pub fn at(&mut self, t: Ns) -> &mut Self {
+        assert!(t >= self.t, "{t} is before {}", self.t);
+        self.t = t;
+        self
+    }
+
+    /// The thread that it runs at the beginning.
+    pub fn runs(&mut self, pid: u32) -> &mut Self {
+        self.pid = pid;
+        self
+    }
+
+    /// Threads that it switches to are of this class.
+    pub fn class(&mut self, pid: u32, class: Class) -> &mut Self {
+        self.classes.insert(pid, class);
+        self
+    }
+
+    pub fn event(&mut self, what: What) -> &mut Self {
+        self.record.events.push(Event { t: self.t, pid: self.pid, what });
+        self
+    }
+
+    pub fn leaves(&mut self, left: Left, next: u32) -> &mut Self {
+        let class = |pid: &u32| self.classes.get(pid).copied().unwrap_or(OTHER);
+        let (prev, next_class) = (class(&self.pid), class(&next));
+        self.event(What::Switch { next, left, prev, next_class });
+        self.pid = next;
+        self
+    }
+
+    /// The thread goes to sleep, and another comes; from the idle loop, only that.
+    pub fn sleeps_then(&mut self, next: u32) -> &mut Self {
+        match self.pid {
+            0 => self.leaves(Left::Ready { preempted: false, throttled: false }, next),
+            _ => self.leaves(Left::Asleep(Sleep::Interruptible), next),
+        }
+    }
+
+    pub fn preempted_by(&mut self, next: u32) -> &mut Self {
+        self.leaves(Left::Ready { preempted: true, throttled: false }, next)
+    }
+
+    /// Wakes a thread that is to run on this CPU.
+    pub fn wakes(&mut self, pid: u32, cpu: u32) -> &mut Self {
+        let class = self.classes.get(&pid).copied().unwrap_or(OTHER);
+        self.event(What::Waking { pid, cpu, class });
+        self.event(What::Wakeup { pid, cpu, class, throttled: false })
+    }
+
+    pub fn wakes_throttled(&mut self, pid: u32, cpu: u32) -> &mut Self {
+        self.event(What::Waking { pid, cpu, class: OTHER });
+        self.event(What::Wakeup { pid, cpu, class: OTHER, throttled: true })
+    }
+
+    pub fn raises(&mut self, vector: u32) -> &mut Self {
+        self.event(What::SoftirqRaise(vector))
+    }
+
+    pub fn softirq(&mut self, vector: u32) -> &mut Self {
+        self.event(What::SoftirqEntry(vector))
+    }
+
+    pub fn softirq_ends(&mut self, vector: u32) -> &mut Self {
+        self.event(What::SoftirqExit(vector))
+    }
+
+    pub fn irq(&mut self, number: u32) -> &mut Self {
+        self.event(What::IrqEntry(number))
+    }
+
+    pub fn irq_ends(&mut self, number: u32) -> &mut Self {
+        self.event(What::IrqExit(number))
+    }
+
+    pub fn vector(&mut self, vector: Vector) -> &mut Self {
+        self.event(What::VectorEntry(vector))
+    }
+
+    pub fn vector_ends(&mut self, vector: Vector) -> &mut Self {
+        self.event(What::VectorExit(vector))
+    }
+
+    /// The timer interrupt, with a timer's function in it.
+    pub fn timer(&mut self, function: u64) -> &mut Self {
+        self.vector(Vector::LocalTimer).event(What::HrtimerEntry(function))
+    }
+
+    pub fn timer_ends(&mut self) -> &mut Self {
+        self.event(What::HrtimerExit).vector_ends(Vector::LocalTimer)
+    }
+
+    pub fn polled(&mut self, work: u32) -> &mut Self {
+        self.event(What::NapiPoll { name: [0; 16] }).event(What::NapiWork { work, budget: 64, ifindex: 1 })
+    }
+
+    pub fn idles(&mut self, state: u32) -> &mut Self {
+        self.event(What::Idle(Some(state)))
+    }
+
+    pub fn idles_no_more(&mut self) -> &mut Self {
+        self.event(What::Idle(None))
+    }
+
+    pub fn enters_guest(&mut self, vcpu: u32) -> &mut Self {
+        self.event(What::KvmEntry { vcpu: Some(vcpu) })
+    }
+
+    pub fn leaves_guest(&mut self, vcpu: u32, reason: u32) -> &mut Self {
+        self.event(What::KvmExit { vcpu: Some(vcpu), reason: Some(reason), isa: 1 })
+    }
+}
+
+/// All that is known.
+pub struct Stage {
+    pub scene: Scene,
+    pub points: Vec<PointInfo>,
+    pub vms: Vec<Vm>,
+}
+
+impl Stage {
+    /// A host that recorded from 0 to 100,000, with threads by these names.
+    pub fn new(threads: &[(u32, &str)]) -> Self {
+        let scene = Scene {
+            number: 1,
+            kind: Kind::Spike,
+            from: 0,
+            to: 100_000,
+            machines: Vec::new(),
+            packets: Vec::new(),
+            more_late: 0,
+        };
+        let mut stage = Self { scene, points: Vec::new(), vms: Vec::new() };
+        stage.machine("host", 0, threads);
+        stage
+    }
+
+    /// Another machine, whose clock is ahead of the host's by so much.
+    pub fn machine(&mut self, name: &str, offset_ns: Ns, threads: &[(u32, &str)]) -> &mut Self {
+        let mut snapshot = Snapshot {
+            window: Window { from: offset_ns, to: 100_000 + offset_ns, cpus: Vec::new() },
+            ..Snapshot::default()
+        };
+        for (pid, name) in threads {
+            snapshot.threads.insert(*pid, Thread { name: (*name).into(), tgid: *pid });
+        }
+        self.scene.machines.push(MachineRecord {
+            machine: name.into(),
+            offset_ns,
+            error_bound_ns: 0,
+            record: Ok(snapshot),
+        });
+        self
+    }
+
+    pub fn snapshot(&mut self) -> &mut Snapshot {
+        self.scene.machines.last_mut().unwrap().record.as_mut().unwrap()
+    }
+
+    /// What the next CPU of the last machine did, in that machine's clock.
+    pub fn cpu(&mut self, tell: impl FnOnce(&mut Cpu)) -> &mut Self {
+        let window = &mut self.snapshot().window;
+        let number = window.cpus.len() as u32;
+        let record = CpuRecord { cpu: number, since: window.from, ..CpuRecord::default() };
+        let mut cpu = Cpu { cpu: number, t: window.from, pid: 0, record, classes: BTreeMap::new() };
+        tell(&mut cpu);
+        window.cpus.push(cpu.record);
+        self
+    }
+
+    /// The name of a timer's or a work's function.
+    pub fn function(&mut self, address: u64, name: &str) -> &mut Self {
+        self.snapshot().functions.insert(address, name.into());
+        self
+    }
+
+    fn point(&mut self, text: &str) -> u16 {
+        let point: Point = text.parse().unwrap();
+        let known = self.points.iter().position(|p| p.point == point);
+        known.unwrap_or_else(|| {
+            let link = match &point.device {
+                d if d.starts_with("tap") => Link::Tap,
+                d if d.starts_with("veth") => Link::Veth,
+                _ => Link::Nic,
+            };
+            self.points.push(PointInfo { point, link, netns: 1, ifindex: 1, clock: "CLOCK_MONOTONIC".into() });
+            self.points.len() - 1
+        }) as u16
+    }
+
+    /// A packet and where it was seen: point, time on the host's timeline, CPU, thread.
+    pub fn packet(&mut self, sightings: &[(&str, Ns, u16, u32)]) -> &mut Self {
+        let seen = |(point, t, cpu, tid): &(&str, Ns, u16, u32)| Seen {
+            point: self.point(point),
+            t: *t,
+            cpu: *cpu,
+            tid: *tid,
+        };
+        let sightings: Vec<Seen> = sightings.iter().map(seen).collect();
+        let number = self.scene.packets.len() as u64;
+        self.scene.packets.push(Packet { stream: 0, key: number as u32, number, late: true, sightings });
+        self
+    }
+
+    /// What held the last packet between its first sighting and its last.
+    pub fn pieces(&self) -> Vec<Piece> {
+        let packet = self.scene.packets.last().unwrap();
+        let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
+        let ground = Ground { points: &self.points, vms: &self.vms };
+        let pieces = Analyst::new(&self.scene, ground).explain(packet, a, b);
+        let mut cursor = a.t;
+        for piece in &pieces {
+            assert!(piece.from == cursor && piece.to > piece.from, "{pieces:#?}");
+            cursor = piece.to;
+        }
+        assert_eq!(cursor, b.t);
+        pieces
+    }
+
+    /// The same, as lines: `from-to cause actor < by #number`, without what is not there.
+    pub fn told(&self) -> Vec<String> {
+        self.pieces().iter().map(line).collect()
+    }
+}
+
+pub fn line(piece: &Piece) -> String {
+    let name = |who: &Option<Who>| who.as_ref().map(|who| who.name.clone());
+    let mut text = format!("{}-{} {}", piece.from, piece.to, piece.cause);
+    if let Some(actor) = name(&piece.actor) {
+        text += &format!(" {actor}");
+    }
+    if let Some(by) = name(&piece.by) {
+        text += &format!(" < {by}");
+    }
+    if let Some(number) = piece.number {
+        text += &format!(" #{number}");
+    }
+    text
+}

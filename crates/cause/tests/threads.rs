@@ -1,0 +1,282 @@
+//! Whose hands a packet was in, where threads had to act.
+
+mod stage;
+
+use latpath_cause::Cause;
+use latpath_flight::{Left, Sleep};
+use stage::{fifo, Stage, NET_RX};
+
+const READER: u32 = 7;
+const HOG: u32 = 9;
+
+/// A reader asleep on CPU 0; a sender on CPU 1 whose softirq wakes it at 120.
+fn a_reader_is_woken() -> Stage {
+    let mut stage = Stage::new(&[(READER, "qemu"), (HOG, "hog"), (5, "sender"), (11, "bash")]);
+    stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
+    stage
+}
+
+fn sender_wakes_at_120(stage: &mut Stage) {
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).at(85).softirq(NET_RX).at(120).wakes(READER, 0).at(140).softirq_ends(NET_RX);
+        c.at(400).sleeps_then(0);
+    });
+}
+
+#[test]
+fn a_reader_at_once_is_work_of_those_who_carried_it() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told(),
+        ["100-120 work softirq NET_RX", "120-130 idle-exit qemu (7) < idle", "130-300 work qemu (7)",]
+    );
+}
+
+#[test]
+fn a_reader_waits_for_its_cpu_behind_one_that_is_more_urgent() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(READER).at(10).sleeps_then(HOG);
+        c.at(200).irq(25).at(220).irq_ends(25).at(280).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-120 work softirq NET_RX",
+            "120-200 waiting-for-cpu qemu (7) < hog (9)",
+            "200-220 interrupted qemu (7) < irq 25",
+            "220-280 waiting-for-cpu qemu (7) < hog (9)",
+            "280-300 work qemu (7)",
+        ]
+    );
+    let behind = stage.pieces()[1].clone();
+    assert_eq!(behind.by.unwrap().class.unwrap().to_string(), "FIFO 80");
+    assert_eq!(behind.actor.unwrap().class.unwrap().to_string(), "SCHED_OTHER");
+    assert_eq!(behind.cpu, Some(0));
+}
+
+#[test]
+fn a_reader_that_is_preempted_while_it_works_waits_too() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
+        c.at(150).preempted_by(HOG).at(250).preempted_by(11).at(290).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-120 work softirq NET_RX",
+            "120-130 idle-exit qemu (7) < idle",
+            "130-150 work qemu (7)",
+            "150-250 waiting-for-cpu qemu (7) < hog (9)",
+            "250-290 waiting-for-cpu qemu (7) < bash (11)",
+            "290-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
+fn interrupts_are_cut_out_of_a_readers_work() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
+        c.at(150).irq(25).at(160).irq_ends(25).softirq(NET_RX).at(240).softirq_ends(NET_RX).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told()[2..],
+        [
+            "130-150 work qemu (7)",
+            "150-160 interrupted qemu (7) < irq 25",
+            "160-240 interrupted qemu (7) < softirq NET_RX",
+            "240-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
+fn an_idle_cpu_wakes_up_from_its_state() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(12).idles(3).at(260).idles_no_more();
+        c.at(270).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told(),
+        ["100-120 work softirq NET_RX", "120-270 idle-exit qemu (7) < idle (state 3) #3", "270-300 work qemu (7)",]
+    );
+}
+
+#[test]
+fn a_throttled_reader_waits_for_its_groups_time() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(280).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes_throttled(READER, 0).at(140).softirq_ends(NET_RX);
+    });
+    assert_eq!(stage.told(), ["100-120 work softirq NET_RX", "120-280 throttled qemu (7)", "280-300 work qemu (7)",]);
+}
+
+#[test]
+fn a_stopped_reader_is_stopped_whatever_came_meanwhile() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).leaves(Left::Asleep(Sleep::Stopped), 0).at(270).sleeps_then(READER);
+        c.at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(140).softirq_ends(NET_RX).at(200).sleeps_then(11);
+        c.at(260).wakes(READER, 0).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.told(),
+        ["100-260 stopped qemu (7)", "260-270 idle-exit qemu (7) < idle", "270-300 work qemu (7)",]
+    );
+    assert_eq!(stage.pieces()[0].note.as_deref(), Some("it went on by bash (11)"));
+}
+
+#[test]
+fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
+        c.at(140).leaves(Left::Asleep(Sleep::Blocked), 0).at(260).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes(READER, 0).at(140).softirq_ends(NET_RX);
+        c.at(150).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.told(),
+        [
+            "100-120 work softirq NET_RX",
+            "120-130 idle-exit qemu (7) < idle",
+            "130-140 work qemu (7)",
+            "140-250 blocked qemu (7) < bash (11)",
+            "250-260 idle-exit qemu (7) < idle",
+            "260-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
+fn a_reader_that_sleeps_for_a_time_of_its_own_polls() {
+    let mut stage = a_reader_is_woken();
+    stage.function(0xf00, "hrtimer_wakeup");
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(250).timer(0xf00).at(255).wakes(READER, 0).at(260).timer_ends();
+        c.at(270).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(140).softirq_ends(NET_RX);
+    });
+    assert_eq!(
+        stage.told(),
+        [
+            "100-255 poll-interval qemu (7) < timer hrtimer_wakeup #245",
+            "255-260 interrupted qemu (7) < timer hrtimer_wakeup",
+            "260-270 idle-exit qemu (7) < idle",
+            "270-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
+fn the_walk_goes_on_with_those_who_woke_each_other() {
+    let mut stage = a_reader_is_woken();
+    // The sender wakes a helper, which waits behind the hog before it wakes the reader.
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(260).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(110).wakes(11, 2).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(11).at(20).sleeps_then(HOG).at(230).preempted_by(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.told(),
+        [
+            "100-110 work sender (5)",
+            "110-230 waiting-for-cpu bash (11) < hog (9)",
+            "230-250 work bash (11)",
+            "250-260 idle-exit qemu (7) < idle",
+            "260-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
+fn a_burst_is_worked_off_before() {
+    let mut stage = Stage::new(&[(READER, "qemu"), (5, "sender")]);
+    stage.cpu(|c| {
+        c.runs(READER).at(400).sleeps_then(0);
+    });
+    for at in [120, 180, 250] {
+        stage.packet(&[("host/tx@tap0", 90, 1, 5), ("host/vm-read@tap0", at, 0, READER)]);
+    }
+    stage.packet(&[("host/tx@tap0", 90, 1, 5), ("host/vm-read@tap0", 260, 3, 99)]);
+    stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
+    assert_eq!(stage.told(), ["100-250 queued-behind qemu (7) #3", "250-300 work qemu (7)"]);
+}
+
+#[test]
+fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() {
+    let mut stage = a_reader_is_woken();
+    stage.scene.packets.clear();
+    stage.packet(&[("host/tx@tap0", 90, 1, 5), ("host/vm-read@tap0", 285, 0, READER)]);
+    stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(HOG).at(280).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(85).softirq(NET_RX).at(95).wakes(READER, 0).at(140).softirq_ends(NET_RX);
+    });
+    assert_eq!(
+        stage.told(),
+        ["100-280 waiting-for-cpu qemu (7) < hog (9)", "280-285 queued-behind qemu (7) #1", "285-300 work qemu (7)",]
+    );
+}
+
+#[test]
+fn the_switchs_daemon_works_on_packets_without_a_flow() {
+    let mut stage = Stage::new(&[(READER, "handler3"), (HOG, "hog"), (5, "sender")]);
+    stage.packet(&[("host/ovs-upcall@veth0", 100, 1, 5), ("host/ovs-return@veth0", 300, 0, READER)]);
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(READER).at(10).sleeps_then(HOG).at(220).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(105).wakes(READER, 0).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.told(),
+        ["100-105 work sender (5)", "105-220 waiting-for-cpu handler3 (7) < hog (9)", "220-300 upcall handler3 (7)",]
+    );
+}
+
+#[test]
+fn where_nothing_is_recorded_the_reason_is_said() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(150).runs(0);
+        c.record.since = 200;
+        c.record.overwritten = 10;
+        c.at(400).runs(READER).sleeps_then(0);
+    });
+    let pieces = stage.pieces();
+    assert_eq!(stage.told(), ["100-200 unexplained", "200-300 work qemu (7)"]);
+    assert_eq!(pieces[0].note.as_deref(), Some("what qemu (7) did is not known: records of some CPUs begin later"));
+    stage.scene.machines[0].record = Err("the ring was gone".into());
+    let pieces = stage.pieces();
+    assert_eq!((pieces.len(), pieces[0].cause), (1, Cause::Unexplained));
+    assert_eq!(pieces[0].note.as_deref(), Some("no record of host: the ring was gone"));
+}
