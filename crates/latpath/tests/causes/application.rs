@@ -1,0 +1,80 @@
+//! The application at the end of the path, and others that send: parts of the test program itself, so that they can be faulty.
+
+use crate::fault::{ns, spin_until, tell, Injection, Rounds, Words};
+use crate::storm;
+use latpath_traffic::{
+    kernel::{monotonic, pin, set_fifo, set_name},
+    Groups, Listen, PacketSocket, Receiver,
+};
+use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+use std::{
+    io::{self, IoSlice},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+static OVER: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn over(_: libc::c_int) {
+    OVER.store(true, Ordering::Relaxed);
+}
+
+/// Reads until it is told to end; at times (`times=`, `busy=`, `every=`) it sleeps instead, and each frame costs it `work=` µs.
+pub fn run(words: &Words) -> io::Result<()> {
+    let end = SigAction::new(SigHandler::Handler(over), SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: the handler stores a flag and does nothing else.
+        unsafe { sigaction(signal, &end)? };
+    }
+    set_name("relay");
+    pin(words.get("cpu")?).map_err(io::Error::other)?;
+    match words.get("fifo")? {
+        0 => {
+            let nice = words.get("nice")?;
+            // SAFETY: takes numbers alone.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+        }
+        priority => set_fifo(priority).map_err(io::Error::other)?,
+    }
+    let device: String = words.get("device")?;
+    let socket = PacketSocket::open(&device, Listen::Sv).map_err(io::Error::other)?;
+    socket.join(&Groups::All).map_err(io::Error::other)?;
+    let mut receiver = Receiver::new(socket, false).map_err(io::Error::other)?;
+    let work = ns(Duration::from_micros(words.get("work")?));
+    let rounds = Rounds::of(words)?;
+    let (mut told, mut next) = (Vec::new(), Instant::now() + Duration::from_secs(words.get("after")?));
+    while !OVER.load(Ordering::Relaxed) {
+        receiver.receive(&mut |_| if work > 0 { spin_until(monotonic() + work) }).map_err(io::Error::other)?;
+        if (told.len() as u32) < rounds.times() && Instant::now() >= next {
+            let begin = monotonic();
+            thread::sleep(rounds.busy());
+            told.push(Injection { begin, end: monotonic() });
+            next = Instant::now() + rounds.pause(told.len() as u32);
+        }
+    }
+    tell(&told)
+}
+
+/// Sends frames of no stream's in one go, each of which costs where it arrives.
+pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
+    set_name("flooder");
+    pin(words.get("cpu")?).map_err(io::Error::other)?;
+    let device: String = words.get("device")?;
+    let mut socket = PacketSocket::open(&device, Listen::No).map_err(io::Error::other)?;
+    let mut frame = vec![0u8; 64];
+    frame[..6].fill(0xff);
+    // Local experiments: IEEE 802.
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let frames: usize = words.get("frames")?;
+    let cost = Duration::from_micros(words.get("cost")?);
+    storm::make_costly(&words.get::<String>("at")?, cost)?;
+    rounds.each(|busy| {
+        let end = monotonic() + ns(busy);
+        for _ in 0..frames {
+            socket.send(&[IoSlice::new(&frame)]).map_err(io::Error::other)?;
+        }
+        thread::sleep(Duration::from_nanos((end - monotonic()).max(0) as u64));
+        Ok(())
+    })
+}

@@ -1,0 +1,320 @@
+//! What runs while faults are done: an application, a publisher, a recorder, and a guest where one is wanted.
+
+use crate::{
+    fault::{self, Injection},
+    support::{self, latpath, program, Bench, Started},
+    verdict::Seen,
+};
+use latpath_lab::{Application, Guest, GuestPlan, Lab, APPLICATION, GUEST_DEVICE, PUBLISHER};
+use latpath_run::Run;
+use libtest_mimic::Failed;
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// More than any step takes.
+const LIMIT: Duration = Duration::from_secs(60);
+const NEVER: &dyn Fn() -> bool = &|| false;
+/// The publisher's.
+pub const ITS_CPU: usize = 0;
+/// The victim's, and so the fault's.
+pub const CPU: usize = 1;
+/// A journey that takes longer is late. On a busy machine some do without a fault of ours.
+pub const THRESHOLD: Duration = Duration::from_millis(5);
+/// Each fault as often, for so long, in such distances.
+pub const ROUNDS: &str = "times=20 busy=15000 every=120000";
+/// No fault of the application's own.
+pub const NO_ROUNDS: &str = "times=0 busy=0 every=0";
+/// The guest's name as a machine.
+pub const GUEST: &str = "guest0";
+
+/// How the application is.
+pub struct Reader {
+    /// SCHED_FIFO's priority; 0: as others.
+    pub fifo: u8,
+    pub nice: i32,
+    /// What a frame costs it, µs.
+    pub work: u32,
+    /// When it sleeps.
+    pub rounds: &'static str,
+}
+
+impl Reader {
+    /// More urgent than the machine's other work.
+    pub const URGENT: Self = Self { fifo: 10, nice: 0, work: 0, rounds: NO_ROUNDS };
+    /// Less urgent than it.
+    pub const MEEK: Self = Self { fifo: 0, nice: 19, work: 0, rounds: NO_ROUNDS };
+
+    fn words(&self, device: &str, cpu: usize) -> String {
+        let Self { fifo, nice, work, rounds } = self;
+        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=1")
+    }
+}
+
+/// A fault's command line.
+fn faulty(program: &str, words: &str) -> Command {
+    let mut command = Command::new(program);
+    command.arg(fault::WORD).args(words.split(' '));
+    command
+}
+
+fn myself() -> Result<String, Failed> {
+    Ok(std::env::current_exe()?.to_str().ok_or("this program's path is no text")?.to_owned())
+}
+
+/// A play that goes on.
+pub struct Play {
+    // Ends before the namespaces that it is in.
+    guest: Option<Guest>,
+    pub bench: Bench,
+    pub svid: String,
+    application: Option<Started>,
+    recorder: Option<Started>,
+    publisher: Option<Started>,
+    run: PathBuf,
+}
+
+/// A stage for several plays, one after the other.
+impl Play {
+    /// Lays the path; `guest`: the application is in one.
+    pub fn lay(in_guest: bool) -> Result<Self, Failed> {
+        let (lab, _) = Lab::new()?;
+        let at = if in_guest { Application::Guest } else { Application::Namespace };
+        let path = lab.lay(at)?;
+        let run = lab.folder().join("run");
+        // Probes see all namespaces: the name is of this process alone.
+        let svid = format!("why.{}", std::process::id());
+        let bench = Bench { lab, path };
+        let mut play = Self { guest: None, bench, svid, application: None, recorder: None, publisher: None, run };
+        if in_guest {
+            play.boot()?;
+        }
+        Ok(play)
+    }
+
+    fn boot(&mut self) -> Result<(), Failed> {
+        let small = |from: PathBuf, name: &str| {
+            let to = self.bench.lab.folder().join(name);
+            match Command::new("strip").arg("-g").arg("-o").arg(&to).arg(&from).status() {
+                Ok(status) if status.success() => to,
+                _ => from,
+            }
+        };
+        let programs = vec![
+            (small(program(), "latpath"), "/bin/latpath".into()),
+            (small(std::env::current_exe()?, "causes"), "/bin/causes".into()),
+        ];
+        let plan = GuestPlan { programs, name: GUEST.into(), ..GuestPlan::default() };
+        let mut guest =
+            Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+        guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
+        self.guest = Some(guest);
+        Ok(())
+    }
+
+    /// The guest's QEMU.
+    pub fn qemu(&self) -> Result<Qemu, Failed> {
+        let pid = self.guest.as_ref().ok_or("this play has no guest")?.pid();
+        let mut threads = Vec::new();
+        for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+            let name = fs::read_to_string(task.path().join("comm"))?.trim().to_owned();
+            threads.push((task.file_name().to_string_lossy().parse()?, name));
+        }
+        Ok(Qemu { pid: pid as i32, threads })
+    }
+
+    /// The application listens, latpath records, the stream is on its way, and the usual is known.
+    pub fn begin(&mut self, reader: &Reader) -> Result<(), Failed> {
+        self.begin_with(reader, "")
+    }
+
+    /// The same with more words for `latpath record`.
+    pub fn begin_with(&mut self, reader: &Reader, recording: &str) -> Result<(), Failed> {
+        let mut machine = String::new();
+        match &mut self.guest {
+            Some(guest) => {
+                let words = reader.words(GUEST_DEVICE, CPU);
+                guest.start("lp-app", &format!("/bin/causes {} {words}", fault::WORD), false, NEVER)?;
+                machine = format!("--machine {GUEST}=unix:{}", guest.agent_socket().display());
+            }
+            None => {
+                let command = faulty(&myself()?, &reader.words(APPLICATION, CPU));
+                self.application = Some(self.bench.start(self.bench.application(), command)?);
+            }
+        }
+        thread::sleep(Duration::from_millis(300));
+        let (run, svid, late) = (self.run.display(), &self.svid, THRESHOLD.as_micros());
+        let words = format!("record --stream svid:{svid} {machine} --threshold {late}us {recording} -o {run}");
+        let mut recorder = self.bench.start(&self.bench.path.hypervisor, latpath(&words))?;
+        let until = Instant::now() + LIMIT;
+        while Run::open(&self.run).is_err() {
+            if !recorder.runs() || Instant::now() > until {
+                return Err(format!("the recording did not begin: {}", recorder.said()).into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.recorder = Some(recorder);
+        thread::sleep(Duration::from_millis(500));
+        let words = format!("publish -i {PUBLISHER} --svid {svid} --fifo 80 --cpu {ITS_CPU} --duration 600s");
+        self.publisher = Some(self.bench.start(&self.bench.path.publisher, latpath(&words))?);
+        thread::sleep(Duration::from_millis(1500));
+        Ok(())
+    }
+
+    /// Starts a fault in the hypervisor's namespace and waits until it has been done so often as it shall.
+    pub fn fault(&self, words: &str) -> Result<Vec<Injection>, Failed> {
+        self.fault_in(&self.bench.path.hypervisor, words)
+    }
+
+    /// The same elsewhere.
+    pub fn fault_in(&self, space: &latpath_lab::Namespace, words: &str) -> Result<Vec<Injection>, Failed> {
+        let done = self.bench.run(space, faulty(&myself()?, words), LIMIT)?;
+        match done.code {
+            Some(0) => Ok(fault::told(&done.stdout)?),
+            code => Err(format!("{words}: {code:?}, {}", done.stderr).into()),
+        }
+    }
+
+    /// The same in the guest; times are the guest's.
+    pub fn fault_in_guest(&mut self, words: &str) -> Result<Vec<Injection>, Failed> {
+        let guest = self.guest.as_mut().ok_or("this play has no guest")?;
+        Ok(fault::told(&guest.expect(&format!("/bin/causes {} {words}", fault::WORD), NEVER)?)?)
+    }
+
+    /// Ends all, and says what was recorded, and what the application did.
+    pub fn end(&mut self) -> Result<(Seen, Vec<Injection>), Failed> {
+        thread::sleep(Duration::from_millis(300));
+        if let Some(publisher) = self.publisher.take() {
+            publisher.interrupt();
+            publisher.finish(LIMIT)?;
+        }
+        thread::sleep(Duration::from_millis(300));
+        let recorder = self.recorder.take().ok_or("nothing is recorded")?;
+        recorder.interrupt();
+        let ended = recorder.finish(LIMIT)?;
+        if ended.code != Some(0) {
+            return Err(format!("record ended with {:?}: {}", ended.code, ended.stderr).into());
+        }
+        let slept = match (&mut self.guest, self.application.take()) {
+            (Some(guest), _) => guest.end("lp-app", LIMIT, NEVER)?.text,
+            (None, Some(application)) => {
+                application.interrupt();
+                application.finish(LIMIT)?.stdout
+            }
+            (None, None) => String::new(),
+        };
+        let seen = Seen::read(&self.run)?;
+        if let Ok(kept) = std::env::var("LATPATH_KEEP_RUNS") {
+            let to = PathBuf::from(kept).join(self.svid.clone() + "." + &Instant::now().elapsed().as_nanos().to_string());
+            let _ = Command::new("cp").arg("-r").arg(&self.run).arg(&to).status();
+            eprintln!("kept {}", to.display());
+        }
+        fs::remove_dir_all(&self.run)?;
+        Ok((seen, fault::told(&slept)?))
+    }
+}
+
+/// QEMU, by its threads.
+pub struct Qemu {
+    pub pid: i32,
+    threads: Vec<(i32, String)>,
+}
+
+impl Qemu {
+    /// Puts all its threads on one CPU, and its vCPUs (those of `CPU n/…`) on another.
+    pub fn pin(&self, main: usize, vcpus: usize) -> Result<(), Failed> {
+        for (tid, name) in &self.threads {
+            let mut set = CpuSet::new();
+            set.set(if name.starts_with("CPU ") { vcpus } else { main })?;
+            sched_setaffinity(Pid::from_raw(*tid), &set)?;
+        }
+        Ok(())
+    }
+
+    /// Makes all its threads SCHED_FIFO; 0: as others, but first among them.
+    pub fn urgent(&self, priority: i32) -> Result<(), Failed> {
+        for (tid, _) in &self.threads {
+            let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
+            let param = libc::sched_param { sched_priority: priority };
+            // SAFETY: the parameter lives as long as the call.
+            let set = unsafe { libc::sched_setscheduler(*tid, policy, &param) };
+            // SAFETY: takes numbers alone.
+            let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, *tid as u32, -20) };
+            if set != 0 || nice != 0 {
+                return Err(std::io::Error::last_os_error().into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A control group of this process's own, for the `cpu` controller.
+pub struct Group(PathBuf);
+
+impl Group {
+    /// Makes it.
+    pub fn new() -> Result<Self, Failed> {
+        let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
+        let root = first.iter().find(|r| r.join("cpu.cfs_quota_us").exists() || r.join("cgroup.controllers").exists());
+        let group = Self(root.ok_or(NO_GROUPS)?.join(format!("latpath-{}", std::process::id())));
+        fs::create_dir(&group.0)?;
+        if !group.0.join("cpu.cfs_quota_us").exists() && !group.0.join("cpu.max").exists() {
+            return Err(NO_GROUPS.into());
+        }
+        Ok(group)
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    /// Takes a process in.
+    pub fn take(&self, pid: i32) -> Result<(), Failed> {
+        Ok(fs::write(self.0.join("cgroup.procs"), pid.to_string())?)
+    }
+}
+
+const NO_GROUPS: &str = "no control groups with the cpu controller";
+
+/// Whether [`Group`] can be had.
+pub fn need_group() -> support::Lack {
+    Group::new().err().map(|e| format!("needs a cpu control group: {}", e.message().unwrap_or("?")))
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Who is in it goes first.
+        for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+            let root = self.0.parent().map(|p| p.join("cgroup.procs")).unwrap_or_default();
+            let _ = fs::write(root, pid);
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Runs `tc WORDS…` in a namespace.
+pub fn tc(space: &latpath_lab::Namespace, words: &str) -> Result<(), Failed> {
+    let words: Vec<&str> = words.split(' ').collect();
+    let ended = Command::new("tc").args(["-n", space.name()]).args(&words).output()?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!("tc {words:?}: {}", String::from_utf8_lossy(&ended.stderr)).into()),
+    }
+}
+
+/// Writes a file of a namespace's own /sys.
+pub fn write_sysfs(space: &latpath_lab::Namespace, file: &str, text: &str) -> Result<(), Failed> {
+    let script = format!("echo {text} > {file}");
+    let ended = Command::new("ip").args(["netns", "exec", space.name(), "sh", "-c", &script]).output()?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!("{file}: {}", String::from_utf8_lossy(&ended.stderr)).into()),
+    }
+}

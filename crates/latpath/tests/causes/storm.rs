@@ -1,0 +1,169 @@
+//! Long times in the kernel: eBPF programs that spin, in a timer's interrupt and in the softirq that takes packets.
+
+use crate::fault::ns;
+use latpath_traffic::kernel::monotonic;
+use libbpf_sys::*;
+use std::{
+    ffi::CString,
+    io,
+    mem::size_of,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr, thread,
+    time::Duration,
+};
+
+// include/uapi/linux/perf_event.h
+const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
+const PERF_EVENT_IOC_DISABLE: u32 = 0x2401;
+const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
+
+/// How often a program looks at the clock at most: the kernel wants to see it end.
+const LOOKS: i32 = 20_000;
+/// Bytes that it copies between two looks, so that these are enough.
+const COPIED: usize = 32 << 10;
+/// Perf's interrupt comes so often.
+const PERIOD: Duration = Duration::from_micros(100);
+
+fn told(returned: i32, what: &str) -> io::Result<i32> {
+    match returned {
+        0.. => Ok(returned),
+        e => Err(io::Error::other(format!("{what}: {}", io::Error::from_raw_os_error(-e)))),
+    }
+}
+
+fn own(fd: i32) -> OwnedFd {
+    // SAFETY: a fresh descriptor that nothing else owns.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn insn(code: u32, registers: (u8, u8), off: i16, imm: i32) -> bpf_insn {
+    let mut insn = bpf_insn { code: code as u8, off, imm, ..Default::default() };
+    insn.set_dst_reg(registers.0);
+    insn.set_src_reg(registers.1);
+    insn
+}
+
+/// Spins until the time at the map's beginning; where that is 0, for so long.
+///
+/// `r6 = map[0].until ?: ktime() + time; for r7 in 0..LOOKS { if ktime() >= r6 { return -1 } map[0] = map[0] } return -1`
+fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
+    let set = |to, value| insn(BPF_ALU64 | BPF_MOV | BPF_K, (to, 0), 0, value);
+    let copy = |to, from| insn(BPF_ALU64 | BPF_MOV | BPF_X, (to, from), 0, 0);
+    let plus = |to, value| insn(BPF_ALU64 | BPF_ADD | BPF_K, (to, 0), 0, value);
+    let call = |helper: u32| insn(BPF_JMP | BPF_CALL, (0, 0), 0, helper as i32);
+    let jump = |how: u32, registers, off, value| insn(BPF_JMP | how, registers, off, value);
+    let exit = insn(BPF_JMP | BPF_EXIT, (0, 0), 0, 0);
+    let the_map = [insn(BPF_LD | BPF_IMM | BPF_DW, (1, BPF_PSEUDO_MAP_FD as u8), 0, map), insn(0, (0, 0), 0, 0)];
+    let the_key = [copy(2, 10), plus(2, -4)];
+    let mut all = vec![insn(BPF_ST | BPF_W | BPF_MEM, (10, 0), -4, 0)];
+    all.extend(the_map);
+    all.extend(the_key);
+    // Not there: to the end.
+    all.extend([call(BPF_FUNC_map_lookup_elem), jump(BPF_JEQ | BPF_K, (0, 0), 20, 0), copy(8, 0)]);
+    all.push(insn(BPF_LDX | BPF_DW | BPF_MEM, (6, 8), 0, 0));
+    all.extend([jump(BPF_JNE | BPF_K, (6, 0), 3, 0), call(BPF_FUNC_ktime_get_ns), copy(6, 0), plus(6, ns(time) as i32)]);
+    all.push(set(7, 0));
+    // The kernel follows first what stands behind a jump: that is the way out.
+    all.extend([call(BPF_FUNC_ktime_get_ns), jump(BPF_JLT | BPF_X, (0, 6), 2, 0), set(0, -1), exit]);
+    all.extend(the_map);
+    all.extend(the_key);
+    all.extend([copy(3, 8), set(4, 0), call(BPF_FUNC_map_update_elem), plus(7, 1)]);
+    all.extend([jump(BPF_JLT | BPF_K, (7, 0), -13, LOOKS), set(0, -1), exit]);
+    all
+}
+
+/// A program with its map.
+struct Spinner {
+    map: OwnedFd,
+    program: OwnedFd,
+}
+
+impl Spinner {
+    fn load(kind: u32, time: Duration) -> io::Result<Self> {
+        // SAFETY: the pointers are to values that live through the calls, of the lengths that are said.
+        let map = unsafe { bpf_map_create(BPF_MAP_TYPE_ARRAY, c"lp_until".as_ptr(), 4, COPIED as u32, 1, ptr::null()) };
+        let map = own(told(map, "make a map")?);
+        let insns = program(map.as_raw_fd(), time);
+        // SAFETY: as above.
+        let loaded = unsafe {
+            let (name, licence) = (c"lp_spin".as_ptr(), c"GPL".as_ptr());
+            bpf_prog_load(kind, name, licence, insns.as_ptr(), insns.len() as size_t, ptr::null_mut())
+        };
+        Ok(Self { map, program: own(told(loaded, "load a program")?) })
+    }
+
+    fn until(&self, t: u64) -> io::Result<()> {
+        let (key, mut value) = (0u32, [0u64; COPIED / 8]);
+        value[0] = t;
+        // SAFETY: both live through the call, and are as large as the map says.
+        let put = unsafe {
+            bpf_map_update_elem(self.map.as_raw_fd(), ptr::from_ref(&key).cast(), value.as_ptr().cast(), 0)
+        };
+        told(put, "set the time").map(drop)
+    }
+}
+
+/// A timer's interrupt that takes a CPU for long: a perf event of the kernel's own clock with a program on it.
+pub struct Storm {
+    event: OwnedFd,
+    spinner: Spinner,
+}
+
+impl Storm {
+    pub fn new(cpu: i32) -> io::Result<Self> {
+        let spinner = Spinner::load(BPF_PROG_TYPE_PERF_EVENT, Duration::ZERO)?;
+        let mut attr = perf_event_attr {
+            size: size_of::<perf_event_attr>() as u32,
+            type_: PERF_TYPE_SOFTWARE,
+            config: u64::from(PERF_COUNT_SW_CPU_CLOCK),
+            __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: PERIOD.as_nanos() as u64 },
+            ..Default::default()
+        };
+        // It begins when it is told to.
+        attr.set_disabled(1);
+        // SAFETY: the structure lives through the call, and says its size.
+        let event = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
+        if event < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let storm = Self { event: own(event as i32), spinner };
+        storm.ask(PERF_EVENT_IOC_SET_BPF, storm.spinner.program.as_raw_fd())?;
+        Ok(storm)
+    }
+
+    fn ask(&self, what: u32, value: i32) -> io::Result<()> {
+        // SAFETY: these take a number.
+        match unsafe { libc::ioctl(self.event.as_raw_fd(), what as _, value) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The CPU does nothing else for so long.
+    pub fn rage(&self, time: Duration) -> io::Result<()> {
+        self.spinner.until((monotonic() + ns(time)) as u64)?;
+        self.ask(PERF_EVENT_IOC_ENABLE, 0)?;
+        thread::sleep(time);
+        self.ask(PERF_EVENT_IOC_DISABLE, 0)
+    }
+}
+
+/// From now on, as long as the device is there, each packet that it receives costs its softirq so long, and goes no further.
+pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
+    let spinner = Spinner::load(BPF_PROG_TYPE_SCHED_CLS, time)?;
+    let name = CString::new(device)?;
+    // SAFETY: a text that ends with a zero.
+    let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) } as i32;
+    let hook = bpf_tc_hook { sz: size_of::<bpf_tc_hook>() as size_t, ifindex, attach_point: BPF_TC_INGRESS, ..Default::default() };
+    let mut options = bpf_tc_opts {
+        sz: size_of::<bpf_tc_opts>() as size_t,
+        prog_fd: spinner.program.as_raw_fd(),
+        ..Default::default()
+    };
+    let mut hook = hook;
+    // SAFETY: the structures live through the calls, and say their size; both keep what they were given by themselves.
+    unsafe {
+        told(bpf_tc_hook_create(&mut hook), "make a place for a program")?;
+        told(bpf_tc_attach(&hook, &mut options), "attach a program").map(drop)
+    }
+}
