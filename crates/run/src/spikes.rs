@@ -18,7 +18,7 @@ use std::{
 /// The directory in a run's.
 pub const SPIKES: &str = "spikes";
 /// Scenes on their way to the disk. More are not kept: who joins journeys does not wait for the disk because of a spike.
-const UNDER_WAY: usize = 16;
+const UNDER_WAY: usize = 32;
 /// Files that are looked at.
 const MOST_FILES: usize = 100_000;
 

@@ -29,8 +29,8 @@ const HURRY: Ns = 100 * MS;
 const PACKETS: usize = 4096;
 const LATE: usize = 1024;
 /// Scenes that may be frozen at once, and one more each this time. The worst of the last while always may.
-const BURST: Ns = 16;
-const EACH: Ns = 250 * MS;
+const BURST: Ns = 64;
+const EACH: Ns = 50 * MS;
 const WHILE: Ns = 10 * SECOND;
 /// How long a time is in which all packets are to be on time; how often one is looked for in vain; how many are taken.
 const ON_TIME: Ns = 40 * MS;

@@ -1,0 +1,267 @@
+//! Which times are chosen, of a made-up stream of 4,000 packets a second over three points.
+
+use latpath_journey::{Journey, Segment};
+use latpath_spike::{Chooser, Gathered, Kind, Options, Order, Rule};
+use latpath_words::Ns;
+use proptest::prelude::*;
+
+const MS: Ns = 1_000_000;
+const PERIOD: Ns = MS / 4;
+const THRESHOLD: Ns = MS / 5;
+/// As the joiner: a journey is handed out so long after its last sighting, in the order of the first.
+const LINGER: Ns = 50 * MS;
+
+/// One packet: when it was seen, at each of three points.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    stream: u16,
+    number: u64,
+    t: [Ns; 3],
+    /// The last point did not see it.
+    lost: bool,
+}
+
+fn packets(n: u64, delay: impl Fn(Ns) -> Ns) -> Vec<Made> {
+    let made = |number: u64| {
+        let t = 1_000 * MS + number as Ns * PERIOD;
+        Made { stream: 0, number, t: [t, t + 5_000, t + 10_000 + delay(t - 1_000 * MS)], lost: false }
+    };
+    (0..n).map(made).collect()
+}
+
+#[derive(Default)]
+struct Told {
+    orders: Vec<(Ns, Order)>,
+    gathered: Vec<Gathered>,
+}
+
+impl Told {
+    fn spikes(&self) -> Vec<(Ns, Order)> {
+        self.orders.iter().filter(|(_, o)| o.kind == Kind::Spike).copied().collect()
+    }
+
+    fn of(&self, order: &Order) -> &Gathered {
+        self.gathered.iter().find(|g| g.number == order.number).expect("what was ordered is gathered")
+    }
+}
+
+fn chooser(rule: Rule, streams: usize) -> Chooser {
+    let mut chooser = Chooser::new(Options { rule, patience: 1_200 * MS, on_time: true }, streams);
+    let segment = |from, to| Segment { name: String::new(), from, to };
+    chooser.set_layout(&[segment(0, 1), segment(1, 2), segment(0, 2)], &vec![vec![0, 1, 2]; streams]);
+    chooser
+}
+
+/// Hands packets over as the joiner does, and looks every 5 ms.
+fn run(chooser: &mut Chooser, packets: &[Made]) -> Told {
+    let mut told = Told::default();
+    let mut next = 0;
+    let mut clock = packets.first().map_or(0, |p| p.t[0]);
+    let end = packets.iter().map(|p| p.t[2]).max().unwrap_or(0) + 1_500 * MS;
+    while clock < end {
+        clock += 5 * MS;
+        while let Some(p) = packets.get(next) {
+            let known = if p.lost { p.t[0] + 1_000 * MS } else { p.t[2] + LINGER };
+            if known > clock {
+                break;
+            }
+            take(chooser, p);
+            next += 1;
+        }
+        let reached = packets.get(next).map_or(clock, |p| p.t[0]);
+        chooser.advance(clock, reached.min(clock));
+        collect(chooser, &mut told, clock, reached);
+    }
+    chooser.finish(clock);
+    collect(chooser, &mut told, clock, clock);
+    told
+}
+
+fn take(chooser: &mut Chooser, p: &Made) {
+    let seen = if p.lost { 3 } else { 7 };
+    chooser.take(&Journey {
+        stream: p.stream,
+        key: p.number as u32,
+        number: p.number,
+        seen,
+        t: &p.t,
+        cpu: &[1, 2, 3],
+        tid: &[10, 0, 30],
+        duplicates: 0,
+        out_of_order: false,
+        drop_note: 0,
+    });
+}
+
+fn collect(chooser: &mut Chooser, told: &mut Told, clock: Ns, reached: Ns) {
+    while let Some(order) = chooser.next_order() {
+        assert!(order.to <= clock, "what is frozen is over");
+        told.orders.push((clock, order));
+    }
+    while let Some(gathered) = chooser.next_gathered(reached) {
+        told.gathered.push(gathered);
+    }
+}
+
+/// All packets that come in a stall are served when it ends.
+fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
+    move |t| if (from..to).contains(&t) { to - t } else { 0 }
+}
+
+#[test]
+fn a_stall_is_one_scene_with_all_packets_that_it_held_and_those_before_and_behind() {
+    let packets = packets(8_000, stall(500 * MS, 510 * MS));
+    let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
+    let told = run(&mut chooser, &packets);
+    let spikes = told.spikes();
+    assert_eq!(spikes.len(), 1, "{spikes:?}");
+    let (at, order) = spikes[0];
+    let stalled = 1_500 * MS;
+    assert!(order.from <= stalled - 5 * MS && order.to >= stalled + 10 * MS, "{order:?}");
+    assert!(order.to - order.from < 40 * MS, "{order:?}");
+    assert!(at < stalled + 10 * MS + LINGER + 40 * MS, "it is frozen before the rings have gone round");
+    let gathered = told.of(&order);
+    assert_eq!(gathered.packets.iter().filter(|p| p.late).count(), 40);
+    assert_eq!((gathered.late.as_slice(), gathered.more_late), (&[40][..], 0));
+    assert_eq!(chooser.counted().late, [40]);
+    let expected = packets.iter().filter(|p| p.t[0] <= order.to && p.t[2] >= order.from).count();
+    assert_eq!(gathered.packets.len(), expected);
+    let packet = gathered.packets.iter().find(|p| p.late).unwrap();
+    let seen: Vec<_> = packet.sightings.iter().map(|s| (s.point, s.cpu, s.tid)).collect();
+    assert_eq!(seen, [(0, 1, 10), (1, 2, 0), (2, 3, 30)]);
+    assert_eq!(gathered.worst, packet.sightings[2].t - packet.sightings[0].t);
+}
+
+#[test]
+fn a_long_stall_is_one_scene_however_long_it_is() {
+    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
+    let spikes = told.spikes();
+    assert_eq!(spikes.len(), 1);
+    assert_eq!(told.of(&spikes[0].1).late, [2400]);
+    // There is room for 1,024 of the late ones: the worst.
+    let gathered = told.of(&spikes[0].1);
+    assert_eq!((gathered.packets.iter().filter(|p| p.late).count(), gathered.more_late), (1024, 2400 - 1024));
+    assert!(gathered.packets.iter().any(|p| p.late && p.number == 2000), "the worst of all");
+}
+
+#[test]
+fn stalls_that_are_far_apart_are_scenes_of_their_own() {
+    let two = |t| stall(500 * MS, 505 * MS)(t) + stall(540 * MS, 545 * MS)(t);
+    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &packets(8_000, two));
+    assert_eq!(told.spikes().len(), 2);
+}
+
+#[test]
+fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_packet() {
+    let every_second = |t: Ns| stall(500 * MS, 503 * MS)(t % 1_000 * MS);
+    let packets = packets(4_000 * 60, every_second);
+    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &packets);
+    let on_time: Vec<&Order> = told.orders.iter().map(|(_, o)| o).filter(|o| o.kind == Kind::OnTime).collect();
+    assert!((5..20).contains(&on_time.len()), "{} in a minute", on_time.len());
+    for order in &on_time {
+        let gathered = told.of(order);
+        assert!(gathered.packets.len() > 50 && gathered.packets.iter().all(|p| !p.late));
+        assert!(gathered.worst <= THRESHOLD && gathered.late == [0]);
+    }
+    let gaps: Vec<Ns> = on_time.windows(2).map(|o| o[1].from - o[0].from).collect();
+    assert!(gaps.last() > gaps.first(), "{gaps:?}");
+}
+
+#[test]
+fn where_all_are_late_few_are_frozen_and_all_are_counted() {
+    let packets = packets(4_000 * 60, |_| 2 * THRESHOLD);
+    let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
+    let told = run(&mut chooser, &packets);
+    assert_eq!(chooser.counted().late, [240_000]);
+    assert!(told.orders.iter().all(|(_, o)| o.kind == Kind::Spike));
+    let longest = told.orders.iter().map(|(_, o)| o.to - o.from).max().unwrap();
+    assert!(longest < 200 * MS && told.orders.len() < 1_300, "{longest} ns, {} times", told.orders.len());
+}
+
+#[test]
+fn a_scene_that_would_not_be_kept_is_not_frozen_but_counted() {
+    let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
+    chooser.set_bar(20 * MS);
+    let two = |t| stall(500 * MS, 505 * MS)(t) + stall(1_000 * MS, 1_030 * MS)(t);
+    let told = run(&mut chooser, &packets(8_000, two));
+    assert_eq!((told.spikes().len(), chooser.counted().passed_over), (1, 1));
+    assert_eq!(chooser.counted().late[0], 20 + 120);
+}
+
+#[test]
+fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
+    let mut made = packets(8_000, |_| 0);
+    made[2_000].lost = true;
+    assert_eq!(run(&mut chooser(Rule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
+    made[2_000].t[1] += MS;
+    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &made);
+    assert_eq!(told.spikes().len(), 1);
+    assert_eq!(told.of(&told.spikes()[0].1).packets.iter().find(|p| p.late).map(|p| p.number), Some(2_000));
+}
+
+#[test]
+fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
+    let stalls = [(10, 3), (20, 9), (30, 5), (40, 7)];
+    let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * 1_000 * MS, (s * 1_000 + ms) * MS)(t)).sum::<Ns>();
+    let told = run(&mut chooser(Rule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
+    let worst: Vec<Ns> = told.spikes().iter().map(|(_, o)| o.worst / MS).collect();
+    for ms in [9, 5, 7] {
+        assert!(worst.contains(&ms), "{ms} ms in {worst:?}");
+    }
+    assert!(worst.len() < 15, "{worst:?}");
+}
+
+#[test]
+fn the_top_part_is_found_once_there_are_enough_to_tell() {
+    let told = run(&mut chooser(Rule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
+    let spikes = told.spikes();
+    assert_eq!(spikes.len(), 1, "{spikes:?}");
+    assert_eq!(spikes[0].1.worst / MS, 3);
+}
+
+#[test]
+fn packets_of_other_streams_are_in_the_scene_and_late_ones_are_counted_by_stream() {
+    let mut made = packets(8_000, stall(500 * MS, 505 * MS));
+    for p in made.iter_mut().filter(|p| p.number % 2 == 1) {
+        p.stream = 1;
+        p.t[2] = p.t[1] + 5_000;
+    }
+    let mut chooser = chooser(Rule::Over(THRESHOLD), 2);
+    let told = run(&mut chooser, &made);
+    let gathered = told.of(&told.spikes()[0].1);
+    assert_eq!(gathered.late, [10, 0]);
+    assert!(gathered.packets.iter().any(|p| p.stream == 1));
+}
+
+#[test]
+fn without_a_way_nothing_is_late() {
+    let mut chooser = Chooser::new(Options { rule: Rule::Over(1), patience: MS, on_time: true }, 1);
+    let told = run(&mut chooser, &packets(8_000, |_| MS));
+    assert!(told.orders.is_empty() && chooser.counted().late == [0]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_late_packet_of_quiet_times_is_in_a_scene_and_every_order_is_gathered_once(
+        stalls in prop::collection::vec((0..4_000_i64, 1..300_i64), 0..8),
+        lost in prop::collection::vec(0..16_000_u64, 0..4),
+    ) {
+        let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * MS, (s + ms) * MS)(t)).max().unwrap_or(0);
+        let mut made = packets(16_000, delay);
+        lost.iter().for_each(|n| made[*n as usize].lost = true);
+        let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
+        let told = run(&mut chooser, &made);
+        prop_assert_eq!(told.gathered.len(), told.orders.len());
+        let late = made.iter().filter(|p| !p.lost && p.t[2] - p.t[0] > THRESHOLD).count() as u64;
+        prop_assert_eq!(chooser.counted().late[0], late);
+        prop_assert_eq!(chooser.counted().passed_over, 0);
+        prop_assert_eq!(told.gathered.iter().map(|g| g.late[0]).sum::<u64>(), late);
+        for gathered in &told.gathered {
+            let late = gathered.packets.iter().filter(|p| p.late).count() as u64;
+            prop_assert!(late + gathered.more_late >= gathered.late[0]);
+            prop_assert!(gathered.packets.len() <= 4096);
+            prop_assert!(gathered.packets.is_sorted_by_key(|p| p.sightings[0].t));
+        }
+    }
+}
