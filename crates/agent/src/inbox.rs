@@ -136,7 +136,7 @@ impl Inbox {
             }
             Message::Batch(batch) => self.batch(&batch, now)?,
             Message::Totals(totals) => self.counters = totals.into(),
-            Message::WindowReply(reply) => self.windows.take(reply, &self.timeline, now)?,
+            Message::WindowReply(reply) => self.windows.take(reply, &mut self.timeline, now)?,
             Message::Recording(recording) if self.records => self.recording(recording)?,
             _ => return Err("the agent sent a message out of place".into()),
         }
@@ -254,7 +254,7 @@ mod tests {
         let request = inbox.ask(NOW - 100_000).unwrap();
         let t = NOW - 50_000 + 1_000_000_000;
         inbox.take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t }), NOW).unwrap();
-        inbox.streams = 1;
+        (inbox.streams, inbox.records) = (1, true);
         inbox.take(Message::Started(Empty {}), NOW).unwrap();
         let point = WirePoint { device: "eth0".into(), clock: "c".into(), ..WirePoint::default() };
         inbox.take(Message::Points(Points { points: vec![point] }), NOW).unwrap();
@@ -296,6 +296,12 @@ mod tests {
         assert!(lie(Message::DropNotes(DropNotes { notes: vec![WireNote::default(); 2000] })).contains("drop notes"));
         assert!(lie(Message::TimeReply(TimeReply { id: 77, received: 0, sent: 0 })).contains("not asked"));
         assert!(lie(Message::Started(Empty {})).contains("out of place"));
+        assert!(lie(Message::WindowReply(WindowReply::default())).contains("not asked for"));
+        let endless = Recording { missing: vec!["x".into(); 65], ..Recording::default() };
+        assert!(lie(Message::Recording(endless)).contains("more than 64 things"));
+        let mut unasked = started();
+        unasked.records = false;
+        assert!(unasked.take(Message::Recording(Recording::default()), NOW).unwrap_err().contains("out of place"));
         assert!(lie(Message::HostHello(HostHello::default())).contains("out of place"));
         assert!(lie(Message::Error(ErrorText { text: "no BTF\x1b[0m".into() })).contains("gave up: no BTF?[0m"));
         let other_point = Sighting { point: 1, ..Sighting::default() };
@@ -343,6 +349,15 @@ mod tests {
                 let point = WirePoint { kind, device, link, clock: "c".into(), ..WirePoint::default() };
                 Message::Points(Points { points: vec![point] })
             }),
+            (0..4u64, prop::collection::vec(any::<u8>(), 0..20), any::<bool>(), 0..9u8).prop_map(
+                |(id, chunk, last, error)| {
+                    let error = if error == 0 { "no" } else { "" }.into();
+                    Message::WindowReply(WindowReply { id, error, chunk, last })
+                }
+            ),
+            (".{0,20}", prop::collection::vec(".{0,20}", 0..4), any::<u64>()).prop_map(|(error, missing, events)| {
+                Message::Recording(Recording { error, missing, events, ..Recording::default() })
+            }),
             any::<u64>().prop_map(|dropped| Message::Totals(Totals { dropped, ..Totals::default() })),
             Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),
         ]
@@ -358,6 +373,9 @@ mod tests {
             for message in messages {
                 now += 1_000_000;
                 inbox.ask(now - 500_000);
+                let Inbox { windows, timeline, .. } = &mut inbox;
+                windows.ask((now / 1_000_000) as u64 % 4, (now - 5_000_000, now), timeline, (now, 10_000_000));
+                windows.expire(now);
                 let before = inbox.watermark;
                 inbox.fresh.clear();
                 if inbox.take(message, now).is_err() {

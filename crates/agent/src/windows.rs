@@ -95,7 +95,7 @@ impl Windows {
     }
 
     /// Takes a part of an answer, or says in what the agent lies.
-    pub fn take(&mut self, reply: WindowReply, timeline: &Timeline, now: Ns) -> Result<(), String> {
+    pub fn take(&mut self, reply: WindowReply, timeline: &mut Timeline, now: Ns) -> Result<(), String> {
         let place = self.open.iter().position(|open| open.id == reply.id);
         let place = place.ok_or("the agent sent a window that was not asked for")?;
         let open = &mut self.open[place];
@@ -149,7 +149,7 @@ impl Windows {
 }
 
 /// A whole window, if it is the one that was asked for and tells of no impossible times.
-fn read(open: &Open, timeline: &Timeline, now: Ns) -> Result<GuestWindow, String> {
+fn read(open: &Open, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, String> {
     let snapshot = Snapshot::decode(&open.bytes).map_err(|e| e.to_string())?;
     let window = &snapshot.window;
     if (window.from, window.to) != (open.from, open.to) {
@@ -160,7 +160,132 @@ fn read(open: &Open, timeline: &Timeline, now: Ns) -> Result<GuestWindow, String
     if latest.is_some_and(future) {
         return Err("it tells of the future".into());
     }
+    // Sightings of that time are mapped by the same.
+    timeline.advance(open.to);
     let here = timeline.to_host(open.to).ok_or("its clock is not known")?;
     let state = timeline.state(now);
     Ok(GuestWindow { offset_ns: open.to.saturating_sub(here), error_bound_ns: state.error_bound_ns, snapshot })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_clock::Exchange;
+    use latpath_flight::{CpuRecord, Event, What, Window};
+
+    const NOW: Ns = 100_000_000_000;
+    const MS: Ns = 1_000_000;
+
+    /// A guest whose clock is a second ahead.
+    fn timeline() -> Timeline {
+        let mut timeline = Timeline::new();
+        let t = NOW - 50_000 + 1_000 * MS;
+        timeline.add(&Exchange { t1: NOW - 100_000, t2: t, t3: t, t4: NOW });
+        timeline.advance(t);
+        timeline
+    }
+
+    /// One window is asked for: the last 10 ms.
+    fn asked() -> (Windows, WindowRequest) {
+        let mut windows = Windows::default();
+        let request = windows.ask(1, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
+        (windows, request)
+    }
+
+    fn snapshot(request: WindowRequest, t: Ns) -> Vec<u8> {
+        let events = vec![Event { t, pid: 1, what: What::TimerExit }];
+        let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
+        let WindowRequest { from, to, .. } = request;
+        Snapshot { window: Window { from, to, cpus }, ..Snapshot::default() }.encode()
+    }
+
+    fn piece(id: u64, chunk: &[u8], last: bool) -> WindowReply {
+        WindowReply { id, error: String::new(), chunk: chunk.to_vec(), last }
+    }
+
+    #[test]
+    fn a_window_is_put_together_from_its_pieces() {
+        let (mut windows, request) = asked();
+        assert!((request.to - NOW - 1_000 * MS).abs() < 100_000 && request.to - request.from == 10 * MS);
+        let bytes = snapshot(request, request.from);
+        for (i, byte) in bytes.iter().enumerate() {
+            windows.take(piece(1, &[*byte], i + 1 == bytes.len()), &mut timeline(), NOW).unwrap();
+        }
+        let (1, Ok(window)) = windows.done.remove(0) else { panic!("no window") };
+        assert!((window.offset_ns - 1_000 * MS).abs() <= window.error_bound_ns);
+        assert_eq!(window.snapshot.encode(), bytes);
+        assert!(
+            windows.take(piece(1, &[], true), &mut timeline(), NOW).unwrap_err().contains("not asked for"),
+            "twice"
+        );
+    }
+
+    #[test]
+    fn lies_are_refused_with_what_is_wrong() {
+        let lie = |pieces: &dyn Fn(WindowRequest) -> Vec<WindowReply>| {
+            let (mut windows, request) = asked();
+            windows.ask(2, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
+            let mut taken = pieces(request).into_iter().map(|reply| windows.take(reply, &mut timeline(), NOW));
+            let lie = taken.find_map(Result::err).expect("a lie");
+            assert!(windows.done.is_empty());
+            lie
+        };
+        assert!(lie(&|_| vec![piece(3, b"x", false)]).contains("not asked for"));
+        assert!(lie(&|_| vec![piece(1, b"x", false), piece(2, b"x", false)]).contains("two windows at once"));
+        assert!(lie(&|_| vec![piece(1, b"", false)]).contains("an empty piece"));
+        let endless = |_| vec![piece(1, &[7; 1 << 20], false); 20];
+        assert!(lie(&endless).contains("more than 16777216 bytes"));
+        assert!(lie(&|_| vec![piece(1, b"rubbish", true)]).contains("cannot be: this is no flight record"));
+        let other = |request: WindowRequest| {
+            vec![piece(1, &snapshot(WindowRequest { to: request.to + 1, ..request }, request.from), true)]
+        };
+        assert!(lie(&other).contains("of another time"));
+        for t in [NOW + 3_000 * MS, Ns::MAX] {
+            assert!(lie(&|request| vec![piece(1, &snapshot(request, t), true)]).contains("of the future"));
+        }
+        assert!(lie(&|request| {
+            let mut bytes = snapshot(request, 5);
+            bytes[4] = 9;
+            vec![piece(1, &bytes, true)]
+        })
+        .contains("version 9"));
+    }
+
+    #[test]
+    fn events_of_long_ago_are_no_lie() {
+        let (mut windows, request) = asked();
+        windows.take(piece(1, &snapshot(request, Ns::MIN), true), &mut timeline(), NOW).unwrap();
+        assert!(windows.done[0].1.is_ok(), "a CPU may have been idle for long");
+    }
+
+    #[test]
+    fn a_window_that_is_given_up_may_still_come_and_is_bounded_as_others_are() {
+        let (mut windows, request) = asked();
+        windows.take(piece(1, b"L", false), &mut timeline(), NOW).unwrap();
+        windows.expire(NOW + 999 * MS);
+        assert!(windows.done.is_empty());
+        windows.expire(NOW + 1_000 * MS);
+        assert!(windows.done.remove(0).1.unwrap_err().contains("in time"));
+        let rest = &snapshot(request, request.from)[1..];
+        windows.take(piece(1, rest, false), &mut timeline(), NOW).unwrap();
+        let mut endless = (0..20).map(|_| windows.take(piece(1, &[7; 1 << 20], false), &mut timeline(), NOW));
+        assert!(endless.any(|taken| taken.is_err()));
+        windows.end("over");
+        assert!(windows.done.is_empty(), "it was answered");
+    }
+
+    #[test]
+    fn an_agent_that_owes_much_is_asked_for_no_more() {
+        let mut windows = Windows::default();
+        for id in 0..20 {
+            windows.ask(id, (NOW - MS, NOW), &timeline(), (NOW, 0));
+        }
+        windows.expire(NOW);
+        let why: Vec<_> = windows.done.iter().map(|(_, window)| window.clone().unwrap_err()).collect();
+        assert_eq!(why.iter().filter(|why| why.contains("owes 16 windows")).count(), 4);
+        assert_eq!(why.iter().filter(|why| why.contains("in time")).count(), 16);
+        let refusal = WindowReply { id: 3, error: "no\x1b[2J room".into(), ..WindowReply::default() };
+        windows.take(refusal, &mut timeline(), NOW).unwrap();
+        assert!(windows.ask(77, (NOW - MS, NOW), &timeline(), (NOW, 0)).is_some(), "what was refused is not owed");
+    }
 }

@@ -236,23 +236,19 @@ impl Timeline {
         Some(guest.saturating_sub(offset))
     }
 
-    /// The guest's time at a host time: the way back of [`Self::to_host`], within a nanosecond. Before anything has been mapped
-    /// it is by the exchanges alone; `None` before the first of them.
+    /// The guest's time at a host time: the way back of [`Self::to_host`], within a nanosecond. Beyond what has been mapped so
+    /// far it is by the exchanges, within the bound; `None` before the first of them.
     pub fn to_guest(&self, host: Ns) -> Option<Ns> {
         let host = sane(host);
         let of = |k: &Knot| k.guest.saturating_sub(k.offset);
-        let right = match self.knots.len() {
-            0 => return Some(host.saturating_add(self.exchanges.at_host(host)?.offset_ns)),
-            n => self.knots.partition_point(|k| of(k) < host).clamp(usize::from(n > 1), n - 1),
-        };
-        let b = self.knots[right];
-        let offset = match right.checked_sub(1).map(|left| self.knots[left]) {
-            Some(a) if host >= of(&a) && host < of(&b) => {
+        let right = self.knots.partition_point(|k| of(k) < host);
+        let offset = match (right.checked_sub(1).map(|left| self.knots[left]), self.knots.get(right)) {
+            (Some(a), Some(b)) => {
                 let rise = i128::from(b.offset - a.offset) * i128::from(host - of(&a));
-                a.offset + rise.div_euclid(i128::from(of(&b) - of(&a))) as Ns
+                a.offset + rise.div_euclid(i128::from(of(b) - of(&a))) as Ns
             }
-            Some(a) if host < of(&a) => a.offset,
-            _ => b.offset,
+            (None, Some(first)) => first.offset,
+            (_, None) => self.exchanges.at_host(host)?.offset_ns,
         };
         Some(host.saturating_add(offset))
     }

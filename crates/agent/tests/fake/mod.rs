@@ -1,7 +1,9 @@
 //! A source that is told what it sees, and an agent that serves it over a socket pair.
 #![allow(dead_code)] // each test file uses a part
 
-use latpath_agent::{serve, Ended, Machine, ServeError, ServeOptions, StartRequest, Stream, Timeouts};
+use latpath_agent::{
+    serve, Attached, Ended, Machine, Record, ServeError, ServeOptions, StartRequest, Stream, Timeouts,
+};
 use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,14 +70,27 @@ pub fn agent(stream: UnixStream, clock: impl Fn() -> Ns + Send + 'static) -> Age
     agent_with(stream, ServeOptions { clock: Box::new(clock), ..ServeOptions::default() })
 }
 
-pub fn agent_with(stream: UnixStream, mut options: ServeOptions) -> Agent {
+pub fn agent_with(stream: UnixStream, options: ServeOptions) -> Agent {
+    agent_recording(stream, options, || None)
+}
+
+/// What a flight recorder starts as, if it does.
+pub type Begun = Option<Result<Box<dyn Record>, String>>;
+
+pub fn agent_recording(
+    stream: UnixStream,
+    mut options: ServeOptions,
+    recorder: impl FnOnce() -> Begun + Send + 'static,
+) -> Agent {
     let (tell, from) = channel();
     let attached = Arc::new(AtomicBool::new(false));
     let alive = attached.clone();
     let thread = std::thread::spawn(move || {
-        let make = move |_: &StartRequest| {
+        let make = move |request: &StartRequest| {
             alive.store(true, Ordering::SeqCst);
-            Ok::<_, String>(Told { from, points: 5, watermark: 0, made: 0, alive }.into())
+            let recorder = request.option(StartRequest::FLIGHT).and_then(|_| recorder());
+            let source = Told { from, points: 5, watermark: 0, made: 0, alive };
+            Ok::<_, String>(Attached { source, recorder })
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
     });
@@ -89,6 +104,11 @@ pub fn short() -> Timeouts {
 
 pub fn request() -> StartRequest {
     StartRequest { streams: vec!["svid:MU01".parse().unwrap(), "svid:MU02".parse().unwrap()], options: vec![] }
+}
+
+/// [`request`], with a flight recorder.
+pub fn recorded() -> StartRequest {
+    StartRequest { options: vec![(StartRequest::FLIGHT.into(), (1 << 20).to_string())], ..request() }
 }
 
 /// Drains until `n` sightings have come.

@@ -1,0 +1,305 @@
+//! Windows of the agent's flight recorder, with both ends in this process and a recorder that invents what it tells.
+
+mod fake;
+
+use fake::{agent_recording, agent_with, drain, eventually, recorded, request, short, Agent, Begun};
+use latpath_agent::{Facts, GuestWindow, Machine, Record, RecorderFigures, ServeOptions, Stream, Timeouts};
+use latpath_clock::now_monotonic;
+use latpath_flight::{CpuRecord, Event, Snapshot, Thread, What, Window};
+use latpath_words::{Ns, Sighting};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MS: Ns = 1_000_000;
+
+/// Tells of so many events in each window, which zstd cannot make smaller.
+#[derive(Clone, Default)]
+struct Invents {
+    events: u64,
+    takes: Duration,
+    told: Arc<AtomicU64>,
+}
+
+impl Invents {
+    fn boxed(&self) -> Begun {
+        Some(Ok(Box::new(self.clone())))
+    }
+}
+
+fn noise(i: u64) -> u64 {
+    (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+impl Record for Invents {
+    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        std::thread::sleep(self.takes);
+        self.told.fetch_add(1, Ordering::SeqCst);
+        let step = (to - from) / self.events.max(1) as Ns;
+        let event = |i: u64| Event { t: from + i as Ns * step, pid: 7, what: What::TimerEntry(noise(i)) };
+        let events = (0..self.events).map(event).collect();
+        let cpus = vec![CpuRecord { cpu: 1, events, since: from, ..CpuRecord::default() }];
+        let threads = [(7, Thread { name: "relay".into(), tgid: 7 })].into();
+        Snapshot { window: Window { from, to, cpus }, threads, ..Snapshot::default() }
+    }
+
+    fn figures(&self) -> RecorderFigures {
+        let missing = vec!["tracepoint nmi_handler: not here; cannot be told: NMIs".into()];
+        RecorderFigures { missing, events: 5, missed: 1, bytes: 1 << 20, windows: 0 }
+    }
+}
+
+/// A host and an agent whose recorder is this one, started.
+fn started(options: ServeOptions, recorder: Begun, timeouts: Timeouts) -> (Machine, Agent) {
+    let (host, guest) = UnixStream::pair().unwrap();
+    started_over(host, guest, options, recorder, timeouts)
+}
+
+fn started_over(
+    host: UnixStream,
+    guest: UnixStream,
+    options: ServeOptions,
+    recorder: Begun,
+    timeouts: Timeouts,
+) -> (Machine, Agent) {
+    let agent = agent_recording(guest, options, || recorder);
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), timeouts).unwrap();
+    machine.start(&recorded()).unwrap();
+    (machine, agent)
+}
+
+/// Windows, until this many have come.
+fn windows(machine: &mut Machine, n: usize) -> Vec<(u64, Result<GuestWindow, String>)> {
+    let began = Instant::now();
+    let mut got = Vec::new();
+    while got.len() < n {
+        got.extend(machine.take_windows());
+        assert!(began.elapsed() < Duration::from_secs(30), "{} of {n} windows came; {:?}", got.len(), machine.fault());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    got
+}
+
+fn only(machine: &mut Machine) -> Result<GuestWindow, String> {
+    windows(machine, 1).remove(0).1
+}
+
+#[test]
+fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
+    // Ahead by 100 s and fast by 80 ppm.
+    let began = now_monotonic();
+    let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
+    let options = ServeOptions { clock: Box::new(move || guest(now_monotonic())), ..ServeOptions::default() };
+    let invents = Invents { events: 1000, ..Invents::default() };
+    let (mut machine, agent) = started(options, invents.boxed(), short());
+    // Sightings say how far its clock is.
+    let t = now_monotonic();
+    agent.tell.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
+    let seen = drain(&mut machine, 1)[0].t;
+    let (from, to) = (seen - 30 * MS, seen);
+    let id = machine.request_window(from, to);
+    let (of, window) = windows(&mut machine, 1).remove(0);
+    assert_eq!(of, id);
+    let GuestWindow { offset_ns, error_bound_ns, snapshot } = window.unwrap();
+    assert_eq!(snapshot, invents.snapshot(snapshot.window.from, snapshot.window.to), "as it was made there");
+    assert!((offset_ns - (guest(t) - t)).abs() <= error_bound_ns, "{offset_ns} within {error_bound_ns}");
+    // It is the offset by which the sighting was mapped: both lie on one timeline.
+    assert!((guest(t) - offset_ns - seen).abs() <= 1, "{} against {seen}", guest(t) - offset_ns);
+    assert!((snapshot.window.to - guest(t)).abs() <= 1 && (snapshot.window.from - guest(t - 30 * MS)).abs() < 10_000);
+}
+
+#[test]
+fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
+    let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), short());
+    let now = now_monotonic();
+    machine.request_window(now, now + 200 * MS);
+    let to = only(&mut machine).unwrap().snapshot.window.to;
+    assert!(to > now + 150 * MS && now_monotonic() >= to, "both ends have one clock here");
+    machine.request_window(now + 59_000 * MS, now + 60_000 * MS);
+    assert!(only(&mut machine).unwrap_err().contains("far future"));
+    machine.request_window(now, now);
+    assert!(only(&mut machine).unwrap_err().contains("must end after it begins"));
+    machine.request_window(now - 60_000 * MS, now);
+    assert!(only(&mut machine).unwrap_err().contains("too long"));
+}
+
+#[test]
+fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
+    let invents = Invents { events: 20_000, takes: Duration::from_millis(20), ..Invents::default() };
+    let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), short());
+    let now = now_monotonic();
+    let mut ids: Vec<u64> = (0..40).map(|_| machine.request_window(now - 20 * MS, now)).collect();
+    let mut got = windows(&mut machine, 40);
+    let refused: Vec<_> = got.iter().filter_map(|(_, window)| window.as_ref().err()).collect();
+    assert!(refused.iter().all(|why| why.contains("not fetched")), "{refused:?}");
+    assert_eq!(refused.len(), 24, "16 may be under way");
+    got.sort_by_key(|(id, _)| *id);
+    ids.sort_unstable();
+    assert_eq!(got.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
+    assert_eq!(invents.told.load(Ordering::SeqCst), 16);
+    assert!(machine.take_windows().is_empty() && machine.is_alive());
+    machine.request_window(now - 20 * MS, now);
+    assert!(only(&mut machine).is_ok(), "those that were fetched make room");
+}
+
+/// Hands on what the agent says to the host at no more than 4 MB/s, as a slow line would.
+fn slow_line() -> (UnixStream, UnixStream) {
+    let (host, mut near) = UnixStream::pair().unwrap();
+    let (mut far, guest) = UnixStream::pair().unwrap();
+    let (mut back, mut there) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut back, &mut there));
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = far.read(&mut bytes) {
+            if near.write_all(&bytes[..n]).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    (host, guest)
+}
+
+#[test]
+fn sightings_and_the_time_do_not_wait_for_a_window() {
+    let (host, guest) = slow_line();
+    let invents = Invents { events: 400_000, ..Invents::default() };
+    let timeouts = Timeouts { window: Duration::from_secs(30), ..short() };
+    let (mut machine, agent) = started_over(host, guest, ServeOptions::default(), invents.boxed(), timeouts);
+    let now = now_monotonic();
+    machine.request_window(now - 20 * MS, now);
+    eventually("the window is made", || invents.told.load(Ordering::SeqCst) == 1);
+    let before = machine.clock().exchanges;
+    for key in 0..20 {
+        agent.tell.send(vec![Sighting { t: now_monotonic(), key, ..Sighting::default() }]).unwrap();
+        assert_eq!(drain(&mut machine, 1)[0].key, key);
+    }
+    assert!(machine.clock().exchanges > before);
+    assert!(machine.take_windows().is_empty(), "some 3 MB take longer than that");
+    assert_eq!(only(&mut machine).unwrap().snapshot.window.cpus[0].events.len(), 400_000);
+}
+
+#[test]
+fn what_a_recorder_lacks_and_costs_is_told() {
+    let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), short());
+    let now = now_monotonic();
+    machine.request_window(now - MS, now);
+    only(&mut machine).unwrap();
+    eventually("the figures", || machine.recorder().unwrap().unwrap().windows == 1);
+    let figures = machine.recorder().unwrap().unwrap();
+    assert_eq!(figures, RecorderFigures { windows: 1, ..Invents::default().figures() });
+}
+
+#[test]
+fn without_a_recorder_a_window_is_an_error_that_says_why() {
+    let window = |mut machine: Machine| {
+        let now = now_monotonic();
+        machine.request_window(now - MS, now);
+        let answer = only(&mut machine);
+        assert!(machine.is_alive());
+        (answer.unwrap_err(), machine.recorder())
+    };
+    let (host, guest) = UnixStream::pair().unwrap();
+    let _agent = agent_with(guest, ServeOptions::default());
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    machine.start(&request()).unwrap();
+    assert_eq!(window(machine), ("its flight recorder was not started".into(), None));
+
+    let (mut machine, _agent) = started(ServeOptions::default(), Some(Err("no BTF".into())), short());
+    eventually("the refusal", || machine.recorder() == Some(Err("no BTF".into())));
+    let now = now_monotonic();
+    machine.request_window(now - MS, now);
+    assert_eq!(only(&mut machine), Err("no BTF".into()));
+
+    // An agent that does not know the option, and says nothing of a recorder.
+    let (machine, _agent) = started(ServeOptions::default(), None, short());
+    assert_eq!(window(machine).0, "no flight recorder runs here");
+}
+
+#[test]
+fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so() {
+    let facts = Facts { program: "0.0.9".into(), records: false, ..Facts::default() };
+    let (mut machine, _agent) =
+        started(ServeOptions { facts, ..ServeOptions::default() }, Invents::default().boxed(), short());
+    let now = now_monotonic();
+    machine.request_window(now - MS, now);
+    let why = only(&mut machine).unwrap_err();
+    assert_eq!(why, "its agent (latpath 0.0.9) has no flight recorder: install the same latpath on both");
+    assert_eq!(machine.recorder(), Some(Err(why)));
+    assert!(machine.is_alive());
+}
+
+#[test]
+fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped() {
+    let takes = Duration::from_millis(700);
+    let invents = Invents { events: 50_000, takes, ..Invents::default() };
+    let timeouts = Timeouts { window: Duration::from_millis(200), ..short() };
+    let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), timeouts);
+    let now = now_monotonic();
+    machine.request_window(now - MS, now);
+    assert_eq!(only(&mut machine).unwrap_err(), "the agent did not tell in time");
+    eventually("it has told", || invents.told.load(Ordering::SeqCst) == 1);
+    let exchanges = machine.clock().exchanges;
+    eventually("what came later is read", || machine.clock().exchanges > exchanges + 10);
+    assert!(machine.take_windows().is_empty() && machine.is_alive(), "{:?}", machine.fault());
+}
+
+/// A recorder with a fault.
+struct Panics;
+
+impl Record for Panics {
+    fn snapshot(&self, _: Ns, _: Ns) -> Snapshot {
+        panic!("on purpose, in a test")
+    }
+
+    fn figures(&self) -> RecorderFigures {
+        RecorderFigures::default()
+    }
+}
+
+#[test]
+fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
+    let (mut machine, agent) = started(ServeOptions::default(), Some(Ok(Box::new(Panics))), short());
+    let now = now_monotonic();
+    machine.request_window(now - MS, now);
+    machine.request_window(now - MS, now);
+    for (_, window) in windows(&mut machine, 2) {
+        assert!(window.unwrap_err().contains("a panic"));
+    }
+    assert!(machine.recorder().unwrap().unwrap_err().contains("a panic"));
+    agent.tell.send(vec![Sighting { t: now_monotonic(), ..Sighting::default() }]).unwrap();
+    drain(&mut machine, 1);
+    machine.stop().unwrap();
+}
+
+#[test]
+fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let cut = guest.try_clone().unwrap();
+    let invents = Invents { takes: Duration::from_millis(500), ..Invents::default() };
+    let (mut machine, _agent) = started_over(host, guest, ServeOptions::default(), invents.boxed(), short());
+    let now = now_monotonic();
+    let ids = [0, 1, 2].map(|_| machine.request_window(now - MS, now));
+    cut.shutdown(std::net::Shutdown::Both).unwrap();
+    let got = windows(&mut machine, 3);
+    assert_eq!(got.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
+    assert!(got.iter().all(|(_, window)| window.as_ref().unwrap_err().contains("closed the stream")), "{got:?}");
+    machine.request_window(now - MS, now);
+    assert!(only(&mut machine).unwrap_err().contains("closed the stream"));
+}
+
+#[test]
+fn a_session_that_is_stopped_answers_what_is_open() {
+    let invents = Invents { takes: Duration::from_millis(100), ..Invents::default() };
+    let (mut machine, agent) = started(ServeOptions::default(), invents.boxed(), short());
+    let now = now_monotonic();
+    for _ in 0..5 {
+        machine.request_window(now - MS, now);
+    }
+    machine.stop().unwrap();
+    assert_eq!(windows(&mut machine, 5).len(), 5);
+    assert!(agent.thread.join().unwrap().is_ok());
+    assert_eq!(machine.fault(), None);
+}
