@@ -313,11 +313,17 @@ int BPF_PROG(work_end)
 	return record_here(WORK_END, 0, 0);
 }
 
+/* Recent kernels hold that whatever a module hands to a tracepoint may be null. */
+static __always_inline __u32 number_of(struct kvm_vcpu *vcpu)
+{
+	return vcpu ? (__u32)vcpu->vcpu_id : UNKNOWN;
+}
+
 #if defined(__TARGET_ARCH_x86)
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(kvm_entry, struct kvm_vcpu *vcpu)
 {
-	return record_here(KVM_ENTRY, (__u32)vcpu->vcpu_id, 0);
+	return record_here(KVM_ENTRY, number_of(vcpu), 0);
 }
 
 /* The tracepoint gets the reason from the vendor's module, which keeps it behind the vCPU (kvm_x86_ops.get_exit_info). */
@@ -327,6 +333,8 @@ int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 	__u32 reason = UNKNOWN;
 	void *whole = vcpu;
 
+	if (!vcpu)
+		return record_here(KVM_EXIT, low_high(UNKNOWN, UNKNOWN), isa);
 	if (isa == 2 && bpf_core_field_exists(struct vcpu_svm, vmcb))
 		reason = BPF_CORE_READ((struct vcpu_svm *)whole, vmcb, control.exit_code);
 	else if (isa == 1 && bpf_core_field_exists(struct vcpu_vmx, exit_reason))
@@ -340,7 +348,7 @@ int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(kvm_exit_told, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
 {
-	return record_here(KVM_EXIT, low_high(vcpu->vcpu_id, reason), isa);
+	return record_here(KVM_EXIT, low_high(number_of(vcpu), reason), isa);
 }
 #else
 /* arch/arm64/kvm/trace_arm.h: no vCPU is told. */

@@ -113,6 +113,8 @@ pub(crate) struct Hooks {
     pub programs: Vec<&'static str>,
     /// What is not there.
     pub missing: Vec<Missing>,
+    /// Programs that have a substitute, and what the kernel said of them.
+    refused: Vec<(&'static str, String)>,
 }
 
 /// Whether a loaded module has this tracepoint.
@@ -164,10 +166,15 @@ impl Hooks {
         let Some(at) = self.programs.iter().position(|p| *p == program) else { return false };
         self.programs.remove(at);
         if let Some(hook) = HOOKS.iter().find(|hook| hook.program == program) {
-            match hook.instead {
-                Some(instead) => self.programs.push(instead),
-                None => self.misses(hook, why),
+            if let Some(instead) = hook.instead {
+                self.refused.push((instead, why));
+                self.programs.push(instead);
+                return true;
             }
+            // Of two that were refused, the newer kernel's tells more.
+            let first = self.refused.iter().find(|(instead, _)| *instead == program);
+            let why = first.map_or(why, |(_, first)| first.clone());
+            self.misses(hook, why);
         }
         true
     }
@@ -189,12 +196,12 @@ mod tests {
 
     #[test]
     fn a_refused_program_has_its_substitute_or_is_missing() {
-        let mut hooks = Hooks { programs: vec!["switch_told", "nmi"], missing: Vec::new() };
+        let mut hooks = Hooks { programs: vec!["switch_told", "nmi"], ..Hooks::default() };
         assert!(hooks.without("switch_told", "no fourth argument".into()));
         assert!(hooks.stands_at(NEEDED) && hooks.missing.is_empty());
-        assert!(hooks.without("switch_asked", "refused".into()));
+        assert!(hooks.without("switch_asked", "no state".into()));
         assert!(!hooks.stands_at(NEEDED));
-        assert_eq!(hooks.missing[0].to_string(), "tracepoint sched_switch: refused; cannot be told: who ran");
+        assert_eq!(hooks.missing[0].to_string(), "tracepoint sched_switch: no fourth argument; cannot be told: who ran");
         assert!(!hooks.without("waking", String::new()), "it was not to be loaded");
     }
 }
