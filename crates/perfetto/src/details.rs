@@ -1,0 +1,163 @@
+//! What Perfetto has no words of its own for: a vCPU's way in and out of its guest, polls of devices, timers.
+
+use crate::exits::exit_name;
+use crate::kernel::{Place, MOST_CPUS};
+use crate::tracks::{Track, Tracks};
+use crate::writer::{Said, Writer};
+use latpath_flight::{Event, What};
+use latpath_words::Ns;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+/// What lies open in a machine's rows.
+#[derive(Default)]
+pub(crate) struct Details {
+    /// Threads with a slice, each with its row and when that began.
+    vcpus: BTreeMap<u32, (u64, u64)>,
+    /// CPUs in a timer's function, each with its row.
+    timers: BTreeMap<u32, u64>,
+    /// The device that a CPU polls.
+    polls: HashMap<u32, String>,
+    until: Option<Ns>,
+}
+
+/// Bytes of a name as text.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+impl Details {
+    /// Writes what is in the events: in the order of their times, each with its CPU.
+    pub fn snapshot<W: Write>(
+        &mut self,
+        out: &mut Writer<W>,
+        tracks: &mut Tracks,
+        place: &Place<'_>,
+        machine: &str,
+        events: &[(u32, &Event)],
+    ) -> io::Result<()> {
+        let window = &place.snapshot.window;
+        let since = window.cpus.iter().map(|record| record.since).min();
+        if let (Some(until), Some(since)) = (self.until, since) {
+            if since > until {
+                self.close(out, place, until)?;
+            }
+        }
+        for (cpu, event) in events.iter().filter(|(cpu, _)| *cpu < MOST_CPUS) {
+            let Some(t) = place.shift.host(event.t) else { continue };
+            self.event(out, tracks, place, machine, (*cpu, t), event)?;
+        }
+        let last = events.last().map(|(_, event)| event.t);
+        self.until = self.until.max(last).max(Some(window.to));
+        Ok(())
+    }
+
+    /// From here on nothing is recorded.
+    fn close<W: Write>(&mut self, out: &mut Writer<W>, place: &Place<'_>, until: Ns) -> io::Result<()> {
+        let Some(t) = place.shift.host(until) else { return Ok(()) };
+        for (track, _) in std::mem::take(&mut self.vcpus).into_values() {
+            out.end(place.machine, t, track)?;
+        }
+        for track in std::mem::take(&mut self.timers).into_values() {
+            out.end(0, t, track)?;
+        }
+        self.polls.clear();
+        Ok(())
+    }
+
+    fn event<W: Write>(
+        &mut self,
+        out: &mut Writer<W>,
+        tracks: &mut Tracks,
+        place: &Place<'_>,
+        machine: &str,
+        (cpu, t): (u32, u64),
+        event: &Event,
+    ) -> io::Result<()> {
+        let pid = event.pid;
+        let said = match event.what {
+            What::KvmEntry { vcpu } => return self.turn(out, tracks, place, t, pid, with_vcpu("in its guest", vcpu)),
+            What::KvmExit { vcpu, reason, isa } => {
+                let said = with_vcpu(exit_name(isa, reason), vcpu);
+                return self.turn(out, tracks, place, t, pid, said);
+            }
+            What::KvmHaltPoll { ns, before, .. } => {
+                let Some((track, began)) = self.vcpus.get(&pid).copied() else { return Ok(()) };
+                let from = t.saturating_sub(u64::from(ns)).max(began);
+                let said = Said::named("halted: polls").arg("poll_ns", i64::from(ns));
+                out.begin(place.machine, from, track, said.arg("poll_ns_before", i64::from(before)))?;
+                return out.end(place.machine, t, track);
+            }
+            What::KvmVcpuWakeup { ns, waited, .. } => {
+                let how = if waited { "slept" } else { "polled" };
+                Said::named("vCPU woken").arg("halted_ns", ns).arg("it", how)
+            }
+            What::KvmInjVirq(vector) => Said::named("interrupt injected").arg("vector", i64::from(vector)),
+            What::OvsUpcall { .. } => Said::named("OVS upcall"),
+            What::NapiPoll { name } => {
+                self.polls.insert(cpu, text(&name));
+                return Ok(());
+            }
+            What::NapiWork { work, budget, ifindex } => {
+                let Some(device) = self.polls.remove(&cpu) else { return Ok(()) };
+                let said = Said::named(format!("{device}: {work} of {budget}")).arg("packets", i64::from(work));
+                let said = said.arg("budget", i64::from(budget)).arg("ifindex", i64::from(ifindex));
+                let track = poll_track(out, tracks, place, machine, cpu)?;
+                return out.instant(0, t, track, said);
+            }
+            What::TimerEntry(function) => {
+                let track = poll_track(out, tracks, place, machine, cpu)?;
+                if self.timers.insert(cpu, track).is_some() {
+                    out.end(0, t, track)?;
+                }
+                return out.begin(0, t, track, Said::named(place.names.of_function(function)));
+            }
+            What::TimerExit => {
+                return self.timers.remove(&cpu).map_or(Ok(()), |track| out.end(0, t, track));
+            }
+            _ => return Ok(()),
+        };
+        match tracks.thread(out, place.machine, pid, || place.people.process(pid))? {
+            Some(track) => out.instant(place.machine, t, track, said),
+            None => Ok(()),
+        }
+    }
+
+    /// A vCPU's thread goes into its guest, or comes out of it.
+    fn turn<W: Write>(
+        &mut self,
+        out: &mut Writer<W>,
+        tracks: &mut Tracks,
+        place: &Place<'_>,
+        t: u64,
+        pid: u32,
+        said: Said,
+    ) -> io::Result<()> {
+        let Some(track) = tracks.thread(out, place.machine, pid, || place.people.process(pid))? else {
+            return Ok(());
+        };
+        if self.vcpus.insert(pid, (track, t)).is_some() {
+            out.end(place.machine, t, track)?;
+        }
+        out.begin(place.machine, t, track, said)
+    }
+}
+
+fn with_vcpu(name: impl Into<String>, vcpu: Option<u32>) -> Said {
+    let said = Said::named(name);
+    match vcpu {
+        Some(vcpu) => said.arg("vcpu", i64::from(vcpu)),
+        None => said,
+    }
+}
+
+fn poll_track<W: Write>(
+    out: &mut Writer<W>,
+    tracks: &mut Tracks,
+    place: &Place<'_>,
+    machine: &str,
+    cpu: u32,
+) -> io::Result<u64> {
+    tracks.of(out, Track::Poll(place.machine, cpu), || format!("{machine} CPU {cpu}"))
+}

@@ -1,0 +1,335 @@
+//! A trace, scene by scene.
+
+use crate::details::Details;
+use crate::journey::{self, at, Number};
+use crate::kernel::{Kernel, Place, Shift, Written, MOST_CPUS};
+use crate::people::People;
+use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
+use crate::tracks::{Track, Tracks};
+use crate::writer::{Said, Writer};
+use crate::Ground;
+use latpath_cause::{Analyst, Explained};
+use latpath_flight::{CpuTimeline, Doing, Names};
+use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_stats::units::duration;
+use latpath_words::{Ns, PointKind, StreamId, HOST};
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::rc::Rc;
+
+/// Late packets of one scene that have rows of their own, the slowest first; the others are counted.
+const MOST_PACKETS: usize = 200;
+/// Packets of a scene without a late one that have.
+const MOST_ON_TIME: usize = 10;
+
+/// Perfetto's numbers of clocks.
+const REALTIME: u32 = 1;
+const MONOTONIC: u32 = 3;
+const BOOTTIME: u32 = 6;
+
+/// The oldest kernel that latpath runs on. How states of threads are read depends on the release.
+const OLDEST_KERNEL: &str = "5.15";
+
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Scenes.
+    pub scenes: u64,
+    /// Packets with rows of their own.
+    pub packets: u64,
+    /// Late packets without.
+    pub more_late: u64,
+    /// Each machine, with what was written of its kernel.
+    pub machines: Vec<(String, Written)>,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
+#[derive(Default)]
+struct Machine {
+    kernel: Kernel,
+    people: People,
+    details: Details,
+}
+
+/// A trace being written.
+pub struct Export<W: Write> {
+    out: Writer<W>,
+    ground: Rc<Ground>,
+    tracks: Tracks,
+    /// Packets that have rows.
+    shown: HashSet<(StreamId, u64, Ns)>,
+    /// The host first.
+    machines: Vec<(String, Machine)>,
+    places: HashMap<String, usize>,
+    summary: Summary,
+    /// Where the row of scenes has come to.
+    recorded: Ns,
+}
+
+impl<W: Write> Export<W> {
+    /// Begins a trace.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn begin(out: W, ground: Ground) -> io::Result<Self> {
+        let mut export = Self {
+            out: Writer::new(out),
+            ground: Rc::new(ground),
+            tracks: Tracks::default(),
+            shown: HashSet::new(),
+            machines: Vec::new(),
+            places: HashMap::new(),
+            summary: Summary::default(),
+            recorded: Ns::MIN,
+        };
+        if let Some((monotonic, utc)) = export.ground.utc.filter(|(monotonic, utc)| *monotonic >= 0 && *utc >= 0) {
+            let clock = |clock_id, t| Clock { clock_id: Some(clock_id), timestamp: Some(at(t)) };
+            // Events of the kernel have boot time in Perfetto's world. Here both are the host's CLOCK_MONOTONIC, as in the run.
+            let clocks = vec![clock(BOOTTIME, monotonic), clock(MONOTONIC, monotonic), clock(REALTIME, utc)];
+            let snapshot = ClockSnapshot { clocks, primary_trace_clock: Some(BOOTTIME as i32) };
+            export.out.packet(0, None, Data::ClockSnapshot(snapshot))?;
+        }
+        export.machine(HOST)?;
+        Ok(export)
+    }
+
+    /// A machine's place; makes one for a new machine.
+    fn machine(&mut self, name: &str) -> io::Result<usize> {
+        if let Some(place) = self.places.get(name) {
+            return Ok(*place);
+        }
+        let place = self.machines.len();
+        let release = self.ground.kernels.iter().find(|(machine, _)| machine == name).map(|(_, release)| release);
+        let release = release.filter(|r| r.starts_with(|c: char| c.is_ascii_digit()));
+        let utsname = Utsname {
+            sysname: Some("Linux".into()),
+            // Where Perfetto shows no name of a machine, this is.
+            version: Some(name.into()),
+            release: Some(release.cloned().unwrap_or_else(|| OLDEST_KERNEL.into())),
+        };
+        let info = SystemInfo { utsname: Some(utsname), machine_name: Some(name.into()) };
+        self.out.packet(place, None, Data::SystemInfo(info))?;
+        self.machines.push((name.into(), Machine::default()));
+        self.places.insert(name.into(), place);
+        Ok(place)
+    }
+
+    /// Writes a scene. Scenes must come in the order of their times.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn scene(&mut self, scene: &Scene) -> io::Result<()> {
+        self.summary.scenes += 1;
+        for record in &scene.machines {
+            self.record(record)?;
+        }
+        let rows = Contexts::of(scene);
+        self.points(scene)?;
+        let left_out = self.packets(scene, &rows)?;
+        self.recorded_row(scene, left_out)
+    }
+
+    fn record(&mut self, record: &MachineRecord) -> io::Result<()> {
+        let Ok(snapshot) = &record.record else { return Ok(()) };
+        let machine = self.machine(&record.machine)?;
+        let Self { out, tracks, machines, ground, .. } = self;
+        let (name, Machine { kernel, people, details }) = &mut machines[machine];
+        let shift = Shift { offset: record.offset_ns };
+        let vms = if machine == 0 { ground.vms.as_slice() } else { &[] };
+        people.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms)?;
+        let names = snapshot.names();
+        let place = Place { machine, shift, people, snapshot, names: &names };
+        let events = kernel.snapshot(out, &place)?;
+        details.snapshot(out, tracks, &place, name, &events)
+    }
+
+    /// All packets, at their points.
+    fn points(&mut self, scene: &Scene) -> io::Result<()> {
+        let Self { out, tracks, ground, recorded, .. } = self;
+        for packet in &scene.packets {
+            // Those of an earlier scene stand there.
+            for seen in packet.sightings.iter().filter(|seen| seen.t > *recorded) {
+                let point = usize::from(seen.point);
+                let track = tracks.of(out, Track::Point(point), || ground.point_name(seen.point))?;
+                let name = ground.packet_name(packet.stream, packet.key);
+                let said = Said::named(if packet.late { name + " late" } else { name });
+                let said = said.arg("cpu", i64::from(seen.cpu)).arg("thread", i64::from(seen.tid));
+                out.instant(0, at(seen.t), track, said)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the packets that have rows; returns how many late ones have none.
+    fn packets(&mut self, scene: &Scene, rows: &Contexts) -> io::Result<u64> {
+        let took = |packet: &Packet| match (packet.sightings.first(), packet.sightings.last()) {
+            (Some(a), Some(b)) => b.t.saturating_sub(a.t),
+            _ => 0,
+        };
+        let is_spike = scene.kind == Kind::Spike;
+        let known = &mut self.shown;
+        let mut is_new = |p: &Packet| p.sightings.first().is_some_and(|s| known.insert((p.stream, p.number, s.t)));
+        let mut shown: Vec<&Packet> = scene.packets.iter().filter(|p| (p.late || !is_spike) && is_new(p)).collect();
+        let most = if is_spike { MOST_PACKETS } else { MOST_ON_TIME };
+        let mut left_out = scene.more_late;
+        if shown.len() > most {
+            shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
+            left_out += shown.split_off(most).iter().filter(|packet| packet.late).count() as u64;
+            shown.sort_by_key(|packet| packet.sightings.first().map(|seen| seen.t));
+        }
+        self.summary.more_late = self.summary.more_late.saturating_add(left_out);
+        if shown.is_empty() {
+            return Ok(left_out);
+        }
+        let ground = Rc::clone(&self.ground);
+        let analyst = Analyst::new(scene, latpath_cause::Ground { points: &ground.points, vms: &ground.vms });
+        for packet in shown {
+            let explained = Explained::of(&analyst, scene, packet, ground.way(packet.stream), &ground.points);
+            self.summary.packets += 1;
+            let number = Number(self.summary.packets);
+            journey::write(&mut self.out, &mut self.tracks, &ground, number, &explained)?;
+            for (place, seen) in explained.seen.iter().enumerate() {
+                self.sighting(scene, rows, number, place, seen, &explained)?;
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// Marks a sighting in the row of who had the packet.
+    fn sighting(
+        &mut self,
+        scene: &Scene,
+        rows: &Contexts,
+        number: Number,
+        place: usize,
+        seen: &Seen,
+        packet: &Explained,
+    ) -> io::Result<()> {
+        let Some(point) = self.ground.points.get(usize::from(seen.point)).map(|info| info.point.clone()) else {
+            return Ok(());
+        };
+        let machine = self.machine(&point.machine)?;
+        let name = format!("{}@{} {}", point.kind, point.device, self.ground.packet_name(packet.stream, packet.key));
+        let said =
+            |flows| Said { flows, category: "sighting", ..Said::named(name.clone()) }.arg("point", point.to_string());
+        let t = at(seen.t);
+        let doing = rows.doing(scene, &point.machine, seen);
+        let by_thread = match doing {
+            Doing::Thread(running) => running.pid == seen.tid,
+            Doing::Unknown => matches!(point.kind, PointKind::AppRead | PointKind::VmRead | PointKind::VmWrite),
+            _ => false,
+        };
+        let flows = vec![number.way(), number.sighting(place)];
+        if by_thread {
+            let Self { out, tracks, machines, .. } = self;
+            let people = &machines[machine].1.people;
+            if let Some(track) = tracks.thread(out, machine, seen.tid, || people.process(seen.tid))? {
+                if machine == 0 {
+                    return out.instant(0, t, track, said(flows));
+                }
+                // Arrows do not go from machine to machine: the row below has them.
+                out.instant(machine, t, track, said(vec![number.way_within()]))?;
+            }
+        }
+        let cpu = u32::from(seen.cpu);
+        let who = match doing {
+            Doing::Unknown | Doing::Thread(_) if seen.tid != 0 => self.machines[machine].1.people.name(seen.tid),
+            doing => rows.name(scene, &point.machine, &doing),
+        };
+        let row = || format!("{} CPU {cpu}", point.machine);
+        let track = self.tracks.of(&mut self.out, Track::Context(machine, cpu), row)?;
+        self.out.instant(0, t, track, said(flows).arg("in", who))
+    }
+
+    /// Says what was recorded, when, and what is missing.
+    fn recorded_row(&mut self, scene: &Scene, left_out: u64) -> io::Result<()> {
+        let from = scene.from.max(self.recorded);
+        if from >= scene.to {
+            return Ok(());
+        }
+        let what = if scene.kind == Kind::Spike { "spike" } else { "on time" };
+        let mut said = Said::named(format!("{what} {}", scene.number));
+        said = said.arg("packets", scene.packets.len() as i64);
+        said = said.arg("late", scene.packets.iter().filter(|p| p.late).count() as i64);
+        if left_out > 0 {
+            said = said.arg("late_without_row", i64::try_from(left_out).unwrap_or(i64::MAX));
+        }
+        for machine in &scene.machines {
+            let mut lines = Vec::new();
+            if machine.machine != HOST {
+                let (offset, bound) = (duration(machine.offset_ns), duration(machine.error_bound_ns));
+                lines.push(format!("its clock is {offset} ahead of the host's, known to ± {bound}"));
+            }
+            match &machine.record {
+                Err(why) => lines.push(format!("no record: {why}")),
+                Ok(snapshot) => {
+                    for cpu in snapshot.window.cpus.iter().filter(|cpu| !cpu.is_complete(snapshot.window.from)) {
+                        let missing = match cpu.since > snapshot.window.from {
+                            true if cpu.since == Ns::MAX => "nothing is known".into(),
+                            true => format!(
+                                "its first {} are overwritten",
+                                duration(cpu.since.saturating_sub(snapshot.window.from))
+                            ),
+                            false => format!("{} events were still being written", cpu.unfinished),
+                        };
+                        lines.push(format!("CPU {}: {missing}", cpu.cpu));
+                    }
+                    lines.extend(snapshot.missing.iter().cloned());
+                }
+            }
+            said = said.args(&machine.machine, lines);
+        }
+        let track = self.tracks.of(&mut self.out, Track::Recorded, String::new)?;
+        self.out.begin(0, at(from), track, said)?;
+        self.out.end(0, at(scene.to), track)?;
+        self.recorded = scene.to;
+        Ok(())
+    }
+
+    /// How many bytes are written so far.
+    pub fn bytes(&self) -> u64 {
+        self.out.bytes
+    }
+
+    /// Ends the trace, and returns where it went.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn finish(self) -> io::Result<(W, Summary)> {
+        let Self { out, machines, mut summary, .. } = self;
+        summary.machines = machines.into_iter().map(|(name, machine)| (name, machine.kernel.written)).collect();
+        summary.bytes = out.bytes;
+        Ok((out.finish()?, summary))
+    }
+}
+
+/// What each CPU did, for all machines of a scene, and what that is called.
+struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names<'static>>)>);
+
+impl Contexts {
+    fn of(scene: &Scene) -> Self {
+        let of_machine = |machine: &MachineRecord| {
+            let Ok(snapshot) = &machine.record else { return (Vec::new(), None) };
+            let cpus = snapshot.window.cpus.iter().filter(|record| record.cpu < MOST_CPUS);
+            (cpus.map(|record| CpuTimeline::of(record, snapshot.window.to)).collect(), Some(snapshot.names()))
+        };
+        Self(scene.machines.iter().map(of_machine).collect())
+    }
+
+    /// What the CPU that took a sighting did then.
+    fn doing(&self, scene: &Scene, machine: &str, seen: &Seen) -> Doing {
+        let place = scene.machines.iter().position(|m| m.machine == machine);
+        let doing = place.and_then(|place| {
+            let row = self.0[place].0.iter().find(|row| row.cpu == u32::from(seen.cpu))?;
+            Some(row.at(seen.t.checked_add(scene.machines[place].offset_ns)?))
+        });
+        doing.unwrap_or(Doing::Unknown)
+    }
+
+    fn name(&self, scene: &Scene, machine: &str, doing: &Doing) -> String {
+        let place = scene.machines.iter().position(|m| m.machine == machine);
+        let names = place.and_then(|place| self.0[place].1.as_ref());
+        names.map_or_else(|| "unknown".into(), |names| names.of(doing))
+    }
+}

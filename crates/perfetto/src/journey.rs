@@ -1,0 +1,272 @@
+//! Late packets: their segments, what held them, and the threads and CPUs that had them.
+
+use crate::tracks::{Track, Tracks};
+use crate::writer::{Said, Writer};
+use crate::{Ground, Segment};
+use latpath_cause::{Explained, Piece, Who};
+use latpath_stats::units::duration;
+use latpath_words::{KeyRule, Ns, PointId};
+use std::io::{self, Write};
+
+/// Causes that are told in a packet's arguments; all of them are in the row below.
+const MOST_CAUSES: usize = 16;
+
+/// A number for each packet of the trace, and from it one for each of its arrows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number(pub u64);
+
+impl Number {
+    /// From sighting to sighting.
+    pub fn way(self) -> u64 {
+        self.0 << 8 | 0xff
+    }
+
+    /// From the packet's row to where it was seen.
+    pub fn sighting(self, at: usize) -> u64 {
+        self.0 << 8 | (at as u64).min(0xfe)
+    }
+
+    /// From sighting to sighting within another machine.
+    pub fn way_within(self) -> u64 {
+        self.way()
+    }
+}
+
+/// A time that cannot be is the nearest that can.
+pub(crate) fn at(t: Ns) -> u64 {
+    t.max(0) as u64
+}
+
+/// A part of the way, or several.
+struct Span {
+    from: Ns,
+    to: Ns,
+    said: Said,
+}
+
+/// Spans that lie within each other or apart; what crosses others goes to the next row.
+fn rows(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
+    spans.sort_by_key(|span| (span.from, std::cmp::Reverse(span.to)));
+    let mut rows: Vec<(Vec<Ns>, Vec<Span>)> = Vec::new();
+    for span in spans {
+        let fits = |open: &mut Vec<Ns>| {
+            while open.last().is_some_and(|end| *end <= span.from) {
+                open.pop();
+            }
+            open.last().is_none_or(|end| span.to <= *end)
+        };
+        let place = rows.iter_mut().position(|(open, _)| fits(open)).unwrap_or_else(|| {
+            rows.push(Default::default());
+            rows.len() - 1
+        });
+        rows[place].0.push(span.to);
+        rows[place].1.push(span);
+    }
+    rows.into_iter().map(|(_, spans)| spans).collect()
+}
+
+/// Writes a row's spans: each end before what begins then.
+fn write_row<W: Write>(out: &mut Writer<W>, track: u64, spans: Vec<Span>) -> io::Result<()> {
+    let mut open: Vec<Ns> = Vec::new();
+    for span in spans {
+        while let Some(end) = open.pop_if(|end| *end <= span.from) {
+            out.end(0, at(end), track)?;
+        }
+        out.begin(0, at(span.from), track, span.said)?;
+        open.push(span.to);
+    }
+    while let Some(end) = open.pop() {
+        out.end(0, at(end), track)?;
+    }
+    Ok(())
+}
+
+/// Who, with how it is scheduled.
+fn who(who: &Who) -> String {
+    match who.class {
+        Some(class) => format!("{}, {class}", who.name),
+        None => who.name.clone(),
+    }
+}
+
+/// A cause in one line: `waiting-for-cpu: vhost-5620 (5620), SCHED_OTHER, behind CPU 0/KVM (6154), FIFO 1`.
+fn in_words(piece: &Piece) -> String {
+    let mut text = piece.cause.id().to_owned();
+    if let Some(actor) = &piece.actor {
+        text += &format!(": {}", who(actor));
+    }
+    if let Some(by) = &piece.by {
+        text += &format!(", behind {}", who(by));
+    }
+    text
+}
+
+/// How the name of a stream's key is.
+fn key_name(rule: KeyRule) -> &'static str {
+    match rule {
+        KeyRule::SmpCnt => "smpCnt",
+        KeyRule::Seq { .. } => "seq",
+        KeyRule::Hash { .. } => "hash",
+    }
+}
+
+impl Ground {
+    /// A packet as it is called: `MU01 4711`.
+    pub(crate) fn packet_name(&self, stream: u16, key: u32) -> String {
+        let stream = self.streams.get(usize::from(stream));
+        match stream.map(|s| (s.short(), s.key)) {
+            Some((name, KeyRule::Hash { .. })) => format!("{name} {key:#010x}"),
+            Some((name, _)) => format!("{name} {key}"),
+            None => format!("packet {key}"),
+        }
+    }
+
+    pub(crate) fn point_name(&self, point: PointId) -> String {
+        self.points.get(usize::from(point)).map_or_else(|| format!("point {point}"), |p| p.point.to_string())
+    }
+}
+
+/// Causes with their times, the longest first.
+fn causes(packet: &Explained) -> Vec<String> {
+    let mut sums: Vec<(String, Ns)> = Vec::new();
+    for (_, piece) in packet.pieces() {
+        let (words, took) = (in_words(piece), piece.to.saturating_sub(piece.from));
+        match sums.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, sum)) => *sum = sum.saturating_add(took),
+            None => sums.push((words, took)),
+        }
+    }
+    sums.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    sums.truncate(MOST_CAUSES);
+    sums.into_iter().map(|(words, ns)| format!("{} {words}", duration(ns))).collect()
+}
+
+/// Writes a packet's row, and below it what held it.
+pub(crate) fn write<W: Write>(
+    out: &mut Writer<W>,
+    tracks: &mut Tracks,
+    ground: &Ground,
+    number: Number,
+    packet: &Explained,
+) -> io::Result<()> {
+    let (Some(first), Some(last)) = (packet.seen.first(), packet.seen.last()) else { return Ok(()) };
+    let name = ground.packet_name(packet.stream, packet.key);
+    let row_name = || format!("{name}: {}", duration(packet.time()));
+    let track = tracks.of(out, Track::Packet(number.0), row_name)?;
+    let spec = ground.streams.get(usize::from(packet.stream));
+    let seen = |point| packet.seen.iter().find(|seen| seen.point == point).map(|seen| seen.t);
+    let mut spans = Vec::new();
+    let whole = |said: Said| {
+        said.arg("stream", spec.map_or_else(String::new, ToString::to_string))
+            .arg(spec.map_or("key", |s| key_name(s.key)), i64::from(packet.key))
+            .arg("number", i64::try_from(packet.number).unwrap_or(i64::MAX))
+            .arg("spike", i64::from(packet.scene))
+            .arg("late", packet.late)
+            .args("causes", causes(packet))
+    };
+    let mut is_whole = false;
+    for Segment { name, from, to } in &ground.segments {
+        let (Some(begin), Some(end)) = (seen(*from), seen(*to)) else { continue };
+        if begin >= end {
+            continue;
+        }
+        let said = Said { category: "segment", ..Said::named(name.clone()) };
+        let said = said.arg("from", ground.point_name(*from)).arg("to", ground.point_name(*to));
+        let said = said.arg("took_ns", end.saturating_sub(begin));
+        let all = (begin, end) == (first.t, last.t) && !is_whole;
+        is_whole |= all;
+        spans.push(Span { from: begin, to: end, said: if all { whole(said) } else { said } });
+    }
+    if !is_whole && first.t < last.t {
+        // The way that is named is not all of this one's.
+        let said = Said { category: "segment", ..Said::named("whole way") };
+        spans.insert(0, Span { from: first.t, to: last.t, said: whole(said) });
+    }
+    let mut instants = Vec::new();
+    for (place, pair) in packet.seen.windows(2).enumerate() {
+        let (from, to) = (ground.point_name(pair[0].point), ground.point_name(pair[1].point));
+        let said = Said {
+            category: "step",
+            flows: vec![number.sighting(place)],
+            ..Said::named(format!("{} → {}", short(&from), short(&to)))
+        };
+        let said = said.arg("from", from).arg("to", to).arg("took_ns", pair[1].t.saturating_sub(pair[0].t));
+        match pair[0].t < pair[1].t {
+            true => spans.push(Span { from: pair[0].t, to: pair[1].t, said }),
+            false => instants.push((pair[0].t, said)),
+        }
+    }
+    let end = ground.point_name(last.point);
+    let flows = vec![number.sighting(packet.seen.len() - 1)];
+    instants.push((last.t, Said { category: "step", flows, ..Said::named(short(&end)) }.arg("at", end)));
+    for (n, spans) in rows(spans).into_iter().enumerate() {
+        let track = match n {
+            0 => track,
+            n => tracks.of(out, Track::Beside(number.0, n), || "other segments".into())?,
+        };
+        write_row(out, track, spans)?;
+    }
+    for (t, said) in instants {
+        out.instant(0, at(t), track, said)?;
+    }
+    why(out, tracks, number, packet)
+}
+
+/// A point without its machine, where that is the host.
+fn short(point: &str) -> &str {
+    point.strip_prefix("host/").unwrap_or(point)
+}
+
+fn why<W: Write>(out: &mut Writer<W>, tracks: &mut Tracks, number: Number, packet: &Explained) -> io::Result<()> {
+    if packet.parts.is_empty() {
+        return Ok(());
+    }
+    let track = tracks.of(out, Track::Why(number.0), String::new)?;
+    let spans = packet.pieces().filter(|(_, piece)| piece.from < piece.to).map(|(_, piece)| {
+        let said = Said { category: piece.cause.id(), ..Said::named(in_words(piece)) };
+        let mut said = said.arg("cause", piece.cause.id()).arg("took_ns", piece.to.saturating_sub(piece.from));
+        said = said.arg("machine", packet.machine(piece));
+        if let Some(actor) = &piece.actor {
+            said = said.arg("actor", who(actor));
+        }
+        if let Some(by) = &piece.by {
+            said = said.arg("by", who(by));
+        }
+        if let Some(cpu) = piece.cpu {
+            said = said.arg("cpu", i64::from(cpu));
+        }
+        if let Some(number) = piece.number {
+            said = said.arg("number", i64::try_from(number).unwrap_or(i64::MAX));
+        }
+        if let Some(note) = &piece.note {
+            said = said.arg("note", note.as_str());
+        }
+        Span { from: piece.from, to: piece.to, said }
+    });
+    // Pieces do not overlap; those of a damaged record might.
+    let mut end = Ns::MIN;
+    let spans = spans.filter(|span| {
+        let follows = span.from >= end;
+        end = end.max(span.to);
+        follows
+    });
+    let spans: Vec<Span> = spans.collect();
+    write_row(out, track, spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(from: Ns, to: Ns) -> Span {
+        Span { from, to, said: Said::named(format!("{from}..{to}")) }
+    }
+
+    #[test]
+    fn what_lies_within_another_shares_its_row_and_what_crosses_it_does_not() {
+        let found = rows(vec![span(0, 3), span(0, 10), span(3, 10), span(2, 5), span(5, 9)]);
+        let named = |row: &Vec<Span>| row.iter().map(|s| s.said.name.clone()).collect::<Vec<_>>();
+        let found: Vec<_> = found.iter().map(named).collect();
+        assert_eq!(found, [vec!["0..10", "0..3", "3..10", "5..9"], vec!["2..5"]]);
+    }
+}

@@ -1,0 +1,487 @@
+//! What the kernel did, as the events by which Perfetto knows it: its rows of CPUs, threads and interrupts are made of these.
+
+use crate::people::{irq_name, People, NOT_RECORDED};
+use crate::proto::{
+    CpuIdle, Empty, Ftrace, FtraceEvent, IrqHandlerEntry, IrqHandlerExit, SchedMigrateTask, SchedSwitch, SchedWakeup,
+    Softirq, TimerEntry, Work, OUT_OF_IDLE,
+};
+use crate::writer::Writer;
+use latpath_flight::{softirq_name, Class, Event, Left, Names, Sleep, Snapshot, Vector, What};
+use latpath_words::Ns;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{self, Write};
+
+/// CPUs that Perfetto takes; a file that names another is refused whole.
+pub(crate) const MOST_CPUS: u32 = 1024;
+/// Events that are written together.
+const BUNDLE: usize = 512;
+/// Contexts that can lie on each other. Hostile input is not believed beyond that.
+const DEEPEST: usize = 16;
+
+/// A machine's clock against the host's.
+#[derive(Clone, Copy)]
+pub(crate) struct Shift {
+    /// Its clock minus the host's.
+    pub offset: Ns,
+}
+
+impl Shift {
+    /// On the host's timeline; none before its beginning.
+    pub fn host(self, t: Ns) -> Option<u64> {
+        t.checked_sub(self.offset).and_then(|t| u64::try_from(t).ok()).filter(|t| *t <= Ns::MAX as u64)
+    }
+}
+
+/// What was written of a machine's kernel, and what could not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Switches of CPUs from one thread to another.
+    pub switches: u64,
+    /// Beginnings and ends of what is not recorded, written as switches.
+    pub gaps: u64,
+    /// All other events.
+    pub others: u64,
+    /// Events that Perfetto has no words for, or that are not possible.
+    pub left_out: u64,
+}
+
+/// What lies on the running thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    Irq(u32),
+    Softirq(u32),
+    Vector(Vector),
+    Hrtimer,
+    Timer,
+}
+
+impl Context {
+    fn is_interrupt(self) -> bool {
+        !matches!(self, Self::Softirq(_) | Self::Timer)
+    }
+
+    fn exit(self) -> Ftrace {
+        match self {
+            Self::Irq(irq) => irq_exit(irq as i32),
+            Self::Vector(Vector::LocalTimer) => Ftrace::LocalTimerExit(Empty {}),
+            Self::Vector(vector) => irq_exit(number_of(vector)),
+            Self::Softirq(vec) => Ftrace::SoftirqExit(Softirq { vec: Some(vec) }),
+            Self::Hrtimer => Ftrace::HrtimerExpireExit(Empty {}),
+            Self::Timer => Ftrace::TimerExpireExit(Empty {}),
+        }
+    }
+}
+
+fn irq_exit(irq: i32) -> Ftrace {
+    Ftrace::IrqHandlerExit(IrqHandlerExit { irq: Some(irq), ret: Some(1) })
+}
+
+fn irq_entry(irq: i32, name: String) -> Ftrace {
+    Ftrace::IrqHandlerEntry(IrqHandlerEntry { irq: Some(irq), name: Some(name) })
+}
+
+/// Interrupts that are no device's have no number; these are below all that there are.
+fn number_of(vector: Vector) -> i32 {
+    match vector {
+        Vector::LocalTimer => -1,
+        Vector::Reschedule => -2,
+        Vector::CallFunction => -3,
+        Vector::CallFunctionSingle => -4,
+        Vector::IrqWork => -5,
+        Vector::PlatformIpi => -6,
+        Vector::Thermal => -7,
+        Vector::Ipi => -8,
+        Vector::Other(_) => -100,
+    }
+}
+
+const NMI: i32 = -9;
+
+/// How a thread left its CPU, as sched_switch reports it since Linux 4.14.
+fn prev_state(left: Left) -> i64 {
+    match left {
+        Left::Ready { preempted: true, .. } => 0x100,
+        Left::Ready { preempted: false, .. } => 0,
+        Left::Asleep(sleep) => match sleep {
+            Sleep::Interruptible => 0x1,
+            // The kernel itself calls frozen threads so.
+            Sleep::Blocked | Sleep::Frozen => 0x2,
+            Sleep::Idle => UNTOLD,
+            Sleep::Stopped => 0x4,
+            Sleep::Traced => 0x8,
+            Sleep::Parked => 0x40,
+            Sleep::Ended => 0x10,
+            // One or the other.
+            Sleep::Unknown => 0x3,
+        },
+    }
+}
+
+/// Idle. Also of who left its CPU unseen: the least that can be said.
+const UNTOLD: i64 = 0x80;
+/// Nice 0.
+const USUAL: i32 = 120;
+
+/// Where a CPU's row has come to.
+#[derive(Default)]
+struct Row {
+    thread: Option<u32>,
+    prio: i32,
+    /// Times up to here are written.
+    until: Option<Ns>,
+    contexts: Vec<Context>,
+}
+
+/// The rows of one machine.
+#[derive(Default)]
+pub(crate) struct Kernel {
+    rows: HashMap<u32, Row>,
+    /// Threads in a piece of work.
+    working: BTreeMap<u32, u64>,
+    pub written: Written,
+}
+
+/// What is needed to write events.
+pub(crate) struct Place<'a> {
+    pub machine: usize,
+    pub shift: Shift,
+    pub people: &'a People,
+    pub snapshot: &'a Snapshot,
+    pub names: &'a Names<'static>,
+}
+
+/// Where events go: a bundle for each CPU, written when it is full.
+struct Bundles<'a, W> {
+    out: &'a mut Writer<W>,
+    machine: usize,
+    shift: Shift,
+    bundles: BTreeMap<u32, Vec<FtraceEvent>>,
+}
+
+impl<W: Write> Bundles<'_, W> {
+    /// False where the time cannot be.
+    fn push(&mut self, cpu: u32, t: Ns, pid: u32, event: Ftrace) -> io::Result<bool> {
+        let Some(timestamp) = self.shift.host(t) else { return Ok(false) };
+        let events = self.bundles.entry(cpu).or_default();
+        events.push(FtraceEvent { timestamp: Some(timestamp), pid: Some(pid), event: Some(event) });
+        if events.len() == BUNDLE {
+            let events = std::mem::take(events);
+            self.out.kernel(self.machine, cpu, events)?;
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        for (cpu, events) in std::mem::take(&mut self.bundles) {
+            self.out.kernel(self.machine, cpu, events)?;
+        }
+        Ok(())
+    }
+}
+
+/// A number as Perfetto has it.
+fn signed(pid: u32) -> Option<i32> {
+    i32::try_from(pid).ok()
+}
+
+impl Kernel {
+    /// Writes a snapshot, as far as it is later than what was written before. Returns the events that were taken, each with its
+    /// CPU, in the order of their times.
+    pub fn snapshot<'s, W: Write>(
+        &mut self,
+        out: &mut Writer<W>,
+        place: &Place<'s>,
+    ) -> io::Result<Vec<(u32, &'s Event)>> {
+        let mut bundles = Bundles { out, machine: place.machine, shift: place.shift, bundles: BTreeMap::new() };
+        let mut taken: Vec<(u32, &Event)> = Vec::new();
+        let mut told = HashSet::new();
+        for record in &place.snapshot.window.cpus {
+            if record.cpu >= MOST_CPUS || !told.insert(record.cpu) {
+                self.written.left_out += record.events.len() as u64;
+                continue;
+            }
+            let known = self.rows.entry(record.cpu).or_default().until;
+            let first = known.map_or(0, |known| record.events.partition_point(|e| e.t <= known));
+            let events = &record.events[first..];
+            let Some(begin) = events.first() else { continue };
+            // Who had the CPU when the record begins is told by its first event.
+            let since = record.since.min(begin.t);
+            if known.is_none_or(|known| since > known) {
+                if let Some(known) = known {
+                    self.gap(&mut bundles, place.people, record.cpu, known)?;
+                    // Who slept in a piece of work may be done with it unseen.
+                    for (pid, function) in std::mem::take(&mut self.working) {
+                        let end = Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) });
+                        bundles.push(record.cpu, known, pid, end)?;
+                    }
+                }
+                self.appears(&mut bundles, place.people, record.cpu, since, begin.pid)?;
+            }
+            taken.extend(events.iter().map(|event| (record.cpu, event)));
+        }
+        // Threads go from one CPU to another.
+        taken.sort_by_key(|(_, event)| event.t);
+        for (cpu, event) in &taken {
+            self.event(&mut bundles, place, *cpu, event)?;
+        }
+        bundles.flush()?;
+        for record in &place.snapshot.window.cpus {
+            if let Some(row) = self.rows.get_mut(&record.cpu) {
+                row.until = row.until.max(Some(place.snapshot.window.to));
+            }
+        }
+        Ok(taken)
+    }
+
+    /// From here on nothing is recorded.
+    fn gap<W: Write>(&mut self, out: &mut Bundles<'_, W>, people: &People, cpu: u32, t: Ns) -> io::Result<()> {
+        let row = self.rows.entry(cpu).or_default();
+        let pid = row.thread.unwrap_or(0);
+        while let Some(context) = row.contexts.pop() {
+            out.push(cpu, t, pid, context.exit())?;
+        }
+        if let Some(thread) = row.thread.take() {
+            if let Some(function) = self.working.remove(&thread) {
+                out.push(cpu, t, thread, Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) }))?;
+            }
+            let prio = row.prio;
+            self.switch(out, people, cpu, t, (thread, prio, UNTOLD), (NOT_RECORDED, USUAL))?;
+            self.written.gaps += 1;
+        }
+        Ok(())
+    }
+
+    /// A thread has the CPU, and it was not seen how it got it.
+    fn appears<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        people: &People,
+        cpu: u32,
+        t: Ns,
+        pid: u32,
+    ) -> io::Result<()> {
+        if self.switch(out, people, cpu, t, (NOT_RECORDED, USUAL, UNTOLD), (pid, USUAL))? {
+            self.written.gaps += 1;
+            let row = self.rows.entry(cpu).or_default();
+            (row.thread, row.prio) = (Some(pid), USUAL);
+        }
+        Ok(())
+    }
+
+    fn switch<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        people: &People,
+        cpu: u32,
+        t: Ns,
+        (prev, prev_prio, state): (u32, i32, i64),
+        (next, next_prio): (u32, i32),
+    ) -> io::Result<bool> {
+        let (Some(prev_pid), Some(next_pid)) = (signed(prev), signed(next)) else { return Ok(false) };
+        let event = SchedSwitch {
+            prev_comm: Some(people.name(prev)),
+            prev_pid: Some(prev_pid),
+            prev_prio: Some(prev_prio),
+            prev_state: Some(state),
+            next_comm: Some(people.name(next)),
+            next_pid: Some(next_pid),
+            next_prio: Some(next_prio),
+        };
+        out.push(cpu, t, prev, Ftrace::SchedSwitch(event))
+    }
+
+    fn event<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        place: &Place<'_>,
+        cpu: u32,
+        event: &Event,
+    ) -> io::Result<()> {
+        let people = place.people;
+        let last = self.rows.entry(cpu).or_default().until.unwrap_or(event.t);
+        if signed(event.pid).is_none() || place.shift.host(event.t).is_none() || event.t < last {
+            self.written.left_out += 1;
+            return Ok(());
+        }
+        let row = self.rows.entry(cpu).or_default();
+        let runs = row.thread;
+        // An NMI's event tells nothing of threads.
+        if runs != Some(event.pid) && !matches!(event.what, What::Nmi { .. }) {
+            // A switch was missed: who ran between is not known.
+            self.gap(out, people, cpu, last)?;
+            self.appears(out, people, cpu, event.t, event.pid)?;
+        }
+        let row = self.rows.entry(cpu).or_default();
+        row.until = Some(event.t);
+        let written = match event.what {
+            What::Switch { next, left, prev, next_class } => {
+                let state = prev_state(left);
+                self.leave_interrupts(out, cpu, event)?;
+                let done = self.switch(
+                    out,
+                    people,
+                    cpu,
+                    event.t,
+                    (event.pid, prev.prio.into(), state),
+                    (next, next_class.prio.into()),
+                )?;
+                let row = self.rows.entry(cpu).or_default();
+                if done {
+                    (row.thread, row.prio) = (Some(next), next_class.prio.into());
+                    self.written.switches += 1;
+                    return Ok(());
+                }
+                false
+            }
+            What::Nmi { took } => {
+                let from = event.t.saturating_sub(took.max(0)).max(last);
+                out.push(cpu, from, event.pid, irq_entry(NMI, "NMI".into()))?
+                    && out.push(cpu, event.t, event.pid, irq_exit(NMI))?
+            }
+            what => self.other(out, place, cpu, event, what)?,
+        };
+        match written {
+            true => self.written.others += 1,
+            false => self.written.left_out += 1,
+        }
+        Ok(())
+    }
+
+    /// Nothing switches in an interrupt: one that has not ended here has lost its end.
+    fn leave_interrupts<W: Write>(&mut self, out: &mut Bundles<'_, W>, cpu: u32, event: &Event) -> io::Result<()> {
+        let row = self.rows.entry(cpu).or_default();
+        let lost: Vec<Context> = row.contexts.iter().copied().filter(|c| c.is_interrupt()).collect();
+        row.contexts.retain(|c| !c.is_interrupt());
+        for context in lost.into_iter().rev() {
+            out.push(cpu, event.t, event.pid, context.exit())?;
+        }
+        Ok(())
+    }
+
+    fn enter<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        cpu: u32,
+        event: &Event,
+        context: Context,
+        entry: Ftrace,
+    ) -> io::Result<bool> {
+        let row = self.rows.entry(cpu).or_default();
+        if row.contexts.len() == DEEPEST {
+            return Ok(false);
+        }
+        row.contexts.push(context);
+        out.push(cpu, event.t, event.pid, entry)
+    }
+
+    /// What lies on it has ended too: Perfetto ends the innermost, whatever an exit is called.
+    fn leave<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        cpu: u32,
+        event: &Event,
+        is: impl Fn(Context) -> bool,
+    ) -> io::Result<bool> {
+        let row = self.rows.entry(cpu).or_default();
+        let Some(at) = row.contexts.iter().rposition(|c| is(*c)) else { return Ok(false) };
+        for context in row.contexts.split_off(at).into_iter().rev() {
+            out.push(cpu, event.t, event.pid, context.exit())?;
+        }
+        Ok(true)
+    }
+
+    fn other<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        place: &Place<'_>,
+        cpu: u32,
+        event: &Event,
+        what: What,
+    ) -> io::Result<bool> {
+        let name = |address| place.names.of_function(address);
+        let waking = |pid: u32, cpu: u32, class: Class| {
+            let target_cpu = i32::try_from(cpu).ok()?;
+            Some(SchedWakeup {
+                comm: Some(place.people.name(pid)),
+                pid: Some(signed(pid)?),
+                prio: Some(class.prio.into()),
+                success: Some(1),
+                target_cpu: Some(target_cpu),
+            })
+        };
+        let simple = match what {
+            What::Waking { pid, cpu, class } => waking(pid, cpu, class).map(Ftrace::SchedWaking),
+            What::Wakeup { pid, cpu, class, .. } => waking(pid, cpu, class).map(Ftrace::SchedWakeup),
+            What::Migrate { pid, from, to } => signed(pid).map(|number| {
+                Ftrace::SchedMigrateTask(SchedMigrateTask {
+                    comm: Some(place.people.name(pid)),
+                    pid: Some(number),
+                    orig_cpu: i32::try_from(from).ok(),
+                    dest_cpu: i32::try_from(to).ok(),
+                })
+            }),
+            What::SoftirqRaise(vec) if softirq_name(vec).is_some() => {
+                Some(Ftrace::SoftirqRaise(Softirq { vec: Some(vec) }))
+            }
+            What::Idle(state) => {
+                Some(Ftrace::CpuIdle(CpuIdle { state: Some(state.unwrap_or(OUT_OF_IDLE)), cpu_id: Some(cpu) }))
+            }
+            What::IrqEntry(irq) => {
+                let entry = irq_entry(irq as i32, irq_name(place.snapshot, irq));
+                return self.enter(out, cpu, event, Context::Irq(irq), entry);
+            }
+            What::IrqExit(irq) => return self.leave(out, cpu, event, |c| c == Context::Irq(irq)),
+            What::VectorEntry(vector) => {
+                let entry = match vector {
+                    Vector::LocalTimer => Ftrace::LocalTimerEntry(Empty {}),
+                    vector => irq_entry(number_of(vector), vector.to_string()),
+                };
+                return self.enter(out, cpu, event, Context::Vector(vector), entry);
+            }
+            What::VectorExit(vector) => return self.leave(out, cpu, event, |c| c == Context::Vector(vector)),
+            What::SoftirqEntry(vec) if softirq_name(vec).is_some() => {
+                let entry = Ftrace::SoftirqEntry(Softirq { vec: Some(vec) });
+                return self.enter(out, cpu, event, Context::Softirq(vec), entry);
+            }
+            What::SoftirqExit(vec) => return self.leave(out, cpu, event, |c| c == Context::Softirq(vec)),
+            What::HrtimerEntry(address) => {
+                let function = out.out.function(out.machine, &name(address))?;
+                let entry = Ftrace::HrtimerExpireEntry(TimerEntry { function: Some(function) });
+                return self.enter(out, cpu, event, Context::Hrtimer, entry);
+            }
+            What::HrtimerExit => return self.leave(out, cpu, event, |c| c == Context::Hrtimer),
+            What::TimerEntry(address) => {
+                let function = out.out.function(out.machine, &name(address))?;
+                let entry = Ftrace::TimerExpireEntry(TimerEntry { function: Some(function) });
+                return self.enter(out, cpu, event, Context::Timer, entry);
+            }
+            What::TimerExit => return self.leave(out, cpu, event, |c| c == Context::Timer),
+            What::WorkStart(address) => {
+                let function = out.out.function(out.machine, &name(address))?;
+                if let Some(before) = self.working.insert(event.pid, function) {
+                    let end = Ftrace::WorkqueueExecuteEnd(Work { function: Some(before) });
+                    out.push(cpu, event.t, event.pid, end)?;
+                }
+                Some(Ftrace::WorkqueueExecuteStart(Work { function: Some(function) }))
+            }
+            What::WorkEnd => self
+                .working
+                .remove(&event.pid)
+                .map(|function| Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) })),
+            // These have rows of their own.
+            What::NapiPoll { .. }
+            | What::NapiWork { .. }
+            | What::KvmEntry { .. }
+            | What::KvmExit { .. }
+            | What::KvmHaltPoll { .. }
+            | What::KvmVcpuWakeup { .. }
+            | What::KvmInjVirq(_)
+            | What::OvsUpcall { .. } => return Ok(true),
+            _ => None,
+        };
+        match simple {
+            Some(simple) => out.push(cpu, event.t, event.pid, simple),
+            None => Ok(false),
+        }
+    }
+}

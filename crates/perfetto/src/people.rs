@@ -1,0 +1,86 @@
+//! Who is who on a machine: names of threads and processes.
+
+use crate::proto::{Data, Process, ProcessTree, Thread};
+use crate::writer::Writer;
+use latpath_flight::Snapshot;
+use latpath_vms::{Role, Vm};
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+
+/// What stands where nothing was recorded; no kernel gives a thread this number.
+pub(crate) const NOT_RECORDED: u32 = i32::MAX as u32;
+
+/// A machine's threads as far as they are known.
+#[derive(Default)]
+pub(crate) struct People {
+    threads: HashMap<u32, (String, u32)>,
+    processes: HashSet<u32>,
+}
+
+/// The name of a virtual machine's thread: what it does, and for which guest.
+fn for_guest(vm: &Vm, thread: &latpath_vms::Thread, comm: &str) -> String {
+    match (thread.role, thread.vcpu) {
+        (Role::Vcpu, Some(vcpu)) if !comm.ends_with("/KVM") => format!("CPU {vcpu}/KVM {}", vm.name),
+        (Role::Vcpu, None) if !comm.ends_with("/KVM") => format!("CPU ?/KVM {}", vm.name),
+        (Role::MainLoop, _) => format!("{comm} main loop {}", vm.name),
+        (Role::Io, _) => format!("{comm} I/O {}", vm.name),
+        _ => format!("{comm} {}", vm.name),
+    }
+}
+
+impl People {
+    /// The process of a thread, where it is known.
+    pub fn process(&self, tid: u32) -> Option<u32> {
+        self.threads.get(&tid).map(|(_, process)| *process)
+    }
+
+    /// A thread's name, as it is shown.
+    pub fn name(&self, tid: u32) -> String {
+        match tid {
+            0 => "swapper".into(),
+            NOT_RECORDED => "(not recorded)".into(),
+            tid => self.threads.get(&tid).map_or_else(|| format!("thread {tid}"), |(name, _)| name.clone()),
+        }
+    }
+
+    /// Learns a snapshot's names, and writes those that are new. `vms` are those of this machine.
+    pub fn learn<W: Write>(
+        &mut self,
+        out: &mut Writer<W>,
+        machine: usize,
+        t: u64,
+        snapshot: &Snapshot,
+        vms: &[Vm],
+    ) -> io::Result<()> {
+        let mut tree = ProcessTree::default();
+        let of_vm: HashMap<u32, (&Vm, &latpath_vms::Thread)> =
+            vms.iter().flat_map(|vm| vm.threads.iter().map(move |thread| (thread.tid, (vm, thread)))).collect();
+        for (tid, thread) in &snapshot.threads {
+            // The number may have become another's since the machine was looked at.
+            let vm = of_vm.get(tid).filter(|(vm, known)| known.kernel || thread.tgid == vm.pid);
+            let name = vm.map_or_else(|| thread.name.clone(), |(vm, known)| for_guest(vm, known, &thread.name));
+            let (Ok(number), Ok(process)) = (i32::try_from(*tid), i32::try_from(thread.tgid)) else { continue };
+            let entry = (name, thread.tgid);
+            if *tid == 0 || *tid == NOT_RECORDED || self.threads.get(tid) == Some(&entry) {
+                continue;
+            }
+            if self.processes.insert(thread.tgid) {
+                let vm = vms.iter().find(|vm| vm.pid == thread.tgid);
+                let first = snapshot.threads.get(&thread.tgid).map(|first| first.name.clone());
+                let name = vm.map(|vm| format!("{} {}", vm.program, vm.name)).or(first);
+                tree.processes.push(Process { pid: Some(process), cmdline: name.into_iter().collect() });
+            }
+            tree.threads.push(Thread { tid: Some(number), name: Some(entry.0.clone()), tgid: Some(process) });
+            self.threads.insert(*tid, entry);
+        }
+        if tree.threads.is_empty() {
+            return Ok(());
+        }
+        out.packet(machine, Some(t), Data::ProcessTree(tree))
+    }
+}
+
+/// An interrupt's name.
+pub(crate) fn irq_name(snapshot: &Snapshot, irq: u32) -> String {
+    snapshot.irqs.get(&irq).map_or_else(|| format!("irq {irq}"), |name| format!("{irq} {name}"))
+}

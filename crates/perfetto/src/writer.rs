@@ -1,0 +1,179 @@
+//! Packets, one behind the other.
+
+use crate::proto::{
+    Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedString, TracePacket, TrackDescriptor,
+    TrackEvent, Value,
+};
+use prost::encoding::{encode_key, encode_varint, WireType};
+use prost::Message;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// `SEQ_INCREMENTAL_STATE_CLEARED`: what was said before on this sequence does not count.
+const CLEARED: u32 = 1;
+/// `SEQ_NEEDS_INCREMENTAL_STATE`: names are said by number.
+const NEEDS_NAMES: u32 = 2;
+
+/// The kinds of TrackEvent.
+const BEGIN: i32 = 1;
+const END: i32 = 2;
+const INSTANT: i32 = 3;
+
+/// What can be said of a slice or an instant.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub name: String,
+    pub category: &'static str,
+    pub flows: Vec<u64>,
+    pub args: Vec<DebugAnnotation>,
+}
+
+impl Said {
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    pub fn arg(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.args.push(DebugAnnotation {
+            name: Some(name.into()),
+            value: Some(value.into()),
+            array_values: Vec::new(),
+        });
+        self
+    }
+
+    pub fn args(mut self, name: &str, values: Vec<String>) -> Self {
+        let text = |value| DebugAnnotation { name: None, value: Some(Value::Text(value)), array_values: Vec::new() };
+        let array_values = values.into_iter().map(text).collect();
+        self.args.push(DebugAnnotation { name: Some(name.into()), value: None, array_values });
+        self
+    }
+}
+
+impl From<i64> for Value {
+    fn from(n: i64) -> Self {
+        Self::Int(n)
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<bool> for Value {
+    fn from(is: bool) -> Self {
+        Self::Bool(is)
+    }
+}
+
+/// Writes packets as they come: nothing is kept but the numbers of functions' names.
+pub(crate) struct Writer<W> {
+    out: W,
+    buffer: Vec<u8>,
+    /// Sequences that have begun, each with the names that it has said.
+    sequences: HashMap<usize, HashMap<String, u64>>,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl<W: Write> Writer<W> {
+    pub fn new(out: W) -> Self {
+        Self { out, buffer: Vec::new(), sequences: HashMap::new(), packets: 0, bytes: 0 }
+    }
+
+    /// Writes what a machine's sequence says; the host is machine 0.
+    pub fn packet(&mut self, machine: usize, timestamp: Option<u64>, data: Data) -> io::Result<()> {
+        self.write(machine, timestamp, None, Some(data))
+    }
+
+    fn write(
+        &mut self,
+        machine: usize,
+        timestamp: Option<u64>,
+        interned_data: Option<InternedData>,
+        data: Option<Data>,
+    ) -> io::Result<()> {
+        let is_first = !self.sequences.contains_key(&machine);
+        self.sequences.entry(machine).or_default();
+        let packet = TracePacket {
+            timestamp,
+            trusted_packet_sequence_id: Some(machine as u32 + 1),
+            interned_data,
+            sequence_flags: Some(if is_first { CLEARED } else { NEEDS_NAMES }),
+            machine_id: (machine > 0).then_some(machine as u32),
+            data,
+        };
+        self.buffer.clear();
+        encode_key(1, WireType::LengthDelimited, &mut self.buffer);
+        encode_varint(packet.encoded_len() as u64, &mut self.buffer);
+        packet.encode_raw(&mut self.buffer);
+        self.packets += 1;
+        self.bytes += self.buffer.len() as u64;
+        self.out.write_all(&self.buffer)
+    }
+
+    /// The number of a function's name; says it if that is new.
+    pub fn function(&mut self, machine: usize, name: &str) -> io::Result<u64> {
+        let known = self.sequences.get(&machine);
+        if let Some(number) = known.and_then(|names| names.get(name)) {
+            return Ok(*number);
+        }
+        let number = known.map_or(0, HashMap::len) as u64 + 1;
+        if known.is_none() {
+            // The first packet of a sequence forgets all names.
+            self.write(machine, None, None, None)?;
+        }
+        let symbol = InternedString { iid: Some(number), str: Some(name.as_bytes().to_vec()) };
+        self.write(machine, None, Some(InternedData { kernel_symbols: vec![symbol] }), None)?;
+        self.sequences.entry(machine).or_default().insert(name.into(), number);
+        Ok(number)
+    }
+
+    pub fn track(&mut self, machine: usize, track: TrackDescriptor) -> io::Result<()> {
+        self.packet(machine, None, Data::TrackDescriptor(track))
+    }
+
+    pub fn kernel(&mut self, machine: usize, cpu: u32, events: Vec<FtraceEvent>) -> io::Result<()> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.packet(machine, None, Data::FtraceEvents(FtraceEventBundle { cpu: Some(cpu), event: events }))
+    }
+
+    fn event(&mut self, machine: usize, t: u64, track: u64, kind: i32, said: Said) -> io::Result<()> {
+        let event = TrackEvent {
+            debug_annotations: said.args,
+            r#type: Some(kind),
+            track_uuid: Some(track),
+            categories: if said.category.is_empty() { Vec::new() } else { vec![said.category.into()] },
+            name: (kind != END).then_some(said.name),
+            flow_ids: said.flows,
+        };
+        self.packet(machine, Some(t), Data::TrackEvent(event))
+    }
+
+    pub fn begin(&mut self, machine: usize, t: u64, track: u64, said: Said) -> io::Result<()> {
+        self.event(machine, t, track, BEGIN, said)
+    }
+
+    pub fn end(&mut self, machine: usize, t: u64, track: u64) -> io::Result<()> {
+        self.event(machine, t, track, END, Said::default())
+    }
+
+    pub fn instant(&mut self, machine: usize, t: u64, track: u64, said: Said) -> io::Result<()> {
+        self.event(machine, t, track, INSTANT, said)
+    }
+
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

@@ -1,0 +1,273 @@
+//! A host with two CPUs and a guest with one, and a packet that QEMU's main loop reads 9 ms late: a hog had the CPU.
+
+// Each test program uses a part of this.
+#![allow(dead_code)]
+
+use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
+use latpath_perfetto::{proto, Export, Ground, Segment, Summary};
+use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_vms::{Accel, Cpus, FoundBy, Isolated, Policy, Role, Vm};
+use latpath_words::{Link, Ns, PointInfo, StreamSpec};
+use prost::Message;
+
+/// When the first scene begins, on the host's timeline.
+pub const T: Ns = 1_000_000_000_000;
+/// The guest's clock minus the host's.
+pub const OFFSET: Ns = -900_000_000_000;
+/// UTC at `T`.
+pub const UTC: Ns = 1_767_225_600_000_000_000;
+const US: Ns = 1000;
+
+pub const QEMU: u32 = 5600;
+pub const VCPU: u32 = 5604;
+pub const HOG: u32 = 7000;
+pub const RELAY: u32 = 310;
+
+pub const OTHER: Class = Class { prio: 120, policy: 0 };
+pub const FIFO_80: Class = Class { prio: 19, policy: 1 };
+
+pub fn event(t: Ns, pid: u32, what: What) -> Event {
+    Event { t, pid, what }
+}
+
+pub fn switch(t: Ns, prev: u32, left: Left, next: u32, next_class: Class) -> Event {
+    event(t, prev, What::Switch { next, left, prev: OTHER, next_class })
+}
+
+pub const SLEEPS: Left = Left::Asleep(Sleep::Interruptible);
+pub const PREEMPTED: Left = Left::Ready { preempted: true, throttled: false };
+
+pub fn thread(name: &str, tgid: u32) -> Thread {
+    Thread { name: name.into(), tgid }
+}
+
+/// Names of points, and segments between them.
+pub const POINTS: [&str; 6] = [
+    "host/tx@lp-pub",
+    "host/nic-rx@nic0",
+    "host/tx@vnet0",
+    "host/vm-read@vnet0",
+    "guest0/nic-rx@eth0",
+    "guest0/app-read@relay",
+];
+
+pub fn ground() -> Ground {
+    let point = |name: &&str| PointInfo {
+        point: name.parse().unwrap(),
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 1,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let segment = |name: &str, from, to| Segment { name: name.into(), from, to };
+    Ground {
+        points: POINTS.iter().map(point).collect(),
+        streams: vec![StreamSpec::svid("MU01")],
+        ways: vec![(0..6).collect()],
+        segments: vec![
+            segment("Tnet", 0, 1),
+            segment("Thyp", 1, 4),
+            segment("Tsub", 4, 5),
+            segment("total", 0, 5),
+            segment("own", 2, 5),
+        ],
+        vms: vec![vm()],
+        kernels: vec![("host".into(), "6.12.9+deb13-rt-amd64".into()), ("guest0".into(), "6.1.0-18-amd64".into())],
+        utc: Some((T, UTC)),
+    }
+}
+
+fn vm() -> Vm {
+    let thread = |tid, role, vcpu, comm: &str| latpath_vms::Thread {
+        tid,
+        role,
+        vcpu,
+        serves: None,
+        found_by: FoundBy::KvmRun,
+        comm: comm.into(),
+        kernel: false,
+        cpus_allowed: Cpus::default(),
+        cpu: 0,
+        policy: Policy::Other,
+        rt_priority: 0,
+        nice: 0,
+        isolated: Isolated::None,
+        alone: false,
+    };
+    Vm {
+        name: "relay-a".into(),
+        pid: QEMU,
+        uuid: None,
+        program: "qemu-system-x86_64".into(),
+        machine: None,
+        accel: Accel::Kvm,
+        vcpus: Some(1),
+        memory_bytes: None,
+        netns: None,
+        vsock_cid: None,
+        vhost_net: 0,
+        vhost_vsock: 0,
+        taps: Vec::new(),
+        threads: vec![
+            thread(QEMU, Role::MainLoop, None, "qemu-system-x86"),
+            thread(VCPU, Role::Vcpu, Some(0), "qemu-system-x86"),
+        ],
+    }
+}
+
+/// What the host did from `t` on, 20 ms.
+pub fn host(t: Ns) -> Snapshot {
+    let idle = |state| What::Idle(state);
+    let first = vec![
+        switch(t + 10 * US, 0, PREEMPTED, VCPU, OTHER),
+        event(t + 20 * US, VCPU, What::KvmEntry { vcpu: Some(0) }),
+        event(t + 500 * US, VCPU, What::KvmExit { vcpu: Some(0), reason: Some(0x78), isa: 2 }),
+        event(t + 700 * US, VCPU, What::KvmHaltPoll { vcpu: 0, ns: 150_000, before: 0 }),
+        switch(t + 710 * US, VCPU, SLEEPS, 0, OTHER),
+        event(t + 715 * US, 0, idle(Some(2))),
+        // The frame: interrupt, softirq, wakeup of QEMU on the other CPU.
+        event(t + 1000 * US, 0, idle(None)),
+        event(t + 1001 * US, 0, What::IrqEntry(25)),
+        event(t + 1002 * US, 0, What::SoftirqRaise(3)),
+        event(t + 1003 * US, 0, What::IrqExit(25)),
+        event(t + 1004 * US, 0, What::SoftirqEntry(3)),
+        event(t + 1009 * US, 0, What::Waking { pid: QEMU, cpu: 1, class: OTHER }),
+        event(t + 1010 * US, 0, What::Wakeup { pid: QEMU, cpu: 1, class: OTHER, throttled: false }),
+        event(t + 1012 * US, 0, What::NapiPoll { name: *b"nic0\0\0\0\0\0\0\0\0\0\0\0\0" }),
+        event(t + 1012 * US, 0, What::NapiWork { work: 1, budget: 64, ifindex: 2 }),
+        event(t + 1013 * US, 0, What::SoftirqExit(3)),
+        event(t + 1014 * US, 0, idle(Some(1))),
+        event(t + 10_040 * US, 0, idle(None)),
+        event(t + 10_041 * US, 0, What::VectorEntry(Vector::Reschedule)),
+        event(t + 10_042 * US, 0, What::VectorExit(Vector::Reschedule)),
+        switch(t + 10_045 * US, 0, PREEMPTED, VCPU, OTHER),
+        event(t + 10_046 * US, VCPU, What::KvmInjVirq(44)),
+        event(t + 10_047 * US, VCPU, What::KvmEntry { vcpu: Some(0) }),
+        event(t + 19_000 * US, VCPU, What::Nmi { took: 1500 }),
+        event(t + 19_500 * US, VCPU, What::KvmExit { vcpu: Some(0), reason: Some(0x60), isa: 2 }),
+    ];
+    let second = vec![
+        event(t + 5 * US, HOG, What::VectorEntry(Vector::LocalTimer)),
+        event(t + 6 * US, HOG, What::HrtimerEntry(0xffff_0010)),
+        event(t + 7 * US, HOG, What::HrtimerExit),
+        event(t + 8 * US, HOG, What::VectorExit(Vector::LocalTimer)),
+        event(t + 8 * US, HOG, What::SoftirqEntry(1)),
+        event(t + 9 * US, HOG, What::TimerEntry(0xffff_0020)),
+        event(t + 11 * US, HOG, What::TimerExit),
+        event(t + 12 * US, HOG, What::SoftirqExit(1)),
+        switch(t + 10_000 * US, HOG, Left::Ready { preempted: false, throttled: false }, QEMU, OTHER),
+        event(t + 10_030 * US, QEMU, What::Waking { pid: VCPU, cpu: 0, class: OTHER }),
+        event(t + 10_031 * US, QEMU, What::Wakeup { pid: VCPU, cpu: 0, class: OTHER, throttled: false }),
+        switch(t + 10_060 * US, QEMU, SLEEPS, 900, OTHER),
+        event(t + 10_061 * US, 900, What::WorkStart(0xffff_0030)),
+        event(t + 10_070 * US, 900, What::WorkEnd),
+        event(t + 10_071 * US, 0, What::IrqExit(99)),
+        switch(t + 10_080 * US, 0, Left::Asleep(Sleep::Idle), HOG, FIFO_80),
+    ];
+    let record = |cpu, events: Vec<Event>| CpuRecord { cpu, since: t, overwritten: 0, unfinished: 0, events };
+    Snapshot {
+        window: Window { from: t, to: t + 20_000 * US, cpus: vec![record(0, first), record(1, second)] },
+        threads: [
+            (QEMU, thread("qemu-system-x86", QEMU)),
+            (VCPU, thread("qemu-system-x86", QEMU)),
+            (HOG, thread("hog", HOG)),
+            (900, thread("kworker/1:1", 900)),
+        ]
+        .into(),
+        irqs: [(25, "nic0-rx-0".to_owned())].into(),
+        functions: [
+            (0xffff_0010, "tick_nohz_handler".to_owned()),
+            (0xffff_0020, "process_timeout".to_owned()),
+            (0xffff_0030, "vmstat_update".to_owned()),
+        ]
+        .into(),
+        missing: vec!["tracepoint x: not here".into()],
+    }
+}
+
+/// What the guest did meanwhile, in its own clock.
+pub fn guest(t: Ns) -> Snapshot {
+    let t = t + OFFSET;
+    let events = vec![
+        event(t + 10_050 * US, 0, What::IrqEntry(24)),
+        event(t + 10_051 * US, 0, What::SoftirqRaise(3)),
+        event(t + 10_052 * US, 0, What::IrqExit(24)),
+        event(t + 10_053 * US, 0, What::SoftirqEntry(3)),
+        event(t + 10_058 * US, 0, What::Waking { pid: RELAY, cpu: 0, class: FIFO_80 }),
+        event(t + 10_059 * US, 0, What::Wakeup { pid: RELAY, cpu: 0, class: FIFO_80, throttled: false }),
+        event(t + 10_060 * US, 0, What::SoftirqExit(3)),
+        switch(t + 10_061 * US, 0, PREEMPTED, RELAY, FIFO_80),
+        switch(t + 10_080 * US, RELAY, SLEEPS, 0, OTHER),
+    ];
+    Snapshot {
+        window: Window {
+            from: t,
+            to: t + 20_000 * US,
+            cpus: vec![CpuRecord { cpu: 0, since: t, overwritten: 0, unfinished: 0, events }],
+        },
+        threads: [(RELAY, thread("relay", 300))].into(),
+        irqs: [(24, "virtio0-input.0".to_owned())].into(),
+        ..Snapshot::default()
+    }
+}
+
+/// Two packets from `t` on: one is late.
+pub fn packets(t: Ns) -> Vec<Packet> {
+    let seen = |point, us: Ns, cpu, tid| Seen { point, t: t + us * US, cpu, tid };
+    let packet =
+        |number: u64, late, sightings| Packet { stream: 0, key: number as u32 % 4000, number, late, sightings };
+    vec![
+        packet(4710, false, vec![seen(0, 755, 1, HOG), seen(1, 757, 0, 0)]),
+        packet(
+            4711,
+            true,
+            vec![
+                seen(0, 1000, 1, HOG),
+                seen(1, 1005, 0, 0),
+                seen(2, 1008, 0, 0),
+                seen(3, 10_020, 1, QEMU),
+                seen(4, 10_055, 0, 0),
+                seen(5, 10_070, 0, RELAY),
+            ],
+        ),
+    ]
+}
+
+/// The scene with this number, which begins at `t`.
+pub fn scene(number: u32, t: Ns) -> Scene {
+    let machine = |name: &str, offset_ns, record| MachineRecord {
+        machine: name.into(),
+        offset_ns,
+        error_bound_ns: offset_ns.signum().abs() * 700,
+        record: Ok(record),
+    };
+    Scene {
+        number,
+        kind: Kind::Spike,
+        from: t,
+        to: t + 20_000 * US,
+        machines: vec![machine("host", 0, host(t)), machine("guest0", OFFSET, guest(t))],
+        packets: packets(t),
+        more_late: 0,
+    }
+}
+
+/// The trace of some scenes.
+pub fn export(ground: Ground, scenes: &[Scene]) -> (Vec<u8>, Summary) {
+    let mut export = Export::begin(Vec::new(), ground).unwrap();
+    for scene in scenes {
+        export.scene(scene).unwrap();
+    }
+    export.finish().unwrap()
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<proto::TracePacket>,
+}
+
+/// The packets of a trace, read again.
+pub fn read(trace: &[u8]) -> Vec<proto::TracePacket> {
+    Trace::decode(trace).unwrap().packet
+}
