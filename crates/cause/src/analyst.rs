@@ -2,15 +2,17 @@
 
 use crate::{
     compact::compact,
+    guests::Guests,
     machine::Machine,
-    queue::{lies_between, By, Sightings},
-    walk::{Context, End, Question, Walk},
+    queue::Sightings,
+    trail::{unsaid, Sighting, Trail},
+    walk::Context,
     Cause,
 };
 use latpath_flight::{Class, Doing};
 use latpath_spike::{Packet, Scene, Seen};
 use latpath_vms::Vm;
-use latpath_words::{Link, Ns, PointInfo, PointKind};
+use latpath_words::{Ns, PointInfo, PointKind, HOST};
 
 /// What is known beside the scene.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +74,12 @@ impl Piece {
         self.to - self.from
     }
 
+    /// The CPU on which it was did nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        let idles = |who: &Option<Who>| who.as_ref().is_some_and(|who| matches!(who.doing, Doing::Idle { .. }));
+        self.cause == Cause::IdleExit || idles(&self.by)
+    }
+
     /// The same at another time.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let what = |p: &Self| (p.cause, p.machine, p.cpu, p.number);
@@ -83,90 +91,53 @@ impl Piece {
 pub struct Analyst<'a> {
     ground: Ground<'a>,
     machines: Vec<Machine>,
+    guests: Guests,
     sightings: Sightings,
 }
 
 impl<'a> Analyst<'a> {
     /// Prepares all machines' rows: the work of some ten milliseconds for 100,000 events.
     pub fn new(scene: &'a Scene, ground: Ground<'a>) -> Self {
-        Self { ground, machines: scene.machines.iter().map(Machine::new).collect(), sightings: Sightings::of(scene) }
+        Self {
+            ground,
+            machines: scene.machines.iter().map(Machine::new).collect(),
+            guests: Guests::of(scene, ground),
+            sightings: Sightings::of(scene),
+        }
     }
 
     /// What held the packet between two of its sightings: pieces without a gap, from exactly `a.t` to exactly `b.t`; none
-    /// where `b` is not later. There are some hundreds of pieces at most where time is short of threads and interrupts: what
-    /// alternates more often is summed, and the pieces' notes say so.
+    /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the pieces' notes say
+    /// so.
     pub fn explain(&self, _packet: &Packet, a: &Seen, b: &Seen) -> Vec<Piece> {
         if b.t <= a.t {
             return Vec::new();
         }
-        let (mut pieces, rest) = self.walk(a, b);
-        let to = pieces.last().map_or(b.t, |piece| piece.from);
-        if to > a.t {
-            let (cause, machine, note) = rest;
-            pieces.push(Piece {
-                from: a.t,
-                to,
-                cause,
-                actor: None,
-                by: None,
-                machine,
-                cpu: None,
-                number: None,
-                note: Some(note),
-            });
-        }
+        let mut pieces = match (self.sighting(a), self.sighting(b)) {
+            (Ok(a), Ok(b)) => Trail::new(&self.machines, &self.guests, &self.sightings, a, b).follow(),
+            (Err(why), _) | (_, Err(why)) => vec![unsaid(Cause::Unexplained, 0, a.t, b.t, why)],
+        };
         pieces.reverse();
         compact(pieces)
     }
 
-    /// The place of a point's machine in the scene.
-    fn machine_of(&self, point: &PointInfo) -> Option<usize> {
-        let name = &point.point.machine;
+    fn sighting<'s>(&'s self, seen: &'s Seen) -> Result<Sighting<'s>, String> {
+        let Some(info) = self.ground.points.get(usize::from(seen.point)) else {
+            return Err("the run does not name this point".into());
+        };
+        let name = &info.point.machine;
         let named = self.machines.iter().position(|machine| machine.name == *name);
-        named.or_else(|| (name == "host" && !self.machines.is_empty()).then_some(0))
-    }
-
-    /// The latest piece first; and what the rest is, if it does not come to `a`.
-    fn walk(&self, a: &Seen, b: &Seen) -> (Vec<Piece>, (Cause, usize, String)) {
-        let points = self.ground.points;
-        let point = |seen: &Seen| points.get(usize::from(seen.point));
-        let (Some(at_a), Some(at_b)) = (point(a), point(b)) else {
-            return (Vec::new(), (Cause::Unexplained, 0, "the run does not name this point".into()));
-        };
-        let (Some(before), Some(place)) = (self.machine_of(at_a), self.machine_of(at_b)) else {
-            let machine = &at_b.point.machine;
-            return (Vec::new(), (Cause::Unexplained, 0, format!("no record of {machine}: it is not in this scene")));
-        };
-        let machine = &self.machines[place];
-        if let Some(why) = &machine.without {
-            return (Vec::new(), (Cause::Unexplained, place, format!("no record of {}: {why}", machine.name)));
-        }
-        let context = context_of(machine, at_b, b);
-        let served_by = match context {
-            Context::Thread(tid) => By::Thread(tid),
-            _ => By::Cpu(b.cpu),
-        };
-        let question = Question {
-            a: a.t,
-            b: b.t,
-            cpu_of_a: (before == place).then_some(u32::from(a.cpu)),
-            queue: lies_between(at_a, at_b),
-            upcall: matches!(at_a.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow),
-            ahead: self.sightings.between(b.point, a.t, b.t, served_by),
-        };
-        let mut walk = Walk::new(machine, place, &question, b.t);
-        let end = walk.go(context);
-        let rest = match end {
-            End::There => (Cause::Unexplained, place, String::new()),
-            End::Outside(why) if is_wire(at_a, at_b) => (Cause::Device, place, why),
-            End::Outside(why) | End::Lost(why) => (Cause::Unexplained, place, why),
-        };
-        (walk.pieces, rest)
+        let place = named.or_else(|| (name == HOST && !self.machines.is_empty()).then_some(0));
+        Ok(Sighting {
+            seen,
+            info,
+            place: place.ok_or_else(|| format!("no record of {name}: it is not in this scene"))?,
+        })
     }
 }
 
 /// Who took a sighting.
-fn context_of(machine: &Machine, point: &PointInfo, seen: &Seen) -> Context {
+pub(crate) fn context_of(machine: &Machine, point: &PointInfo, seen: &Seen) -> Context {
     let cpu = u32::from(seen.cpu);
     let doing = machine.at(cpu, seen.t);
     let by_thread = matches!(point.point.kind, PointKind::VmRead | PointKind::AppRead);
@@ -183,13 +154,4 @@ fn context_of(machine: &Machine, point: &PointInfo, seen: &Seen) -> Context {
         Doing::Unknown if seen.tid != 0 && by_thread => Context::Thread(seen.tid),
         doing => Context::of(cpu, doing),
     }
-}
-
-/// Only devices lie between.
-fn is_wire(a: &PointInfo, b: &PointInfo) -> bool {
-    use PointKind::{NicRx, Tx, TxDone, XdpRedirect};
-    matches!(a.point.kind, Tx | TxDone)
-        && matches!(b.point.kind, NicRx | XdpRedirect | TxDone)
-        && a.link == Link::Nic
-        && b.link == Link::Nic
 }

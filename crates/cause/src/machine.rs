@@ -6,7 +6,11 @@ use latpath_flight::{
 };
 use latpath_spike::MachineRecord;
 use latpath_words::Ns;
-use std::{cell::RefCell, collections::HashMap, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
 
 /// A machine of the scene. All its times are the host's.
 pub(crate) struct Machine {
@@ -16,8 +20,8 @@ pub(crate) struct Machine {
     pub without: Option<String>,
     /// What the machine's kernel does not tell.
     missing: Vec<String>,
-    /// It says when vCPUs enter guests.
-    pub tells_guests: bool,
+    /// Threads of which is told when they enter and leave guests.
+    tells_guests: HashSet<u32>,
     timeline: Timeline,
     records: Vec<CpuRecord>,
     spells: Vec<Spells>,
@@ -59,7 +63,7 @@ impl Machine {
                 known.push((t, class));
             }
         };
-        let mut tells_guests = false;
+        let mut tells_guests = HashSet::new();
         for event in events {
             match event.what {
                 What::Switch { next, prev, next_class, .. } => {
@@ -67,7 +71,7 @@ impl Machine {
                     is_of(event.t, next, next_class);
                 }
                 What::Waking { pid, class, .. } | What::Wakeup { pid, class, .. } => is_of(event.t, pid, class),
-                What::KvmEntry { .. } | What::KvmExit { .. } => tells_guests = true,
+                What::KvmEntry { .. } | What::KvmExit { .. } => drop(tells_guests.insert(event.pid)),
                 _ => {}
             }
         }
@@ -177,6 +181,11 @@ impl Machine {
     pub fn is_timer(waker: &Waker) -> bool {
         use latpath_flight::Vector::LocalTimer;
         matches!(waker.context, Doing::Timer(_) | Doing::Vector(LocalTimer) | Doing::Softirq(TIMER | HRTIMER))
+    }
+
+    /// Whether it is told when this thread enters and leaves a guest.
+    pub fn tells_guests_of(&self, pid: u32) -> bool {
+        self.tells_guests.contains(&pid)
     }
 
     /// Whether the kernel lacks a tracepoint.

@@ -2,8 +2,16 @@
 
 mod softirq;
 mod thread;
+mod vcpu;
 
-use crate::{machine::Machine, machine::HRTIMER, machine::TIMER, queue::Ahead, Cause, Piece, Who};
+pub(crate) use vcpu::Call;
+
+use crate::{
+    guests::Vcpus,
+    machine::{Machine, HRTIMER, TIMER},
+    queue::Ahead,
+    Cause, Piece, Who,
+};
 use latpath_flight::{CpuTile, Doing, Vector};
 use latpath_words::Ns;
 
@@ -57,8 +65,10 @@ pub(crate) struct Question {
     pub a: Ns,
     /// It begins here.
     pub b: Ns,
-    /// The CPU that took the earlier sighting, where it is one of this walk's machine.
-    pub cpu_of_a: Option<u32>,
+    /// The CPU that took the earlier sighting.
+    pub cpu_of_a: u32,
+    /// The place of its machine in the scene.
+    pub machine_of_a: usize,
     /// The packet lay in a queue between the two.
     pub queue: bool,
     /// ovs-vswitchd has it.
@@ -73,6 +83,10 @@ pub(crate) struct Walk<'w> {
     /// The machine's place in the scene.
     pub place: usize,
     pub question: &'w Question,
+    /// Threads that run vCPUs; of the host alone.
+    pub vcpus: &'w Vcpus,
+    /// It goes no further back.
+    pub a: Ns,
     /// All from here to the later sighting is told.
     pub t: Ns,
     /// The latest first.
@@ -86,8 +100,10 @@ pub(crate) struct Walk<'w> {
 pub(crate) enum End {
     /// It has come to the earlier sighting.
     There,
-    /// An interrupt came from outside of the machine: a device, or the host.
-    Outside(String),
+    /// An interrupt of this CPU came from outside of the machine: from a device, or the host.
+    Outside { cpu: u32, why: String },
+    /// This thread acted for the guest that took the earlier sighting, as this vCPU.
+    Inside { thread: u32, vcpu: Option<u32> },
     /// Nothing tells how to go on.
     Lost(String),
 }
@@ -103,27 +119,37 @@ pub(crate) struct Label {
 }
 
 impl<'w> Walk<'w> {
-    pub fn new(machine: &'w Machine, place: usize, question: &'w Question, t: Ns) -> Self {
-        Self { machine, place, question, t, pieces: Vec::new(), reader: true }
+    pub fn new(machine: &'w Machine, place: usize, question: &'w Question, vcpus: &'w Vcpus, t: Ns) -> Self {
+        Self { machine, place, question, vcpus, a: question.a, t, pieces: Vec::new(), reader: true }
     }
 
     pub fn is_there(&self) -> bool {
-        self.t <= self.question.a
+        self.t <= self.a
     }
 
     /// All from `from` to what has been told was this.
     pub fn lay(&mut self, from: Ns, cause: Cause, label: Label) {
-        let from = from.max(self.question.a);
+        let Label { actor, by, cpu, number, note } = label;
+        let (t, machine) = (self.t, self.place);
+        self.lay_piece(from, Piece { from: t, to: t, cause, actor, by, machine, cpu, number, note });
+    }
+
+    /// The same, of whatever machine the piece is.
+    pub fn lay_piece(&mut self, from: Ns, like: Piece) {
+        let from = from.max(self.a);
         if from >= self.t {
             return;
         }
-        let Label { actor, by, cpu, number, note } = label;
-        let piece = Piece { from, to: self.t, cause, actor, by, machine: self.place, cpu, number, note };
-        self.t = from;
+        let to = std::mem::replace(&mut self.t, from);
         match self.pieces.last_mut() {
-            Some(later) if later.is_like(&piece) => later.from = from,
-            _ => self.pieces.push(piece),
+            Some(later) if later.is_like(&like) => later.from = from,
+            _ => self.pieces.push(Piece { from, to, ..like }),
         }
+    }
+
+    /// Whether the earlier sighting is of this walk's machine.
+    fn has_a(&self) -> bool {
+        self.question.machine_of_a == self.place
     }
 
     /// Goes back as far as anything tells.
@@ -136,6 +162,9 @@ impl<'w> Walk<'w> {
                 return End::Lost("more happened than is told".into());
             }
             let next = match context {
+                Context::Thread(pid) if self.enters_guest(pid) => {
+                    return End::Inside { thread: pid, vcpu: self.vcpus.number(pid) };
+                }
                 Context::Thread(pid) => self.thread(pid),
                 Context::Softirq { cpu, vector } => self.softirq(cpu, vector),
                 Context::Timer { cpu, doing } => self.timer(cpu, doing),
@@ -159,7 +188,7 @@ impl<'w> Walk<'w> {
 
     /// What a CPU did from `from` to what has been told, the latest first.
     pub fn tiles_back(&self, cpu: u32, from: Ns) -> impl Iterator<Item = CpuTile> {
-        self.machine.tiles(cpu, from.max(self.question.a), self.t).into_iter().rev()
+        self.machine.tiles(cpu, from.max(self.a), self.t).into_iter().rev()
     }
 
     /// Of an interrupt: its handler's work, and then nobody on this machine did anything.
@@ -185,13 +214,13 @@ impl<'w> Walk<'w> {
                 return Ok(context);
             }
         }
-        Err(End::Outside(format!("what sent {} is not recorded", actor.name)))
+        Err(End::Outside { cpu, why: format!("what sent {} is not recorded", actor.name) })
     }
 
     /// One CPU interrupts another for a packet (packet steering): by all that is known, the one that had it before.
     fn sent_from(&mut self, cpu: u32, actor: &Who) -> Option<Context> {
-        let sender = self.question.cpu_of_a.filter(|sender| *sender != cpu)?;
-        let spell = self.machine.spells(sender)?.any_softirq(self.question.a).copied()?;
+        let sender = Some(self.question.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
+        let spell = self.machine.spells(sender)?.any_softirq(self.a).copied()?;
         let Doing::Softirq(vector) = spell.doing else { return None };
         let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
         self.lay(spell.to, Cause::IrqWait, label);
@@ -203,7 +232,7 @@ impl<'w> Walk<'w> {
         let timer = self.machine.who(&doing, self.t);
         let cause = self.cause_of_timer(&doing);
         self.lay(
-            self.question.a,
+            self.a,
             cause,
             Label { actor: Some(timer.clone()), by: Some(timer), cpu: Some(cpu), ..Label::default() },
         );

@@ -37,7 +37,7 @@ impl Walk<'_> {
 
     /// From its beginning on: its work, first on packets that came earlier.
     fn worked(&mut self, cpu: u32, vector: u32, spell: &Spell) {
-        let from = spell.from.max(self.question.a);
+        let from = spell.from.max(self.a);
         let (until, ahead) = self.served_before(cpu, spell);
         let actor = self.machine.who(&Doing::Softirq(vector), self.t);
         for tile in self.tiles_back(cpu, from) {
@@ -65,7 +65,7 @@ impl Walk<'_> {
 
     /// Until when this softirq served others, and how many packets that were.
     fn served_before(&self, cpu: u32, spell: &Spell) -> (Ns, u64) {
-        let from = spell.from.max(self.question.a);
+        let from = spell.from.max(self.a);
         let mut until = Ns::MIN;
         let mut ahead = 0;
         let mut polls: Vec<(Ns, u32)> = Vec::new();
@@ -75,7 +75,7 @@ impl Walk<'_> {
             }
         }
         // The first to end is the one that carried the packet to the earlier sighting.
-        let same_poll = spell.from < self.question.a && self.question.cpu_of_a == Some(cpu);
+        let same_poll = spell.from < self.a && self.has_a() && self.question.cpu_of_a == cpu;
         if same_poll && !self.question.queue {
             return (until, ahead);
         }
@@ -134,7 +134,7 @@ impl Walk<'_> {
         let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
         let by = Some(self.machine.who(timer, self.t));
         let label = Label { actor, by, cpu: Some(cpu), ..Label::default() };
-        self.lay(self.question.a, self.cause_of_timer(timer), label);
+        self.lay(self.a, self.cause_of_timer(timer), label);
         Err(End::There)
     }
 

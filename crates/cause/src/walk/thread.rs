@@ -52,7 +52,7 @@ impl Walk<'_> {
 
     /// Its own row does not tell; a CPU's may.
     fn unrecorded(&mut self, pid: u32) -> Result<(), End> {
-        match self.machine.has_run(pid, self.question.a, self.t) {
+        match self.machine.has_run(pid, self.a, self.t) {
             Some((cpu, from)) => {
                 self.ran(pid, cpu, from);
                 Ok(())
@@ -82,7 +82,7 @@ impl Walk<'_> {
     /// A thread's own work: for the packet, or for those before it.
     fn work(&mut self, from: Ns, label: Label) {
         let (until, ahead) = match self.reader && self.question.queue {
-            true => self.question.ahead.since(self.question.a, self.question.b),
+            true => self.question.ahead.since(self.a, self.question.b),
             false => (Ns::MIN, 0),
         };
         let number = (ahead > 0).then_some(ahead);
@@ -103,16 +103,17 @@ impl Walk<'_> {
     }
 
     /// It would have run.
-    fn was_ready(&mut self, pid: u32, cpu: Option<u32>, throttled: bool, from: Ns) {
+    pub(super) fn was_ready(&mut self, pid: u32, cpu: Option<u32>, throttled: bool, from: Ns) {
         let actor = Some(self.machine.thread(pid, self.t));
         let label = Label { actor, cpu, ..Label::default() };
+        let waits = if self.runs_vcpu(pid) { Cause::VcpuPreempted } else { Cause::WaitingForCpu };
         if throttled {
             self.lay(from, Cause::Throttled, label);
             return;
         }
         let Some(on) = cpu else {
             let note = Some(self.machine.why_unknown(None, self.t));
-            self.lay(from, Cause::WaitingForCpu, Label { note, ..label });
+            self.lay(from, waits, Label { note, ..label });
             return;
         };
         // What an idle CPU does behind its idle state is a part of leaving it.
@@ -124,7 +125,7 @@ impl Walk<'_> {
             match tile.doing {
                 // By the thread's own row it was not there yet.
                 Doing::Thread(r) if r.pid == pid => self.lay(tile.from, Cause::Work, Label { by: None, ..label }),
-                Doing::Thread(_) => self.lay(tile.from, Cause::WaitingForCpu, label),
+                Doing::Thread(_) => self.lay(tile.from, waits, label),
                 Doing::Idle { state } => {
                     let before = tiles[at + 1..].iter().map_while(|t| match t.doing {
                         Doing::Idle { state } => Some(state),
@@ -137,7 +138,7 @@ impl Walk<'_> {
                 }
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(cpu, tile.from));
-                    self.lay(tile.from, Cause::WaitingForCpu, Label { by: None, note, ..label });
+                    self.lay(tile.from, waits, Label { by: None, note, ..label });
                 }
                 _ => self.lay(tile.from, Cause::Interrupted, label),
             }

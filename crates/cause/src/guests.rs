@@ -1,0 +1,120 @@
+//! Which guest is which virtual machine, and which threads of the host work for it.
+
+use crate::Ground;
+use latpath_spike::Scene;
+use latpath_vms::{Role, Vm};
+use latpath_words::{Link, PointInfo, PointKind, HOST};
+use std::collections::HashMap;
+
+/// Threads of the host that run vCPUs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Vcpus(HashMap<u32, Vcpu>);
+
+#[derive(Clone, Copy, Debug)]
+struct Vcpu {
+    /// The guest's place in the scene, where that is known.
+    guest: Option<usize>,
+    /// Which of its vCPUs; `None` where one thread runs all of them.
+    number: Option<u32>,
+}
+
+impl Vcpus {
+    pub fn has(&self, thread: u32) -> bool {
+        self.0.contains_key(&thread)
+    }
+
+    /// The guest that a thread runs, by its place in the scene.
+    pub fn guest(&self, thread: u32) -> Option<usize> {
+        self.0.get(&thread)?.guest
+    }
+
+    /// Which vCPU a thread runs.
+    pub fn number(&self, thread: u32) -> Option<u32> {
+        self.0.get(&thread)?.number
+    }
+
+    /// The thread that runs a guest's vCPU.
+    pub fn thread(&self, guest: usize, number: u32) -> Option<u32> {
+        let of_guest = || self.0.iter().filter(|(_, vcpu)| vcpu.guest == Some(guest));
+        let exactly = of_guest().find(|(_, vcpu)| vcpu.number == Some(number));
+        let mut all = of_guest();
+        exactly
+            .or_else(|| all.next().filter(|(_, vcpu)| vcpu.number.is_none() && all.next().is_none()))
+            .map(|(t, _)| *t)
+    }
+}
+
+/// What the scene's packets and the host tell of the guests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guests {
+    pub vcpus: Vcpus,
+    /// Threads that carry packets to and from a guest, by its place in the scene.
+    carriers: HashMap<usize, Vec<u32>>,
+}
+
+impl Guests {
+    pub fn of(scene: &Scene, ground: Ground) -> Self {
+        let mut found = Self::default();
+        let mut guests: Vec<Option<usize>> = vec![None; ground.vms.len()];
+        for (place, machine) in scene.machines.iter().enumerate().skip(1) {
+            if let Some(vm) = vm_of(&machine.machine, scene, ground) {
+                guests[vm] = Some(place);
+            }
+        }
+        for (vm, guest) in ground.vms.iter().zip(guests) {
+            for thread in &vm.threads {
+                match (thread.role, guest) {
+                    (Role::Vcpu, _) => drop(found.vcpus.0.insert(thread.tid, Vcpu { guest, number: thread.vcpu })),
+                    (Role::MainLoop | Role::Vhost | Role::Io, Some(place)) => {
+                        found.carriers.entry(place).or_default().push(thread.tid);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+
+    /// Threads that carry packets to and from a guest.
+    pub fn carriers(&self, guest: usize) -> &[u32] {
+        self.carriers.get(&guest).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The virtual machine that is a machine of the scene: most of the guest's packets come and go by its taps.
+fn vm_of(machine: &str, scene: &Scene, ground: Ground) -> Option<usize> {
+    let mut votes = vec![0u64; ground.vms.len()];
+    let point = |p: u16| ground.points.get(usize::from(p));
+    for packet in &scene.packets {
+        let points = packet.sightings.iter().filter_map(|seen| point(seen.point));
+        let pairs = points.clone().zip(points.skip(1));
+        for (a, b) in pairs {
+            let tap = match (at_tap(a), at_tap(b)) {
+                (true, false) if b.point.machine == machine => a,
+                (false, true) if a.point.machine == machine => b,
+                _ => continue,
+            };
+            for (vm, votes) in ground.vms.iter().zip(&mut votes) {
+                *votes += u64::from(has_tap(vm, tap));
+            }
+        }
+    }
+    let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
+    let named = || ground.vms.iter().position(|vm| vm.name == machine);
+    // Where there is one of each, they are the same.
+    let alone = || (ground.vms.len() == 1 && scene.machines.len() == 2).then_some(0);
+    best.map(|(vm, _)| vm).or_else(named).or_else(alone)
+}
+
+/// A point of the host where packets come from a guest or go to it.
+fn at_tap(point: &PointInfo) -> bool {
+    point.point.machine == HOST
+        && (point.link == Link::Tap || matches!(point.point.kind, PointKind::VmRead | PointKind::VmWrite))
+}
+
+fn has_tap(vm: &Vm, point: &PointInfo) -> bool {
+    let device = point.point.device.split('%').next().unwrap_or_default();
+    vm.taps
+        .iter()
+        .any(|tap| tap.device == device && (tap.netns.is_none_or(|netns| netns == point.netns) || point.netns == 0))
+}

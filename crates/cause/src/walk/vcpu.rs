@@ -1,0 +1,196 @@
+//! vCPUs, as the host sees them: what their threads did while a guest was to act, and who called the guest.
+
+use super::{Context, End, Label, Walk};
+use crate::{machine::Machine, Cause, Piece};
+use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
+use latpath_words::Ns;
+
+/// How the host comes to know of what a guest could not tell.
+pub(crate) struct Call<'c> {
+    /// The vCPU's thread.
+    pub vcpu: u32,
+    /// The thread that has the packet, where the earlier sighting is its own.
+    pub carrier: Option<u32>,
+    /// Threads that carry packets to the guest.
+    pub carriers: &'c [u32],
+    /// The guest says nothing of the time before: what its vCPU did first counts, not what it did last.
+    pub blind: bool,
+    /// What it is, while the vCPU runs.
+    pub inside: &'c Piece,
+}
+
+impl Walk<'_> {
+    /// Whether to go on with the guest that this thread runs: the packet was in it.
+    pub(super) fn enters_guest(&self, pid: u32) -> bool {
+        self.place == 0 && self.question.machine_of_a != 0 && self.vcpus.guest(pid) == Some(self.question.machine_of_a)
+    }
+
+    pub(super) fn runs_vcpu(&self, pid: u32) -> bool {
+        self.place == 0 && self.vcpus.has(pid)
+    }
+
+    /// A guest was called, by an interrupt that it began to handle at what has been told: back to who called it.
+    pub fn called(&mut self, call: &Call) -> Result<Context, End> {
+        let row = self.machine.row(call.vcpu);
+        if let Some(waker) = self.woken_for(&row, call) {
+            self.hold(call.vcpu, waker.t, call.inside, Cause::VcpuHalted);
+            return Ok(Context::of(waker.cpu, waker.context));
+        }
+        let carried = match call.carrier {
+            // What it does next is no longer for this packet.
+            Some(carrier) => self.first_run(carrier).map(|until| (carrier, until)),
+            None => {
+                let last = call.carriers.iter().filter_map(|carrier| Some((*carrier, self.last_run(*carrier)?)));
+                last.max_by_key(|(_, until)| *until)
+            }
+        };
+        match carried {
+            Some((carrier, until)) => {
+                let until = self.injected(call.vcpu).map_or(until, |at| until.min(at));
+                self.hold(call.vcpu, until, call.inside, Cause::VcpuHalted);
+                Ok(Context::Thread(carrier))
+            }
+            None => {
+                self.hold(call.vcpu, self.a, call.inside, Cause::VcpuHalted);
+                Err(End::There)
+            }
+        }
+    }
+
+    /// Who woke the vCPU's thread for the packet, since the earlier sighting.
+    fn woken_for(&self, row: &[ThreadTile], call: &Call) -> Option<Waker> {
+        let begin = row.partition_point(|tile| tile.to <= self.a);
+        let carries = |w: &Waker| match w.context {
+            Doing::Thread(r) => call.carrier == Some(r.pid) || call.carriers.contains(&r.pid) || call.carrier.is_none(),
+            Doing::Idle { .. } | Doing::Unknown => false,
+            _ => !Machine::is_timer(w),
+        };
+        let woken = |pair: &[ThreadTile]| match (pair[0].state, pair[1].state) {
+            (State::Asleep(sleep), State::Ready { since: Since::Woken(w), .. }) => {
+                let sleeps = matches!(sleep, Sleep::Interruptible | Sleep::Idle | Sleep::Unknown);
+                (sleeps && w.t > self.a && carries(&w)).then_some(w)
+            }
+            _ => None,
+        };
+        // Two machines' clocks differ by some bound: it may seem to have acted before it was woken.
+        let asleep_at_end = row.iter().find(|tile| tile.from < self.t && tile.to >= self.t);
+        let end = match asleep_at_end.map(|tile| (tile.state, tile.to)) {
+            Some((State::Asleep(_), to)) => to,
+            _ => self.t,
+        };
+        let mut pairs = row.get(begin..).unwrap_or_default().windows(2).filter(|pair| pair[1].from <= end);
+        if call.blind {
+            pairs.find_map(woken)
+        } else {
+            pairs.rev().find_map(woken)
+        }
+    }
+
+    /// Until when a thread ran that ran at the earlier sighting.
+    fn first_run(&self, pid: u32) -> Option<Ns> {
+        let row = self.machine.row(pid);
+        let at = row.partition_point(|tile| tile.to <= self.a);
+        let runs = row.get(at..)?.iter().take_while(|tile| tile.from < self.t);
+        let until = runs.clone().find(|tile| matches!(tile.state, State::Running { .. })).map(|tile| tile.to);
+        until.map(|until| until.min(self.t))
+    }
+
+    /// Until when a thread ran last.
+    fn last_run(&self, pid: u32) -> Option<Ns> {
+        let row = self.machine.row(pid);
+        let end = row.partition_point(|tile| tile.from < self.t);
+        let runs = row[..end].iter().rev().take_while(|tile| tile.to > self.a);
+        let until = runs.clone().find(|tile| matches!(tile.state, State::Running { .. })).map(|tile| tile.to);
+        until.map(|until| until.min(self.t))
+    }
+
+    /// When an interrupt was injected last before the guest began to handle it.
+    fn injected(&self, vcpu: u32) -> Option<Ns> {
+        let row = self.machine.row(vcpu);
+        let end = row.partition_point(|tile| tile.from < self.t);
+        row[..end].iter().rev().take_while(|tile| tile.to > self.a).find_map(|tile| {
+            let State::Running { cpu } = tile.state else { return None };
+            let events = self.machine.events(cpu, tile.from.max(self.a), tile.to.min(self.t));
+            let injected = |e: &&latpath_flight::Event| matches!(e.what, What::KvmInjVirq(_)) && e.pid == vcpu;
+            events.iter().rev().find(injected).map(|e| e.t)
+        })
+    }
+
+    /// What the host says of a vCPU's thread, from `from` to what has been told: `inside` is all that is the guest's own, `asleep`
+    /// what it is when the thread sleeps for anything to happen.
+    pub fn hold(&mut self, vcpu: u32, from: Ns, inside: &Piece, asleep: Cause) {
+        let limit = self.a;
+        self.a = from.max(limit);
+        let row = self.machine.row(vcpu);
+        while !self.is_there() {
+            let at = row.partition_point(|tile| tile.from < self.t);
+            let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t) else {
+                self.lay_piece(self.a, inside.clone());
+                break;
+            };
+            match tile.state {
+                State::Running { cpu } => self.ran_guest(vcpu, cpu, tile.from, inside),
+                State::Ready { cpu, throttled, .. } => self.was_ready(vcpu, cpu, throttled, tile.from),
+                State::Asleep(sleep) => {
+                    let cause = match sleep {
+                        Sleep::Stopped | Sleep::Traced | Sleep::Frozen => Cause::Stopped,
+                        Sleep::Blocked => Cause::Blocked,
+                        _ if self.halted(vcpu, tile.from) => Cause::VcpuHalted,
+                        _ => asleep,
+                    };
+                    let by = match row.get(at).map(|next| next.state) {
+                        Some(State::Ready { since: Since::Woken(w), .. }) if cause != Cause::Stopped => {
+                            Some(self.machine.who(&w.context, w.t))
+                        }
+                        _ => None,
+                    };
+                    let actor = Some(self.machine.thread(vcpu, self.t));
+                    self.lay(tile.from, cause, Label { actor, by, cpu: None, ..Label::default() });
+                }
+                State::Unknown => self.lay_piece(tile.from, inside.clone()),
+            }
+        }
+        self.a = limit;
+    }
+
+    /// It had left its guest by halting, when it went to sleep.
+    fn halted(&self, vcpu: u32, slept: Ns) -> bool {
+        let row = self.machine.row(vcpu);
+        let ran = row[..row.partition_point(|tile| tile.to <= slept)].iter().next_back();
+        let Some(ThreadTile { from, state: State::Running { cpu }, .. }) = ran else { return false };
+        let exit = self.machine.events(*cpu, *from, slept).iter().rev().find_map(|e| match e.what {
+            What::KvmExit { reason: Some(reason), isa, .. } => Some(crate::exit::is_halt(isa, reason)),
+            _ => None,
+        });
+        exit.unwrap_or(false)
+    }
+
+    /// It had a CPU: in its guest, or out of it.
+    fn ran_guest(&mut self, vcpu: u32, cpu: u32, from: Ns, inside: &Piece) {
+        let tells = self.machine.tells_guests_of(vcpu);
+        let actor = Some(self.machine.thread(vcpu, from));
+        let tiles: Vec<_> = self.tiles_back(cpu, from).collect();
+        for tile in tiles {
+            let label = Label { actor: actor.clone(), cpu: Some(cpu), ..Label::default() };
+            match tile.doing {
+                Doing::Thread(r) if r.pid == vcpu && !r.guest && tells => {
+                    let exit = self.machine.events(cpu, from, tile.to).iter().rev().find_map(|e| match e.what {
+                        What::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
+                        _ => None,
+                    });
+                    let (number, note) = match exit {
+                        Some((Some(reason), isa)) => (Some(u64::from(reason)), crate::exit::name(isa, reason)),
+                        _ => (None, None),
+                    };
+                    let note = note.map(String::from);
+                    self.lay(tile.from, Cause::VmExit, Label { number, note, ..label });
+                }
+                doing if doing.interrupts() => {
+                    let by = Some(self.machine.who(&doing, tile.from));
+                    self.lay(tile.from, Cause::Interrupted, Label { by, ..label });
+                }
+                _ => self.lay_piece(tile.from, inside.clone()),
+            }
+        }
+    }
+}

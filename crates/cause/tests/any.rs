@@ -1,0 +1,162 @@
+//! Whatever the events and sightings are: the pieces tile the time between two sightings exactly, and there are not too many.
+
+mod stage;
+
+use latpath_cause::{Analyst, Cause, Ground};
+use latpath_flight::*;
+use latpath_spike::{Packet, Seen};
+use latpath_vms::Role;
+use latpath_words::Ns;
+use proptest::prelude::*;
+use stage::{vm, Stage};
+
+const POINTS: [&str; 10] = [
+    "host/nic-rx@eth0",
+    "host/tx@veth0",
+    "host/nic-rx@veth1",
+    "host/ovs-upcall@veth1",
+    "host/tx@tap0",
+    "host/vm-read@tap0",
+    "host/vm-write@tap0",
+    "guest0/nic-rx@eth0",
+    "guest0/app-read@app",
+    "guest0/tx@eth0",
+];
+
+fn any_class() -> impl Strategy<Value = Class> {
+    (-1i16..140, 0u8..8).prop_map(|(prio, policy)| Class { prio, policy })
+}
+
+fn any_left() -> impl Strategy<Value = Left> {
+    use Sleep::*;
+    prop_oneof![
+        (any::<bool>(), any::<bool>()).prop_map(|(preempted, throttled)| Left::Ready { preempted, throttled }),
+        prop::sample::select(vec![Interruptible, Blocked, Idle, Stopped, Traced, Parked, Frozen, Ended, Unknown])
+            .prop_map(Left::Asleep),
+    ]
+}
+
+fn any_vector() -> impl Strategy<Value = Vector> {
+    prop::sample::select(vec![Vector::LocalTimer, Vector::Reschedule, Vector::CallFunctionSingle, Vector::Other(7)])
+}
+
+fn any_what() -> impl Strategy<Value = What> {
+    let pid = || 0u32..8;
+    prop_oneof![
+        4 => (pid(), any_left(), any_class(), any_class())
+            .prop_map(|(next, left, prev, next_class)| What::Switch { next, left, prev, next_class }),
+        3 => (pid(), 0u32..3, any_class()).prop_map(|(pid, cpu, class)| What::Waking { pid, cpu, class }),
+        3 => (pid(), 0u32..3, any_class(), any::<bool>())
+            .prop_map(|(pid, cpu, class, throttled)| What::Wakeup { pid, cpu, class, throttled }),
+        1 => (pid(), 0u32..3, 0u32..3).prop_map(|(pid, from, to)| What::Migrate { pid, from, to }),
+        1 => (0u32..3).prop_map(What::IrqEntry),
+        1 => (0u32..3).prop_map(What::IrqExit),
+        2 => (0u32..10).prop_map(What::SoftirqRaise),
+        2 => (0u32..10).prop_map(What::SoftirqEntry),
+        2 => (0u32..10).prop_map(What::SoftirqExit),
+        1 => any_vector().prop_map(What::VectorEntry),
+        1 => any_vector().prop_map(What::VectorExit),
+        1 => (-10i64..500).prop_map(|took| What::Nmi { took }),
+        1 => (0u32..70).prop_map(|work| What::NapiWork { work, budget: 64, ifindex: 1 }),
+        1 => prop::option::of(0u32..4).prop_map(What::Idle),
+        1 => any::<u64>().prop_map(What::TimerEntry),
+        1 => Just(What::TimerExit),
+        1 => any::<u64>().prop_map(What::HrtimerEntry),
+        1 => Just(What::HrtimerExit),
+        2 => prop::option::of(0u32..2).prop_map(|vcpu| What::KvmEntry { vcpu }),
+        2 => (prop::option::of(0u32..2), prop::option::of(0u32..60), 0u32..4)
+            .prop_map(|(vcpu, reason, isa)| What::KvmExit { vcpu, reason, isa }),
+        1 => (0u32..255).prop_map(What::KvmInjVirq),
+        1 => any::<u64>().prop_map(What::WorkStart),
+        1 => Just(What::WorkEnd),
+        1 => any::<u16>().prop_map(What::Other),
+    ]
+}
+
+/// Mostly of the thread that the switch before said, since else nothing would be known of anybody.
+fn any_events() -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec((0i64..400, prop::option::weighted(0.05, 0u32..8), any_what()), 0..80).prop_map(|told| {
+        let (mut t, mut runs) = (0, 1);
+        let mut events = Vec::new();
+        for (after, other, what) in told {
+            t += after;
+            let pid = other.unwrap_or(runs);
+            if let What::Switch { next, .. } = what {
+                runs = next;
+            }
+            events.push(Event { t, pid, what });
+        }
+        events
+    })
+}
+
+fn any_records() -> impl Strategy<Value = Vec<CpuRecord>> {
+    let since = prop_oneof![4 => Just(0), 1 => 0i64..10_000, 1 => Just(Ns::MAX)];
+    let record = (any_events(), since, 0u64..3, 0u64..2);
+    prop::collection::vec(record, 0..4).prop_map(|records| {
+        let record =
+            |(cpu, (events, since, overwritten, unfinished))| CpuRecord { cpu, events, since, overwritten, unfinished };
+        (0..).zip(records).map(record).collect()
+    })
+}
+
+fn any_seen() -> impl Strategy<Value = Seen> {
+    (0u16..11, -100i64..12_000, 0u16..5, 0u32..9).prop_map(|(point, t, cpu, tid)| Seen { point, t, cpu, tid })
+}
+
+/// A scene with these records, and the sightings of its packets.
+fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packets: Vec<Vec<Seen>>) -> Stage {
+    let mut stage = Stage::new(&[(2, "ksoftirqd/0"), (3, "CPU 0/KVM"), (5, "handler1")]);
+    stage.snapshot().window.cpus = host;
+    stage.machine("guest0", offset, &[(2, "app")]);
+    stage.scene.machines[1].error_bound_ns = offset.rem_euclid(100);
+    match guest {
+        Some(cpus) => stage.snapshot().window.cpus = cpus,
+        None => stage.scene.machines[1].record = Err("no agent".into()),
+    }
+    stage.vms.push(vm("relay1", "tap0", &[(4, Role::MainLoop, None), (3, Role::Vcpu, Some(0)), (6, Role::Vcpu, None)]));
+    // The points are as they first appear.
+    stage.packet(&POINTS.map(|point| (point, 0, 0, 0)));
+    stage.scene.packets.clear();
+    for (number, sightings) in packets.into_iter().enumerate() {
+        let number = number as u64;
+        stage.scene.packets.push(Packet { stream: 0, key: 0, number, late: true, sightings });
+    }
+    stage
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn pieces_tile_the_time_exactly(
+        host in any_records(),
+        guest in prop::option::weighted(0.8, any_records()),
+        offset in prop_oneof![Just(0i64), -5_000i64..5_000, Just(Ns::MIN), Just(Ns::MAX)],
+        packets in prop::collection::vec(prop::collection::vec(any_seen(), 0..8), 1..6),
+    ) {
+        let stage = stage(host, guest, offset, packets);
+        let ground = Ground { points: &stage.points, vms: &stage.vms };
+        let analyst = Analyst::new(&stage.scene, ground);
+        for packet in &stage.scene.packets {
+            for (a, b) in packet.sightings.iter().flat_map(|a| packet.sightings.iter().map(move |b| (a, b))) {
+                let pieces = analyst.explain(packet, a, b);
+                prop_assert!(pieces.len() < 5_000);
+                if b.t <= a.t {
+                    prop_assert!(pieces.is_empty());
+                    continue;
+                }
+                let mut cursor = a.t;
+                for piece in &pieces {
+                    prop_assert_eq!(piece.from, cursor);
+                    prop_assert!(piece.to > piece.from && piece.machine < stage.scene.machines.len());
+                    if piece.cause == Cause::Unexplained {
+                        prop_assert!(piece.note.as_ref().is_some_and(|note| !note.is_empty()), "{:?}", piece);
+                    }
+                    cursor = piece.to;
+                }
+                prop_assert_eq!(cursor, b.t);
+            }
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Whose hands a packet was in, on its way into a guest and within it.
+
+mod stage;
+
+use latpath_cause::Cause;
+use latpath_flight::{Left, Sleep, What};
+use latpath_vms::Role;
+use stage::{fifo, line, vm, Cpu, Stage, NET_RX};
+
+const MAIN: u32 = 60;
+const VCPU: u32 = 61;
+const HOG: u32 = 9;
+const APP: u32 = 400;
+const GUESTS: u32 = 401;
+/// The guest's clock is ahead of the host's.
+const AHEAD: i64 = 1_000_000;
+const HLT: u32 = 12;
+const EXTERNAL: u32 = 1;
+
+/// QEMU's main loop took the packet at 100; the guest's NIC brings it at 300.
+fn stage(host: impl FnOnce(&mut Stage), guest: impl FnOnce(&mut Cpu)) -> Stage {
+    let mut stage = Stage::new(&[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (HOG, "hog"), (62, "CPU 1/KVM")]);
+    host(&mut stage);
+    stage.machine("guest0", AHEAD, &[(APP, "app"), (GUESTS, "guests-own")]);
+    stage.cpu(guest);
+    stage.vms.push(vm(
+        "relay1",
+        "tap0",
+        &[(MAIN, Role::MainLoop, None), (VCPU, Role::Vcpu, Some(0)), (62, Role::Vcpu, Some(1))],
+    ));
+    stage.packet(&[("host/vm-read@tap0", 100, 1, MAIN), ("guest0/nic-rx@eth0", 300, 0, 0)]);
+    stage
+}
+
+/// The guest is idle until its NIC's interrupt, and then takes the packet in a softirq.
+fn interrupt_at(c: &mut Cpu, t: i64) {
+    c.at(AHEAD + t).irq(25).at(AHEAD + t + 5).raises(NET_RX).at(AHEAD + t + 8).irq_ends(25).softirq(NET_RX);
+    c.at(AHEAD + 310).softirq_ends(NET_RX);
+}
+
+/// QEMU's main loop on CPU 1, which wakes the vCPU at 130 and then sleeps.
+fn main_loop(stage: &mut Stage) {
+    stage.cpu(|c| {
+        c.runs(MAIN).at(130).wakes(VCPU, 0).at(140).sleeps_then(0);
+    });
+}
+
+#[test]
+fn a_halted_vcpu_is_woken_by_the_one_who_has_the_packet() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(0).at(150).sleeps_then(VCPU);
+                c.at(170).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |c| interrupt_at(c, 200),
+    );
+    assert_eq!(
+        stage.told(),
+        [
+            "100-130 work qemu (60)",
+            "130-150 idle-exit CPU 0/KVM (61) < idle",
+            "150-170 vm-exit CPU 0/KVM (61)",
+            "170-200 irq-injection CPU 0/KVM (61)",
+            "200-205 work irq 25",
+            "205-208 softirq-wait softirq NET_RX < irq 25",
+            "208-300 work softirq NET_RX",
+        ]
+    );
+    assert_eq!(stage.pieces().iter().map(|p| p.machine).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1]);
+}
+
+#[test]
+fn a_vcpu_that_is_woken_waits_for_its_cpu() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.class(HOG, fifo(80)).runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(HOG);
+                c.at(260).sleeps_then(VCPU).at(262).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |c| interrupt_at(c, 270),
+    );
+    assert_eq!(stage.told()[..2], ["100-130 work qemu (60)", "130-260 vcpu-preempted CPU 0/KVM (61) < hog (9)"]);
+}
+
+#[test]
+fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(50).leaves_guest(0, EXTERNAL).at(55).preempted_by(HOG);
+                c.at(260).sleeps_then(VCPU).at(264).event(What::KvmInjVirq(33)).at(266).enters_guest(0);
+                c.at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            // It interrupts a vCPU that runs, and need not wake it.
+            host.cpu(|c| {
+                c.runs(MAIN).at(140).sleeps_then(0);
+            });
+        },
+        |c| interrupt_at(c, 270),
+    );
+    assert_eq!(
+        stage.told()[..4],
+        [
+            "100-140 work qemu (60)",
+            "140-260 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "260-266 vm-exit CPU 0/KVM (61)",
+            "266-270 irq-injection CPU 0/KVM (61)",
+        ]
+    );
+}
+
+#[test]
+fn exits_within_a_guests_work_are_told_with_their_reason() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU)
+                    .at(20)
+                    .leaves_guest(0, HLT)
+                    .at(30)
+                    .sleeps_then(0)
+                    .at(150)
+                    .sleeps_then(VCPU)
+                    .enters_guest(0);
+                c.at(220).leaves_guest(0, 48).at(240).enters_guest(0).at(250).leaves_guest(0, EXTERNAL).at(252).irq(7);
+                c.at(255).irq_ends(7).at(257).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |c| interrupt_at(c, 200),
+    );
+    assert_eq!(
+        stage.told()[5..],
+        [
+            "208-220 work softirq NET_RX",
+            "220-240 vm-exit CPU 0/KVM (61) #48",
+            "240-250 work softirq NET_RX",
+            "250-252 vm-exit CPU 0/KVM (61) #1",
+            "252-255 interrupted CPU 0/KVM (61) < irq 7",
+            "255-257 vm-exit CPU 0/KVM (61) #1",
+            "257-300 work softirq NET_RX",
+        ]
+    );
+    assert_eq!(stage.pieces()[6].note.as_deref(), Some("EPT_VIOLATION"));
+}
+
+#[test]
+fn a_vcpu_that_loses_its_cpu_while_its_guest_works_is_preempted() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(30).sleeps_then(0).at(150).sleeps_then(VCPU).enters_guest(0);
+                c.at(230).leaves_guest(0, EXTERNAL).preempted_by(HOG).at(280).sleeps_then(VCPU).enters_guest(0);
+                c.at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |c| interrupt_at(c, 200),
+    );
+    assert_eq!(stage.told().last().unwrap(), "280-300 work softirq NET_RX");
+    assert_eq!(stage.told()[stage.told().len() - 2], "230-280 vcpu-preempted CPU 0/KVM (61) < hog (9)");
+}
+
+#[test]
+fn guests_without_kvms_events_are_ordinary_threads() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(30).sleeps_then(HOG).at(160).sleeps_then(VCPU);
+                c.at(230).preempted_by(HOG).at(280).sleeps_then(VCPU).at(400).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |c| interrupt_at(c, 200),
+    );
+    assert_eq!(
+        stage.told(),
+        [
+            "100-130 work qemu (60)",
+            "130-160 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "160-200 irq-injection CPU 0/KVM (61)",
+            "200-205 work irq 25",
+            "205-208 softirq-wait softirq NET_RX < irq 25",
+            "208-230 work softirq NET_RX",
+            "230-280 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "280-300 work softirq NET_RX",
+        ]
+    );
+}
+
+#[test]
+fn a_stopped_virtual_machine_is_stopped() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(50).leaves(Left::Asleep(Sleep::Stopped), 0).at(260).sleeps_then(VCPU);
+                c.at(400).sleeps_then(0);
+            });
+            host.cpu(|c| {
+                c.runs(MAIN).at(140).leaves(Left::Asleep(Sleep::Stopped), HOG).at(250).wakes(MAIN, 1).wakes(VCPU, 0);
+                c.at(270).sleeps_then(MAIN).at(400).sleeps_then(0);
+            });
+        },
+        |c| interrupt_at(c, 280),
+    );
+    assert_eq!(
+        stage.told()[..4],
+        [
+            "100-140 work qemu (60)",
+            "140-250 stopped CPU 0/KVM (61)",
+            "250-260 idle-exit CPU 0/KVM (61) < idle",
+            "260-280 irq-injection CPU 0/KVM (61)",
+        ]
+    );
+}
+
+#[test]
+fn within_a_guest_the_same_rules_hold_and_the_host_says_why_its_cpu_stood_still() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(210).leaves_guest(0, EXTERNAL).preempted_by(HOG);
+                c.at(250).sleeps_then(VCPU).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+        },
+        |c| {
+            c.class(GUESTS, fifo(50)).runs(GUESTS).at(AHEAD + 80).irq(25).raises(NET_RX).irq_ends(25).softirq(NET_RX);
+            c.at(AHEAD + 110).wakes(APP, 0).at(AHEAD + 120).softirq_ends(NET_RX).at(AHEAD + 270).sleeps_then(APP);
+            c.at(AHEAD + 310).sleeps_then(0);
+        },
+    );
+    stage.packet(&[("guest0/nic-rx@eth0", 100, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-110 work softirq NET_RX",
+            "110-120 interrupted app (400) < softirq NET_RX",
+            "120-210 waiting-for-cpu app (400) < guests-own (401)",
+            "210-250 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "250-270 waiting-for-cpu app (400) < guests-own (401)",
+            "270-300 work app (400)",
+        ]
+    );
+}
+
+#[test]
+fn a_guests_cpu_that_another_must_wake_is_halted_until_it_does() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).leaves_guest(0, HLT).sleeps_then(0).at(240).sleeps_then(VCPU);
+                c.at(245).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            host.cpu(|c| {
+                c.runs(62)
+                    .at(20)
+                    .enters_guest(1)
+                    .at(200)
+                    .leaves_guest(1, 32)
+                    .at(230)
+                    .wakes(VCPU, 0)
+                    .at(235)
+                    .enters_guest(1);
+                c.at(400).leaves_guest(1, HLT);
+            });
+        },
+        |c| {
+            c.at(AHEAD + 10).idles(1).at(AHEAD + 250).idles_no_more().at(AHEAD + 260).sleeps_then(APP).at(AHEAD + 400);
+            c.sleeps_then(0);
+        },
+    );
+    stage.cpu(|c| {
+        c.at(AHEAD + 80).irq(25).raises(NET_RX).irq_ends(25).softirq(NET_RX).at(AHEAD + 110).wakes(APP, 0);
+        c.at(AHEAD + 240).softirq_ends(NET_RX);
+    });
+    stage.packet(&[("guest0/nic-rx@eth0", 100, 1, 0), ("guest0/app-read@app", 300, 0, APP)]);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-110 work softirq NET_RX",
+            "110-230 vcpu-halted CPU 0/KVM (61) < CPU 1/KVM (62)",
+            "230-240 idle-exit CPU 0/KVM (61) < idle",
+            "240-245 vm-exit CPU 0/KVM (61)",
+            "245-260 idle-exit app (400) < idle (state 1) #1",
+            "260-300 work app (400)",
+        ]
+    );
+}
+
+#[test]
+fn a_guest_that_sends_is_followed_into_it() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(205).leaves_guest(0, 49).at(215).wakes(MAIN, 1);
+                c.at(220).enters_guest(0).at(400).leaves_guest(0, HLT);
+            });
+            host.cpu(|c| {
+                c.runs(MAIN).at(20).sleeps_then(HOG).at(270).sleeps_then(MAIN).at(400).sleeps_then(0);
+            });
+        },
+        |c| {
+            c.runs(GUESTS).at(AHEAD + 80).preempted_by(APP).at(AHEAD + 120).preempted_by(GUESTS);
+            c.at(AHEAD + 180).preempted_by(APP).at(AHEAD + 400).sleeps_then(0);
+        },
+    );
+    stage.packet(&[("guest0/tx@eth0", 100, 0, APP), ("host/vm-write@tap0", 300, 1, MAIN)]);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-120 work app (400)",
+            "120-180 waiting-for-cpu app (400) < guests-own (401)",
+            "180-205 work app (400)",
+            "205-215 vm-exit CPU 0/KVM (61) #49",
+            "215-270 waiting-for-cpu qemu (60) < hog (9)",
+            "270-300 work qemu (60)",
+        ]
+    );
+}
+
+#[test]
+fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU)
+                    .at(20)
+                    .leaves_guest(0, HLT)
+                    .at(30)
+                    .sleeps_then(0)
+                    .at(150)
+                    .sleeps_then(VCPU)
+                    .enters_guest(0);
+                c.at(220).leaves_guest(0, EXTERNAL).preempted_by(HOG).at(280).sleeps_then(VCPU).enters_guest(0);
+                c.at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |_| (),
+    );
+    stage.scene.machines[1].record = Err("no agent".into());
+    assert_eq!(
+        stage.told(),
+        [
+            "100-130 work qemu (60)",
+            "130-150 idle-exit CPU 0/KVM (61) < idle",
+            "150-220 unexplained",
+            "220-280 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "280-300 unexplained",
+        ]
+    );
+    assert_eq!(stage.pieces()[2].note.as_deref(), Some("no record of guest0: no agent"));
+    // From one of its own points to another.
+    stage.packet(&[("guest0/nic-rx@eth0", 200, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
+    assert_eq!(
+        stage.told(),
+        ["200-220 unexplained", "220-280 vcpu-preempted CPU 0/KVM (61) < hog (9)", "280-300 unexplained",]
+    );
+}
+
+#[test]
+fn of_a_guest_that_is_no_known_virtual_machine_only_its_own_side_is_told() {
+    let mut stage = stage(|host| main_loop(host), |c| interrupt_at(c, 200));
+    stage.vms.clear();
+    let pieces = stage.pieces();
+    assert_eq!(line(&pieces[0]), "100-200 unexplained");
+    assert_eq!(
+        pieces[0].note.as_deref(),
+        Some("what sent irq 25 is not recorded, nor which thread of the host runs CPU 0")
+    );
+    assert_eq!(pieces[1].cause, Cause::Work);
+}
+
+#[test]
+fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(0).at(210).sleeps_then(VCPU);
+                c.at(212).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            host.cpu(|c| {
+                c.runs(MAIN).at(206).wakes(VCPU, 0).at(230).sleeps_then(0);
+            });
+        },
+        // By the guest's clock, the interrupt came before anybody woke the vCPU.
+        |c| interrupt_at(c, 200),
+    );
+    stage.scene.machines[1].error_bound_ns = 20;
+    assert_eq!(
+        stage.told(),
+        [
+            "100-200 work qemu (60)",
+            "200-206 vcpu-halted CPU 0/KVM (61) < qemu (60)",
+            "206-210 idle-exit CPU 0/KVM (61) < idle",
+            "210-212 vm-exit CPU 0/KVM (61)",
+            "212-300 work softirq NET_RX",
+        ]
+    );
+    assert_eq!(stage.pieces()[3].note.as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
+}
