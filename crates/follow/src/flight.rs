@@ -1,14 +1,18 @@
 //! What all machines did around late packets: chosen, frozen and put together, while the following goes on.
 
 use crate::freezer::Freezer;
+use latpath_agent::{GuestWindow, Machine};
 use latpath_flight::Options as RecorderOptions;
 use latpath_journey::Journey;
-use latpath_spike::{Chooser, Counted, Frozen, Gathered, MachineRecord, Options as Choice, Order, Rule, Scene};
+use latpath_spike::{Chooser, Counted, Frozen, Gathered, Kind, MachineRecord, Options as Choice, Order, Rule, Scene};
 use latpath_words::{Ns, HOST};
 use std::collections::VecDeque;
+use std::time::Duration;
 
-/// How long a machine has for what it did in a time.
-const MACHINE_PATIENCE: Ns = 2_000_000_000;
+/// How long this machine has for what it did in a time; other machines have a limit of their own, which is less.
+const PATIENCE: Ns = 6_000_000_000;
+/// How long another machine has.
+pub(crate) const MACHINE_PATIENCE: Duration = Duration::from_secs(3);
 /// Scenes that wait to be taken.
 const WAITING: usize = 64;
 
@@ -23,7 +27,7 @@ pub struct FlightOptions {
     pub patience: Ns,
 }
 
-/// What the flight recorder of this machine has recorded.
+/// What a machine's flight recorder has recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlightFigures {
     /// Events so far.
@@ -34,17 +38,21 @@ pub struct FlightFigures {
     pub bytes: u64,
     /// What an event cost, where that was measured.
     pub ns_per_event: Option<u64>,
-    /// What this kernel does not tell.
+    /// What its kernel does not tell.
     pub missing: Vec<String>,
 }
 
 /// A scene that is not whole yet.
 struct UnderWay {
     order: Order,
-    /// In the order of the feeds.
-    machines: Vec<Option<MachineRecord>>,
+    /// This machine, then the others. What has not come yet has the number under which it will.
+    machines: Vec<Result<MachineRecord, u64>>,
     packets: Option<Gathered>,
     deadline: Ns,
+}
+
+fn without(machine: &str, why: String) -> MachineRecord {
+    MachineRecord { machine: machine.into(), offset_ns: 0, error_bound_ns: 0, record: Err(why) }
 }
 
 /// See the module's text.
@@ -55,16 +63,6 @@ pub(crate) struct Flight {
     done: VecDeque<Frozen>,
     /// The first order of each time that is frozen for late packets, for those who want to know at once.
     spotted: VecDeque<Order>,
-}
-
-/// Machines that are asked for what they did.
-pub(crate) trait Witness {
-    /// The machine's name.
-    fn name(&self) -> &str;
-    /// Asks for a time of the host's. Returns at once; false if nothing will come.
-    fn ask(&mut self, order: u32, from: Ns, to: Ns) -> Result<(), String>;
-    /// An answer that has come: which order's, and what.
-    fn answer(&mut self) -> Option<(u32, MachineRecord)>;
 }
 
 impl Flight {
@@ -81,13 +79,9 @@ impl Flight {
         }
     }
 
-    /// Why this machine does not record, if it does not.
-    pub fn fault(&self) -> Option<&str> {
-        self.freezer.as_ref().err().map(String::as_str)
-    }
-
-    pub fn figures(&self) -> Option<FlightFigures> {
-        self.freezer.as_ref().ok().map(Freezer::figures)
+    /// How this machine's recorder does, or why it does not.
+    pub fn figures(&self) -> Result<FlightFigures, String> {
+        self.freezer.as_ref().map(Freezer::figures).map_err(Clone::clone)
     }
 
     pub fn take(&mut self, journey: &Journey) {
@@ -95,35 +89,31 @@ impl Flight {
     }
 
     /// One round: asks for what is to be frozen, takes what has come. All journeys that began before `reached` were taken.
-    pub fn round(&mut self, clock: Ns, reached: Ns, witnesses: &mut [&mut dyn Witness]) {
+    pub fn round(&mut self, clock: Ns, reached: Ns, others: &mut [&mut Machine]) {
         self.chooser.advance(clock, reached);
-        self.order(clock, witnesses);
-        self.collect(clock, reached, witnesses);
+        self.order(clock, others);
+        self.collect(clock, reached, others);
     }
 
-    fn order(&mut self, clock: Ns, witnesses: &mut [&mut dyn Witness]) {
+    fn order(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         while let Some(order) = self.chooser.next_order() {
-            let failed = |machine: &str, why: String| {
-                Some(MachineRecord { machine: machine.into(), offset_ns: 0, error_bound_ns: 0, record: Err(why) })
-            };
-            let mut machines = Vec::new();
-            machines.push(match &self.freezer {
-                Ok(freezer) => freezer.ask(order.number, order.from, order.to).err().and_then(|why| failed(HOST, why)),
-                Err(why) => failed(HOST, why.clone()),
-            });
-            for witness in witnesses.iter_mut() {
-                let asked = witness.ask(order.number, order.from, order.to);
-                machines.push(asked.err().and_then(|why| failed(witness.name(), why)));
-            }
-            let deadline = clock.saturating_add(MACHINE_PATIENCE);
-            self.under_way.push(UnderWay { order, machines, packets: None, deadline });
-            if order.kind == latpath_spike::Kind::Spike && self.spotted.len() < WAITING {
+            let Order { number, from, to, .. } = order;
+            let mut machines = vec![match &self.freezer {
+                Ok(freezer) => match freezer.ask(number, from, to) {
+                    Ok(()) => Err(number.into()),
+                    Err(why) => Ok(without(HOST, why)),
+                },
+                Err(why) => Ok(without(HOST, why.clone())),
+            }];
+            machines.extend(others.iter_mut().map(|machine| Err(machine.request_window(from, to))));
+            self.under_way.push(UnderWay { order, machines, packets: None, deadline: clock.saturating_add(PATIENCE) });
+            if order.kind == Kind::Spike && self.spotted.len() < WAITING {
                 self.spotted.push_back(order);
             }
         }
     }
 
-    fn collect(&mut self, clock: Ns, reached: Ns, witnesses: &mut [&mut dyn Witness]) {
+    fn collect(&mut self, clock: Ns, reached: Ns, others: &mut [&mut Machine]) {
         if self.under_way.is_empty() {
             return;
         }
@@ -132,29 +122,34 @@ impl Flight {
                 scene.packets = Some(gathered);
             }
         }
-        let mut came = |number: u32, at: usize, record: MachineRecord| {
-            if let Some(scene) = self.under_way.iter_mut().find(|u| u.order.number == number) {
-                scene.machines[at].get_or_insert(record);
-            }
+        let mut came = |at: usize, number: u64, record: MachineRecord| {
+            let waiting = self.under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
+            waiting.filter(|m| matches!(m, Err(n) if *n == number)).for_each(|m| *m = Ok(record.clone()));
         };
         while let Some((number, snapshot)) = self.freezer.as_ref().ok().and_then(Freezer::answer) {
-            let record = Ok(snapshot);
-            came(number, 0, MachineRecord { machine: HOST.into(), offset_ns: 0, error_bound_ns: 0, record });
+            let record = MachineRecord { record: Ok(snapshot), ..without(HOST, String::new()) };
+            came(0, number.into(), record);
         }
-        for (at, witness) in witnesses.iter_mut().enumerate() {
-            while let Some((number, record)) = witness.answer() {
-                came(number, at + 1, record);
+        for (at, machine) in others.iter_mut().enumerate() {
+            for (number, answer) in machine.take_windows() {
+                let record = match answer {
+                    Ok(GuestWindow { offset_ns, error_bound_ns, snapshot }) => {
+                        let machine = machine.name().into();
+                        MachineRecord { machine, offset_ns, error_bound_ns, record: Ok(snapshot) }
+                    }
+                    Err(why) => without(machine.name(), why),
+                };
+                came(at + 1, number, record);
             }
         }
-        let names = || std::iter::once(HOST.to_string()).chain(witnesses.iter().map(|w| w.name().to_string()));
         for scene in self.under_way.iter_mut().filter(|u| clock >= u.deadline) {
-            for (machine, name) in scene.machines.iter_mut().zip(names()).filter(|(m, _)| m.is_none()) {
-                let record = Err(format!("no answer within {} s", MACHINE_PATIENCE / 1_000_000_000));
-                *machine = Some(MachineRecord { machine: name, offset_ns: 0, error_bound_ns: 0, record });
+            let names = std::iter::once(HOST).chain(others.iter().map(|m| m.name()));
+            for (machine, name) in scene.machines.iter_mut().zip(names).filter(|(m, _)| m.is_err()) {
+                *machine = Ok(without(name, format!("no answer within {} s", PATIENCE / 1_000_000_000)));
             }
         }
         // Later ones need not wait for earlier ones.
-        let is_whole = |u: &UnderWay| u.packets.is_some() && u.machines.iter().all(Option::is_some);
+        let is_whole = |u: &UnderWay| u.packets.is_some() && u.machines.iter().all(Result::is_ok);
         while let Some(at) = self.under_way.iter().position(is_whole) {
             let UnderWay { order, machines, packets, .. } = self.under_way.remove(at);
             let Some(Gathered { packets, more_late, late, worst, .. }) = packets else { continue };
@@ -169,9 +164,9 @@ impl Flight {
     }
 
     /// No journey comes any more: orders what is left. Call [`Self::round`] until [`Self::is_idle`], or as long as there is time.
-    pub fn finish(&mut self, clock: Ns, witnesses: &mut [&mut dyn Witness]) {
+    pub fn finish(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         self.chooser.finish(clock);
-        self.order(clock, witnesses);
+        self.order(clock, others);
     }
 
     /// Whether no scene is under way.

@@ -2,15 +2,15 @@
 
 use crate::cost::CostMeter;
 use crate::counted::Counted;
-use crate::flight::{Flight, FlightFigures, FlightOptions, Witness};
+use crate::flight::{Flight, FlightFigures, FlightOptions, MACHINE_PATIENCE};
 use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
 use crate::tables::{PointFilter, Tables};
-use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
+use latpath_agent::{Address, Machine, MachineError, RecorderFigures, StartRequest, Timeouts};
 use latpath_counters::Difference;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_probe::{monotonic, AttachError, Mode, Options as ProbeOptions, Probe};
-use latpath_spike::{Counted as LateCounted, Frozen, MachineRecord, Order};
+use latpath_spike::{Counted as LateCounted, Frozen, Order};
 use latpath_stats::{MachineFigures, ToolCost};
 use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
 
@@ -85,15 +85,15 @@ impl Follow {
         let mut notes = Vec::new();
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
-            let mut machine = Machine::connect(name, address, Timeouts::default())?;
-            let window = ("window_ns".to_string(), options.window.to_string());
-            machine.start(&StartRequest { streams: options.streams.clone(), options: vec![window] })?;
+            let timeouts = Timeouts { window: MACHINE_PATIENCE, ..Timeouts::default() };
+            let mut machine = Machine::connect(name, address, timeouts)?;
+            let mut said = vec![("window_ns".to_string(), options.window.to_string())];
+            let bytes = options.flight.as_ref().map(|f| f.bytes_per_cpu.to_string());
+            said.extend(bytes.map(|bytes| (StartRequest::FLIGHT.to_string(), bytes)));
+            machine.start(&StartRequest { streams: options.streams.clone(), options: said })?;
             feeds.push(Feed::new(Origin::Machine(Box::new(machine))));
         }
         let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
-        if let Some(why) = flight.as_ref().and_then(Flight::fault) {
-            notes.push(format!("no flight recorder on this machine, so nothing tells why packets are late: {why}"));
-        }
         let counted = Counted::begin();
         let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Record);
         (probe.window, probe.ring_bytes) = (options.window, options.ring_bytes);
@@ -159,7 +159,7 @@ impl Follow {
     /// One round of what is to be frozen.
     fn freeze(&mut self) {
         if let Some(flight) = &mut self.flight {
-            flight.round(monotonic(), self.joiner.reached(), &mut witnesses(&mut self.merge));
+            flight.round(monotonic(), self.joiner.reached(), &mut self.merge.machines());
         }
     }
 
@@ -185,9 +185,22 @@ impl Follow {
         }
     }
 
-    /// What this machine's flight recorder has recorded, if it runs.
-    pub fn flight(&self) -> Option<FlightFigures> {
-        self.flight.as_ref()?.figures()
+    /// How each machine's flight recorder does, or why it does not; nothing where none was asked for.
+    pub fn flights(&self) -> Vec<Option<Result<FlightFigures, String>>> {
+        let flight = |feed: &Feed| match &feed.origin {
+            Origin::Host(_) => self.flight.as_ref().map(Flight::figures),
+            Origin::Machine(m) => m.recorder().map(|told| {
+                let figures = |f: RecorderFigures| FlightFigures {
+                    events: f.events,
+                    missed: f.missed,
+                    bytes: f.bytes,
+                    ns_per_event: None,
+                    missing: f.missing,
+                };
+                told.map(figures)
+            }),
+        };
+        self.merge.feeds.iter().map(flight).collect()
     }
 
     /// What is on its way at the end: which packets are late is known some time after they have come.
@@ -202,7 +215,7 @@ impl Follow {
         }
         let until = monotonic() + LAST_SCENES;
         if let Some(flight) = &mut self.flight {
-            flight.finish(monotonic(), &mut witnesses(&mut self.merge));
+            flight.finish(monotonic(), &mut self.merge.machines());
         }
         while self.flight.as_ref().is_some_and(|f| !f.is_idle()) && monotonic() < until {
             std::thread::sleep(ROUND);
@@ -346,6 +359,15 @@ impl Follow {
                 notes.extend(m.fault().map(|f| f.to_string()));
             }
         }
+        for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {
+            let name = match &feed.origin {
+                Origin::Host(_) => HOST,
+                Origin::Machine(m) => m.name(),
+            };
+            if let Some(Err(why)) = flight {
+                notes.push(format!("{name}: no flight recorder, so what it did to late packets is not known: {why}"));
+            }
+        }
         if self.tables.refused > 0 {
             notes.push(format!(
                 "{} points beyond the {} that a run can have were left out: narrow with --points",
@@ -363,26 +385,6 @@ impl Follow {
             notes.push(format!("--points {pattern}: no packet was seen at such a point yet"));
         }
         notes
-    }
-}
-
-/// The machines that are asked what they did, in the order of the feeds.
-fn witnesses(merge: &mut Merge) -> Vec<&mut dyn Witness> {
-    let machines = merge.feeds.iter_mut().filter_map(Feed::machine);
-    machines.map(|machine| machine as &mut dyn Witness).collect()
-}
-
-impl Witness for Machine {
-    fn name(&self) -> &str {
-        Machine::name(self)
-    }
-
-    fn ask(&mut self, _order: u32, _from: Ns, _to: Ns) -> Result<(), String> {
-        Err("its agent has no flight recorder".into())
-    }
-
-    fn answer(&mut self) -> Option<(u32, MachineRecord)> {
-        None
     }
 }
 

@@ -32,14 +32,6 @@ impl Feed {
         Self { origin, mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
     }
 
-    /// The other machine that it is from.
-    pub fn machine(&mut self) -> Option<&mut Machine> {
-        match &mut self.origin {
-            Origin::Host(_) => None,
-            Origin::Machine(machine) => Some(machine),
-        }
-    }
-
     /// What the origin counted. An agent that died keeps what it had said.
     pub fn counters(&mut self) -> Counters {
         match &mut self.origin {
@@ -93,6 +85,17 @@ pub(crate) struct Merge {
 impl Merge {
     pub fn new(feeds: Vec<Feed>) -> Self {
         Self { feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
+    }
+
+    /// The other machines.
+    pub fn machines(&mut self) -> Vec<&mut Machine> {
+        fn machine(feed: &mut Feed) -> Option<&mut Machine> {
+            match &mut feed.origin {
+                Origin::Host(_) => None,
+                Origin::Machine(machine) => Some(machine),
+            }
+        }
+        self.feeds.iter_mut().filter_map(machine).collect()
     }
 
     /// The sightings, in order of time, that no origin can precede any more, and how far time has come.

@@ -99,6 +99,26 @@ pub struct MachineRecord {
     pub fault: Option<String>,
     /// What its probe counted.
     pub counters: Counters,
+    /// Its flight recorder; none where it was not asked for one.
+    pub flight: Option<FlightRecord>,
+}
+
+/// A machine's flight recorder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FlightRecord {
+    /// Events so far.
+    pub events: u64,
+    /// Events that were missed because the same program was running already on that CPU.
+    pub missed: u64,
+    /// Memory for events and names, in bytes.
+    pub bytes: u64,
+    /// What an event cost, where that was measured.
+    pub ns_per_event: Option<u64>,
+    /// What its kernel does not tell, and what cannot be known without it.
+    pub missing: Vec<String>,
+    /// Why nothing was recorded, if nothing was.
+    pub fault: Option<String>,
 }
 
 /// What the joiner counted of one stream; of what is in no journey, this is the only trace.
@@ -156,22 +176,6 @@ pub struct ToolRecord {
     pub max_rss_bytes: u64,
 }
 
-/// The flight recorder of the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FlightRecord {
-    /// Events so far.
-    pub events: u64,
-    /// Events that were missed because the same program was running already on that CPU.
-    pub missed: u64,
-    /// Memory for events and names, in bytes.
-    pub bytes: u64,
-    /// What an event cost, where that was measured.
-    pub ns_per_event: Option<u64>,
-    /// What this kernel does not tell, and what cannot be known without it.
-    pub missing: Vec<String>,
-}
-
 /// A run's manifest. Fields that a newer minor version adds are ignored, those that an older one lacks are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -220,8 +224,6 @@ pub struct Manifest {
     pub kernel: Option<Difference>,
     /// What became of late packets; none where nothing was frozen around them (`--no-flight`).
     pub spikes: Option<SpikesRecord>,
-    /// The flight recorder of the host; none where it did not record.
-    pub flight: Option<FlightRecord>,
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.

@@ -2,7 +2,8 @@
 //! this test program again.
 
 use latpath_journey::Journey;
-use latpath_run::{Condition, Manifest, Run, Select, Writer};
+use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer};
+use latpath_spike::{Bounds, Frozen, Kind, Packet, Scene, Seen};
 use latpath_words::{Link, PointInfo, StreamSpec};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::{
@@ -17,13 +18,23 @@ use std::{
 };
 
 const ROLE: &str = "LATPATH_TEST_ROLE";
+/// Scenes that a killed writer keeps.
+const SCENES: usize = 4;
 const DIRECTORY: &str = "LATPATH_TEST_DIRECTORY";
 
 fn main() -> ExitCode {
     let directory = std::env::var_os(DIRECTORY).map(PathBuf::from).unwrap_or_default();
     match std::env::var(ROLE).as_deref() {
         Ok("write") => return write_for_ever(&directory),
-        Ok("fill") => return fill_a_disk(&directory),
+        Ok("fill") => return fill_a_disk(&directory, &mut |writer, number| push(writer, number)),
+        Ok("fill-by-spikes") => {
+            return fill_a_disk(&directory, &mut |writer, number| {
+                writer.spike(spike(number as u32 + 1, 20_000));
+                std::thread::sleep(Duration::from_millis(5));
+                push(writer, number)?;
+                writer.tick()
+            });
+        }
         Ok("try-disk") => return small_disk(&directory).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         _ => {}
     }
@@ -35,6 +46,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("a_writer_killed_at_any_instant_loses_only_its_open_part", killed),
         Trial::test("a_full_disk_stops_the_run_and_leaves_it_readable", full_disk).with_ignored_flag(!disk),
+        Trial::test("a_disk_full_of_spikes_does_too", full_of_spikes).with_ignored_flag(!disk),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -57,7 +69,7 @@ fn manifest() -> Manifest {
     Manifest { points, streams: vec![StreamSpec::svid("A")], ..Manifest::begin() }
 }
 
-fn push(writer: &mut Writer, number: u64) -> Result<(), latpath_run::RunError> {
+fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
     // A noise that does not compress away.
     let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let t = [number as i64 * 250_000 + (noise >> 50) as i64, number as i64 * 250_000 + 20_000 + (noise >> 40) as i64];
@@ -75,16 +87,30 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), latpath_run::RunError> {
     })
 }
 
+/// A scene of so many packets.
+fn spike(number: u32, packets: u32) -> Frozen {
+    let packet = |key: u32| {
+        let t = i64::from(key) * 250_000 + i64::from(key.wrapping_mul(0x9e37_79b1) >> 12);
+        let sightings = vec![Seen { point: 0, t, cpu: 3, tid: key }];
+        Packet { stream: 0, key, number: key.into(), late: true, sightings }
+    };
+    let packets = (0..packets).map(packet).collect();
+    let scene = Scene { number, kind: Kind::Spike, from: 0, to: 9, machines: vec![], packets, more_late: 0 };
+    Frozen { scene, worst: number.into(), late: vec![1] }
+}
+
 /// Writes parts as fast as it can and says after each how many journeys are safe.
 fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_micros(500));
+    writer.begin_spikes(Bounds { scenes: SCENES, ..Bounds::default() }).expect("room on the disk");
     let (mut number, mut said) = (0, 0);
     loop {
         for _ in 0..100 {
             push(&mut writer, number).expect("room on the disk");
             number += 1;
         }
+        writer.spike(spike(number as u32, 100));
         writer.tick().expect("room on the disk");
         if writer.stored() != said {
             said = writer.stored();
@@ -95,6 +121,7 @@ fn write_for_ever(directory: &Path) -> ExitCode {
 }
 
 fn killed() -> Result<(), Failed> {
+    let mut any_spikes = false;
     for round in 0..25 {
         let home = tempfile::tempdir()?;
         let directory = home.path().join("run");
@@ -128,8 +155,15 @@ fn killed() -> Result<(), Failed> {
             )
             .into());
         }
+        let spikes = run.spikes();
+        let whole = spikes.files.iter().filter(|f| run.spike(f.head.number).is_ok()).count();
+        // One more before a less bad one is removed.
+        if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > SCENES + 1 {
+            return Err(format!("round {round}: {whole} spikes of {}: {:?}", spikes.files.len(), spikes.notes).into());
+        }
+        any_spikes |= whole > 0;
     }
-    Ok(())
+    any_spikes.then_some(()).ok_or_else(|| "no spike was ever kept".into())
 }
 
 /// Mounts a file system of 3 MiB that only this process sees.
@@ -145,11 +179,12 @@ fn can_mount() -> bool {
 }
 
 /// Prints the error that the full disk makes, then what is left of the run.
-fn fill_a_disk(directory: &Path) -> ExitCode {
+fn fill_a_disk(directory: &Path, push: &mut dyn FnMut(&mut Writer, u64) -> Result<(), RunError>) -> ExitCode {
     small_disk(directory).expect("a small disk");
     let directory = directory.join("run");
     let mut writer = Writer::create(&directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_millis(5));
+    writer.begin_spikes(Bounds::default()).expect("room on the disk");
     // Far more than fits.
     let error = (0..20_000_000).find_map(|number| push(&mut writer, number).err());
     let Some(error) = error else { return ExitCode::FAILURE };
@@ -167,18 +202,26 @@ fn fill_a_disk(directory: &Path) -> ExitCode {
 }
 
 fn full_disk() -> Result<(), Failed> {
+    filled("fill", "run/journeys/part-", 10_000)
+}
+
+fn full_of_spikes() -> Result<(), Failed> {
+    filled("fill-by-spikes", "run/spikes/0", 1)
+}
+
+fn filled(how: &str, path: &str, least: u64) -> Result<(), Failed> {
     let home = tempfile::tempdir()?;
-    let output = role("fill", home.path())?.output()?;
+    let output = role(how, home.path())?.output()?;
     let text = String::from_utf8(output.stdout)?;
     let [error, condition, counts] = text.lines().collect::<Vec<_>>()[..] else {
         return Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)).into());
     };
-    let named = error.contains("run/journeys/part-") && error.contains("No space left") && error.contains("with -o");
+    let named = error.contains(path) && error.contains("No space left") && error.contains("with -o");
     if !named || !condition.starts_with("Interrupted") {
         return Err(text.into());
     }
     match counts.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?[..] {
-        [journeys, in_order, 0] if journeys > 10_000 && journeys == in_order => Ok(()),
+        [journeys, in_order, 0] if journeys >= least && journeys == in_order => Ok(()),
         _ => Err(text.into()),
     }
 }

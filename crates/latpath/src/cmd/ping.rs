@@ -7,6 +7,8 @@ mod link;
 mod reflect;
 mod target;
 
+pub(crate) use freeze::EVENTS;
+
 use super::Outcome;
 use anyhow::Result;
 use clap::{Args as ClapArgs, Subcommand};

@@ -1,19 +1,21 @@
 //! `latpath record`: every journey, kept on disk, and what all machines did around late packets.
 
 mod spikes;
+mod trace;
 
 use super::following::{Absent, End, Flight, What};
 use super::progress::Progress;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
+use latpath_follow::{keep_off_isolated_cpus, sum, FlightFigures, Follow};
 use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
 use latpath_spike::Kind;
 use latpath_stats::units::{bytes, count};
 use latpath_words::StreamId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use trace::Trace;
 
 /// Between two looks at the probes; the rings hold far more.
 const ROUND: Duration = Duration::from_millis(5);
@@ -47,6 +49,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut end = End::new(&args.what)?;
     refuse_what_exists(&args.output)?;
     let avoided = keep_off_isolated_cpus();
+    let mut trace = args.spikes.trace_instance.as_deref().map(Trace::prepare).transpose()?;
     let mut follow = Follow::start(options.clone())?;
     // From here on all journeys count; a run that exists is one that records.
     let wait = follow.begin() - latpath_probe::monotonic();
@@ -77,6 +80,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);
         follow.step(|journey, points| recorder.take(journey, points));
+        while let Some(order) = follow.next_spotted() {
+            if let Some(trace) = &mut trace {
+                trace.spotted(&order, &options.streams);
+            }
+        }
         let spikes = recorder.take_scenes(&mut follow);
         recorder.check(|writer| writer.tick());
         if spikes > 0 && args.spikes.stop {
@@ -95,6 +103,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     let counted = follow.counted();
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
     progress.end();
+    if let Some(trace) = trace {
+        trace.end(&args.output);
+    }
     let path = args.output.display();
     if let Some(error) = recorder.failed {
         let kept = recorder.writer.stored();
@@ -163,7 +174,9 @@ impl Recorder {
         let cost = follow.cost();
         let t_ns = latpath_probe::monotonic();
         let layout = follow.layout().clone();
-        let machines = clocks.iter().zip(kernels).zip(&counters).map(|((c, kernel), counters)| MachineRecord {
+        let flights = follow.flights().into_iter().map(|flight| flight.map(flight_record));
+        let known = clocks.iter().zip(kernels).zip(&counters).zip(flights);
+        let machines = known.map(|(((c, kernel), counters), flight)| MachineRecord {
             machine: c.machine.clone(),
             kernel,
             method: c.method.clone(),
@@ -173,6 +186,7 @@ impl Recorder {
             exchanges: c.exchanges,
             fault: c.fault.clone(),
             counters: *counters,
+            flight,
         });
         let machines: Vec<_> = machines.collect();
         for c in clocks.iter().skip(1) {
@@ -185,13 +199,6 @@ impl Recorder {
         if let Some(late) = follow.late() {
             self.writer.count_spikes(late);
         }
-        let flight = follow.flight().map(|f| FlightRecord {
-            events: f.events,
-            missed: f.missed,
-            bytes: f.bytes,
-            ns_per_event: f.ns_per_event,
-            missing: f.missing,
-        });
         self.check(|writer| {
             writer.update(|m| {
                 let point = |id: &u16| follow.points()[usize::from(*id)].point.clone();
@@ -204,12 +211,20 @@ impl Recorder {
                     .collect();
                 m.machines = machines;
                 m.counters = sum(&counters);
-                m.flight = flight;
                 m.joined = (0..streams).map(|i| follow.totals(i as StreamId).into()).collect();
                 m.tool = ToolRecord { cpu_percent: cost.cpu_percent, max_rss_bytes: cost.max_rss_bytes };
                 m.notes = kept.into_iter().chain(follow.notes()).collect();
             })
         });
+    }
+}
+
+fn flight_record(told: Result<FlightFigures, String>) -> FlightRecord {
+    match told {
+        Ok(FlightFigures { events, missed, bytes, ns_per_event, missing }) => {
+            FlightRecord { events, missed, bytes, ns_per_event, missing, fault: None }
+        }
+        Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
     }
 }
 

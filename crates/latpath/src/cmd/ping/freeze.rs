@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Events that say most of a late packet, on any kernel.
-const EVENTS: &str =
+pub(crate) const EVENTS: &str =
     "sched:sched_switch,sched:sched_wakeup,irq:*,net:netif_receive_skb,net:net_dev_start_xmit,napi:napi_poll";
 
 /// Flags of the trace.

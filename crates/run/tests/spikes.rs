@@ -1,0 +1,122 @@
+//! Scenes that are written into a run, and read from it.
+
+use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
+use latpath_run::{Manifest, Run, RunError, Writer, SPIKES};
+use latpath_spike::{Bounds, Counted, Frozen, Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_words::{Link, Ns, PointInfo, StreamSpec};
+use std::path::Path;
+
+fn manifest() -> Manifest {
+    let point = |name: &str| PointInfo {
+        point: name.parse().unwrap(),
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 1,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let points = vec![point("host/nic-rx@eth0"), point("host/tx@vnet0")];
+    Manifest { points, streams: vec![StreamSpec::svid("A"), StreamSpec::svid("B")], ..Manifest::begin() }
+}
+
+fn frozen(number: u32, kind: Kind, worst: Ns) -> Frozen {
+    let t = 1_000_000 * Ns::from(number);
+    let events = (0..50).map(|n| Event { t: t + n * 1_000, pid: 5, what: What::IrqEntry(n as u32) }).collect();
+    let cpu = CpuRecord { cpu: 0, events, since: t, overwritten: 0, unfinished: 0 };
+    let window = Window { from: t, to: t + 50_000, cpus: vec![cpu] };
+    let record = Ok(Snapshot { window, ..Snapshot::default() });
+    let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
+    let seen = |point, dt| Seen { point, t: t + dt, cpu: 0, tid: 7 };
+    let late = kind == Kind::Spike;
+    let sightings = vec![seen(0, 0), seen(1, worst)];
+    let packets = vec![Packet { stream: 0, key: number, number: number.into(), late, sightings }];
+    let scene = Scene { number, kind, from: t, to: t + 50_000, machines, packets, more_late: 0 };
+    Frozen { scene, worst, late: vec![u64::from(late), 0] }
+}
+
+fn writer(run: &Path, scenes: usize) -> Writer {
+    let mut writer = Writer::create(run, manifest()).unwrap();
+    writer.begin_spikes(Bounds { scenes, ..Bounds::default() }).unwrap();
+    writer
+}
+
+#[test]
+fn the_worst_scenes_come_back_as_they_were_and_the_manifest_counts_the_rest() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    let mut writer = writer(&path, 8);
+    writer.spike(frozen(1, Kind::OnTime, 10_000));
+    for number in 2..=20 {
+        writer.spike(frozen(number, Kind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
+    }
+    writer.count_spikes(&Counted { late: vec![100, 2], passed_over: 3 });
+    let manifest = writer.finish().unwrap();
+    let run = Run::open(&path).unwrap();
+    let found = run.spikes();
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    let numbers: Vec<u32> = found.files.iter().map(|f| f.head.number).collect();
+    assert_eq!(numbers, [1, 6, 7, 8, 9, 17, 18, 19], "the on-time one, and 6 to 9 ms; of those of 6 ms the earlier");
+    let told = manifest.spikes.as_ref().unwrap();
+    assert_eq!((told.scenes, told.on_time, told.scenes_not_kept), (7, 1, 12 + 3));
+    assert_eq!((told.late.as_slice(), told.late_kept.as_slice()), (&[100, 2][..], &[7, 0][..]));
+    assert_eq!(told.bytes, found.files.iter().map(|f| f.bytes).sum::<u64>());
+    assert_eq!(run.manifest().spikes, manifest.spikes);
+    for number in numbers {
+        let (read, was) =
+            (run.spike(number).unwrap(), frozen(number, Kind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
+        assert_eq!(read.scene.machines[0].record, was.scene.machines[0].record);
+        if number != 1 {
+            assert_eq!((read.scene.packets, read.worst), (was.scene.packets, was.worst));
+        }
+    }
+}
+
+#[test]
+fn a_scene_that_is_being_written_is_passed_over_and_one_that_is_none_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    let mut writer = writer(&path, 8);
+    writer.spike(frozen(1, Kind::Spike, 5));
+    writer.spike(frozen(2, Kind::Spike, 5));
+    writer.finish().unwrap();
+    let spikes = path.join(SPIKES);
+    std::fs::write(spikes.join(".000003.spike.tmp"), b"half").unwrap();
+    std::fs::write(spikes.join("notes.txt"), b"mine").unwrap();
+    std::fs::write(spikes.join("000004.spike"), b"something else").unwrap();
+    std::fs::create_dir(spikes.join("000005.spike")).unwrap();
+    std::fs::copy(spikes.join("000001.spike"), spikes.join("000006.spike")).unwrap();
+    let whole = std::fs::read(spikes.join("000002.spike")).unwrap();
+    std::fs::write(spikes.join("000002.spike"), &whole[..whole.len() - 20]).unwrap();
+    let run = Run::open(&path).unwrap();
+    let found = run.spikes();
+    assert_eq!(found.files.iter().map(|f| f.head.number).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
+    assert!(found.notes.iter().all(|n| n.contains("damaged")), "{:?}", found.notes);
+    assert!(matches!(run.spike(2), Err(RunError::Damaged { .. })), "its end is missing");
+    assert!(matches!(run.spike(3), Err(RunError::Read { .. })));
+    assert!(run.spike(1).is_ok());
+}
+
+#[test]
+fn sightings_at_points_that_the_run_does_not_have_are_left_out() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    let mut writer = writer(&path, 8);
+    let mut strange = frozen(1, Kind::Spike, 5);
+    strange.scene.packets[0].sightings[0].point = 2;
+    writer.spike(strange);
+    writer.finish().unwrap();
+    let sightings = &Run::open(&path).unwrap().spike(1).unwrap().scene.packets[0].sightings;
+    assert_eq!(sightings.iter().map(|s| s.point).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_run_without_spikes_has_none() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    let mut writer = Writer::create(&path, manifest()).unwrap();
+    writer.spike(frozen(1, Kind::Spike, 5));
+    let manifest = writer.finish().unwrap();
+    assert_eq!(manifest.spikes, None);
+    let found = Run::open(&path).unwrap().spikes();
+    assert!(found.files.is_empty() && found.notes.is_empty() && !path.join(SPIKES).exists());
+}
