@@ -201,7 +201,10 @@ mod tests {
         assert!(hooks.stands_at(NEEDED) && hooks.missing.is_empty());
         assert!(hooks.without("switch_asked", "no state".into()));
         assert!(!hooks.stands_at(NEEDED));
-        assert_eq!(hooks.missing[0].to_string(), "tracepoint sched_switch: no fourth argument; cannot be told: who ran");
+        assert_eq!(
+            hooks.missing[0].to_string(),
+            "tracepoint sched_switch: no fourth argument; cannot be told: who ran"
+        );
         assert!(!hooks.without("waking", String::new()), "it was not to be loaded");
     }
 }

@@ -74,3 +74,74 @@ proptest! {
         }
     }
 }
+
+fn many(cpu: u32, events: usize) -> CpuRecord {
+    let events = (0..events).map(|i| Event { t: i as Ns, pid: 1, what: What::TimerExit }).collect();
+    CpuRecord { cpu, events, since: -5, overwritten: 2, unfinished: 0 }
+}
+
+#[test]
+fn of_more_events_than_can_be_read_again_the_oldest_are_left_out_and_counted() {
+    let cpus = vec![many(0, 10), many(1, 700_000), many(4, 900_000)];
+    let all = Snapshot { window: Window { from: 0, to: 9, cpus }, ..Snapshot::default() };
+    let some = Snapshot::decode(&all.encode()).unwrap();
+    let [few, many, most] = &some.window.cpus[..] else { panic!("three CPUs") };
+    assert_eq!((few, few.is_complete(0)), (&all.window.cpus[0], true), "those that have few keep them");
+    let each = ((1 << 20) - 10) / 2;
+    assert_eq!((many.events.len(), most.events.len()), (each, each));
+    assert_eq!((many.overwritten, many.since), (2 + 700_000 - each as u64, 700_000 - each as Ns));
+    assert_eq!(many.events.last(), all.window.cpus[1].events.last());
+}
+
+#[test]
+fn disorder_is_put_in_order_before_it_is_written() {
+    let event = |t| Event { t, pid: 1, what: What::TimerExit };
+    let record = |cpu, times: &[Ns]| CpuRecord { cpu, events: times.iter().map(|t| event(*t)).collect(), ..many(0, 0) };
+    let cpus = vec![record(7, &[3, 1, 2]), record(2, &[]), record(7, &[5])];
+    let read = Snapshot::decode(&Snapshot { window: Window { from: 0, to: 9, cpus }, ..Snapshot::default() }.encode());
+    assert_eq!(read.unwrap().window.cpus, [record(2, &[]), record(7, &[1, 2, 3])]);
+}
+
+#[test]
+fn names_are_cut_and_cleaned_before_they_are_written() {
+    let thread = Thread { name: "a\x1b[2J".into(), tgid: 1 };
+    let snapshot = Snapshot {
+        threads: [(1, thread)].into(),
+        functions: [(2, "é".repeat(400))].into(),
+        missing: vec!["two\nlines".into(); 300],
+        ..Snapshot::default()
+    };
+    let read = Snapshot::decode(&snapshot.encode()).unwrap();
+    assert_eq!((read.threads[&1].name.as_str(), read.functions[&2].as_str()), ("a?[2J", &*"é".repeat(256)));
+    assert_eq!((read.missing.len(), read.missing[0].as_str()), (256, "two?lines"));
+}
+
+/// A snapshot of this one section.
+fn of_section(tag: u8, body: &[u8]) -> Result<Snapshot, BadSnapshot> {
+    assert!(body.len() < 128, "its length takes a byte");
+    let plain = [&[tag, body.len() as u8][..], body].concat();
+    Snapshot::decode(&[b"LPFS\x01", &zstd::bulk::compress(&plain, 1).unwrap()[..]].concat())
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_is_wrong() {
+    let said = |bytes: &[u8]| Snapshot::decode(bytes).unwrap_err().to_string();
+    assert_eq!(said(b""), "this is no flight record");
+    assert_eq!(said(b"PAR1\x01"), "this is no flight record");
+    assert!(said(b"LPFS\x02").contains("of version 2, this latpath reads up to 1"));
+    assert!(said(b"LPFS\x01rubbish").contains("cannot be decompressed"));
+    // A little that becomes much.
+    let bomb = zstd::bulk::compress(&vec![0; 200 << 20], 1).unwrap();
+    assert!(bomb.len() < 100_000);
+    assert!(said(&[b"LPFS\x01", &bomb[..]].concat()).contains("more bytes than anything needs"));
+    let said = |tag, body: &[u8]| of_section(tag, body).unwrap_err().to_string();
+    // CPU 0, then its events: more than there are bytes, and more than anything has.
+    assert!(said(2, &[0, 0, 0, 0, 9]).contains("ends too early"));
+    assert!(said(2, &[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x7f]).contains("more events than anything needs"));
+    assert!(said(3, &[0xff, 0xff, 0x7f]).contains("more names than anything needs"));
+    assert!(said(6, &[1, 2, b'\x1b', b'c']).contains("control characters"));
+    assert!(said(6, &[1, 1, 0xff]).contains("no text"));
+    assert!(said(4, &[2, 1, 1, b'a', 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0]).contains("a number is too large"));
+    assert!(said(1, &[0, 0, 0]).contains("left over"));
+    assert_eq!(of_section(99, b"of a later latpath"), Ok(Snapshot::default()), "what is unknown is skipped");
+}

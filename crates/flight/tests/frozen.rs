@@ -1,0 +1,130 @@
+//! What the recorder of the running kernel gives, frozen: it is the same when it has been bytes, and has all names.
+
+use latpath_flight::{Doing, Options, Recorder, Snapshot, Timeline, What};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+type Outcome = Result<(), Failed>;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let lack = Recorder::start(&Options::default()).err();
+    if let Some(lack) = &lack {
+        eprintln!("skipped, {lack}");
+    }
+    let trial = |name: &str, test: fn() -> Outcome| Trial::test(name, test).with_ignored_flag(lack.is_some());
+    let tests = vec![
+        trial("a_real_snapshot_is_the_same_when_it_has_been_bytes_and_so_are_its_rows", same),
+        trial("threads_functions_and_interrupts_of_a_snapshot_have_their_names", named),
+        trial("a_snapshot_waits_for_no_names", at_once),
+    ];
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+fn start() -> Result<Recorder, Failed> {
+    Ok(Recorder::start(&Options { bytes_per_cpu: 4 << 20, ..Options::default() })?)
+}
+
+/// Wakes a thread again and again, and sends itself packets: switches, wakeups, softirqs, timers.
+fn busy(time: Duration) {
+    let (mut near, mut far) = UnixStream::pair().expect("a pair");
+    let echo = std::thread::Builder::new().name("lp-echo".into());
+    let echo = echo.spawn(move || {
+        let mut byte = [0; 1];
+        while far.read_exact(&mut byte).is_ok() && far.write_all(&byte).is_ok() {}
+    });
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let here = socket.local_addr().expect("its address");
+    let until = Instant::now() + time;
+    let mut bytes = [0; 8];
+    while Instant::now() < until {
+        near.write_all(b"x").and_then(|()| near.read_exact(&mut bytes[..1])).expect("an echo");
+        socket.send_to(b"latpath", here).and_then(|_| socket.recv(&mut bytes)).expect("a packet");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    drop(near);
+    echo.expect("a thread").join().expect("it ends");
+}
+
+fn frozen(recorder: &Recorder, time: Duration) -> Snapshot {
+    let from = latpath_probe::monotonic();
+    busy(time);
+    recorder.snapshot(from, latpath_probe::monotonic())
+}
+
+fn same() -> Outcome {
+    let recorder = start()?;
+    let snapshot = frozen(&recorder, Duration::from_millis(60));
+    let events: usize = snapshot.window.cpus.iter().map(|cpu| cpu.events.len()).sum();
+    let bytes = snapshot.encode();
+    eprintln!("{events} events in {} bytes, {:.2} an event", bytes.len(), bytes.len() as f64 / events as f64);
+    assert!(events > 1000, "{events} events");
+    // Raw, an event takes 32.
+    assert!(bytes.len() < events * 8, "{} bytes for {events} events", bytes.len());
+    let again = Snapshot::decode(&bytes)?;
+    assert_eq!(again, snapshot);
+    let (ours, theirs) = (Timeline::of(&snapshot.window), Timeline::of(&again.window));
+    let (from, to) = (snapshot.window.from, snapshot.window.to);
+    for (a, b) in ours.cpus.iter().zip(&theirs.cpus) {
+        assert_eq!(a.between(from, to), b.between(from, to));
+    }
+    for thread in snapshot.threads.keys() {
+        assert_eq!(ours.thread(*thread), theirs.thread(*thread), "{thread}");
+    }
+    Ok(())
+}
+
+/// Whether this kernel lets us know its functions.
+fn functions_are_known() -> bool {
+    std::fs::read_to_string("/proc/kallsyms")
+        .is_ok_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")))
+}
+
+fn named() -> Outcome {
+    let recorder = start()?;
+    recorder.learn();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !recorder.has_learnt() {
+        assert!(Instant::now() < until, "the kernel's names are read");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let snapshot = Snapshot::decode(&frozen(&recorder, Duration::from_millis(60)).encode())?;
+    // The thread is gone by now.
+    let echo = snapshot.threads.values().find(|thread| thread.name == "lp-echo").ok_or("no lp-echo")?;
+    assert_eq!(echo.tgid, std::process::id());
+    let events = || snapshot.window.cpus.iter().flat_map(|cpu| &cpu.events);
+    let names = snapshot.names();
+    let softirqs = events().filter_map(|e| match e.what {
+        What::SoftirqEntry(vector) => Some(names.of(&Doing::Softirq(vector))),
+        _ => None,
+    });
+    assert!(softirqs.into_iter().any(|name| name == "softirq NET_RX"));
+    if functions_are_known() {
+        let sleeps = events().filter_map(|e| match e.what {
+            What::HrtimerEntry(function) => snapshot.functions.get(&function),
+            _ => None,
+        });
+        assert!(sleeps.into_iter().any(|name| name == "hrtimer_wakeup"), "{:?}", snapshot.functions);
+    }
+    for number in snapshot.irqs.keys() {
+        assert_ne!(names.of(&Doing::Irq(*number)), format!("irq {number}"));
+    }
+    assert_eq!(snapshot.missing.len(), recorder.missing().len());
+    Ok(())
+}
+
+fn at_once() -> Outcome {
+    let recorder = start()?;
+    let snapshot = frozen(&recorder, Duration::from_millis(5));
+    assert!(snapshot.functions.is_empty(), "nobody has read them yet");
+    assert!(!snapshot.threads.is_empty(), "threads are known by the recorder itself");
+    let until = Instant::now() + Duration::from_secs(20);
+    while functions_are_known() && frozen(&recorder, Duration::from_millis(5)).functions.is_empty() {
+        assert!(Instant::now() < until, "a later snapshot has them");
+    }
+    Ok(())
+}
