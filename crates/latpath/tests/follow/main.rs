@@ -8,6 +8,7 @@ mod breaks;
 mod guest;
 mod live;
 mod record;
+mod spikes;
 
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let mut tests = record::trials(&needs);
     tests.extend(live::trials(&needs));
     tests.extend(breaks::trials(&needs));
+    tests.extend(spikes::trials(&needs));
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
     tests.extend(guest::trials(&in_guest));
