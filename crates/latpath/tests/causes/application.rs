@@ -45,7 +45,13 @@ pub fn run(words: &Words) -> io::Result<()> {
     let rounds = Rounds::of(words)?;
     let (mut told, mut next) = (Vec::new(), Instant::now() + Duration::from_secs(words.get("after")?));
     while !OVER.load(Ordering::Relaxed) {
-        receiver.receive(&mut |_| if work > 0 { spin_until(monotonic() + work) }).map_err(io::Error::other)?;
+        receiver
+            .receive(&mut |_| {
+                if work > 0 {
+                    spin_until(monotonic() + work)
+                }
+            })
+            .map_err(io::Error::other)?;
         if (told.len() as u32) < rounds.times() && Instant::now() >= next {
             let begin = monotonic();
             thread::sleep(rounds.busy());

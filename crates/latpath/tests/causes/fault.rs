@@ -252,7 +252,7 @@ impl Crowd {
                 set_name("crowd");
                 pin(cpu).expect("the CPU was there before");
                 // SAFETY: takes numbers alone.
-                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -19) };
+                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
                 while !over.load(Ordering::SeqCst) {
                     thread::park();
                     spin_until(until.load(Ordering::SeqCst));

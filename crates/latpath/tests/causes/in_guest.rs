@@ -1,47 +1,139 @@
-//! Faults on the way into a guest and in it.
+//! Faults on the way into a guest and in it: QEMU's main loop reads the tap.
 
 use crate::{
+    blame::{self, Blame},
+    fault::Injection,
     play::{need_group, Group, Play, Reader, CPU, ITS_CPU, ROUNDS},
     support::{trial, Lack},
+    verdict::Seen,
 };
 use libtest_mimic::{Failed, Trial};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// One guest for all of them; it goes with the last.
+type Shared = Arc<Mutex<Option<Play>>>;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
-    let _ = need_group();
-    vec![trial("guest_all", needs, all)]
+    let shared = Shared::default();
+    let one = |name, needs: &[Lack], fault: fn(&mut Play) -> Result<(), Failed>| {
+        let shared = shared.clone();
+        trial(name, needs, move || {
+            let mut play = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            // One that failed half-way is not used again.
+            let mut taken = match play.take() {
+                Some(play) => play,
+                None => Play::lay(true)?,
+            };
+            fault(&mut taken)?;
+            *play = Some(taken);
+            Ok(())
+        })
+    };
+    let group = [needs, &[need_group()]].concat();
+    vec![
+        one("into_a_guest_without_a_fault_none_is_blamed", needs, none),
+        one("a_hog_on_the_cpu_of_qemus_main_loop_is_blamed", needs, hog),
+        one("a_crowd_on_the_cpu_of_qemus_main_loop_is_blamed", needs, crowd),
+        one("a_hog_on_the_vcpus_cpu_is_blamed", needs, vcpu),
+        one("a_qemu_that_is_stopped_is_blamed", needs, stop),
+        one("a_control_group_whose_time_is_used_up_is_blamed", &group, throttle),
+        one("a_hog_in_the_guest_is_blamed", needs, guest_hog),
+        one("a_crowd_in_the_guest_is_blamed", needs, guest_crowd),
+        one("a_timer_interrupt_in_the_guest_is_blamed", needs, guest_storm),
+        one("an_application_in_the_guest_that_sleeps_is_blamed", needs, guest_sleeper),
+    ]
 }
 
-fn all() -> Result<(), Failed> {
-    let mut play = Play::lay(true)?;
+/// Whether QEMU is real-time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Qemu {
+    Fifo,
+    Usual,
+}
+
+/// Plays once more on the same stage.
+fn judge(
+    play: &mut Play,
+    kind: Qemu,
+    reader: &Reader,
+    fault: impl FnOnce(&mut Play) -> Result<Vec<Injection>, Failed>,
+) -> Result<(Seen, Vec<Injection>), Failed> {
     let qemu = play.qemu()?;
-    let pid = qemu.pid;
     qemu.pin(CPU, ITS_CPU)?;
-    qemu.urgent(10)?;
-    for (name, words) in [
-        ("hog", format!("hog cpu={CPU} fifo=50 {ROUNDS}")),
-        ("stop", format!("stop pid={pid} {ROUNDS}")),
-        ("vcpu", format!("hog cpu={ITS_CPU} fifo=50 {ROUNDS}")),
-    ] {
-        play.begin(&Reader::URGENT)?;
-        let truth = play.fault(&words)?;
-        let (seen, _) = play.end()?;
-        eprintln!("{name}: {}", seen.delayed(&truth));
-    }
-    for (name, words) in [
-        ("guest hog", format!("hog cpu={CPU} fifo=50 {ROUNDS}")),
-        ("guest crowd", format!("crowd cpu={CPU} threads=4 {ROUNDS}")),
-    ] {
-        play.begin(if name == "guest hog" { &Reader::URGENT } else { &Reader::MEEK })?;
-        let truth = play.fault_in_guest(&words)?;
-        let (seen, _) = play.end()?;
-        eprintln!("{name}: {}", seen.delayed(&seen.in_host_time(&truth)));
-    }
-    qemu.urgent(0)?;
+    qemu.urgent(if kind == Qemu::Fifo { 10 } else { 0 })?;
+    play.begin(reader)?;
+    let truth = fault(play)?;
+    let (seen, slept) = play.end()?;
+    Ok((seen, if truth.is_empty() { slept } else { truth }))
+}
+
+fn on_host(play: &mut Play, kind: Qemu, words: &str, blame: &Blame) -> Result<(), Failed> {
+    let words = format!("{words} {ROUNDS}");
+    let (seen, truth) = judge(play, kind, &Reader::URGENT, |play| play.fault(&words))?;
+    seen.expect(&truth, blame)
+}
+
+fn in_guest(play: &mut Play, reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
+    let words = format!("{words} {ROUNDS}");
+    let (seen, truth) = judge(play, Qemu::Fifo, reader, |play| play.fault_in_guest(&words))?;
+    seen.expect(&seen.in_host_time(&truth), blame)
+}
+
+fn none(play: &mut Play) -> Result<(), Failed> {
+    let wait = |_: &mut Play| {
+        thread::sleep(Duration::from_secs(3));
+        Ok(Vec::new())
+    };
+    judge(play, Qemu::Fifo, &Reader::URGENT, wait)?.0.expect_no_fault()
+}
+
+fn hog(play: &mut Play) -> Result<(), Failed> {
+    on_host(play, Qemu::Fifo, &format!("hog cpu={CPU} fifo=50"), &blame::HOG)
+}
+
+fn crowd(play: &mut Play) -> Result<(), Failed> {
+    on_host(play, Qemu::Usual, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
+}
+
+fn vcpu(play: &mut Play) -> Result<(), Failed> {
+    on_host(play, Qemu::Fifo, &format!("hog cpu={ITS_CPU} fifo=50"), &blame::VCPU)
+}
+
+fn stop(play: &mut Play) -> Result<(), Failed> {
+    let words = format!("stop pid={}", play.qemu()?.pid);
+    on_host(play, Qemu::Fifo, &words, &blame::STOP)
+}
+
+fn throttle(play: &mut Play) -> Result<(), Failed> {
     let group = Group::new()?;
-    group.take(pid)?;
-    play.begin(&Reader::URGENT)?;
-    let truth = play.fault(&format!("throttle group={} {ROUNDS}", group.path().display()))?;
-    let (seen, _) = play.end()?;
-    eprintln!("throttle: {}", seen.delayed(&truth));
-    Ok(())
+    // Real-time threads cannot be throttled, nor moved to a group without real-time.
+    let qemu = play.qemu()?;
+    qemu.urgent(0)?;
+    group.take(qemu.pid)?;
+    on_host(play, Qemu::Usual, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
+}
+
+fn guest_hog(play: &mut Play) -> Result<(), Failed> {
+    in_guest(play, &Reader::URGENT, "hog cpu=0 fifo=50", &blame::GUEST_HOG)
+}
+
+fn guest_crowd(play: &mut Play) -> Result<(), Failed> {
+    in_guest(play, &Reader::USUAL, "crowd cpu=0 threads=4", &blame::GUEST_CROWD)
+}
+
+fn guest_storm(play: &mut Play) -> Result<(), Failed> {
+    in_guest(play, &Reader::URGENT, "storm cpu=0", &blame::GUEST_STORM)
+}
+
+fn guest_sleeper(play: &mut Play) -> Result<(), Failed> {
+    let wait = |_: &mut Play| {
+        thread::sleep(Duration::from_secs(6));
+        Ok(Vec::new())
+    };
+    let (seen, truth) = judge(play, Qemu::Fifo, &Reader { rounds: ROUNDS, ..Reader::URGENT }, wait)?;
+    seen.expect(&seen.in_host_time(&truth), &blame::GUEST_SLEEPER)
 }

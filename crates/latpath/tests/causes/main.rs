@@ -7,6 +7,7 @@
 mod support;
 
 mod application;
+mod blame;
 mod fault;
 mod in_guest;
 mod on_host;

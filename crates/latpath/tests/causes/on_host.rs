@@ -1,49 +1,53 @@
 //! Faults on one machine, without a guest: the application is in a namespace.
 
 use crate::{
-    play::{Play, Reader, CPU, ITS_CPU, ROUNDS},
+    blame::{self, Blame},
+    play::{tc, write_sysfs, Play, Reader, CPU, ITS_CPU, ROUNDS},
     support::{program, trial, Lack},
 };
 use latpath_lab::{PUBLISHER, VETH};
 use libtest_mimic::{Failed, Trial};
+use std::{thread, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
-        trial("host_hog", needs, hog),
-        trial("host_crowd", needs, crowd),
-        trial("host_storm", needs, storm),
-        trial("host_flood", needs, flood),
-        trial("host_sleeper", needs, sleeper),
-        trial("host_burst", needs, burst),
-        trial("host_gate", needs, gate),
+        trial("without_a_fault_none_is_blamed", needs, none),
+        trial("a_real_time_hog_on_the_applications_cpu_is_blamed", needs, hog),
+        trial("a_crowd_of_usual_threads_on_the_applications_cpu_is_blamed", needs, crowd),
+        trial("a_timer_interrupt_that_lasts_is_blamed", needs, storm),
+        trial("a_softirq_that_is_busy_with_other_frames_is_blamed", needs, flood),
+        trial("an_application_that_sleeps_is_blamed", needs, sleeper),
+        trial("a_burst_that_came_before_is_blamed", needs, burst),
+        trial("a_queueing_discipline_that_holds_packets_is_blamed", needs, gate),
     ]
 }
 
-fn hog() -> Result<(), Failed> {
+/// Lays, plays, does the fault, and judges.
+fn judge(reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
+    let mut play = Play::lay(false)?;
+    play.begin(reader)?;
+    let truth = play.fault(&format!("{words} {ROUNDS}"))?;
+    let (seen, _) = play.end()?;
+    seen.expect(&truth, blame)
+}
+
+fn none() -> Result<(), Failed> {
     let mut play = Play::lay(false)?;
     play.begin(&Reader::URGENT)?;
-    let truth = play.fault(&format!("hog cpu={CPU} fifo=50 {ROUNDS}"))?;
-    let (seen, _) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    thread::sleep(Duration::from_secs(3));
+    play.end()?.0.expect_no_fault()
+}
+
+fn hog() -> Result<(), Failed> {
+    judge(&Reader::URGENT, &format!("hog cpu={CPU} fifo=50"), &blame::HOG)
 }
 
 fn crowd() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    play.begin(&Reader::MEEK)?;
-    let truth = play.fault(&format!("crowd cpu={CPU} threads=6 {ROUNDS}"))?;
-    let (seen, _) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    judge(&Reader::USUAL, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
 }
 
 fn storm() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    play.begin(&Reader::URGENT)?;
-    let truth = play.fault(&format!("storm cpu={CPU} {ROUNDS}"))?;
-    let (seen, _) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    judge(&Reader::URGENT, &format!("storm cpu={CPU}"), &blame::STORM)
 }
 
 /// Other frames, which keep the softirq of the application's CPU busy.
@@ -53,43 +57,40 @@ fn flood() -> Result<(), Failed> {
     for words in ["link add lpf0 type veth peer name lpf1", "link set lpf0 up", "link set lpf1 up"] {
         space.ip(words)?;
     }
-    crate::play::write_sysfs(space, "/sys/class/net/lpf1/queues/rx-0/rps_cpus", &format!("{:x}", 1 << CPU))?;
+    write_sysfs(space, "/sys/class/net/lpf1/queues/rx-0/rps_cpus", &format!("{:x}", 1 << CPU))?;
     play.begin(&Reader::URGENT)?;
     let truth = play.fault(&format!("flood cpu={ITS_CPU} device=lpf0 at=lpf1 frames=150 cost=100 {ROUNDS}"))?;
     let (seen, _) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    seen.expect(&truth, &blame::FLOOD)
 }
 
 fn sleeper() -> Result<(), Failed> {
     let mut play = Play::lay(false)?;
     play.begin(&Reader { rounds: ROUNDS, ..Reader::URGENT })?;
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    thread::sleep(Duration::from_secs(6));
     let (seen, truth) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    seen.expect(&truth, &blame::SLEEPER)
 }
 
+/// Each frame costs the application 30 µs, and 500 of another stream come at once.
 fn burst() -> Result<(), Failed> {
     let mut play = Play::lay(false)?;
     let other = format!("{}b", play.svid);
     play.begin_with(&Reader { work: 30, ..Reader::URGENT }, &format!("--stream svid:{other}"))?;
-    let words = format!("publish,-i,{PUBLISHER},--svid,{other},--cpu,{ITS_CPU},--rate,max,--count,500,--dst,01:0c:cd:04:00:77");
+    let words =
+        format!("publish,-i,{PUBLISHER},--svid,{other},--cpu,{ITS_CPU},--rate,max,--count,500,--dst,01:0c:cd:04:00:77");
     let words = format!("burst program={} words={words} {ROUNDS}", program().display());
     let truth = play.fault_in(&play.bench.path.publisher.clone(), &words)?;
     let (seen, _) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    seen.expect(&truth, &blame::BURST)
 }
 
+/// A token bucket on the way, to which hardly any tokens come at times.
 fn gate() -> Result<(), Failed> {
     let mut play = Play::lay(false)?;
-    let space = &play.bench.path.hypervisor;
-    let words = format!("qdisc add dev {VETH} root tbf rate 10gbit burst 4000 limit 4000000");
-    crate::play::tc(space, &words)?;
+    tc(&play.bench.path.hypervisor, &format!("qdisc add dev {VETH} root tbf rate 10gbit burst 4000 limit 4000000"))?;
     play.begin(&Reader::URGENT)?;
     let truth = play.fault(&format!("gate device={VETH} {ROUNDS}"))?;
     let (seen, _) = play.end()?;
-    eprintln!("{}", seen.delayed(&truth));
-    Ok(())
+    seen.expect(&truth, &blame::GATE)
 }

@@ -1,6 +1,7 @@
 //! What runs while faults are done: an application, a publisher, a recorder, and a guest where one is wanted.
 
 use crate::{
+    blame::GUEST,
     fault::{self, Injection},
     support::{self, latpath, program, Bench, Started},
     verdict::Seen,
@@ -31,8 +32,6 @@ pub const THRESHOLD: Duration = Duration::from_millis(5);
 pub const ROUNDS: &str = "times=20 busy=15000 every=120000";
 /// No fault of the application's own.
 pub const NO_ROUNDS: &str = "times=0 busy=0 every=0";
-/// The guest's name as a machine.
-pub const GUEST: &str = "guest0";
 
 /// How the application is.
 pub struct Reader {
@@ -48,12 +47,12 @@ pub struct Reader {
 impl Reader {
     /// More urgent than the machine's other work.
     pub const URGENT: Self = Self { fifo: 10, nice: 0, work: 0, rounds: NO_ROUNDS };
-    /// Less urgent than it.
-    pub const MEEK: Self = Self { fifo: 0, nice: 19, work: 0, rounds: NO_ROUNDS };
+    /// As others.
+    pub const USUAL: Self = Self { fifo: 0, nice: 0, work: 0, rounds: NO_ROUNDS };
 
     fn words(&self, device: &str, cpu: usize) -> String {
         let Self { fifo, nice, work, rounds } = self;
-        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=1")
+        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=4")
     }
 }
 
@@ -87,7 +86,7 @@ impl Play {
         let (lab, _) = Lab::new()?;
         let at = if in_guest { Application::Guest } else { Application::Namespace };
         let path = lab.lay(at)?;
-        let run = lab.folder().join("run");
+        let run = PathBuf::new();
         // Probes see all namespaces: the name is of this process alone.
         let svid = format!("why.{}", std::process::id());
         let bench = Bench { lab, path };
@@ -110,9 +109,9 @@ impl Play {
             (small(program(), "latpath"), "/bin/latpath".into()),
             (small(std::env::current_exe()?, "causes"), "/bin/causes".into()),
         ];
-        let plan = GuestPlan { programs, name: GUEST.into(), ..GuestPlan::default() };
-        let mut guest =
-            Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+        // Of one CPU, so that its thread can be real-time without waiting for one that is not run.
+        let plan = GuestPlan { programs, name: GUEST.into(), cpus: 1, ..GuestPlan::default() };
+        let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
         guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
         self.guest = Some(guest);
         Ok(())
@@ -136,11 +135,12 @@ impl Play {
 
     /// The same with more words for `latpath record`.
     pub fn begin_with(&mut self, reader: &Reader, recording: &str) -> Result<(), Failed> {
+        self.run = self.bench.lab.folder().join(format!("run-{}", fs::read_dir(self.bench.lab.folder())?.count()));
         let mut machine = String::new();
         match &mut self.guest {
             Some(guest) => {
-                let words = reader.words(GUEST_DEVICE, CPU);
-                guest.start("lp-app", &format!("/bin/causes {} {words}", fault::WORD), false, NEVER)?;
+                let words = reader.words(GUEST_DEVICE, 0);
+                guest.start("relay", &format!("/bin/causes {} {words}", fault::WORD), false, NEVER)?;
                 machine = format!("--machine {GUEST}=unix:{}", guest.agent_socket().display());
             }
             None => {
@@ -202,20 +202,20 @@ impl Play {
             return Err(format!("record ended with {:?}: {}", ended.code, ended.stderr).into());
         }
         let slept = match (&mut self.guest, self.application.take()) {
-            (Some(guest), _) => guest.end("lp-app", LIMIT, NEVER)?.text,
+            (Some(guest), _) => guest.end("relay", LIMIT, NEVER)?.text,
             (None, Some(application)) => {
                 application.interrupt();
                 application.finish(LIMIT)?.stdout
             }
             (None, None) => String::new(),
         };
-        let seen = Seen::read(&self.run)?;
+        let mut seen = Seen::read(&self.run)?;
         if let Ok(kept) = std::env::var("LATPATH_KEEP_RUNS") {
-            let to = PathBuf::from(kept).join(self.svid.clone() + "." + &Instant::now().elapsed().as_nanos().to_string());
+            let to =
+                PathBuf::from(kept).join(self.svid.clone() + "." + &latpath_traffic::kernel::monotonic().to_string());
             let _ = Command::new("cp").arg("-r").arg(&self.run).arg(&to).status();
-            eprintln!("kept {}", to.display());
+            seen.kept = Some(to);
         }
-        fs::remove_dir_all(&self.run)?;
         Ok((seen, fault::told(&slept)?))
     }
 }

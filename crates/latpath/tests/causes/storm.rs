@@ -61,7 +61,12 @@ fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
     // Not there: to the end.
     all.extend([call(BPF_FUNC_map_lookup_elem), jump(BPF_JEQ | BPF_K, (0, 0), 20, 0), copy(8, 0)]);
     all.push(insn(BPF_LDX | BPF_DW | BPF_MEM, (6, 8), 0, 0));
-    all.extend([jump(BPF_JNE | BPF_K, (6, 0), 3, 0), call(BPF_FUNC_ktime_get_ns), copy(6, 0), plus(6, ns(time) as i32)]);
+    all.extend([
+        jump(BPF_JNE | BPF_K, (6, 0), 3, 0),
+        call(BPF_FUNC_ktime_get_ns),
+        copy(6, 0),
+        plus(6, ns(time) as i32),
+    ]);
     all.push(set(7, 0));
     // The kernel follows first what stands behind a jump: that is the way out.
     all.extend([call(BPF_FUNC_ktime_get_ns), jump(BPF_JLT | BPF_X, (0, 6), 2, 0), set(0, -1), exit]);
@@ -96,9 +101,8 @@ impl Spinner {
         let (key, mut value) = (0u32, [0u64; COPIED / 8]);
         value[0] = t;
         // SAFETY: both live through the call, and are as large as the map says.
-        let put = unsafe {
-            bpf_map_update_elem(self.map.as_raw_fd(), ptr::from_ref(&key).cast(), value.as_ptr().cast(), 0)
-        };
+        let put =
+            unsafe { bpf_map_update_elem(self.map.as_raw_fd(), ptr::from_ref(&key).cast(), value.as_ptr().cast(), 0) };
         told(put, "set the time").map(drop)
     }
 }
@@ -154,7 +158,12 @@ pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
     let name = CString::new(device)?;
     // SAFETY: a text that ends with a zero.
     let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) } as i32;
-    let hook = bpf_tc_hook { sz: size_of::<bpf_tc_hook>() as size_t, ifindex, attach_point: BPF_TC_INGRESS, ..Default::default() };
+    let hook = bpf_tc_hook {
+        sz: size_of::<bpf_tc_hook>() as size_t,
+        ifindex,
+        attach_point: BPF_TC_INGRESS,
+        ..Default::default()
+    };
     let mut options = bpf_tc_opts {
         sz: size_of::<bpf_tc_opts>() as size_t,
         prog_fd: spinner.program.as_raw_fd(),

@@ -1,45 +1,90 @@
 //! What latpath said of a run, against what was done.
 
-use crate::fault::Injection;
+use crate::{blame::Blame, fault::Injection};
+use latpath_cause::{Analyst, Cause, Explained, Folk, Ground, Usual, Verdict};
 use latpath_run::{Run, Select};
-use latpath_words::Ns;
+use latpath_spike::Kind;
+use latpath_words::{Ns, PointId};
 use libtest_mimic::Failed;
-use std::path::Path;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-/// A late packet.
-#[derive(Clone, Copy, Debug)]
+/// Of a hundred late packets in faults, so many must have the fault as first cause.
+const RIGHT: usize = 95;
+/// So many hundredths of the excess must be the fault's.
+const SHARE: Ns = 80;
+/// So many hundredths of the excess may be unexplained, in the middle.
+const UNEXPLAINED: Ns = 10;
+/// So many times each fault.
+const TIMES: usize = 20;
+
+/// A late packet, and what it is said to have been held by.
+#[derive(Debug)]
 pub struct Late {
-    pub stream: u16,
-    pub number: u64,
     pub first: Ns,
     pub last: Ns,
+    pub verdict: Verdict,
 }
 
 /// What a run holds.
 pub struct Seen {
     pub journeys: u64,
-    pub late: Vec<Late>,
+    /// All packets over the threshold, from their first sighting to the last.
+    pub late: Vec<(Ns, Ns)>,
+    /// Those of them that were frozen, explained.
+    pub explained: Vec<Late>,
+    pub scenes: usize,
+    pub on_time: u64,
     /// The guest's clock minus the host's.
     pub offset: Ns,
+    /// Where the run is kept, if it is.
+    pub kept: Option<PathBuf>,
 }
 
 impl Seen {
-    /// Reads it.
+    /// Reads it, and explains.
     pub fn read(path: &Path) -> Result<Self, Failed> {
         let run = Run::open(path)?;
-        let (mut late, threshold) = (Vec::new(), run.manifest().threshold_ns);
-        let mut journeys = 0;
+        let (mut late, mut journeys, threshold) = (Vec::new(), 0, run.manifest().threshold_ns);
         run.for_each(&Select::default(), |j| {
             journeys += 1;
             let times = (0..run.points().len()).filter_map(|p| j.at(p as u16));
-            let first = times.clone().min();
-            if let Some((first, last)) = first.zip(times.max()).filter(|(a, b)| b - a > threshold) {
-                late.push(Late { stream: j.stream, number: j.number, first, last });
-            }
+            late.extend(times.clone().min().zip(times.max()).filter(|(a, b)| b - a > threshold));
             true
         });
         let offset = run.manifest().machines.iter().skip(1).map(|m| m.offset_ns).next().unwrap_or(0);
-        Ok(Self { journeys, late, offset })
+        let place = |name: &String| run.points().iter().position(|p| p.point.to_string() == *name);
+        let way: Vec<PointId> =
+            run.manifest().route.iter().filter_map(|p| place(&p.to_string())).map(|p| p as PointId).collect();
+        let vms = run.vms();
+        let (mut packets, mut usual) = (Vec::new(), Usual::default());
+        let files = run.spikes().files;
+        for file in &files {
+            let scene = run.spike(file.head.number)?.scene;
+            let analyst = Analyst::new(&scene, Ground { points: run.points(), vms: &vms });
+            for packet in &scene.packets {
+                if !packet.late && scene.kind != Kind::OnTime {
+                    continue;
+                }
+                let explained = Explained::of(&analyst, &scene, packet, &way, run.points());
+                if scene.kind == Kind::OnTime {
+                    usual.add(&explained);
+                } else {
+                    packets.push(explained);
+                }
+            }
+        }
+        let folk = Folk { vms: &vms };
+        let explained = packets.iter().filter_map(|packet| {
+            let verdict = Verdict::of(packet, &way, &usual, &folk);
+            let first = packet.begin()?;
+            Some(Late { first, last: first + packet.time(), verdict })
+        });
+        let explained = explained.collect();
+        let scenes = files.iter().filter(|f| f.head.kind != Kind::OnTime).count();
+        Ok(Self { journeys, late, explained, scenes, on_time: usual.packets(), offset, kept: None })
     }
 
     /// Times of the guest as the host's.
@@ -49,23 +94,121 @@ impl Seen {
     }
 
     /// In short, how many injections held packets, and for how long.
-    pub fn delayed(&self, truth: &[Injection]) -> String {
+    fn delayed(&self, truth: &[Injection]) -> String {
         let worst = |i: &Injection| {
-            let under_way = self.late.iter().filter(|l| l.first < i.end && l.last > i.begin);
-            under_way.map(|l| l.last - l.first).max()
+            let under_way = self.late.iter().filter(|(first, last)| *first < i.end && *last > i.begin);
+            under_way.map(|(first, last)| last - first).max()
         };
         let mut all: Vec<Ns> = truth.iter().filter_map(worst).collect();
         all.sort_unstable();
         let middle = all.get(all.len() / 2).copied().unwrap_or(0);
-        let inside = |l: &&Late| truth.iter().any(|i| l.first < i.end && l.last > i.begin);
         format!(
-            "{} journeys, {} late, {} of them during faults; {} of {} faults held packets, for {:.1} ms in the middle",
+            "{} journeys, {} late, {} scenes with {} explained ({} on time); {} of {} faults held packets, for {:.1} ms in the middle",
             self.journeys,
             self.late.len(),
-            self.late.iter().filter(inside).count(),
+            self.scenes,
+            self.explained.len(),
+            self.on_time,
             all.len(),
             truth.len(),
             middle as f64 / 1e6
         )
+    }
+
+    /// What late packets are said to have been held by, the most frequent first.
+    pub fn told<'a>(packets: impl Iterator<Item = &'a Late>) -> String {
+        let mut counts: BTreeMap<String, (u64, Ns)> = BTreeMap::new();
+        for packet in packets {
+            for held in &packet.verdict.held {
+                if held.excess_ns * 20 < packet.verdict.excess_ns {
+                    continue;
+                }
+                let name = |m: &latpath_cause::Member| m.name.clone();
+                let first = if packet.verdict.first() == Some(held) { "" } else { "  also " };
+                let what = format!(
+                    "{first}{} of {} by {} on {} {:?}",
+                    held.cause,
+                    held.actor.as_ref().map_or("?".into(), name),
+                    held.by
+                        .iter()
+                        .take(3)
+                        .map(|(m, ns)| format!("{} {}us", m.name, ns / 1000))
+                        .next()
+                        .map_or("-".into(), |b| b.split(' ').next().unwrap_or("").to_owned()),
+                    held.machine,
+                    held.notes.first().map(|(note, _)| note),
+                );
+                let entry = counts.entry(what).or_default();
+                *entry = (entry.0 + 1, entry.1 + held.excess_ns);
+            }
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|(_, (_, ns))| std::cmp::Reverse(*ns));
+        let line =
+            |(what, (n, ns)): &(String, (u64, Ns))| format!("\n    {n} packets, {:.1} ms: {what}", *ns as f64 / 1e6);
+        counts.iter().take(10).map(line).collect()
+    }
+
+    /// Whether the right one is blamed for what the faults did.
+    pub fn expect(&self, truth: &[Injection], blame: &Blame) -> Result<(), Failed> {
+        let name = blame.fault;
+        if let Some(kept) = &self.kept {
+            let lines: String = truth.iter().map(|i| format!("{i}\n")).collect();
+            std::fs::write(kept.join("truth"), format!("{name}\n{lines}"))?;
+        }
+        // A packet that was held for most of its excess while a fault was there is the fault's.
+        let during = |packet: &Late, i: &Injection| {
+            let both = packet.last.min(i.end) - packet.first.max(i.begin);
+            both * 2 > packet.verdict.excess_ns
+        };
+        let injected: Vec<&Late> =
+            self.explained.iter().filter(|packet| truth.iter().any(|i| during(packet, i))).collect();
+        let is_right = |p: &&&Late| blame.is_first(&p.verdict) && blame.share(&p.verdict) >= SHARE;
+        let right = injected.iter().filter(is_right).count();
+        let held: Vec<&Injection> = truth.iter().filter(|i| injected.iter().any(|packet| during(packet, i))).collect();
+        let unexplained = |p: &&Late| {
+            let of = p.verdict.held.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns);
+            of.sum::<Ns>() * 100 / p.verdict.excess_ns.max(1)
+        };
+        let mut dark: Vec<Ns> = injected.iter().map(unexplained).collect();
+        dark.sort_unstable();
+        let dark = dark.get(dark.len() / 2).copied().unwrap_or(0);
+        let mut shares: Vec<Ns> = injected.iter().map(|p| blame.share(&p.verdict)).collect();
+        shares.sort_unstable();
+        let share = shares.get(shares.len() / 2).copied().unwrap_or(0);
+        eprintln!(
+            "{name}: {right} of {} right, {share} % of the excess in the middle, {dark} % unexplained; {}",
+            injected.len(),
+            self.delayed(truth)
+        );
+        let told = || Self::told(injected.iter().filter(|p| !is_right(p)).copied());
+        if right < injected.len() {
+            eprintln!("  the others:{}", told());
+        }
+        if truth.len() < TIMES || held.len() * 100 < truth.len() * RIGHT {
+            return Err(format!("{name}: {} of {} faults have explained packets", held.len(), truth.len()).into());
+        }
+        if right * 100 < injected.len() * RIGHT || dark > UNEXPLAINED {
+            return Err(format!("{name}: {right} of {} right; the others:{}", injected.len(), told()).into());
+        }
+        Ok(())
+    }
+
+    /// Nothing that is done on purpose here is blamed for what the machine's other work did.
+    pub fn expect_no_fault(&self) -> Result<(), Failed> {
+        use Cause::{PollInterval, QdiscHeld, Stopped, Throttled, Upcall};
+        let injected = |p: &&Late| {
+            let held = p.verdict.first();
+            let named =
+                held.and_then(|h| h.culprit()).is_some_and(|m| ["hog", "crowd", "flooder"].contains(&m.name.as_str()));
+            named || held.is_some_and(|h| [Stopped, Throttled, QdiscHeld, PollInterval, Upcall].contains(&h.cause))
+        };
+        let wrong: Vec<&Late> = self.explained.iter().filter(injected).collect();
+        eprintln!("no fault: {} late, {} blamed; {}", self.explained.len(), wrong.len(), self.delayed(&[]));
+        eprintln!("  held by:{}", Self::told(self.explained.iter()));
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(format!("a fault is blamed that was not there:{}", Self::told(wrong.into_iter())).into()),
+        }
     }
 }

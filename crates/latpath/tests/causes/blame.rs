@@ -1,0 +1,94 @@
+//! What must be blamed for each fault.
+
+use latpath_cause::{Cause, Held, Verdict};
+use latpath_words::{Ns, HOST};
+
+/// The guest's name as a machine.
+pub const GUEST: &str = "guest0";
+
+/// The culprit.
+#[derive(Clone, Copy, Debug)]
+pub struct Blame {
+    /// The fault, for those who read what was found.
+    pub fault: &'static str,
+    /// One of these causes …
+    pub causes: &'static [Cause],
+    /// … on this machine …
+    pub machine: &'static str,
+    /// … by one whose name begins so. Of a cause that nobody brings about, who had to act is named so.
+    pub who: &'static [&'static str],
+}
+
+const WAITS: &[Cause] = &[Cause::WaitingForCpu, Cause::VcpuPreempted];
+const INTERRUPTS: &[Cause] = &[Cause::Interrupted, Cause::WaitingForCpu, Cause::IrqWait, Cause::SoftirqWait];
+const ANYONE: &[&str] = &[""];
+
+const fn of(
+    fault: &'static str,
+    causes: &'static [Cause],
+    machine: &'static str,
+    who: &'static [&'static str],
+) -> Blame {
+    Blame { fault, causes, machine, who }
+}
+
+pub const HOG: Blame = of("hog", WAITS, HOST, &["hog"]);
+pub const CROWD: Blame = of("crowd", WAITS, HOST, &["crowd"]);
+pub const STORM: Blame = of("storm", INTERRUPTS, HOST, &["timer"]);
+pub const FLOOD: Blame = of("flood", INTERRUPTS, HOST, &["softirq NET_RX", "ksoftirqd"]);
+pub const SLEEPER: Blame = of("sleeper", &[Cause::PollInterval], HOST, &["relay"]);
+pub const BURST: Blame = of("burst", &[Cause::QueuedBehind], HOST, &["relay"]);
+pub const GATE: Blame = of("gate", &[Cause::QdiscHeld], HOST, ANYONE);
+pub const STOP: Blame = of("stop", &[Cause::Stopped], HOST, ANYONE);
+pub const THROTTLE: Blame = of("throttle", &[Cause::Throttled], HOST, ANYONE);
+pub const GUEST_HOG: Blame = of("guest hog", WAITS, GUEST, &["hog"]);
+pub const GUEST_CROWD: Blame = of("guest crowd", WAITS, GUEST, &["crowd"]);
+pub const GUEST_STORM: Blame = of("guest storm", INTERRUPTS, GUEST, &["timer"]);
+pub const GUEST_SLEEPER: Blame = of("guest sleeper", &[Cause::PollInterval], GUEST, &["relay"]);
+/// The hog has the CPU that the vCPU's thread is to run on.
+pub const VCPU: Blame = of("vcpu", WAITS, HOST, &["hog"]);
+
+/// All of them.
+pub const ALL: &[Blame] = &[
+    HOG,
+    CROWD,
+    STORM,
+    FLOOD,
+    SLEEPER,
+    BURST,
+    GATE,
+    STOP,
+    THROTTLE,
+    GUEST_HOG,
+    GUEST_CROWD,
+    GUEST_STORM,
+    GUEST_SLEEPER,
+    VCPU,
+];
+
+impl Blame {
+    /// How much of a cause's excess it is.
+    fn part(&self, held: &Held) -> Ns {
+        if !self.causes.contains(&held.cause) || held.machine != self.machine {
+            return 0;
+        }
+        let named = |name: &str| self.who.iter().any(|who| name.starts_with(who));
+        // What ended a wait of its own choice is its own timer.
+        if held.by.is_empty() || held.cause == Cause::PollInterval {
+            let actor = held.actor.as_ref().is_some_and(|a| named(&a.name));
+            return if actor { held.excess_ns } else { 0 };
+        }
+        let by: Ns = held.by.iter().filter(|(member, _)| named(&member.name)).map(|(_, ns)| ns).sum();
+        (i128::from(held.excess_ns) * i128::from(by) / i128::from(held.time_ns.max(1))) as Ns
+    }
+
+    /// Whether it is the first cause.
+    pub fn is_first(&self, verdict: &Verdict) -> bool {
+        verdict.first().is_some_and(|held| self.part(held) * 2 > held.excess_ns)
+    }
+
+    /// Its hundredths of the excess.
+    pub fn share(&self, verdict: &Verdict) -> Ns {
+        verdict.held.iter().map(|held| self.part(held)).sum::<Ns>() * 100 / verdict.excess_ns.max(1)
+    }
+}
