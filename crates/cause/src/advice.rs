@@ -95,7 +95,8 @@ fn is_deadline(class: Option<Class>) -> bool {
 /// What would cure a case; the best first, none where latpath knows of none.
 pub fn advise(case: &Case, known: &Surroundings) -> Vec<Advice> {
     let cure = Cure { case, known };
-    if let Some(tool) = [case.by, case.actor].into_iter().flatten().find(|member| member.is_tool) {
+    // As the one who had to act it is a program of latpath's that the user runs as an application.
+    if let Some(tool) = case.by.filter(|member| member.is_tool) {
         return cure.of_tool(tool);
     }
     match case.cause {
@@ -153,6 +154,10 @@ impl Cure<'_> {
     /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
     fn moving(&self, member: &Member, cpus: &str) -> Vec<String> {
         let Some(pid) = member.pid() else { return Vec::new() };
+        if member.pids.len() > 1 {
+            // Those of tomorrow have other numbers.
+            return vec![format!("pgrep -x {} | xargs -rn1 taskset -acp {cpus}", quoted(&member.name))];
+        }
         let mut commands = vec![format!("taskset -cp {cpus} {pid}")];
         if let Some((vm, thread)) = self.known.folk.vm_of(self.case.machine, pid) {
             match (thread.role, thread.vcpu) {
@@ -182,10 +187,10 @@ impl Cure<'_> {
         let move_victim = elsewhere.as_ref().map(|cpus| {
             self.one(format!("keep {} off {cpu}, which {} uses", victim.name, by.name), self.moving(victim, cpus))
         });
-        let move_by = elsewhere.as_ref().filter(|_| !stays(by)).map(|cpus| {
-            let commands = if by.pids.len() == 1 { self.moving(by, cpus) } else { Vec::new() };
-            self.one(format!("keep {} off {cpu}", by.name), commands)
-        });
+        let move_by = elsewhere
+            .as_ref()
+            .filter(|_| !stays(by))
+            .map(|cpus| self.one(format!("keep {} off {cpu}", by.name), self.moving(by, cpus)));
         let raise = |priority: u32, what: String| self.one(what, [format!("chrt -f -p {priority} {pid}")]);
         let (mine, its) = (realtime(victim.class), realtime(by.class));
         let mut all = Vec::new();
@@ -252,7 +257,7 @@ impl Cure<'_> {
             Doing::Nmi => of("switch the NMI watchdog off".into(), Some("sysctl kernel.nmi_watchdog=0".into())),
             Doing::Thread(_) => {
                 let Some(cpus) = elsewhere.filter(|_| !stays(by)) else { return Vec::new() };
-                let commands = if by.pids.len() == 1 { self.moving(by, &cpus) } else { Vec::new() };
+                let commands = self.moving(by, &cpus);
                 vec![self.one(format!("keep {} off {cpu}: it kept interrupts from being served", by.name), commands)]
             }
             _ => Vec::new(),

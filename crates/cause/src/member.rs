@@ -73,7 +73,7 @@ impl<'a> Folk<'a> {
             (Doing::Idle { .. }, None) => "idle".into(),
             _ => who.name.clone(),
         };
-        let is_tool = pid.is_some() && (comm == "latpath" || comm.starts_with("lp-"));
+        let is_tool = pid.is_some() && (comm.starts_with("latpath") || comm.starts_with("lp-"));
         Member { name, doing: who.doing, class: who.class, pids: pid.into_iter().collect(), is_tool }
     }
 }

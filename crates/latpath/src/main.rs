@@ -19,6 +19,7 @@ struct Cli {
 enum Command {
     Agent(cmd::agent::Args),
     Demo(cmd::demo::Args),
+    Explain(cmd::explain::Args),
     Live(cmd::live::Args),
     Path(cmd::path::Args),
     Ping(Box<cmd::ping::Args>),
@@ -35,6 +36,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
         Command::Demo(args) => cmd::demo::run(args),
+        Command::Explain(args) => cmd::explain::run(args),
         Command::Live(args) => cmd::live::run(args),
         Command::Path(args) => cmd::path::run(args),
         Command::Ping(args) => cmd::ping::run(*args),

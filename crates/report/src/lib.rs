@@ -4,6 +4,7 @@
 //! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 
 mod csv;
+mod explain;
 mod header;
 mod histogram;
 mod json;
@@ -22,6 +23,10 @@ mod warnings;
 mod worst;
 
 pub use csv::write_csv;
+pub use explain::{
+    explanation_json, explanation_text, packet_text, Ambiguous, BadPacket, Candidate, Explainer, Explanation, Head, Ranked, Scenery,
+    Told, Wanted,
+};
 pub use json::{report_json, RunHead};
 pub use layout::{layout_of, BadSegment, Layout};
 pub use limit::{parse_duration, BadLimit, Broken, Limit};

@@ -57,7 +57,7 @@ impl Page {
     }
 
     /// Text after `line`, which is `indent` wide, broken between words where it is longer than the page.
-    fn wrapped(&mut self, mut line: String, indent: usize, text: &str) {
+    pub fn wrapped(&mut self, mut line: String, indent: usize, text: &str) {
         let mut used = indent;
         for (i, word) in text.split(' ').enumerate() {
             let word = cut(word, WIDTH - indent, self.ascii());

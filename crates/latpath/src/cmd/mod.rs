@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod demo;
+pub mod explain;
 mod following;
 mod interrupt;
 pub mod live;

@@ -1,0 +1,219 @@
+//! Why packets were late: what is found out from scenes, as `latpath explain` and `latpath live` show it.
+//!
+//! [`Explainer::learn`] is told of scenes in which all packets are on time, [`Explainer::add`] of those with late ones, in any
+//! order: it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any
+//! time. It is the same for scenes of a run and for those of a recording that goes on.
+
+mod json;
+mod scenery;
+mod text;
+mod told;
+mod wanted;
+mod waterfall;
+
+pub use json::explanation_json;
+pub use scenery::Scenery;
+pub use text::{explanation_text, packet_text, Head};
+pub use wanted::{Ambiguous, BadPacket, Candidate, Wanted};
+
+use latpath_cause::{advise, Advice, Case, Explained, Others, Ranking, Row, Usual, Verdict};
+use latpath_spike::{Kind, Packet, Scene};
+use latpath_words::{Ns, StreamId};
+use std::collections::HashSet;
+
+/// Packets of one scene that what is usual is learnt from: more of them tell no more.
+const LEARNT: usize = 128;
+/// Late packets that are remembered, so that one in two scenes counts once.
+const REMEMBERED: usize = 1 << 20;
+
+/// A late packet, explained.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// What held it, all the way.
+    pub explained: Explained,
+    /// What of it is beyond the usual.
+    pub verdict: Verdict,
+    /// What would cure its first cause.
+    pub advice: Vec<Advice>,
+}
+
+/// A row of the ranking, with its cures.
+#[derive(Clone, Debug)]
+pub struct Ranked {
+    /// The row.
+    pub row: Row,
+    /// What would cure it, the best first.
+    pub advice: Vec<Advice>,
+}
+
+/// What is known of all late packets.
+#[derive(Clone, Debug, Default)]
+pub struct Explanation {
+    /// Late packets that were explained.
+    pub late: u64,
+    /// Late packets of these scenes that found no room in them.
+    pub more_late: u64,
+    /// The time of those that were explained, together.
+    pub time_ns: Ns,
+    /// What of it is beyond the usual: rows and others sum to it.
+    pub excess_ns: Ns,
+    /// Packets of which some part of the way has nothing usual.
+    pub without_usual: u64,
+    /// Share of a packet's excess that is unexplained, in thousandths: the median over the packets.
+    pub unexplained_per_mille: u64,
+    /// On-time packets that what is usual is known from.
+    pub usual_packets: u64,
+    /// Scenes that those are from.
+    pub usual_scenes: u64,
+    /// The rows by excess, the largest first; `unexplained` is the last.
+    pub ranking: Vec<Ranked>,
+    /// What was too small to be kept.
+    pub others: Others,
+    /// The worst packets, the latest first.
+    pub worst: Vec<Told>,
+    /// What machines do not tell, and what the reader must know.
+    pub notes: Vec<String>,
+}
+
+/// Explains scenes.
+#[derive(Debug)]
+pub struct Explainer {
+    scenery: Scenery,
+    usual: Usual,
+    usual_scenes: u64,
+    ranking: Ranking,
+    more_late: u64,
+    worst: Vec<Told>,
+    most_worst: usize,
+    seen: HashSet<(StreamId, u64)>,
+    notes: Vec<String>,
+}
+
+impl Explainer {
+    /// Knows nothing yet; keeps so many of the worst packets.
+    pub fn new(scenery: Scenery, worst: usize) -> Self {
+        Self {
+            scenery,
+            usual: Usual::default(),
+            usual_scenes: 0,
+            ranking: Ranking::default(),
+            more_late: 0,
+            worst: Vec::new(),
+            most_worst: worst,
+            seen: HashSet::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// What it is all about.
+    pub fn scenery(&self) -> &Scenery {
+        &self.scenery
+    }
+
+    /// The same, to be brought up to date: in a recording that goes on points and ways come to be known.
+    pub fn scenery_mut(&mut self) -> &mut Scenery {
+        &mut self.scenery
+    }
+
+    /// On-time packets that what is usual is known from so far.
+    pub fn learnt(&self) -> u64 {
+        self.usual.packets()
+    }
+
+    /// Learns what is usual from a scene's on-time packets. Scenes with late ones do only where there are no others: what made
+    /// some late may have held up the rest, too.
+    pub fn learn(&mut self, scene: &Scene) {
+        let on_time: Vec<&Packet> = scene.packets.iter().filter(|p| !p.late).collect();
+        if on_time.is_empty() {
+            return;
+        }
+        let analyst = self.scenery.analyst(scene);
+        for packet in on_time.iter().step_by(on_time.len().div_ceil(LEARNT)) {
+            let way = self.scenery.line(packet.stream);
+            self.usual.add(&Explained::of(&analyst, scene, packet, way, &self.scenery.points));
+        }
+        self.usual_scenes += 1;
+        self.scenery.see(scene);
+    }
+
+    /// Explains a scene's late packets by what is usual as far as that is known now.
+    pub fn add(&mut self, scene: &Scene) {
+        if scene.kind == Kind::OnTime {
+            return;
+        }
+        self.scenery.see(scene);
+        self.note(scene);
+        self.more_late = self.more_late.saturating_add(scene.more_late);
+        let Self { scenery, usual, ranking, worst, most_worst, seen, .. } = self;
+        let late: Vec<&Packet> = scene.packets.iter().filter(|p| p.late).collect();
+        if late.is_empty() {
+            return;
+        }
+        let analyst = scenery.analyst(scene);
+        for packet in late {
+            if seen.len() >= REMEMBERED {
+                seen.clear();
+            }
+            if !seen.insert((packet.stream, packet.number)) {
+                continue;
+            }
+            let (explained, verdict) = scenery.judge(&analyst, scene, packet, usual);
+            ranking.add(&verdict);
+            // By their time; of two that took as long the earlier.
+            let rank =
+                |verdict: &Verdict, explained: &Explained| (std::cmp::Reverse(verdict.time_ns), explained.begin());
+            let mine = rank(&verdict, &explained);
+            let at = worst.partition_point(|told| rank(&told.verdict, &told.explained) <= mine);
+            if at < *most_worst {
+                worst.insert(at, scenery.told(explained, verdict));
+                worst.truncate(*most_worst);
+            }
+        }
+    }
+
+    /// One packet of a scene, late or not.
+    pub fn one(&self, scene: &Scene, packet: &Packet) -> Told {
+        let (explained, verdict) = self.scenery.judge(&self.scenery.analyst(scene), scene, packet, &self.usual);
+        self.scenery.told(explained, verdict)
+    }
+
+    fn note(&mut self, scene: &Scene) {
+        for machine in &scene.machines {
+            match &machine.record {
+                Err(why) => self.note_once(format!("{}: no record of some spikes: {why}", machine.machine)),
+                Ok(snapshot) => {
+                    snapshot.missing.iter().for_each(|m| self.note_once(format!("{}: {m}", machine.machine)));
+                }
+            }
+        }
+    }
+
+    fn note_once(&mut self, note: String) {
+        if self.notes.len() < 32 && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// What is known so far.
+    pub fn explanation(&self) -> Explanation {
+        let known = self.scenery.surroundings();
+        let ranked = |row: Row| {
+            let advice = advise(&Case::of_row(&row), &known);
+            Ranked { row, advice }
+        };
+        Explanation {
+            late: self.ranking.late(),
+            more_late: self.more_late,
+            time_ns: self.ranking.time_ns(),
+            excess_ns: self.ranking.excess_ns(),
+            without_usual: self.ranking.without_usual(),
+            unexplained_per_mille: self.ranking.unexplained_per_mille(),
+            usual_packets: self.usual.packets(),
+            usual_scenes: self.usual_scenes,
+            ranking: self.ranking.rows().into_iter().map(ranked).collect(),
+            others: self.ranking.others(),
+            worst: self.worst.clone(),
+            notes: self.notes.clone(),
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! `latpath explain --json`. docs/json.md is its schema.
+
+use super::wanted::{date, name};
+use super::{Explanation, Ranked, Scenery, Told};
+use crate::json::RunHead;
+use latpath_cause::{Advice, Held, Member};
+use latpath_run::{Run, SpikeFiles, SpikesRecord};
+use latpath_words::{Ns, PointId};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Whole<'a> {
+    version: u32,
+    run: Option<RunHead<'a>>,
+    spikes: Option<SpikesRecord>,
+    late: u64,
+    more_late: u64,
+    time_ns: Ns,
+    excess_ns: Ns,
+    without_usual: u64,
+    unexplained_percent: f64,
+    usual: Usual,
+    causes: Vec<Row>,
+    other_causes: Others,
+    packets: Vec<Packet>,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Usual {
+    packets: u64,
+    scenes: u64,
+}
+
+#[derive(Serialize)]
+struct Others {
+    count: u64,
+    first: u64,
+    excess_ns: Ns,
+}
+
+#[derive(Serialize)]
+struct Row {
+    cause: &'static str,
+    meaning: &'static str,
+    machine: String,
+    actor: Option<Party>,
+    by: Vec<PartyTime>,
+    cpus: Vec<CpuTime>,
+    segments: Vec<SegmentTime>,
+    packets: u64,
+    first: u64,
+    excess_ns: Ns,
+    median_ns: Ns,
+    worst_ns: Ns,
+    share_percent: f64,
+    number: Option<u64>,
+    notes: Vec<String>,
+    advice: Vec<Cure>,
+}
+
+#[derive(Serialize)]
+struct Party {
+    name: String,
+    pids: Vec<u32>,
+    class: Option<String>,
+    latpath: bool,
+}
+
+#[derive(Serialize)]
+struct PartyTime {
+    #[serde(flatten)]
+    party: Party,
+    ns: Ns,
+}
+
+#[derive(Serialize)]
+struct CpuTime {
+    cpu: u32,
+    ns: Ns,
+}
+
+#[derive(Serialize)]
+struct SegmentTime {
+    name: String,
+    from: String,
+    to: String,
+    ns: Ns,
+}
+
+#[derive(Serialize)]
+struct Cure {
+    what: String,
+    commands: Vec<String>,
+    machine: String,
+}
+
+#[derive(Serialize)]
+struct Packet {
+    packet: String,
+    stream: String,
+    key: u32,
+    number: u64,
+    late: bool,
+    spike: u32,
+    utc: Option<String>,
+    utc_ns: Option<Ns>,
+    time_ns: Ns,
+    usual_ns: Ns,
+    excess_ns: Ns,
+    causes: Vec<PacketCause>,
+    points: Vec<Point>,
+    segments: Vec<Segment>,
+    advice: Vec<Cure>,
+}
+
+#[derive(Serialize)]
+struct PacketCause {
+    cause: &'static str,
+    machine: String,
+    actor: Option<Party>,
+    by: Vec<PartyTime>,
+    cpus: Vec<CpuTime>,
+    segments: Vec<SegmentTime>,
+    time_ns: Ns,
+    excess_ns: Ns,
+    share_percent: f64,
+    number: Option<u64>,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Point {
+    point: String,
+    since_first_ns: Ns,
+    cpu: u16,
+    tid: u32,
+}
+
+#[derive(Serialize)]
+struct Segment {
+    name: String,
+    from: String,
+    to: String,
+    since_first_ns: Ns,
+    time_ns: Ns,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Serialize)]
+struct Piece {
+    since_first_ns: Ns,
+    time_ns: Ns,
+    cause: &'static str,
+    machine: String,
+    cpu: Option<u32>,
+    actor: Option<Party>,
+    by: Option<Party>,
+    number: Option<u64>,
+    note: Option<String>,
+}
+
+/// One JSON object, on one line. `head` is the run that it is about, and its scenes; a recording that goes on has none.
+///
+/// # Errors
+/// None that can be met: all of it is plain.
+pub fn explanation_json(
+    head: Option<(&Run, &SpikeFiles)>,
+    explanation: &Explanation,
+    scenery: &Scenery,
+) -> serde_json::Result<String> {
+    let all = explanation.excess_ns;
+    let notes = explanation.notes.iter().chain(head.iter().flat_map(|(_, files)| &files.notes)).cloned().collect();
+    serde_json::to_string(&Whole {
+        version: 1,
+        run: head.map(|(run, _)| RunHead::of(run)),
+        spikes: head.map(|(run, _)| run.manifest().spikes.clone().unwrap_or_default()),
+        late: explanation.late,
+        more_late: explanation.more_late,
+        time_ns: explanation.time_ns,
+        excess_ns: all,
+        without_usual: explanation.without_usual,
+        unexplained_percent: explanation.unexplained_per_mille as f64 / 10.0,
+        usual: Usual { packets: explanation.usual_packets, scenes: explanation.usual_scenes },
+        causes: explanation.ranking.iter().map(|ranked| row(ranked, all, scenery)).collect(),
+        other_causes: Others {
+            count: explanation.others.rows,
+            first: explanation.others.first,
+            excess_ns: explanation.others.excess_ns,
+        },
+        packets: explanation.worst.iter().map(|told| packet(told, scenery)).collect(),
+        notes,
+    })
+}
+
+fn percent(part: Ns, all: Ns) -> f64 {
+    if all > 0 {
+        (part as f64 / all as f64 * 100_000.0).round() / 1000.0
+    } else {
+        0.0
+    }
+}
+
+fn party(member: &Member) -> Party {
+    Party {
+        name: member.name.clone(),
+        pids: member.pids.clone(),
+        class: member.class.map(|class| class.to_string()),
+        latpath: member.is_tool,
+    }
+}
+
+fn parties(by: &[(Member, Ns)]) -> Vec<PartyTime> {
+    by.iter().map(|(member, ns)| PartyTime { party: party(member), ns: *ns }).collect()
+}
+
+fn cpus(cpus: &[(u32, Ns)]) -> Vec<CpuTime> {
+    cpus.iter().map(|(cpu, ns)| CpuTime { cpu: *cpu, ns: *ns }).collect()
+}
+
+fn segments(parts: &[((PointId, PointId), Ns)], scenery: &Scenery) -> Vec<SegmentTime> {
+    let one = |((from, to), ns): &((PointId, PointId), Ns)| SegmentTime {
+        name: scenery.segment((*from, *to)),
+        from: scenery.point(*from),
+        to: scenery.point(*to),
+        ns: *ns,
+    };
+    parts.iter().map(one).collect()
+}
+
+fn cures(advice: &[Advice]) -> Vec<Cure> {
+    let one = |a: &Advice| Cure { what: a.what.clone(), commands: a.commands.clone(), machine: a.machine.clone() };
+    advice.iter().map(one).collect()
+}
+
+fn notes(notes: &[(String, Ns)]) -> Vec<String> {
+    notes.iter().map(|(note, _)| note.clone()).collect()
+}
+
+fn row(ranked: &Ranked, all: Ns, scenery: &Scenery) -> Row {
+    let row = &ranked.row;
+    Row {
+        cause: row.cause.id(),
+        meaning: row.cause.meaning(),
+        machine: row.machine.clone(),
+        actor: row.actor.as_ref().map(party),
+        by: parties(&row.by),
+        cpus: cpus(&row.cpus),
+        segments: segments(&row.parts, scenery),
+        packets: row.packets,
+        first: row.first,
+        excess_ns: row.excess_ns,
+        median_ns: row.median_ns(),
+        worst_ns: row.worst_ns,
+        share_percent: percent(row.excess_ns, all),
+        number: row.number,
+        notes: notes(&row.notes),
+        advice: cures(&ranked.advice),
+    }
+}
+
+fn cause(held: &Held, all: Ns, scenery: &Scenery) -> PacketCause {
+    PacketCause {
+        cause: held.cause.id(),
+        machine: held.machine.clone(),
+        actor: held.actor.as_ref().map(party),
+        by: parties(&held.by),
+        cpus: cpus(&held.cpus),
+        segments: segments(&held.parts, scenery),
+        time_ns: held.time_ns,
+        excess_ns: held.excess_ns,
+        share_percent: percent(held.excess_ns, all),
+        number: held.number,
+        notes: notes(&held.notes),
+    }
+}
+
+fn packet(told: &Told, scenery: &Scenery) -> Packet {
+    let (explained, verdict) = (&told.explained, &told.verdict);
+    let folk = scenery.folk();
+    let begin = explained.begin();
+    let since = |t: Ns| t.saturating_sub(begin.unwrap_or(0));
+    let who = |machine: &str, who: &Option<latpath_cause::Who>| who.as_ref().map(|w| party(&folk.member(machine, w)));
+    let piece = |p: &latpath_cause::Piece| {
+        let machine = explained.machine(p);
+        Piece {
+            since_first_ns: since(p.from),
+            time_ns: p.to.saturating_sub(p.from),
+            cause: p.cause.id(),
+            machine: machine.to_owned(),
+            cpu: p.cpu,
+            actor: who(machine, &p.actor),
+            by: who(machine, &p.by),
+            number: p.number,
+            note: p.note.clone(),
+        }
+    };
+    let part = |p: &latpath_cause::Part| Segment {
+        name: scenery.segment((p.from, p.to)),
+        from: scenery.point(p.from),
+        to: scenery.point(p.to),
+        since_first_ns: since(p.begin),
+        time_ns: p.end.saturating_sub(p.begin),
+        pieces: p.pieces.iter().map(piece).collect(),
+    };
+    let point = |s: &latpath_spike::Seen| Point {
+        point: scenery.point(s.point),
+        since_first_ns: since(s.t),
+        cpu: s.cpu,
+        tid: s.tid,
+    };
+    Packet {
+        packet: name(explained.stream, explained.key, begin.unwrap_or(0), scenery),
+        stream: scenery.streams.get(usize::from(explained.stream)).map_or(String::new(), ToString::to_string),
+        key: explained.key,
+        number: explained.number,
+        late: explained.late,
+        spike: explained.scene,
+        utc: begin.map(|t| date(scenery.utc(t))),
+        utc_ns: begin.map(|t| scenery.utc(t)),
+        time_ns: verdict.time_ns,
+        usual_ns: verdict.usual_ns,
+        excess_ns: verdict.excess_ns,
+        causes: verdict.held.iter().map(|held| cause(held, verdict.excess_ns, scenery)).collect(),
+        points: explained.seen.iter().map(point).collect(),
+        segments: explained.parts.iter().map(part).collect(),
+        advice: cures(&told.advice),
+    }
+}

@@ -1,0 +1,331 @@
+//! The text of `latpath explain`: the culprit first, then the ranking, the cures and the worst packets.
+
+use super::told::{sentence, subject, verdict};
+use super::wanted::name;
+use super::waterfall;
+use super::{Explanation, Ranked, Scenery, Told};
+use crate::page::{Page, Table};
+use latpath_cause::{Advice, Cause, Others};
+use latpath_run::{Run, SpikeFiles};
+use latpath_spike::Kind;
+use latpath_stats::units::{bytes, elapsed, Letters};
+use latpath_words::{Ns, HOST};
+
+/// Rows that are shown.
+const ROWS: usize = 12;
+/// Rows whose cures are shown, if they make up as much of the excess.
+const CURED: usize = 3;
+const WORTH_A_CURE_PER_MILLE: i128 = 50;
+
+/// Where the scenes are from.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// Its scenes.
+    pub files: &'a SpikeFiles,
+}
+
+/// All of it, in lines of at most [`crate::WIDTH`] columns.
+pub fn explanation_text(head: &Head, explanation: &Explanation, scenery: &Scenery, letters: Letters) -> String {
+    let mut page = Page::new(letters);
+    if explanation.late > 0 {
+        culprit(&mut page, explanation);
+        page.line("");
+    }
+    write_head(&mut page, head, explanation);
+    if explanation.late > 0 {
+        ranking(&mut page, explanation, scenery);
+        cures(&mut page, explanation);
+    }
+    worst(&mut page, explanation, scenery);
+    page.finish()
+}
+
+/// One packet, all the way.
+pub fn packet_text(told: &Told, scenery: &Scenery, letters: Letters) -> String {
+    let mut page = Page::new(letters);
+    waterfall::write(&mut page, told, scenery);
+    page.finish()
+}
+
+fn share(page: &Page, part: Ns, all: Ns) -> String {
+    page.share(part.unsigned_abs(), all.unsigned_abs())
+}
+
+/// The first line: who did it.
+fn culprit(page: &mut Page, explanation: &Explanation) {
+    let rows = &explanation.ranking;
+    let is_unexplained = |r: &&Ranked| r.row.cause == Cause::Unexplained;
+    let unexplained = rows.iter().find(is_unexplained);
+    let top = rows.iter().find(|r| !is_unexplained(r));
+    let (late, excess) = (explanation.late, explanation.excess_ns);
+    let of = |r: &Ranked, page: &Page| {
+        let all = if late == 1 { "the late packet".into() } else { format!("{} late packets", page.count(late)) };
+        let first =
+            if r.row.first == late { format!("all {all}") } else { format!("{} of {all}", page.count(r.row.first)) };
+        let first = if late == 1 { all } else { first };
+        format!(
+            "{}: first cause of {first}, {} of their delay.",
+            verdict(page, &r.row),
+            share(page, r.row.excess_ns, excess)
+        )
+    };
+    match (top, unexplained) {
+        (None, None) => page.wrapped("".into(), 0, "No late packet took longer than is usual."),
+        (top, Some(u)) if top.is_none_or(|top| top.row.excess_ns < u.row.excess_ns) => {
+            let text = of(u, page);
+            page.wrapped("".into(), 0, &capital(&text));
+            if let Some(top) = top {
+                let text = format!("Then: {}", of(top, page));
+                page.wrapped("".into(), 0, &text);
+                cure(page, top.advice.first(), "  Cure: ");
+            }
+        }
+        (Some(top), _) => {
+            let text = capital(&of(top, page));
+            page.wrapped("".into(), 0, &text);
+            cure(page, top.advice.first(), "  Cure: ");
+        }
+        (None, Some(_)) => {}
+    }
+}
+
+/// Names of threads keep their letters.
+fn capital(text: &str) -> String {
+    for start in ["queued ", "held ", "not explained", "interrupts "] {
+        if text.starts_with(start) {
+            return text[..1].to_uppercase() + &text[1..];
+        }
+    }
+    text.to_owned()
+}
+
+/// What to do, and the commands below it; commands are never broken.
+fn cure(page: &mut Page, advice: Option<&Advice>, before: &str) {
+    let Some(advice) = advice else { return };
+    let indent = before.chars().count();
+    let place = if advice.machine == HOST || advice.machine.is_empty() {
+        String::new()
+    } else {
+        format!("on {}: ", advice.machine)
+    };
+    let what = page.clean(&format!("{place}{}", advice.what));
+    page.wrapped(before.into(), indent, &what);
+    for command in &advice.commands {
+        let command = page.clean(command);
+        page.line(format!("{}{command}", " ".repeat(indent + 2)));
+    }
+}
+
+fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
+    let manifest = head.run.manifest();
+    let path = page.clean(&head.run.path().display().to_string());
+    page.line(format!("Run {path}"));
+    let start = manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " ");
+    let recorded = format!("{} UTC, {} long", page.clean(&start), elapsed(manifest.elapsed_ns()));
+    page.item("recorded", &recorded);
+    let of = |kind| head.files.files.iter().filter(move |f| f.head.kind == kind);
+    let size: u64 = head.files.files.iter().map(|f| f.bytes).sum();
+    let record = manifest.spikes.clone().unwrap_or_default();
+    let not_kept = match record.scenes_not_kept {
+        0 => "none left out".into(),
+        n => format!("{} less bad ones left out", page.count(n)),
+    };
+    page.item("spikes", &format!("{} kept, {not_kept}, {}", of(Kind::Spike).count(), bytes(size)));
+    let late: u64 = record.late.iter().sum();
+    let time = format!(
+        "{} together, {} of it beyond the usual",
+        page.duration(explanation.time_ns),
+        page.duration(explanation.excess_ns)
+    );
+    let told = page.count(explanation.late);
+    let text = match late > explanation.late {
+        true => format!("{} packets, {told} of them in these spikes: {time}", page.count(late)),
+        false => format!("{told} packets: {time}"),
+    };
+    page.item("late", &text);
+    if explanation.excess_ns > 0 {
+        let explained = page.share(1000 - explanation.unexplained_per_mille.min(1000), 1000);
+        page.item("explained", &format!("{explained} of a packet's delay (median)"));
+    }
+    let usual = match explanation.usual_packets {
+        0 => "not known: the run has no time in which all packets were on time; all of a late packet's time counts"
+            .into(),
+        n => format!(
+            "from {} on-time packets of {} moments of this run",
+            page.count(n),
+            page.count(explanation.usual_scenes)
+        ),
+    };
+    page.item("usual", &usual);
+    if explanation.without_usual > 0 && explanation.usual_packets > 0 {
+        let n = page.count(explanation.without_usual);
+        page.warning(&format!(
+            "{n} late packets took a way that no on-time packet took: there all their time counts as delay"
+        ));
+    }
+    for note in explanation.notes.iter().chain(&head.files.notes) {
+        page.warning(note);
+    }
+}
+
+/// A line of figures for each row, and below it who it is about: names are cut nowhere.
+fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
+    page.heading("Causes, by the delay beyond the usual");
+    let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
+    let mut subjects = Vec::new();
+    let shown =
+        explanation.ranking.iter().enumerate().filter(|(at, r)| *at < ROWS || r.row.cause == Cause::Unexplained);
+    for (at, ranked) in shown {
+        let row = &ranked.row;
+        table.row(vec![
+            (at + 1).to_string(),
+            row.cause.id().into(),
+            page.count(row.first),
+            page.duration(row.excess_ns),
+            page.duration(row.median_ns()),
+            share(page, row.excess_ns, explanation.excess_ns),
+            place(page, ranked, scenery),
+        ]);
+        subjects.push(subject(page, row));
+    }
+    let hidden = explanation.ranking.iter().skip(ROWS).filter(|r| r.row.cause != Cause::Unexplained);
+    let Others { mut rows, mut excess_ns, mut first } = explanation.others;
+    for ranked in hidden {
+        rows += 1;
+        excess_ns = excess_ns.saturating_add(ranked.row.excess_ns);
+        first += ranked.row.first;
+    }
+    if rows > 0 {
+        table.row(vec![
+            "".into(),
+            format!("{} others", page.count(rows)),
+            page.count(first),
+            page.duration(excess_ns),
+            "".into(),
+            share(page, excess_ns, explanation.excess_ns),
+            "".into(),
+        ]);
+    }
+    let mut figures = Page::new(page.letters());
+    table.write(&mut figures);
+    for (at, line) in figures.finish().lines().enumerate() {
+        page.line(line);
+        if let Some(subject) = at.checked_sub(1).and_then(|at| subjects.get(at)).filter(|s| !s.is_empty()) {
+            page.wrapped("        ".into(), 8, subject);
+        }
+    }
+}
+
+/// `CPU 4, Thyp`; with the machine, if it is not the host.
+fn place(page: &Page, ranked: &Ranked, scenery: &Scenery) -> String {
+    let row = &ranked.row;
+    if row.cause == Cause::Unexplained {
+        return row.parts.first().map_or(String::new(), |(part, _)| page.clean(&segment(*part, scenery)));
+    }
+    let mut parts = Vec::new();
+    if row.machine != HOST {
+        parts.push(page.clean(&row.machine));
+    }
+    match row.cpus.as_slice() {
+        [] => {}
+        [(cpu, _)] => parts.push(format!("CPU {cpu}")),
+        several if several.len() <= 3 => {
+            let cpus: Vec<String> = several.iter().map(|(cpu, _)| cpu.to_string()).collect();
+            parts.push(format!("CPUs {}", cpus.join(" ")));
+        }
+        several => parts.push(format!("{} CPUs", several.len())),
+    }
+    if let Some((part, _)) = row.parts.first() {
+        parts.push(page.clean(&segment(*part, scenery)));
+    }
+    parts.join(", ")
+}
+
+/// A classic name; ends of others are too long for a table.
+fn segment(part: (u16, u16), scenery: &Scenery) -> String {
+    let name = scenery.segment(part);
+    if !name.contains('→') {
+        return name;
+    }
+    let kind = |id: u16| scenery.points.get(usize::from(id)).map_or("?".into(), |p| p.point.kind.to_string());
+    format!("{}→{}", kind(part.0), kind(part.1))
+}
+
+/// Whether the cures of a row are shown in full.
+fn is_cured(at: usize, explanation: &Explanation) -> bool {
+    let Some(ranked) = explanation.ranking.get(at).filter(|r| at < CURED && !r.advice.is_empty()) else { return false };
+    let excess = i128::from(explanation.excess_ns.max(1));
+    i128::from(ranked.row.excess_ns) * 1000 / excess >= WORTH_A_CURE_PER_MILLE
+}
+
+/// The cures of the top rows.
+fn cures(page: &mut Page, explanation: &Explanation) {
+    let rows: Vec<_> = explanation.ranking.iter().enumerate().filter(|(at, _)| is_cured(*at, explanation)).collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.heading("Cures");
+    for (at, ranked) in rows {
+        for (i, advice) in ranked.advice.iter().enumerate() {
+            let before = if i == 0 { format!("  {:>2}  ", at + 1) } else { "  or  ".to_owned() };
+            cure(page, Some(advice), &before);
+        }
+    }
+}
+
+/// A line for each of the worst.
+fn worst(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
+    if explanation.worst.is_empty() {
+        return;
+    }
+    let heading = match explanation.worst.len() as u64 {
+        n if n == explanation.late => "Late packets".to_owned(),
+        n => format!("The worst {} of {} late packets", page.count(n), page.count(explanation.late)),
+    };
+    page.heading(&format!("{heading} (latpath explain RUN --packet N shows one)"));
+    for (at, told) in explanation.worst.iter().enumerate() {
+        let explained = &told.explained;
+        let begin = explained.begin().unwrap_or(0);
+        let name = page.clean(&name(explained.stream, explained.key, begin, scenery));
+        let mut line = format!("{name}  {}", one_line(page, told, scenery));
+        line += &match row_of(told, explanation) {
+            Some(row) if is_cured(row, explanation) => format!(" Cure: see {}.", row + 1),
+            _ => told.advice.first().map_or(String::new(), |advice| short_cure(page, advice)),
+        };
+        page.wrapped(format!("  {:>2}. ", at + 1), 6, &line);
+    }
+}
+
+/// The row whose cures are shown and that has this packet.
+fn row_of(told: &Told, explanation: &Explanation) -> Option<usize> {
+    let first = told.verdict.first()?;
+    let name = |m: Option<&latpath_cause::Member>| m.map(|m| m.name.clone());
+    explanation.ranking.iter().take(CURED).position(|r| {
+        let same = (r.row.cause, r.row.machine.as_str()) == (first.cause, first.machine.as_str());
+        let by = |by: &[(latpath_cause::Member, Ns)]| name(by.first().map(|(m, _)| m));
+        same && name(r.row.actor.as_ref()) == name(first.actor.as_ref()) && by(&r.row.by) == by(&first.by)
+    })
+}
+
+fn short_cure(page: &Page, advice: &Advice) -> String {
+    let what = advice.commands.first().unwrap_or(&advice.what);
+    let on = if advice.machine == HOST || advice.machine.is_empty() {
+        String::new()
+    } else {
+        format!("on {}: ", advice.machine)
+    };
+    page.clean(&format!(" Cure: {on}{what}"))
+}
+
+/// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
+pub(crate) fn one_line(page: &Page, told: &Told, scenery: &Scenery) -> String {
+    let total = page.duration(told.verdict.time_ns);
+    let Some(first) = told.verdict.first() else {
+        return format!("{total}: no longer than is usual.");
+    };
+    let at =
+        first.parts.first().map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&segment(*part, scenery))));
+    format!("{total}{at}: {}.", sentence(page, first))
+}

@@ -1,0 +1,334 @@
+//! Which packet is meant: `MU01:1234@03:04:05.593`, `MU01:1234@12.5s`, `worst`, or its place among the worst.
+//!
+//! A count of samples begins anew each second, so the time tells which is meant; without it, it must be the only one.
+
+use super::Scenery;
+use crate::When;
+use latpath_words::{Ns, StreamId};
+use std::{
+    fmt::Write,
+    str::FromStr,
+    time::{Duration, SystemTime},
+};
+
+const SECOND: Ns = 1_000_000_000;
+const DAY: Ns = 86_400 * SECOND;
+/// Candidates that are listed where several or none fit.
+const LISTED: usize = 8;
+
+/// A packet, as the user writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Its place among the worst, from 1.
+    Worst(usize),
+    /// By stream, key and time.
+    Packet {
+        /// The stream's short name, or all of it.
+        stream: String,
+        /// Its key.
+        key: u32,
+        /// When it was first seen, if that is said.
+        at: Option<At>,
+    },
+}
+
+/// A time, and how far off the packet's may be: half of the last digit's unit, a tenth of a second at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    when: Clock,
+    from: Ns,
+    to: Ns,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clock {
+    SinceStart,
+    Utc,
+    OfDay,
+}
+
+/// A text that names no packet.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?}: not a packet; write STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start), worst, or its number in the list of the worst")]
+pub struct BadPacket(pub String);
+
+/// A packet of a scene that may be meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The scene.
+    pub scene: u32,
+    /// Its stream.
+    pub stream: StreamId,
+    /// Its key.
+    pub key: u32,
+    /// Its number in its stream.
+    pub number: u64,
+    /// When it was first seen, on the run's timeline.
+    pub t: Ns,
+    /// From its first sighting to its last.
+    pub time_ns: Ns,
+    /// It was over the threshold.
+    pub late: bool,
+}
+
+/// None fits, or several do.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct Ambiguous(pub String);
+
+impl FromStr for Wanted {
+    type Err = BadPacket;
+
+    fn from_str(text: &str) -> Result<Self, BadPacket> {
+        let bad = || BadPacket(text.into());
+        if text == "worst" {
+            return Ok(Self::Worst(1));
+        }
+        if let Some(place) = text.parse().ok().filter(|place| *place > 0) {
+            return Ok(Self::Worst(place));
+        }
+        // An svID may have any of these signs; a time has no @ and a key no colon.
+        let (packet, at) = match text.rsplit_once('@') {
+            Some((packet, at)) => (packet, Some(At::parse(at).ok_or_else(bad)?)),
+            None => (text, None),
+        };
+        let (stream, key) = packet.rsplit_once(':').ok_or_else(bad)?;
+        let key = match key.strip_prefix("0x") {
+            Some(hex) => u32::from_str_radix(hex, 16),
+            None => key.parse(),
+        };
+        match (stream.is_empty(), key) {
+            (false, Ok(key)) => Ok(Self::Packet { stream: stream.into(), key, at }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl At {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(ns) = of_day(text) {
+            return Some(Self::around(Clock::OfDay, ns, text));
+        }
+        // A number alone is seconds since the start.
+        let seconds = format!("{text}s");
+        let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        match if plain { seconds.as_str() } else { text }.parse().ok()? {
+            When::SinceStart(ns) => Some(Self::around(Clock::SinceStart, ns, text.trim_end_matches('s'))),
+            When::Utc(ns) => Some(Self::around(Clock::Utc, ns, text.trim_end_matches('Z'))),
+        }
+    }
+
+    /// A time that was cut behind its last digit may have been any up to the next one; rounded, half of it before.
+    fn around(when: Clock, ns: Ns, text: &str) -> Self {
+        let decimals = text.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len().min(9) as u32);
+        let unit = 10_i64.pow(9 - decimals);
+        let (before, after) = ((unit / 2).max(SECOND / 10), unit.max(SECOND / 10));
+        let before = if decimals == 0 { SECOND / 10 } else { before };
+        Self { when, from: ns.saturating_sub(before), to: ns.saturating_add(after) }
+    }
+
+    /// Whether a time on the run's timeline is meant.
+    fn fits(&self, t: Ns, scenery: &Scenery) -> bool {
+        match self.when {
+            Clock::SinceStart => (self.from..self.to).contains(&t.saturating_sub(scenery.start_ns)),
+            Clock::Utc => (self.from..self.to).contains(&scenery.utc(t)),
+            Clock::OfDay => {
+                let of_day = scenery.utc(t).rem_euclid(DAY);
+                [0, DAY, -DAY].iter().any(|days| (self.from..self.to).contains(&(of_day + days)))
+            }
+        }
+    }
+}
+
+/// `HH:MM:SS` with any decimals.
+fn of_day(text: &str) -> Option<Ns> {
+    let (hours, rest) = text.split_once(':')?;
+    let (minutes, rest) = rest.split_once(':')?;
+    let (seconds, decimals) = rest.split_once('.').unwrap_or((rest, ""));
+    let number = |text: &str, below: Ns| {
+        let digits = (1..=2).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse::<Ns>().ok().filter(|n| digits && *n < below)
+    };
+    let (hours, minutes, seconds) = (number(hours, 24)?, number(minutes, 60)?, number(seconds, 61)?);
+    if !decimals.bytes().all(|b| b.is_ascii_digit()) || rest.ends_with('.') {
+        return None;
+    }
+    let ns: Ns = format!("{decimals:0<9}").get(..9)?.parse().ok()?;
+    Some(((hours * 60 + minutes) * 60 + seconds) * SECOND + ns)
+}
+
+impl Wanted {
+    /// Whether a packet may be meant, by its name alone.
+    pub fn may_be(&self, candidate: &Candidate, scenery: &Scenery) -> bool {
+        match self {
+            Self::Worst(_) => candidate.late,
+            Self::Packet { stream, key, .. } => {
+                let whole = scenery.streams.get(usize::from(candidate.stream)).map(ToString::to_string);
+                let is_it = *stream == scenery.stream(candidate.stream) || whole.as_ref() == Some(stream);
+                *key == candidate.key && is_it
+            }
+        }
+    }
+
+    /// The one that is meant, of those that may be.
+    ///
+    /// # Errors
+    /// Where there is none, or more than one; the text lists what there is.
+    pub fn choose(&self, candidates: &[Candidate], scenery: &Scenery) -> Result<Candidate, Ambiguous> {
+        let mut those: Vec<&Candidate> = Vec::new();
+        for candidate in candidates {
+            // One packet may be in two scenes.
+            if !those.iter().any(|c| (c.stream, c.number) == (candidate.stream, candidate.number)) {
+                those.push(candidate);
+            }
+        }
+        match self {
+            Self::Worst(place) => {
+                those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
+                let chosen = those.get(place - 1).map(|c| (*c).clone());
+                chosen.ok_or_else(|| Ambiguous(format!("there are {} late packets in the run's spikes", those.len())))
+            }
+            Self::Packet { stream, key, at } => {
+                those.sort_by_key(|c| c.t);
+                let fits = |c: &&&Candidate| at.is_none_or(|at| at.fits(c.t, scenery));
+                let fitting: Vec<&Candidate> = those.iter().filter(fits).copied().collect();
+                match (fitting.as_slice(), those.is_empty()) {
+                    ([one], _) => Ok((*one).clone()),
+                    (_, true) => Err(Ambiguous(format!(
+                        "{stream}:{key}: no such packet in the run's spikes (streams: {}); latpath explain RUN lists the late ones",
+                        scenery.streams.iter().map(|s| s.short()).collect::<Vec<_>>().join(", ")
+                    ))),
+                    ([], _) => Err(Ambiguous(format!("{stream}:{key} was not seen then, but: {}", listed(&those, scenery)))),
+                    (several, _) => Err(Ambiguous(format!("{stream}:{key}: which? {}", listed(several, scenery)))),
+                }
+            }
+        }
+    }
+}
+
+fn listed(those: &[&Candidate], scenery: &Scenery) -> String {
+    let mut text = String::new();
+    let day = |c: &Candidate| scenery.utc(c.t).div_euclid(DAY);
+    let same_day = those.windows(2).all(|pair| day(pair[0]) == day(pair[1]));
+    for (at, one) in those.iter().take(LISTED).enumerate() {
+        let late = if one.late { "late" } else { "on time" };
+        let name = match same_day {
+            true => name(one.stream, one.key, one.t, scenery),
+            false => format!("{}:{}@{}", scenery.stream(one.stream), one.key, date(scenery.utc(one.t))),
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{name} ({late})", if at > 0 { ", " } else { "" });
+    }
+    if those.len() > LISTED {
+        let _ = write!(text, " and {} more", those.len() - LISTED);
+    }
+    text
+}
+
+/// As the user may write it: `MU01:1234@03:04:05.593750`.
+pub(crate) fn name(stream: StreamId, key: u32, t: Ns, scenery: &Scenery) -> String {
+    format!("{}:{key}@{}", scenery.stream(stream), time_of_day(scenery.utc(t)))
+}
+
+/// `2026-01-02T03:04:05.593750Z`
+pub(crate) fn date(utc: Ns) -> String {
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(utc.unsigned_abs())).filter(|_| utc >= 0);
+    time.map_or_else(|| format!("{utc} ns"), |time| humantime::format_rfc3339_micros(time).to_string())
+}
+
+/// `03:04:05.593750`, UTC, cut.
+fn time_of_day(utc: Ns) -> String {
+    let ns = utc.rem_euclid(DAY);
+    let seconds = ns / SECOND;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}.{:06}", seconds % 60, ns % SECOND / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The run began at 03:04:05 UTC, at 5 s of its clock.
+    fn scenery() -> Scenery {
+        Scenery {
+            streams: vec!["svid:MU01".parse().unwrap(), "svid:a:1@b,vlan=7".parse().unwrap()],
+            start_ns: 5 * SECOND,
+            utc_offset_ns: 1_767_323_045 * SECOND - 5 * SECOND,
+            ..Scenery::default()
+        }
+    }
+
+    fn at(seconds: Ns, number: u64) -> Candidate {
+        let t = 5 * SECOND + seconds * SECOND + 593_750_000;
+        Candidate {
+            scene: 1,
+            stream: 0,
+            key: 2375,
+            number,
+            t,
+            time_ns: 14_000_000 - number as Ns,
+            late: number % 2 == 0,
+        }
+    }
+
+    fn chosen(text: &str, candidates: &[Candidate]) -> Result<u64, String> {
+        let wanted: Wanted = text.parse().map_err(|e: BadPacket| e.to_string())?;
+        let may: Vec<_> = candidates.iter().filter(|c| wanted.may_be(c, &scenery())).cloned().collect();
+        wanted.choose(&may, &scenery()).map(|c| c.number).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_time_tells_which_of_many_with_the_same_count_is_meant() {
+        let candidates = [at(0, 0), at(1, 4000), at(2, 8000), at(86_400, 9)];
+        for (text, number) in [
+            ("MU01:2375@03:04:06.593750", 4000),
+            ("MU01:2375@03:04:06.6", 4000),
+            ("MU01:2375@03:04:06", 4000),
+            ("svid:MU01:2375@03:04:07.593", 8000),
+            ("MU01:0x947@1.59", 4000),
+            ("MU01:2375@1.6s", 4000),
+            ("MU01:2375@2026-01-02T03:04:05Z", 0),
+            ("MU01:2375@24h", 9),
+            ("worst", 0),
+            ("2", 4000),
+        ] {
+            assert_eq!(chosen(text, &candidates), Ok(number), "{text}");
+        }
+        assert_eq!(chosen("MU01:2375", &candidates[1..2]), Ok(4000), "the only one needs no time");
+    }
+
+    #[test]
+    fn what_is_not_clear_is_refused_with_what_there_is() {
+        let candidates = [at(0, 0), at(1, 4000), at(86_400, 9)];
+        insta::assert_snapshot!(chosen("MU01:2375", &candidates).unwrap_err(), @"MU01:2375: which? MU01:2375@03:04:05.593750 (late), MU01:2375@03:04:06.593750 (late), MU01:2375@03:04:05.593750 (on time)");
+        insta::assert_snapshot!(chosen("MU01:2375@03:04:05.593", &candidates).unwrap_err(), @"");
+        insta::assert_snapshot!(chosen("MU01:2375@04:04:05", &candidates).unwrap_err(), @"");
+        insta::assert_snapshot!(chosen("MU01:77@1s", &candidates).unwrap_err(), @"");
+        insta::assert_snapshot!(chosen("4", &candidates).unwrap_err(), @"");
+    }
+
+    #[test]
+    fn an_svid_may_look_like_anything() {
+        let packet = |text: &str| text.parse::<Wanted>();
+        assert_eq!(packet("a:1@b:7"), Err(BadPacket("a:1@b:7".into())), "b:7 is no time");
+        assert_eq!(
+            packet("a:1@b:7@1s").unwrap(),
+            Wanted::Packet { stream: "a:1@b".into(), key: 7, at: At::parse("1s") }
+        );
+        for bad in [
+            "",
+            "MU01",
+            "MU01:",
+            ":7",
+            "MU01:x",
+            "MU01:7@",
+            "MU01:7@25:00:00",
+            "MU01:7@1:2",
+            "0",
+            "MU01:7@-1s",
+            "MU01:7@1.2.3",
+        ] {
+            assert!(packet(bad).is_err(), "{bad}");
+        }
+    }
+}

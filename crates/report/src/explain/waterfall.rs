@@ -1,0 +1,389 @@
+//! One packet as a person reads it in ten seconds: who acted when, on which machine; and below it every step with its cause.
+
+use super::told::{briefly, sentence, who};
+use super::wanted::date;
+use super::{Scenery, Told};
+use crate::page::{cut, pad, right, Page, WIDTH};
+use latpath_cause::{Cause, Explained, Member, Piece};
+use latpath_words::{Ns, HOST};
+use unicode_width::UnicodeWidthStr;
+
+/// Rows of the picture.
+const LANES: usize = 12;
+/// Columns of a row's name, at most.
+const NAME: usize = 34;
+/// Steps between two points that are told one by one; of more, the longest.
+const STEPS: usize = 6;
+/// Of a step that takes less of the packet's time than this many thousandths nothing is told but the sum.
+const WORTH_PER_MILLE: i128 = 5;
+
+/// What a row shows at a time. The later of these wins where several fall into one column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Nothing,
+    Sleeps,
+    Unknown,
+    Waits,
+    Interrupted,
+    Works,
+}
+
+impl Mark {
+    fn of(cause: Cause) -> Self {
+        match cause {
+            Cause::Work | Cause::Upcall => Self::Works,
+            Cause::Interrupted | Cause::VmExit => Self::Interrupted,
+            Cause::Stopped
+            | Cause::Blocked
+            | Cause::PollInterval
+            | Cause::VcpuHalted
+            | Cause::QdiscHeld
+            | Cause::Device => Self::Sleeps,
+            Cause::Unexplained => Self::Unknown,
+            _ => Self::Waits,
+        }
+    }
+
+    fn sign(self, ascii: bool) -> char {
+        match (self, ascii) {
+            (Self::Nothing, _) => ' ',
+            (Self::Unknown, _) => '?',
+            (Self::Sleeps, true) => '-',
+            (Self::Sleeps, false) => '·',
+            (Self::Waits, true) => '.',
+            (Self::Waits, false) => '░',
+            (Self::Interrupted, true) => 'x',
+            (Self::Interrupted, false) => '▒',
+            (Self::Works, true) => '#',
+            (Self::Works, false) => '█',
+        }
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Nothing => "",
+            Self::Sleeps => "asleep, held",
+            Self::Unknown => "not explained",
+            Self::Waits => "ready, waits",
+            Self::Interrupted => "interrupted",
+            Self::Works => "works",
+        }
+    }
+}
+
+/// All of one packet.
+pub(crate) fn write(page: &mut Page, told: &Told, scenery: &Scenery) {
+    let explained = &told.explained;
+    let verdict = &told.verdict;
+    let stream = page.clean(&scenery.stream(explained.stream));
+    let Some(begin) = explained.begin() else {
+        page.line(format!("{stream}:{}: no point of its way saw it", explained.key));
+        return;
+    };
+    let usual =
+        if verdict.usual_ns > 0 { format!(", usually {}", page.duration(verdict.usual_ns)) } else { String::new() };
+    let late = if explained.late { "" } else { " (on time)" };
+    page.line(format!(
+        "{stream}:{}  {} UTC  {}{usual}{late}",
+        explained.key,
+        date(scenery.utc(begin)).replace('T', " ").replace('Z', ""),
+        page.duration(verdict.time_ns)
+    ));
+    if let Some(first) = verdict.first() {
+        let share = page.share(first.excess_ns.unsigned_abs(), verdict.excess_ns.unsigned_abs());
+        let text = format!("{}: {share} of what is beyond the usual.", sentence(page, first));
+        page.wrapped("  ".into(), 2, &text);
+    }
+    for (at, advice) in told.advice.iter().enumerate() {
+        let on = if advice.machine == HOST || advice.machine.is_empty() {
+            String::new()
+        } else {
+            format!("on {}: ", advice.machine)
+        };
+        let what = page.clean(&format!("{on}{}", advice.what));
+        page.wrapped(if at == 0 { "  Cure: " } else { "    or: " }.into(), 8, &what);
+        for command in &advice.commands {
+            let command = page.clean(command);
+            page.line(format!("          {command}"));
+        }
+    }
+    picture(page, told, scenery, begin);
+    steps(page, told, scenery, begin);
+    // What the first cause's sentence says need not be said again.
+    let mut notes: Vec<&str> = Vec::new();
+    for (note, _) in verdict.held.iter().skip(1).flat_map(|h| &h.notes).filter(|(note, _)| !note.is_empty()) {
+        if notes.len() < 4 && !notes.contains(&note.as_str()) {
+            notes.push(note);
+        }
+    }
+    notes.iter().for_each(|note| page.warning(note));
+}
+
+/// A row: somebody on a machine.
+struct Lane {
+    machine: String,
+    name: String,
+    cpus: Vec<u32>,
+    marks: Vec<(Ns, Ns, Mark)>,
+    ns: Ns,
+}
+
+fn lanes(explained: &Explained, scenery: &Scenery) -> Vec<Lane> {
+    let folk = scenery.folk();
+    let mut lanes: Vec<Lane> = Vec::new();
+    let mut put = |machine: &str, name: String, cpu: Option<u32>, from: Ns, to: Ns, mark: Mark| {
+        let at = lanes.iter().position(|l| l.machine == machine && l.name == name).unwrap_or_else(|| {
+            lanes.push(Lane { machine: machine.into(), name, cpus: Vec::new(), marks: Vec::new(), ns: 0 });
+            lanes.len() - 1
+        });
+        let lane = &mut lanes[at];
+        if let Some(cpu) = cpu.filter(|cpu| !lane.cpus.contains(cpu)) {
+            lane.cpus.push(cpu);
+        }
+        lane.ns = lane.ns.saturating_add(to.saturating_sub(from));
+        lane.marks.push((from, to, mark));
+    };
+    for (_, piece) in explained.pieces() {
+        let machine = explained.machine(piece);
+        let actor = piece.actor.as_ref().map_or(String::new(), |who| folk.member(machine, who).name);
+        put(machine, actor, piece.cpu, piece.from, piece.to, Mark::of(piece.cause));
+        // Who ran instead, in a row of its own.
+        let took_the_cpu = matches!(
+            piece.cause,
+            Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait
+        );
+        if let Some(by) = piece.by.as_ref().filter(|_| took_the_cpu) {
+            put(machine, folk.member(machine, by).name, piece.cpu, piece.from, piece.to, Mark::Works);
+        }
+    }
+    lanes
+}
+
+/// Who acted when.
+fn picture(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
+    let total = told.verdict.time_ns;
+    let mut lanes = lanes(&told.explained, scenery);
+    if total <= 0 || lanes.is_empty() {
+        return;
+    }
+    // Those that had most of the time, in the order in which they came; interrupts of a microsecond tell nothing here.
+    let left_out = lanes.len().saturating_sub(LANES);
+    if left_out > 0 {
+        let mut times: Vec<Ns> = lanes.iter().map(|l| l.ns).collect();
+        times.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
+        let bar = times[LANES - 1];
+        let mut room = LANES;
+        lanes.retain(|lane| {
+            let stays = lane.ns >= bar && room > 0;
+            room -= usize::from(stays);
+            stays
+        });
+    }
+    let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), NAME, page.ascii())).collect();
+    let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
+    let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
+    let columns = WIDTH - 2 - machine - 2 - name - 2;
+    page.line("");
+    let indent = " ".repeat(2 + machine + 2 + name + 2);
+    let (middle, end) = (page.duration(total / 2), page.duration(total));
+    let gap = columns / 2 - 1;
+    let rest = (columns - 1 - gap).saturating_sub(middle.width());
+    page.line(format!("{indent}0{}{middle}{}", " ".repeat(gap), right(&end, rest)));
+    let mut used: Vec<Mark> = Vec::new();
+    for (lane, name_of) in lanes.iter().zip(&names) {
+        let bar = bar(lane, begin, total, columns, page.ascii(), &mut used);
+        let machine_of = pad(&cut(&page.clean(&lane.machine), machine, page.ascii()), machine);
+        page.line(format!("  {machine_of}  {}  {bar}", pad(name_of, name)));
+    }
+    used.sort_unstable_by_key(|mark| std::cmp::Reverse(*mark));
+    let key: Vec<String> = used.iter().map(|mark| format!("{} {}", mark.sign(page.ascii()), mark.meaning())).collect();
+    let more = if left_out > 0 { format!("   ({left_out} that took less are left out)") } else { String::new() };
+    page.line(format!("{indent}{}{more}", key.join("   ")));
+}
+
+fn lane_name(page: &Page, lane: &Lane) -> String {
+    let cpus: Vec<String> = lane.cpus.iter().take(4).map(ToString::to_string).collect();
+    let cpu = match cpus.len() {
+        0 => String::new(),
+        1 => format!(", CPU {}", cpus[0]),
+        _ => format!(", CPUs {}{}", cpus.join(" "), if lane.cpus.len() > 4 { " .." } else { "" }),
+    };
+    let name = if lane.name.is_empty() { "nobody known" } else { &lane.name };
+    format!("{}{cpu}", page.clean(name))
+}
+
+fn bar(lane: &Lane, begin: Ns, total: Ns, columns: usize, ascii: bool, used: &mut Vec<Mark>) -> String {
+    // Of each column, what filled most of it; what is shorter than a column shows where nothing else is.
+    let mut most: Vec<(i128, Mark)> = vec![(0, Mark::Nothing); columns];
+    let scale = |t: Ns| i128::from(t.saturating_sub(begin)) * columns as i128;
+    let whole = i128::from(total);
+    let mut sums: Vec<[i128; 6]> = vec![[0; 6]; columns];
+    for (from, to, mark) in &lane.marks {
+        let (from, to) = (scale(*from).max(0), scale(*to).min(whole * columns as i128));
+        let (first, last) =
+            ((from / whole).min(columns as i128 - 1), ((to - 1).max(from) / whole).min(columns as i128 - 1));
+        for column in first..=last {
+            let (start, end) = (column * whole, (column + 1) * whole);
+            sums[column as usize][*mark as usize] += (to.min(end) - from.max(start)).max(1);
+        }
+    }
+    const ALL: [Mark; 6] = [Mark::Nothing, Mark::Sleeps, Mark::Unknown, Mark::Waits, Mark::Interrupted, Mark::Works];
+    for (column, sums) in most.iter_mut().zip(&sums) {
+        for mark in ALL {
+            let sum = sums[mark as usize];
+            if sum > 0 && sum >= column.0 {
+                *column = (sum, mark);
+            }
+        }
+    }
+    most.iter()
+        .map(|(_, mark)| {
+            if *mark != Mark::Nothing && !used.contains(mark) {
+                used.push(*mark);
+            }
+            mark.sign(ascii)
+        })
+        .collect()
+}
+
+/// Steps of one kind that follow each other: one line.
+struct Step {
+    from: Ns,
+    to: Ns,
+    cause: Cause,
+    machine: usize,
+    actor: Option<Member>,
+    cpu: Option<u32>,
+    by: Vec<(Member, Ns)>,
+    /// Without what lies between.
+    ns: Ns,
+    number: Option<u64>,
+}
+
+fn steps_of(explained: &Explained, scenery: &Scenery, from: Ns, to: Ns) -> Vec<Step> {
+    let folk = scenery.folk();
+    let mut steps: Vec<Step> = Vec::new();
+    for (_, piece) in explained.pieces().filter(|(_, p)| p.from >= from && p.to <= to) {
+        let machine = explained.machine(piece);
+        let actor = piece.actor.as_ref().map(|who| folk.member(machine, who));
+        let by = piece.by.as_ref().map(|who| folk.member(machine, who));
+        let took = piece.to.saturating_sub(piece.from);
+        let same = |s: &Step| {
+            let name = |m: &Option<Member>| m.as_ref().map(|m| m.name.clone());
+            (s.cause, s.machine, name(&s.actor)) == (piece.cause, piece.machine, name(&actor))
+        };
+        match steps.last_mut().filter(|last| same(last)) {
+            Some(step) => step.take(piece, took, by),
+            None => {
+                let mut step = Step {
+                    from: piece.from,
+                    to: piece.to,
+                    cause: piece.cause,
+                    machine: piece.machine,
+                    actor,
+                    cpu: piece.cpu,
+                    by: Vec::new(),
+                    ns: 0,
+                    number: None,
+                };
+                step.take(piece, took, by);
+                steps.push(step);
+            }
+        }
+    }
+    steps
+}
+
+impl Step {
+    fn take(&mut self, piece: &Piece, took: Ns, by: Option<Member>) {
+        self.to = piece.to;
+        self.ns = self.ns.saturating_add(took);
+        self.number = self.number.max(piece.number);
+        self.cpu = self.cpu.filter(|cpu| Some(*cpu) == piece.cpu);
+        if let Some(by) = by {
+            match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
+                Some((known, ns)) => {
+                    known.update(&by);
+                    *ns = ns.saturating_add(took);
+                }
+                None => self.by.push((by, took)),
+            }
+        }
+    }
+}
+
+/// Every point, and between two of them what held the packet.
+fn steps(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
+    let explained = &told.explained;
+    let worth = i128::from(told.verdict.time_ns) * WORTH_PER_MILLE / 1000;
+    page.line("");
+    page.line(format!("  {}  {}", right("at", 8), right("took", 8)));
+    for (at, seen) in explained.seen.iter().enumerate() {
+        if let Some(before) = at.checked_sub(1).map(|i| &explained.seen[i]) {
+            between(page, steps_of(explained, scenery, before.t, seen.t), worth, explained, begin);
+        }
+        let point = page.clean(&scenery.point(seen.point));
+        let sign = if page.ascii() { '*' } else { '●' };
+        let since = page.duration(seen.t.saturating_sub(begin));
+        line(page, &since, "", &format!("{sign} {point}  CPU {}", seen.cpu));
+    }
+}
+
+fn line(page: &mut Page, at: &str, took: &str, text: &str) {
+    let text = cut(text, WIDTH - 22, page.ascii());
+    page.line(format!("  {}  {}  {text}", right(at, 8), right(took, 8)));
+}
+
+fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &Explained, begin: Ns) {
+    let mut times: Vec<Ns> = steps.iter().map(|s| s.ns).collect();
+    times.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
+    let bar = times.get(STEPS - 1).copied().unwrap_or(0);
+    let all = steps.len();
+    let mut room = STEPS;
+    let mut rest = (0, 0_i64);
+    steps.retain(|step| {
+        // One alone is told, whatever it took: else the reader would look for it.
+        let stays = all == 1 || (step.ns >= bar && room > 0 && i128::from(step.ns) >= worth);
+        match stays {
+            true => room = room.saturating_sub(1),
+            false => rest = (rest.0 + 1, rest.1.saturating_add(step.ns)),
+        }
+        stays
+    });
+    for step in &steps {
+        let actor = step.actor.as_ref().map_or(String::new(), |a| briefly(page, a, step.cpu));
+        let machine = explained.machines.get(step.machine).map_or("", String::as_str);
+        let on =
+            if machine == HOST || step.actor.is_none() { String::new() } else { format!("{}: ", page.clean(machine)) };
+        let behind = behind(page, step);
+        let gap = if behind.is_empty() || actor.is_empty() { "" } else { " " };
+        let text = format!("  {}  {on}{actor}{gap}{behind}", pad(step.cause.id(), 15));
+        line(page, &page.duration(step.from.saturating_sub(begin)), &page.duration(step.ns), &text);
+    }
+    if rest.0 > 0 {
+        let what = if rest.0 == 1 { "a shorter step".to_owned() } else { format!("{} shorter steps", rest.0) };
+        line(page, "", &page.duration(rest.1), &format!("  {what}"));
+    }
+}
+
+fn behind(page: &Page, step: &Step) -> String {
+    let mut by = step.by.clone();
+    by.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let names: Vec<String> = by.iter().take(2).map(|(m, _)| who(page, m, None)).collect();
+    let more = if by.len() > 2 { format!(" and {} others", by.len() - 2) } else { String::new() };
+    let word = match step.cause {
+        Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::SoftirqWait | Cause::IrqWait => "behind ",
+        Cause::Interrupted => "by ",
+        Cause::Blocked | Cause::VcpuHalted => "until woken by ",
+        Cause::PollInterval | Cause::QdiscHeld => "until ",
+        _ => "",
+    };
+    match (step.cause, step.number) {
+        (Cause::QueuedBehind, Some(n)) => format!("after {} packets that came before", page.count(n)),
+        (Cause::IdleExit, Some(n)) => format!("from idle state {n}"),
+        (Cause::IdleExit, None) => String::new(),
+        (Cause::VmExit, Some(n)) => format!("for reason {n}"),
+        _ if names.is_empty() => String::new(),
+        _ => format!("{word}{}{more}", names.join(", ")),
+    }
+}

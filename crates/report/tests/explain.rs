@@ -1,0 +1,425 @@
+//! What people read of late packets that were explained by hand.
+
+use latpath_cause::{advise, Case, Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
+use latpath_flight::{Class, Doing, Running};
+use latpath_report::{
+    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, Scenery, Told, WIDTH,
+};
+use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
+use latpath_spike::{Kind, Seen};
+use latpath_stats::units::Letters;
+use latpath_vms::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};
+use latpath_words::{Link, Ns, PointInfo};
+use std::path::Path;
+use unicode_width::UnicodeWidthStr;
+
+const MS: Ns = 1_000_000;
+const US: Ns = 1_000;
+const START: Ns = 1_767_323_045 * 1_000_000_000;
+const OTHER: Class = Class { prio: 120, policy: 0 };
+
+fn fifo(priority: i16) -> Class {
+    Class { prio: 99 - priority, policy: 1 }
+}
+
+fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str) -> Thread {
+    Thread {
+        tid,
+        role,
+        vcpu,
+        serves: None,
+        found_by: FoundBy::Name,
+        comm: "qemu".into(),
+        kernel: false,
+        cpus_allowed: cpus.parse().unwrap(),
+        cpu: 0,
+        policy: Policy::Other,
+        rt_priority: 0,
+        nice: 0,
+        isolated: Isolated::None,
+        alone: false,
+    }
+}
+
+fn vm() -> Vm {
+    let tap = Tap {
+        device: "vnet7".into(),
+        ifindex: Some(9),
+        netns: None,
+        kind: TapKind::Tap,
+        guest_mac: None,
+        bridge: Some(Bridge { name: "br0".into(), kind: "openvswitch".into() }),
+        lower: None,
+        queues: 1,
+        vhost: Some(true),
+        tx_queue_len: Some(1000),
+        dropped: None,
+    };
+    Vm {
+        name: "guest7".into(),
+        pid: 5600,
+        uuid: None,
+        program: "qemu-system-x86_64".into(),
+        machine: None,
+        accel: Accel::Kvm,
+        vcpus: Some(1),
+        memory_bytes: None,
+        netns: None,
+        vsock_cid: None,
+        vhost_net: 1,
+        vhost_vsock: 0,
+        taps: vec![tap],
+        threads: vec![thread(6154, Role::Vcpu, Some(0), "4"), thread(5620, Role::Vhost, None, "0-7")],
+    }
+}
+
+fn scenery() -> Scenery {
+    let info = |name: &str| PointInfo {
+        point: name.parse().unwrap(),
+        link: Link::Nic,
+        netns: 0,
+        ifindex: 0,
+        clock: String::new(),
+    };
+    let segment = |name: &str, from, to| latpath_journey::Segment { name: name.into(), from, to };
+    Scenery {
+        points: [
+            "host/nic-rx@enp7s0",
+            "host/tx@vnet7",
+            "host/vm-read@vnet7",
+            "guest7/nic-rx@eth1",
+            "guest7/app-read@relay",
+            "host/ovs-upcall@enp7s0",
+            "host/ovs-return@enp7s0",
+        ]
+        .map(info)
+        .into(),
+        lines: vec![vec![0, 1, 2, 3, 4]],
+        segments: vec![segment("Thyp", 0, 3), segment("Tsub", 3, 4), segment("total", 0, 4)],
+        streams: vec!["svid:MU01,mac=01:0c:cd:04:00:01".parse().unwrap()],
+        vms: vec![vm()],
+        cpus: [("host".to_owned(), "0-7".parse().unwrap()), ("guest7".to_owned(), "0".parse().unwrap())].into(),
+        governors: vec!["performance".into()],
+        start_ns: 0,
+        utc_offset_ns: START,
+    }
+}
+
+fn task(pid: u32, name: &str, class: Class) -> Who {
+    let doing = Doing::Thread(Running { pid, class: Some(class), guest: false, work: None });
+    Who { name: format!("{name} ({pid})"), doing, class: Some(class) }
+}
+
+fn net_rx() -> Who {
+    Who { name: "softirq NET_RX".into(), doing: Doing::Softirq(3), class: None }
+}
+
+fn vhost() -> Who {
+    task(5620, "vhost-5600", OTHER)
+}
+
+fn vcpu() -> Who {
+    task(6154, "CPU 0/KVM", fifo(1))
+}
+
+fn relay() -> Who {
+    task(815, "relay", OTHER)
+}
+
+/// Time, cause, machine, CPU, who, by whom.
+type Told1 = (Ns, Cause, usize, u32, Option<Who>, Option<Who>);
+
+fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -> Explained {
+    let mut t = at;
+    let mut seen = vec![Seen { point: parts[0].0, t, cpu: 2, tid: 0 }];
+    let mut all = Vec::new();
+    for (from, to, told) in parts {
+        let begin = t;
+        let mut pieces = Vec::new();
+        let mut last = 0;
+        for (ns, cause, machine, cpu, actor, by) in told {
+            let note = (cause == Cause::Unexplained).then(|| "guest7: the recorder had written over it".to_owned());
+            let number = match cause {
+                Cause::QueuedBehind => Some(37),
+                Cause::PollInterval => Some(5_000_000),
+                _ => None,
+            };
+            pieces.push(Piece { from: t, to: t + ns, cause, actor, by, machine, cpu: Some(cpu), number, note });
+            (t, last) = (t + ns, cpu);
+        }
+        seen.push(Seen { point: to, t, cpu: last as u16, tid: 0 });
+        all.push(Part { from, to, begin, end: t, pieces });
+    }
+    let machines = vec!["host".into(), "guest7".into()];
+    let key = (number % 4000) as u32;
+    Explained { stream: 0, key, number, late, scene: 1, machines, seen, parts: all }
+}
+
+fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Who, by: Option<Who>) -> Told1 {
+    (ns, cause, 0, cpu, Some(actor), by)
+}
+
+/// A packet, of which three places may take longer.
+fn usual_way(number: u64, at: Ns, late: bool, read: Vec<Told1>, guest: Vec<Told1>, app: Vec<Told1>) -> Explained {
+    let idle = || Some(Who { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None });
+    let mut to_vm =
+        vec![on_host(4 * US, Cause::Work, 2, net_rx(), None), on_host(6 * US, Cause::IdleExit, 4, vhost(), idle())];
+    to_vm.extend(read);
+    to_vm.push(on_host(9 * US, Cause::Work, 4, vhost(), None));
+    let mut to_guest = vec![on_host(14 * US, Cause::Work, 4, vhost(), None)];
+    to_guest.extend(guest);
+    to_guest.push((30 * US, Cause::Work, 1, 0, Some(net_rx()), None));
+    let mut to_app = vec![(11 * US, Cause::Work, 1, 0, Some(net_rx()), None)];
+    to_app.extend(app);
+    to_app.push((20 * US, Cause::Work, 1, 0, Some(relay()), None));
+    let parts = vec![
+        (0, 1, vec![on_host(8 * US, Cause::Work, 2, net_rx(), None)]),
+        (1, 2, to_vm),
+        (2, 3, to_guest),
+        (3, 4, to_app),
+    ];
+    packet(number, at, late, parts)
+}
+
+fn told(explained: Explained, usual: &Usual, scenery: &Scenery) -> Told {
+    let folk = Folk { vms: &scenery.vms };
+    let verdict = Verdict::of(&explained, &scenery.lines[0], usual, &folk);
+    let known = latpath_cause::Surroundings {
+        folk,
+        points: &scenery.points,
+        streams: &scenery.streams,
+        cpus: scenery.cpus.clone(),
+        governors: &scenery.governors,
+    };
+    let advice = verdict.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), &known));
+    Told { explained, verdict, advice }
+}
+
+/// vhost behind a vCPU that polls, an application that polls, softirqs that flood, and what nobody knows.
+fn story() -> (Explanation, Scenery) {
+    let scenery = scenery();
+    let mut usual = Usual::default();
+    (0..40).for_each(|n| usual.add(&usual_way(n, 0, false, vec![], vec![], vec![])));
+    let mut all = Vec::new();
+    for n in 0..9 {
+        let flood = on_host(40 * US, Cause::Interrupted, 4, vhost(), Some(net_rx()));
+        let waits = on_host(14 * MS - n * 100 * US, Cause::WaitingForCpu, 4, vhost(), Some(vcpu()));
+        let at = 593_750 * US + n * 2_000 * MS;
+        all.push(usual_way(2375 + n as u64, at, true, vec![waits, flood], vec![], vec![]));
+    }
+    for n in 0..3 {
+        let timer = Who { name: "timer hrtimer_wakeup".into(), doing: Doing::Timer(7), class: None };
+        let polls = (3 * MS + n * 10 * US, Cause::PollInterval, 1, 0, Some(relay()), Some(timer));
+        all.push(usual_way(9000 + n as u64, 30_000 * MS + n * 1_000 * MS, true, vec![], vec![], vec![polls]));
+    }
+    let lost = (900 * US, Cause::Unexplained, 1, 0, None, None);
+    all.push(usual_way(77, 40_000 * MS, true, vec![], vec![lost], vec![]));
+    let mut crowd: Vec<Told1> = (0..8)
+        .map(|n| {
+            on_host(
+                400 * US,
+                Cause::VcpuPreempted,
+                4,
+                task(6154, "CPU 0/KVM", OTHER),
+                Some(task(900 + n, ["rustc", "ld", "cc1", "as"][n as usize % 4], OTHER)),
+            )
+        })
+        .collect();
+    crowd.push(on_host(90 * US, Cause::Interrupted, 4, vcpu(), Some(net_rx())));
+    all.push(usual_way(4001, 41_000 * MS, true, vec![], crowd, vec![]));
+
+    let mut ranking = Ranking::default();
+    let mut worst: Vec<Told> = all.into_iter().map(|packet| told(packet, &usual, &scenery)).collect();
+    worst.iter().for_each(|told| ranking.add(&told.verdict));
+    worst.sort_by_key(|told| std::cmp::Reverse(told.verdict.time_ns));
+    let known = latpath_cause::Surroundings {
+        folk: Folk { vms: &scenery.vms },
+        points: &scenery.points,
+        streams: &scenery.streams,
+        cpus: scenery.cpus.clone(),
+        governors: &scenery.governors,
+    };
+    let ranked = |row| {
+        let advice = advise(&Case::of_row(&row), &known);
+        Ranked { row, advice }
+    };
+    let explanation = Explanation {
+        late: ranking.late(),
+        more_late: 0,
+        time_ns: ranking.time_ns(),
+        excess_ns: ranking.excess_ns(),
+        without_usual: ranking.without_usual(),
+        unexplained_per_mille: ranking.unexplained_per_mille(),
+        usual_packets: usual.packets(),
+        usual_scenes: 4,
+        ranking: ranking.rows().into_iter().map(ranked).collect(),
+        others: ranking.others(),
+        worst,
+        notes: vec!["guest7: no tracepoint napi:napi_poll: what a softirq did first is not told".into()],
+    };
+    (explanation, scenery)
+}
+
+fn run(directory: &Path) -> Run {
+    let stamp = |utc: &str, ns| Stamp { utc: utc.into(), utc_ns: START + ns, tai_ns: START + ns, monotonic_ns: ns };
+    let manifest = Manifest {
+        format: 1,
+        latpath: "0.1.0".into(),
+        state: State::Finished,
+        start: stamp("2026-01-02T03:04:05.000000000Z", 0),
+        end: Some(stamp("2026-01-02T03:05:05.000000000Z", 60_000 * MS)),
+        streams: vec!["svid:MU01,mac=01:0c:cd:04:00:01".parse().unwrap()],
+        spikes: Some(SpikesRecord {
+            late: vec![43],
+            late_kept: vec![14],
+            scenes: 11,
+            scenes_not_kept: 3,
+            on_time: 4,
+            bytes: 0,
+        }),
+        ..Manifest::default()
+    };
+    std::fs::create_dir(directory.join(JOURNEYS)).unwrap();
+    std::fs::write(directory.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    Run::open(directory).unwrap()
+}
+
+fn files() -> SpikeFiles {
+    let file = |number: u32| {
+        let kind = if number > 11 { Kind::OnTime } else { Kind::Spike };
+        let head =
+            latpath_spike::Head { number, kind, from: 0, to: 1, worst: 1, packets: 9, late: vec![1], more_late: 0 };
+        SpikeFile { head, bytes: 61_000 }
+    };
+    SpikeFiles { files: (1..=15).map(file).collect(), notes: Vec::new() }
+}
+
+/// What is shown of the story.
+fn shown(explanation: &Explanation, scenery: &Scenery, letters: Letters) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let text = explanation_text(&Head { run: &run, files: &files() }, explanation, scenery, letters);
+    text.replace(&directory.path().display().to_string(), "RUN")
+}
+
+#[test]
+fn the_culprit_stands_in_the_first_line() {
+    let (explanation, scenery) = story();
+    let text = shown(&explanation, &scenery, Letters::Unicode);
+    assert!(text
+        .lines()
+        .next()
+        .unwrap()
+        .starts_with("vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running behind"));
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn one_packet_from_point_to_point() {
+    let (explanation, scenery) = story();
+    insta::assert_snapshot!(packet_text(&explanation.worst[0], &scenery, Letters::Unicode));
+}
+
+#[test]
+fn a_crowd_and_a_gap_are_told_too() {
+    let (explanation, scenery) = story();
+    let of = |number| explanation.worst.iter().find(|t| t.explained.number == number).unwrap();
+    let text =
+        packet_text(of(4001), &scenery, Letters::Unicode) + "\n" + &packet_text(of(77), &scenery, Letters::Unicode);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
+    let (mut explanation, mut scenery) = story();
+    for letters in [Letters::Unicode, Letters::Ascii] {
+        let text = shown(&explanation, &scenery, letters) + &packet_text(&explanation.worst[0], &scenery, letters);
+        assert!(letters == Letters::Unicode || text.is_ascii(), "{text}");
+    }
+    insta::assert_snapshot!(packet_text(&explanation.worst[0], &scenery, Letters::Ascii));
+    scenery.vms[0].name = "a-guest-with-a-very-long-name-and-then-some-more-of-it".into();
+    scenery.points[0].point.device = "x".repeat(60);
+    explanation.ranking[0].row.actor.as_mut().unwrap().name = "y".repeat(80);
+    for letters in [Letters::Unicode, Letters::Ascii] {
+        let text = shown(&explanation, &scenery, letters) + &packet_text(&explanation.worst[0], &scenery, letters);
+        for line in text.lines() {
+            // A command is never broken: it is to be copied.
+            let is_command = ["taskset", "virsh", "chrt"].iter().any(|c| line.trim_start().starts_with(c));
+            assert!(is_command || line.width() <= WIDTH, "{} columns: {line}", line.width());
+        }
+    }
+}
+
+#[test]
+fn names_from_outside_cannot_steer_the_terminal() {
+    let (mut explanation, mut scenery) = story();
+    let evil = "\u{1b}[2J\u{202e}\u{7}";
+    scenery.streams[0] = "svid:MU\u{1b}[2J".parse().unwrap();
+    scenery.points[1].point.device = evil.into();
+    explanation.notes.push(evil.into());
+    explanation.ranking[0].row.actor.as_mut().unwrap().name = evil.into();
+    for piece in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.parts).flat_map(|p| &mut p.pieces) {
+        piece.note = Some(evil.into());
+        piece.actor.iter_mut().chain(&mut piece.by).for_each(|who| who.name = evil.into());
+    }
+    for told in &mut explanation.worst {
+        for held in &mut told.verdict.held {
+            held.actor.iter_mut().for_each(|a| a.name = evil.into());
+            held.notes.push((evil.into(), 1));
+        }
+        told.advice.iter_mut().for_each(|a| a.commands.push(evil.into()));
+    }
+    let mut text = shown(&explanation, &scenery, Letters::Unicode);
+    explanation.worst.iter().for_each(|told| text += &packet_text(told, &scenery, Letters::Unicode));
+    assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
+}
+
+#[test]
+fn where_nobody_knows_that_stands_first() {
+    let (mut explanation, scenery) = story();
+    explanation.ranking.last_mut().unwrap().row.excess_ns = 900 * MS;
+    explanation.excess_ns += 900 * MS;
+    let text = shown(&explanation, &scenery, Letters::Unicode);
+    insta::assert_snapshot!(text.split("\n\n").next().unwrap());
+}
+
+#[test]
+fn json_has_keys_that_docs_describe_and_sums_that_hold() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let (explanation, scenery) = story();
+    let json = explanation_json(Some((&run, &files())), &explanation, &scenery).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let ns = |v: &serde_json::Value, key: &str| v[key].as_i64().unwrap();
+    let list = |v: &serde_json::Value, key: &str| v[key].as_array().unwrap().clone();
+    let rows: Ns = list(&json, "causes").iter().map(|r| ns(r, "excess_ns")).sum();
+    assert_eq!(rows + ns(&json["other_causes"], "excess_ns"), ns(&json, "excess_ns"));
+    for packet in list(&json, "packets") {
+        assert_eq!(list(&packet, "causes").iter().map(|c| ns(c, "time_ns")).sum::<Ns>(), ns(&packet, "time_ns"));
+        assert_eq!(list(&packet, "causes").iter().map(|c| ns(c, "excess_ns")).sum::<Ns>(), ns(&packet, "excess_ns"));
+        for segment in list(&packet, "segments") {
+            assert_eq!(list(&segment, "pieces").iter().map(|p| ns(p, "time_ns")).sum::<Ns>(), ns(&segment, "time_ns"));
+        }
+    }
+    let docs = include_str!("../../../docs/json.md");
+    let docs = docs.split("## `latpath explain").nth(1).expect("a section of docs/json.md");
+    let mut unknown = Vec::new();
+    keys(&json, &mut unknown);
+    unknown.retain(|key| !docs.contains(&format!("`{key}`")) && !json["run"].as_object().unwrap().contains_key(key));
+    unknown.sort();
+    unknown.dedup();
+    let of_run = ["utc", "utc_ns", "tai_ns", "monotonic_ns"];
+    unknown.retain(|key| !of_run.contains(&key.as_str()) && json["run"]["host"].get(key).is_none());
+    assert_eq!(unknown, Vec::<String>::new(), "keys that docs/json.md does not name");
+}
+
+fn keys(value: &serde_json::Value, all: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+            all.push(key.clone());
+            keys(value, all);
+        }),
+        serde_json::Value::Array(list) => list.iter().for_each(|value| keys(value, all)),
+        _ => {}
+    }
+}
