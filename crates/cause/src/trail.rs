@@ -63,6 +63,7 @@ impl<'t> Trail<'t> {
             cpu_of_a: u32::from(a.seen.cpu),
             machine_of_a: a.place,
             queue: lies_between(a.info, b.info),
+            sends: b.info.point.kind == PointKind::Tx,
             upcall: matches!(a.info.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow),
             ahead: sightings.between(b.seen.point, a.seen.t, b.seen.t, served_by),
         };

@@ -71,6 +71,8 @@ pub(crate) struct Question {
     pub machine_of_a: usize,
     /// The packet lay in a queue between the two.
     pub queue: bool,
+    /// The later sighting is that of a packet which a device was given to send.
+    pub sends: bool,
     /// ovs-vswitchd has it.
     pub upcall: bool,
     /// Packets that the one who took the later sighting served before.

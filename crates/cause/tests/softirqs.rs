@@ -203,6 +203,23 @@ fn a_queueing_discipline_holds_until_its_timer() {
 }
 
 #[test]
+fn what_another_softirq_gives_the_device_a_queueing_discipline_has_held() {
+    let mut stage = stage();
+    stage.scene.packets.clear();
+    stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@veth2", 500, 0, SENDER)]);
+    stage.cpu(|c| {
+        c.runs(SENDER).at(90).raises(NET_RX).softirq(NET_RX).at(120).softirq_ends(NET_RX).at(130).sleeps_then(0);
+        c.at(300).timer(0xe00).wakes(SENDER, 0).at(310).timer_ends().sleeps_then(SENDER);
+        // Its next packet, and with it those that were held.
+        c.at(450).raises(NET_RX).softirq(NET_RX).at(600).softirq_ends(NET_RX);
+    });
+    assert_eq!(
+        stage.told(),
+        ["100-120 work softirq NET_RX", "120-450 qdisc-held softirq NET_RX", "450-500 work softirq NET_RX"]
+    );
+}
+
+#[test]
 fn a_packet_that_is_steered_to_another_cpu_comes_from_the_softirq_there() {
     let mut stage = stage();
     stage.scene.packets.clear();

@@ -18,10 +18,17 @@ impl Walk<'_> {
             return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t - 1)));
         }
         let raised = self.machine.spells(cpu).and_then(|s| s.raised(vector, spell.from));
-        match raised {
-            Some(raised) => {
-                // At that very time it may have begun already.
-                let context = Context::of(cpu, self.machine.at(cpu, raised.saturating_sub(1)));
+        // At that very time it may have begun already.
+        let by = raised.map(|raised| Context::of(cpu, self.machine.at(cpu, raised.saturating_sub(1))));
+        let timer = matches!(
+            by,
+            Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
+        );
+        if let Some(context) = self.was_queued(cpu, vector, &spell).filter(|_| !timer) {
+            return Ok(context);
+        }
+        match raised.zip(by) {
+            Some((raised, context)) => {
                 self.waited_to_begin(cpu, vector, &spell, raised);
                 match context {
                     Context::Timer { doing, .. }
@@ -33,6 +40,20 @@ impl Walk<'_> {
             }
             None => Ok(self.before(cpu, &spell)),
         }
+    }
+
+    /// What one softirq would have brought to the device in one go, another one gave it: between the two a queueing discipline
+    /// had the packet.
+    fn was_queued(&mut self, cpu: u32, vector: u32, spell: &Spell) -> Option<Context> {
+        let question = self.question;
+        if !self.reader || !question.sends || question.queue || !self.has_a() || spell.from <= self.a {
+            return None;
+        }
+        let before = self.machine.spells(question.cpu_of_a)?.any_softirq(self.a).copied()?;
+        let Doing::Softirq(its_vector) = before.doing else { return None };
+        let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
+        self.lay(before.to, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
+        Some(Context::Softirq { cpu: question.cpu_of_a, vector: its_vector })
     }
 
     /// From its beginning on: its work, first on packets that came earlier.
