@@ -115,18 +115,19 @@ impl<W: Write> Export<W> {
         Ok(place)
     }
 
-    /// Writes a scene. Scenes must come in the order of their times.
+    /// Writes a scene. Scenes must come in the order of their times. Of its late packets those have rows of their own that are
+    /// `wanted`; of one without a late packet, some.
     ///
     /// # Errors
     /// What writing gives.
-    pub fn scene(&mut self, scene: &Scene) -> io::Result<()> {
+    pub fn scene(&mut self, scene: &Scene, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
         self.summary.scenes += 1;
         for record in &scene.machines {
             self.record(record)?;
         }
         let rows = Contexts::of(scene);
         self.points(scene)?;
-        let left_out = self.packets(scene, &rows)?;
+        let left_out = self.packets(scene, &rows, &wanted)?;
         self.recorded_row(scene, left_out)
     }
 
@@ -162,7 +163,7 @@ impl<W: Write> Export<W> {
     }
 
     /// Writes the packets that have rows; returns how many late ones have none.
-    fn packets(&mut self, scene: &Scene, rows: &Contexts) -> io::Result<u64> {
+    fn packets(&mut self, scene: &Scene, rows: &Contexts, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
         let took = |packet: &Packet| match (packet.sightings.first(), packet.sightings.last()) {
             (Some(a), Some(b)) => b.t.saturating_sub(a.t),
             _ => 0,
@@ -170,14 +171,14 @@ impl<W: Write> Export<W> {
         let is_spike = scene.kind == Kind::Spike;
         let known = &mut self.shown;
         let mut is_new = |p: &Packet| p.sightings.first().is_some_and(|s| known.insert((p.stream, p.number, s.t)));
-        let mut shown: Vec<&Packet> = scene.packets.iter().filter(|p| (p.late || !is_spike) && is_new(p)).collect();
-        let most = if is_spike { MOST_PACKETS } else { MOST_ON_TIME };
-        let mut left_out = scene.more_late;
-        if shown.len() > most {
-            shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
-            left_out += shown.split_off(most).iter().filter(|packet| packet.late).count() as u64;
-            shown.sort_by_key(|packet| packet.sightings.first().map(|seen| seen.t));
-        }
+        let late = scene.packets.iter().filter(|p| p.late).count() as u64;
+        let mut shown: Vec<&Packet> =
+            scene.packets.iter().filter(|p| (p.late && wanted(p) || !is_spike) && is_new(p)).collect();
+        shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
+        shown.truncate(if is_spike { MOST_PACKETS } else { MOST_ON_TIME });
+        let with_row = shown.iter().filter(|packet| packet.late).count() as u64;
+        let left_out = scene.more_late.saturating_add(late - with_row);
+        shown.sort_by_key(|packet| packet.sightings.first().map(|seen| seen.t));
         self.summary.more_late = self.summary.more_late.saturating_add(left_out);
         if shown.is_empty() {
             return Ok(left_out);

@@ -67,7 +67,8 @@ impl People {
             if self.processes.insert(thread.tgid) {
                 let vm = vms.iter().find(|vm| vm.pid == thread.tgid);
                 let first = snapshot.threads.get(&thread.tgid).map(|first| first.name.clone());
-                let name = vm.map(|vm| format!("{} {}", vm.program, vm.name)).or(first);
+                // Perfetto takes it up to the first blank.
+                let name = vm.map(|vm| format!("{}:{}", vm.program, vm.name).replace(' ', "_")).or(first);
                 tree.processes.push(Process { pid: Some(process), cmdline: name.into_iter().collect() });
             }
             tree.threads.push(Thread { tid: Some(number), name: Some(entry.0.clone()), tgid: Some(process) });

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod demo;
 pub mod explain;
+pub mod export;
 mod following;
 mod interrupt;
 pub mod live;

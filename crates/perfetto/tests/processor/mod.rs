@@ -223,14 +223,14 @@ impl Processor {
     /// A message of the stream, when it is there as a whole.
     fn parse(&mut self) -> Result<Option<Rpc>, String> {
         let bytes = &*self.buffer.make_contiguous();
-        let rest = bytes;
-        let Some((key, after)) = rest.split_first() else { return Ok(None) };
+        let Some((key, mut after)) = bytes.split_first() else { return Ok(None) };
         if *key != 0x0a {
             return Err(format!("{key:#x} begins no message"));
         }
-        let Ok(length) = prost::decode_length_delimiter(after) else { return Ok(None) };
-        let head = 1 + prost::length_delimiter_len(length);
-        if bytes.len() < head + length {
+        let Ok(length) = prost::encoding::decode_varint(&mut after) else { return Ok(None) };
+        // Perfetto writes a length in more bytes than it needs.
+        let (head, length) = (bytes.len() - after.len(), length as usize);
+        if after.len() < length {
             return Ok(None);
         }
         let rpc = Rpc::decode(&bytes[head..head + length]).map_err(|e| e.to_string())?;

@@ -33,7 +33,6 @@ globalThis.XMLHttpRequest = class {
     this.response = readFileSync(join(folder, this.name));
   }
 };
-const { process } = globalThis;
 globalThis.process = undefined;
 vm.runInThisContext(readFileSync(join(folder, "engine_bundle.js"), "utf8"));
 globalThis.process = process;

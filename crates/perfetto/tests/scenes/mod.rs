@@ -256,7 +256,7 @@ pub fn scene(number: u32, t: Ns) -> Scene {
 pub fn export(ground: Ground, scenes: &[Scene]) -> (Vec<u8>, Summary) {
     let mut export = Export::begin(Vec::new(), ground).unwrap();
     for scene in scenes {
-        export.scene(scene).unwrap();
+        export.scene(scene, |_| true).unwrap();
     }
     export.finish().unwrap()
 }
