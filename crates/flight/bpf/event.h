@@ -22,8 +22,8 @@ enum kind {
 	VECTOR_ENTRY = 10,   /* b: enum vector */
 	VECTOR_EXIT = 11,    /* b: enum vector */
 	NMI = 12,            /* at its end; b: ns that the handler took, c: the handler */
-	NAPI_POLL = 13,      /* b, c: the device's name; at the same place in the next event: */
-	NAPI_WORK = 14,      /* b: work, budget << 32; c: interface index */
+	NAPI_POLL = 13,      /* b, c: the device's name; where there is a device, it comes before: */
+	NAPI_WORK = 14,      /* b: work, budget << 32; c: interface index, 0 of the CPU's own backlog */
 	IDLE = 15,           /* b: state; ~0: out of it */
 	TIMER_ENTRY = 16,    /* b: function */
 	TIMER_EXIT = 17,

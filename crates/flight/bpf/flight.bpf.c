@@ -40,24 +40,21 @@ struct {
 	__type(value, struct name);
 } names SEC(".maps");
 
-/*
- * The time is taken before the place: an interrupt that comes between the two takes the place before, with a later time, and user
- * space sorts by time. The place is taken atomically, since interrupts and NMIs record in between.
- */
-static __always_inline int record(__u16 kind, __u32 pid, __u64 b, __u64 c)
+/* The place of a CPU's next events, so many; 0 if there is none. */
+static __always_inline __u64 take_places(__u32 cpu, __u32 n)
 {
-	__u64 now = bpf_ktime_get_ns(), at;
-	__u32 cpu = bpf_get_smp_processor_id(), place;
 	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
-	struct event *e;
 
-	if (!head)
-		return 0;
-	at = __sync_fetch_and_add(&head->next, 1);
-	place = (cpu << ring_shift) + (at & ((1u << ring_shift) - 1));
-	e = bpf_map_lookup_elem(&ring, &place);
+	return head ? __sync_fetch_and_add(&head->next, n) : 0;
+}
+
+static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 kind, __u32 pid, __u64 b, __u64 c)
+{
+	__u32 place = (cpu << ring_shift) + (at & ((1u << ring_shift) - 1));
+	struct event *e = bpf_map_lookup_elem(&ring, &place);
+
 	if (!e)
-		return 0;
+		return;
 	e->time = now;
 	e->pid = pid;
 	e->b = b;
@@ -70,6 +67,21 @@ static __always_inline int record(__u16 kind, __u32 pid, __u64 b, __u64 c)
 	/* An exchange is a full barrier; kind and lap share a word. */
 	__sync_lock_test_and_set((__u32 *)&e->kind, (__u32)kind | (__u32)(at >> ring_shift) << 16);
 #endif
+}
+
+/*
+ * The time is taken before the place: an interrupt that comes between the two takes the place before, with a later time, and user
+ * space sorts by time. The place is taken atomically, since interrupts and NMIs record in between. Of all this, reading the clock
+ * costs the most by far.
+ */
+static __always_inline int record(__u16 kind, __u32 pid, __u64 b, __u64 c)
+{
+	__u64 now = bpf_ktime_get_ns(), at;
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	at = take_places(cpu, 1);
+	if (at)
+		write_event(cpu, at, now, kind, pid, b, c);
 	return 0;
 }
 
@@ -258,17 +270,25 @@ int BPF_PROG(nmi, void *handler, __s64 took)
 	return record_here(NMI, took, (__u64)handler);
 }
 
+/* A poll of no device is that of the CPU's own backlog. */
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
 	struct net_device *dev = napi->dev;
-	__u64 name[2] = {};
-	__u32 pid = current_pid();
+	__u64 now, at, name[2] = {};
+	__u32 pid = current_pid(), cpu;
 
-	if (dev)
-		bpf_probe_read_kernel(name, sizeof(name), dev->name);
-	record(NAPI_POLL, pid, name[0], name[1]);
-	return record(NAPI_WORK, pid, low_high(work, budget), dev ? (__u32)dev->ifindex : 0);
+	if (!dev)
+		return record(NAPI_WORK, pid, low_high(work, budget), 0);
+	bpf_probe_read_kernel(name, sizeof(name), dev->name);
+	now = bpf_ktime_get_ns();
+	cpu = bpf_get_smp_processor_id();
+	at = take_places(cpu, 2);
+	if (!at)
+		return 0;
+	write_event(cpu, at, now, NAPI_POLL, pid, name[0], name[1]);
+	write_event(cpu, at + 1, now, NAPI_WORK, pid, low_high(work, budget), (__u32)dev->ifindex);
+	return 0;
 }
 
 SEC("tp_btf/cpu_idle")

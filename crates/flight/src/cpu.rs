@@ -121,6 +121,10 @@ impl Context {
         })
     }
 
+    fn is_timer(&self) -> bool {
+        matches!(self, Self::Timer(_) | Self::Hrtimer(_))
+    }
+
     fn ends_with(self, left: Self) -> bool {
         match (self, left) {
             (Self::Timer(_), Self::Timer(_)) | (Self::Hrtimer(_), Self::Hrtimer(_)) => true,
@@ -259,7 +263,16 @@ impl Fold {
                         self.garbled += 1;
                     }
                 } else if let Some(left) = Context::left(&what) {
-                    match self.stack.iter().rposition(|c| c.ends_with(left)) {
+                    // A timer's function ends in the interrupt or softirq in which it began.
+                    let reach = match left {
+                        Context::Timer(_) | Context::Hrtimer(_) => {
+                            self.stack.iter().rev().take_while(|c| c.is_timer()).count()
+                        }
+                        _ => self.stack.len(),
+                    };
+                    let below = self.stack.len() - reach;
+                    let found = self.stack[below..].iter().rposition(|c| c.ends_with(left));
+                    match found.map(|at| below + at) {
                         Some(at) => {
                             // Whatever lay on it has ended too.
                             self.garbled += (self.stack.len() - at - 1) as u64;

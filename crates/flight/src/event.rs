@@ -56,11 +56,11 @@ pub enum What {
     Nmi {
         took: Ns,
     },
-    /// A device was polled: its name; what came of it follows.
+    /// A device was polled: its name; what came of it follows, at the same time.
     NapiPoll {
         name: [u8; 16],
     },
-    /// The poll took so many packets of so many that it might.
+    /// The poll took so many packets of so many that it might. Without a device before: that of the CPU's own backlog.
     NapiWork {
         work: u32,
         budget: u32,

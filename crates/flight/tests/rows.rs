@@ -97,6 +97,37 @@ fn what_was_under_way_when_the_record_began_is_seen_by_its_end() {
     );
 }
 
+/// The kernel runs no program within itself: a timer that expires while another one's beginning is recorded has none.
+#[test]
+fn a_timer_whose_beginning_was_missed_does_not_end_the_one_that_it_interrupted() {
+    let tick = Vector::LocalTimer;
+    let events = vec![
+        switch(10, 0, ASLEEP, 7),
+        at(150, 7, What::SoftirqEntry(8)),
+        at(200, 7, What::HrtimerEntry(0xf00)),
+        at(210, 7, What::VectorEntry(tick)),
+        at(230, 7, What::HrtimerExit),
+        at(240, 7, What::VectorExit(tick)),
+        at(300, 7, What::HrtimerExit),
+        at(310, 7, What::SoftirqExit(8)),
+    ];
+    let timeline = Timeline::of(&window(vec![events]));
+    let (soft, timer) = (Doing::Softirq(8), Doing::Timer(0xf00));
+    assert_eq!(
+        rows(&timeline, 0),
+        [
+            (100, 150, runs(7)),
+            (150, 200, soft),
+            (200, 210, timer),
+            (210, 240, Doing::Vector(tick)),
+            (240, 300, timer),
+            (300, 310, soft),
+            (310, 1000, runs(7))
+        ]
+    );
+    assert_eq!(timeline.cpus[0].garbled, 1);
+}
+
 #[test]
 fn softirqs_of_preempt_rt_go_on_with_their_thread() {
     let events = vec![

@@ -100,7 +100,7 @@ impl Details {
                 return Ok(());
             }
             What::NapiWork { work, budget, ifindex } => {
-                let Some(device) = self.polls.remove(&cpu) else { return Ok(()) };
+                let device = self.polls.remove(&cpu).unwrap_or_else(|| "backlog".into());
                 let said = Said::named(format!("{device}: {work} of {budget}")).arg("packets", i64::from(work));
                 let said = said.arg("budget", i64::from(budget)).arg("ifindex", i64::from(ifindex));
                 let track = poll_track(out, tracks, place, machine, cpu)?;
