@@ -11,8 +11,10 @@ use latpath_spike::Kind;
 use latpath_stats::units::{bytes, elapsed, Letters};
 use latpath_words::{Ns, HOST};
 
-/// Rows that are shown.
+/// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
 const ROWS: usize = 12;
+const FEW: usize = 3;
+const WORTH_A_ROW_PER_MILLE: i128 = 5;
 /// Rows whose cures are shown, if they make up as much of the excess.
 const CURED: usize = 3;
 const WORTH_A_CURE_PER_MILLE: i128 = 50;
@@ -175,24 +177,33 @@ fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
     page.heading("Causes, by the delay beyond the usual");
     let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
     let mut subjects = Vec::new();
-    let shown =
-        explanation.ranking.iter().enumerate().filter(|(at, r)| *at < ROWS || r.row.cause == Cause::Unexplained);
-    for (at, ranked) in shown {
+    let all = explanation.ranking.iter().enumerate();
+    let is_unexplained = |(_, r): &(usize, &Ranked)| r.row.cause == Cause::Unexplained;
+    let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(is_unexplained);
+    let excess = i128::from(explanation.excess_ns);
+    let is_shown = |(at, r): &(usize, &Ranked)| {
+        let worth = r.row.first > 0 || i128::from(r.row.excess_ns) * 1000 >= excess * WORTH_A_ROW_PER_MILLE;
+        *at < FEW || (*at < ROWS && worth)
+    };
+    let (causes, hidden): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_shown);
+    let figures_of = |page: &Page, place_of: String, number: String, ranked: &Ranked| {
         let row = &ranked.row;
-        table.row(vec![
-            (at + 1).to_string(),
+        vec![
+            number,
             row.cause.id().into(),
             page.count(row.first),
             page.duration(row.excess_ns),
             page.duration(row.median_ns()),
             share(page, row.excess_ns, explanation.excess_ns),
-            place(page, ranked, scenery),
-        ]);
-        subjects.push(subject(page, row));
+            place_of,
+        ]
+    };
+    for (at, ranked) in causes {
+        table.row(figures_of(page, place(page, ranked, scenery), (at + 1).to_string(), ranked));
+        subjects.push(subject(page, &ranked.row));
     }
-    let hidden = explanation.ranking.iter().skip(ROWS).filter(|r| r.row.cause != Cause::Unexplained);
     let Others { mut rows, mut excess_ns, mut first } = explanation.others;
-    for ranked in hidden {
+    for (_, ranked) in hidden {
         rows += 1;
         excess_ns = excess_ns.saturating_add(ranked.row.excess_ns);
         first += ranked.row.first;
@@ -207,6 +218,11 @@ fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
             share(page, excess_ns, explanation.excess_ns),
             "".into(),
         ]);
+        subjects.push(String::new());
+    }
+    for (_, ranked) in unexplained {
+        table.row(figures_of(page, place(page, ranked, scenery), String::new(), ranked));
+        subjects.push(subject(page, &ranked.row));
     }
     let mut figures = Page::new(page.letters());
     table.write(&mut figures);

@@ -41,7 +41,7 @@ fn culprits(page: &Page, by: &[(Member, Ns)]) -> String {
         [] => "what is not known".into(),
         [(one, _)] => who(page, one, None),
         several => {
-            let all: Ns = several.iter().map(|(_, ns)| ns).sum();
+            let all = several.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
             // What took next to nothing needs no name.
             let named: Vec<_> = several.iter().take(NAMED).filter(|(_, ns)| *ns >= all / 100).collect();
             if let ([(one, _)], true) = (named.as_slice(), named.len() < several.len()) {
@@ -114,7 +114,10 @@ pub(crate) fn subject(page: &Page, row: &Row) -> String {
     let actor = row.actor.as_ref().map_or(String::new(), |actor| page.clean(&actor.name));
     let class = |m: &Member| m.class.map_or(String::new(), |class| format!(" ({})", page.clean(&class.to_string())));
     let first = row.by.first().map(|(m, _)| format!("{}{}", page.clean(&m.name), class(m)));
-    let by = |word: &str| first.as_ref().map_or(String::new(), |by| format!(" {word} {by}"));
+    let by = |word: &str| match &first {
+        Some(by) => format!(" {word} {by}"),
+        None => note(page, &row.notes),
+    };
     match row.cause {
         Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::SoftirqWait | Cause::IrqWait => {
             format!("{actor}{}", by("behind"))
@@ -142,7 +145,10 @@ pub(crate) fn verdict(page: &Page, row: &Row) -> String {
     let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
     let actor = row.actor.as_ref().map_or("somebody".to_owned(), |actor| who(page, actor, cpu));
     let first = row.by.first().map(|(m, _)| who(page, m, None));
-    let by = |word: &str| first.as_ref().map_or(String::new(), |by| format!(" {word} {by}"));
+    let by = |word: &str| match &first {
+        Some(by) => format!(" {word} {by}"),
+        None => note(page, &row.notes),
+    };
     match row.cause {
         Cause::Work => format!("{actor} worked for longer than usual"),
         Cause::Interrupted => format!("{actor} interrupted{}", by("by")),

@@ -10,6 +10,8 @@ use unicode_width::UnicodeWidthStr;
 
 /// Rows of the picture.
 const LANES: usize = 12;
+/// Who only kept others from acting has a row from so many thousandths of the packet's time on.
+const WORTH_A_LANE_PER_MILLE: i128 = 10;
 /// Columns of a row's name, at most.
 const NAME: usize = 34;
 /// Steps between two points that are told one by one; of more, the longest.
@@ -126,14 +128,24 @@ struct Lane {
     cpus: Vec<u32>,
     marks: Vec<(Ns, Ns, Mark)>,
     ns: Ns,
+    /// The packet was in its hands.
+    acted: bool,
 }
 
 fn lanes(explained: &Explained, scenery: &Scenery) -> Vec<Lane> {
     let folk = scenery.folk();
     let mut lanes: Vec<Lane> = Vec::new();
-    let mut put = |machine: &str, name: String, cpu: Option<u32>, from: Ns, to: Ns, mark: Mark| {
+    let mut put = |machine: &str, name: String, piece: &Piece, mark: Mark, acted: bool| {
+        let Piece { cpu, from, to, .. } = *piece;
         let at = lanes.iter().position(|l| l.machine == machine && l.name == name).unwrap_or_else(|| {
-            lanes.push(Lane { machine: machine.into(), name, cpus: Vec::new(), marks: Vec::new(), ns: 0 });
+            lanes.push(Lane {
+                machine: machine.into(),
+                name,
+                cpus: Vec::new(),
+                marks: Vec::new(),
+                ns: 0,
+                acted: false,
+            });
             lanes.len() - 1
         });
         let lane = &mut lanes[at];
@@ -142,18 +154,19 @@ fn lanes(explained: &Explained, scenery: &Scenery) -> Vec<Lane> {
         }
         lane.ns = lane.ns.saturating_add(to.saturating_sub(from));
         lane.marks.push((from, to, mark));
+        lane.acted |= acted;
     };
     for (_, piece) in explained.pieces() {
         let machine = explained.machine(piece);
         let actor = piece.actor.as_ref().map_or(String::new(), |who| folk.member(machine, who).name);
-        put(machine, actor, piece.cpu, piece.from, piece.to, Mark::of(piece.cause));
+        put(machine, actor, piece, Mark::of(piece.cause), true);
         // Who ran instead, in a row of its own.
         let took_the_cpu = matches!(
             piece.cause,
             Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait
         );
         if let Some(by) = piece.by.as_ref().filter(|_| took_the_cpu) {
-            put(machine, folk.member(machine, by).name, piece.cpu, piece.from, piece.to, Mark::Works);
+            put(machine, folk.member(machine, by).name, piece, Mark::Works, false);
         }
     }
     lanes
@@ -166,9 +179,10 @@ fn picture(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
     if total <= 0 || lanes.is_empty() {
         return;
     }
-    // Those that had most of the time, in the order in which they came; interrupts of a microsecond tell nothing here.
-    let left_out = lanes.len().saturating_sub(LANES);
-    if left_out > 0 {
+    // Interrupts of a microsecond tell nothing here. Of the rest those that had most of the time, in the order in which they came.
+    let all = lanes.len();
+    lanes.retain(|lane| lane.acted || i128::from(lane.ns) * 1000 >= i128::from(total) * WORTH_A_LANE_PER_MILLE);
+    if lanes.len() > LANES {
         let mut times: Vec<Ns> = lanes.iter().map(|l| l.ns).collect();
         times.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
         let bar = times[LANES - 1];
@@ -179,6 +193,7 @@ fn picture(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
             stays
         });
     }
+    let left_out = all - lanes.len();
     let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), NAME, page.ascii())).collect();
     let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
     let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
@@ -197,7 +212,11 @@ fn picture(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
     }
     used.sort_unstable_by_key(|mark| std::cmp::Reverse(*mark));
     let key: Vec<String> = used.iter().map(|mark| format!("{} {}", mark.sign(page.ascii()), mark.meaning())).collect();
-    let more = if left_out > 0 { format!("   ({left_out} that took less are left out)") } else { String::new() };
+    let more = match left_out {
+        0 => String::new(),
+        1 => "   (1 more took next to nothing)".into(),
+        n => format!("   ({n} more took next to nothing)"),
+    };
     page.line(format!("{indent}{}{more}", key.join("   ")));
 }
 
@@ -246,10 +265,10 @@ fn bar(lane: &Lane, begin: Ns, total: Ns, columns: usize, ascii: bool, used: &mu
         .collect()
 }
 
-/// Steps of one kind that follow each other: one line.
+/// A line: steps of one kind that follow each other.
+#[derive(Clone)]
 struct Step {
     from: Ns,
-    to: Ns,
     cause: Cause,
     machine: usize,
     actor: Option<Member>,
@@ -268,39 +287,32 @@ fn steps_of(explained: &Explained, scenery: &Scenery, from: Ns, to: Ns) -> Vec<S
         let actor = piece.actor.as_ref().map(|who| folk.member(machine, who));
         let by = piece.by.as_ref().map(|who| folk.member(machine, who));
         let took = piece.to.saturating_sub(piece.from);
-        let same = |s: &Step| {
-            let name = |m: &Option<Member>| m.as_ref().map(|m| m.name.clone());
-            (s.cause, s.machine, name(&s.actor)) == (piece.cause, piece.machine, name(&actor))
+        let step = Step {
+            from: piece.from,
+            cause: piece.cause,
+            machine: piece.machine,
+            actor,
+            cpu: piece.cpu,
+            by: by.map(|by| (by, took)).into_iter().collect(),
+            ns: took,
+            number: piece.number,
         };
-        match steps.last_mut().filter(|last| same(last)) {
-            Some(step) => step.take(piece, took, by),
-            None => {
-                let mut step = Step {
-                    from: piece.from,
-                    to: piece.to,
-                    cause: piece.cause,
-                    machine: piece.machine,
-                    actor,
-                    cpu: piece.cpu,
-                    by: Vec::new(),
-                    ns: 0,
-                    number: None,
-                };
-                step.take(piece, took, by);
-                steps.push(step);
-            }
-        }
+        steps.push(step);
     }
     steps
 }
 
 impl Step {
-    fn take(&mut self, piece: &Piece, took: Ns, by: Option<Member>) {
-        self.to = piece.to;
-        self.ns = self.ns.saturating_add(took);
-        self.number = self.number.max(piece.number);
-        self.cpu = self.cpu.filter(|cpu| Some(*cpu) == piece.cpu);
-        if let Some(by) = by {
+    fn is_like(&self, other: &Self) -> bool {
+        let name = |m: &Option<Member>| m.as_ref().map(|m| m.name.clone());
+        (self.cause, self.machine) == (other.cause, other.machine) && name(&self.actor) == name(&other.actor)
+    }
+
+    fn join(&mut self, other: Self) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.number = self.number.max(other.number);
+        self.cpu = self.cpu.filter(|cpu| Some(*cpu) == other.cpu);
+        for (by, took) in other.by {
             match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
                 Some((known, ns)) => {
                     known.update(&by);
@@ -310,6 +322,18 @@ impl Step {
             }
         }
     }
+}
+
+/// Steps of which each is put to the one that `at` says, where it says one.
+fn joined(steps: Vec<Step>, at: impl Fn(&[Step], &Step) -> Option<usize>) -> Vec<Step> {
+    let mut all: Vec<Step> = Vec::new();
+    for step in steps {
+        match at(&all, &step) {
+            Some(at) => all[at].join(step),
+            None => all.push(step),
+        }
+    }
+    all
 }
 
 /// Every point, and between two of them what held the packet.
@@ -335,17 +359,31 @@ fn line(page: &mut Page, at: &str, took: &str, text: &str) {
 }
 
 fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &Explained, begin: Ns) {
+    // Short interruptions do not cut what goes on behind them into many lines.
+    let mut rest: (usize, Ns) = (0, 0);
+    if steps.len() > 1 {
+        let kinds = joined(steps.clone(), |all, step| all.iter().position(|known| known.is_like(step)));
+        let is_worth = |step: &Step| kinds.iter().any(|k| k.is_like(step) && i128::from(k.ns) >= worth);
+        steps.retain(|step| {
+            let stays = is_worth(step);
+            if !stays {
+                rest = (rest.0 + 1, rest.1.saturating_add(step.ns));
+            }
+            stays
+        });
+        steps = joined(steps, |all, step| all.len().checked_sub(1).filter(|last| all[*last].is_like(step)));
+        if steps.len() > STEPS {
+            steps = kinds.into_iter().filter(|kind| i128::from(kind.ns) >= worth).collect();
+        }
+    }
     let mut times: Vec<Ns> = steps.iter().map(|s| s.ns).collect();
     times.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
     let bar = times.get(STEPS - 1).copied().unwrap_or(0);
-    let all = steps.len();
     let mut room = STEPS;
-    let mut rest = (0, 0_i64);
     steps.retain(|step| {
-        // One alone is told, whatever it took: else the reader would look for it.
-        let stays = all == 1 || (step.ns >= bar && room > 0 && i128::from(step.ns) >= worth);
+        let stays = step.ns >= bar && room > 0;
         match stays {
-            true => room = room.saturating_sub(1),
+            true => room -= 1,
             false => rest = (rest.0 + 1, rest.1.saturating_add(step.ns)),
         }
         stays
@@ -369,8 +407,11 @@ fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &Expla
 fn behind(page: &Page, step: &Step) -> String {
     let mut by = step.by.clone();
     by.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    let names: Vec<String> = by.iter().take(2).map(|(m, _)| who(page, m, None)).collect();
-    let more = if by.len() > 2 { format!(" and {} others", by.len() - 2) } else { String::new() };
+    // What took next to nothing of it needs no name.
+    let all: Ns = by.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
+    let named = by.iter().take(2).filter(|(_, ns)| *ns >= all / 20);
+    let names: Vec<String> = named.map(|(m, _)| who(page, m, None)).collect();
+    let more = if by.len() > names.len() { " and others" } else { "" };
     let word = match step.cause {
         Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::SoftirqWait | Cause::IrqWait => "behind ",
         Cause::Interrupted => "by ",
