@@ -1,6 +1,11 @@
 //! Names for what the kernel gives as numbers: namespaces, functions, drop reasons.
 
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt};
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::MetadataExt,
+};
 
 /// Inode numbers of the named network namespaces, and of our own (as the empty name).
 pub fn namespaces() -> HashMap<u32, String> {
@@ -16,43 +21,68 @@ pub fn namespaces() -> HashMap<u32, String> {
     found
 }
 
-/// Kernel functions by address.
+/// Kernel functions by address. There are a hundred thousand: their names stand one behind the other.
 #[derive(Default)]
 pub struct Functions {
-    by_address: Vec<(u64, String)>,
+    /// Each with the place of its name.
+    by_address: Vec<(u64, u32)>,
+    /// Each ends with its line.
+    names: String,
 }
 
 impl Functions {
     /// Reads /proc/kallsyms. Empty where the kernel hides addresses.
     pub fn read() -> Self {
-        let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-        let mut by_address: Vec<_> = text
-            .lines()
-            .filter_map(|line| {
-                let mut words = line.split_whitespace();
-                let address = u64::from_str_radix(words.next()?, 16).ok()?;
-                let kind = words.next()?;
-                (address != 0 && matches!(kind, "t" | "T")).then(|| (address, words.next().unwrap_or("").to_string()))
-            })
-            .collect();
-        by_address.sort_unstable();
-        by_address.dedup_by_key(|(address, _)| *address);
-        Self { by_address }
+        let Ok(file) = fs::File::open("/proc/kallsyms") else { return Self::default() };
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let (mut found, mut line) = (Self::default(), String::new());
+        while file.read_line(&mut line).is_ok_and(|n| n > 0) {
+            found.add_symbol(&line);
+            line.clear();
+        }
+        found.sorted()
+    }
+
+    /// A line of /proc/kallsyms, if it is a function.
+    fn add_symbol(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        let (Some(address), Some("t" | "T"), Some(name)) = (words.next(), words.next(), words.next()) else { return };
+        match u64::from_str_radix(address, 16) {
+            Ok(0) | Err(_) => {}
+            Ok(address) => self.add(address, name),
+        }
+    }
+
+    fn add(&mut self, address: u64, name: &str) {
+        // 4 GiB of names there are not.
+        let Ok(place) = u32::try_from(self.names.len()) else { return };
+        self.by_address.push((address, place));
+        self.names.extend(name.split('\n'));
+        self.names.push('\n');
+    }
+
+    fn sorted(mut self) -> Self {
+        // Of several names for one address, the first.
+        self.by_address.sort_by_key(|(address, _)| *address);
+        self.by_address.dedup_by_key(|(address, _)| *address);
+        self.by_address.shrink_to_fit();
+        self.names.shrink_to_fit();
+        self
     }
 
     /// Functions that another machine told, or this one before.
     pub fn told(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
-        let mut by_address: Vec<_> = functions.into_iter().collect();
-        by_address.sort_unstable();
-        Self { by_address }
+        let mut told = Self::default();
+        functions.into_iter().for_each(|(address, name)| told.add(address, &name));
+        told.sorted()
     }
 
     /// The function that an address lies in.
     pub fn find(&self, address: u64) -> Option<&str> {
         let after = self.by_address.partition_point(|(a, _)| *a <= address);
-        let (start, name) = &self.by_address[after.checked_sub(1)?];
+        let (start, place) = self.by_address[after.checked_sub(1)?];
         // A gap of a megabyte is no function.
-        (address - start < 1 << 20).then_some(name)
+        (address - start < 1 << 20).then(|| self.names[place as usize..].lines().next()).flatten()
     }
 
     /// The function that an address lies in, or the address itself.
@@ -99,11 +129,22 @@ mod tests {
 
     #[test]
     fn an_address_inside_a_function_has_its_name() {
-        let f = Functions { by_address: vec![(0x1000, "first".into()), (0x2000, "second".into())] };
+        let f = Functions::told([(0x2000, "second".into()), (0x1000, "first".into())]);
         assert_eq!(f.name(0x1fff), "first");
         assert_eq!(f.name(0x2000), "second");
         assert_eq!(f.name(0x10), "0x10");
         assert_eq!(f.name(0x9_0000_0000), "0x900000000");
+    }
+
+    #[test]
+    fn functions_are_read_from_the_kernels_table() {
+        let mut f = Functions::default();
+        let lines =
+            "ffff2000 t b\t[kvm]\nffff1000 T a\nffff1000 T alias\n00000000 T hidden\nffff3000 d data\nrubbish\n";
+        lines.lines().for_each(|line| f.add_symbol(line));
+        let f = f.sorted();
+        assert_eq!(["a", "b"].map(Some), [0xffff_1004, 0xffff_3000].map(|address| f.find(address)));
+        assert_eq!((f.find(0xfff), f.find(0)), (None, None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agent;
 mod guest;
 mod hostile;
 mod live;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     tests.extend(hostile::trials(&needs));
     tests.extend(live::trials(&needs));
     tests.extend(taps::trials(&needs));
+    tests.extend(agent::trials(&needs));
     tests.extend(guest::trials(&[need_root(), need_guest()]));
     support::main(tests)
 }

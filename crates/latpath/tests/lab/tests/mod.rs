@@ -3,8 +3,12 @@
 use crate::{Need, Test};
 
 mod agent_by_vsock;
+mod agent_flight;
 mod boots;
 mod both_directions;
+mod cause_guest;
+mod cause_host;
+mod cause_ovs;
 mod counters;
 mod igb;
 mod linux_bridge;
@@ -37,12 +41,16 @@ const USUAL: &[Test] = &[
     counters::TEST,
     linux_bridge::TEST,
     agent_by_vsock::TEST,
+    agent_flight::TEST,
     ovs_fast_path::TEST,
     ovs_upcall::TEST,
     ovs_slow_action::TEST,
     ovs_daemon_stops::TEST,
     tap_overflow::TEST,
     both_directions::TEST,
+    cause_host::TEST,
+    cause_guest::TEST,
+    cause_ovs::TEST,
     path_function_tracer::TEST,
     path_into_guest::TEST,
     path_ovs_upcall::TEST,

@@ -1,0 +1,108 @@
+//! The guest's flight recorder, asked for a time in which frames came: what its kernel did then is there, under the names that it
+//! has in the guest, and at the times at which its probe saw the frames.
+
+use crate::{
+    stage::{Stage, Stream, GUEST, RELAY},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context};
+use latpath_agent::{Address, GuestWindow, Machine, StartRequest, Timeouts};
+use latpath_flight::{Doing, Timeline};
+use latpath_lab::Switch;
+use latpath_words::{Ns, PointKind, Sighting, Source};
+use std::time::{Duration, Instant};
+
+pub const TEST: Test = Test { name: "agent_flight", only_whole: false, seconds: 200, run };
+
+const NET_RX: u32 = 3;
+/// How far a sighting may lie from what the recorder tells: over this time the clocks' difference changes by no more.
+const NEAR: Ns = 20_000;
+const WINDOW: Ns = 100_000_000;
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.boot_guest()?;
+    let stream = Stream::sv("MU01", 8_000).rate(500);
+    stage.subscribe(&stream)?;
+    let s = Duration::from_secs;
+    let timeouts = Timeouts { connect: s(30), start: s(90), window: s(20), ..Timeouts::default() };
+    let at = Address::Unix(stage.guest()?.agent_socket().into());
+    let mut machine = Machine::connect(GUEST, &at, timeouts)?;
+    let options = vec![(StartRequest::FLIGHT.into(), (1 << 20).to_string())];
+    machine.start(&StartRequest { streams: vec![stream.spec().parse()?], options })?;
+    let publishing = stage.start_publishing(&stream)?;
+
+    let mut sightings: Vec<Sighting> = Vec::new();
+    for _ in 0..3 {
+        let enough = sightings.len() + 600;
+        let until = Instant::now() + s(30);
+        while sightings.len() < enough {
+            ensure!(Instant::now() < until, "{} sightings; {:?}", sightings.len(), machine.fault());
+            std::thread::sleep(Duration::from_millis(10));
+            machine.drain(&mut sightings)?;
+        }
+        let last = sightings.iter().map(|s| s.t).max().context("sightings")?;
+        let id = machine.request_window(last - WINDOW, last);
+        let asked = Instant::now();
+        let window = loop {
+            std::thread::sleep(Duration::from_millis(2));
+            machine.drain(&mut sightings)?;
+            if let Some((of, window)) = machine.take_windows().pop() {
+                ensure!(of == id, "an answer to {of}");
+                break window.map_err(anyhow::Error::msg)?;
+            }
+        };
+        eprintln!("a window came after {:?}", asked.elapsed());
+        check(&window, &sightings, &machine.points()?, (last - WINDOW, last))?;
+    }
+    let figures = machine.recorder().context("it was asked for")?.map_err(anyhow::Error::msg)?;
+    eprintln!("the guest's recorder: {figures:?}; the clock: {:?}", machine.clock());
+    ensure!(figures.events > 0 && figures.missed == 0, "{figures:?}");
+    drop(publishing);
+    machine.stop()?;
+    let counters = machine.counters()?;
+    ensure!(counters.dropped == 0, "{counters:?}");
+    Ok(())
+}
+
+/// The sightings of a time against the record of that time.
+fn check(
+    window: &GuestWindow,
+    seen: &[Sighting],
+    points: &[latpath_words::PointInfo],
+    (from, to): (Ns, Ns),
+) -> Outcome {
+    let GuestWindow { offset_ns, error_bound_ns, snapshot } = window;
+    let record = &snapshot.window;
+    let events: usize = record.cpus.iter().map(|cpu| cpu.events.len()).sum();
+    let bytes = snapshot.encode().len();
+    eprintln!("{events} events in {bytes} bytes, offset {offset_ns} ± {error_bound_ns}, {:?}", snapshot.missing);
+    ensure!(
+        record.is_complete(),
+        "something is missing: {:?}",
+        record.cpus.iter().map(|c| c.since).collect::<Vec<_>>()
+    );
+    let names = snapshot.names();
+    let timeline = Timeline::of(record);
+    let (mut softirqs, mut reads, mut others) = (0, 0, Vec::new());
+    for s in seen.iter().filter(|s| (from + NEAR..to - NEAR).contains(&s.t)) {
+        let t = s.t + offset_ns;
+        let cpu = timeline.cpus.iter().find(|cpu| cpu.cpu == u32::from(s.cpu)).context("a CPU without a record")?;
+        let around = cpu.between(t - NEAR, t + NEAR);
+        let kind = points[usize::from(s.point)].point.kind;
+        let fits = |doing: Doing| match kind {
+            PointKind::NicRx => doing == Doing::Softirq(NET_RX),
+            PointKind::AppRead => doing.thread() == Some(s.tid) && names.of(&doing) == format!("{RELAY} ({})", s.tid),
+            _ => true,
+        };
+        match around.iter().any(|tile| fits(tile.doing)) {
+            false => others.push((kind, around.iter().map(|tile| names.of(&tile.doing)).collect::<Vec<_>>())),
+            true if kind == PointKind::NicRx => softirqs += 1,
+            true => reads += 1,
+        }
+    }
+    eprintln!("{softirqs} frames in softirqs, {reads} in the application's thread; others: {others:?}");
+    ensure!(softirqs >= 10 && reads >= 10, "too few");
+    ensure!(others.is_empty(), "the recorder and the probe do not agree");
+    Ok(())
+}
