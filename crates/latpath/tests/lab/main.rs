@@ -10,6 +10,7 @@ mod support;
 // Words for tests that are yet to be written stand beside those in use.
 #[allow(dead_code)]
 mod expect;
+mod kernel_trace;
 #[allow(dead_code)]
 mod linked;
 mod outside;

@@ -150,7 +150,7 @@ impl Drop for Programs {
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
 /// Runs a test. An emulated machine with a guest in it stands still once in a long while, and
-/// says nothing: the test is then tried once more in another one, which is told.
+/// says nothing, or fails over [`EMULATION`]: the test is then tried once more in another one, which is told.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
     match attempt(pool, programs, home, test, whole)? {
         Attempt::Done => Ok(()),
@@ -228,7 +228,8 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
         Err(error) => format!("its recordings cannot be kept: {error}"),
     };
     let told = format!("{failed}\nthe end of the console:\n{console}\n{kept}");
-    if matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty() {
+    let silent = matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty();
+    if silent || hypervisor.console_tail().contains(EMULATION) {
         return Ok(Attempt::StoodStill(told));
     }
     // One that hangs, or whose kernel is unwell, shall not disturb the next test.
@@ -237,6 +238,10 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
     }
     Err(told.into())
 }
+
+/// The kernel puts breakpoints into its own code for a moment, where it attaches programs and takes them off. QEMU's emulation of two
+/// CPUs may go on executing one that is not there any more: the kernel does not know it, or both CPUs stand at it for ever.
+const EMULATION: &str = "int3: 0000";
 
 /// What timeout(1) says of a program that it had to end.
 const HUNG: [i32; 2] = [124, 137];

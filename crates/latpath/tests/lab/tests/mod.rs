@@ -10,6 +10,7 @@ mod cause_guest;
 mod cause_host;
 mod cause_ovs;
 mod counters;
+mod flight_recorder;
 mod igb;
 mod linux_bridge;
 mod lying_nic;
@@ -61,6 +62,7 @@ const USUAL: &[Test] = &[
     udp_read::TEST,
     nic::TEST,
     lying_nic::TEST,
+    flight_recorder::TEST,
 ];
 
 const STAMPING: &[Test] =

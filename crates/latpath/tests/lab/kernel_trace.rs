@@ -1,0 +1,324 @@
+//! What the kernel's own trace says of the events that the flight recorder records, and what both say, word for word.
+
+use anyhow::{bail, Context, Result};
+use latpath_flight::{Event, Left, Names, Sleep, Vector, What, Window};
+use std::collections::BTreeMap;
+
+/// The recorder's tracepoints that are in a trace in so many words.
+pub const EVENTS: [&str; 34] = [
+    "sched/sched_switch",
+    "sched/sched_waking",
+    "sched/sched_wakeup",
+    "sched/sched_wakeup_new",
+    "sched/sched_migrate_task",
+    "irq/irq_handler_entry",
+    "irq/irq_handler_exit",
+    "irq/softirq_raise",
+    "irq/softirq_entry",
+    "irq/softirq_exit",
+    "irq_vectors/local_timer_entry",
+    "irq_vectors/local_timer_exit",
+    "irq_vectors/reschedule_entry",
+    "irq_vectors/reschedule_exit",
+    "irq_vectors/call_function_entry",
+    "irq_vectors/call_function_exit",
+    "irq_vectors/call_function_single_entry",
+    "irq_vectors/call_function_single_exit",
+    "irq_vectors/irq_work_entry",
+    "irq_vectors/irq_work_exit",
+    "power/cpu_idle",
+    "timer/hrtimer_expire_entry",
+    "timer/hrtimer_expire_exit",
+    "timer/timer_expire_entry",
+    "timer/timer_expire_exit",
+    "workqueue/workqueue_execute_start",
+    "workqueue/workqueue_execute_end",
+    "napi/napi_poll",
+    "kvm/kvm_entry",
+    "kvm/kvm_exit",
+    "kvm/kvm_halt_poll_ns",
+    "kvm/kvm_vcpu_wakeup",
+    "kvm/kvm_inj_virq",
+    "openvswitch/ovs_dp_upcall",
+];
+
+/// Kinds that happen with interrupts off: nothing comes between two programs at one of these places, and so their order is the
+/// same for both.
+const CLOSED: [&str; 10] =
+    ["switch", "waking", "wakeup", "migrate", "irq", "irq-exit", "raise", "vector", "vector-exit", "kvm-entry"];
+
+/// Events at the edges of a time that one has and the other has not.
+const EDGE: usize = 64;
+
+/// An event in words.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// `CLOCK_MONOTONIC`.
+    pub t: i64,
+    /// The thread on the CPU.
+    pub pid: u32,
+    /// What happened, its kind first.
+    pub text: String,
+    /// What each says in its own words.
+    pub more: String,
+}
+
+impl Said {
+    pub fn kind(&self) -> &str {
+        self.text.split(' ').next().unwrap_or("")
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.pid == other.pid && self.text == other.text
+    }
+}
+
+/// What the recorder tells of each CPU.
+pub fn of_recorder(window: &Window, names: &Names<'_>, from: i64, to: i64) -> BTreeMap<u32, Vec<Said>> {
+    let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
+    for cpu in &window.cpus {
+        let mut device = String::new();
+        for event in cpu.events.iter().filter(|e| (from..to).contains(&e.t)) {
+            let (mut text, mut more) = (String::new(), String::new());
+            match event.what {
+                What::NapiPoll { name } => {
+                    device = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
+                    continue;
+                }
+                What::NapiWork { work, budget, .. } => {
+                    let device = if device.is_empty() { "(no_device)" } else { &device };
+                    text = format!("napi {device} {work} {budget}");
+                }
+                What::KvmExit { vcpu, reason, .. } => {
+                    text = format!("kvm-exit {}", vcpu.map_or("?".into(), |v| v.to_string()));
+                    more = reason.map_or("unknown".into(), |r| format!("{r:#x}"));
+                }
+                What::Nmi { .. } => continue,
+                _ => {}
+            }
+            if text.is_empty() {
+                text = in_words(event, names);
+            }
+            all.entry(cpu.cpu).or_default().push(Said { t: event.t, pid: event.pid, text, more });
+        }
+    }
+    all
+}
+
+fn in_words(event: &Event, names: &Names<'_>) -> String {
+    match event.what {
+        What::Switch { next, left, prev, next_class } => {
+            let state = match left {
+                Left::Ready { preempted: true, .. } => "R+",
+                Left::Ready { preempted: false, .. } => "R",
+                Left::Asleep(Sleep::Interruptible) => "S",
+                // So the kernel calls what its freezer holds.
+                Left::Asleep(Sleep::Blocked | Sleep::Frozen) => "D",
+                Left::Asleep(Sleep::Idle) => "I",
+                Left::Asleep(Sleep::Stopped) => "T",
+                Left::Asleep(Sleep::Traced) => "t",
+                Left::Asleep(Sleep::Parked) => "P",
+                Left::Asleep(Sleep::Ended) => "X",
+                Left::Asleep(Sleep::Unknown) => "?",
+            };
+            format!("switch {} {} {state} {next} {}", event.pid, prev.prio, next_class.prio)
+        }
+        What::Waking { pid, cpu, class } => format!("waking {pid} {} {cpu}", class.prio),
+        What::Wakeup { pid, cpu, class, .. } => format!("wakeup {pid} {} {cpu}", class.prio),
+        What::Migrate { pid, from, to } => format!("migrate {pid} {from} {to}"),
+        What::IrqEntry(n) => format!("irq {n}"),
+        What::IrqExit(n) => format!("irq-exit {n}"),
+        What::SoftirqRaise(n) => format!("raise {n}"),
+        What::SoftirqEntry(n) => format!("softirq {n}"),
+        What::SoftirqExit(n) => format!("softirq-exit {n}"),
+        What::VectorEntry(v) => format!("vector {}", vector(v)),
+        What::VectorExit(v) => format!("vector-exit {}", vector(v)),
+        What::Idle(state) => format!("idle {}", state.unwrap_or(u32::MAX)),
+        What::TimerEntry(f) => format!("timer {}", function(names, f)),
+        What::TimerExit => "timer-exit".into(),
+        What::HrtimerEntry(f) => format!("hrtimer {}", function(names, f)),
+        What::HrtimerExit => "hrtimer-exit".into(),
+        What::WorkStart(f) => format!("work {}", function(names, f)),
+        What::WorkEnd => "work-end".into(),
+        What::KvmEntry { vcpu } => format!("kvm-entry {}", vcpu.map_or("?".into(), |v| v.to_string())),
+        What::KvmHaltPoll { vcpu, ns, before } => format!("halt-poll {vcpu} {ns} {before}"),
+        What::KvmVcpuWakeup { ns, waited, valid } => {
+            format!("vcpu-wakeup {} {ns} {valid}", if waited { "wait" } else { "poll" })
+        }
+        What::KvmInjVirq(n) => format!("inject {n:#x}"),
+        What::OvsUpcall { command } => format!("upcall {command}"),
+        other => format!("other {other:?}"),
+    }
+}
+
+/// Without the module that it is of, which the trace names too.
+fn function(names: &Names<'_>, address: u64) -> String {
+    names.of_function(address).split([' ', '+']).next().unwrap_or("").to_owned()
+}
+
+fn vector(vector: Vector) -> &'static str {
+    match vector {
+        Vector::LocalTimer => "local_timer",
+        Vector::Reschedule => "reschedule",
+        Vector::CallFunction => "call_function",
+        Vector::CallFunctionSingle => "call_function_single",
+        Vector::IrqWork => "irq_work",
+        _ => "?",
+    }
+}
+
+/// What the kernel's trace tells of each CPU, as tracefs prints it.
+pub fn of_trace(trace: &str, from: i64, to: i64) -> Result<BTreeMap<u32, Vec<Said>>> {
+    let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
+    for line in trace.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+        if line.contains("[LOST ") {
+            bail!("the trace has gaps: {line}");
+        }
+        let (cpu, said) = parse(line).with_context(|| format!("a line of the trace: {line}"))?;
+        if (from..to).contains(&said.t) {
+            all.entry(cpu).or_default().push(said);
+        }
+    }
+    Ok(all)
+}
+
+/// `  CPU 0/KVM-1234    [001] d..2.  46593.061244: sched_switch: prev_comm=…`
+fn parse(line: &str) -> Option<(u32, Said)> {
+    let at = line.find(" [0")?;
+    let pid = line[..at].trim_end().rsplit('-').next()?.parse().ok()?;
+    let (cpu, rest) = line[at + 2..].split_once(']')?;
+    let rest = rest.trim_start().split_once(' ')?.1.trim_start();
+    let (time, rest) = rest.split_once(": ")?;
+    let (seconds, micros) = time.split_once('.')?;
+    let t = seconds.parse::<i64>().ok()? * 1_000_000_000 + micros.parse::<i64>().ok()? * 1_000;
+    let (event, fields) = rest.split_once(": ").or_else(|| Some((rest.strip_suffix(':')?, "")))?;
+    let (text, more) = trace_in_words(event, fields)?;
+    Some((cpu.parse().ok()?, Said { t, pid, text, more }))
+}
+
+/// The word behind `key`.
+fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let rest = &text[text.rfind(key)? + key.len()..];
+    Some(rest.split([' ', ',', ':']).next().unwrap_or(rest))
+}
+
+fn trace_in_words(event: &str, fields: &str) -> Option<(String, String)> {
+    let of = |key: &str| after(fields, key);
+    let mut more = String::new();
+    let text = match event {
+        "sched_switch" => {
+            let state = of("prev_state=")?;
+            // Ended, and waited for: one of both.
+            let state = if state.starts_with('Z') { "X" } else { state };
+            let (prev, next) = (of("prev_pid=")?, of("next_pid=")?);
+            format!("switch {prev} {} {state} {next} {}", of("prev_prio=")?, of("next_prio=")?)
+        }
+        "sched_waking" => format!("waking {} {} {}", of(" pid=")?, of(" prio=")?, number(of(" target_cpu=")?)?),
+        "sched_wakeup" | "sched_wakeup_new" => {
+            format!("wakeup {} {} {}", of(" pid=")?, of(" prio=")?, number(of(" target_cpu=")?)?)
+        }
+        "sched_migrate_task" => format!("migrate {} {} {}", of(" pid=")?, of("orig_cpu=")?, of("dest_cpu=")?),
+        "irq_handler_entry" => format!("irq {}", of("irq=")?),
+        "irq_handler_exit" => format!("irq-exit {}", of("irq=")?),
+        "softirq_raise" => format!("raise {}", of("vec=")?),
+        "softirq_entry" => format!("softirq {}", of("vec=")?),
+        "softirq_exit" => format!("softirq-exit {}", of("vec=")?),
+        "cpu_idle" => format!("idle {}", of("state=")?),
+        "timer_expire_entry" => format!("timer {}", of("function=")?),
+        "timer_expire_exit" => "timer-exit".into(),
+        "hrtimer_expire_entry" => format!("hrtimer {}", of("function=")?),
+        "hrtimer_expire_exit" => "hrtimer-exit".into(),
+        "workqueue_execute_start" => format!("work {}", of("function ")?),
+        "workqueue_execute_end" => "work-end".into(),
+        "napi_poll" => format!("napi {} {} {}", of("for device ")?, of(" work ")?, of(" budget ")?),
+        "kvm_entry" => format!("kvm-entry {}", of("vcpu ")?),
+        "kvm_exit" => {
+            more = of("reason ")?.to_owned();
+            format!("kvm-exit {}", of("vcpu ")?)
+        }
+        "kvm_halt_poll_ns" => {
+            let before = of("(grow ").or_else(|| of("(shrink "))?;
+            format!("halt-poll {} {} {}", of("vcpu ")?, of("halt_poll_ns ")?, before.trim_end_matches(')'))
+        }
+        "kvm_vcpu_wakeup" => {
+            let how = fields.split(' ').next()?;
+            format!("vcpu-wakeup {how} {} {}", of("time ")?, fields.ends_with(" valid"))
+        }
+        "kvm_inj_virq" => format!("inject {}", fields.split(' ').find(|word| word.starts_with("0x"))?),
+        "ovs_dp_upcall" => format!("upcall {}", of("upcall_cmd=")?),
+        vector => match vector.strip_suffix("_entry") {
+            Some(name) => format!("vector {name}"),
+            None => format!("vector-exit {}", vector.strip_suffix("_exit")?),
+        },
+    };
+    Some((text, more))
+}
+
+/// `003`.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok()
+}
+
+/// What two tell of one CPU.
+pub struct Differ<'a> {
+    pub ours: &'a [Said],
+    pub theirs: &'a [Said],
+}
+
+impl<'a> Differ<'a> {
+    /// Of what happens with interrupts off the order of all is the same. Returns how far the times of each are apart.
+    pub fn as_a_whole(&self) -> Result<Vec<u64>, String> {
+        let closed = |said: &&Said| CLOSED.contains(&said.kind());
+        let (ours, theirs): (Vec<_>, Vec<_>) =
+            (self.ours.iter().filter(closed).collect(), self.theirs.iter().filter(closed).collect());
+        Ok(aligned(&ours, &theirs)?.iter().map(|(a, b)| a.t.abs_diff(b.t)).collect())
+    }
+
+    /// The same events of a kind; returns how many.
+    pub fn of_kind(&self, kind: &str) -> Result<usize, String> {
+        let of = |all: &'a [Said]| all.iter().filter(|said| said.kind() == kind).collect::<Vec<_>>();
+        Ok(aligned(&of(self.ours), &of(self.theirs))?.len())
+    }
+
+    /// So many events of a kind at most are missing; returns how many there are.
+    pub fn count_but(&self, kind: &str, missing: usize) -> Result<usize, String> {
+        let of = |all: &[Said]| all.iter().filter(|said| said.kind() == kind).count();
+        let (ours, theirs) = (of(self.ours), of(self.theirs));
+        if ours.abs_diff(theirs) > missing + EDGE {
+            return Err(format!("{ours} in the recorder, {theirs} in the kernel's trace"));
+        }
+        Ok(ours)
+    }
+
+    /// The events that are the same in both.
+    pub fn pairs(&self) -> Result<Vec<(&'a Said, &'a Said)>, String> {
+        aligned(&self.ours.iter().collect::<Vec<_>>(), &self.theirs.iter().collect::<Vec<_>>())
+    }
+}
+
+/// Pairs of events, all the same, but for a few at the edges.
+fn aligned<'a>(ours: &[&'a Said], theirs: &[&'a Said]) -> Result<Vec<(&'a Said, &'a Said)>, String> {
+    let pairs = |skip: usize, skip_theirs: usize| ours.iter().skip(skip).zip(theirs.iter().skip(skip_theirs));
+    let same = |skip, skip_theirs| pairs(skip, skip_theirs).take_while(|(a, b)| a.is_same(b)).count();
+    let ways = (0..EDGE).flat_map(|edge| [(edge, 0), (0, edge)]);
+    let best = ways.max_by_key(|(skip, skip_theirs)| (same(*skip, *skip_theirs), usize::MAX - skip - skip_theirs));
+    let (skip, skip_theirs) = best.unwrap_or_default();
+    let found = same(skip, skip_theirs);
+    let left = |all: usize, skipped: usize| all.saturating_sub(skipped + found);
+    let (ours_left, theirs_left) = (left(ours.len(), skip), left(theirs.len(), skip_theirs));
+    if ours_left.min(theirs_left) > 0 || ours_left.max(theirs_left) > EDGE {
+        let show = |all: &[&Said], skip: usize| {
+            let at = skip + found;
+            let near = &all[at.saturating_sub(3).min(all.len())..(at + 5).min(all.len())];
+            near.iter().map(|s| format!("\n  {} {} {}", s.t, s.pid, s.text)).collect::<String>()
+        };
+        return Err(format!(
+            "{found} the same, then the recorder has{}\nthe kernel's trace{}\n({} and {} in all)",
+            show(ours, skip),
+            show(theirs, skip_theirs),
+            ours.len(),
+            theirs.len()
+        ));
+    }
+    Ok(pairs(skip, skip_theirs).take(found).map(|(a, b)| (*a, *b)).collect())
+}
