@@ -3,7 +3,8 @@
 use crate::{
     blame::{self, Blame},
     fault::Injection,
-    play::{need_group, Group, Play, Reader, CPU, ITS_CPU, ROUNDS},
+    group::{need_group, Group},
+    play::{Play, Reader, CPU, ITS_CPU, ROUNDS},
     support::{trial, Lack},
     verdict::Seen,
 };
@@ -23,14 +24,14 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         let shared = shared.clone();
         trial(name, needs, move || {
             let mut play = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            // One that failed half-way is not used again.
             let mut taken = match play.take() {
                 Some(play) => play,
                 None => Play::lay(true)?,
             };
-            fault(&mut taken)?;
-            *play = Some(taken);
-            Ok(())
+            let outcome = fault(&mut taken);
+            // One that failed half-way is not used again.
+            *play = Some(taken).filter(Play::is_over);
+            outcome
         })
     };
     let group = [needs, &[need_group()]].concat();

@@ -9,6 +9,7 @@ mod support;
 mod application;
 mod blame;
 mod fault;
+mod group;
 mod in_guest;
 mod on_host;
 mod play;

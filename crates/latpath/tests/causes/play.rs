@@ -3,7 +3,7 @@
 use crate::{
     blame::GUEST,
     fault::{self, Injection},
-    support::{self, latpath, program, Bench, Started},
+    support::{latpath, program, Bench, Started},
     verdict::Seen,
 };
 use latpath_lab::{Application, Guest, GuestPlan, Lab, APPLICATION, GUEST_DEVICE, PUBLISHER};
@@ -187,6 +187,11 @@ impl Play {
         Ok(fault::told(&guest.expect(&format!("/bin/causes {} {words}", fault::WORD), NEVER)?)?)
     }
 
+    /// Whether it has come to its end.
+    pub fn is_over(&self) -> bool {
+        self.recorder.is_none() && self.publisher.is_none()
+    }
+
     /// Ends all, and says what was recorded, and what the application did.
     pub fn end(&mut self) -> Result<(Seen, Vec<Injection>), Failed> {
         thread::sleep(Duration::from_millis(300));
@@ -251,51 +256,6 @@ impl Qemu {
             }
         }
         Ok(())
-    }
-}
-
-/// A control group of this process's own, for the `cpu` controller.
-pub struct Group(PathBuf);
-
-impl Group {
-    /// Makes it.
-    pub fn new() -> Result<Self, Failed> {
-        let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
-        let root = first.iter().find(|r| r.join("cpu.cfs_quota_us").exists() || r.join("cgroup.controllers").exists());
-        let group = Self(root.ok_or(NO_GROUPS)?.join(format!("latpath-{}", std::process::id())));
-        fs::create_dir(&group.0)?;
-        if !group.0.join("cpu.cfs_quota_us").exists() && !group.0.join("cpu.max").exists() {
-            return Err(NO_GROUPS.into());
-        }
-        Ok(group)
-    }
-
-    /// Its directory.
-    pub fn path(&self) -> &std::path::Path {
-        &self.0
-    }
-
-    /// Takes a process in.
-    pub fn take(&self, pid: i32) -> Result<(), Failed> {
-        Ok(fs::write(self.0.join("cgroup.procs"), pid.to_string())?)
-    }
-}
-
-const NO_GROUPS: &str = "no control groups with the cpu controller";
-
-/// Whether [`Group`] can be had.
-pub fn need_group() -> support::Lack {
-    Group::new().err().map(|e| format!("needs a cpu control group: {}", e.message().unwrap_or("?")))
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Who is in it goes first.
-        for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-            let root = self.0.parent().map(|p| p.join("cgroup.procs")).unwrap_or_default();
-            let _ = fs::write(root, pid);
-        }
-        let _ = fs::remove_dir(&self.0);
     }
 }
 

@@ -7,10 +7,24 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+// Faults and the judge are those of the tests that need no virtual machine.
+#[path = "../causes/application.rs"]
+#[allow(dead_code)]
+mod application;
+#[path = "../causes/blame.rs"]
+#[allow(dead_code)]
+mod blame;
 // Words for tests that are yet to be written stand beside those in use.
 #[allow(dead_code)]
 mod expect;
 mod kernel_trace;
+#[path = "../causes/fault.rs"]
+#[allow(dead_code)]
+mod fault;
+mod faults;
+#[path = "../causes/group.rs"]
+#[allow(dead_code)]
+mod group;
 #[allow(dead_code)]
 mod linked;
 mod outside;
@@ -21,7 +35,13 @@ mod search;
 mod stage;
 #[allow(dead_code)]
 mod stamping;
+#[path = "../causes/storm.rs"]
+#[allow(dead_code)]
+mod storm;
 mod tests;
+#[path = "../causes/verdict.rs"]
+#[allow(dead_code)]
+mod verdict;
 mod xdp;
 
 use std::{fmt, process::ExitCode};
@@ -81,6 +101,9 @@ impl Scale {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = fault::main() {
+        return code;
+    }
     let words: Vec<String> = std::env::args().collect();
     match words.iter().position(|w| w == INSIDE) {
         Some(at) => inside(words.get(at + 1).map_or("", String::as_str), words.iter().any(|w| w == WHOLE)),

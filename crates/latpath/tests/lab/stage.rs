@@ -104,9 +104,16 @@ impl Stage {
 
     /// [`Stage::boot_guest`], its agent reached by another way.
     pub fn boot_guest_reached_by(&mut self, reach: Reach) -> Outcome {
+        self.boot_guest_with(reach, Vec::new())
+    }
+
+    /// The same, with more programs in it: the file here, the path there.
+    pub fn boot_guest_with(&mut self, reach: Reach, programs: Vec<(PathBuf, String)>) -> Outcome {
+        let latpath = (self.small(program(), "latpath"), "/bin/latpath".into());
+        let more = programs.into_iter().map(|(file, path)| (self.small(file, path.trim_start_matches("/bin/")), path));
         let plan = GuestPlan {
             name: GUEST.into(),
-            programs: vec![(self.small_latpath(), "/bin/latpath".into())],
+            programs: std::iter::once(latpath).chain(more).collect(),
             cpus: 1,
             memory_mib: 256,
             acceleration: Some(Acceleration::KvmVhost),
@@ -124,10 +131,9 @@ impl Stage {
         Ok(())
     }
 
-    /// The program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
-    fn small_latpath(&self) -> PathBuf {
-        let whole = program();
-        let small = self.bench.lab.folder().join("latpath");
+    /// A program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
+    fn small(&self, whole: PathBuf, name: &str) -> PathBuf {
+        let small = self.bench.lab.folder().join(name);
         match Command::new("strip").arg("-g").arg("-o").arg(&small).arg(&whole).status() {
             Ok(status) if status.success() => small,
             _ => whole,

@@ -1,0 +1,117 @@
+//! Faults on purpose in the hypervisor and in its guest, and whether latpath blames the right one: as in `tests/causes`, with
+//! longer times, since all of this is emulated.
+
+use crate::{
+    fault::{self, Injection},
+    stage::{Stage, Stream},
+    support::Finished,
+    verdict::Seen,
+};
+use anyhow::{anyhow, bail, Context, Result};
+use latpath_vms::{Role, Vm};
+use nix::{
+    sched::{sched_setaffinity, CpuSet},
+    unistd::Pid,
+};
+use std::{env, process::Command, thread, time::Duration};
+
+/// How often, for how long and in what distances.
+pub const ROUNDS: &str = "times=20 busy=150000 every=600000";
+/// What takes longer is late.
+pub const THRESHOLD: Duration = Duration::from_millis(60);
+/// Longer than all rounds.
+const LIMIT: Duration = Duration::from_secs(120);
+/// This program in the guest.
+pub const IN_GUEST: &str = "/bin/causes";
+
+/// The stream that is followed meanwhile.
+pub fn stream() -> Stream {
+    Stream::sv("MU01", 400_000).rate(500).publish("--cpu 0")
+}
+
+/// This program.
+pub fn myself() -> Result<std::path::PathBuf> {
+    env::current_exe().context("where this program is")
+}
+
+/// Records while a fault is done.
+pub fn play(
+    stage: &mut Stage,
+    threshold: Duration,
+    fault: impl FnOnce(&mut Stage) -> Result<Vec<Injection>>,
+) -> Result<(Seen, Vec<Injection>)> {
+    let stream = stream();
+    let recording = stage.record(&stream, &format!("--threshold {}us", threshold.as_micros()))?;
+    let publishing = stage.start_publishing(&stream)?;
+    thread::sleep(Duration::from_secs(4));
+    let truth = fault(stage)?;
+    thread::sleep(Duration::from_secs(1));
+    publishing.interrupt();
+    publishing.finish(LIMIT).map_err(|e| anyhow!("{e:?}"))?;
+    stage.wait_for_quiet()?;
+    let run = recording.run().clone();
+    eprintln!("{}", recording.end(stage)?.in_short());
+    Ok((Seen::read(&run).map_err(|e| anyhow!("{e:?}"))?, truth))
+}
+
+/// Does a fault in the hypervisor's namespace, in all rounds.
+pub fn on_host(stage: &Stage, words: &str) -> Result<Vec<Injection>> {
+    let mut command = Command::new(myself()?);
+    command.arg(fault::WORD).args(words.split(' ')).args(ROUNDS.split(' '));
+    let done = stage.start_command(&stage.path().hypervisor, command)?.finish(LIMIT);
+    match done.map_err(|e| anyhow!("{e:?}"))? {
+        Finished { code: Some(0), stdout, .. } => fault::told(&stdout).map_err(|e| anyhow!(e)),
+        Finished { code, stderr, .. } => bail!("{words}: {code:?}, {stderr}"),
+    }
+}
+
+/// The same in the guest; times are the guest's.
+pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
+    let script = format!("{IN_GUEST} {} {words} {ROUNDS}", fault::WORD);
+    let output = stage.guest()?.run(&script, LIMIT, &|| false)?;
+    match output.status {
+        0 => fault::told(&output.text).map_err(|e| anyhow!(e)),
+        status => bail!("{words} in the guest: status {status}, {}", output.text.trim()),
+    }
+}
+
+/// Starts the application in the guest: one of ours, with these words.
+pub fn listen(stage: &mut Stage, words: &str) -> Result<()> {
+    let words = format!("application device={} cpu=0 {words}", latpath_lab::GUEST_DEVICE);
+    Ok(stage.guest()?.start("relay", &format!("{IN_GUEST} {} {words}", fault::WORD), false, &|| false)?)
+}
+
+/// Ends it, and says when it slept.
+pub fn listen_no_more(stage: &mut Stage) -> Result<Vec<Injection>> {
+    let output = stage.guest()?.end("relay", LIMIT, &|| false)?;
+    fault::told(&output.text).map_err(|e| anyhow!(e))
+}
+
+/// The guest as the host sees it.
+pub fn vm() -> Result<Vm> {
+    latpath_vms::find()?.vms.into_iter().next().context("no virtual machine is found")
+}
+
+/// Puts those of the guest's threads that do this on one CPU.
+pub fn pin(vm: &Vm, role: Role, cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    let threads: Vec<_> = vm.threads.iter().filter(|t| t.role == role).collect();
+    if threads.is_empty() {
+        bail!("{} has no thread of the kind {role:?}: {:?}", vm.name, vm.threads);
+    }
+    for thread in threads {
+        sched_setaffinity(Pid::from_raw(thread.tid as i32), &set).with_context(|| thread.comm.clone())?;
+    }
+    Ok(())
+}
+
+/// Several verdicts as one.
+pub fn all(outcomes: Vec<Result<(), libtest_mimic::Failed>>) -> Result<()> {
+    let failed: Vec<String> =
+        outcomes.into_iter().filter_map(|o| o.err()).map(|e| e.message().unwrap_or("failed").to_owned()).collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => bail!("{}", failed.join("\n")),
+    }
+}

@@ -1,0 +1,43 @@
+//! Why packets are late in a guest under KVM: faults in the guest.
+
+use crate::{
+    blame::{self, Blame},
+    faults::{all, in_guest, listen, listen_no_more, myself, play, IN_GUEST, ROUNDS, THRESHOLD},
+    stage::{Reach, Stage},
+    Outcome, Scale, Test,
+};
+use latpath_lab::Switch;
+use std::{thread, time::Duration};
+
+pub const TEST: Test = Test { name: "cause_guest", only_whole: true, seconds: 500, run };
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.boot_guest_with(Reach::Serial, vec![(myself()?, IN_GUEST.into())])?;
+    let mut outcomes = Vec::new();
+
+    listen(&mut stage, "fifo=0 nice=0 work=0 times=0 busy=0 every=0 after=1")?;
+    let (seen, _) = play(&mut stage, THRESHOLD, |_| {
+        thread::sleep(Duration::from_secs(5));
+        Ok(Vec::new())
+    })?;
+    outcomes.push(seen.expect_no_fault());
+    let mut fault = |stage: &mut Stage, words: &str, blame: &Blame| -> Outcome {
+        let (seen, truth) = play(stage, THRESHOLD, |stage| in_guest(stage, words))?;
+        outcomes.push(seen.expect(&seen.in_host_time(&truth), blame));
+        Ok(())
+    };
+    fault(&mut stage, "hog cpu=0 fifo=50", &blame::GUEST_HOG)?;
+    fault(&mut stage, "crowd cpu=0 threads=6", &blame::GUEST_CROWD)?;
+    fault(&mut stage, "storm cpu=0", &blame::GUEST_STORM)?;
+    listen_no_more(&mut stage)?;
+
+    listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=8"))?;
+    let (seen, _) = play(&mut stage, THRESHOLD, |_| {
+        thread::sleep(Duration::from_secs(25));
+        Ok(Vec::new())
+    })?;
+    let truth = listen_no_more(&mut stage)?;
+    outcomes.push(seen.expect(&seen.in_host_time(&truth), &blame::GUEST_SLEEPER));
+    all(outcomes)
+}
