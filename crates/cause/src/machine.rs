@@ -198,6 +198,9 @@ impl Machine {
         if let Some(why) = &self.without {
             return format!("no record of {}: {why}", self.name);
         }
+        if t >= self.timeline.to {
+            return "it was after the record's end".into();
+        }
         let Some(cpu) = cpu else {
             return match self.records.iter().any(|record| t < record.since) {
                 true => "records of some CPUs begin later".into(),

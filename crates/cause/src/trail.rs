@@ -5,9 +5,10 @@ use crate::{
     guests::Guests,
     machine::Machine,
     queue::{lies_between, By, Sightings},
-    walk::{Call, Context, End, Question, Walk},
+    walk::{Call, Context, End, Hold, Question, Walk},
     Cause, Piece,
 };
+use latpath_flight::Doing;
 use latpath_spike::Seen;
 use latpath_words::{Link, Ns, PointInfo, PointKind};
 
@@ -38,8 +39,8 @@ pub(crate) struct Trail<'t> {
 enum Place {
     /// On a machine, in somebody's hands.
     At(usize, Context),
-    /// A guest's CPU was called by the host; why the guest itself cannot say what it did before, if it cannot.
-    Called { guest: usize, cpu: u32, blind: Option<String> },
+    /// A guest's CPU was called by the host, with this interrupt; or the guest itself cannot say what it did before.
+    Called { guest: usize, cpu: u32, by: Result<Doing, String> },
     /// It cannot be followed further.
     End(Cause, usize, String),
 }
@@ -83,7 +84,7 @@ impl<'t> Trail<'t> {
             }
             place = match place {
                 Place::At(at, context) => self.walk(at, context),
-                Place::Called { guest, cpu, blind } => self.cross(guest, cpu, blind),
+                Place::Called { guest, cpu, by } => self.cross(guest, cpu, by),
                 Place::End(..) => break,
             };
         }
@@ -114,16 +115,14 @@ impl<'t> Trail<'t> {
         match end {
             End::There => Place::End(Cause::Unexplained, at, String::new()),
             End::Inside { thread, vcpu } => self.enter(thread, vcpu),
-            End::Outside { cpu, why } if at != 0 => match self.guests.vcpus.thread(at, cpu) {
-                Some(_) => Place::Called { guest: at, cpu, blind: None },
+            End::Outside { cpu, doing, why } if at != 0 => match self.guests.vcpus.thread(at, cpu) {
+                Some(_) => Place::Called { guest: at, cpu, by: Ok(doing) },
                 None => {
                     Place::End(Cause::Unexplained, at, format!("{why}, nor which thread of the host runs CPU {cpu}"))
                 }
             },
             End::Outside { why, .. } if self.over_wire() => Place::End(Cause::Device, at, why),
-            End::Lost(why) if at != 0 && self.a.place != at => {
-                Place::Called { guest: at, cpu: last_cpu, blind: Some(why) }
-            }
+            End::Lost(why) if at != 0 && self.a.place != at => Place::Called { guest: at, cpu: last_cpu, by: Err(why) },
             End::Outside { why, .. } | End::Lost(why) => Place::End(Cause::Unexplained, at, why),
         }
     }
@@ -142,50 +141,89 @@ impl<'t> Trail<'t> {
         let machine = &self.machines[place];
         let why = format!("no record of {}: {}", machine.name, machine.without.as_deref().unwrap_or_default());
         match self.guests.vcpus.thread(place, cpu) {
-            Some(_) if place != 0 => Place::Called { guest: place, cpu, blind: Some(why) },
+            Some(_) if place != 0 => Place::Called { guest: place, cpu, by: Err(why) },
             _ => Place::End(Cause::Unexplained, place, why),
         }
     }
 
     /// From a guest to the host: to the one who called its CPU.
-    fn cross(&mut self, guest: usize, cpu: u32, blind: Option<String>) -> Place {
+    fn cross(&mut self, guest: usize, cpu: u32, by: Result<Doing, String>) -> Place {
         let host = &self.machines[0];
         let Some(vcpu) = self.guests.vcpus.thread(guest, cpu) else {
-            let why = blind.unwrap_or_else(|| format!("which thread of the host runs CPU {cpu} is not known"));
+            let why = by.err().unwrap_or_else(|| format!("which thread of the host runs CPU {cpu} is not known"));
             return Place::End(Cause::Unexplained, guest, why);
         };
         if let Some(why) = &host.without {
             return Place::End(Cause::Unexplained, 0, format!("no record of {}: {why}", host.name));
         }
-        let actor = host.thread(vcpu, self.t);
-        let inside = match &blind {
-            Some(why) => unsaid(Cause::Unexplained, guest, 0, 0, why.clone()),
-            None => Piece { actor: Some(actor), ..unsaid(Cause::IrqInjection, 0, 0, 0, String::new()) },
+        let (inside, unknown) = match &by {
+            Err(why) => {
+                let unsaid = Piece { cpu: Some(cpu), ..unsaid(Cause::Unexplained, guest, 0, 0, why.clone()) };
+                (unsaid.clone(), unsaid)
+            }
+            Ok(_) => {
+                let actor = Some(host.thread(vcpu, self.t));
+                let why = format!("what {} did is not known", host.thread(vcpu, self.t).name);
+                let unsaid = unsaid(Cause::Unexplained, 0, 0, 0, why);
+                (Piece { cause: Cause::IrqInjection, actor, note: None, ..unsaid.clone() }, unsaid)
+            }
         };
-        let inside = Piece { cpu: blind.is_some().then_some(cpu), note: blind.clone(), ..inside };
         let mut walk = Walk::new(host, 0, &self.question, &self.guests.vcpus, self.t);
         walk.reader = false;
         let carried = self.a.place == 0 && self.a.info.point.kind == PointKind::VmRead;
-        let within = blind.is_some() && self.a.place == guest;
-        let next = if within {
-            walk.hold(vcpu, self.question.a, &inside, Cause::VcpuHalted);
+        let next = if by.is_err() && self.a.place == guest {
+            let asleep = Cause::VcpuHalted;
+            walk.hold(self.question.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });
             Err(End::There)
         } else {
             walk.called(&Call {
                 vcpu,
                 carrier: carried.then_some(self.a.seen.tid),
                 carriers: self.guests.carriers(guest),
-                blind: blind.is_some(),
+                blind: by.is_err(),
                 inside: &inside,
+                unknown: &unknown,
             })
         };
-        let pieces = walk.pieces;
+        let pieces = match by {
+            Ok(interrupt) => self.pending(walk.pieces, guest, cpu, &interrupt),
+            Err(_) => walk.pieces,
+        };
         self.take(pieces);
         match next {
             Ok(context) => Place::At(0, context),
             Err(End::Lost(why) | End::Outside { why, .. }) => Place::End(Cause::Unexplained, 0, why),
             Err(_) => Place::End(Cause::Unexplained, 0, String::new()),
         }
+    }
+
+    /// While an interrupt was pending and the vCPU ran: what its guest did instead of taking it.
+    fn pending(&self, pieces: Vec<Piece>, guest: usize, cpu: u32, interrupt: &Doing) -> Vec<Piece> {
+        let machine = &self.machines[guest];
+        let mut told = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if piece.cause != Cause::IrqInjection {
+                push(&mut told, piece);
+                continue;
+            }
+            for tile in machine.tiles(cpu, piece.from, piece.to).into_iter().rev() {
+                let like = Piece { from: tile.from, to: tile.to, ..piece.clone() };
+                push(
+                    &mut told,
+                    match tile.doing {
+                        Doing::Idle { .. } | Doing::Unknown => like,
+                        doing => Piece {
+                            actor: Some(machine.who(interrupt, tile.to)),
+                            by: Some(machine.who(&doing, tile.from)),
+                            machine: guest,
+                            cpu: Some(cpu),
+                            ..like
+                        },
+                    },
+                );
+            }
+        }
+        told
     }
 
     /// From the host into the guest that has the earlier sighting: what it did before its vCPU's thread acted on the host.
@@ -205,7 +243,8 @@ impl<'t> Trail<'t> {
         }
         let mut walk = Walk::new(&self.machines[0], 0, &self.question, &self.guests.vcpus, self.t);
         let inside = Piece { cpu: Some(cpu), ..unsaid(Cause::Unexplained, guest, 0, 0, why) };
-        walk.hold(thread, self.question.a, &inside, Cause::VcpuHalted);
+        let (vcpu, asleep) = (thread, Cause::VcpuHalted);
+        walk.hold(self.question.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep });
         let pieces = walk.pieces;
         self.take(pieces);
         Place::End(Cause::Unexplained, guest, String::new())
@@ -227,7 +266,7 @@ impl<'t> Trail<'t> {
             };
             let asleep = if piece.is_idle() { Cause::VcpuHalted } else { Cause::VmExit };
             let mut walk = Walk::new(host, 0, &self.question, &self.guests.vcpus, piece.to);
-            walk.hold(thread, piece.from, &piece, asleep);
+            walk.hold(piece.from, Hold { vcpu: thread, inside: &piece, unknown: &piece, asleep });
             walk.pieces.into_iter().for_each(|piece| push(&mut told, piece));
         }
         told

@@ -4,7 +4,7 @@ mod softirq;
 mod thread;
 mod vcpu;
 
-pub(crate) use vcpu::Call;
+pub(crate) use vcpu::{Call, Hold};
 
 use crate::{
     guests::Vcpus,
@@ -103,7 +103,7 @@ pub(crate) enum End {
     /// It has come to the earlier sighting.
     There,
     /// An interrupt of this CPU came from outside of the machine: from a device, or the host.
-    Outside { cpu: u32, why: String },
+    Outside { cpu: u32, doing: Doing, why: String },
     /// This thread acted for the guest that took the earlier sighting, as this vCPU.
     Inside { thread: u32, vcpu: Option<u32> },
     /// Nothing tells how to go on.
@@ -216,7 +216,7 @@ impl<'w> Walk<'w> {
                 return Ok(context);
             }
         }
-        Err(End::Outside { cpu, why: format!("what sent {} is not recorded", actor.name) })
+        Err(End::Outside { cpu, doing, why: format!("what sent {} is not recorded", actor.name) })
     }
 
     /// One CPU interrupts another for a packet (packet steering): by all that is known, the one that had it before.

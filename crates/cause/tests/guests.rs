@@ -115,6 +115,47 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
 }
 
 #[test]
+fn a_pending_interrupt_waits_for_what_the_guest_does_meanwhile() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            host.cpu(|c| {
+                c.runs(MAIN).at(140).sleeps_then(0);
+            });
+        },
+        |c| {
+            c.runs(GUESTS);
+            interrupt_at(c, 270);
+        },
+    );
+    assert_eq!(
+        stage.told()[..3],
+        ["100-140 work qemu (60)", "140-270 irq-injection irq 25 < guests-own (401)", "270-275 work irq 25",]
+    );
+    assert_eq!(stage.pieces()[1].machine, 1);
+}
+
+#[test]
+fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.record.since = 500;
+                c.at(600).runs(VCPU).sleeps_then(0);
+            });
+            host.cpu(|c| {
+                c.runs(MAIN).at(140).sleeps_then(0);
+            });
+        },
+        |c| interrupt_at(c, 270),
+    );
+    assert_eq!(stage.told()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
+    assert_eq!(stage.pieces()[1].note.as_deref(), Some("what CPU 0/KVM (61) did is not known"));
+}
+
+#[test]
 fn exits_within_a_guests_work_are_told_with_their_reason() {
     let stage = stage(
         |host| {

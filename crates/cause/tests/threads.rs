@@ -280,3 +280,15 @@ fn where_nothing_is_recorded_the_reason_is_said() {
     assert_eq!((pieces.len(), pieces[0].cause), (1, Cause::Unexplained));
     assert_eq!(pieces[0].note.as_deref(), Some("no record of host: the ring was gone"));
 }
+
+#[test]
+fn what_was_after_the_records_end_is_said_to_be() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0);
+    });
+    stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 200_000, 0, READER)]);
+    assert_eq!(stage.told(), ["100-200000 unexplained"]);
+    let note = stage.pieces()[0].note.clone();
+    assert_eq!(note.as_deref(), Some("what qemu (7) did is not known: it was after the record's end"));
+}

@@ -17,6 +17,27 @@ pub(crate) struct Call<'c> {
     pub blind: bool,
     /// What it is, while the vCPU runs.
     pub inside: &'c Piece,
+    /// What it is, while nothing is known of the vCPU's thread.
+    pub unknown: &'c Piece,
+}
+
+/// What is told of a time in which a guest was to act.
+#[derive(Clone, Copy)]
+pub(crate) struct Hold<'h> {
+    /// The vCPU's thread.
+    pub vcpu: u32,
+    /// Where it runs its guest.
+    pub inside: &'h Piece,
+    /// Where nothing is known of it.
+    pub unknown: &'h Piece,
+    /// Where it sleeps, and has not halted.
+    pub asleep: Cause,
+}
+
+impl<'c> Call<'c> {
+    fn hold(&self) -> Hold<'c> {
+        Hold { vcpu: self.vcpu, inside: self.inside, unknown: self.unknown, asleep: Cause::VcpuHalted }
+    }
 }
 
 impl Walk<'_> {
@@ -33,7 +54,7 @@ impl Walk<'_> {
     pub fn called(&mut self, call: &Call) -> Result<Context, End> {
         let row = self.machine.row(call.vcpu);
         if let Some(waker) = self.woken_for(&row, call) {
-            self.hold(call.vcpu, waker.t, call.inside, Cause::VcpuHalted);
+            self.hold(waker.t, call.hold());
             return Ok(Context::of(waker.cpu, waker.context));
         }
         let carried = match call.carrier {
@@ -47,11 +68,11 @@ impl Walk<'_> {
         match carried {
             Some((carrier, until)) => {
                 let until = self.injected(call.vcpu).map_or(until, |at| until.min(at));
-                self.hold(call.vcpu, until, call.inside, Cause::VcpuHalted);
+                self.hold(until, call.hold());
                 Ok(Context::Thread(carrier))
             }
             None => {
-                self.hold(call.vcpu, self.a, call.inside, Cause::VcpuHalted);
+                self.hold(self.a, call.hold());
                 Err(End::There)
             }
         }
@@ -116,16 +137,16 @@ impl Walk<'_> {
         })
     }
 
-    /// What the host says of a vCPU's thread, from `from` to what has been told: `inside` is all that is the guest's own, `asleep`
-    /// what it is when the thread sleeps for anything to happen.
-    pub fn hold(&mut self, vcpu: u32, from: Ns, inside: &Piece, asleep: Cause) {
+    /// What the host says of a vCPU's thread, from `from` to what has been told.
+    pub fn hold(&mut self, from: Ns, hold: Hold) {
+        let Hold { vcpu, inside, unknown, asleep } = hold;
         let limit = self.a;
         self.a = from.max(limit);
         let row = self.machine.row(vcpu);
         while !self.is_there() {
             let at = row.partition_point(|tile| tile.from < self.t);
             let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t) else {
-                self.lay_piece(self.a, inside.clone());
+                self.lay_piece(self.a, unknown.clone());
                 break;
             };
             match tile.state {
@@ -147,7 +168,7 @@ impl Walk<'_> {
                     let actor = Some(self.machine.thread(vcpu, self.t));
                     self.lay(tile.from, cause, Label { actor, by, cpu: None, ..Label::default() });
                 }
-                State::Unknown => self.lay_piece(tile.from, inside.clone()),
+                State::Unknown => self.lay_piece(tile.from, unknown.clone()),
             }
         }
         self.a = limit;
