@@ -44,6 +44,11 @@ impl Joined {
         })
     }
 
+    /// Where the journeys come from.
+    pub fn follow(&mut self) -> &mut Follow {
+        &mut self.follow
+    }
+
     /// One round. Figures begin anew when the way changes.
     pub fn step(&mut self) {
         let Self { follow, figures, seen, since, .. } = self;

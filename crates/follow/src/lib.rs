@@ -14,6 +14,7 @@ mod joined;
 mod layout;
 mod live;
 mod merge;
+mod over;
 mod tables;
 mod watch;
 

@@ -3,11 +3,14 @@
 use crate::by_path::ByPath;
 use crate::cost::CostMeter;
 use crate::counted::Counted;
+use crate::flight::{Flight, FlightFigures};
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
-use crate::tables::MAX_POINTS;
+use crate::over::{Ends, Over};
+use crate::tables::{PointFilter, MAX_POINTS};
 use latpath_journey::{Journey, Paths, RouteFinder, Segment, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
+use latpath_spike::Frozen;
 use latpath_stats::figures::{rate, together};
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::lost::explain;
@@ -21,6 +24,8 @@ const REORDER: u64 = 256;
 /// How often the route is looked at, and looked for.
 const LOOK_EVERY: Ns = 1_000_000_000;
 const SEARCH_EVERY: Ns = 100_000_000;
+/// Packets that were under way when the programs were attached lack points.
+const SETTLE: Ns = 100_000_000;
 /// Journeys this young may still be on their way.
 const YOUNG: Ns = 50_000_000;
 
@@ -38,6 +43,8 @@ pub struct Live {
     meter: CostMeter,
     before: Counted,
     orders: Vec<Order>,
+    flight: Option<(Flight, Over)>,
+    begin: Ns,
 }
 
 /// The order of one stream's keys, which tells what no point saw.
@@ -68,8 +75,11 @@ impl Live {
     pub fn start(options: Options) -> Result<Self, FollowError> {
         let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Live);
         (probe.window, probe.threshold) = (options.window, options.threshold);
+        probe.keep_who = options.flight.is_some();
         let streams = options.streams.len();
+        let flight = options.flight.as_ref().map(|f| (Flight::start(f, options.window, streams), Over::new(streams)));
         Ok(Self {
+            flight,
             probe: Probe::attach(probe)?,
             finder: RouteFinder::default(),
             layout: Layout::default(),
@@ -80,6 +90,7 @@ impl Live {
             meter: CostMeter::new(),
             before: Counted::begin(),
             orders: options.streams.iter().map(|s| Order::new(s.key)).collect(),
+            begin: monotonic() + SETTLE,
             options,
         })
     }
@@ -88,11 +99,42 @@ impl Live {
     pub fn step(&mut self) {
         self.take_keys();
         let now = monotonic();
+        self.freeze(now);
         if now < self.look_due {
             return;
         }
         self.look();
         self.look_due = now + if self.counted.is_empty() { SEARCH_EVERY } else { LOOK_EVERY };
+    }
+
+    /// One round of what is to be frozen.
+    fn freeze(&mut self, now: Ns) {
+        let Self { flight: Some((flight, over)), probe, layout, options, begin, .. } = self else { return };
+        let points = probe.points().unwrap_or_else(|never| match never {});
+        let mask = |points: &[PointId]| points.iter().fold(0, |set, p| set | 1 << p);
+        let lines: Vec<u64> = (0..options.streams.len()).map(|id| mask(layout.route.line_of(id as StreamId))).collect();
+        let ends = Ends { now, window: options.window, wanted: wanted(&options.points, &points) };
+        let reached = over.take(probe, ends, &lines, &mut |journey| {
+            if journey.seen != 0 && journey.first().is_some_and(|t| t >= *begin) {
+                flight.take(journey);
+            }
+        });
+        flight.round(now, reached, &mut []);
+    }
+
+    /// A scene that has been frozen. Each is told once; take them each round.
+    pub fn next_scene(&mut self) -> Option<Frozen> {
+        self.flight.as_mut()?.0.next_scene()
+    }
+
+    /// How this machine's flight recorder does, or why it does not; nothing where none was asked for.
+    pub fn flight(&self) -> Option<Result<FlightFigures, String>> {
+        self.flight.as_ref().map(|(flight, _)| flight.figures())
+    }
+
+    /// Late packets of each stream, where a flight recorder was asked for.
+    pub fn late(&self) -> Option<&[u64]> {
+        self.flight.as_ref().map(|(flight, _)| flight.counted().late.as_slice())
     }
 
     /// Looks at the keys of new journeys for gaps.
@@ -119,11 +161,7 @@ impl Live {
     /// Figures begin anew when the way changes.
     fn look(&mut self) {
         let points = self.points();
-        let wanted: u64 = points
-            .iter()
-            .enumerate()
-            .filter(|(_, p)| self.options.points.wants(p))
-            .fold(0, |set, (id, _)| set | 1 << id);
+        let wanted = wanted(&self.options.points, &points);
         let nothing = [0; MAX_POINTS];
         for j in self.probe.live_journeys(SAMPLE, YOUNG) {
             let (cpu, tid) = (&[0_u16; MAX_POINTS][..], &[0_u32; MAX_POINTS][..]);
@@ -152,6 +190,10 @@ impl Live {
         if same {
             return;
         }
+        if let Some((flight, _)) = &mut self.flight {
+            let lines = self.layout.route.lines_of(self.options.streams.len());
+            flight.chooser.set_layout(&self.layout.segments, &lines);
+        }
         // What is counted goes on where segments only come on top: a first upcall after hours must not cost the hours.
         let mut ends = if more { std::mem::take(&mut self.counted) } else { Vec::new() };
         let kept = ends.len();
@@ -175,12 +217,18 @@ impl Live {
         self.orders.iter_mut().for_each(|order| order.baseline = order.never_seen());
     }
 
+    /// The route and the segments as they are known now.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// Packets of a stream seen since the programs were attached.
     pub fn seen(&mut self) -> Vec<u64> {
         self.probe.live_streams().iter().map(|s| s.journeys).collect()
     }
 
-    fn points(&mut self) -> Vec<PointInfo> {
+    /// The points found so far.
+    pub fn points(&mut self) -> Vec<PointInfo> {
         self.probe.points().unwrap_or_else(|never| match never {})
     }
 
@@ -250,6 +298,9 @@ impl Live {
 
     fn notes(&self, points: &[PointInfo], streams: &[LiveStream], counters: latpath_words::Counters) -> Vec<String> {
         let mut notes = self.probe.abilities().notes();
+        if let Some(Err(why)) = self.flight() {
+            notes.push(format!("no flight recorder, so nothing tells why packets are late: {why}"));
+        }
         notes.extend(self.layout.notes.iter().cloned());
         let left_out = self.layout.segments.iter().filter(|s| self.counts(s).is_none()).count();
         if left_out > 0 && !self.counted.is_empty() {
@@ -277,6 +328,12 @@ impl Live {
     pub fn detach(&mut self) {
         self.probe.detach();
     }
+}
+
+/// The points that count, as a set.
+fn wanted(filter: &PointFilter, points: &[PointInfo]) -> u64 {
+    let all = points.iter().enumerate().filter(|(_, p)| filter.wants(p));
+    all.fold(0, |set, (id, _)| set | 1 << id)
 }
 
 /// A segment's figures.

@@ -2,8 +2,11 @@
 
 use crate::follow::{FollowError, Options};
 use crate::joined::Joined;
+use crate::layout::Layout;
 use crate::live::Live;
+use latpath_spike::Frozen;
 use latpath_stats::Summary;
+use latpath_words::PointInfo;
 
 /// Streams being watched. Dropping it detaches everything.
 pub enum Watch {
@@ -47,6 +50,38 @@ impl Watch {
         match self {
             Self::Kernel(live) => live.seen(),
             Self::Machines(joined) => joined.seen(),
+        }
+    }
+
+    /// A scene that has been frozen around late packets, or as an example of the usual. Each is told once; take them each round.
+    pub fn next_scene(&mut self) -> Option<Frozen> {
+        match self {
+            Self::Kernel(live) => live.next_scene(),
+            Self::Machines(joined) => joined.follow().next_scene(),
+        }
+    }
+
+    /// Late packets of each stream since the start; nothing where no flight recorder was asked for.
+    pub fn late(&mut self) -> Option<Vec<u64>> {
+        match self {
+            Self::Kernel(live) => live.late().map(<[u64]>::to_vec),
+            Self::Machines(joined) => joined.follow().late().map(|counted| counted.late.clone()),
+        }
+    }
+
+    /// The points found so far: those that scenes speak of.
+    pub fn points(&mut self) -> Vec<PointInfo> {
+        match self {
+            Self::Kernel(live) => live.points(),
+            Self::Machines(joined) => joined.follow().points().to_vec(),
+        }
+    }
+
+    /// The route and the segments as they are known now.
+    pub fn layout(&mut self) -> Layout {
+        match self {
+            Self::Kernel(live) => live.layout().clone(),
+            Self::Machines(joined) => joined.follow().layout().clone(),
         }
     }
 

@@ -154,6 +154,11 @@ struct slot_far {
 	__u32 dt[MAX_POINTS]; /* by point; the first ten are not used */
 };
 
+/* Live mode, where it is wanted: by point, the CPU that took the sighting above the thread that ran. */
+struct slot_who {
+	__u64 at[MAX_POINTS];
+};
+
 /* Live mode: one stream's counters. */
 struct stream_state {
 	__u64 next;

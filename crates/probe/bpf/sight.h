@@ -6,6 +6,7 @@
 const volatile __u32 live = 0;
 const volatile __u32 ring_size = 0;   /* records of one CPU, a power of two */
 const volatile __u32 slots_each = 0;  /* journeys kept of one stream, a power of two */
+const volatile __u32 keep_who = 0;    /* live: CPUs and threads are kept too */
 const volatile __u64 window_ns = 0;   /* a packet later than this is not matched any more */
 const volatile __u64 threshold_ns = 0;
 const volatile __u32 path_classes = 1; /* histograms of each segment, one for each way to be slow */
@@ -44,6 +45,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct slot_far);
 } slots_far SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot_who);
+} slots_who SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -324,6 +333,21 @@ static __always_inline __u32 *time_at(struct slot *s, __u32 stream, __u64 point)
 	return far ? &far->dt[point] : 0;
 }
 
+/* Keeps which CPU and thread saw a journey's packet. */
+static __always_inline void saw(struct seen_at *w, __u32 stream, __u32 number)
+{
+	__u32 idx = stream * slots_each + (number & (slots_each - 1));
+	__u64 point = w->point;
+	struct slot_who *who;
+
+	if (!keep_who)
+		return;
+	who = bpf_map_lookup_elem(&slots_who, &idx);
+	BOUND(point, MAX_POINTS);
+	if (who)
+		who->at[point] = (__u64)w->cpu << 32 | w->tid;
+}
+
 /* Begins a journey with its first sighting. */
 static __always_inline void new_journey(__u32 stream, struct stream_state *st, struct seen_at *w, __u32 key, __u32 *index)
 {
@@ -339,6 +363,8 @@ static __always_inline void new_journey(__u32 stream, struct stream_state *st, s
 		return;
 	if (s->number && s->t0 >= st->count_from)
 		count_ended(st, stream, s->seen);
+	saw(w, stream, number);
+	BOUND(point, MAX_POINTS);
 	s->seen = 1u << point;
 	s->number = number;
 	s->key = key;
@@ -381,6 +407,7 @@ static __always_inline void to_table(struct seen_at *w, __u32 stream, __u32 key)
 	if (!dt)
 		return;
 	*dt = since;
+	saw(w, stream, s->number);
 	__sync_fetch_and_or(&s->seen, bit);
 	number = s->number;
 	BOUND(point, MAX_POINTS);

@@ -37,12 +37,23 @@ pub struct Options {
     pub window: Ns,
     /// Live: times above this are counted.
     pub threshold: Ns,
+    /// Live: CPUs and threads of sightings are kept too, so that
+    /// [`Probe::live_journey`](crate::Probe::live_journey) gives whole journeys.
+    pub keep_who: bool,
 }
 
 impl Options {
     /// The usual choice for these streams on this machine.
     pub fn new(machine: &str, streams: Vec<StreamSpec>, mode: Mode) -> Self {
-        Self { machine: machine.into(), streams, mode, ring_bytes: 16 << 20, window: 1_000_000_000, threshold: 200_000 }
+        Self {
+            machine: machine.into(),
+            streams,
+            mode,
+            ring_bytes: 16 << 20,
+            window: 1_000_000_000,
+            threshold: 200_000,
+            keep_who: false,
+        }
     }
 }
 
@@ -116,6 +127,8 @@ pub(crate) struct Attached {
 pub(crate) struct LiveMaps {
     pub slots: Mapped<layout::Slot>,
     pub slots_far: Mapped<layout::SlotFar>,
+    /// Where that was wanted.
+    pub slots_who: Option<Mapped<layout::SlotWho>>,
     pub slots_each: usize,
     pub states: Mapped<layout::StreamState>,
     pub segments: Mapped<layout::SegmentsTo>,
@@ -169,6 +182,7 @@ fn configure(
         (table.wants[0].into(), table.wants[1].into(), table.wants[2].into());
     consts.want_long = (!table.long.is_empty()).into();
     consts.live = live.into();
+    consts.keep_who = u32::from(live && options.keep_who);
     consts.ring_size = ring_size as u32;
     consts.slots_each = each as u32;
     consts.window_ns = options.window as u64;
@@ -183,6 +197,9 @@ fn configure(
     if live {
         size(&mut skel.maps.slots, streams * each)?;
         size(&mut skel.maps.slots_far, streams * each)?;
+        if options.keep_who {
+            size(&mut skel.maps.slots_who, streams * each)?;
+        }
         size(&mut skel.maps.slot_index, streams * each)?;
         size(&mut skel.maps.stream_states, streams)?;
         size(&mut skel.maps.hists, streams * path_classes(abilities) * MAX_SEGMENTS)?;
@@ -260,6 +277,10 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
             Some(LiveMaps {
                 slots: Mapped::new(&maps.slots.as_fd(), streams * each)?,
                 slots_far: Mapped::new(&maps.slots_far.as_fd(), streams * each)?,
+                slots_who: match options.keep_who {
+                    true => Some(Mapped::new(&maps.slots_who.as_fd(), streams * each)?),
+                    false => None,
+                },
                 slots_each: each,
                 states,
                 segments: Mapped::new(&maps.segments.as_fd(), layout::MAX_POINTS)?,

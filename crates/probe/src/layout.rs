@@ -2,8 +2,8 @@
 
 pub use crate::skel::types::{
     drop_key as DropKey, ended_key as EndedKey, hist as Hist, percpu as PerCpu, point_entry as PointEntry,
-    record as Record, segments_to as SegmentsTo, slot as Slot, slot_far as SlotFar, stream_conf as StreamConf,
-    stream_state as StreamState, svid_short as SvidShort,
+    record as Record, segments_to as SegmentsTo, slot as Slot, slot_far as SlotFar, slot_who as SlotWho,
+    stream_conf as StreamConf, stream_state as StreamState, svid_short as SvidShort,
 };
 
 /// Points of one machine.
@@ -51,6 +51,7 @@ plain!(
     SegmentsTo,
     Slot,
     SlotFar,
+    SlotWho,
     StreamConf,
     StreamState,
     SvidShort
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(size_of::<PerCpu>(), 192 + 16 * 13 * 32);
         assert_eq!(size_of::<Slot>(), 64, "a cache line");
         assert_eq!(size_of::<SlotFar>(), 4 * MAX_POINTS);
+        assert_eq!(size_of::<SlotWho>(), 8 * MAX_POINTS);
         assert_eq!(size_of::<SvidShort>(), 64, "a cache line");
         assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
         assert_eq!(size_of::<SegmentsTo>(), 1 + 2 * SEGMENTS_TO + 3);

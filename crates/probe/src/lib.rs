@@ -29,7 +29,7 @@ pub use fentry::attach as attach_program;
 pub use held_up::HeldUp;
 pub use kernel::{abilities, able, release, Abilities, Unable};
 pub use layout::{bytes_of, from_bytes, Plain, StreamConf, SvidShort};
-pub use live::{KernelHist, LiveJourney, LiveStream};
+pub use live::{KernelHist, LiveJourney, LiveSightings, LiveStream};
 pub use maps::Mapped;
 pub use names::{namespaces, Functions, Reasons};
 pub use probe::{Never, Probe};

@@ -69,6 +69,29 @@ pub struct LiveJourney {
     pub t: Vec<Ns>,
 }
 
+/// A journey in the table with all that is known of its sightings, by `PointId`.
+#[derive(Clone, Debug)]
+pub struct LiveSightings {
+    /// The packet's key.
+    pub key: u32,
+    /// When it was seen first.
+    pub first: Ns,
+    /// Points that saw it, bit per `PointId`.
+    pub seen: u64,
+    /// When each did.
+    pub t: [Ns; 64],
+    /// On which CPU.
+    pub cpu: [u16; 64],
+    /// In which thread.
+    pub tid: [u32; 64],
+}
+
+impl Default for LiveSightings {
+    fn default() -> Self {
+        Self { key: 0, first: 0, seen: 0, t: [0; 64], cpu: [0; 64], tid: [0; 64] }
+    }
+}
+
 fn entries<K: crate::layout::Plain>(map: &MapHandle) -> Vec<(K, u64)> {
     let value = |k: &[u8]| map.lookup(k, MapFlags::ANY).ok().flatten().and_then(|v| from_bytes::<u64>(&v));
     map.keys().filter_map(|k| Some((from_bytes(&k)?, value(&k)?))).collect()
@@ -202,6 +225,44 @@ impl Probe {
             }
         }
         (skipped, next)
+    }
+
+    /// The last journey of a stream, by number: 0 if there was none.
+    pub fn live_last(&self, stream: StreamId) -> u32 {
+        let kernel = self.attached.table.user.iter().position(|s| *s == stream);
+        let state = self.attached.live.as_ref().zip(kernel);
+        state.map_or(0, |(live, kernel)| live.states.field::<u64>(kernel, offset_of!(StreamState, next)) as u32)
+    }
+
+    /// A journey of a stream by its number, with CPUs and threads, for those who asked to keep them. None if it is not in the
+    /// table any more, or not yet.
+    pub fn live_journey(&mut self, stream: StreamId, number: u32, into: &mut LiveSightings) -> bool {
+        into.seen = 0;
+        let Some(kernel) = self.attached.table.user.iter().position(|s| *s == stream) else { return false };
+        let Some(live) = &self.attached.live else { return false };
+        let Some(who) = &live.slots_who else { return false };
+        let at = kernel * live.slots_each + number as usize % live.slots_each;
+        let slot = live.slots.get(at);
+        if number == 0 || slot.number != number {
+            return false;
+        }
+        let is_known = |i: &usize| self.points.id(*i).is_some();
+        if (0..32).filter(|i| slot.seen >> i & 1 == 1).any(|i| !is_known(&i)) {
+            self.points.refresh(&self.options.machine, &self.attached.points);
+        }
+        let Some(live) = &self.attached.live else { return false };
+        let far = (slot.seen >> POINTS_NEAR != 0).then(|| live.slots_far.get(at));
+        (into.key, into.first) = (slot.key, slot.t0 as Ns);
+        for i in (0..32).filter(|i| slot.seen >> i & 1 == 1) {
+            let Some(id) = self.points.id(i).map(usize::from).filter(|id| *id < into.t.len()) else { continue };
+            let dt = far.filter(|_| i >= POINTS_NEAR).map_or_else(|| slot.dt[i], |far| far.dt[i]);
+            let whose = who.field::<u64>(at, i * size_of::<u64>());
+            into.seen |= 1 << id;
+            into.t[id] = slot.t0 as Ns + Ns::from(dt);
+            (into.cpu[id], into.tid[id]) = ((whose >> 32) as u16, whose as u32);
+        }
+        // Another journey may have taken the place meanwhile.
+        live.slots.field::<u32>(at, offset_of!(Slot, number)) == number
     }
 
     /// Up to `most` of the youngest journeys of each stream that are at least `age` old.

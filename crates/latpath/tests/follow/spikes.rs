@@ -2,14 +2,15 @@
 
 use crate::support::{bench, latpath, trial, Bench, Lack, Started};
 use crate::{equal, own, subscribe, until, Recorder, LIMIT};
+use latpath_follow::{FlightOptions, Options, PointFilter, Watch};
 use latpath_lab::PUBLISHER;
 use latpath_run::{Condition, Run, Select};
-use latpath_spike::Kind;
+use latpath_spike::{Frozen, Kind, Rule};
 use libtest_mimic::{Failed, Trial};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -19,6 +20,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("without_the_recorder_there_are_none", needs, no_flight),
         trial("the_first_spike_stops_the_recording_and_the_kernels_trace", needs, stop_on_spike),
         trial("the_worst_of_a_minute_need_no_threshold", needs, worst),
+        trial("live_freezes_spikes_too_with_the_cpus_and_threads_of_their_packets", needs, live),
     ]
 }
 
@@ -54,14 +56,18 @@ impl Stage {
 
     /// The application does not run for a while; when that was.
     fn stall(&self, ms: u64) -> Result<(i64, i64), Failed> {
+        let times = self.stop_for(ms)?;
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(times)
+    }
+
+    fn stop_for(&self, ms: u64) -> Result<(i64, i64), Failed> {
         let application = Pid::from_raw(self.application.pid() as i32);
         let from = latpath_probe::monotonic();
         kill(application, Signal::SIGSTOP)?;
         std::thread::sleep(Duration::from_millis(ms));
         kill(application, Signal::SIGCONT)?;
-        let to = latpath_probe::monotonic();
-        std::thread::sleep(Duration::from_millis(300));
-        Ok((from, to))
+        Ok((from, latpath_probe::monotonic()))
     }
 }
 
@@ -202,4 +208,50 @@ fn worst() -> Result<(), Failed> {
     // A test that goes on over a minute's end has the worst of two.
     equal(&format!("{} spikes", spikes.len()), (1..=6).contains(&spikes.len()), true)?;
     equal("the stall is one of them", spikes.iter().any(|f| f.head.from < to && f.head.to > from), true)
+}
+
+/// Where the kernel itself joins and counts, late packets come out of its table.
+fn live() -> Result<(), Failed> {
+    let stage = Stage::new("watched")?;
+    let ms = 1_000_000;
+    let flight = FlightOptions { bytes_per_cpu: 4 << 20, rule: Rule::Over(20 * ms), patience: 300 * ms };
+    let mut watch = Watch::start(Options {
+        streams: vec![format!("svid:{}", stage.svid).parse()?],
+        machines: Vec::new(),
+        points: PointFilter::default(),
+        segments: Vec::new(),
+        threshold: 20 * ms,
+        window: 1_000 * ms,
+        ring_bytes: 1 << 20,
+        flight: Some(flight),
+    })?;
+    equal("the kernel joins", matches!(watch, Watch::Kernel(_)), true)?;
+    let publisher = stage.publish()?;
+    let (mut stalled, mut came) = (None, Vec::new());
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(6) {
+        std::thread::sleep(Duration::from_millis(20));
+        watch.step();
+        came.extend(std::iter::from_fn(|| watch.next_scene()).map(|scene| (latpath_probe::monotonic(), scene)));
+        if began.elapsed() > Duration::from_secs(3) && stalled.is_none() {
+            stalled = Some(stage.stop_for(60)?);
+        }
+    }
+    end(publisher)?;
+    let (from, to) = stalled.ok_or("no stall was made")?;
+    let of_stall = |f: &&(i64, Frozen)| f.1.scene.kind == Kind::Spike && f.1.scene.from < to && f.1.scene.to > from;
+    let (at, frozen) = came.iter().find(of_stall).ok_or("no spike is of the stall")?;
+    equal(&format!("it came {} ms after the stall", (at - to) / ms), at - to < 1_000 * ms, true)?;
+    equal("a usual time", came.iter().any(|(_, f)| f.scene.kind == Kind::OnTime), true)?;
+    let late: Vec<_> = frozen.scene.packets.iter().filter(|p| p.late).collect();
+    equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
+    equal("late packets are counted", watch.late().is_some_and(|late| late[0] >= 20), true)?;
+    let points = watch.points();
+    let read = points.iter().position(|p| p.point.kind == latpath_words::PointKind::AppRead).ok_or("no reader")?;
+    for packet in late {
+        let seen = packet.sightings.iter().find(|s| usize::from(s.point) == read).ok_or("it was not read")?;
+        equal("the thread that read it", seen.tid, stage.application.pid())?;
+        equal("points of the way", packet.sightings.len() >= 5, true)?;
+    }
+    Ok(())
 }
