@@ -163,7 +163,8 @@ impl<'t> Trail<'t> {
             }
             Ok(_) => {
                 let actor = Some(host.thread(vcpu, self.t));
-                let why = format!("what {} did is not known", host.thread(vcpu, self.t).name);
+                let why = host.why_unknown(None, self.t.saturating_sub(1));
+                let why = format!("what {} did is not known: {why}", host.thread(vcpu, self.t).name);
                 let unsaid = unsaid(Cause::Unexplained, 0, 0, 0, why);
                 (Piece { cause: Cause::IrqInjection, actor, note: None, ..unsaid.clone() }, unsaid)
             }

@@ -172,6 +172,9 @@ impl<'w> Walk<'w> {
                 Context::Timer { cpu, doing } => self.timer(cpu, doing),
                 Context::Interrupt { cpu, doing: doing @ Doing::Vector(Vector::LocalTimer) } => self.timer(cpu, doing),
                 Context::Interrupt { cpu, doing } => self.interrupt(cpu, doing),
+                Context::Nobody { cpu, doing: Doing::Idle { .. } } => {
+                    Err(End::Lost(format!("an interrupt of CPU {cpu}, which was idle, is not recorded")))
+                }
                 Context::Nobody { cpu, .. } => Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t))),
             };
             match next {

@@ -152,7 +152,67 @@ fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
         |c| interrupt_at(c, 270),
     );
     assert_eq!(stage.told()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
-    assert_eq!(stage.pieces()[1].note.as_deref(), Some("what CPU 0/KVM (61) did is not known"));
+    assert_eq!(
+        stage.pieces()[1].note.as_deref(),
+        Some("what CPU 0/KVM (61) did is not known: records of some CPUs begin later")
+    );
+}
+
+#[test]
+fn who_has_slept_since_has_handed_on_what_it_had() {
+    let stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(HOG).at(280).sleeps_then(VCPU);
+                c.at(282).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            // A later packet wakes it again, and for that one it wakes the vCPU.
+            host.cpu(|c| {
+                c.runs(MAIN).at(140).sleeps_then(0).at(230).softirq(NET_RX).wakes(MAIN, 1).at(240).softirq_ends(NET_RX);
+                c.sleeps_then(MAIN).at(270).wakes(VCPU, 0).at(275).sleeps_then(0);
+            });
+        },
+        |c| interrupt_at(c, 290),
+    );
+    assert_eq!(
+        stage.told()[..5],
+        [
+            "100-140 work qemu (60)",
+            "140-270 vcpu-halted CPU 0/KVM (61) < qemu (60)",
+            "270-280 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "280-282 vm-exit CPU 0/KVM (61)",
+            "282-290 irq-injection CPU 0/KVM (61)",
+        ]
+    );
+}
+
+#[test]
+fn a_vcpu_that_polls_before_it_sleeps_has_halted() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(115).leaves_guest(0, HLT).at(230).enters_guest(0);
+                c.at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+        },
+        |c| {
+            c.at(AHEAD + 10).idles(1).at(AHEAD + 235).idles_no_more().at(AHEAD + 240).sleeps_then(APP);
+            c.at(AHEAD + 400).sleeps_then(0);
+        },
+    );
+    stage.cpu(|c| {
+        c.at(AHEAD + 80).irq(25).raises(NET_RX).irq_ends(25).softirq(NET_RX).at(AHEAD + 110).wakes(APP, 0);
+        c.at(AHEAD + 240).softirq_ends(NET_RX);
+    });
+    stage.packet(&[("guest0/nic-rx@eth0", 100, 1, 0), ("guest0/app-read@app", 300, 0, APP)]);
+    assert_eq!(
+        stage.told()[1..4],
+        [
+            "110-115 idle-exit app (400) < idle (state 1) #1",
+            "115-230 vcpu-halted CPU 0/KVM (61)",
+            "230-240 idle-exit app (400) < idle (state 1) #1",
+        ]
+    );
 }
 
 #[test]

@@ -99,6 +99,8 @@ impl Walk<'_> {
             Some((State::Asleep(_), to)) => to,
             _ => self.t,
         };
+        // Once the carrier sleeps, it has handed on all that it had.
+        let end = call.carrier.and_then(|carrier| self.awake_until(carrier)).map_or(end, |asleep| end.min(asleep));
         let mut pairs = row.get(begin..).unwrap_or_default().windows(2).filter(|pair| pair[1].from <= end);
         if call.blind {
             pairs.find_map(woken)
@@ -114,6 +116,14 @@ impl Walk<'_> {
         let runs = row.get(at..)?.iter().take_while(|tile| tile.from < self.t);
         let until = runs.clone().find(|tile| matches!(tile.state, State::Running { .. })).map(|tile| tile.to);
         until.map(|until| until.min(self.t))
+    }
+
+    /// When a thread that was awake at the earlier sighting went to sleep.
+    fn awake_until(&self, pid: u32) -> Option<Ns> {
+        let row = self.machine.row(pid);
+        let at = row.partition_point(|tile| tile.to <= self.a);
+        let mut later = row.get(at..)?.iter().take_while(|tile| tile.from < self.t);
+        later.find(|tile| matches!(tile.state, State::Asleep(_))).map(|tile| tile.from)
     }
 
     /// Until when a thread ran last.
@@ -199,12 +209,16 @@ impl Walk<'_> {
                         What::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
                         _ => None,
                     });
+                    // It looks for something to do before it sleeps.
+                    let halts = matches!(exit, Some((Some(reason), isa)) if crate::exit::is_halt(isa, reason));
+                    let cause = if halts { Cause::VcpuHalted } else { Cause::VmExit };
                     let (number, note) = match exit {
+                        _ if halts => (None, None),
                         Some((Some(reason), isa)) => (Some(u64::from(reason)), crate::exit::name(isa, reason)),
                         _ => (None, None),
                     };
                     let note = note.map(String::from);
-                    self.lay(tile.from, Cause::VmExit, Label { number, note, ..label });
+                    self.lay(tile.from, cause, Label { number, note, ..label });
                 }
                 doing if doing.interrupts() => {
                     let by = Some(self.machine.who(&doing, tile.from));
