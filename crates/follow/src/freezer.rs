@@ -2,6 +2,7 @@
 //! sightings waiting.
 
 use crate::flight::FlightFigures;
+use crate::housekeeping::give_way;
 use latpath_flight::{Options, Recorder, Snapshot};
 use latpath_words::Ns;
 use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
@@ -86,6 +87,7 @@ fn read(recorder: &Recorder) -> FlightFigures {
 }
 
 fn run(recorder: &Recorder, orders: &Receiver<Asked>, done: &Sender<(u32, Snapshot)>, figures: &Mutex<FlightFigures>) {
+    give_way();
     loop {
         match orders.recv_timeout(FIGURES_EVERY) {
             Ok(Asked { number, from, to }) => {

@@ -30,7 +30,7 @@ const PACKETS: usize = 4096;
 const LATE: usize = 1024;
 /// Scenes that may be frozen at once, and one more each this time. The worst of the last while always may.
 const BURST: Ns = 64;
-const EACH: Ns = 50 * MS;
+const EACH: Ns = 100 * MS;
 const WHILE: Ns = 10 * SECOND;
 /// How long a time is in which all packets are to be on time; how often one is looked for in vain; how many are taken.
 const ON_TIME: Ns = 40 * MS;
@@ -358,7 +358,9 @@ impl Chooser {
 
     fn gather(&mut self, pending: &Pending) -> Gathered {
         let Order { number, kind, from, to, .. } = pending.order;
-        let is_late = |p: &Held| kind == Kind::Spike && p.time.is_some_and(|time| time >= pending.bar);
+        // What held a packet that left later is not in the record; it is another scene's.
+        let is_whole = |p: &Held| from <= p.first && p.last <= to;
+        let is_late = |p: &Held| kind == Kind::Spike && is_whole(p) && p.time.is_some_and(|time| time >= pending.bar);
         let mut late = vec![0; self.ways.len()];
         for p in self.recent.within_mut(from, to).filter(|p| is_late(p)) {
             // At the edges of two scenes it may be in both.
