@@ -8,7 +8,7 @@ use latpath_words::Ns;
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Packed windows that may wait for the host; of more than that none is begun.
 const MAX_READY: usize = 16 << 20;
@@ -83,17 +83,20 @@ pub struct Recording {
 }
 
 fn work(record: &dyn Record, requests: &Receiver<(Ns, Ns)>, told: &Sender<Told>) {
+    let mut due = Instant::now();
     loop {
-        // The first time at once; nobody hears it when the session is over.
-        if told.send(Told::Figures(record.figures())).is_err() {
-            return;
-        }
-        loop {
-            match requests.recv_timeout(FIGURES_EVERY) {
-                Ok((from, to)) => drop(told.send(Told::Window(record.snapshot(from, to).encode()))),
-                Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => return,
+        let now = Instant::now();
+        if now >= due {
+            due = now + FIGURES_EVERY;
+            // Nobody hears it when the session is over.
+            if told.send(Told::Figures(record.figures())).is_err() {
+                return;
             }
+        }
+        match requests.recv_timeout(due.saturating_duration_since(now)) {
+            Ok((from, to)) => drop(told.send(Told::Window(record.snapshot(from, to).encode()))),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }

@@ -10,6 +10,7 @@ use latpath_clock::ptp_kvm::{read_pair, Reader};
 use latpath_clock::{now_monotonic, ClockTie, RealtimeWatch};
 use latpath_words::{Ns, Sighting, Source};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -280,7 +281,13 @@ where
                 self.tick()?;
                 next_tick = Instant::now() + self.pause();
             }
-            self.flush()?;
+            match self.flush() {
+                // It went while something was on its way to it.
+                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    return Ok(Ended::HostGone)
+                }
+                flushed => flushed?,
+            }
             let telling = self.recording.as_ref().is_some_and(|recording| recording.is_telling());
             let waiting = telling || self.out.waiting() > 0 || !self.questions.is_empty();
             if waiting && self.moved.elapsed() > self.options.silence {

@@ -187,9 +187,14 @@ fn what_a_recorder_lacks_and_costs_is_told() {
     let now = now_monotonic();
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
-    eventually("the figures", || machine.recorder().unwrap().unwrap().windows == 1);
+    // However busy it is.
+    eventually("the figures", || {
+        machine.request_window(now - MS, now);
+        drop(machine.take_windows());
+        machine.recorder().unwrap().unwrap().windows > 0
+    });
     let figures = machine.recorder().unwrap().unwrap();
-    assert_eq!(figures, RecorderFigures { windows: 1, ..Invents::default().figures() });
+    assert_eq!(RecorderFigures { windows: 0, ..figures }, Invents::default().figures());
 }
 
 #[test]

@@ -116,10 +116,12 @@ pub struct Class {
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nice = self.prio - 120;
-        match (self.policy, self.prio) {
+        // A record may come from elsewhere: any number must do.
+        let prio = i32::from(self.prio);
+        let nice = prio - 120;
+        match (self.policy, prio) {
             // A lock's owner runs with the priority of who waits for it.
-            (0 | 3 | 5, ..=99) => write!(f, "boosted to {}", 99 - self.prio),
+            (0 | 3 | 5, ..=99) => write!(f, "boosted to {}", 99 - prio),
             (0, _) if nice == 0 => f.write_str("SCHED_OTHER"),
             (0, _) => write!(f, "SCHED_OTHER, nice {nice}"),
             (1, prio) => write!(f, "FIFO {}", 99 - prio),

@@ -9,6 +9,12 @@ use std::time::{Duration, Instant};
 /// Numbers that have no name are looked for again at most this often.
 const AGAIN: Duration = Duration::from_secs(10);
 
+/// Lets other threads go before the calling one: names can wait, packets cannot.
+fn give_way() {
+    // SAFETY: takes numbers, changes the calling thread's niceness. One that may not stays as it is.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+}
+
 #[derive(Default)]
 struct Known {
     irqs: HashMap<u32, String>,
@@ -37,6 +43,7 @@ impl Learnt {
         drop(known);
         let learnt = self.clone();
         let reader = std::thread::Builder::new().name("lp-names".into()).spawn(move || {
+            give_way();
             let (irqs, functions) = (irqs_now(), Functions::read());
             let mut known = learnt.lock();
             (known.irqs, known.functions, known.done) = (irqs, functions, true);
