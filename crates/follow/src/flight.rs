@@ -13,6 +13,8 @@ use std::time::Duration;
 const PATIENCE: Ns = 6_000_000_000;
 /// How long another machine has.
 pub(crate) const MACHINE_PATIENCE: Duration = Duration::from_secs(3);
+/// Times that another machine may be asked for at once: it has other work too.
+const ASKED: usize = 6;
 /// Scenes that wait to be taken.
 const WAITING: usize = 64;
 
@@ -105,7 +107,13 @@ impl Flight {
                 },
                 Err(why) => Ok(without(HOST, why.clone())),
             }];
-            machines.extend(others.iter_mut().map(|machine| Err(machine.request_window(from, to))));
+            for (at, machine) in others.iter_mut().enumerate() {
+                let asked = self.under_way.iter().filter(|u| matches!(u.machines.get(at + 1), Some(Err(_)))).count();
+                machines.push(match asked {
+                    ASKED.. => Ok(without(machine.name(), "it was still busy with other spikes".into())),
+                    _ => Err(machine.request_window(from, to)),
+                });
+            }
             self.under_way.push(UnderWay { order, machines, packets: None, deadline: clock.saturating_add(PATIENCE) });
             if order.kind == Kind::Spike && self.spotted.len() < WAITING {
                 self.spotted.push_back(order);

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Times that may wait to be frozen.
-const WAITING: usize = 16;
+const WAITING: usize = 64;
 /// How often figures are taken.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
@@ -50,7 +50,7 @@ impl Freezer {
     pub fn ask(&self, number: u32, from: Ns, to: Ns) -> Result<(), String> {
         let Some(orders) = &self.orders else { return Err("the recorder has been stopped".into()) };
         orders.try_send(Asked { number, from, to }).map_err(|e| match e {
-            TrySendError::Full(_) => "too many times were to be frozen at once".into(),
+            TrySendError::Full(_) => "it was still busy with other spikes".into(),
             TrySendError::Disconnected(_) => "the recorder has ended".into(),
         })
     }

@@ -368,11 +368,13 @@ impl Chooser {
         }
         let mut held: Vec<&Held> = self.recent.within(from, to).collect();
         let all_late = held.iter().filter(|p| is_late(p)).count() as u64;
-        let worst = held.iter().filter_map(|p| p.time).max().unwrap_or(pending.order.worst);
+        let times = held.iter().filter(|p| kind == Kind::OnTime || is_late(p)).filter_map(|p| p.time);
+        let worst = times.max().unwrap_or(pending.order.worst);
         let mut kept_late = all_late;
         if held.len() > PACKETS || all_late > LATE as u64 {
             // The latest first; then those that were on their way together with the latest of all, and their neighbours.
-            let centre = held.iter().max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
+            let centre =
+                held.iter().filter(|p| is_late(p)).max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
             let distance = |p: &Held| (p.first - centre.1).max(centre.0 - p.last).max(0);
             held.sort_by_key(|p| (!is_late(p), std::cmp::Reverse(p.time.filter(|_| is_late(p))), distance(p), p.first));
             let on_time = held.split_off(held.partition_point(|p| is_late(p)));

@@ -31,6 +31,13 @@ pub struct Scene {
     pub more_late: u64,
 }
 
+impl Scene {
+    /// Whether all the packet's way lies in this time, so that the records can tell what became of it.
+    pub fn has_all_of(&self, packet: &Packet) -> bool {
+        packet.sightings.iter().all(|s| (self.from..=self.to).contains(&s.t))
+    }
+}
+
 /// A scene, and its rank among others.
 #[derive(Clone, Debug)]
 pub struct Frozen {
@@ -64,7 +71,8 @@ pub struct Packet {
     pub key: u32,
     /// Its number in its stream.
     pub number: u64,
-    /// It was over the threshold.
+    /// It was over the threshold, and all its way lies in the scene's time: it is this scene's to explain. A packet of which
+    /// some of the way lies outside is here since others may have waited for it.
     pub late: bool,
     /// In the order of their times.
     pub sightings: Vec<Seen>,
