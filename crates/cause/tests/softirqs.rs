@@ -249,6 +249,21 @@ fn a_packet_that_is_steered_to_another_cpu_comes_from_the_softirq_there() {
 }
 
 #[test]
+fn a_packet_that_is_steered_on_its_way_to_a_device_was_held_by_no_queueing_discipline() {
+    let mut stage = stage();
+    stage.scene.packets.clear();
+    stage.packet(&[("host/nic-rx@veth0", 100, 1, 0), ("host/tx@veth1", 300, 0, 0)]);
+    stage.cpu(|c| {
+        c.at(250).vector(Vector::CallFunctionSingle).at(255).raises(NET_RX).at(260);
+        c.vector_ends(Vector::CallFunctionSingle).softirq(NET_RX).at(310).softirq_ends(NET_RX);
+    });
+    stage.cpu(|c| {
+        c.at(80).raises(NET_RX).softirq(NET_RX).at(130).softirq_ends(NET_RX);
+    });
+    assert_eq!(stage.told()[1], "130-250 irq-wait function call interrupt");
+}
+
+#[test]
 fn where_no_raise_is_recorded_what_ran_just_before_has_raised_it() {
     let mut stage = stage();
     stage.cpu(|c| {

@@ -5,6 +5,9 @@ use crate::{spell::Spell, Cause};
 use latpath_flight::{Doing, State, Vector, What};
 use latpath_words::Ns;
 
+// include/linux/interrupt.h
+const NET_RX: u32 = 3;
+
 impl Walk<'_> {
     pub(super) fn softirq(&mut self, cpu: u32, vector: u32) -> Result<Context, End> {
         let Some(spell) = self.machine.spells(cpu).and_then(|s| s.softirq(vector, self.t)).copied() else {
@@ -24,8 +27,12 @@ impl Walk<'_> {
             by,
             Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
         );
-        if let Some(context) = self.was_queued(cpu, vector, &spell).filter(|_| !timer) {
-            return Ok(context);
+        // One CPU may have called another to go on (packet steering).
+        let called = vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
+        if !timer && !called {
+            if let Some(context) = self.was_queued(cpu, vector, &spell) {
+                return Ok(context);
+            }
         }
         match raised.zip(by) {
             Some((raised, context)) => {
@@ -49,10 +56,14 @@ impl Walk<'_> {
         if !self.reader || !question.sends || question.queue || !self.has_a() || spell.from <= self.a {
             return None;
         }
-        let before = self.machine.spells(question.cpu_of_a)?.any_softirq(self.a).copied()?;
-        let Doing::Softirq(its_vector) = before.doing else { return None };
+        let before = self.machine.spells(question.cpu_of_a).and_then(|s| s.any_softirq(self.a)).copied();
+        // Where that one is not known, it had passed the packet on soon.
+        let (since, its_vector) = match before {
+            Some(Spell { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
+            _ => (self.a, vector),
+        };
         let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
-        self.lay(before.to, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
+        self.lay(since, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
         Some(Context::Softirq { cpu: question.cpu_of_a, vector: its_vector })
     }
 
