@@ -1,6 +1,6 @@
 //! The application at the end of the path, and others that send: parts of the test program itself, so that they can be faulty.
 
-use crate::fault::{ns, spin_until, tell, Injection, Rounds, Words};
+use crate::fault::{ns, spin_until, tell, Done, Injection, Rounds, Words};
 use crate::storm;
 use latpath_traffic::{
     kernel::{monotonic, pin, set_fifo, set_name},
@@ -81,6 +81,6 @@ pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
             socket.send(&[IoSlice::new(&frame)]).map_err(io::Error::other)?;
         }
         thread::sleep(Duration::from_nanos((end - monotonic()).max(0) as u64));
-        Ok(true)
+        Ok(Done::Now)
     })
 }

@@ -65,7 +65,7 @@ fn judge(
 ) -> Result<(Seen, Vec<Injection>), Failed> {
     let qemu = play.qemu()?;
     qemu.pin(CPU, ITS_CPU)?;
-    qemu.urgent(if kind == Qemu::Fifo { 10 } else { 0 })?;
+    qemu.urgent(if kind == Qemu::Fifo { 70 } else { 0 })?;
     play.begin(reader)?;
     let truth = fault(play)?;
     let (seen, slept) = play.end()?;
@@ -93,7 +93,7 @@ fn none(play: &mut Play) -> Result<(), Failed> {
 }
 
 fn hog(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::Fifo, &format!("hog cpu={CPU} fifo=50"), &blame::HOG)
+    on_host(play, Qemu::Fifo, &format!("hog cpu={CPU} fifo=90"), &blame::HOG)
 }
 
 fn crowd(play: &mut Play) -> Result<(), Failed> {
@@ -101,7 +101,7 @@ fn crowd(play: &mut Play) -> Result<(), Failed> {
 }
 
 fn vcpu(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::Fifo, &format!("hog cpu={ITS_CPU} fifo=50"), &blame::VCPU)
+    on_host(play, Qemu::Fifo, &format!("hog cpu={ITS_CPU} fifo=90"), &blame::VCPU)
 }
 
 fn stop(play: &mut Play) -> Result<(), Failed> {
@@ -119,7 +119,7 @@ fn throttle(play: &mut Play) -> Result<(), Failed> {
 }
 
 fn guest_hog(play: &mut Play) -> Result<(), Failed> {
-    in_guest(play, &Reader::URGENT, "hog cpu=0 fifo=50", &blame::GUEST_HOG)
+    in_guest(play, &Reader::URGENT, "hog cpu=0 fifo=90", &blame::GUEST_HOG)
 }
 
 fn guest_crowd(play: &mut Play) -> Result<(), Failed> {

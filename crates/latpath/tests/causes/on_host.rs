@@ -39,7 +39,7 @@ fn none() -> Result<(), Failed> {
 }
 
 fn hog() -> Result<(), Failed> {
-    judge(&Reader::URGENT, &format!("hog cpu={CPU} fifo=50"), &blame::HOG)
+    judge(&Reader::URGENT, &format!("hog cpu={CPU} fifo=90"), &blame::HOG)
 }
 
 fn crowd() -> Result<(), Failed> {
@@ -72,13 +72,13 @@ fn sleeper() -> Result<(), Failed> {
     seen.expect(&truth, &blame::SLEEPER)
 }
 
-/// Each frame costs the application 30 µs, and 500 of another stream come at once.
+/// Each frame costs the application 30 µs, and 600 of another stream come at once.
 fn burst() -> Result<(), Failed> {
     let mut play = Play::lay(false)?;
     let other = format!("{}b", play.svid);
     play.begin_with(&Reader { work: 30, ..Reader::URGENT }, &format!("--stream svid:{other}"))?;
     let words =
-        format!("publish,-i,{PUBLISHER},--svid,{other},--cpu,{ITS_CPU},--rate,max,--count,500,--dst,01:0c:cd:04:00:77");
+        format!("publish,-i,{PUBLISHER},--svid,{other},--cpu,{ITS_CPU},--fifo,60,--rate,max,--count,600,--dst,01:0c:cd:04:00:77");
     let words = format!("burst program={} words={words} {ROUNDS}", program().display());
     let truth = play.fault_in(&play.bench.path.publisher.clone(), &words)?;
     let (seen, _) = play.end()?;
