@@ -79,7 +79,7 @@ impl Spells {
         found
     }
 
-    fn innermost<'s>(spells: &'s [Spell], t: Ns, is: impl Fn(&Spell) -> bool) -> Option<&'s Spell> {
+    fn innermost(spells: &[Spell], t: Ns, is: impl Fn(&Spell) -> bool) -> Option<&Spell> {
         let end = spells.partition_point(|spell| spell.from <= t);
         spells[..end].iter().rev().take(2 * DEEPEST).find(|spell| spell.to >= t && is(spell))
     }
