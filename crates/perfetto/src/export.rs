@@ -137,8 +137,8 @@ impl<W: Write> Export<W> {
         let Self { out, tracks, machines, ground, .. } = self;
         let (name, Machine { kernel, people, details }) = &mut machines[machine];
         let shift = Shift { offset: record.offset_ns };
-        let vms = if machine == 0 { ground.vms.as_slice() } else { &[] };
-        people.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms)?;
+        let (vms, guest) = if machine == 0 { (ground.vms.as_slice(), None) } else { (&[][..], Some(name.as_str())) };
+        people.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms, guest)?;
         let names = snapshot.names();
         let place = Place { machine, shift, people, snapshot, names: &names };
         let events = kernel.snapshot(out, &place)?;

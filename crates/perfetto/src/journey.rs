@@ -3,7 +3,7 @@
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use crate::{Ground, Segment};
-use latpath_cause::{Explained, Piece, Who};
+use latpath_cause::{Cause, Explained, Piece, Who};
 use latpath_stats::units::duration;
 use latpath_words::{KeyRule, Ns, PointId};
 use std::io::{self, Write};
@@ -96,7 +96,8 @@ fn in_words(piece: &Piece) -> String {
         text += &format!(": {}", who(actor));
     }
     if let Some(by) = &piece.by {
-        text += &format!(", behind {}", who(by));
+        let how = if piece.cause == Cause::Interrupted { "by" } else { "behind" };
+        text += &format!(", {how} {}", who(by));
     }
     text
 }

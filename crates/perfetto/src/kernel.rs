@@ -136,6 +136,8 @@ struct Row {
 #[derive(Default)]
 pub(crate) struct Kernel {
     rows: HashMap<u32, Row>,
+    /// See [`Bundles`].
+    latest: HashMap<u32, u64>,
     /// Threads in a piece of work.
     working: BTreeMap<u32, u64>,
     pub written: Written,
@@ -156,19 +158,23 @@ struct Bundles<'a, W> {
     machine: usize,
     shift: Shift,
     bundles: BTreeMap<u32, Vec<FtraceEvent>>,
+    /// Where each CPU's row has come to on the host's timeline: from scene to scene a guest's clock may have been set a little back.
+    latest: HashMap<u32, u64>,
 }
 
 impl<W: Write> Bundles<'_, W> {
-    /// False where the time cannot be.
-    fn push(&mut self, cpu: u32, t: Ns, pid: u32, event: Ftrace) -> io::Result<bool> {
-        let Some(timestamp) = self.shift.host(t) else { return Ok(false) };
+    fn push(&mut self, cpu: u32, t: Ns, pid: u32, event: Ftrace) -> io::Result<()> {
+        let timestamp = self.shift.host(t).unwrap_or(0);
+        let latest = self.latest.entry(cpu).or_default();
+        *latest = timestamp.max(*latest);
+        let timestamp = *latest;
         let events = self.bundles.entry(cpu).or_default();
         events.push(FtraceEvent { timestamp: Some(timestamp), pid: Some(pid), event: Some(event) });
         if events.len() == BUNDLE {
             let events = std::mem::take(events);
             self.out.kernel(self.machine, cpu, events)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -192,7 +198,13 @@ impl Kernel {
         out: &mut Writer<W>,
         place: &Place<'s>,
     ) -> io::Result<Vec<(u32, &'s Event)>> {
-        let mut bundles = Bundles { out, machine: place.machine, shift: place.shift, bundles: BTreeMap::new() };
+        let mut bundles = Bundles {
+            out,
+            machine: place.machine,
+            shift: place.shift,
+            bundles: BTreeMap::new(),
+            latest: std::mem::take(&mut self.latest),
+        };
         let mut taken: Vec<(u32, &Event)> = Vec::new();
         let mut told = HashSet::new();
         for record in &place.snapshot.window.cpus {
@@ -216,6 +228,7 @@ impl Kernel {
                     }
                 }
                 self.appears(&mut bundles, place.people, record.cpu, since, begin.pid)?;
+                self.rows.entry(record.cpu).or_default().until = Some(since);
             }
             taken.extend(events.iter().map(|event| (record.cpu, event)));
         }
@@ -225,6 +238,7 @@ impl Kernel {
             self.event(&mut bundles, place, *cpu, event)?;
         }
         bundles.flush()?;
+        self.latest = bundles.latest;
         for record in &place.snapshot.window.cpus {
             if let Some(row) = self.rows.get_mut(&record.cpu) {
                 row.until = row.until.max(Some(place.snapshot.window.to));
@@ -287,7 +301,7 @@ impl Kernel {
             next_pid: Some(next_pid),
             next_prio: Some(next_prio),
         };
-        out.push(cpu, t, prev, Ftrace::SchedSwitch(event))
+        out.push(cpu, t, prev, Ftrace::SchedSwitch(event)).map(|()| true)
     }
 
     fn event<W: Write>(
@@ -335,8 +349,9 @@ impl Kernel {
             }
             What::Nmi { took } => {
                 let from = event.t.saturating_sub(took.max(0)).max(last);
-                out.push(cpu, from, event.pid, irq_entry(NMI, "NMI".into()))?
-                    && out.push(cpu, event.t, event.pid, irq_exit(NMI))?
+                out.push(cpu, from, event.pid, irq_entry(NMI, "NMI".into()))?;
+                out.push(cpu, event.t, event.pid, irq_exit(NMI))?;
+                true
             }
             what => self.other(out, place, cpu, event, what)?,
         };
@@ -371,7 +386,7 @@ impl Kernel {
             return Ok(false);
         }
         row.contexts.push(context);
-        out.push(cpu, event.t, event.pid, entry)
+        out.push(cpu, event.t, event.pid, entry).map(|()| true)
     }
 
     /// What lies on it has ended too: Perfetto ends the innermost, whatever an exit is called.
@@ -480,7 +495,7 @@ impl Kernel {
             _ => None,
         };
         match simple {
-            Some(simple) => out.push(cpu, event.t, event.pid, simple),
+            Some(simple) => out.push(cpu, event.t, event.pid, simple).map(|()| true),
             None => Ok(false),
         }
     }

@@ -43,7 +43,7 @@ impl People {
         }
     }
 
-    /// Learns a snapshot's names, and writes those that are new. `vms` are those of this machine.
+    /// Learns a snapshot's names, and writes those that are new. `vms` are those of this machine, `guest` its name if it is one.
     pub fn learn<W: Write>(
         &mut self,
         out: &mut Writer<W>,
@@ -51,6 +51,7 @@ impl People {
         t: u64,
         snapshot: &Snapshot,
         vms: &[Vm],
+        guest: Option<&str>,
     ) -> io::Result<()> {
         let mut tree = ProcessTree::default();
         let of_vm: HashMap<u32, (&Vm, &latpath_vms::Thread)> =
@@ -67,9 +68,15 @@ impl People {
             if self.processes.insert(thread.tgid) {
                 let vm = vms.iter().find(|vm| vm.pid == thread.tgid);
                 let first = snapshot.threads.get(&thread.tgid).map(|first| first.name.clone());
-                // Perfetto takes it up to the first blank.
-                let name = vm.map(|vm| format!("{}:{}", vm.program, vm.name).replace(' ', "_")).or(first);
-                tree.processes.push(Process { pid: Some(process), cmdline: name.into_iter().collect() });
+                let name = vm.map(|vm| format!("{}:{}", vm.program, vm.name)).or(first);
+                // Perfetto calls other machines by their numbers, where it does not know their names.
+                let name = match guest {
+                    Some(guest) => Some(format!("{guest}:{}", name.unwrap_or_else(|| thread.tgid.to_string()))),
+                    None => name,
+                };
+                // It takes a name up to the first blank.
+                let cmdline = name.map(|name| name.replace(' ', "_")).into_iter().collect();
+                tree.processes.push(Process { pid: Some(process), cmdline });
             }
             tree.threads.push(Thread { tid: Some(number), name: Some(entry.0.clone()), tgid: Some(process) });
             self.threads.insert(*tid, entry);

@@ -74,13 +74,13 @@ impl Tracks {
         let mut above = |track: Track| self.of(out, track, String::new).map(Some);
         let by_cpu = |machine: usize, cpu: u32| ((machine as i32) << 16) + (cpu as i32 & 0xffff);
         let (parent, mut descriptor) = match track {
-            Track::Recorded => (None, root("Recorded", "The times of which anything is known.", -40)),
             Track::Packets => (None, root("Late packets", "Each with its segments, and what held it.", -30)),
             Track::Points => (None, root("Points", "All packets, where they were seen.", -20)),
             Track::Contexts => {
                 (None, root("Late packets on CPUs", "Seen in softirqs and interrupts, or in a guest.", -10))
             }
             Track::Polls => (None, root("Polls and timers", "Devices polled, and timers' functions.", 10)),
+            Track::Recorded => (above(Track::Packets)?, row("recorded".into(), -1)),
             Track::Packet(_) => (above(Track::Packets)?, row(name(), rank)),
             Track::Why(packet) => (above(Track::Packet(packet))?, row("why".into(), 0)),
             Track::Beside(packet, n) => (above(Track::Packet(packet))?, row(name(), n as i32)),

@@ -92,13 +92,13 @@ fn machines() -> Result<(), Failed> {
     let sql = "select ts, dur from sched join thread using (utid) where tid = 310";
     equal("the relay in its guest", ints(&processor.rows(sql)?), vec![vec![T + 10_061_000, 19_000]])?;
     let sql =
-        "select t.name || ' / ' || ifnull(p.name, '') from thread t join process p using (upid) where tid in (5600, 5604, 310)
+        "select t.name || ' / ' || p.name from thread t join process p using (upid) where tid in (5600, 5604, 310)
         order by tid";
     equal(
         "names",
         processor.texts(sql)?,
         vec![
-            "relay / ".into(),
+            "relay / guest0:300".into(),
             "qemu-system-x86 main loop relay-a / qemu-system-x86_64:relay-a".into(),
             "CPU 0/KVM relay-a / qemu-system-x86_64:relay-a".into(),
         ][..]
