@@ -78,6 +78,8 @@ pub struct Timeline {
     events: Vec<(Event, usize)>,
     /// From when each CPU's record is known.
     since: Vec<Ns>,
+    /// From when all of them are, apart from CPUs of which nothing is known: the window says that it is not complete.
+    horizon: Ns,
 }
 
 impl Timeline {
@@ -86,12 +88,14 @@ impl Timeline {
         let rows = |place: usize| window.cpus[place].events.iter().map(move |e| (*e, place));
         let mut events: Vec<_> = (0..window.cpus.len()).flat_map(rows).collect();
         events.sort_by_key(|(e, _)| e.t);
+        let since: Vec<Ns> = window.cpus.iter().map(|record| record.since).collect();
         Self {
             from: window.from,
             to: window.to,
             cpus: window.cpus.iter().map(|record| CpuTimeline::of(record, window.to)).collect(),
             events,
-            since: window.cpus.iter().map(|record| record.since).collect(),
+            horizon: since.iter().copied().filter(|since| *since != Ns::MAX).max().unwrap_or(Ns::MAX),
+            since,
         }
     }
 
@@ -113,11 +117,6 @@ impl Timeline {
     /// What a CPU did meanwhile, the longest first.
     pub fn shares(&self, cpu: u32, from: Ns, to: Ns) -> Vec<Share> {
         self.cpu(cpu).map_or(Vec::new(), |row| row.shares(from, to))
-    }
-
-    /// From when all CPUs' records are known, apart from CPUs of which nothing is: the window says that it is not complete.
-    fn horizon(&self) -> Ns {
-        self.since.iter().copied().filter(|since| *since != Ns::MAX).max().unwrap_or(Ns::MAX)
     }
 }
 
@@ -180,7 +179,7 @@ impl Fold {
         let running = State::Running { cpu };
         let unknown = State::Ready { cpu: None, since: Since::Unknown, throttled: false };
         let asleep = State::Asleep(Sleep::Unknown);
-        let (here, horizon) = (timeline.since[place], timeline.horizon());
+        let (here, horizon) = (timeline.since[place], timeline.horizon);
         let names_a_thread = !matches!(event.what, What::Nmi { .. });
         if names_a_thread && self.state == Some(running) && event.pid != self.pid {
             // Its switch was missed: it left some time since.
