@@ -1,0 +1,147 @@
+//! `latpath export perfetto` as users run it, on a run that is recorded here.
+
+#[path = "../../../perfetto/tests/processor/mod.rs"]
+mod processor;
+#[path = "../support/mod.rs"]
+mod support;
+
+use latpath_lab::{APPLICATION, PUBLISHER};
+use latpath_run::Run;
+use latpath_spike::Kind;
+use libtest_mimic::Failed;
+use processor::Processor;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+use support::{bench, latpath, need_btf, need_lab, need_root, trial};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    let needs = [need_root(), need_btf(), need_lab()];
+    let mut with_processor = needs.to_vec();
+    with_processor.push(processor::lack());
+    support::main(vec![
+        trial("a_recorded_run_is_a_trace_without_errors", &with_processor, reads),
+        trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
+        trial("a_full_disk_is_told_and_nothing_is_left", &needs, full),
+        trial("stdout_gets_the_same_bytes", &needs, stdout),
+        trial("what_is_not_there_is_refused_by_name", &needs, refuses),
+    ])
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
+    match got == want {
+        true => Ok(()),
+        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
+    }
+}
+
+/// A run with late packets: of a path on which all are.
+fn recorded() -> Result<&'static Path, Failed> {
+    static RUN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let record = || -> Result<PathBuf, Failed> {
+        let bench = bench()?;
+        let svid = format!("export.{}", std::process::id());
+        let reader = format!("subscribe -i {APPLICATION} --stream svid:{svid} --json");
+        let application = bench.start(bench.application(), latpath(&reader))?;
+        let run = tempfile::tempdir()?.keep().join("late");
+        let words = format!("record --stream svid:{svid} --threshold 1us --count 1000 --duration 30s -o {}", run.display());
+        let recorder = bench.start(&bench.path.hypervisor, latpath(&words))?;
+        std::thread::sleep(Duration::from_secs(2));
+        let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 500 --count 1500 --json");
+        bench.run(&bench.path.publisher, latpath(&words), LIMIT)?.json()?;
+        let ended = recorder.finish(LIMIT)?;
+        application.interrupt();
+        application.finish(LIMIT)?;
+        match ended.code {
+            Some(0) => Ok(run),
+            code => Err(format!("record ended with {code:?}: {}", ended.stderr).into()),
+        }
+    };
+    let run = RUN.get_or_init(|| record().map_err(|e| e.message().unwrap_or("recording failed").to_owned()));
+    run.as_deref().map_err(|e| e.clone().into())
+}
+
+fn export(run: &Path, words: &str) -> Result<Output, Failed> {
+    Ok(latpath(&format!("export perfetto {} {words}", run.display())).output()?)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn reads() -> Result<(), Failed> {
+    let run = recorded()?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("t.pftrace");
+    let output = export(run, &format!("--worst 5 -o {}", file.display()))?;
+    equal("exit code", output.status.code(), Some(0))?;
+    let mut processor = Processor::load(&std::fs::read(&file)?)?;
+    equal("errors", processor.errors()?, Vec::new())?;
+    let rows = "select count(distinct t.id) from slice s join track t on s.track_id = t.id where s.category = 'step'";
+    equal("packets with rows", processor.number(rows)?, 5)?;
+    // What held them is as long as they took.
+    let of = |sql: &str| format!("select sum(dur) from ({sql})");
+    let why = of("select dur from slice s join track t on s.track_id = t.id where t.name = 'why'");
+    let whole = of("select max(dur) as dur from slice where category = 'segment' group by track_id");
+    equal("causes", processor.number(&why)?, processor.number(&whole)?)?;
+    // Each CPU's slices follow each other, as the recorder saw them.
+    let gaps = "select count(*) from (select ts + dur as until, lead(ts) over (partition by ucpu order by ts) as next from sched
+        where dur >= 0) where next is not null and until != next";
+    equal("holes in the CPUs' rows", processor.number(gaps)?, 0)?;
+    let switches = processor.number("select count(*) from sched")?;
+    equal("there are switches", switches > 100, true)?;
+    // The application took its packets in its own thread.
+    let reader = "select distinct thread.name from slice s join thread_track t on s.track_id = t.id join thread using (utid)
+        where s.name like 'app-read@%'";
+    equal("who read them", processor.texts(reader)?, vec!["subscribe".to_owned()])
+}
+
+fn keeps() -> Result<(), Failed> {
+    let run = recorded()?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("t.pftrace");
+    std::fs::write(&file, "mine")?;
+    let words = format!("--worst 1 -o {}", file.display());
+    let output = export(run, &words)?;
+    equal("exit code", output.status.code(), Some(1))?;
+    equal("it says why", said(&output).contains("exists already"), true)?;
+    equal("the file", std::fs::read(&file)?, b"mine".to_vec())?;
+    equal("forced", export(run, &format!("{words} --force"))?.status.code(), Some(0))?;
+    equal("the file is another", std::fs::read(&file)? == b"mine", false)?;
+    equal("files", std::fs::read_dir(folder.path())?.count(), 1)
+}
+
+fn full() -> Result<(), Failed> {
+    let output = export(recorded()?, "--worst 1 --force -o /dev/full")?;
+    equal("exit code", output.status.code(), Some(1))?;
+    let said = said(&output);
+    equal(&said, said.contains("/dev/full: the trace was not written: No space left"), true)
+}
+
+fn stdout() -> Result<(), Failed> {
+    let run = recorded()?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("t.pftrace");
+    equal("exit code", export(run, &format!("-o {}", file.display()))?.status.code(), Some(0))?;
+    let output = export(run, "-o - -q")?;
+    equal("exit code", output.status.code(), Some(0))?;
+    equal("nothing but the trace", said(&output), String::new())?;
+    equal("the same", output.stdout == std::fs::read(&file)?, true)
+}
+
+fn refuses() -> Result<(), Failed> {
+    let run = recorded()?;
+    let output = export(run, "--spike 99999 -o -")?;
+    equal("exit code", output.status.code(), Some(2))?;
+    equal("it says which there are", said(&output).contains("no such spike"), true)?;
+    let empty = tempfile::tempdir()?;
+    let output = export(empty.path(), "-o -")?;
+    equal("exit code", output.status.code(), Some(1))?;
+    equal("it is no run", said(&output).contains("not a run"), true)?;
+    let known = Run::open(run)?.spikes().files;
+    let number = known.iter().find(|f| f.head.kind == Kind::Spike).ok_or("the run has no spike")?.head.number;
+    equal("one that is there", export(run, &format!("--spike {number} -o - -q"))?.status.code(), Some(0))
+}
