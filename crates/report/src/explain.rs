@@ -4,6 +4,7 @@
 //! order: it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any
 //! time. It is the same for scenes of a run and for those of a recording that goes on.
 
+mod figures;
 mod json;
 mod scenery;
 mod text;
@@ -11,6 +12,7 @@ mod told;
 mod wanted;
 mod waterfall;
 
+pub use figures::late_figures;
 pub use json::explanation_json;
 pub use scenery::Scenery;
 pub use text::{explanation_text, packet_text, Head};
@@ -86,6 +88,7 @@ pub struct Explainer {
     worst: Vec<Told>,
     most_worst: usize,
     seen: HashSet<(StreamId, u64)>,
+    latest: Option<Told>,
     notes: Vec<String>,
 }
 
@@ -101,6 +104,7 @@ impl Explainer {
             worst: Vec::new(),
             most_worst: worst,
             seen: HashSet::new(),
+            latest: None,
             notes: Vec::new(),
         }
     }
@@ -123,7 +127,7 @@ impl Explainer {
     /// Learns what is usual from a scene's on-time packets. Scenes with late ones do only where there are no others: what made
     /// some late may have held up the rest, too.
     pub fn learn(&mut self, scene: &Scene) {
-        let on_time: Vec<&Packet> = scene.packets.iter().filter(|p| !p.late).collect();
+        let on_time: Vec<&Packet> = scene.packets.iter().filter(|p| !p.late && scene.has_all_of(p)).collect();
         if on_time.is_empty() {
             return;
         }
@@ -144,7 +148,8 @@ impl Explainer {
         self.scenery.see(scene);
         self.note(scene);
         self.more_late = self.more_late.saturating_add(scene.more_late);
-        let Self { scenery, usual, ranking, worst, most_worst, seen, .. } = self;
+        let Self { scenery, usual, ranking, worst, most_worst, seen, latest, .. } = self;
+        let mut worst_here: Option<Ns> = None;
         let late: Vec<&Packet> = scene.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
             return;
@@ -159,6 +164,10 @@ impl Explainer {
             }
             let (explained, verdict) = scenery.judge(&analyst, scene, packet, usual);
             ranking.add(&verdict);
+            if worst_here.is_none_or(|worst| verdict.time_ns > worst) {
+                worst_here = Some(verdict.time_ns);
+                *latest = Some(scenery.told(explained.clone(), verdict.clone()));
+            }
             // By their time; of two that took as long the earlier.
             let rank =
                 |verdict: &Verdict, explained: &Explained| (std::cmp::Reverse(verdict.time_ns), explained.begin());
@@ -169,6 +178,18 @@ impl Explainer {
                 worst.truncate(*most_worst);
             }
         }
+    }
+
+    /// The worst packet of the latest scene.
+    pub fn latest(&self) -> Option<&Told> {
+        self.latest.as_ref()
+    }
+
+    /// Counts anew; what is usual stays known.
+    pub fn reset(&mut self) {
+        let (scenery, worst) = (std::mem::take(&mut self.scenery), self.most_worst);
+        let (usual, usual_scenes) = (std::mem::take(&mut self.usual), self.usual_scenes);
+        *self = Self { usual, usual_scenes, ..Self::new(scenery, worst) };
     }
 
     /// One packet of a scene, late or not.

@@ -24,7 +24,7 @@ mod worst;
 
 pub use csv::write_csv;
 pub use explain::{
-    explanation_json, explanation_text, packet_text, Ambiguous, BadPacket, Candidate, Explainer, Explanation, Head, Ranked, Scenery,
+    explanation_json, explanation_text, late_figures, packet_text, Ambiguous, BadPacket, Candidate, Explainer, Explanation, Head, Ranked, Scenery,
     Told, Wanted,
 };
 pub use json::{report_json, RunHead};

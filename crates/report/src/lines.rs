@@ -16,12 +16,53 @@ pub struct Lines {
     letters: Letters,
     notes: Vec<String>,
     points: Vec<Point>,
+    latest: Option<String>,
 }
+
+/// Causes of late packets that a block names.
+const CAUSES: usize = 3;
 
 impl Lines {
     /// Lines in these letters.
     pub fn new(letters: Letters) -> Self {
-        Self { letters, notes: Vec::new(), points: Vec::new() }
+        Self { letters, notes: Vec::new(), points: Vec::new(), latest: None }
+    }
+
+    /// What held late packets: the causes that did most, and the latest packet where it is new.
+    fn late(&mut self, page: &mut Page, at: &str, summary: &Summary) {
+        let Some(late) = summary.late.as_ref().filter(|late| late.late > 0) else { return };
+        let skipped = match late.skipped {
+            0 => String::new(),
+            n => format!("  spikes passed over {}", page.count(n)),
+        };
+        page.line(format!(
+            "{at}  late {}  explained {}  beyond the usual {}  unexplained {:.1} %{skipped}",
+            page.count(late.late),
+            page.count(late.explained),
+            page.duration(late.excess_ns),
+            late.unexplained_percent
+        ));
+        for (i, cause) in late.causes.iter().take(CAUSES).enumerate() {
+            let machine =
+                if cause.machine.is_empty() { String::new() } else { format!("{} ", page.clean(&cause.machine)) };
+            let cpu = cause.cpus.first().map_or(String::new(), |cpu| format!("CPU {cpu} "));
+            page.line(format!(
+                "{at}  cause {}  {}  packets {}  delay {}  {:.1} %  {machine}{cpu}{}  {}",
+                i + 1,
+                page.clean(&cause.cause),
+                page.count(cause.first),
+                page.duration(cause.excess_ns),
+                cause.share_percent,
+                page.clean(&cause.segment),
+                page.clean(&cause.who)
+            ));
+        }
+        if late.latest != self.latest {
+            self.latest.clone_from(&late.latest);
+            if let Some(latest) = &late.latest {
+                page.line(format!("{at}  latest  {}", page.clean(latest)));
+            }
+        }
     }
 
     /// One block: the path's points where they are new, a line for all journeys, one per segment, and notes that were not
@@ -104,6 +145,7 @@ impl Lines {
             }
             page.line(line);
         }
+        self.late(&mut page, &at, summary);
         let new: Vec<&String> = summary.notes.iter().filter(|note| !self.notes.contains(note)).collect();
         for note in &new {
             let note = page.clean(note);

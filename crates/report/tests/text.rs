@@ -5,7 +5,7 @@ mod figures;
 use figures::summary;
 use latpath_report::{text, Lines, Options, WIDTH};
 use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
-use latpath_stats::{units::Letters, MachineFigures, Summary};
+use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, Summary};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -91,6 +91,40 @@ fn lines_of_a_live_view() {
     let mut lines = Lines::new(Letters::Unicode);
     insta::assert_snapshot!(lines.block(&summary()));
     assert!(!lines.block(&summary()).contains("BTF"), "a note is printed once");
+}
+
+#[test]
+fn lines_of_a_live_view_name_who_held_late_packets() {
+    let cause = |cause: &str, who: &str, first, excess_ns, share_percent| CauseFigures {
+        cause: cause.into(),
+        machine: "host".into(),
+        cpus: vec![4],
+        segment: "Thyp".into(),
+        who: who.into(),
+        first,
+        excess_ns,
+        median_ns: 14_000_000,
+        share_percent,
+    };
+    let causes = vec![
+        cause("waiting-for-cpu", "vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)", 41, 598_200_000, 92.013),
+        cause("upcall", "handler12", 2, 50_000_000, 7.692),
+        CauseFigures { machine: String::new(), cpus: vec![], ..cause("unexplained", "", 0, 2_000_000, 0.307) },
+    ];
+    let latest = Some("MU01:1072@01:08:48.859964  14.20 ms in Thyp: vhost of guest7 ready but not running".into());
+    let late = LateFigures {
+        late: 43,
+        explained: 43,
+        excess_ns: 650_200_000,
+        skipped: 1,
+        causes,
+        latest,
+        ..LateFigures::default()
+    };
+    let mut lines = Lines::new(Letters::Unicode);
+    let summary = Summary { elapsed_ns: 7_000_000_000, late: Some(late), ..Summary::default() };
+    insta::assert_snapshot!(lines.block(&summary));
+    assert!(!lines.block(&summary).contains("latest"), "a packet is told once");
 }
 
 #[test]

@@ -93,6 +93,31 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
         let reason = loss.reason.as_ref().map_or(String::new(), |r| format!(": {}", theme.clean(r)));
         out.push(format!("   {} after {}{reason}", theme.count(loss.count), theme.clean(&loss.place)));
     }
+    if let Some(late) = summary.late.as_ref().filter(|late| late.late > 0) {
+        out.push(String::new());
+        out.push(format!(
+            " WHY LATE ({} packets, {} explained, {} beyond the usual)",
+            theme.count(late.late),
+            theme.count(late.explained),
+            theme.duration(late.excess_ns)
+        ));
+        for cause in &late.causes {
+            let cpus: Vec<String> = cause.cpus.iter().take(4).map(ToString::to_string).collect();
+            let cpus = if cpus.is_empty() { String::new() } else { format!(" CPU {}", cpus.join(" ")) };
+            out.push(format!(
+                "   {}: {} ({}{cpus}, {}): {:.1} %, {} packets, {}, median {}",
+                theme.clean(&cause.cause),
+                theme.clean(&cause.who),
+                theme.clean(&cause.machine),
+                theme.clean(&cause.segment),
+                cause.share_percent,
+                theme.count(cause.first),
+                theme.duration(cause.excess_ns),
+                theme.duration(cause.median_ns)
+            ));
+        }
+        out.extend(late.latest.iter().map(|latest| format!("   latest: {}", theme.clean(latest))));
+    }
     out.push(String::new());
     out.push(" CLOCKS".into());
     for m in &summary.machines {

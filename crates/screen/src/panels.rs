@@ -85,6 +85,47 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
     (!all.is_empty()).then(|| labelled(model, "paths", all.iter().enumerate().map(one).collect(), width))
 }
 
+/// What held late packets: a line for each cause, the worst first, as far as `lines` reach; the latest packet where there is room.
+pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+    let theme = &model.theme;
+    let Some(late) = shown.summary.late.as_ref().filter(|late| late.late > 0 && lines > 0) else { return Vec::new() };
+    let all = late.causes.len();
+    if all == 0 {
+        let text = format!("{} packets, not explained yet", theme.count(late.late));
+        return vec![labelled(model, "late", vec![part(0, text)], width)];
+    }
+    let named = all.min(lines.saturating_sub(usize::from(late.latest.is_some() && lines > all)));
+    let mut out = Vec::new();
+    for (i, cause) in late.causes.iter().take(named).enumerate() {
+        let share = format!("{:.0} %", cause.share_percent);
+        let mut parts = vec![
+            part(0, Span::styled(theme.clean(&cause.who), theme.bad())),
+            part(1, share),
+            part(2, theme.clean(&cause.cause)),
+            part(3, format!("{} packets", theme.count(cause.first))),
+            part(4, theme.duration(cause.excess_ns)),
+        ];
+        if let Some(cpu) = cause.cpus.first() {
+            parts.push(part(5, format!("{} CPU {cpu}", theme.clean(&cause.machine))));
+        }
+        if i + 1 == named && all > named {
+            parts.push(part(1, format!("+{}: d", all - named)));
+        }
+        out.push(labelled(model, if i == 0 { "late" } else { "" }, parts, width));
+    }
+    if let Some(latest) = late.latest.as_ref().filter(|_| out.len() < lines) {
+        let text = theme.cut(&theme.clean(latest), width.saturating_sub(LABEL));
+        out.push(labelled(model, "", vec![part(0, text)], width));
+    }
+    out
+}
+
+/// Lines that the causes of late packets would fill.
+pub fn late_lines(shown: &Shown<'_>) -> usize {
+    let late = shown.summary.late.as_ref().filter(|late| late.late > 0);
+    late.map_or(0, |late| late.causes.len().clamp(1, 4) + usize::from(late.latest.is_some()))
+}
+
 /// Complete, incomplete, duplicates, order, never seen, malformed.
 pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     let theme = &model.theme;

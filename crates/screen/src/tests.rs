@@ -3,7 +3,8 @@
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_stats::{
-    units::Letters, Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, ToolCost,
+    units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures,
+    StreamFigures, Summary, ToolCost,
 };
 use latpath_words::{Point, PointKind};
 use proptest::prelude::*;
@@ -61,6 +62,42 @@ fn normal_on_80_by_24() {
 #[test]
 fn normal_on_200_by_60() {
     picture("normal-200x60", &model(unicode(), Scene::Normal, 6, &[]), 200, 60);
+}
+
+/// Late packets, and who held them.
+fn late(theme: Theme) -> Model {
+    let mut model = Model::new(theme, |_| "03:12:05".into());
+    let cause = |cause: &str, who: &str, first, excess_ns, share_percent| CauseFigures {
+        cause: cause.into(),
+        machine: "host".into(),
+        cpus: vec![4],
+        segment: "Thyp".into(),
+        who: who.into(),
+        first,
+        excess_ns,
+        median_ns: 14_000_000,
+        share_percent,
+    };
+    let causes = vec![
+        cause("waiting-for-cpu", "vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)", 41, 598_200_000, 92.013),
+        cause("upcall", "handler12", 2, 50_000_000, 7.692),
+        cause("unexplained", "guest7: the recorder had written over it", 0, 2_000_000, 0.307),
+    ];
+    let latest = Some("MU01:1072@01:08:48.859964  14.20 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.01 ms".into());
+    let late =
+        LateFigures { late: 43, explained: 43, excess_ns: 650_200_000, causes, latest, ..LateFigures::default() };
+    for s in 1..=6 {
+        let summary = Summary { late: Some(late.clone()), ..summary(Scene::Normal, s) };
+        model.feed(&summary, Duration::from_secs(s));
+    }
+    model
+}
+
+#[test]
+fn late_packets_have_their_culprits_beside_them() {
+    picture("late-80x24", &late(unicode()), 80, 24);
+    picture("late-120x40", &late(unicode()), 120, 40);
+    picture("late-200x60", &late(unicode()), 200, 60);
 }
 
 #[test]
@@ -348,6 +385,33 @@ impl Pool {
         }
     }
 
+    fn cause(&mut self) -> CauseFigures {
+        CauseFigures {
+            cause: self.text(),
+            machine: self.text(),
+            cpus: self.many(3, |any| any.count() as u32),
+            segment: self.text(),
+            who: self.text(),
+            first: self.count(),
+            excess_ns: self.number(),
+            median_ns: self.number(),
+            share_percent: self.float(),
+        }
+    }
+
+    fn late(&mut self) -> LateFigures {
+        LateFigures {
+            late: self.count(),
+            explained: self.count(),
+            excess_ns: self.number(),
+            unexplained_percent: self.float(),
+            usual_packets: self.count(),
+            skipped: self.count(),
+            causes: self.many(9, Self::cause),
+            latest: Some(self.text()).filter(|t| t.len() % 3 > 0),
+        }
+    }
+
     fn summary(&mut self) -> Summary {
         Summary {
             aside: vec![],
@@ -366,6 +430,7 @@ impl Pool {
             streams: self.many(9, Self::stream),
             machines: self.many(4, Self::machine),
             worst: Vec::new(),
+            late: Some(self.late()).filter(|late| late.late % 4 > 0),
             tool: ToolCost {
                 sightings: self.count(),
                 sightings_dropped: self.count(),

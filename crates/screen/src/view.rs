@@ -53,7 +53,8 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let middle = table::height(shown).min(TABLE_ROWS.max(height / 3)) + HISTOGRAM_ROWS;
     let has_notes = usize::from(!shown.summary.notes.is_empty());
     let has_paths = usize::from(!shown.paths().is_empty());
-    let fixed = 1 + 1 + 1 + 4 + has_paths + has_notes + 1;
+    let late = panels::late_lines(shown);
+    let fixed = 1 + 1 + 1 + 4 + has_paths + late.min(1) + has_notes + 1;
     let mut spare = height.saturating_sub(fixed + middle);
     let mut grant = |wanted: usize| {
         let more = wanted.saturating_sub(1).min(spare);
@@ -68,6 +69,7 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
         0 => 1,
         n => grant(n + 1),
     };
+    let late = if late > 0 { grant(late) } else { 0 };
     let clocks = grant(shown.summary.machines.len());
     let notes = if has_notes > 0 { grant(shown.summary.notes.len().min(6)) } else { 0 };
 
@@ -76,6 +78,7 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let rest = put(&path, rest, buf);
 
     let mut foot = panels::losses(model, shown, width, losses);
+    foot.extend(panels::late(model, shown, width, late));
     foot.extend(panels::paths(model, shown, width));
     foot.push(panels::packets(model, shown, width));
     foot.extend(panels::clocks(model, shown, width, clocks));
@@ -136,6 +139,7 @@ fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let side = usize::from(side);
     let many = shown.summary.streams.len() > 1;
     let mut lines = panels::losses(model, shown, side, 8);
+    lines.extend(panels::late(model, shown, side, 6));
     lines.extend(panels::paths(model, shown, side));
     lines.push(panels::packets(model, shown, side));
     lines.extend(panels::clocks(model, shown, side, 6));

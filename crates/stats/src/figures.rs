@@ -186,6 +186,50 @@ pub struct Worst {
     pub steps: Vec<WorstStep>,
 }
 
+/// What held late packets, the running ranking.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LateFigures {
+    /// Late packets.
+    pub late: u64,
+    /// Those of them that were explained.
+    pub explained: u64,
+    /// What of their time is beyond the usual.
+    pub excess_ns: Ns,
+    /// Share of a packet's excess that is unexplained: the median over the packets.
+    pub unexplained_percent: f64,
+    /// On-time packets that what is usual is known from.
+    pub usual_packets: u64,
+    /// Spikes that came faster than they could be explained.
+    pub skipped: u64,
+    /// The causes by their excess, the largest first, `unexplained` last.
+    pub causes: Vec<CauseFigures>,
+    /// The latest late packet, in a sentence.
+    pub latest: Option<String>,
+}
+
+/// One cause of late packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CauseFigures {
+    /// Its name: `waiting-for-cpu`.
+    pub cause: String,
+    /// On which machine.
+    pub machine: String,
+    /// CPUs, the one with the most of it first.
+    pub cpus: Vec<u32>,
+    /// In which segment most of it was.
+    pub segment: String,
+    /// Who: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
+    pub who: String,
+    /// Packets of which it is the first cause.
+    pub first: u64,
+    /// What it took beyond the usual, of all packets.
+    pub excess_ns: Ns,
+    /// The median of that.
+    pub median_ns: Ns,
+    /// Its share of all excess.
+    pub share_percent: f64,
+}
+
 /// Everything one screen, one JSON line or one report shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -224,6 +268,9 @@ pub struct Summary {
     pub machines: Vec<MachineFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
+    /// What held late packets so far (live only, where a flight recorder runs; of a run, `latpath explain` tells).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<LateFigures>,
     /// What tracing cost.
     pub tool: ToolCost,
     /// What the reader must know: missing points, clock faults, streams that never came.

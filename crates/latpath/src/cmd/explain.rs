@@ -143,13 +143,20 @@ impl Scenes<'_> {
 
     fn find(&mut self, wanted: &Wanted, explainer: &Explainer) -> Result<(Scene, Packet)> {
         let scenery = explainer.scenery();
-        let mut candidates: Vec<Candidate> = Vec::new();
+        // Of a packet that is in two scenes the one that has all of its way comes first.
+        let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
         for kind in [Kind::Spike, Kind::OnTime] {
             self.each(kind, |scene| {
-                let all = scene.packets.iter().filter_map(|packet| candidate(scene, packet, scenery));
-                candidates.extend(all.filter(|one| wanted.may_be(one, scenery)));
+                for packet in &scene.packets {
+                    let Some(one) = candidate(scene, packet, scenery).filter(|c| wanted.may_be(c, scenery)) else {
+                        continue;
+                    };
+                    let whole = packet.sightings.iter().all(|s| s.t < scene.to);
+                    if whole { &mut candidates } else { &mut cut }.push(one);
+                }
             });
         }
+        candidates.append(&mut cut);
         let chosen = wanted.choose(&candidates, scenery).map_err(|e| Usage(e.to_string()))?;
         let scene = self.run.spike(chosen.scene)?.scene;
         let is_it = |p: &&Packet| (p.stream, p.number) == (chosen.stream, chosen.number);

@@ -1,9 +1,12 @@
-//! `latpath live`: figures of the moment, once a second.
+//! `latpath live`: figures of the moment, once a second, and why packets are late.
 
-use super::following::{Absent, End, What};
+mod explaining;
+
+use super::following::{Absent, End, Flight, What};
 use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use explaining::Explaining;
 use latpath_follow::{keep_off_isolated_cpus, Options, Watch};
 use latpath_report::Lines;
 use latpath_screen::{Action, Screen};
@@ -22,6 +25,8 @@ const ROUND: Duration = Duration::from_millis(20);
 pub struct Args {
     #[command(flatten)]
     what: What,
+    #[command(flatten)]
+    flight: Flight,
     /// Print one JSON object a second
     #[arg(long)]
     json: bool,
@@ -77,25 +82,41 @@ impl Show {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let options = args.what.options()?;
+    let mut options = args.what.options()?;
+    options.flight = args.flight.options(options.threshold, explaining::PATIENCE);
     keep_off_isolated_cpus();
     let mut end = End::new(&args.what)?;
     let mut watch = Watch::start(options.clone())?;
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
-    let finished = follow(&mut watch, &mut show, &end, &options);
+    let mut explaining = options.flight.is_some().then(|| Explaining::begin(&options.streams)).transpose()?;
+    let finished = follow(&mut watch, &mut explaining, &mut show, &end, &options);
     // The terminal is given back before anything else is said.
     let screen = matches!(show, Show::Screen(_));
     if finished.is_ok() && !screen {
         watch.stop();
-        show.show(&watch.summary())?;
+        show.show(&summary(&mut watch, &explaining))?;
     }
     drop(show);
     finished?;
     Ok(Outcome::Done)
 }
 
-fn follow(watch: &mut Watch, show: &mut Show, end: &End, options: &Options) -> Result<()> {
+/// The figures, and what is known of late packets by now.
+fn summary(watch: &mut Watch, explaining: &Option<Explaining>) -> Summary {
+    let mut summary = watch.summary();
+    let late = watch.late().map_or(0, |late| late.iter().sum());
+    summary.late = explaining.as_ref().map(|explaining| explaining.figures(late));
+    summary
+}
+
+fn follow(
+    watch: &mut Watch,
+    explaining: &mut Option<Explaining>,
+    show: &mut Show,
+    end: &End,
+    options: &Options,
+) -> Result<()> {
     let quiet = matches!(show, Show::Screen(_));
     let mut absent = Absent::new(&options.streams);
     let mut due = Instant::now() + SHOW;
@@ -103,10 +124,19 @@ fn follow(watch: &mut Watch, show: &mut Show, end: &End, options: &Options) -> R
     loop {
         match show.wait()? {
             Some(Action::Quit) => return Ok(()),
-            Some(Action::Reset) => watch.reset(),
+            Some(Action::Reset) => {
+                watch.reset();
+                explaining.iter_mut().for_each(Explaining::reset);
+            }
             Some(Action::Pause(_)) | None => {}
         }
         watch.step();
+        while let Some(frozen) = watch.next_scene() {
+            let (points, layout) = (watch.points(), watch.layout());
+            if let Some(explaining) = explaining {
+                explaining.take(frozen, points, layout);
+            }
+        }
         if end.is_due(packets) {
             return Ok(());
         }
@@ -114,7 +144,7 @@ fn follow(watch: &mut Watch, show: &mut Show, end: &End, options: &Options) -> R
             continue;
         }
         due += SHOW;
-        let summary = watch.summary();
+        let summary = summary(watch, explaining);
         packets = summary.journeys;
         if !show.show(&summary)? {
             return Ok(());

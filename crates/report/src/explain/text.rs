@@ -238,7 +238,7 @@ fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
 fn place(page: &Page, ranked: &Ranked, scenery: &Scenery) -> String {
     let row = &ranked.row;
     if row.cause == Cause::Unexplained {
-        return row.parts.first().map_or(String::new(), |(part, _)| page.clean(&segment(*part, scenery)));
+        return row.parts.first().map_or(String::new(), |(part, _)| page.clean(&place_of_row(*part, scenery)));
     }
     let mut parts = Vec::new();
     if row.machine != HOST {
@@ -254,13 +254,13 @@ fn place(page: &Page, ranked: &Ranked, scenery: &Scenery) -> String {
         several => parts.push(format!("{} CPUs", several.len())),
     }
     if let Some((part, _)) = row.parts.first() {
-        parts.push(page.clean(&segment(*part, scenery)));
+        parts.push(page.clean(&place_of_row(*part, scenery)));
     }
     parts.join(", ")
 }
 
 /// A classic name; ends of others are too long for a table.
-fn segment(part: (u16, u16), scenery: &Scenery) -> String {
+pub(crate) fn place_of_row(part: (u16, u16), scenery: &Scenery) -> String {
     let name = scenery.segment(part);
     if !name.contains('→') {
         return name;
@@ -341,7 +341,9 @@ pub(crate) fn one_line(page: &Page, told: &Told, scenery: &Scenery) -> String {
     let Some(first) = told.verdict.first() else {
         return format!("{total}: no longer than is usual.");
     };
-    let at =
-        first.parts.first().map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&segment(*part, scenery))));
+    let at = first
+        .parts
+        .first()
+        .map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&place_of_row(*part, scenery))));
     format!("{total}{at}: {}.", sentence(page, first))
 }

@@ -178,6 +178,7 @@ pub fn summary() -> Summary {
             worst(2375, 14_612_008, [0, 9_100, 14_210_555, 14_331_004, 14_612_008]),
             worst(77, 2_100_640, [0, 7_700, 60_210, 180_990, 2_100_640]),
         ],
+        late: None,
         tool: ToolCost {
             sightings: 1_199_946,
             sightings_dropped: 0,

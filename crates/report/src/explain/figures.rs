@@ -1,0 +1,55 @@
+//! The running ranking, as a part of a summary.
+
+use super::text::{one_line, place_of_row};
+use super::told::subject;
+use super::wanted::name;
+use super::{Explanation, Ranked, Scenery, Told};
+use crate::page::Page;
+use latpath_stats::{units::Letters, CauseFigures, LateFigures};
+
+/// Causes that a summary has; the rest is in `latpath explain`.
+const CAUSES: usize = 16;
+
+/// What a summary says of late packets: of `late` in all, and of those that were explained. `latest` is told in a sentence.
+pub fn late_figures(
+    explanation: &Explanation,
+    latest: Option<&Told>,
+    scenery: &Scenery,
+    letters: Letters,
+) -> LateFigures {
+    let page = Page::new(letters);
+    let cause = |ranked: &Ranked| {
+        let row = &ranked.row;
+        CauseFigures {
+            cause: row.cause.id().into(),
+            machine: row.machine.clone(),
+            cpus: row.cpus.iter().map(|(cpu, _)| *cpu).collect(),
+            segment: row.parts.first().map_or(String::new(), |(part, _)| place_of_row(*part, scenery)),
+            who: subject(&page, row),
+            first: row.first,
+            excess_ns: row.excess_ns,
+            median_ns: row.median_ns(),
+            share_percent: match explanation.excess_ns {
+                0 => 0.0,
+                all => (row.excess_ns as f64 / all as f64 * 1e5).round() / 1e3,
+            },
+        }
+    };
+    let (unexplained, causes): (Vec<_>, Vec<_>) =
+        explanation.ranking.iter().partition(|r| r.row.cause == latpath_cause::Cause::Unexplained);
+    let latest = latest.and_then(|told| {
+        let begin = told.explained.begin()?;
+        let packet = page.clean(&name(told.explained.stream, told.explained.key, begin, scenery));
+        Some(format!("{packet}  {}", one_line(&page, told, scenery)))
+    });
+    LateFigures {
+        late: explanation.late,
+        explained: explanation.late,
+        excess_ns: explanation.excess_ns,
+        unexplained_percent: explanation.unexplained_per_mille as f64 / 10.0,
+        usual_packets: explanation.usual_packets,
+        skipped: 0,
+        causes: causes.into_iter().take(CAUSES).chain(unexplained).map(cause).collect(),
+        latest,
+    }
+}
