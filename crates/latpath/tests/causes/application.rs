@@ -4,7 +4,7 @@ use crate::fault::{ns, spin_until, tell, Done, Injection, Rounds, Words};
 use crate::storm;
 use latpath_traffic::{
     kernel::{monotonic, pin, set_fifo, set_name},
-    Groups, Listen, PacketSocket, Receiver,
+    Groups, Listen, PacketSocket, Received, Receiver,
 };
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::{
@@ -43,20 +43,24 @@ pub fn run(words: &Words) -> io::Result<()> {
     let mut receiver = Receiver::new(socket, false).map_err(io::Error::other)?;
     let work = ns(Duration::from_micros(words.get("work")?));
     let rounds = Rounds::of(words)?;
-    let (mut told, mut next) = (Vec::new(), Instant::now() + Duration::from_secs(words.get("after")?));
+    let after = Duration::from_secs(words.get("after")?);
+    // From the first frame on.
+    let (mut told, mut next) = (Vec::new(), None);
     while !OVER.load(Ordering::Relaxed) {
-        receiver
-            .receive(&mut |_| {
-                if work > 0 {
-                    spin_until(monotonic() + work)
-                }
-            })
-            .map_err(io::Error::other)?;
-        if (told.len() as u32) < rounds.times() && Instant::now() >= next {
+        let mut take = |_: Received<'_>| {
+            if work > 0 {
+                spin_until(monotonic() + work);
+            }
+        };
+        if receiver.receive(&mut take).map_err(io::Error::other)? == 0 {
+            continue;
+        }
+        let due = *next.get_or_insert_with(|| Instant::now() + after);
+        if (told.len() as u32) < rounds.times() && Instant::now() >= due {
             let begin = monotonic();
             thread::sleep(rounds.busy());
             told.push(Injection { begin, end: monotonic() });
-            next = Instant::now() + rounds.pause(told.len() as u32);
+            next = Some(Instant::now() + rounds.pause(told.len() as u32));
         }
     }
     tell(&told)

@@ -20,7 +20,8 @@ pub struct Blame {
 }
 
 const WAITS: &[Cause] = &[Cause::WaitingForCpu, Cause::VcpuPreempted];
-const INTERRUPTS: &[Cause] = &[Cause::Interrupted, Cause::WaitingForCpu, Cause::IrqWait, Cause::SoftirqWait];
+const INTERRUPTS: &[Cause] =
+    &[Cause::Interrupted, Cause::WaitingForCpu, Cause::IrqWait, Cause::SoftirqWait, Cause::IrqInjection];
 const ANYONE: &[&str] = &[""];
 
 const fn of(
@@ -50,24 +51,6 @@ pub const VCPU: Blame = of("vcpu", WAITS, HOST, &["hog"]);
 /// ovs-vswitchd's threads, and what kept them.
 pub const UPCALL: Blame = of("upcall", &[Cause::Upcall], HOST, ANYONE);
 pub const SWITCH_STARVED: Blame = of("switch starved", &[Cause::WaitingForCpu, Cause::Upcall], HOST, &["hog"]);
-
-/// All of them.
-pub const ALL: &[Blame] = &[
-    HOG,
-    CROWD,
-    STORM,
-    FLOOD,
-    SLEEPER,
-    BURST,
-    GATE,
-    STOP,
-    THROTTLE,
-    GUEST_HOG,
-    GUEST_CROWD,
-    GUEST_STORM,
-    GUEST_SLEEPER,
-    VCPU,
-];
 
 impl Blame {
     /// How much of a cause's excess it is.

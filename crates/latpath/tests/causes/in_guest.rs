@@ -49,10 +49,16 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Whether QEMU is real-time.
+/// How QEMU runs: its main loop beside the publisher, or its vCPU; and of what priority which is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Qemu {
-    Fifo,
+    /// The main loop is alone.
+    MainAlone,
+    /// The same, and it is as other threads are.
+    UsualMainAlone,
+    /// The vCPU is alone.
+    VcpuAlone,
+    /// The main loop is alone, and none is real-time.
     Usual,
 }
 
@@ -64,8 +70,15 @@ fn judge(
     fault: impl FnOnce(&mut Play) -> Result<Vec<Injection>, Failed>,
 ) -> Result<(Seen, Vec<Injection>), Failed> {
     let qemu = play.qemu()?;
-    qemu.pin(CPU, ITS_CPU)?;
-    qemu.urgent(if kind == Qemu::Fifo { 70 } else { 0 })?;
+    match kind {
+        Qemu::VcpuAlone => qemu.pin(ITS_CPU, CPU)?,
+        _ => qemu.pin(CPU, ITS_CPU)?,
+    }
+    match kind {
+        Qemu::MainAlone | Qemu::VcpuAlone => qemu.urgent(70, 70)?,
+        Qemu::UsualMainAlone => qemu.urgent(70, 0)?,
+        Qemu::Usual => qemu.urgent(0, 0)?,
+    }
     play.begin(reader)?;
     let truth = fault(play)?;
     let (seen, slept) = play.end()?;
@@ -80,7 +93,7 @@ fn on_host(play: &mut Play, kind: Qemu, words: &str, blame: &Blame) -> Result<()
 
 fn in_guest(play: &mut Play, reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
     let words = format!("{words} {ROUNDS}");
-    let (seen, truth) = judge(play, Qemu::Fifo, reader, |play| play.fault_in_guest(&words))?;
+    let (seen, truth) = judge(play, Qemu::VcpuAlone, reader, |play| play.fault_in_guest(&words))?;
     seen.expect(&seen.in_host_time(&truth), blame)
 }
 
@@ -89,31 +102,31 @@ fn none(play: &mut Play) -> Result<(), Failed> {
         thread::sleep(Duration::from_secs(3));
         Ok(Vec::new())
     };
-    judge(play, Qemu::Fifo, &Reader::URGENT, wait)?.0.expect_no_fault()
+    judge(play, Qemu::MainAlone, &Reader::URGENT, wait)?.0.expect_no_fault()
 }
 
 fn hog(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::Fifo, &format!("hog cpu={CPU} fifo=90"), &blame::HOG)
+    on_host(play, Qemu::MainAlone, &format!("hog cpu={CPU} fifo=90"), &blame::HOG)
 }
 
 fn crowd(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::Usual, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
+    on_host(play, Qemu::UsualMainAlone, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
 }
 
 fn vcpu(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::Fifo, &format!("hog cpu={ITS_CPU} fifo=90"), &blame::VCPU)
+    on_host(play, Qemu::VcpuAlone, &format!("hog cpu={CPU} fifo=90"), &blame::VCPU)
 }
 
 fn stop(play: &mut Play) -> Result<(), Failed> {
     let words = format!("stop pid={}", play.qemu()?.pid);
-    on_host(play, Qemu::Fifo, &words, &blame::STOP)
+    on_host(play, Qemu::MainAlone, &words, &blame::STOP)
 }
 
 fn throttle(play: &mut Play) -> Result<(), Failed> {
     let group = Group::new()?;
     // Real-time threads cannot be throttled, nor moved to a group without real-time.
     let qemu = play.qemu()?;
-    qemu.urgent(0)?;
+    qemu.urgent(0, 0)?;
     group.take(qemu.pid)?;
     on_host(play, Qemu::Usual, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
 }
@@ -135,6 +148,6 @@ fn guest_sleeper(play: &mut Play) -> Result<(), Failed> {
         thread::sleep(Duration::from_secs(6));
         Ok(Vec::new())
     };
-    let (seen, truth) = judge(play, Qemu::Fifo, &Reader { rounds: ROUNDS, ..Reader::URGENT }, wait)?;
+    let (seen, truth) = judge(play, Qemu::VcpuAlone, &Reader { rounds: ROUNDS, ..Reader::URGENT }, wait)?;
     seen.expect(&seen.in_host_time(&truth), &blame::GUEST_SLEEPER)
 }

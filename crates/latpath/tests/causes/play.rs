@@ -52,7 +52,7 @@ impl Reader {
 
     fn words(&self, device: &str, cpu: usize) -> String {
         let Self { fifo, nice, work, rounds } = self;
-        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=4")
+        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=2")
     }
 }
 
@@ -162,7 +162,7 @@ impl Play {
         self.recorder = Some(recorder);
         thread::sleep(Duration::from_millis(500));
         // An emulated guest takes so long for each packet that of more the queue behind a fault would be as long as the fault.
-        let rate = if self.guest.is_some() { 1000 } else { 4000 };
+        let rate = if self.guest.is_some() { 500 } else { 4000 };
         let words =
             format!("publish -i {PUBLISHER} --svid {svid} --rate {rate} --fifo 98 --cpu {ITS_CPU} --duration 600s");
         self.publisher = Some(self.bench.start(&self.bench.path.publisher, latpath(&words))?);
@@ -245,9 +245,10 @@ impl Qemu {
         Ok(())
     }
 
-    /// Makes all its threads SCHED_FIFO; 0: as others, but first among them.
-    pub fn urgent(&self, priority: i32) -> Result<(), Failed> {
-        for (tid, _) in &self.threads {
+    /// Makes its vCPUs' threads SCHED_FIFO of this priority, and all others so of that; 0: as others, but first among them.
+    pub fn urgent(&self, vcpus: i32, others: i32) -> Result<(), Failed> {
+        for (tid, name) in &self.threads {
+            let priority = if name.starts_with("CPU ") { vcpus } else { others };
             let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
             let param = libc::sched_param { sched_priority: priority };
             // SAFETY: the parameter lives as long as the call.

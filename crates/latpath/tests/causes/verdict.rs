@@ -130,7 +130,7 @@ impl Seen {
         let mut counts: BTreeMap<String, (u64, Ns)> = BTreeMap::new();
         for packet in packets {
             for held in &packet.verdict.held {
-                if held.excess_ns * 20 < packet.verdict.excess_ns {
+                if held.excess_ns * 50 < packet.verdict.excess_ns {
                     continue;
                 }
                 let name = |m: &latpath_cause::Member| m.name.clone();
@@ -146,7 +146,10 @@ impl Seen {
                         .next()
                         .map_or("-".into(), |b| b.split(' ').next().unwrap_or("").to_owned()),
                     held.machine,
-                    held.notes.first().map(|(note, _)| note),
+                    held.notes
+                        .first()
+                        .map(|(note, _)| note)
+                        .filter(|n| !n.starts_with("joined") && !n.contains("put together")),
                 );
                 let entry = counts.entry(what).or_default();
                 *entry = (entry.0 + 1, entry.1 + held.excess_ns);
@@ -212,7 +215,9 @@ impl Seen {
             let held = p.verdict.first();
             let named =
                 held.and_then(|h| h.culprit()).is_some_and(|m| ["hog", "crowd", "flooder"].contains(&m.name.as_str()));
-            named || held.is_some_and(|h| [Stopped, Throttled, QdiscHeld, PollInterval, Upcall].contains(&h.cause))
+            let reader = |m: &latpath_cause::Member| m.name == "relay";
+            let slept = held.is_some_and(|h| h.cause == PollInterval && h.actor.as_ref().is_some_and(reader));
+            named || slept || held.is_some_and(|h| [Stopped, Throttled, QdiscHeld, Upcall].contains(&h.cause))
         };
         let wrong: Vec<&Late> = self.explained.iter().filter(injected).collect();
         eprintln!("no fault: {} late, {} blamed; {}", self.explained.len(), wrong.len(), self.delayed(&[]));

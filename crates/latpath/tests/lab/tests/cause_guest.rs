@@ -32,7 +32,7 @@ fn run(_: &Scale) -> Outcome {
     fault(&mut stage, "storm cpu=0", &blame::GUEST_STORM)?;
     listen_no_more(&mut stage)?;
 
-    listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=8"))?;
+    listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=5"))?;
     let (seen, _) = play(&mut stage, THRESHOLD, |_| {
         thread::sleep(Duration::from_secs(25));
         Ok(Vec::new())
