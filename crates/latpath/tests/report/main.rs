@@ -1,6 +1,7 @@
-//! `latpath report` and `latpath segments` on runs of known journeys.
+//! `latpath report`, `latpath segments` and `latpath explain` on runs of known journeys.
 
 mod chosen;
+mod explained;
 mod figures;
 mod runs;
 mod wrong;

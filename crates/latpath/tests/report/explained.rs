@@ -1,0 +1,220 @@
+//! `latpath explain` on a run whose late packets have a known culprit.
+
+use crate::runs::{stderr, stdout, Bench};
+use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
+use latpath_run::{Manifest, Stamp, Writer};
+use latpath_spike::{Bounds, Counted, Frozen, Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_words::{Link, Ns, PointInfo, StreamSpec};
+use std::collections::BTreeMap;
+use std::process::Output;
+
+const MS: Ns = 1_000_000;
+const START: Ns = 1_000_000 * MS;
+const START_UTC: Ns = 1_767_323_045_000 * MS;
+/// The application, and who is in its way.
+const RELAY: u32 = 70;
+const HOG: u32 = 90;
+const OTHER: Class = Class { prio: 120, policy: 0 };
+const FIFO_50: Class = Class { prio: 49, policy: 1 };
+
+fn manifest() -> Manifest {
+    let point = |name: &str, link| PointInfo {
+        point: name.parse().unwrap(),
+        link,
+        netns: 1,
+        ifindex: 1,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let points = vec![point("host/nic-rx@eth0", Link::Nic), point("host/app-read@relay", Link::Socket)];
+    let start = Stamp {
+        utc: "2026-01-02T03:04:05.000000000Z".into(),
+        utc_ns: START_UTC,
+        tai_ns: START_UTC,
+        monotonic_ns: START,
+    };
+    Manifest {
+        route: points.iter().map(|p| p.point.clone()).collect(),
+        points,
+        streams: vec![StreamSpec::svid("MU01"), StreamSpec::svid("MU02")],
+        threshold_ns: 200_000,
+        start,
+        ..Manifest::begin()
+    }
+}
+
+/// A packet that waits so long for the hog, which leaves its CPU to the reader then.
+fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> Frozen {
+    let read = begin + 10_000 + waits;
+    let event = |t, pid, what| Event { t, pid, what };
+    let left = |next, left, prev, next_class| What::Switch { next, left, prev, next_class };
+    let sleeps = Left::Asleep(Sleep::Interruptible);
+    let receives = vec![
+        event(begin - 5_000, 0, What::SoftirqRaise(3)),
+        event(begin - 3_000, 0, What::SoftirqEntry(3)),
+        event(begin + 5_000, 0, What::Waking { pid: RELAY, cpu: 1, class: OTHER }),
+        event(begin + 6_000, 0, What::Wakeup { pid: RELAY, cpu: 1, class: OTHER, throttled: false }),
+        event(begin + 9_000, 0, What::SoftirqExit(3)),
+    ];
+    let runs = vec![
+        event(begin - MS, RELAY, left(HOG, sleeps, OTHER, FIFO_50)),
+        event(read - 4_000, HOG, left(RELAY, sleeps, FIFO_50, OTHER)),
+        event(read + 50_000, RELAY, left(0, sleeps, OTHER, OTHER)),
+    ];
+    let from = begin - 5 * MS;
+    let cpu = |cpu, events| CpuRecord { cpu, events, since: from, overwritten: 0, unfinished: 0 };
+    let thread = |name: &str, tgid| Thread { name: name.into(), tgid };
+    let record = Snapshot {
+        window: Window { from, to: read + MS, cpus: vec![cpu(0, receives), cpu(1, runs)] },
+        threads: BTreeMap::from([(RELAY, thread("relay", RELAY)), (HOG, thread("hog", HOG))]),
+        ..Snapshot::default()
+    };
+    let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record: Ok(record) }];
+    let late = kind == Kind::Spike;
+    let sightings = vec![Seen { point: 0, t: begin, cpu: 0, tid: 0 }, Seen { point: 1, t: read, cpu: 1, tid: RELAY }];
+    let packets = vec![Packet { stream: 0, key: number % 4, number: number.into(), late, sightings }];
+    let scene = Scene { number, kind, from, to: read + MS, machines, packets, more_late: 0 };
+    Frozen { scene, worst: waits, late: vec![u64::from(late), 0] }
+}
+
+/// A usual moment, and four packets that waited 10, 11, 12 and 13 ms, a second after each other.
+fn with_spikes() -> Bench {
+    let bench = Bench::new();
+    let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
+    writer.begin_spikes(Bounds::default()).unwrap();
+    writer.spike(frozen(1, Kind::OnTime, START + 500 * MS, 20_000));
+    for n in 0..4 {
+        writer.spike(frozen(2 + n, Kind::Spike, START + (1000 + 1000 * Ns::from(n)) * MS, (10 + Ns::from(n)) * MS));
+    }
+    writer.count_spikes(&Counted { late: vec![9, 0], passed_over: 1 });
+    writer.finish().unwrap();
+    bench
+}
+
+fn explain(bench: &Bench, flags: &[&str]) -> Output {
+    bench.latpath(&[&["explain", "run"], flags].concat())
+}
+
+fn json(bench: &Bench, flags: &[&str]) -> serde_json::Value {
+    let out = explain(bench, &[&["--json"], flags].concat());
+    assert!(out.status.success(), "{}", stderr(&out));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+#[test]
+fn the_culprit_is_named_with_its_cure() {
+    let text = stdout(&explain(&with_spikes(), &[]));
+    let first = "relay (70, CPU 1, SCHED_OTHER) ready but not running behind hog (90, FIFO 50): first cause of all 4 late packets,";
+    assert!(text.replace('\n', " ").starts_with(first), "{text}");
+    assert!(text.contains("chrt -f -p 51 70\n"), "{text}");
+    assert!(text.contains("9 packets, 4 of them in these spikes"), "{text}");
+}
+
+#[test]
+fn figures_sum_to_the_delay() {
+    let bench = with_spikes();
+    let json = json(&bench, &[]);
+    let first = &json["causes"][0];
+    assert_eq!(
+        (first["cause"].as_str(), first["by"][0]["name"].as_str(), first["by"][0]["class"].as_str()),
+        (Some("waiting-for-cpu"), Some("hog"), Some("FIFO 50"))
+    );
+    assert_eq!(
+        (json["late"].as_u64(), first["first"].as_u64(), json["usual"]["packets"].as_u64()),
+        (Some(4), Some(4), Some(1))
+    );
+    let sum: i64 = json["causes"].as_array().unwrap().iter().map(|c| c["excess_ns"].as_i64().unwrap()).sum();
+    // 10 to 13 ms, of which 20 µs each are usual.
+    assert_eq!((sum, json["excess_ns"].as_i64()), (46 * MS - 4 * 20_000, Some(sum)));
+    assert!(json["unexplained_percent"].as_f64().unwrap() < 1.0);
+}
+
+#[test]
+fn one_packet_is_found_by_its_place_its_time_and_its_name() {
+    let bench = with_spikes();
+    for wanted in ["worst", "1", "MU01:1@03:04:09", "MU01:1@4s", "MU01:1@2026-01-02T03:04:09Z", "svid:MU01:1@4.0"] {
+        let json = json(&bench, &["--packet", wanted]);
+        let packet = &json["packets"][0];
+        assert_eq!(packet["packet"].as_str(), Some("MU01:1@03:04:09.000000"), "{wanted}");
+        assert_eq!(packet["time_ns"].as_i64(), Some(13 * MS + 10_000), "{wanted}");
+    }
+    let text = stdout(&explain(&bench, &["--packet", "2"]));
+    assert!(text.starts_with("MU01:0  2026-01-02 03:04:08.000000 UTC  12.01 ms, usually 30.00"), "{text}");
+    assert!(text.contains("host/app-read@relay  CPU 1"), "{text}");
+}
+
+#[test]
+fn a_packet_that_is_not_there_is_refused_with_what_is() {
+    let bench = with_spikes();
+    let refused = |wanted: &str| {
+        let out = explain(&bench, &["--packet", wanted]);
+        assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(2), &b""[..]), "{wanted}");
+        stderr(&out)
+    };
+    assert!(refused("MU01:1")
+        .starts_with("latpath: MU01:1: which? MU01:1@03:04:05.500000 (on time), MU01:1@03:04:09.000000 (late)"));
+    assert!(refused("MU01:2@03:04:07").contains("was not seen then, but: MU01:2@03:04:06.000000 (late)"));
+    assert!(refused("MU02:1").contains("MU02:1: no such packet in the run's spikes (streams: MU01, MU02)"));
+    assert!(refused("5").contains("there are 4 late packets"));
+    assert!(refused("whatever").contains("write STREAM:KEY@TIME"));
+}
+
+#[test]
+fn damaged_spikes_are_told_and_the_rest_is_explained() {
+    let bench = with_spikes();
+    let spikes = bench.run().join("spikes");
+    let file = |n: u32| spikes.join(format!("{n:06}.spike"));
+    let whole = std::fs::read(file(2)).unwrap();
+    std::fs::write(file(2), &whole[..whole.len() / 2]).unwrap();
+    std::fs::write(file(3), b"no spike").unwrap();
+    let out = explain(&bench, &[]);
+    assert!(out.status.success());
+    let text = stdout(&out);
+    assert!(text.replace('\n', " ").contains("first cause of all 2 late packets"), "{text}");
+    assert!(text.contains("000002.spike: damaged") && text.contains("000003.spike: damaged"), "{text}");
+    for n in 1..=5 {
+        let bytes = std::fs::read(file(n)).unwrap();
+        std::fs::write(file(n), &bytes[..bytes.len() * 2 / 3]).unwrap();
+    }
+    let out = explain(&bench, &[]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("none of its spikes can be read"), "{}", stderr(&out));
+}
+
+#[test]
+fn a_run_without_a_flight_recorder_says_what_to_do() {
+    let bench = Bench::with_run();
+    let out = explain(&bench, &[]);
+    assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(1), &b""[..]));
+    let why =
+        "latpath: run: it has no record of what the machines did, so nothing tells why packets were late; record again";
+    assert!(stderr(&out).starts_with(why), "{}", stderr(&out));
+    assert!(stderr(&bench.latpath(&["explain", "none"])).starts_with("latpath: none: not a run: no such directory"));
+}
+
+#[test]
+fn a_run_without_late_packets_says_so() {
+    let bench = Bench::new();
+    let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
+    writer.begin_spikes(Bounds::default()).unwrap();
+    writer.finish().unwrap();
+    let out = explain(&bench, &[]);
+    assert_eq!(out.status.code(), Some(0));
+    assert!(stderr(&out).contains("run: no packet was late: none took longer than 200.0"), "{}", stderr(&out));
+}
+
+#[test]
+fn a_run_that_goes_on_is_explained_so_far() {
+    let bench = Bench::new();
+    let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
+    writer.begin_spikes(Bounds::default()).unwrap();
+    writer.spike(frozen(2, Kind::Spike, START + 1000 * MS, 10 * MS));
+    let file = bench.run().join("spikes/000002.spike");
+    let begun = std::time::Instant::now();
+    while !file.exists() {
+        assert!(begun.elapsed().as_secs() < 20, "it is not written");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let text = stdout(&explain(&bench, &[]));
+    assert!(text.starts_with("relay (70, CPU 1, SCHED_OTHER) ready but not running behind hog"), "{text}");
+    writer.finish().unwrap();
+}
