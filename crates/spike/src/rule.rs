@@ -174,7 +174,7 @@ impl Top {
         };
         self.counts[step(time)] += 1;
         self.all += 1;
-        if self.all >= self.one_of && (self.all % SET_EVERY == 0 || self.all == self.one_of) {
+        if self.all >= self.one_of && (self.all.is_multiple_of(SET_EVERY) || self.all == self.one_of) {
             self.set();
         }
         verdict
