@@ -22,14 +22,21 @@ fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut with_processor = needs.to_vec();
     with_processor.push(processor::lack());
-    support::main(vec![
+    let code = support::main(vec![
         trial("a_recorded_run_is_a_trace_without_errors", &with_processor, reads),
         trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
         trial("a_full_disk_is_told_and_nothing_is_left", &needs, full),
         trial("stdout_gets_the_same_bytes", &needs, stdout),
         trial("what_is_not_there_is_refused_by_name", &needs, refuses),
-    ])
+    ]);
+    if let Some(folder) = RUN.get().and_then(|run| run.as_ref().ok()?.parent()) {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    code
 }
+
+/// The run that all tests export.
+static RUN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
     match got == want {
@@ -40,14 +47,14 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<
 
 /// A run with late packets: of a path on which all are.
 fn recorded() -> Result<&'static Path, Failed> {
-    static RUN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let record = || -> Result<PathBuf, Failed> {
         let bench = bench()?;
         let svid = format!("export.{}", std::process::id());
         let reader = format!("subscribe -i {APPLICATION} --stream svid:{svid} --json");
         let application = bench.start(bench.application(), latpath(&reader))?;
         let run = tempfile::tempdir()?.keep().join("late");
-        let words = format!("record --stream svid:{svid} --threshold 1us --count 1000 --duration 30s -o {}", run.display());
+        let words =
+            format!("record --stream svid:{svid} --threshold 1us --count 1000 --duration 30s -o {}", run.display());
         let recorder = bench.start(&bench.path.hypervisor, latpath(&words))?;
         std::thread::sleep(Duration::from_secs(2));
         let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 500 --count 1500 --json");
@@ -94,7 +101,8 @@ fn reads() -> Result<(), Failed> {
     let switches = processor.number("select count(*) from sched")?;
     equal("there are switches", switches > 100, true)?;
     // The application took its packets in its own thread.
-    let reader = "select distinct thread.name from slice s join thread_track t on s.track_id = t.id join thread using (utid)
+    let reader =
+        "select distinct thread.name from slice s join thread_track t on s.track_id = t.id join thread using (utid)
         where s.name like 'app-read@%'";
     equal("who read them", processor.texts(reader)?, vec!["subscribe".to_owned()])
 }
