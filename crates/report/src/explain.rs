@@ -39,6 +39,15 @@ pub struct Told {
     pub advice: Vec<Advice>,
 }
 
+/// A spike, told by its worst packet.
+#[derive(Clone, Debug)]
+pub struct ToldSpike {
+    /// That packet.
+    pub worst: Told,
+    /// Further late packets of the same spike.
+    pub more: u64,
+}
+
 /// A row of the ranking, with its cures.
 #[derive(Clone, Debug)]
 pub struct Ranked {
@@ -73,6 +82,8 @@ pub struct Explanation {
     pub others: Others,
     /// The worst packets, the latest first.
     pub worst: Vec<Told>,
+    /// The worst packet of each of the worst spikes: one stall makes many packets late, and they tell the same.
+    pub spikes: Vec<ToldSpike>,
     /// What machines do not tell, and what the reader must know.
     pub notes: Vec<String>,
 }
@@ -86,6 +97,7 @@ pub struct Explainer {
     ranking: Ranking,
     more_late: u64,
     worst: Vec<Told>,
+    spikes: Vec<ToldSpike>,
     most_worst: usize,
     seen: HashSet<(StreamId, u64)>,
     latest: Option<Told>,
@@ -93,7 +105,7 @@ pub struct Explainer {
 }
 
 impl Explainer {
-    /// Knows nothing yet; keeps so many of the worst packets.
+    /// Knows nothing yet; keeps so many of the worst packets, and of spikes.
     pub fn new(scenery: Scenery, worst: usize) -> Self {
         Self {
             scenery,
@@ -102,6 +114,7 @@ impl Explainer {
             ranking: Ranking::default(),
             more_late: 0,
             worst: Vec::new(),
+            spikes: Vec::new(),
             most_worst: worst,
             seen: HashSet::new(),
             latest: None,
@@ -148,8 +161,14 @@ impl Explainer {
         self.scenery.see(scene);
         self.note(scene);
         self.more_late = self.more_late.saturating_add(scene.more_late);
-        let Self { scenery, usual, ranking, worst, most_worst, seen, latest, .. } = self;
-        let mut worst_here: Option<Ns> = None;
+        let Self { scenery, usual, ranking, worst, most_worst, seen, .. } = self;
+        // By their time; of two that took as long the earlier.
+        type Rank = (std::cmp::Reverse<Ns>, Option<Ns>);
+        let rank = |verdict: &Verdict, explained: &Explained| -> Rank {
+            (std::cmp::Reverse(verdict.time_ns), explained.begin())
+        };
+        let rank_of = |told: &Told| rank(&told.verdict, &told.explained);
+        let mut here: Option<ToldSpike> = None;
         let late: Vec<&Packet> = scene.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
             return;
@@ -164,19 +183,31 @@ impl Explainer {
             }
             let (explained, verdict) = scenery.judge(&analyst, scene, packet, usual);
             ranking.add(&verdict);
-            if worst_here.is_none_or(|worst| verdict.time_ns > worst) {
-                worst_here = Some(verdict.time_ns);
-                *latest = Some(scenery.told(explained.clone(), verdict.clone()));
-            }
-            // By their time; of two that took as long the earlier.
-            let rank =
-                |verdict: &Verdict, explained: &Explained| (std::cmp::Reverse(verdict.time_ns), explained.begin());
             let mine = rank(&verdict, &explained);
-            let at = worst.partition_point(|told| rank(&told.verdict, &told.explained) <= mine);
-            if at < *most_worst {
-                worst.insert(at, scenery.told(explained, verdict));
-                worst.truncate(*most_worst);
+            let at = worst.partition_point(|told| rank_of(told) <= mine);
+            let is_worst_here = here.as_ref().is_none_or(|spike| mine < rank_of(&spike.worst));
+            if at < *most_worst || is_worst_here {
+                let told = scenery.told(explained, verdict);
+                if is_worst_here {
+                    let more = here.as_ref().map_or(0, |spike| spike.more + 1);
+                    here = Some(ToldSpike { worst: told.clone(), more });
+                } else if let Some(spike) = &mut here {
+                    spike.more += 1;
+                }
+                if at < *most_worst {
+                    worst.insert(at, told);
+                    worst.truncate(*most_worst);
+                }
+            } else if let Some(spike) = &mut here {
+                spike.more += 1;
             }
+        }
+        let Some(spike) = here else { return };
+        self.latest = Some(spike.worst.clone());
+        let at = self.spikes.partition_point(|other| rank_of(&other.worst) <= rank_of(&spike.worst));
+        if at < self.most_worst {
+            self.spikes.insert(at, spike);
+            self.spikes.truncate(self.most_worst);
         }
     }
 
@@ -234,6 +265,7 @@ impl Explainer {
             ranking: self.ranking.rows().into_iter().map(ranked).collect(),
             others: self.ranking.others(),
             worst: self.worst.clone(),
+            spikes: self.spikes.clone(),
             notes: self.notes.clone(),
         }
     }

@@ -3,7 +3,7 @@
 use latpath_cause::{advise, Case, Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, Scenery, Told, WIDTH,
+    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, Scenery, Told, ToldSpike, WIDTH,
 };
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_spike::{Kind, Seen};
@@ -254,6 +254,7 @@ fn story() -> (Explanation, Scenery) {
         usual_scenes: 4,
         ranking: ranking.rows().into_iter().map(ranked).collect(),
         others: ranking.others(),
+        spikes: worst.iter().map(|told| ToldSpike { worst: told.clone(), more: 0 }).collect(),
         worst,
         notes: vec!["guest7: no tracepoint napi:napi_poll: what a softirq did first is not told".into()],
     };

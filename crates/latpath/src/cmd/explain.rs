@@ -18,7 +18,7 @@ pub struct Args {
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Tell so many of the worst packets one by one
+    /// Tell so many of the worst spikes one by one; with --json so many of the worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
     worst: u16,
     /// Show one packet from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
@@ -47,7 +47,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     let files = run.spikes();
     let manifest = run.manifest();
     let name = args.run.display();
-    if files.files.is_empty() && manifest.spikes.is_none() {
+    // What is recorded first says so only with its first second.
+    if files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
         bail!(
             "{name}: it has no record of what the machines did, so nothing tells why packets were late; record again with the \
              flight recorder (without --no-flight, as root). latpath report {name} --worst 10 shows where they were late"

@@ -17,7 +17,6 @@ mod blame;
 // Words for tests that are yet to be written stand beside those in use.
 #[allow(dead_code)]
 mod expect;
-mod kernel_trace;
 #[path = "../causes/fault.rs"]
 #[allow(dead_code)]
 mod fault;
@@ -25,6 +24,7 @@ mod faults;
 #[path = "../causes/group.rs"]
 #[allow(dead_code)]
 mod group;
+mod kernel_trace;
 #[allow(dead_code)]
 mod linked;
 mod outside;

@@ -3,7 +3,7 @@
 use super::told::{sentence, subject, verdict};
 use super::wanted::name;
 use super::waterfall;
-use super::{Explanation, Ranked, Scenery, Told};
+use super::{Explanation, Ranked, Scenery, Told, ToldSpike};
 use crate::page::{Page, Table};
 use latpath_cause::{Advice, Cause, Others};
 use latpath_run::{Run, SpikeFiles};
@@ -291,21 +291,22 @@ fn cures(page: &mut Page, explanation: &Explanation) {
     }
 }
 
-/// A line for each of the worst.
+/// A line for each of the worst spikes.
 fn worst(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
-    if explanation.worst.is_empty() {
+    if explanation.spikes.is_empty() {
         return;
     }
-    let heading = match explanation.worst.len() as u64 {
-        n if n == explanation.late => "Late packets".to_owned(),
-        n => format!("The worst {} of {} late packets", page.count(n), page.count(explanation.late)),
-    };
-    page.heading(&format!("{heading} (latpath explain RUN --packet N shows one)"));
-    for (at, told) in explanation.worst.iter().enumerate() {
+    page.heading("The worst packet of each of the worst spikes (latpath explain RUN --packet N shows one)");
+    for (at, ToldSpike { worst: told, more }) in explanation.spikes.iter().enumerate() {
         let explained = &told.explained;
         let begin = explained.begin().unwrap_or(0);
         let name = page.clean(&name(explained.stream, explained.key, begin, scenery));
         let mut line = format!("{name}  {}", one_line(page, told, scenery));
+        line += &match more {
+            0 => String::new(),
+            1 => " 1 more packet was late then.".into(),
+            n => format!(" {} more packets were late then.", page.count(*n)),
+        };
         line += &match row_of(told, explanation) {
             Some(row) if is_cured(row, explanation) => format!(" Cure: see {}.", row + 1),
             _ => told.advice.first().map_or(String::new(), |advice| short_cure(page, advice)),

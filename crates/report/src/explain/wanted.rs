@@ -185,8 +185,11 @@ impl Wanted {
         match self {
             Self::Worst(place) => {
                 those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
+                // The worst of each spike, as they are listed.
+                let mut told = std::collections::HashSet::new();
+                those.retain(|c| told.insert(c.scene));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
-                chosen.ok_or_else(|| Ambiguous(format!("there are {} late packets in the run's spikes", those.len())))
+                chosen.ok_or_else(|| Ambiguous(format!("there are {} spikes with late packets", those.len())))
             }
             Self::Packet { stream, key, at } => {
                 those.sort_by_key(|c| c.t);
@@ -261,7 +264,7 @@ mod tests {
     fn at(seconds: Ns, number: u64) -> Candidate {
         let t = 5 * SECOND + seconds * SECOND + 593_750_000;
         Candidate {
-            scene: 1,
+            scene: number as u32,
             stream: 0,
             key: 2375,
             number,
@@ -295,6 +298,9 @@ mod tests {
             assert_eq!(chosen(text, &candidates), Ok(number), "{text}");
         }
         assert_eq!(chosen("MU01:2375", &candidates[1..2]), Ok(4000), "the only one needs no time");
+        let same_stall = Candidate { scene: 0, ..at(0, 2) };
+        let with_another = [same_stall, at(0, 0), at(1, 4000)];
+        assert_eq!(chosen("2", &with_another), Ok(4000), "one of each spike");
     }
 
     #[test]
@@ -319,7 +325,7 @@ mod tests {
                 "MU01:77@1s",
                 "MU01:77: no such packet in the run's spikes (streams: MU01, a:1@b); latpath explain RUN lists the late ones",
             ),
-            ("4", "there are 2 late packets in the run's spikes"),
+            ("4", "there are 2 spikes with late packets"),
         ] {
             assert_eq!(chosen(text, &candidates), Err(why.to_owned()), "{text}");
         }
