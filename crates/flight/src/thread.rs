@@ -205,6 +205,12 @@ impl Fold {
                     *waits_for = Some(cpu);
                 }
                 let before = State::Ready { cpu: Some(cpu), since: Since::Unknown, throttled: false };
+                if matches!(self.state, Some(State::Asleep(_))) && self.cursor < horizon.min(t) {
+                    // Nobody is seen to wake it: that was before all CPUs' records begin, and it has been ready since then.
+                    self.state = Some(State::Unknown);
+                    self.until(horizon.min(t));
+                    self.state = Some(before);
+                }
                 self.becomes(t, running, before, horizon);
             }
             What::Waking { pid, cpu: target, .. } if pid == self.pid => {

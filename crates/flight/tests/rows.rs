@@ -221,6 +221,22 @@ fn a_wake_up_that_meets_a_thread_on_its_way_to_sleep_counts_from_its_sleep() {
 }
 
 #[test]
+fn a_wake_up_before_a_cpus_record_begins_is_not_taken_for_none() {
+    let mut window = window(vec![vec![switch(120, 7, ASLEEP, 9), switch(900, 9, ASLEEP, 7)], vec![]]);
+    let states =
+        |window: &Window| Timeline::of(window).thread(7).iter().map(|t| (t.from, t.to, t.state)).collect::<Vec<_>>();
+    let asleep = State::Asleep(Sleep::Interruptible);
+    assert_eq!(states(&window)[1], (120, 900, asleep), "all CPUs were seen, and none has woken it");
+    window.cpus[1].since = 400;
+    let ready = State::Ready { cpu: Some(0), since: Since::Unknown, throttled: false };
+    assert_eq!(
+        states(&window)[1..3],
+        [(120, 400, State::Unknown), (400, 900, ready)],
+        "ready at the latest from then on"
+    );
+}
+
+#[test]
 fn a_throttled_thread_and_a_stopped_one_are_said_to_be() {
     let throttled = Left::Ready { preempted: true, throttled: true };
     let stop = Left::Asleep(Sleep::Stopped);
