@@ -106,7 +106,8 @@ impl Timeline {
 
     /// A thread's row, from exactly the window's `from` to exactly its `to`.
     pub fn thread(&self, pid: u32) -> Vec<ThreadTile> {
-        let mut fold = Fold { pid, tiles: Vec::new(), cursor: Ns::MIN, state: None, woken: None, seen: Ns::MIN };
+        let mut fold =
+            Fold { pid, tiles: Vec::new(), cursor: Ns::MIN, state: None, woken: None, seen: Ns::MIN, changed: Ns::MAX };
         for (event, place) in self.events.iter().take_while(|(e, _)| e.t < self.to) {
             fold.event(self, event, *place);
         }
@@ -150,6 +151,8 @@ struct Fold {
     state: Option<State>,
     /// When it was seen on its CPU last.
     seen: Ns,
+    /// Since when it is in its state; the cursor may be ahead of that.
+    changed: Ns,
     /// The last one who began to wake it.
     woken: Option<Waker>,
 }
@@ -171,6 +174,7 @@ impl Fold {
         if self.state != Some(state) {
             self.until(t);
             self.state = Some(state);
+            self.changed = t;
         }
     }
 
@@ -205,7 +209,7 @@ impl Fold {
                     *waits_for = Some(cpu);
                 }
                 let before = State::Ready { cpu: Some(cpu), since: Since::Unknown, throttled: false };
-                if matches!(self.state, Some(State::Asleep(_))) && self.cursor < horizon.min(t) {
+                if matches!(self.state, Some(State::Asleep(_))) && self.changed < horizon.min(t) {
                     // Nobody is seen to wake it: that was before all CPUs' records begin, and it has been ready since then.
                     self.state = Some(State::Unknown);
                     self.until(horizon.min(t));
