@@ -208,7 +208,7 @@ fn run(words: &Words) -> io::Result<()> {
             })
         }
         "storm" => {
-            let storm = Storm::new(words.get("cpu")?)?;
+            let storm = Storm::new(words.get("cpu")?, words.time("period")?)?;
             rounds.each(|busy| storm.rage(busy).map(|()| Done::Now))
         }
         // Frames from one device to all that is behind another.

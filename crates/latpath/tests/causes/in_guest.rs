@@ -143,7 +143,7 @@ fn guest_crowd(play: &mut Play) -> Result<(), Failed> {
 }
 
 fn guest_storm(play: &mut Play) -> Result<(), Failed> {
-    in_guest(play, &Reader::URGENT, "storm cpu=0", &blame::GUEST_STORM)
+    in_guest(play, &Reader::URGENT, "storm cpu=0 period=1000", &blame::GUEST_STORM)
 }
 
 fn guest_sleeper(play: &mut Play) -> Result<(), Failed> {

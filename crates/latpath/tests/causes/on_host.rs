@@ -47,7 +47,7 @@ fn crowd() -> Result<(), Failed> {
 }
 
 fn storm() -> Result<(), Failed> {
-    judge(&Reader::URGENT, &format!("storm cpu={CPU}"), &blame::STORM)
+    judge(&Reader::URGENT, &format!("storm cpu={CPU} period=100"), &blame::STORM)
 }
 
 /// Other frames, which keep the softirq of the application's CPU busy.

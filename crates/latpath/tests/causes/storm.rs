@@ -21,9 +21,6 @@ const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
 const LOOKS: i32 = 20_000;
 /// Bytes that it copies between two looks, so that these are enough.
 const COPIED: usize = 32 << 10;
-/// Perf's interrupt comes so often.
-const PERIOD: Duration = Duration::from_micros(100);
-
 fn told(returned: i32, what: &str) -> io::Result<i32> {
     match returned {
         0.. => Ok(returned),
@@ -114,13 +111,15 @@ pub struct Storm {
 }
 
 impl Storm {
-    pub fn new(cpu: i32) -> io::Result<Self> {
+    /// Perf's interrupt comes so often: what comes between the end of the long one and of the event must not be many that take an
+    /// emulated guest long.
+    pub fn new(cpu: i32, period: Duration) -> io::Result<Self> {
         let spinner = Spinner::load(BPF_PROG_TYPE_PERF_EVENT, Duration::ZERO)?;
         let mut attr = perf_event_attr {
             size: size_of::<perf_event_attr>() as u32,
             type_: PERF_TYPE_SOFTWARE,
             config: u64::from(PERF_COUNT_SW_CPU_CLOCK),
-            __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: PERIOD.as_nanos() as u64 },
+            __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: period.as_nanos() as u64 },
             ..Default::default()
         };
         // It begins when it is told to.
