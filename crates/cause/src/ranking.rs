@@ -249,7 +249,7 @@ impl Sample {
     const MOST: usize = 2048;
 
     fn add(&mut self, value: Ns) {
-        if self.seen % self.every == 0 {
+        if self.seen.is_multiple_of(self.every) {
             if self.kept.len() == Self::MOST {
                 let mut at = 0;
                 self.kept.retain(|_| {
@@ -258,7 +258,7 @@ impl Sample {
                 });
                 self.every *= 2;
             }
-            if self.seen % self.every == 0 {
+            if self.seen.is_multiple_of(self.every) {
                 self.kept.push(value);
             }
         }

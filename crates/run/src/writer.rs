@@ -38,6 +38,9 @@ const MANIFEST_TIME: Duration = Duration::from_secs(5);
 const BUFFER_BYTES: usize = 32 << 20;
 /// How many rows may come between two looks at the clock.
 const LOOK_EVERY: usize = 256;
+/// Room on the disk that is kept while a recording goes on, so that its last manifest can be written where all else is full.
+const RESERVE: &str = ".reserve";
+const RESERVED: usize = 64 << 10;
 
 /// Writes a run. Rows are gathered here, encoded on a second thread and merged on a third.
 ///
@@ -79,6 +82,8 @@ impl Writer {
         let directory = path.join(JOURNEYS);
         std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
         let lock = lock(path);
+        let reserve = path.join(RESERVE);
+        std::fs::write(&reserve, vec![1; RESERVED]).map_err(RunError::write(&reserve))?;
         let clocks = Clocks::create(path)?;
         manifest.state = State::Recording;
         manifest.written_ns = Stamp::now().monotonic_ns;
@@ -353,6 +358,8 @@ impl Writer {
             return Ok(());
         }
         self.closed = true;
+        // On a full disk parts and spikes take each other's last room; this is the manifest's. That it is gone already is no matter.
+        let _ = std::fs::remove_file(self.path.join(RESERVE));
         let end = Stamp::now();
         self.manifest.state = if interrupted_by.is_some() { State::Interrupted } else { State::Finished };
         self.manifest.interrupted_by = interrupted_by;

@@ -239,13 +239,16 @@ fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
     Ok(Chosen { scenes: files.into_iter().map(|file| file.head.number).collect(), packets })
 }
 
+/// Packets, by stream and number.
+type Packets = HashSet<(StreamId, u64)>;
+
 /// The worst packets, and their scenes. A scene is read as long as its worst packet may be one of them.
 fn worst<'a>(
     run: &Run,
     files: &'a [SpikeFile],
     most: usize,
     stop: &AtomicBool,
-) -> Result<(Vec<&'a SpikeFile>, HashSet<(StreamId, u64)>)> {
+) -> Result<(Vec<&'a SpikeFile>, Packets)> {
     struct Late<'a> {
         took: Ns,
         packet: Option<(StreamId, u64)>,
