@@ -28,7 +28,7 @@ impl Group {
 
     /// Takes a process in.
     pub fn take(&self, pid: i32) -> io::Result<()> {
-        Ok(fs::write(self.0.join("cgroup.procs"), pid.to_string())?)
+        fs::write(self.0.join("cgroup.procs"), pid.to_string())
     }
 }
 

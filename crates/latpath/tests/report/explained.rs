@@ -154,7 +154,7 @@ fn a_packet_that_is_not_there_is_refused_with_what_is() {
         .starts_with("latpath: MU01:1: which? MU01:1@03:04:05.500000 (on time), MU01:1@03:04:09.000000 (late)"));
     assert!(refused("MU01:2@03:04:07").contains("was not seen then, but: MU01:2@03:04:06.000000 (late)"));
     assert!(refused("MU02:1").contains("MU02:1: no such packet in the run's spikes (streams: MU01, MU02)"));
-    assert!(refused("5").contains("there are 4 late packets"));
+    assert!(refused("5").contains("there are 4 spikes with late packets"));
     assert!(refused("whatever").contains("write STREAM:KEY@TIME"));
 }
 
