@@ -270,7 +270,7 @@ mod tests {
             number,
             t,
             time_ns: 14_000_000 - number as Ns,
-            late: number % 2 == 0,
+            late: number.is_multiple_of(2),
         }
     }
 
