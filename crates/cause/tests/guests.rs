@@ -466,7 +466,7 @@ fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
 
 #[test]
 fn of_a_guest_that_is_no_known_virtual_machine_only_its_own_side_is_told() {
-    let mut stage = stage(|host| main_loop(host), |c| interrupt_at(c, 200));
+    let mut stage = stage(main_loop, |c| interrupt_at(c, 200));
     stage.vms.clear();
     let pieces = stage.pieces();
     assert_eq!(line(&pieces[0]), "100-200 unexplained");
