@@ -59,7 +59,7 @@ pub fn run(words: &Words) -> io::Result<()> {
         if (told.len() as u32) < rounds.times() && Instant::now() >= due {
             let begin = monotonic();
             thread::sleep(rounds.busy());
-            told.push(Injection { begin, end: monotonic() });
+            told.push(Injection::whole(begin, monotonic()));
             next = Some(Instant::now() + rounds.pause(told.len() as u32));
         }
     }

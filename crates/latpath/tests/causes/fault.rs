@@ -16,8 +16,8 @@ use std::{
     process::{Command, ExitCode, Stdio},
     str::FromStr,
     sync::{
-        atomic::{AtomicBool, AtomicI64, Ordering},
-        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
+        Arc, Mutex,
     },
     thread,
     time::Duration,
@@ -26,16 +26,36 @@ use std::{
 /// Makes this program one that does a fault.
 pub const WORD: &str = "--fault";
 
-/// Once that a fault was there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Injection {
-    pub begin: Ns,
-    pub end: Ns,
+/// Once that a fault was there: the pieces of time in which it was, for it can be kept from its work itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injection(Vec<(Ns, Ns)>);
+
+impl Injection {
+    /// One that nothing kept from its work.
+    pub fn whole(begin: Ns, end: Ns) -> Self {
+        Self(vec![(begin, end)])
+    }
+
+    /// When it began, and when it was over.
+    pub fn bounds(&self) -> (Ns, Ns) {
+        (self.0.first().map_or(0, |p| p.0), self.0.last().map_or(0, |p| p.1))
+    }
+
+    /// For how much of a time it was there.
+    pub fn during(&self, begin: Ns, end: Ns) -> Ns {
+        self.0.iter().map(|piece| (piece.1.min(end) - piece.0.max(begin)).max(0)).sum()
+    }
+
+    /// The same by a clock that is so much less.
+    pub fn earlier_by(&self, offset: Ns) -> Self {
+        Self(self.0.iter().map(|(begin, end)| (begin - offset, end - offset)).collect())
+    }
 }
 
 impl fmt::Display for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.begin, self.end)
+        let times: Vec<String> = self.0.iter().map(|(begin, end)| format!("{begin} {end}")).collect();
+        f.write_str(&times.join(" "))
     }
 }
 
@@ -43,9 +63,10 @@ impl FromStr for Injection {
     type Err = String;
     fn from_str(line: &str) -> Result<Self, String> {
         let times: Vec<Ns> = line.split(' ').map_while(|w| w.trim().parse().ok()).collect();
-        match times[..] {
-            [begin, end] if begin < end => Ok(Self { begin, end }),
-            _ => Err(format!("{line:?} is no injection")),
+        let pieces: Vec<(Ns, Ns)> = times.chunks_exact(2).map(|c| (c[0], c[1])).collect();
+        match times.len() % 2 == 0 && !pieces.is_empty() && times.is_sorted() {
+            true => Ok(Self(pieces)),
+            false => Err(format!("{line:?} is no injection")),
         }
     }
 }
@@ -112,9 +133,9 @@ impl Rounds {
             thread::sleep(self.pause(round));
             let begin = monotonic();
             match fault(self.busy)? {
-                Done::Now => told.push(Injection { begin, end: monotonic() }),
-                Done::At(end) => told.push(Injection { begin, end }),
-                Done::Disturbed => {}
+                Done::Now => told.push(Injection::whole(begin, monotonic())),
+                Done::In(pieces) if pieces.during(begin, Ns::MAX) * 10 >= ns(self.busy) * 9 => told.push(pieces),
+                Done::In(_) => {}
             }
         }
         tell(&told)
@@ -123,22 +144,14 @@ impl Rounds {
 
 /// How a fault went.
 pub enum Done {
-    /// As it should; it is over now.
+    /// Since it was begun.
     Now,
-    /// It was over then.
-    At(Ns),
-    /// Other work took the CPU from it.
-    Disturbed,
+    /// In these pieces: other work took the CPU from it at times.
+    In(Injection),
 }
 
 /// Times that a fault is tried, for each time that it shall be done.
 const MOST_TRIES: u32 = 4;
-
-/// CPU time of this thread.
-fn cpu_time() -> Ns {
-    use nix::time::{clock_gettime, ClockId};
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
-}
 
 /// Prints what was done.
 pub fn tell(told: &[Injection]) -> io::Result<()> {
@@ -176,18 +189,11 @@ fn run(words: &Words) -> io::Result<()> {
             set_name("hog");
             pin(words.get("cpu")?).map_err(io::Error::other)?;
             set_fifo(words.get("fifo")?).map_err(io::Error::other)?;
-            rounds.each(|busy| {
-                let before = cpu_time();
-                spin_until(monotonic() + ns(busy));
-                Ok(if is_most(cpu_time() - before, busy) { Done::Now } else { Done::Disturbed })
-            })
+            rounds.each(|busy| Ok(Done::In(Injection(take_cpu_until(monotonic() + ns(busy))))))
         }
         "crowd" => {
             let crowd = Crowd::gather(words.get("cpu")?, words.get("threads")?)?;
-            rounds.each(|busy| {
-                let end = monotonic() + ns(busy);
-                Ok(if is_most(crowd.busy_for(busy), busy) { Done::At(end) } else { Done::Disturbed })
-            })
+            rounds.each(|busy| Ok(Done::In(crowd.busy_for(busy))))
         }
         "stop" => {
             let pid = Pid::from_raw(words.get("pid")?);
@@ -258,9 +264,28 @@ pub fn spin_until(t: Ns) {
     }
 }
 
-/// Nine tenths and more.
-fn is_most(time: Ns, of: Duration) -> bool {
-    time * 10 >= ns(of) * 9
+/// Who spins and sees the clock go on by more had not the CPU meanwhile. From one thread to the next takes an emulated guest
+/// more than 100 µs.
+const GAP: Ns = 500_000;
+
+/// Takes the CPU until then; returns when it really had it.
+fn take_cpu_until(end: Ns) -> Vec<(Ns, Ns)> {
+    let mut pieces = Vec::new();
+    loop {
+        let now = monotonic();
+        if now >= end {
+            return pieces;
+        }
+        join(&mut pieces, (now, now));
+    }
+}
+
+/// Adds a piece that begins later than the others.
+fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns)) {
+    match pieces.last_mut() {
+        Some(last) if begin - last.1 < GAP => last.1 = last.1.max(end),
+        _ => pieces.push((begin, end)),
+    }
 }
 
 /// Gives a control group so much time in each tenth of a second, or all that there is.
@@ -276,50 +301,59 @@ fn quota(group: &Path, quota: Option<Duration>) -> io::Result<()> {
 /// Threads of the usual kind that want a CPU all at once.
 struct Crowd {
     until: Arc<AtomicI64>,
-    /// CPU time of all of them.
-    spent: Arc<AtomicI64>,
+    /// How many are at it.
+    busy: Arc<AtomicUsize>,
+    /// When each of them had the CPU.
+    pieces: Arc<Mutex<Vec<(Ns, Ns)>>>,
     members: Vec<thread::JoinHandle<()>>,
     over: Arc<AtomicBool>,
 }
 
 impl Crowd {
     fn gather(cpu: usize, threads: usize) -> io::Result<Self> {
-        let (until, over) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
-        let spent = Arc::new(AtomicI64::new(0));
-        let member = || {
-            let (until, spent, over) = (until.clone(), spent.clone(), over.clone());
-            thread::spawn(move || {
+        let mut crowd = Self {
+            until: Arc::default(),
+            busy: Arc::default(),
+            pieces: Arc::default(),
+            members: Vec::new(),
+            over: Arc::default(),
+        };
+        for _ in 0..threads {
+            let (until, busy, pieces) = (crowd.until.clone(), crowd.busy.clone(), crowd.pieces.clone());
+            let over = crowd.over.clone();
+            crowd.members.push(thread::spawn(move || {
                 set_name("crowd");
                 pin(cpu).expect("the CPU was there before");
                 // SAFETY: takes numbers alone.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
                 while !over.load(Ordering::SeqCst) {
                     thread::park();
-                    let before = cpu_time();
-                    spin_until(until.load(Ordering::SeqCst));
-                    spent.fetch_add(cpu_time() - before, Ordering::SeqCst);
+                    let had = take_cpu_until(until.load(Ordering::SeqCst));
+                    pieces.lock().expect("nothing fails while it is held").extend(had);
+                    let _ = busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
                 }
-            })
-        };
-        let members = (0..threads).map(|_| member()).collect();
+            }));
+        }
         thread::sleep(Duration::from_millis(50));
-        Ok(Self { until, spent, members, over })
+        Ok(crowd)
     }
 
-    /// Returns the CPU time that they had.
-    fn busy_for(&self, time: Duration) -> Ns {
-        self.spent.store(0, Ordering::SeqCst);
+    /// Returns when they had the CPU.
+    fn busy_for(&self, time: Duration) -> Injection {
         let end = monotonic() + ns(time);
         self.until.store(end, Ordering::SeqCst);
+        self.busy.store(self.members.len(), Ordering::SeqCst);
         self.members.iter().for_each(|m| m.thread().unpark());
         thread::sleep(Duration::from_nanos((end - monotonic()).max(0) as u64));
         // All of them see that it is over once they have had the CPU again.
-        let mut spent = -1;
-        while spent != self.spent.load(Ordering::SeqCst) {
-            spent = self.spent.load(Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(3));
+        while self.busy.load(Ordering::SeqCst) > 0 {
+            thread::sleep(Duration::from_millis(1));
         }
-        spent
+        let mut all = std::mem::take(&mut *self.pieces.lock().expect("nothing fails while it is held"));
+        all.sort_unstable();
+        let mut joined = Vec::new();
+        all.into_iter().for_each(|piece| join(&mut joined, piece));
+        Injection(joined)
     }
 }
 

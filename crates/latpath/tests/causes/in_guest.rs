@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Longer than without a guest: an emulated one takes some ms for a packet at all times.
-const ROUNDS: &str = "times=20 busy=30000 every=150000";
+const ROUNDS: &str = "times=24 busy=30000 every=150000";
 
 /// One guest for all of them; it goes with the last.
 type Shared = Arc<Mutex<Option<Play>>>;
@@ -78,9 +78,9 @@ fn judge(
         _ => qemu.pin(CPU, ITS_CPU)?,
     }
     match kind {
-        Qemu::MainAlone | Qemu::VcpuAlone => qemu.urgent(70, 70)?,
-        Qemu::UsualMainAlone => qemu.urgent(70, 0)?,
-        Qemu::Usual => qemu.urgent(0, 0)?,
+        Qemu::MainAlone | Qemu::VcpuAlone => qemu.urgent(70, 70, 0)?,
+        Qemu::UsualMainAlone => qemu.urgent(70, 0, 0)?,
+        Qemu::Usual => qemu.urgent(0, 0, -20)?,
     }
     play.begin(reader)?;
     let truth = fault(play)?;
@@ -129,7 +129,7 @@ fn throttle(play: &mut Play) -> Result<(), Failed> {
     let group = Group::new()?;
     // Real-time threads cannot be throttled, nor moved to a group without real-time.
     let qemu = play.qemu()?;
-    qemu.urgent(0, 0)?;
+    qemu.urgent(0, 0, -20)?;
     group.take(qemu.pid)?;
     on_host(play, Qemu::Usual, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
 }

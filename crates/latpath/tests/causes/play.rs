@@ -31,7 +31,7 @@ pub const THRESHOLD: Duration = Duration::from_millis(5);
 /// The same on the way into a guest: faults last twice as long there, and where it is emulated each frame's own work takes a millisecond.
 const GUEST_THRESHOLD: Duration = Duration::from_millis(10);
 /// Each fault as often, for so long, in such distances.
-pub const ROUNDS: &str = "times=20 busy=15000 every=120000";
+pub const ROUNDS: &str = "times=24 busy=15000 every=120000";
 /// No fault of the application's own.
 pub const NO_ROUNDS: &str = "times=0 busy=0 every=0";
 
@@ -248,8 +248,8 @@ impl Qemu {
         Ok(())
     }
 
-    /// Makes its vCPUs' threads SCHED_FIFO of this priority, and all others so of that; 0: as others, but first among them.
-    pub fn urgent(&self, vcpus: i32, others: i32) -> Result<(), Failed> {
+    /// Makes its vCPUs' threads SCHED_FIFO of this priority, and all others so of that; 0: not real-time, and this nice.
+    pub fn urgent(&self, vcpus: i32, others: i32, nice: i32) -> Result<(), Failed> {
         for (tid, name) in &self.threads {
             let priority = if name.starts_with("CPU ") { vcpus } else { others };
             let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
@@ -257,7 +257,7 @@ impl Qemu {
             // SAFETY: the parameter lives as long as the call.
             let set = unsafe { libc::sched_setscheduler(*tid, policy, &param) };
             // SAFETY: takes numbers alone.
-            let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, *tid as u32, -20) };
+            let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, *tid as u32, nice) };
             if set != 0 || nice != 0 {
                 return Err(std::io::Error::last_os_error().into());
             }

@@ -17,7 +17,7 @@ const RIGHT: usize = 95;
 const SHARE: Ns = 80;
 /// So many hundredths of the excess may be unexplained, in the middle.
 const UNEXPLAINED: Ns = 10;
-/// So many times each fault.
+/// So many times each fault has held packets.
 const TIMES: usize = 20;
 
 /// A late packet, and what it is said to have been held by.
@@ -99,17 +99,19 @@ impl Seen {
 
     /// Times of the guest as the host's.
     pub fn in_host_time(&self, truth: &[Injection]) -> Vec<Injection> {
-        let host = |i: &Injection| Injection { begin: i.begin - self.offset, end: i.end - self.offset };
-        truth.iter().map(host).collect()
+        truth.iter().map(|i| i.earlier_by(self.offset)).collect()
+    }
+
+    /// The longest that a packet was under way during an injection, if one was late.
+    fn worst(&self, injection: &Injection) -> Option<Ns> {
+        let (begin, end) = injection.bounds();
+        let under_way = self.late.iter().filter(|(first, last)| *first < end && *last > begin);
+        under_way.map(|(first, last)| last - first).max()
     }
 
     /// In short, how many injections held packets, and for how long.
     fn delayed(&self, truth: &[Injection]) -> String {
-        let worst = |i: &Injection| {
-            let under_way = self.late.iter().filter(|(first, last)| *first < i.end && *last > i.begin);
-            under_way.map(|(first, last)| last - first).max()
-        };
-        let mut all: Vec<Ns> = truth.iter().filter_map(worst).collect();
+        let mut all: Vec<Ns> = truth.iter().filter_map(|i| self.worst(i)).collect();
         all.sort_unstable();
         let middle = all.get(all.len() / 2).copied().unwrap_or(0);
         format!(
@@ -171,15 +173,16 @@ impl Seen {
         }
         // A packet is the fault's that was under way while the fault was there for nine tenths of its excess. Of others it cannot
         // be asked that they blame the fault for eight.
-        let during = |packet: &Late, i: &Injection| {
-            let both = packet.last.min(i.end) - packet.first.max(i.begin);
-            both * 10 >= packet.verdict.excess_ns * 9
-        };
+        let during =
+            |packet: &Late, i: &Injection| i.during(packet.first, packet.last) * 10 >= packet.verdict.excess_ns * 9;
         let injected: Vec<&Late> =
             self.explained.iter().filter(|packet| truth.iter().any(|i| during(packet, i))).collect();
         let is_right = |p: &&&Late| blame.is_first(&p.verdict) && blame.share(&p.verdict) >= SHARE;
         let right = injected.iter().filter(is_right).count();
-        let held: Vec<&Injection> = truth.iter().filter(|i| injected.iter().any(|packet| during(packet, i))).collect();
+        // Some hold no packet, since the victim had its turn first, or not alone.
+        let alone = |i: &Injection| self.late.iter().any(|(a, b)| i.during(*a, *b) * 10 >= (b - a) * 9);
+        let held: Vec<&Injection> = truth.iter().filter(|i| alone(i)).collect();
+        let explained = held.iter().filter(|i| injected.iter().any(|packet| during(packet, i))).count();
         let unexplained = |p: &&Late| {
             let of = p.verdict.held.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns);
             of.sum::<Ns>() * 100 / p.verdict.excess_ns.max(1)
@@ -199,8 +202,11 @@ impl Seen {
         if right < injected.len() {
             eprintln!("  the others:{}", told());
         }
-        if truth.len() < TIMES || held.len() * 100 < truth.len() * RIGHT {
-            return Err(format!("{name}: {} of {} faults have explained packets", held.len(), truth.len()).into());
+        if explained < TIMES || explained * 100 < held.len() * RIGHT {
+            let (held, all) = (held.len(), truth.len());
+            return Err(
+                format!("{name}: {explained} of {held} faults that held packets are explained, of {all}").into()
+            );
         }
         if right * 100 < injected.len() * RIGHT || dark > UNEXPLAINED {
             return Err(format!("{name}: {right} of {} right; the others:{}", injected.len(), told()).into());

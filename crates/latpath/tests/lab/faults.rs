@@ -16,7 +16,7 @@ use nix::{
 use std::{env, process::Command, thread, time::Duration};
 
 /// How often, for how long and in what distances.
-pub const ROUNDS: &str = "times=20 busy=150000 every=600000";
+pub const ROUNDS: &str = "times=24 busy=150000 every=600000";
 /// What takes longer is late.
 pub const THRESHOLD: Duration = Duration::from_millis(60);
 /// Longer than all rounds.

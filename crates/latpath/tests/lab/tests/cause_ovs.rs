@@ -33,7 +33,7 @@ fn run(_: &Scale) -> Outcome {
             let begin = monotonic();
             stage.open_vswitch()?.forget_flows()?;
             thread::sleep(Duration::from_millis(50));
-            told.push(Injection { begin, end: monotonic() });
+            told.push(Injection::whole(begin, monotonic()));
         }
         Ok(told)
     })?;
