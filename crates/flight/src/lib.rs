@@ -18,6 +18,7 @@
 //! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
 
 mod attach;
+pub mod bytes;
 mod cpu;
 mod event;
 mod hooks;

@@ -7,6 +7,7 @@
 //! the bytes are, reading them takes bounded memory, and ends.
 
 use crate::{Frozen, Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_flight::bytes::{put, put_block, put_signed, Bytes};
 use latpath_flight::Snapshot;
 use latpath_words::Ns;
 
@@ -58,91 +59,36 @@ pub struct Head {
     pub more_late: u64,
 }
 
-fn put(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
+impl From<&'static str> for BadScene {
+    fn from(what: &'static str) -> Self {
+        Self::Damaged(what)
     }
-    out.push(n as u8);
-}
-
-fn put_signed(out: &mut Vec<u8>, n: i64) {
-    put(out, (n << 1 ^ n >> 63) as u64);
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
 }
 
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Bytes being read.
-struct Reader<'a>(&'a [u8]);
+const TOO_GREAT: &str = "a number is too great";
 
-const SHORT: BadScene = BadScene::Damaged("it ends too early");
+fn small<T: TryFrom<u64>>(bytes: &mut Bytes<'_>) -> Result<T, &'static str> {
+    T::try_from(bytes.number()?).map_err(|_| TOO_GREAT)
+}
 
-impl<'a> Reader<'a> {
-    fn byte(&mut self) -> Result<u8, BadScene> {
-        let (byte, rest) = self.0.split_first().ok_or(SHORT)?;
-        self.0 = rest;
-        Ok(*byte)
+/// How many follow, each of at least a byte.
+fn count(bytes: &mut Bytes<'_>, most: u64) -> Result<u64, &'static str> {
+    let n = bytes.number()?;
+    if n > most || n > bytes.0.len() as u64 {
+        return Err("it counts more than there can be");
     }
+    Ok(n)
+}
 
-    fn take(&mut self, n: u64) -> Result<&'a [u8], BadScene> {
-        let n = usize::try_from(n).ok().filter(|n| *n <= self.0.len()).ok_or(SHORT)?;
-        let (bytes, rest) = self.0.split_at(n);
-        self.0 = rest;
-        Ok(bytes)
-    }
-
-    fn number(&mut self) -> Result<u64, BadScene> {
-        let mut n = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits {
-                break;
-            }
-            n |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(n);
-            }
-        }
-        Err(BadScene::Damaged("a number is too long"))
-    }
-
-    fn signed(&mut self) -> Result<i64, BadScene> {
-        let n = self.number()?;
-        Ok((n >> 1) as i64 ^ -((n & 1) as i64))
-    }
-
-    fn small<T: TryFrom<u64>>(&mut self) -> Result<T, BadScene> {
-        T::try_from(self.number()?).map_err(|_| BadScene::Damaged("a number is too great"))
-    }
-
-    fn count(&mut self, most: u64) -> Result<u64, BadScene> {
-        let n = self.number()?;
-        // Each takes a byte at least.
-        if n > most || n > self.0.len() as u64 {
-            return Err(BadScene::Damaged("it counts more than there can be"));
-        }
-        Ok(n)
-    }
-
-    fn part(&mut self) -> Result<Reader<'a>, BadScene> {
-        let n = self.number()?;
-        self.take(n).map(Reader)
-    }
-
-    fn text(&mut self) -> Result<String, BadScene> {
-        let n = self.count(MAX_TEXT)?;
-        let text = String::from_utf8_lossy(self.take(n)?);
-        // What a text must not do to a terminal it does not.
-        Ok(text.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
-    }
+fn text(bytes: &mut Bytes<'_>) -> Result<String, &'static str> {
+    let n = count(bytes, MAX_TEXT)?;
+    let text = String::from_utf8_lossy(bytes.take(n)?);
+    // What a text must not do to a terminal it does not.
+    Ok(text.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
 }
 
 fn bounded(text: &str) -> &[u8] {
@@ -172,7 +118,7 @@ impl Frozen {
         put(&mut head, *more_late);
         put(&mut head, self.late.len() as u64);
         self.late.iter().for_each(|n| put(&mut head, *n));
-        put_bytes(&mut out, &head);
+        put_block(&mut out, &head);
 
         let mut body = Vec::new();
         let mut last = *from;
@@ -189,21 +135,21 @@ impl Frozen {
                 put(&mut body, s.tid.into());
             }
         }
-        put_bytes(&mut out, &body);
+        put_block(&mut out, &body);
 
         put(&mut out, machines.len() as u64);
         for m in machines {
-            put_bytes(&mut out, bounded(&m.machine));
+            put_block(&mut out, bounded(&m.machine));
             put_signed(&mut out, m.offset_ns);
             put_signed(&mut out, m.error_bound_ns);
             match &m.record {
                 Ok(snapshot) => {
                     out.push(1);
-                    put_bytes(&mut out, &snapshot.encode());
+                    put_block(&mut out, &snapshot.encode());
                 }
                 Err(why) => {
                     out.push(0);
-                    put_bytes(&mut out, bounded(why));
+                    put_block(&mut out, bounded(why));
                 }
             }
         }
@@ -222,28 +168,33 @@ impl Frozen {
         if bytes.len() > MAX_ENCODED || whole.is_none() {
             return Err(BadScene::Damaged("its sum is wrong"));
         }
-        let mut body = rest.part()?;
+        let mut body = Bytes(rest.block()?);
         let mut packets = Vec::new();
         let mut last = head.from;
         for _ in 0..head.packets {
             let stream = body.number()?;
             let (late, stream) = (stream & 1 == 1, stream >> 1);
-            let stream = u16::try_from(stream).map_err(|_| BadScene::Damaged("a number is too great"))?;
-            let (key, number) = (body.small()?, body.number()?);
+            let stream = u16::try_from(stream).map_err(|_| TOO_GREAT)?;
+            let (key, number) = (small(&mut body)?, body.number()?);
             let mut sightings = Vec::new();
-            for _ in 0..body.count(MAX_SIGHTINGS)? {
+            for _ in 0..count(&mut body, MAX_SIGHTINGS)? {
                 last = last.wrapping_add(body.signed()?);
-                sightings.push(Seen { t: last, point: body.small()?, cpu: body.small()?, tid: body.small()? });
+                sightings.push(Seen {
+                    t: last,
+                    point: small(&mut body)?,
+                    cpu: small(&mut body)?,
+                    tid: small(&mut body)?,
+                });
             }
             packets.push(Packet { stream, key, number, late, sightings });
         }
         let mut machines = Vec::new();
-        for _ in 0..rest.count(MAX_MACHINES)? {
-            let machine = rest.text()?;
+        for _ in 0..count(&mut rest, MAX_MACHINES)? {
+            let machine = text(&mut rest)?;
             let (offset_ns, error_bound_ns) = (rest.signed()?, rest.signed()?);
             let record = match rest.byte()? {
-                1 => Snapshot::decode(rest.part()?.0).map_err(|e| e.to_string()),
-                0 => Err(rest.text()?),
+                1 => Snapshot::decode(rest.block()?).map_err(|e| e.to_string()),
+                0 => Err(text(&mut rest)?),
                 _ => return Err(BadScene::Damaged("a machine has no record and no reason")),
             };
             machines.push(MachineRecord { machine, offset_ns, error_bound_ns, record });
@@ -266,14 +217,14 @@ impl Head {
     pub const MOST_BYTES: usize = 4096;
 }
 
-fn head(bytes: &[u8]) -> Result<(Head, Reader<'_>), BadScene> {
+fn head(bytes: &[u8]) -> Result<(Head, Bytes<'_>), BadScene> {
     let (version, rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadScene::Other)?;
     if *version > VERSION {
         return Err(BadScene::Newer(*version));
     }
-    let mut rest = Reader(rest);
-    let mut r = rest.part()?;
-    let number = r.small()?;
+    let mut rest = Bytes(rest);
+    let mut r = Bytes(rest.block()?);
+    let number = small(&mut r)?;
     let kind = match r.byte()? {
         0 => Kind::Spike,
         1 => Kind::OnTime,
@@ -287,7 +238,7 @@ fn head(bytes: &[u8]) -> Result<(Head, Reader<'_>), BadScene> {
         return Err(BadScene::Damaged("it counts more than there can be"));
     }
     let more_late = r.number()?;
-    let late = (0..r.count(MAX_STREAMS)?).map(|_| r.number()).collect::<Result<_, _>>()?;
+    let late = (0..count(&mut r, MAX_STREAMS)?).map(|_| r.number()).collect::<Result<_, _>>()?;
     Ok((Head { number, kind, from, to, worst, packets, late, more_late }, rest))
 }
 

@@ -4,6 +4,7 @@
 //! Of each CPU's events stand first all kinds, then all times (since the event before), and so on: like stands by like, which
 //! is what makes it small. A reader skips sections that it does not know.
 
+use crate::bytes::{put, put_block, put_signed, Bytes};
 use crate::event::Event;
 use crate::layout::RawEvent;
 use crate::names::Thread;
@@ -63,22 +64,10 @@ pub enum BadSnapshot {
 
 use BadSnapshot::{Damaged, TooMuch};
 
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
+impl From<&'static str> for BadSnapshot {
+    fn from(what: &'static str) -> Self {
+        Damaged(what)
     }
-    bytes.push(number as u8);
-}
-
-/// Small whichever its sign.
-fn put_signed(bytes: &mut Vec<u8>, number: i64) {
-    put(bytes, (number << 1 ^ number >> 63) as u64);
-}
-
-fn put_block(bytes: &mut Vec<u8>, block: &[u8]) {
-    put(bytes, block.len() as u64);
-    bytes.extend_from_slice(block);
 }
 
 /// A name as it may stand in a table.
@@ -89,41 +78,9 @@ fn put_name(bytes: &mut Vec<u8>, name: &str) {
     put_block(bytes, clean.as_bytes());
 }
 
-/// What has not been read yet.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn number(&mut self) -> Result<u64, BadSnapshot> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first().ok_or(Damaged("it ends too early"))?;
-            self.0 = rest;
-            let part = u64::from(byte & 0x7f);
-            if shift == 63 && part > 1 {
-                break;
-            }
-            number |= part << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(Damaged("a number is too long"))
-    }
-
-    fn signed(&mut self) -> Result<i64, BadSnapshot> {
-        let number = self.number()?;
-        Ok((number >> 1) as i64 ^ -((number & 1) as i64))
-    }
-
+impl Bytes<'_> {
     fn small(&mut self) -> Result<u32, BadSnapshot> {
         u32::try_from(self.number()?).map_err(|_| Damaged("a number is too large"))
-    }
-
-    fn block(&mut self) -> Result<&'a [u8], BadSnapshot> {
-        let len = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-        let (block, rest) = self.0.split_at_checked(len).ok_or(Damaged("it ends too early"))?;
-        self.0 = rest;
-        Ok(block)
     }
 
     fn name(&mut self) -> Result<String, BadSnapshot> {
