@@ -18,6 +18,7 @@
 //! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
 
 mod attach;
+mod behind;
 pub mod bytes;
 mod cpu;
 mod event;
@@ -34,6 +35,7 @@ mod skel {
 }
 
 pub use attach::{Options, StartError};
+pub use behind::give_way;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Missing;

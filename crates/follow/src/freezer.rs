@@ -2,8 +2,7 @@
 //! sightings waiting.
 
 use crate::flight::FlightFigures;
-use crate::housekeeping::give_way;
-use latpath_flight::{Options, Recorder, Snapshot};
+use latpath_flight::{give_way, Options, Recorder, Snapshot};
 use latpath_words::Ns;
 use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};

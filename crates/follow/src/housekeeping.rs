@@ -1,5 +1,4 @@
-//! Keeping latpath's own threads out of the way: off the CPUs that the user has set apart for real-time work, and behind
-//! whoever handles packets.
+//! Keeping latpath's own threads out of the way: off the CPUs that the user has set apart for real-time work.
 
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
@@ -34,12 +33,6 @@ pub fn keep_off_isolated_cpus() -> Vec<usize> {
         return Vec::new();
     }
     avoid
-}
-
-/// Lets all others go before this thread: its work can wait some ms, packets cannot.
-pub(crate) fn give_way() {
-    // SAFETY: a call with plain numbers; 0 is this thread. If it fails, nothing is changed.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
 #[cfg(test)]

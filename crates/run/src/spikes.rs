@@ -1,6 +1,7 @@
 //! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
 
 use crate::{part::sync_directory, RunError};
+use latpath_flight::give_way;
 use latpath_spike::{BadScene, Bounds, Entry, Frozen, Head, Keeper, Kind, MAX_ENCODED};
 use latpath_words::Ns;
 use serde::{Deserialize, Serialize};
@@ -127,12 +128,6 @@ impl Drop for Spikes {
     fn drop(&mut self) {
         drop(self.end());
     }
-}
-
-/// Packing a scene takes some ms: whoever handles packets goes first.
-fn give_way() {
-    // SAFETY: a call with plain numbers; 0 is this thread. If it fails, nothing is changed.
-    unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19) };
 }
 
 fn write_all(directory: &Path, come: &Receiver<Frozen>, shared: &Mutex<Shared>) {

@@ -1,5 +1,6 @@
 //! Names of interrupts and functions: read from /proc once, by a thread of its own, and again when a number is new.
 
+use crate::behind::give_way;
 use crate::names::irqs_now;
 use latpath_probe::Functions;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,12 +9,6 @@ use std::time::{Duration, Instant};
 
 /// Numbers that have no name are looked for again at most this often.
 const AGAIN: Duration = Duration::from_secs(10);
-
-/// Lets other threads go before the calling one: names can wait, packets cannot.
-fn give_way() {
-    // SAFETY: takes numbers, changes the calling thread's niceness. One that may not stays as it is.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
-}
 
 #[derive(Default)]
 struct Known {

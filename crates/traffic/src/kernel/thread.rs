@@ -97,12 +97,6 @@ pub fn set_fifo(priority: u8) -> Result<(), ThreadError> {
     }
 }
 
-/// Lets all other threads that are not in real time go before the calling one: nice 19.
-pub fn stand_back() {
-    // SAFETY: no memory is involved; 0 is the calling thread, of which less may always be asked.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
-}
-
 /// Keeps the calling thread on one CPU.
 pub fn pin(cpu: usize) -> Result<(), ThreadError> {
     let mut set = CpuSet::new();

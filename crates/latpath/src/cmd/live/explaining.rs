@@ -68,7 +68,7 @@ impl Explaining {
 
 fn explain(come: &Receiver<Order>, shown: &Mutex<LateFigures>, streams: Vec<StreamSpec>) {
     // What it explains must not be what it did itself.
-    latpath_traffic::kernel::stand_back();
+    latpath_flight::give_way();
     let (facts, start) = (HostFacts::read(), Stamp::now());
     let scenery = Scenery {
         streams,
