@@ -5,6 +5,7 @@ use crate::message::*;
 use crate::windows::Windows;
 use crate::{Facts, RecorderFigures};
 use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
+use latpath_words::text::cut;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
 
@@ -153,7 +154,7 @@ impl Inbox {
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        let name = |text: &str| cut(&printable(text).replace('\n', "?"), MAX_NAME);
+        let name = |text: &str| cut(&printable(text).replace('\n', "?"), MAX_NAME).to_string();
         self.facts = Some(Facts {
             program: name(&hello.program),
             kernel: name(&hello.kernel),
@@ -176,7 +177,7 @@ impl Inbox {
         }
         let known = self.recorder.take().and_then(Result::ok).unwrap_or_default();
         let missing = match known.missing.is_empty() {
-            true => told.missing.iter().map(|line| cut(&printable(line).replace('\n', " "), MAX_NAME)).collect(),
+            true => told.missing.iter().map(|line| cut(&printable(line).replace('\n', " "), MAX_NAME).into()).collect(),
             false => known.missing,
         };
         let Recording { events, missed, bytes, windows, .. } = told;

@@ -1,11 +1,12 @@
 //! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
 
 use crate::dial::{dial, Line};
-use crate::message::{cut, Empty, Message, Start};
+use crate::message::{Empty, Message, Start};
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
 use crate::{Address, Facts, GuestWindow, RecorderFigures, StartRequest, Stream};
 use latpath_clock::now_monotonic;
+use latpath_words::text::cut;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,6 @@
 //! What the two ends say to each other. Protobuf by derivation; tags never change their meaning.
 
+use latpath_words::text::cut;
 use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
 
 /// Version of the protocol that this latpath speaks. It changes when an older end would misread a newer one.
@@ -360,11 +361,11 @@ impl From<&PointInfo> for WirePoint {
     fn from(info: &PointInfo) -> Self {
         Self {
             kind: info.point.kind.number().into(),
-            device: cut(&info.point.device, MAX_NAME),
+            device: cut(&info.point.device, MAX_NAME).into(),
             link: LINKS.iter().position(|l| *l == info.link).unwrap_or(0) as u32,
             netns: info.netns,
             ifindex: info.ifindex,
-            clock: cut(&info.clock, MAX_NAME),
+            clock: cut(&info.clock, MAX_NAME).into(),
         }
     }
 }
@@ -387,7 +388,7 @@ impl WirePoint {
 
 impl From<&DropNote> for WireNote {
     fn from(note: &DropNote) -> Self {
-        Self { reason: cut(&note.reason, MAX_NAME), function: cut(&note.function, MAX_NAME) }
+        Self { reason: cut(&note.reason, MAX_NAME).into(), function: cut(&note.function, MAX_NAME).into() }
     }
 }
 
@@ -425,12 +426,6 @@ fn name(text: String, what: &str) -> Result<String, String> {
 /// A peer's text for people: cut, and without what a terminal would obey.
 pub fn printable(text: &str) -> String {
     cut(text, MAX_TEXT).chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
-}
-
-/// At most `most` bytes of a text, whole characters.
-pub fn cut(text: &str, most: usize) -> String {
-    let end = (0..=most.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-    text[..end].to_string()
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The agent's flight recorder. A thread of its own copies and packs windows, so that neither answers about the time nor sightings
 //! wait for them.
 
-use crate::message::{self, cut, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
+use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
 use latpath_flight::{Recorder, Snapshot, MAX_ENCODED};
-use latpath_words::Ns;
+use latpath_words::{text::cut, Ns};
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;
@@ -102,7 +102,7 @@ fn work(record: &dyn Record, requests: &Receiver<(Ns, Ns)>, told: &Sender<Told>)
 }
 
 fn error(id: u64, why: &str) -> Message {
-    Message::WindowReply(WindowReply { id, error: cut(why, MAX_TEXT), ..WindowReply::default() })
+    Message::WindowReply(WindowReply { id, error: cut(why, MAX_TEXT).into(), ..WindowReply::default() })
 }
 
 impl Recording {
@@ -174,7 +174,7 @@ impl Recording {
         let RecorderFigures { missing, events, missed, bytes, .. } = figures;
         let missing = match std::mem::replace(&mut self.introduced, true) {
             true => Vec::new(),
-            false => missing.iter().take(MAX_LINES).map(|line| cut(line, MAX_NAME)).collect(),
+            false => missing.iter().take(MAX_LINES).map(|line| cut(line, MAX_NAME).into()).collect(),
         };
         Message::Recording(message::Recording {
             error: String::new(),

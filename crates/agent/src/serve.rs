@@ -8,6 +8,7 @@ use crate::stream::{Got, Stream};
 use crate::Facts;
 use latpath_clock::ptp_kvm::{read_pair, Reader};
 use latpath_clock::{now_monotonic, ClockTie, RealtimeWatch};
+use latpath_words::text::cut;
 use latpath_words::{Ns, Sighting, Source};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -161,7 +162,7 @@ where
         Err(e) => Some(e.to_string()),
     };
     if let Some(text) = last_word {
-        session.out.push(Message::Error(ErrorText { text: cut(&text, MAX_TEXT) }));
+        session.out.push(Message::Error(ErrorText { text: cut(&text, MAX_TEXT).into() }));
     }
     session.say_the_rest();
     result
@@ -416,12 +417,12 @@ where
         let facts = &self.options.facts;
         self.out.push(Message::AgentHello(AgentHello {
             version: VERSION.min(hello.newest),
-            program: cut(&facts.program, MAX_NAME),
-            kernel: cut(&facts.kernel, MAX_NAME),
-            hostname: cut(&facts.hostname, MAX_NAME),
+            program: cut(&facts.program, MAX_NAME).into(),
+            kernel: cut(&facts.kernel, MAX_NAME).into(),
+            hostname: cut(&facts.hostname, MAX_NAME).into(),
             cpus: facts.cpus,
-            clocksource: cut(&facts.clocksource, MAX_NAME),
-            capabilities: cut(&facts.capabilities, MAX_TEXT),
+            clocksource: cut(&facts.clocksource, MAX_NAME).into(),
+            capabilities: cut(&facts.capabilities, MAX_TEXT).into(),
             records: facts.records,
         }));
         Ok(())
@@ -469,9 +470,9 @@ where
         });
         match begun {
             Ok(recording) => self.recording = Some(recording),
-            Err(why) => {
-                self.out.push(Message::Recording(Recording { error: cut(&why, MAX_TEXT), ..Recording::default() }))
-            }
+            Err(why) => self
+                .out
+                .push(Message::Recording(Recording { error: cut(&why, MAX_TEXT).into(), ..Recording::default() })),
         }
     }
 

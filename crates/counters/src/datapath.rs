@@ -1,9 +1,10 @@
 //! Open vSwitch's datapaths in the kernel, asked by generic netlink: none of its programs is needed.
 
 use crate::{
-    netlink::{attributes, text, u16_at, u64_at, Ask, Socket},
+    netlink::{attributes, u16_at, u64_at, Ask, Socket},
     Netns, Result,
 };
+use latpath_words::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,7 @@ fn datapath(payload: &[u8]) -> Option<Datapath> {
     let mut found = Datapath::default();
     for (kind, value) in attributes(payload.get(GENERIC_HEADER + OVS_HEADER..)?) {
         match kind {
-            NAME => found.name = text(value),
+            NAME => found.name = of_field(value).into(),
             STATISTICS => {
                 let number = |place: usize| u64_at(value, 8 * place).unwrap_or(0);
                 (found.hit, found.missed, found.lost, found.flows) = (number(0), number(1), number(2), number(3));

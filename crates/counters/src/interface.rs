@@ -1,9 +1,10 @@
 //! The devices of a namespace, as rtnetlink tells of them: what they are, where they hang, what they counted.
 
 use crate::{
-    netlink::{attributes, text, u32_at, u64_at, Ask, Socket},
+    netlink::{attributes, u32_at, u64_at, Ask, Socket},
     Netns, Result,
 };
+use latpath_words::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +125,7 @@ fn interface(payload: &[u8]) -> Option<Interface> {
         let number = || u32_at(value, 0);
         match kind {
             ADDRESS => found.address = value.to_vec(),
-            NAME => found.name = text(value),
+            NAME => found.name = of_field(value).into(),
             LOWER => found.lower = number().filter(|n| *n != 0),
             MASTER => found.master = number().filter(|n| *n != 0),
             QUEUE_LENGTH => found.tx_queue_len = number().unwrap_or(0),
@@ -133,8 +134,8 @@ fn interface(payload: &[u8]) -> Option<Interface> {
             LINK_INFO => {
                 for (kind, value) in attributes(value) {
                     match kind {
-                        INFO_KIND => found.kind = Some(text(value)),
-                        INFO_PORT_KIND => found.port_kind = Some(text(value)),
+                        INFO_KIND => found.kind = Some(of_field(value).into()),
+                        INFO_PORT_KIND => found.port_kind = Some(of_field(value).into()),
                         _ => {}
                     }
                 }

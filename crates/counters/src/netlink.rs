@@ -170,12 +170,6 @@ pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// A name, which ends at its first nought.
-pub fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +180,7 @@ mod tests {
         bytes.extend(attribute(0x8012, &7u32.to_ne_bytes()));
         let read: Vec<_> = attributes(&bytes).collect();
         assert_eq!(read, [(3, b"eth0\0".as_slice()), (0x12, &7u32.to_ne_bytes())]);
-        assert_eq!(text(read[0].1), "eth0");
+        assert_eq!(latpath_words::text::of_field(read[0].1), "eth0");
     }
 
     #[test]

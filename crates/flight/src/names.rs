@@ -4,6 +4,7 @@ use crate::cpu::Doing;
 use crate::event::softirq_name;
 use crate::layout::{RawName, NAMES, UNKNOWN};
 use latpath_probe::{Functions, Mapped};
+use latpath_words::text::{of_field, printable};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
@@ -24,12 +25,6 @@ pub struct Names<'a> {
     threads: HashMap<u32, Thread>,
     irqs: OnceCell<HashMap<u32, String>>,
     functions: OnceCell<Functions>,
-}
-
-/// Text of a fixed field. What a name must not do to a terminal it does not.
-pub(crate) fn text(field: &[u8]) -> String {
-    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl<'a> Names<'a> {
@@ -60,7 +55,7 @@ impl<'a> Names<'a> {
         let raw = table.get(place);
         // The number was written last: a name that has changed meanwhile is not taken for this thread's.
         let whole = raw.pid != 0 && raw.pid != UNKNOWN && table.get(place).pid == raw.pid;
-        whole.then(|| (raw.pid, Thread { name: text(&raw.comm), tgid: raw.tgid }))
+        whole.then(|| (raw.pid, Thread { name: printable(&of_field(&raw.comm)), tgid: raw.tgid }))
     }
 
     /// What is known of a thread without asking anybody.
@@ -79,7 +74,7 @@ impl<'a> Names<'a> {
         self.table?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
-        Some(Thread { name: text(field("Name:")?.as_bytes()), tgid: field("Tgid:")?.parse().ok()? })
+        Some(Thread { name: printable(field("Name:")?), tgid: field("Tgid:")?.parse().ok()? })
     }
 
     /// Threads of this name.
@@ -153,7 +148,7 @@ fn irqs(text: &str) -> HashMap<u32, String> {
             // Chip and hardware number; on x86 also the trigger (`2-edge`), on others `Level`.
             let names = words.iter().skip(1).skip_while(|w| is_trigger(w));
             let name = names.copied().collect::<Vec<_>>().join(" ");
-            (!name.is_empty()).then_some((number, self::text(name.as_bytes())))
+            (!name.is_empty()).then_some((number, printable(&name)))
         })
         .collect()
 }
@@ -181,11 +176,6 @@ mod tests {
         assert_eq!(irqs[&26], "arch_timer");
         assert_eq!(irqs[&9], "acpi, other");
         assert_eq!(irqs.len(), 4);
-    }
-
-    #[test]
-    fn a_name_cannot_command_the_terminal() {
-        assert_eq!(text(b"a\x1b[2Jb\0zz"), "a?[2Jb");
     }
 
     #[test]

@@ -7,10 +7,10 @@ pub use codec::{BadSnapshot, MAX_ENCODED};
 pub(crate) use learnt::Learnt;
 
 use crate::event::What;
-use crate::names::{text, Names, Thread};
+use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
 use crate::window::Window;
-use latpath_words::Ns;
+use latpath_words::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that /proc is asked for in one snapshot, since the recorder has no name for them: each costs a system call or two.
@@ -93,7 +93,7 @@ impl Recorder {
         };
         let threads = numbers.threads.into_iter().filter_map(thread).collect();
         let (irqs, functions) = self.learnt().names(&numbers.irqs, &numbers.functions);
-        let missing = self.missing().iter().map(|missing| text(missing.to_string().as_bytes())).collect();
+        let missing = self.missing().iter().map(|missing| printable(&missing.to_string())).collect();
         Snapshot { window, threads, irqs, functions, missing }
     }
 

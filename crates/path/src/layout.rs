@@ -80,12 +80,6 @@ impl Event {
     }
 }
 
-/// A name in a fixed field, up to its first NUL.
-pub(crate) fn name(field: &[u8; 16]) -> String {
-    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).into_owned()
-}
-
 /// What was not seen, or not told: `struct counts`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

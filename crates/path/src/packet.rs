@@ -1,13 +1,12 @@
 //! A packet's way, step by step.
 
-use crate::layout::{
-    self, Event, EventKind, FLAG_ADOPTED, FLAG_ARRIVED, FLAG_MACVTAP, FLAG_NEW, FLAG_SOCKET, FLAG_TAP,
-};
+use crate::layout::{Event, EventKind, FLAG_ADOPTED, FLAG_ARRIVED, FLAG_MACVTAP, FLAG_NEW, FLAG_SOCKET, FLAG_TAP};
 use crate::names::Names;
 use crate::tracepoints::{
     KFREE_SKB, MAKERS, NAPI_GRO_FRAGS_ENTRY, NAPI_GRO_RECEIVE_ENTRY, NETIF_RECEIVE_SKB, NETIF_RECEIVE_SKB_LIST_ENTRY,
     NET_DEV_START_XMIT, OVS_DO_EXECUTE_ACTION, OVS_DP_UPCALL, SKB_COPY_DATAGRAM_IOVEC, TRACEPOINTS,
 };
+use latpath_words::text::of_field;
 use latpath_words::{Ns, PointKind};
 use std::collections::HashMap;
 
@@ -120,13 +119,13 @@ impl Packet {
             }
         };
         let is = |tracepoint| event.kind == EventKind::Tracepoint && event.at == tracepoint;
-        let device = layout::name(&event.device);
+        let device = of_field(&event.device).into_owned();
         Step {
             t: event.t as Ns,
             cpu: event.cpu,
             pid: event.pid,
             tid: event.tid,
-            thread: layout::name(&event.comm),
+            thread: of_field(&event.comm).into_owned(),
             device: if device.is_empty() { device } else { names.device(&device, event.netns) },
             netns: event.netns,
             ifindex: event.ifindex,
@@ -171,7 +170,7 @@ fn point(event: &Event) -> Option<(PointKind, String)> {
         _ => return None,
     };
     let on = if kind == PointKind::AppRead { &event.comm } else { &event.device };
-    let device = layout::name(on);
+    let device = of_field(on).into_owned();
     Some((kind, if device.is_empty() { "-".into() } else { device }))
 }
 

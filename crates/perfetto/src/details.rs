@@ -5,6 +5,7 @@ use crate::kernel::{Place, MOST_CPUS};
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use latpath_flight::{Event, What};
+use latpath_words::text::{of_field, printable};
 use latpath_words::Ns;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -19,12 +20,6 @@ pub(crate) struct Details {
     /// The device that a CPU polls.
     polls: HashMap<u32, String>,
     until: Option<Ns>,
-}
-
-/// Bytes of a name as text.
-fn text(field: &[u8]) -> String {
-    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl Details {
@@ -96,7 +91,7 @@ impl Details {
             What::KvmInjVirq(vector) => Said::named("interrupt injected").arg("vector", i64::from(vector)),
             What::OvsUpcall { .. } => Said::named("OVS upcall"),
             What::NapiPoll { name } => {
-                self.polls.insert(cpu, text(&name));
+                self.polls.insert(cpu, printable(&of_field(&name)));
                 return Ok(());
             }
             What::NapiWork { work, budget, ifindex } => {

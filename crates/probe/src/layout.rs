@@ -69,12 +69,6 @@ pub fn from_bytes<T: Plain>(b: &[u8]) -> Option<T> {
     (b.len() == size_of::<T>()).then(|| unsafe { b.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// A name in a fixed field, up to its first NUL.
-pub fn name(field: &[u8]) -> String {
-    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

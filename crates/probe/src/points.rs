@@ -1,8 +1,9 @@
 //! The points that the kernel programs registered, with names.
 
-use crate::layout::{name, PointEntry, MAX_POINTS};
+use crate::layout::{PointEntry, MAX_POINTS};
 use crate::maps::Mapped;
 use crate::names::namespaces;
+use latpath_words::text::of_field;
 use latpath_words::{Link, Point, PointId, PointInfo, PointKind};
 
 /// The table of points as user space numbers it.
@@ -41,14 +42,14 @@ impl Points {
             }
             let entry = table.get(i);
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
-            let link = name(&entry.link);
+            let link = of_field(&entry.link);
             let kind = as_vms_see(kind, &link);
             let device = match kind {
-                PointKind::AppRead => name(&entry.key.comm),
-                _ => name(&entry.device),
+                PointKind::AppRead => of_field(&entry.key.comm),
+                _ => of_field(&entry.device),
             };
-            let mut point =
-                Point { machine: machine.into(), kind, device: if device.is_empty() { "-".into() } else { device } };
+            let device = if device.is_empty() { "-".into() } else { device.into_owned() };
+            let mut point = Point { machine: machine.into(), kind, device };
             if self.known.iter().any(|k| k.point == point) {
                 // The same name in another namespace: say which.
                 let spaces = spaces.get_or_insert_with(namespaces);

@@ -9,6 +9,7 @@
 use crate::{Frozen, Kind, MachineRecord, Packet, Scene, Seen};
 use latpath_flight::bytes::{put, put_block, put_signed, Bytes};
 use latpath_flight::Snapshot;
+use latpath_words::text::{cut, printable};
 use latpath_words::Ns;
 
 const MAGIC: &[u8; 7] = b"LPSPIKE";
@@ -86,17 +87,11 @@ fn count(bytes: &mut Bytes<'_>, most: u64) -> Result<u64, &'static str> {
 
 fn text(bytes: &mut Bytes<'_>) -> Result<String, &'static str> {
     let n = count(bytes, MAX_TEXT)?;
-    let text = String::from_utf8_lossy(bytes.take(n)?);
-    // What a text must not do to a terminal it does not.
-    Ok(text.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
+    Ok(printable(&String::from_utf8_lossy(bytes.take(n)?)))
 }
 
 fn bounded(text: &str) -> &[u8] {
-    let mut end = text.len().min(MAX_TEXT as usize);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text.as_bytes()[..end]
+    cut(text, MAX_TEXT as usize).as_bytes()
 }
 
 impl Frozen {

@@ -6,6 +6,7 @@
 pub mod point;
 pub mod sighting;
 pub mod stream;
+pub mod text;
 
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use sighting::{Counters, DropNote, Sighting, Source};

@@ -10,6 +10,7 @@ use crate::layout::RawEvent;
 use crate::names::Thread;
 use crate::window::CpuRecord;
 use crate::Snapshot;
+use latpath_words::text::{cut, printable};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -72,10 +73,7 @@ impl From<&'static str> for BadSnapshot {
 
 /// A name as it may stand in a table.
 fn put_name(bytes: &mut Vec<u8>, name: &str) {
-    let end = (0..=MAX_NAME.min(name.len())).rev().find(|&i| name.is_char_boundary(i)).unwrap_or(0);
-    let clean: String = name[..end].chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    // A control character may take two bytes, its substitute takes one.
-    put_block(bytes, clean.as_bytes());
+    put_block(bytes, printable(cut(name, MAX_NAME)).as_bytes());
 }
 
 impl Bytes<'_> {

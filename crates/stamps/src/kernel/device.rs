@@ -1,6 +1,7 @@
 //! Requests about a device, by name: `SIOCETHTOOL`, `SIOCGHWTSTAMP`, `SIOCSHWTSTAMP`.
 
 use crate::caps::Config;
+use latpath_words::text::of_field;
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
 use std::io;
 use std::mem::zeroed;
@@ -96,10 +97,7 @@ impl Device {
         info.cmd = ETHTOOL_GDRVINFO;
         // SAFETY: the struct is the one of this command.
         unsafe { self.ask(libc::SIOCETHTOOL, &mut info) }?;
-        let text = |bytes: &[u8]| {
-            let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-            String::from_utf8_lossy(&bytes[..end]).escape_debug().to_string()
-        };
+        let text = |bytes: &[u8]| of_field(bytes).escape_debug().to_string();
         Ok((text(&info.driver), text(&info.bus_info)))
     }
 

@@ -3,7 +3,7 @@
 use super::Found;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
 use latpath_stats::units::Letters;
-use latpath_words::Ns;
+use latpath_words::{text::printable, Ns};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +27,7 @@ pub fn render(found: &Found, summary: bool) -> String {
     }
     let points = points(&ways);
     if !points.is_empty() {
-        let points: Vec<_> = points.iter().map(|p| clean(&p.to_string())).collect();
+        let points: Vec<_> = points.iter().map(|p| printable(&p.to_string())).collect();
         let _ = writeln!(out, "Points for latpath record and live\n  --points {}", points.join(","));
     }
     write_counts(&mut out, &found.counts, letters);
@@ -53,11 +53,6 @@ fn table(out: &mut String, indent: &str, headings: &[&str], rows: &[Vec<String>]
     }
 }
 
-/// Names come from devices and threads: nothing of them steers the terminal.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 /// An skb's name in its packet: a, b, … z, a1, …
 fn letter(skb: usize) -> String {
     let letter = char::from(b'a' + (skb % 26) as u8);
@@ -77,12 +72,12 @@ fn device(s: &str) -> String {
     if s.is_empty() {
         "-".into()
     } else {
-        clean(s)
+        printable(s)
     }
 }
 
 fn what(s: &Step) -> String {
-    let mut text = clean(s.what.name());
+    let mut text = printable(s.what.name());
     if let What::Copy { to, .. } = s.what {
         let _ = write!(text, " makes {}", letter(to));
     }
@@ -109,7 +104,7 @@ fn write_packet(out: &mut String, packet: &Packet, utc_offset: Ns, letters: Lett
     let mut before = began;
     let mut rows = Vec::new();
     for s in &packet.steps {
-        let thread = if s.tid == 0 { clean(&s.thread) } else { format!("{}:{}", clean(&s.thread), s.tid) };
+        let thread = if s.tid == 0 { printable(&s.thread) } else { format!("{}:{}", printable(&s.thread), s.tid) };
         rows.push(vec![
             letters.duration(s.t - began),
             letters.duration(s.t - before),
@@ -140,13 +135,13 @@ fn write_way(out: &mut String, number: usize, way: &Path, total: usize, letters:
         .iter()
         .map(|s| {
             let steps =
-                if s.hops == 1 { clean(&s.first) } else { format!("{} … {}", clean(&s.first), clean(&s.last)) };
+                if s.hops == 1 { printable(&s.first) } else { format!("{} … {}", printable(&s.first), printable(&s.last)) };
             vec![
                 letters.duration(s.since_last),
                 letters.duration(s.took),
                 s.hops.to_string(),
                 device(&s.device),
-                clean(&s.thread),
+                printable(&s.thread),
                 steps,
             ]
         })

@@ -1,0 +1,41 @@
+//! Text from outside, from a kernel, a device or another machine, as it may stand in a table or on a terminal.
+
+use std::borrow::Cow;
+
+/// At most `most` bytes of a text, whole characters.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    &text[..end]
+}
+
+/// A line without what a terminal would obey: `?` stands for each control character. It is no longer than the text.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The text of a field of the kernel's, as a thread's `comm`: all before its first NUL.
+pub fn of_field(field: &[u8]) -> Cow<'_, str> {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        assert_eq!((cut("aé", 2), cut("aé", 3), cut("aé", 0), cut("é", 9)), ("a", "aé", "", "é"));
+    }
+
+    #[test]
+    fn a_field_is_read_up_to_its_first_nul() {
+        assert_eq!((of_field(b"ab\0c\0"), of_field(b"abc"), of_field(b"\0")), ("ab".into(), "abc".into(), "".into()));
+    }
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(printable(&of_field(b"a\x1b[2Jb\0zz")), "a?[2Jb");
+        assert_eq!(printable("a\u{9b}2J\nb"), "a?2J?b");
+    }
+}
