@@ -1,6 +1,6 @@
 //! Many short pieces told as few: what alternates is summed.
 
-use crate::Piece;
+use crate::{Cause, Piece};
 
 /// More pieces than this are put together.
 const MANY: usize = 256;
@@ -22,7 +22,11 @@ pub(crate) fn compact(pieces: Vec<Piece>) -> Vec<Piece> {
         let mut sums: Vec<(Piece, i64, usize)> = Vec::new();
         for piece in stretch {
             let took = piece.to - piece.from;
-            let same = |p: &Piece| p.cause == piece.cause && p.by == piece.by && p.cpu == piece.cpu;
+            // An exit's number is its reason.
+            let reason = |p: &Piece| p.number.filter(|_| p.cause == Cause::VmExit);
+            let same = |p: &Piece| {
+                p.cause == piece.cause && p.by == piece.by && p.cpu == piece.cpu && reason(p) == reason(piece)
+            };
             match sums.iter_mut().find(|(p, ..)| same(p)) {
                 Some((_, sum, times)) => (*sum, *times) = (*sum + took, *times + 1),
                 None => sums.push((piece.clone(), took, 1)),

@@ -1,7 +1,7 @@
-//! Why vCPUs leave their guests, by the CPUs' vendors' numbers.
+//! Why vCPUs leave their guests, by the CPUs' vendors' numbers. Names are the kernel's, as `perf kvm stat` prints them.
 
-/// `isa` as KVM's tracepoint gives it: 1 is Intel's VMX, 2 AMD's SVM, 3 ARM.
-pub(crate) fn name(isa: u32, reason: u32) -> Option<&'static str> {
+/// A reason's name. `isa` as KVM's tracepoint gives it: 1 is Intel's VMX, 2 AMD's SVM, 3 ARM.
+pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
     match isa {
         1 => vmx(reason & 0xffff),
         2 => svm(reason),
@@ -40,6 +40,7 @@ fn vmx(reason: u32) -> Option<&'static str> {
         49 => "EPT_MISCONFIG",
         52 => "PREEMPTION_TIMER",
         54 => "WBINVD",
+        55 => "XSETBV",
         56 => "APIC_WRITE",
         62 => "PML_FULL",
         _ => return None,
@@ -61,9 +62,11 @@ fn svm(reason: u32) -> Option<&'static str> {
         0x079 => "INVLPG",
         0x07b => "IOIO",
         0x07c => "MSR",
+        0x07f => "SHUTDOWN",
         0x081 => "VMMCALL",
         0x089 => "WBINVD",
         0x08b => "MWAIT",
+        0x08d => "XSETBV",
         0x400 => "NPF",
         0x401 => "AVIC_INCOMPLETE_IPI",
         0x402 => "AVIC_UNACCELERATED_ACCESS",

@@ -27,6 +27,7 @@ mod walk;
 pub use advice::{advise, Advice, Case, Surroundings};
 pub use analyst::{Analyst, Ground, Piece, Who};
 pub use cause::Cause;
+pub use exit::name as exit_name;
 pub use explained::{Explained, Part};
 pub use member::{Folk, Member};
 pub use ranking::{Others, Ranking, Row};

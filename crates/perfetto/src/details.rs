@@ -1,6 +1,5 @@
 //! What Perfetto has no words of its own for: a vCPU's way in and out of its guest, polls of devices, timers.
 
-use crate::exits::exit_name;
 use crate::kernel::{Place, MOST_CPUS};
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
@@ -74,7 +73,7 @@ impl Details {
         let said = match event.what {
             What::KvmEntry { vcpu } => return self.turn(out, tracks, place, t, pid, with_vcpu("in its guest", vcpu)),
             What::KvmExit { vcpu, reason, isa } => {
-                let said = with_vcpu(exit_name(isa, reason), vcpu);
+                let said = with_vcpu(exited(isa, reason), vcpu);
                 return self.turn(out, tracks, place, t, pid, said);
             }
             What::KvmHaltPoll { ns, before, .. } => {
@@ -136,6 +135,15 @@ impl Details {
             out.end(place.machine, t, track)?;
         }
         out.begin(place.machine, t, track, said)
+    }
+}
+
+/// What a vCPU does out of its guest.
+fn exited(isa: u32, reason: Option<u32>) -> String {
+    match reason.map(|reason| (reason, latpath_cause::exit_name(isa, reason))) {
+        None => "out of its guest".into(),
+        Some((_, Some(name))) => format!("exit: {name}"),
+        Some((reason, None)) => format!("exit: reason {reason}"),
     }
 }
 

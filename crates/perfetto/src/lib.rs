@@ -7,7 +7,6 @@
 //! docs/export.md says what is seen where.
 
 mod details;
-mod exits;
 mod export;
 mod ground;
 mod journey;

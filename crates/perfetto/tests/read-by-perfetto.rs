@@ -149,7 +149,7 @@ fn vcpus() -> Result<(), Failed> {
         ("in its guest", 10_047, 9453),
     ];
     equal("its slices", rows[..5].to_vec(), want.map(|(name, t, dur)| (name.to_owned(), t, dur)).to_vec())?;
-    equal("the last", rows[5].0.as_str(), "exit: external interrupt")
+    equal("the last", rows[5].0.as_str(), "exit: INTR")
 }
 
 fn packets() -> Result<(), Failed> {

@@ -6,7 +6,7 @@
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
 use latpath_perfetto::{proto, Export, Ground, Segment, Summary};
 use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
-use latpath_vms::{Accel, Cpus, FoundBy, Isolated, Policy, Role, Vm};
+use latpath_vms::{Accel, Role, Vm};
 use latpath_words::{Link, Ns, PointInfo, StreamSpec};
 use prost::Message;
 
@@ -78,40 +78,21 @@ pub fn ground() -> Ground {
 }
 
 fn vm() -> Vm {
-    let thread = |tid, role, vcpu, comm: &str| latpath_vms::Thread {
-        tid,
-        role,
-        vcpu,
-        serves: None,
-        found_by: FoundBy::KvmRun,
-        comm: comm.into(),
-        kernel: false,
-        cpus_allowed: Cpus::default(),
-        cpu: 0,
-        policy: Policy::Other,
-        rt_priority: 0,
-        nice: 0,
-        isolated: Isolated::None,
-        alone: false,
+    let thread = |tid, role, vcpu, comm: &str| {
+        let comm = comm.into();
+        latpath_vms::Thread { tid, role, vcpu, comm, ..Default::default() }
     };
     Vm {
         name: "relay-a".into(),
         pid: QEMU,
-        uuid: None,
         program: "qemu-system-x86_64".into(),
-        machine: None,
         accel: Accel::Kvm,
         vcpus: Some(1),
-        memory_bytes: None,
-        netns: None,
-        vsock_cid: None,
-        vhost_net: 0,
-        vhost_vsock: 0,
-        taps: Vec::new(),
         threads: vec![
             thread(QEMU, Role::MainLoop, None, "qemu-system-x86"),
             thread(VCPU, Role::Vcpu, Some(0), "qemu-system-x86"),
         ],
+        ..Vm::default()
     }
 }
 

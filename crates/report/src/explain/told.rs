@@ -97,7 +97,7 @@ pub(crate) fn sentence(page: &Page, held: &Held) -> String {
         Cause::PollInterval => format!("{actor} slept for {time} by its own timer: it polls"),
         Cause::Upcall => format!("{actor} had it for {time}: no flow in the kernel matched"),
         Cause::QdiscHeld => format!("held for {time} by a queueing discipline, until {}", by()),
-        Cause::VmExit => format!("{actor} out of its guest for {time}{}", reason(held.number)),
+        Cause::VmExit => format!("{actor} out of its guest for {time}{}", reason(page, &held.notes, held.number)),
         Cause::VcpuHalted => format!("{actor} halted for {time}{}", by_whom(" until woken by ")),
         Cause::IrqInjection => format!("an interrupt for {actor} pending for {time} and not taken"),
         Cause::Unexplained => format!("not explained for {time}{}", note(page, &held.notes)),
@@ -105,8 +105,26 @@ pub(crate) fn sentence(page: &Page, held: &Held) -> String {
     }
 }
 
-fn reason(number: Option<u64>) -> String {
-    number.map_or(String::new(), |n| format!(" (exit {n})"))
+/// Why a vCPU left its guest: ` (NPF)`, ` (mostly IOIO)`; by number where it has no name.
+fn reason(page: &Page, notes: &[(String, Ns)], number: Option<u64>) -> String {
+    // Behind the name, which is one word, is what else there is to say of it.
+    let mut names: Vec<(&str, Ns)> = Vec::new();
+    for (note, ns) in notes {
+        let name = note.split("; ").next().unwrap_or(note);
+        if name.contains(' ') {
+            continue;
+        }
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(*ns),
+            None => names.push((name, *ns)),
+        }
+    }
+    match (names.iter().max_by_key(|(_, ns)| *ns), number) {
+        (Some((name, _)), _) if names.len() == 1 => format!(" ({})", page.clean(name)),
+        (Some((name, _)), _) => format!(" (mostly {})", page.clean(name)),
+        (None, Some(number)) => format!(" (exit {number})"),
+        (None, None) => String::new(),
+    }
 }
 
 /// What a row of the ranking is about, without times: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
@@ -134,7 +152,7 @@ pub(crate) fn subject(page: &Page, row: &Row) -> String {
             format!("{actor}{state}")
         }
         Cause::QdiscHeld => actor,
-        Cause::VmExit => format!("{actor}{}", reason(row.number)),
+        Cause::VmExit => format!("{actor}{}", reason(page, &row.notes, row.number)),
         Cause::Unexplained => row.notes.first().map_or(String::new(), |(note, _)| page.clean(note)),
         _ => actor,
     }
@@ -167,7 +185,7 @@ pub(crate) fn verdict(page: &Page, row: &Row) -> String {
         Cause::PollInterval => format!("{actor} slept by its own timer: it polls"),
         Cause::Upcall => format!("{actor} had to decide: no flow in the kernel matched"),
         Cause::QdiscHeld => "held by a queueing discipline".into(),
-        Cause::VmExit => format!("{actor} out of its guest{}", reason(row.number)),
+        Cause::VmExit => format!("{actor} out of its guest{}", reason(page, &row.notes, row.number)),
         Cause::VcpuHalted => format!("{actor} halted{}", by("until woken by")),
         Cause::IrqInjection => format!("interrupts for {actor} pending and not taken"),
         Cause::Unexplained => format!("not explained{}", note(page, &row.notes)),
