@@ -2,56 +2,31 @@
 
 use latpath_cause::{advise, Advice, Case, Cause, Folk, Held, Member, Surroundings};
 use latpath_flight::{Class, Doing, Running, Vector};
-use latpath_vms::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};
+use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
 use latpath_words::PointInfo;
 use std::collections::BTreeMap;
 
 fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str) -> Thread {
-    Thread {
-        tid,
-        role,
-        vcpu,
-        serves: None,
-        found_by: FoundBy::Name,
-        comm: "x".into(),
-        kernel: false,
-        cpus_allowed: cpus.parse().unwrap(),
-        cpu: 0,
-        policy: Policy::Other,
-        rt_priority: 0,
-        nice: 0,
-        isolated: Isolated::None,
-        alone: false,
-    }
+    Thread { tid, role, vcpu, comm: "x".into(), cpus_allowed: cpus.parse().unwrap(), ..Thread::default() }
 }
 
 fn vm() -> Vm {
     let tap = Tap {
         device: "vnet7".into(),
         ifindex: Some(9),
-        netns: None,
-        kind: TapKind::Tap,
-        guest_mac: None,
         bridge: Some(Bridge { name: "br0".into(), kind: "openvswitch".into() }),
-        lower: None,
         queues: 1,
         vhost: Some(true),
         tx_queue_len: Some(1000),
-        dropped: None,
+        ..Tap::default()
     };
     Vm {
         name: "guest7".into(),
         pid: 5600,
-        uuid: None,
         program: "qemu-system-x86_64".into(),
-        machine: None,
         accel: Accel::Kvm,
         vcpus: Some(2),
-        memory_bytes: None,
-        netns: None,
-        vsock_cid: None,
         vhost_net: 1,
-        vhost_vsock: 0,
         taps: vec![tap],
         threads: vec![
             thread(5600, Role::MainLoop, None, "0-7"),
@@ -59,6 +34,7 @@ fn vm() -> Vm {
             thread(6155, Role::Vcpu, Some(1), "5"),
             thread(5620, Role::Vhost, None, "0-7"),
         ],
+        ..Vm::default()
     }
 }
 

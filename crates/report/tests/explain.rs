@@ -8,7 +8,7 @@ use latpath_report::{
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_spike::{Kind, Seen};
 use latpath_stats::units::Letters;
-use latpath_vms::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};
+use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
 use latpath_words::{Link, Ns, PointInfo};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
@@ -23,53 +23,29 @@ fn fifo(priority: i16) -> Class {
 }
 
 fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str) -> Thread {
-    Thread {
-        tid,
-        role,
-        vcpu,
-        serves: None,
-        found_by: FoundBy::Name,
-        comm: "qemu".into(),
-        kernel: false,
-        cpus_allowed: cpus.parse().unwrap(),
-        cpu: 0,
-        policy: Policy::Other,
-        rt_priority: 0,
-        nice: 0,
-        isolated: Isolated::None,
-        alone: false,
-    }
+    Thread { tid, role, vcpu, comm: "qemu".into(), cpus_allowed: cpus.parse().unwrap(), ..Thread::default() }
 }
 
 fn vm() -> Vm {
     let tap = Tap {
         device: "vnet7".into(),
         ifindex: Some(9),
-        netns: None,
-        kind: TapKind::Tap,
-        guest_mac: None,
         bridge: Some(Bridge { name: "br0".into(), kind: "openvswitch".into() }),
-        lower: None,
         queues: 1,
         vhost: Some(true),
         tx_queue_len: Some(1000),
-        dropped: None,
+        ..Tap::default()
     };
     Vm {
         name: "guest7".into(),
         pid: 5600,
-        uuid: None,
         program: "qemu-system-x86_64".into(),
-        machine: None,
         accel: Accel::Kvm,
         vcpus: Some(1),
-        memory_bytes: None,
-        netns: None,
-        vsock_cid: None,
         vhost_net: 1,
-        vhost_vsock: 0,
         taps: vec![tap],
         threads: vec![thread(6154, Role::Vcpu, Some(0), "4"), thread(5620, Role::Vhost, None, "0-7")],
+        ..Vm::default()
     }
 }
 

@@ -4,7 +4,7 @@ use crate::Cpus;
 use serde::{Deserialize, Serialize};
 
 /// A virtual machine: a process that runs a guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
     /// The guest's name, as QEMU or libvirt was told it; else the program's name and the process's number.
     pub name: String,
@@ -37,7 +37,7 @@ pub struct Vm {
 }
 
 /// What runs a guest's instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
     /// The CPU, through KVM.
@@ -45,11 +45,12 @@ pub enum Accel {
     /// QEMU's emulation: its times say nothing about real machines.
     Tcg,
     /// Something else, or it cannot be seen from here.
+    #[default]
     Unknown,
 }
 
 /// The host side of a guest's NIC.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tap {
     /// The device's name; for a macvtap that cannot be found, `ifindex N`.
     pub device: String,
@@ -77,10 +78,11 @@ pub struct Tap {
 }
 
 /// How the guest's NIC reaches the host's network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TapKind {
     /// A tap (`/dev/net/tun`).
+    #[default]
     Tap,
     /// A macvtap or ipvtap (`/dev/tapN`).
     Macvtap,
@@ -96,7 +98,7 @@ pub struct Bridge {
 }
 
 /// A thread that works for the guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     /// Its number.
     pub tid: u32,
@@ -129,7 +131,7 @@ pub struct Thread {
 }
 
 /// What a thread does for the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// QEMU's main loop: serves taps that vhost does not, monitor, timers.
@@ -143,6 +145,7 @@ pub enum Role {
     /// A helper of KVM: `kvm-pit`, `kvm-nx-lpage-recovery`.
     Kvm,
     /// Another thread of the process.
+    #[default]
     Other,
 }
 
@@ -161,7 +164,7 @@ impl Role {
 }
 
 /// How a role was found, the surest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FoundBy {
     /// The process's first thread.
@@ -181,6 +184,7 @@ pub enum FoundBy {
     /// Its name alone, which QEMU gives with `debug-threads=on`.
     Name,
     /// None of these applies.
+    #[default]
     Nothing,
 }
 
@@ -202,10 +206,11 @@ impl FoundBy {
 }
 
 /// A scheduling policy (sched(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// SCHED_OTHER.
+    #[default]
     Other,
     /// SCHED_FIFO.
     Fifo,
@@ -254,7 +259,7 @@ impl Policy {
 }
 
 /// How much of a thread's CPUs is isolated (`isolcpus=`, or an isolated cpuset partition).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolated {
     /// All of them.
@@ -262,5 +267,6 @@ pub enum Isolated {
     /// Some of them.
     Some,
     /// None of them.
+    #[default]
     None,
 }

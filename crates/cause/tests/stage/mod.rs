@@ -4,7 +4,7 @@
 use latpath_cause::{Analyst, Ground, Piece, Who};
 use latpath_flight::*;
 use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
-use latpath_vms::{Accel, Cpus, FoundBy, Isolated, Policy, Role, Tap, TapKind, Vm};
+use latpath_vms::{Accel, Role, Tap, Vm};
 use latpath_words::{Link, Ns, Point, PointInfo};
 use std::collections::BTreeMap;
 
@@ -269,49 +269,16 @@ pub fn line(piece: &Piece) -> String {
 
 /// A virtual machine with one tap: its threads by number, with what they do.
 pub fn vm(name: &str, tap: &str, threads: &[(u32, Role, Option<u32>)]) -> Vm {
-    let thread = |(tid, role, vcpu): &(u32, Role, Option<u32>)| latpath_vms::Thread {
-        tid: *tid,
-        role: *role,
-        vcpu: *vcpu,
-        serves: None,
-        found_by: FoundBy::Nothing,
-        comm: String::new(),
-        kernel: false,
-        cpus_allowed: Cpus::default(),
-        cpu: 0,
-        policy: Policy::Other,
-        rt_priority: 0,
-        nice: 0,
-        isolated: Isolated::None,
-        alone: false,
-    };
-    let tap = Tap {
-        device: tap.into(),
-        ifindex: Some(1),
-        netns: Some(1),
-        kind: TapKind::Tap,
-        guest_mac: None,
-        bridge: None,
-        lower: None,
-        queues: 1,
-        vhost: None,
-        tx_queue_len: None,
-        dropped: None,
-    };
+    let thread = |&(tid, role, vcpu): &_| latpath_vms::Thread { tid, role, vcpu, ..Default::default() };
+    let tap = Tap { device: tap.into(), ifindex: Some(1), netns: Some(1), queues: 1, ..Tap::default() };
     Vm {
         name: name.into(),
         pid: threads[0].0,
-        uuid: None,
         program: "qemu-system-x86_64".into(),
-        machine: None,
         accel: Accel::Kvm,
-        vcpus: None,
-        memory_bytes: None,
         netns: Some(1),
-        vsock_cid: None,
-        vhost_net: 0,
-        vhost_vsock: 0,
         taps: vec![tap],
         threads: threads.iter().map(thread).collect(),
+        ..Vm::default()
     }
 }
