@@ -168,7 +168,7 @@ impl Explainer {
             (std::cmp::Reverse(verdict.time_ns), explained.begin())
         };
         let rank_of = |told: &Told| rank(&told.verdict, &told.explained);
-        let mut here: Option<ToldSpike> = None;
+        let (mut here, mut count): (Option<Told>, u64) = (None, 0);
         let late: Vec<&Packet> = scene.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
             return;
@@ -181,28 +181,26 @@ impl Explainer {
             if !seen.insert((packet.stream, packet.number)) {
                 continue;
             }
+            count += 1;
             let (explained, verdict) = scenery.judge(&analyst, scene, packet, usual);
             ranking.add(&verdict);
             let mine = rank(&verdict, &explained);
             let at = worst.partition_point(|told| rank_of(told) <= mine);
-            let is_worst_here = here.as_ref().is_none_or(|spike| mine < rank_of(&spike.worst));
-            if at < *most_worst || is_worst_here {
-                let told = scenery.told(explained, verdict);
-                if is_worst_here {
-                    let more = here.as_ref().map_or(0, |spike| spike.more + 1);
-                    here = Some(ToldSpike { worst: told.clone(), more });
-                } else if let Some(spike) = &mut here {
-                    spike.more += 1;
-                }
-                if at < *most_worst {
-                    worst.insert(at, told);
-                    worst.truncate(*most_worst);
-                }
-            } else if let Some(spike) = &mut here {
-                spike.more += 1;
+            let is_worst_here = here.as_ref().is_none_or(|told| mine < rank_of(told));
+            if at >= *most_worst && !is_worst_here {
+                continue;
+            }
+            let told = scenery.told(explained, verdict);
+            if is_worst_here {
+                here = Some(told.clone());
+            }
+            if at < *most_worst {
+                worst.insert(at, told);
+                worst.truncate(*most_worst);
             }
         }
-        let Some(spike) = here else { return };
+        let Some(worst) = here else { return };
+        let spike = ToldSpike { worst, more: count - 1 };
         self.latest = Some(spike.worst.clone());
         let at = self.spikes.partition_point(|other| rank_of(&other.worst) <= rank_of(&spike.worst));
         if at < self.most_worst {
