@@ -3,8 +3,9 @@
 use crate::columns::{Decoder, Tables};
 use crate::message::*;
 use crate::windows::Windows;
-use crate::{Facts, RecorderFigures};
+use crate::Facts;
 use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
+use latpath_flight::Figures;
 use latpath_words::text::cut;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
@@ -43,7 +44,7 @@ pub struct Inbox {
     /// Whether it was asked to run its flight recorder.
     pub records: bool,
     /// How that does, or why there is none; `None` until it is told.
-    pub recorder: Option<Result<RecorderFigures, String>>,
+    pub recorder: Option<Result<Figures, String>>,
     /// What was asked of it.
     pub windows: Windows,
     /// Sightings since the last look, on the host's timeline.
@@ -181,7 +182,7 @@ impl Inbox {
             false => known.missing,
         };
         let Recording { events, missed, bytes, windows, .. } = told;
-        self.recorder = Some(Ok(RecorderFigures { missing, events, missed, bytes, windows }));
+        self.recorder = Some(Ok(Figures { events, missed, bytes, ns_per_event: None, windows, missing }));
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub use facts::Facts;
 pub use listen::{listen, Listen, ListenError};
 pub use machine::{Machine, MachineClock, MachineError, Timeouts};
 pub use message::{StartRequest, VERSION};
-pub use recorder::{Record, RecorderFigures};
+pub use recorder::Record;
 pub use serve::{serve, Attached, Ended, ServeError, ServeOptions};
 pub use stream::Stream;
 pub use windows::GuestWindow;

@@ -4,8 +4,9 @@ use crate::dial::{dial, Line};
 use crate::message::{Empty, Message, Start};
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
-use crate::{Address, Facts, GuestWindow, RecorderFigures, StartRequest, Stream};
+use crate::{Address, Facts, GuestWindow, StartRequest, Stream};
 use latpath_clock::now_monotonic;
+use latpath_flight::Figures;
 use latpath_words::text::cut;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::io::Write;
@@ -157,12 +158,12 @@ impl Machine {
 
     /// How the agent's flight recorder does, or why it has none; `None` where [`StartRequest::FLIGHT`] did not ask for it. Its
     /// first figures come within a second of the start.
-    pub fn recorder(&self) -> Option<Result<RecorderFigures, String>> {
+    pub fn recorder(&self) -> Option<Result<Figures, String>> {
         let state = self.state();
         state.records.then(|| match &state.recorder {
             _ if !self.facts.records => Err(self.too_old()),
             Some(told) => told.clone(),
-            None => Ok(RecorderFigures::default()),
+            None => Ok(Figures::default()),
         })
     }
 

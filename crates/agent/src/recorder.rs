@@ -3,7 +3,7 @@
 
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
-use latpath_flight::{Recorder, Snapshot, MAX_ENCODED};
+use latpath_flight::{Figures, Recorder, Snapshot, MAX_ENCODED};
 use latpath_words::{text::cut, Ns};
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -22,22 +22,7 @@ pub trait Record: Send {
     /// What happened from one time to another, both of the machine's `CLOCK_MONOTONIC`.
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
     /// How it does.
-    fn figures(&self) -> RecorderFigures;
-}
-
-/// How an agent's flight recorder does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecorderFigures {
-    /// What its kernel does not tell: lines for people.
-    pub missing: Vec<String>,
-    /// Events so far.
-    pub events: u64,
-    /// Events that it missed.
-    pub missed: u64,
-    /// Memory that it takes there.
-    pub bytes: u64,
-    /// Windows that it has handed out.
-    pub windows: u64,
+    fn figures(&self) -> Figures;
 }
 
 impl Record for Recorder {
@@ -45,21 +30,14 @@ impl Record for Recorder {
         Self::snapshot(self, from, to)
     }
 
-    fn figures(&self) -> RecorderFigures {
-        let cost = self.cost();
-        RecorderFigures {
-            missing: self.missing().iter().map(ToString::to_string).collect(),
-            events: cost.events,
-            missed: cost.missed,
-            bytes: cost.bytes,
-            windows: 0,
-        }
+    fn figures(&self) -> Figures {
+        Self::figures(self)
     }
 }
 
 /// What the recorder's thread tells.
 enum Told {
-    Figures(RecorderFigures),
+    Figures(Figures),
     /// The window that was asked for, packed.
     Window(Vec<u8>),
 }
@@ -170,8 +148,8 @@ impl Recording {
         }
     }
 
-    fn figures(&mut self, figures: RecorderFigures) -> Message {
-        let RecorderFigures { missing, events, missed, bytes, .. } = figures;
+    fn figures(&mut self, figures: Figures) -> Message {
+        let Figures { missing, events, missed, bytes, .. } = figures;
         let missing = match std::mem::replace(&mut self.introduced, true) {
             true => Vec::new(),
             false => missing.iter().take(MAX_LINES).map(|line| cut(line, MAX_NAME).into()).collect(),

@@ -6,8 +6,9 @@ use crate::inbox::{Event, Inbox};
 use crate::message::*;
 use crate::stream::{Got, Stream};
 use crate::windows::Answer;
-use crate::{Facts, RecorderFigures, Timeouts};
+use crate::{Facts, Timeouts};
 use latpath_clock::{now_monotonic, ClockState};
+use latpath_flight::Figures;
 use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -69,7 +70,7 @@ pub(crate) struct State {
     /// Whether the agent was asked to run its flight recorder.
     pub records: bool,
     /// How that does, or why there is none; `None` until it is told.
-    pub recorder: Option<Result<RecorderFigures, String>>,
+    pub recorder: Option<Result<Figures, String>>,
     /// For the session: windows to ask for, by number, from then to then on the host's clock.
     pub requests: VecDeque<(u64, Ns, Ns)>,
     /// Windows asked for that nobody has fetched, whether they have come or not.

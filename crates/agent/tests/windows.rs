@@ -3,9 +3,9 @@
 mod fake;
 
 use fake::{agent_recording, agent_with, drain, eventually, recorded, request, short, Agent, Begun};
-use latpath_agent::{Facts, GuestWindow, Machine, Record, RecorderFigures, ServeOptions, Stream, Timeouts};
+use latpath_agent::{Facts, GuestWindow, Machine, Record, ServeOptions, Stream, Timeouts};
 use latpath_clock::now_monotonic;
-use latpath_flight::{CpuRecord, Event, Snapshot, Thread, What, Window};
+use latpath_flight::{CpuRecord, Event, Figures, Snapshot, Thread, What, Window};
 use latpath_words::{Ns, Sighting};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -45,9 +45,9 @@ impl Record for Invents {
         Snapshot { window: Window { from, to, cpus }, threads, ..Snapshot::default() }
     }
 
-    fn figures(&self) -> RecorderFigures {
+    fn figures(&self) -> Figures {
         let missing = vec!["tracepoint nmi_handler: not here; cannot be told: NMIs".into()];
-        RecorderFigures { missing, events: 5, missed: 1, bytes: 1 << 20, windows: 0 }
+        Figures { missing, events: 5, missed: 1, bytes: 1 << 20, ..Figures::default() }
     }
 }
 
@@ -194,7 +194,7 @@ fn what_a_recorder_lacks_and_costs_is_told() {
         machine.recorder().unwrap().unwrap().windows > 0
     });
     let figures = machine.recorder().unwrap().unwrap();
-    assert_eq!(RecorderFigures { windows: 0, ..figures }, Invents::default().figures());
+    assert_eq!(Figures { windows: 0, ..figures }, Invents::default().figures());
 }
 
 #[test]
@@ -259,8 +259,8 @@ impl Record for Panics {
         panic!("on purpose, in a test")
     }
 
-    fn figures(&self) -> RecorderFigures {
-        RecorderFigures::default()
+    fn figures(&self) -> Figures {
+        Figures::default()
     }
 }
 

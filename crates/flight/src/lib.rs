@@ -40,7 +40,7 @@ pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Missing;
 pub use names::{Names, Thread};
-pub use recorder::{Cost, ProgramCost, Recorder};
+pub use recorder::{Cost, Figures, ProgramCost, Recorder};
 pub use snapshot::{BadSnapshot, Snapshot, MAX_ENCODED};
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};
 pub use window::{CpuRecord, Window};

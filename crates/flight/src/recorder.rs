@@ -51,6 +51,23 @@ impl Cost {
     }
 }
 
+/// How a recorder does, this machine's or another's: plain numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Events so far.
+    pub events: u64,
+    /// Events that were missed because the same program was running already on that CPU.
+    pub missed: u64,
+    /// Memory for events and names, in bytes.
+    pub bytes: u64,
+    /// What an event cost, where that was measured.
+    pub ns_per_event: Option<u64>,
+    /// Windows that it has sent to another machine.
+    pub windows: u64,
+    /// What its kernel does not tell: lines for people.
+    pub missing: Vec<String>,
+}
+
 /// Lets the kernel measure.
 fn measure() -> std::io::Result<OwnedFd> {
     // SAFETY: takes a number, gives a descriptor or an error.
@@ -107,6 +124,19 @@ impl Recorder {
     /// The names, as they are when they are asked for.
     pub fn names(&self) -> Names<'_> {
         Names::of_table(&self.attached.names)
+    }
+
+    /// How it does.
+    pub fn figures(&self) -> Figures {
+        let cost = self.cost();
+        Figures {
+            events: cost.events,
+            missed: cost.missed,
+            bytes: cost.bytes,
+            ns_per_event: cost.ns_per_event(),
+            windows: 0,
+            missing: self.missing().iter().map(ToString::to_string).collect(),
+        }
     }
 
     /// What it has cost so far.

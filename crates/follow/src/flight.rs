@@ -2,7 +2,7 @@
 
 use crate::freezer::Freezer;
 use latpath_agent::{GuestWindow, Machine};
-use latpath_flight::Options as RecorderOptions;
+use latpath_flight::{Figures, Options as RecorderOptions};
 use latpath_journey::Journey;
 use latpath_spike::{Chooser, Counted, Frozen, Gathered, Kind, MachineRecord, Options as Choice, Order, Rule, Scene};
 use latpath_words::{Ns, HOST};
@@ -27,21 +27,6 @@ pub struct FlightOptions {
     pub rule: Rule,
     /// How long to wait for packets that are under way when their time is frozen; no longer than the window in any case.
     pub patience: Ns,
-}
-
-/// What a machine's flight recorder has recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlightFigures {
-    /// Events so far.
-    pub events: u64,
-    /// Events that were missed because the same program was running already on that CPU.
-    pub missed: u64,
-    /// Memory for events and names, in bytes.
-    pub bytes: u64,
-    /// What an event cost, where that was measured.
-    pub ns_per_event: Option<u64>,
-    /// What its kernel does not tell.
-    pub missing: Vec<String>,
 }
 
 /// A scene that is not whole yet.
@@ -82,7 +67,7 @@ impl Flight {
     }
 
     /// How this machine's recorder does, or why it does not.
-    pub fn figures(&self) -> Result<FlightFigures, String> {
+    pub fn figures(&self) -> Result<Figures, String> {
         self.freezer.as_ref().map(Freezer::figures).map_err(Clone::clone)
     }
 

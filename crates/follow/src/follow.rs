@@ -2,11 +2,12 @@
 
 use crate::cost::CostMeter;
 use crate::counted::Counted;
-use crate::flight::{Flight, FlightFigures, FlightOptions, MACHINE_PATIENCE};
+use crate::flight::{Flight, FlightOptions, MACHINE_PATIENCE};
 use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
 use crate::tables::{PointFilter, Tables};
-use latpath_agent::{Address, Machine, MachineError, RecorderFigures, StartRequest, Timeouts};
+use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
+use latpath_flight::Figures;
 use latpath_counters::Difference;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_probe::{monotonic, AttachError, Mode, Options as ProbeOptions, Probe};
@@ -186,19 +187,10 @@ impl Follow {
     }
 
     /// How each machine's flight recorder does, or why it does not; nothing where none was asked for.
-    pub fn flights(&self) -> Vec<Option<Result<FlightFigures, String>>> {
+    pub fn flights(&self) -> Vec<Option<Result<Figures, String>>> {
         let flight = |feed: &Feed| match &feed.origin {
             Origin::Host(_) => self.flight.as_ref().map(Flight::figures),
-            Origin::Machine(m) => m.recorder().map(|told| {
-                let figures = |f: RecorderFigures| FlightFigures {
-                    events: f.events,
-                    missed: f.missed,
-                    bytes: f.bytes,
-                    ns_per_event: None,
-                    missing: f.missing,
-                };
-                told.map(figures)
-            }),
+            Origin::Machine(m) => m.recorder(),
         };
         self.merge.feeds.iter().map(flight).collect()
     }

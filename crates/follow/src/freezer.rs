@@ -1,8 +1,7 @@
 //! The flight recorder of this machine, on a thread of its own: copying and naming what it has recorded must not keep
 //! sightings waiting.
 
-use crate::flight::FlightFigures;
-use latpath_flight::{give_way, Options, Recorder, Snapshot};
+use latpath_flight::{give_way, Figures, Options, Recorder, Snapshot};
 use latpath_words::Ns;
 use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +23,7 @@ struct Asked {
 pub(crate) struct Freezer {
     orders: Option<SyncSender<Asked>>,
     frozen: Receiver<(u32, Snapshot)>,
-    figures: Arc<Mutex<FlightFigures>>,
+    figures: Arc<Mutex<Figures>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -38,7 +37,7 @@ impl Freezer {
         recorder.learn();
         let (orders, come) = sync_channel(WAITING);
         let (done, frozen) = channel();
-        let figures = Arc::new(Mutex::new(read(&recorder)));
+        let figures = Arc::new(Mutex::new(recorder.figures()));
         let of_thread = Arc::clone(&figures);
         let thread = std::thread::Builder::new().name("latpath-freeze".into());
         let thread = thread.spawn(move || run(&recorder, &come, &done, &of_thread)).map_err(|e| e.to_string())?;
@@ -60,7 +59,7 @@ impl Freezer {
     }
 
     /// What was recorded so far; up to a second old.
-    pub fn figures(&self) -> FlightFigures {
+    pub fn figures(&self) -> Figures {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -74,18 +73,7 @@ impl Drop for Freezer {
     }
 }
 
-fn read(recorder: &Recorder) -> FlightFigures {
-    let cost = recorder.cost();
-    FlightFigures {
-        events: cost.events,
-        missed: cost.missed,
-        bytes: cost.bytes,
-        ns_per_event: cost.ns_per_event(),
-        missing: recorder.missing().iter().map(ToString::to_string).collect(),
-    }
-}
-
-fn run(recorder: &Recorder, orders: &Receiver<Asked>, done: &Sender<(u32, Snapshot)>, figures: &Mutex<FlightFigures>) {
+fn run(recorder: &Recorder, orders: &Receiver<Asked>, done: &Sender<(u32, Snapshot)>, figures: &Mutex<Figures>) {
     give_way();
     loop {
         match orders.recv_timeout(FIGURES_EVERY) {
@@ -94,7 +82,7 @@ fn run(recorder: &Recorder, orders: &Receiver<Asked>, done: &Sender<(u32, Snapsh
                 let _ = done.send((number, recorder.snapshot(from, to)));
             }
             Err(RecvTimeoutError::Timeout) => {
-                *figures.lock().unwrap_or_else(PoisonError::into_inner) = read(recorder);
+                *figures.lock().unwrap_or_else(PoisonError::into_inner) = recorder.figures();
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }

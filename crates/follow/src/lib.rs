@@ -19,7 +19,7 @@ mod tables;
 mod watch;
 
 pub use cost::CostMeter;
-pub use flight::{FlightFigures, FlightOptions};
+pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, Options};
 pub use housekeeping::keep_off_isolated_cpus;
 pub use layout::Layout;

@@ -3,11 +3,12 @@
 use crate::by_path::ByPath;
 use crate::cost::CostMeter;
 use crate::counted::Counted;
-use crate::flight::{Flight, FlightFigures};
+use crate::flight::Flight;
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
 use crate::over::{Ends, Over};
 use crate::tables::{PointFilter, MAX_POINTS};
+use latpath_flight::Figures;
 use latpath_journey::{Journey, Paths, RouteFinder, Segment, Sequence};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
 use latpath_spike::Frozen;
@@ -128,7 +129,7 @@ impl Live {
     }
 
     /// How this machine's flight recorder does, or why it does not; nothing where none was asked for.
-    pub fn flight(&self) -> Option<Result<FlightFigures, String>> {
+    pub fn flight(&self) -> Option<Result<Figures, String>> {
         self.flight.as_ref().map(|(flight, _)| flight.figures())
     }
 

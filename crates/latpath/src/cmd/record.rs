@@ -8,7 +8,8 @@ use super::progress::Progress;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_follow::{keep_off_isolated_cpus, sum, FlightFigures, Follow};
+use latpath_flight::Figures;
+use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
 use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
 use latpath_spike::Kind;
 use latpath_stats::units::{bytes, count};
@@ -219,9 +220,9 @@ impl Recorder {
     }
 }
 
-fn flight_record(told: Result<FlightFigures, String>) -> FlightRecord {
+fn flight_record(told: Result<Figures, String>) -> FlightRecord {
     match told {
-        Ok(FlightFigures { events, missed, bytes, ns_per_event, missing }) => {
+        Ok(Figures { events, missed, bytes, ns_per_event, missing, .. }) => {
             FlightRecord { events, missed, bytes, ns_per_event, missing, fault: None }
         }
         Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
