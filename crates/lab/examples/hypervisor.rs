@@ -2,14 +2,15 @@
 //! vSwitch and KVM, and nothing that it does reaches this machine but what it writes to `/out`.
 //!
 //! ```text
-//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [ARGUMENT...]
+//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [ARGUMENT...]
 //! ```
 //!
 //! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt). The script is run by bash; what it prints is shown as it comes. The
 //! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed. With --igb its two NICs are igb
-//! instead of e1000e; with --stamping-nics the script finds in $STAMPING_NICS a module to load by insmod, which brings lpn0 and lpn1.
+//! instead of e1000e; with --stamping-nics the script finds in $STAMPING_NICS a module to load by insmod, which brings lpn0 and lpn1;
+//! with --slow-idle in $SLOW_IDLE one that brings idle states.
 
-use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, KERNELS};
+use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, KERNELS};
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -20,7 +21,7 @@ use std::{
 };
 
 const NEVER: &dyn Fn() -> bool = &|| false;
-const OPTIONS: &str = "[--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics]";
+const OPTIONS: &str = "[--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle]";
 
 struct Wanted {
     kernel: LabKernel,
@@ -28,7 +29,7 @@ struct Wanted {
     limit: Duration,
     out: Option<PathBuf>,
     nics: Nics,
-    stamping_nics: bool,
+    modules: Vec<OwnModule>,
     arguments: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ fn wanted() -> Result<Wanted, String> {
         limit: Duration::from_secs(600),
         out: None,
         nics: Nics::default(),
-        stamping_nics: false,
+        modules: Vec::new(),
         arguments: Vec::new(),
     };
     while let Some(word) = words.next() {
@@ -74,7 +75,8 @@ fn wanted() -> Result<Wanted, String> {
             }
             "--out" => wanted.out = Some(words.next().ok_or("--out needs a folder")?.into()),
             "--igb" => wanted.nics = Nics::Igb,
-            "--stamping-nics" => wanted.stamping_nics = true,
+            "--stamping-nics" => wanted.modules.push(OwnModule::StampingNics),
+            "--slow-idle" => wanted.modules.push(OwnModule::SlowIdle),
             _ => wanted.arguments.push(word),
         }
     }
@@ -84,13 +86,11 @@ fn wanted() -> Result<Wanted, String> {
 fn run(wanted: &Wanted) -> Result<i32, Box<dyn std::error::Error>> {
     let (lab, _) = Lab::new()?;
     let progress = &mut |line: &str| eprintln!("{line}");
-    let export = match wanted.stamping_nics {
-        true => {
-            let module = wanted.kernel.stamping_nics(progress, NEVER)?;
-            format!("export STAMPING_NICS={} && ", quoted(&module.display().to_string()))
-        }
-        false => String::new(),
-    };
+    let mut export = String::new();
+    for module in &wanted.modules {
+        let file = wanted.kernel.own_module(*module, progress, NEVER)?;
+        export += &format!("export {}={} && ", module.name().to_uppercase(), quoted(&file.display().to_string()));
+    }
     let mut hypervisor = Hypervisor::boot(&lab, wanted.kernel, wanted.nics, progress, NEVER)?;
     eprintln!(
         "Linux {} is up after {:.1?}, {}",

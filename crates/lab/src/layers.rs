@@ -35,7 +35,7 @@ pub const KERNELS: [LabKernel; 4] = [
 ];
 
 /// Packages unpacked for the hypervisor, with what they need and this machine lacks.
-const TOOLS: [&str; 5] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool"];
+const TOOLS: [&str; 6] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower"];
 
 /// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that
 /// depends on.

@@ -51,6 +51,8 @@ pub const VCPU: Blame = of("vcpu", WAITS, HOST, &["hog"]);
 /// ovs-vswitchd's threads, and what kept them.
 pub const UPCALL: Blame = of("upcall", &[Cause::Upcall], HOST, ANYONE);
 pub const SWITCH_STARVED: Blame = of("switch starved", &[Cause::WaitingForCpu, Cause::Upcall], HOST, &["hog"]);
+/// The CPU that the application is on, which is idle but for it.
+pub const IDLE: Blame = of("idle", &[Cause::IdleExit], HOST, &["idle"]);
 
 impl Blame {
     /// How much of a cause's excess it is.

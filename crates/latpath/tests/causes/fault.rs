@@ -36,6 +36,11 @@ impl Injection {
         Self(vec![(begin, end)])
     }
 
+    /// One that was there in these pieces of time, the earliest first.
+    pub fn in_pieces(pieces: Vec<(Ns, Ns)>) -> Self {
+        Self(pieces)
+    }
+
     /// When it began, and when it was over.
     pub fn bounds(&self) -> (Ns, Ns) {
         (self.0.first().map_or(0, |p| p.0), self.0.last().map_or(0, |p| p.1))

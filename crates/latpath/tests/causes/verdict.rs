@@ -41,7 +41,9 @@ pub struct Seen {
     pub on_time: u64,
     /// The guest's clock minus the host's.
     pub offset: Ns,
-    /// Where the run is kept, if it is.
+    /// Where the run is.
+    pub run: PathBuf,
+    /// Where a copy of it is kept, if it is.
     pub kept: Option<PathBuf>,
 }
 
@@ -88,7 +90,8 @@ impl Seen {
         });
         let explained = explained.collect();
         let scenes = files.iter().filter(|f| f.head.kind != Kind::OnTime).count();
-        Ok(Self { journeys, late, explained, scenes, on_time: usual.packets(), offset, kept: None })
+        let run = path.to_owned();
+        Ok(Self { journeys, late, explained, scenes, on_time: usual.packets(), offset, run, kept: None })
     }
 
     /// Only those packets that no flow was there for.

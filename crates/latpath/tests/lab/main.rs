@@ -27,6 +27,7 @@ mod group;
 mod kernel_trace;
 #[allow(dead_code)]
 mod linked;
+mod module;
 mod outside;
 #[allow(dead_code)]
 mod pinging;
@@ -70,6 +71,8 @@ enum Need {
     Nothing,
     /// The lab's own NICs, whose stamps are known (stamping.rs).
     StampingNics,
+    /// Idle states, of which one is slow to leave (the lab's own module).
+    SlowIdle,
     /// Two igb instead of two e1000e.
     Igb,
 }
@@ -79,6 +82,7 @@ impl fmt::Display for Need {
         f.pad(match self {
             Self::Nothing => "tests that need the kernel alone",
             Self::StampingNics => "tests with stamping NICs",
+            Self::SlowIdle => "tests with idle states",
             Self::Igb => "tests with igb",
         })
     }

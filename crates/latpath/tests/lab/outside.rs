@@ -1,11 +1,13 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
 use crate::{
-    stamping::MODULE,
+    module::MODULE,
     support::{self, PROGRAM},
     tests, Need, Test, INSIDE, WHOLE,
 };
-use latpath_lab::{complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Nics, Output, KERNELS};
+use latpath_lab::{
+    complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Nics, Output, OwnModule, Progress, KERNELS,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     env, fs, io,
@@ -85,7 +87,7 @@ fn is_asked(arguments: &Arguments, name: &str) -> bool {
 struct Home {
     kernel: LabKernel,
     nics: Nics,
-    /// Of the stamping NICs.
+    /// One of the lab's own, where tests need it.
     module: Option<PathBuf>,
 }
 
@@ -99,16 +101,19 @@ impl Home {
         let provided = missing(Application::Guest).map_or_else(|| self.kernel.fetch(progress, NEVER), Err);
         let provided = provided.and_then(|()| match need {
             Need::Nothing => Ok(()),
-            Need::StampingNics => {
-                self.module = Some(self.kernel.stamping_nics(progress, NEVER)?);
-                Ok(())
-            }
+            Need::StampingNics => self.build(OwnModule::StampingNics, progress),
+            Need::SlowIdle => self.build(OwnModule::SlowIdle, progress),
             Need::Igb => {
                 self.nics = Nics::Igb;
                 self.nics.fetch(progress, NEVER)
             }
         });
         provided.map_err(|e| e.to_string())
+    }
+
+    fn build(&mut self, module: OwnModule, progress: Progress) -> latpath_lab::Result<()> {
+        self.module = Some(self.kernel.own_module(module, progress, NEVER)?);
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::{
     expect::Report,
-    support::{latpath, program, Bench, Started},
+    support::{bench, latpath, program, Bench, Started},
     Outcome,
 };
 use anyhow::{anyhow, bail, Context, Result};
@@ -97,6 +97,19 @@ impl Stage {
         Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial })
     }
 
+    /// Lays pub ─ hyp ─ app, without a guest: the application is in a namespace.
+    pub fn lay_without_guest() -> Result<Self> {
+        let bench = bench().map_err(plain)?;
+        Ok(Self { guest: None, bench, reach: Reach::Serial })
+    }
+
+    /// The same, through this switch.
+    pub fn lay_without_guest_through(switch: Switch) -> Result<Self> {
+        let (lab, _) = Lab::new()?;
+        let path = lab.lay_through(switch, Application::Namespace)?;
+        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial })
+    }
+
     /// Boots the guest (KVM, vhost), with an agent.
     pub fn boot_guest(&mut self) -> Outcome {
         self.boot_guest_reached_by(Reach::Serial)
@@ -143,6 +156,11 @@ impl Stage {
     /// Namespaces and switch.
     pub fn path(&self) -> &LabPath {
         &self.bench.path
+    }
+
+    /// The application's namespace, where there is no guest.
+    pub fn application(&self) -> &Namespace {
+        self.bench.application()
     }
 
     /// The guest, once it is booted.

@@ -8,6 +8,7 @@ mod boots;
 mod both_directions;
 mod cause_guest;
 mod cause_host;
+mod cause_idle;
 mod cause_ovs;
 mod counters;
 mod flight_recorder;
@@ -35,7 +36,8 @@ mod xdp_redirect;
 mod xsk;
 
 /// What they need, and the tests, in the order in which they run.
-pub const ALL: &[(Need, &[Test])] = &[(Need::Nothing, USUAL), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
+pub const ALL: &[(Need, &[Test])] =
+    &[(Need::Nothing, USUAL), (Need::SlowIdle, IDLE), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
 
 const USUAL: &[Test] = &[
     boots::TEST,
@@ -64,6 +66,8 @@ const USUAL: &[Test] = &[
     lying_nic::TEST,
     flight_recorder::TEST,
 ];
+
+const IDLE: &[Test] = &[cause_idle::TEST];
 
 const STAMPING: &[Test] =
     &[stamping_nics::TEST, phc_followed::TEST, ping_caps::TEST, ping_hardware::TEST, ping_clocks::TEST];

@@ -1,5 +1,5 @@
-//! The stamping NICs: a kernel module of our own (crates/lab/module), built for a kernel of the matrix by this machine's
-//! compiler and Debian's headers, which are unpacked in the cache. It is loaded in the hypervisor alone, never here.
+//! Kernel modules of our own (crates/lab/module), built for a kernel of the matrix by this machine's compiler and Debian's
+//! headers, which are unpacked in the cache. They are loaded in the hypervisor alone, never here.
 
 use crate::{
     apt::{self, View, Work},
@@ -15,32 +15,58 @@ use std::{
     time::Duration,
 };
 
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 6] = [
     ("Kbuild", include_str!("../module/Kbuild")),
     ("kernels.h", include_str!("../module/kernels.h")),
     ("nics.c", include_str!("../module/nics.c")),
     ("phc.c", include_str!("../module/phc.c")),
     ("phc.h", include_str!("../module/phc.h")),
+    ("slow_idle.c", include_str!("../module/slow_idle.c")),
 ];
-const MODULE: &str = "stamping_nics.ko";
+
+/// A kernel module of the lab's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnModule {
+    /// Two NICs with a cable between them, whose stamps are known.
+    StampingNics,
+    /// Idle states, of which one is slow to leave.
+    SlowIdle,
+}
+
+impl OwnModule {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::StampingNics, Self::SlowIdle];
+
+    /// As the kernel calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StampingNics => "stamping_nics",
+            Self::SlowIdle => "slow_idle",
+        }
+    }
+
+    fn file(self) -> String {
+        format!("{}.ko", self.name())
+    }
+}
 
 impl LabKernel {
-    /// The module of the stamping NICs for this kernel: a file to give to `insmod` in its hypervisor. Fetches and
-    /// builds what is not in the cache.
-    pub fn stamping_nics(self, progress: Progress, stop: Stop) -> Result<PathBuf> {
+    /// A module of ours for this kernel: a file to give to `insmod` in its hypervisor. Fetches and builds what is not in
+    /// the cache.
+    pub fn own_module(self, module: OwnModule, progress: Progress, stop: Stop) -> Result<PathBuf> {
         let cache = layers::cache()?;
         let release = Layers::of(self, progress, stop)?.kernel()?.release;
         let mut hasher = DefaultHasher::new();
         SOURCES.hash(&mut hasher);
-        let kept = cache.join(format!("stamping-nics-{release}-{:016x}", hasher.finish()));
+        let kept = cache.join(format!("own-modules-{release}-{:016x}", hasher.finish()));
         if !kept.is_dir() {
             let headers = Headers::of(self, &release, &cache, progress, stop)?;
-            progress(&format!("building the stamping NICs for Linux {release}"));
+            progress(&format!("building the lab's modules for Linux {release}"));
             let work = Work::new(&cache)?;
             build(&headers, work.folder(), stop)?;
             work.keep(work.folder(), &kept)?;
         }
-        Ok(kept.join(MODULE))
+        Ok(kept.join(module.file()))
     }
 }
 
@@ -89,7 +115,7 @@ impl Headers {
     }
 }
 
-/// Builds the module in a folder.
+/// Builds all modules in a folder.
 fn build(headers: &Headers, folder: &Path, stop: Stop) -> Result<()> {
     for (name, text) in SOURCES {
         fs::write(folder.join(name), text).doing(format!("write {name}"))?;
@@ -104,8 +130,10 @@ fn build(headers: &Headers, folder: &Path, stop: Stop) -> Result<()> {
     // BTF would need pahole.
     command.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
     process::run(&mut command, Duration::from_secs(300), stop)?;
-    match folder.join(MODULE).is_file() {
-        true => Ok(()),
-        false => Err(Error::Command { command: "make modules".into(), why: format!("made no {MODULE}") }),
+    match OwnModule::ALL.into_iter().find(|module| !folder.join(module.file()).is_file()) {
+        None => Ok(()),
+        Some(lacking) => {
+            Err(Error::Command { command: "make modules".into(), why: format!("made no {}", lacking.file()) })
+        }
     }
 }

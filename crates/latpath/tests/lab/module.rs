@@ -1,0 +1,61 @@
+//! A kernel module of the lab's own (crates/lab/module), in the hypervisor.
+
+use crate::linked::run;
+use anyhow::{Context, Result};
+use latpath_lab::OwnModule;
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Says where the module is that a test needs.
+pub const MODULE: &str = "LATPATH_LAB_MODULE";
+
+/// The module, as long as this value lives.
+#[derive(Debug)]
+pub struct Module(OwnModule);
+
+impl Module {
+    /// Loads it; `parameters` as modules take them: `phcs=2 offset_ns=0,5000`.
+    pub fn load(module: OwnModule, parameters: &str) -> Result<Self> {
+        let file = env::var(MODULE).ok().filter(|f| !f.is_empty()).context("the module was not built")?;
+        let module = Self(module);
+        // That of a test that was killed.
+        if module.folder().exists() {
+            module.remove()?;
+        }
+        run(Command::new("insmod").arg(file).args(parameters.split_whitespace()))?;
+        Ok(module)
+    }
+
+    fn folder(&self) -> PathBuf {
+        Path::new("/sys/module").join(self.0.name())
+    }
+
+    fn remove(&self) -> Result<()> {
+        run(Command::new("rmmod").arg(self.0.name())).map(drop)
+    }
+
+    fn parameter(&self, name: &str) -> PathBuf {
+        self.folder().join("parameters").join(name)
+    }
+
+    /// What a parameter says.
+    pub fn get(&self, parameter: &str) -> Result<String> {
+        fs::read_to_string(self.parameter(parameter)).with_context(|| format!("read {parameter}"))
+    }
+
+    /// Changes a parameter.
+    pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
+        fs::write(self.parameter(parameter), value).with_context(|| format!("set {parameter} to {value}"))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("{error}");
+        }
+    }
+}

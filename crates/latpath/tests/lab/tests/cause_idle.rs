@@ -1,0 +1,146 @@
+//! Why packets are late whose reader's CPU is slow to leave an idle state; and that what latpath advises cures it.
+
+use crate::{
+    blame,
+    fault::{self, Injection},
+    faults::{all, myself, play, stream},
+    module::Module,
+    stage::Stage,
+    support::{Finished, Started},
+    Outcome, Scale, Test,
+};
+use anyhow::{anyhow, ensure, Context, Result};
+use latpath_lab::{OwnModule, APPLICATION};
+use latpath_words::Ns;
+use nix::{
+    sched::{sched_setaffinity, CpuSet},
+    unistd::Pid,
+};
+use serde_json::Value;
+use std::{fs, process::Command, thread, time::Duration};
+
+pub const TEST: Test = Test { name: "cause_idle", only_whole: true, seconds: 300, run };
+
+/// The application's, and that of all others.
+const CPU: usize = 1;
+const OTHERS_CPU: usize = 0;
+/// How long the CPU takes to leave the slow state.
+const EXIT: Duration = Duration::from_millis(40);
+const THRESHOLD: Duration = Duration::from_millis(20);
+/// How often the state is on, for how long, and in what distances.
+const ROUNDS: usize = 24;
+const ROUND: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(500);
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn run(_: &Scale) -> Outcome {
+    // Whatever is started from here on, and latpath first of all.
+    let mut set = CpuSet::new();
+    set.set(OTHERS_CPU)?;
+    sched_setaffinity(Pid::from_raw(0), &set)?;
+    let mut stage = Stage::lay_without_guest()?;
+    let states = States::load()?;
+    let reader = listen(&stage)?;
+    let (seen, truth) = play(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
+    let explain = format!("explain {}", seen.run.display());
+    let told = stage.latpath(&explain)?;
+    eprintln!("{told}");
+    all(vec![seen.expect(&truth, &blame::IDLE)])?;
+    ensure!(told.contains(&format!("state {SLOW}")), "the state is not told");
+
+    let advised = advised(&serde_json::from_str(&stage.latpath(&format!("{explain} --json"))?)?)?;
+    let publishing = stage.start_publishing(&stream())?;
+    states.slow(true)?;
+    let before = states.exits_in(ROUND)?;
+    let cure = Command::new("sh").args(["-c", &advised]).output().context("run a shell")?;
+    // Once more it leaves the state in which it is.
+    thread::sleep(2 * EXIT);
+    let after = states.exits_in(10 * ROUND)?;
+    publishing.interrupt();
+    done(publishing)?;
+    reader.interrupt();
+    done(reader)?;
+    eprintln!("slow exits: {}, and {} after {advised:?}", before.len(), after.len());
+    ensure!(cure.status.success(), "{advised}: {}", String::from_utf8_lossy(&cure.stderr).trim());
+    ensure!(!before.is_empty(), "nothing is shown: without the cure the CPU was not slow either");
+    ensure!(after.is_empty(), "{advised}: the CPU was slow {} times more", after.len());
+    Ok(())
+}
+
+fn listen(stage: &Stage) -> Result<Started> {
+    let mut command = Command::new(myself()?);
+    let words =
+        format!("application device={APPLICATION} cpu={CPU} fifo=70 nice=0 work=0 times=0 busy=0 every=0 after=1");
+    command.arg(fault::WORD).args(words.split(' '));
+    let reader = stage.start_command(stage.application(), command)?;
+    thread::sleep(Duration::from_millis(500));
+    Ok(reader)
+}
+
+fn done(started: Started) -> Outcome {
+    let Finished { code, stderr, .. } = started.finish(LIMIT).map_err(|e| anyhow!("{e:?}"))?;
+    ensure!(code == Some(0), "ended with {code:?}: {}", stderr.trim());
+    Ok(())
+}
+
+/// The first command that is advised for the first cause.
+fn advised(explained: &Value) -> Result<String> {
+    let command = explained["causes"][0]["advice"][0]["commands"][0].as_str();
+    Ok(command.with_context(|| format!("nothing is advised: {}", explained["causes"][0]))?.to_owned())
+}
+
+/// By the driver's number.
+const HALT: usize = 0;
+const SLOW: usize = 1;
+
+/// The lab's idle states (crates/lab/module/slow_idle.c). They go with this value.
+struct States(Module);
+
+impl States {
+    fn load() -> Result<Self> {
+        let states = Self(Module::load(OwnModule::SlowIdle, &format!("exit_us={}", EXIT.as_micros()))?);
+        let driver = fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_driver")?;
+        ensure!(driver.trim() == "slow_idle", "the idle states are those of {driver:?}");
+        Ok(states)
+    }
+
+    /// Whether the application's CPU shall be slow, whenever it is idle.
+    fn slow(&self, slow: bool) -> Outcome {
+        let (on, off) = if slow { (SLOW, HALT) } else { (HALT, SLOW) };
+        for (state, disable) in [(on, "0"), (off, "1")] {
+            fs::write(format!("/sys/devices/system/cpu/cpu{CPU}/cpuidle/state{state}/disable"), disable)
+                .with_context(|| format!("switch idle state {state} of CPU {CPU}"))?;
+        }
+        Ok(())
+    }
+
+    /// When it left the slow state during such a time from now on.
+    fn exits_in(&self, time: Duration) -> Result<Vec<(Ns, Ns)>> {
+        self.0.set("exits", "0")?;
+        thread::sleep(time);
+        self.exits()
+    }
+
+    fn exits(&self) -> Result<Vec<(Ns, Ns)>> {
+        let text = self.0.get("exits")?;
+        let mut exits = Vec::new();
+        for line in text.lines() {
+            let numbers: Vec<Ns> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+            let [cpu, woken, left] = numbers[..] else { anyhow::bail!("{line:?} is no exit") };
+            ensure!(cpu == CPU as Ns, "CPU {cpu} was in the slow state");
+            exits.push((woken, left));
+        }
+        exits.sort_unstable();
+        Ok(exits)
+    }
+
+    /// One time that the CPU is slow, with all its exits.
+    fn round(&self) -> Result<Injection> {
+        thread::sleep(PAUSE);
+        self.slow(true)?;
+        self.exits_in(ROUND)?;
+        self.slow(false)?;
+        thread::sleep(2 * EXIT);
+        Ok(Injection::in_pieces(self.exits()?))
+    }
+}
