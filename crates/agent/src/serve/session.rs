@@ -1,0 +1,328 @@
+//! One session: messages from the host, the source that it asks for, and what is written when.
+
+use super::telling::Telling;
+use super::{Attached, Ended, ServeError, ServeOptions};
+use crate::frame::{preamble, FrameError, FrameReader, Item, Outgoing, AGENT_MAGIC};
+use crate::message::*;
+use crate::recorder::{self, Record};
+use crate::stream::{Got, Stream};
+use latpath_clock::ptp_kvm::read_pair;
+use latpath_clock::{ClockTie, RealtimeWatch};
+use latpath_words::text::cut;
+use latpath_words::{Ns, Source};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{channel, Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// Bytes that may wait for the host before the source is no longer emptied (the kernel's buffer then fills, and counts).
+const MAX_WAITING: usize = 4 << 20;
+/// Questions about the time that may wait.
+const MAX_QUESTIONS: usize = 256;
+/// How often the hypervisor's clock is read.
+const PAIR_EVERY: Duration = Duration::from_millis(250);
+/// Pieces of a window that are written before the host is listened to again.
+const PIECES: usize = 8;
+/// How long a last word may take.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// The source, and how far it is.
+enum Probe<S, F> {
+    /// The host has not asked yet.
+    NotAsked(F),
+    /// Another thread attaches it, since that can take seconds.
+    Attaching(Receiver<Result<Attached<S>, String>>),
+    Running(S),
+    /// Being moved from one state to the next, or over.
+    Gone,
+}
+
+/// The agent's side of one session; dropping it drops the source.
+pub(super) struct Session<'a, S, F> {
+    stream: &'a mut Stream,
+    options: &'a mut ServeOptions,
+    nonce: u64,
+    greeted: bool,
+    probe: Probe<S, F>,
+    recording: Option<recorder::Recording>,
+    out: Outgoing,
+    /// Questions about the time: id, and when it was read.
+    questions: VecDeque<(u64, Ns)>,
+    telling: Telling,
+    realtime: RealtimeWatch,
+    paired: Instant,
+    heard: Instant,
+    moved: Instant,
+}
+
+impl<'a, S, F> Session<'a, S, F>
+where
+    S: Source + 'static,
+    F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
+{
+    pub fn new(stream: &'a mut Stream, options: &'a mut ServeOptions, nonce: u64, make_source: F) -> Self {
+        let now = Instant::now();
+        let mut out = Outgoing::default();
+        out.push_bytes(&preamble(AGENT_MAGIC, nonce));
+        Self {
+            stream,
+            options,
+            nonce,
+            greeted: false,
+            probe: Probe::NotAsked(make_source),
+            recording: None,
+            out,
+            questions: VecDeque::new(),
+            telling: Telling::new(),
+            realtime: RealtimeWatch::new(&ClockTie::read()),
+            paired: now,
+            heard: now,
+            moved: now,
+        }
+    }
+
+    pub fn run(&mut self, reader: &mut FrameReader, quit: Option<BorrowedFd>) -> Result<Ended, ServeError> {
+        let mut next_tick = Instant::now();
+        loop {
+            if let Some(ended) = self.take_messages(reader)? {
+                return Ok(ended);
+            }
+            if Instant::now() >= next_tick {
+                self.tick()?;
+                next_tick = Instant::now() + self.pause();
+            }
+            match self.flush() {
+                // It went while something was on its way to it.
+                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    return Ok(Ended::HostGone)
+                }
+                flushed => flushed?,
+            }
+            let telling = self.recording.as_ref().is_some_and(|recording| recording.is_telling());
+            let waiting = telling || self.out.waiting() > 0 || !self.questions.is_empty();
+            if waiting && self.moved.elapsed() > self.options.silence {
+                return Err(ServeError::Stuck(self.options.silence));
+            }
+            if self.heard.elapsed() > self.options.silence {
+                return Err(ServeError::Silent(self.options.silence));
+            }
+            let timeout = next_tick.saturating_duration_since(Instant::now());
+            let ready = self.stream.wait(waiting, quit, timeout)?;
+            if ready.other {
+                return Ok(Ended::Quit);
+            }
+            if ready.read || ready.hangup {
+                match self.stream.read()? {
+                    Got::Bytes(n) => {
+                        let now = (self.options.clock)();
+                        self.heard = Instant::now();
+                        reader.push(self.stream.bytes(n));
+                        if let Some(ended) = self.take_read(reader, now)? {
+                            return Ok(ended);
+                        }
+                    }
+                    Got::Nothing if ready.hangup => return Ok(Ended::HostGone),
+                    Got::Nothing => {}
+                    Got::End => return Ok(Ended::HostGone),
+                }
+            }
+        }
+    }
+
+    /// How long until the source is looked at again.
+    fn pause(&self) -> Duration {
+        match self.probe {
+            Probe::Running(_) | Probe::Attaching(_) => self.options.every,
+            Probe::NotAsked(_) | Probe::Gone => Duration::from_millis(200),
+        }
+    }
+
+    /// Messages that came together with the preamble.
+    fn take_messages(&mut self, reader: &mut FrameReader) -> Result<Option<Ended>, ServeError> {
+        let now = (self.options.clock)();
+        self.take_read(reader, now)
+    }
+
+    fn take_read(&mut self, reader: &mut FrameReader, now: Ns) -> Result<Option<Ended>, ServeError> {
+        loop {
+            if reader.peek_preamble().is_some_and(|nonce| nonce != self.nonce) {
+                return Ok(Some(Ended::NewSession));
+            }
+            match reader.next() {
+                Ok(Some(Item::Message(message))) => {
+                    if let Some(ended) = self.take(*message, now)? {
+                        return Ok(Some(ended));
+                    }
+                }
+                // The host repeats its preamble until it is answered.
+                Ok(Some(Item::Preamble(_))) => {}
+                Ok(None) => return Ok(None),
+                Err(FrameError::Unknown) => return Err(ServeError::Protocol("an unknown message".into())),
+                Err(e) => return Err(ServeError::Frame(e.to_string())),
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, now: Ns) -> Result<Option<Ended>, ServeError> {
+        let broken = |what: &str| Err(ServeError::Protocol(what.into()));
+        match message {
+            Message::HostHello(hello) if !self.greeted => self.greet(&hello)?,
+            _ if !self.greeted => return broken("a message before the greeting"),
+            Message::TimeRequest(request) => {
+                if self.questions.len() >= MAX_QUESTIONS {
+                    return broken("too many questions about the time at once");
+                }
+                self.questions.push_back((request.id, now));
+            }
+            Message::WindowRequest(request) => {
+                let none = |id| WindowReply { id, error: "no flight recorder runs here".into(), ..Default::default() };
+                let answer = match &mut self.recording {
+                    Some(recording) => recording.ask(request, now),
+                    None => Some(Message::WindowReply(none(request.id))),
+                };
+                answer.into_iter().for_each(|answer| self.out.push(answer));
+            }
+            Message::Start(start) => {
+                let Probe::NotAsked(make) = std::mem::replace(&mut self.probe, Probe::Gone) else {
+                    return broken("a second start");
+                };
+                let request = StartRequest::try_from(start).map_err(ServeError::Protocol)?;
+                let (done, attached) = channel();
+                std::thread::Builder::new()
+                    .name("lp-attach".into())
+                    .spawn(move || {
+                        // The session may be over by now: then the source is dropped here.
+                        let _ = done.send(make(&request));
+                    })
+                    .map_err(|e| ServeError::Source(format!("no thread to attach the probe: {e}")))?;
+                self.probe = Probe::Attaching(attached);
+            }
+            Message::Stop(_) => {
+                if let Probe::Running(source) = &mut self.probe {
+                    self.telling.up_to((self.options.clock)(), source, &mut self.out)?;
+                }
+                self.probe = Probe::Gone;
+                self.recording = None;
+                self.out.push(Message::Bye(Empty {}));
+                return Ok(Some(Ended::Stopped));
+            }
+            Message::Error(e) => return Err(ServeError::Protocol(format!("the host gave up: {}", printable(&e.text)))),
+            _ => return broken("a message out of place"),
+        }
+        Ok(None)
+    }
+
+    fn greet(&mut self, hello: &HostHello) -> Result<(), ServeError> {
+        if hello.newest < OLDEST_VERSION || hello.oldest > VERSION || hello.oldest > hello.newest {
+            return Err(ServeError::Version(format!(
+                "the agent (latpath {}) speaks protocol {OLDEST_VERSION} to {VERSION}, the host (latpath {}) {} to {}: \
+                 install the same latpath on both",
+                self.options.facts.program,
+                cut(&printable(&hello.program), 64),
+                hello.oldest,
+                hello.newest
+            )));
+        }
+        self.greeted = true;
+        let facts = &self.options.facts;
+        self.out.push(Message::AgentHello(AgentHello {
+            version: VERSION.min(hello.newest),
+            program: cut(&facts.program, MAX_NAME).into(),
+            kernel: cut(&facts.kernel, MAX_NAME).into(),
+            hostname: cut(&facts.hostname, MAX_NAME).into(),
+            cpus: facts.cpus,
+            clocksource: cut(&facts.clocksource, MAX_NAME).into(),
+            capabilities: cut(&facts.capabilities, MAX_TEXT).into(),
+            records: facts.records,
+        }));
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<(), ServeError> {
+        if let Probe::Attaching(attached) = &self.probe {
+            match attached.try_recv() {
+                Ok(Ok(Attached { source, recorder })) => {
+                    self.probe = Probe::Running(source);
+                    self.out.push(Message::Started(Empty {}));
+                    recorder.into_iter().for_each(|recorder| self.record(recorder));
+                }
+                Ok(Err(why)) => return Err(ServeError::Source(why)),
+                Err(TryRecvError::Disconnected) => {
+                    return Err(ServeError::Source("attaching the probe failed within latpath (a panic)".into()))
+                }
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+        if self.greeted && self.paired.elapsed() >= PAIR_EVERY {
+            self.paired = Instant::now();
+            self.read_hypervisor();
+        }
+        if let Some(recording) = &mut self.recording {
+            let mut told = Vec::new();
+            recording.tick((self.options.clock)(), &mut told);
+            told.into_iter().for_each(|message| self.out.push(message));
+        }
+        if self.out.waiting() > MAX_WAITING {
+            return Ok(());
+        }
+        match &mut self.probe {
+            Probe::Running(source) => self.telling.round(source, &mut self.out),
+            _ => Ok(()),
+        }
+    }
+
+    fn record(&mut self, recorder: Result<Box<dyn Record>, String>) {
+        let begun = recorder.and_then(|record| {
+            recorder::Recording::begin(record).map_err(|e| format!("no thread for the flight recorder: {e}"))
+        });
+        match begun {
+            Ok(recording) => self.recording = Some(recording),
+            Err(why) => self
+                .out
+                .push(Message::Recording(Recording { error: cut(&why, MAX_TEXT).into(), ..Recording::default() })),
+        }
+    }
+
+    fn read_hypervisor(&mut self) {
+        let Some(reader) = &mut self.options.hypervisor else { return };
+        // A reading that fails is one pair less; the timed exchanges go on.
+        if let Ok(pair) = read_pair(reader.as_mut(), &mut self.realtime) {
+            self.out.push(Message::Pair(Pair {
+                guest: pair.guest_ns,
+                host_realtime: pair.host_realtime_ns,
+                uncertainty: pair.uncertainty_ns,
+            }));
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let (questions, clock, recording) = (&mut self.questions, &self.options.clock, &mut self.recording);
+        let urgent = || {
+            let (id, received) = questions.pop_front()?;
+            Some(Message::TimeReply(TimeReply { id, received, sent: clock() }))
+        };
+        // A few pieces of a window, then the host is heard again.
+        let mut pieces = 0..PIECES;
+        let idle = || pieces.next().and_then(|_| recording.as_mut()?.chunk());
+        let written = self.out.flush(|bytes| self.stream.write(bytes), urgent, idle)?;
+        if written > 0 || self.out.waiting() == 0 {
+            self.moved = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Writes the last word and what waits, as far as the host takes it within a moment.
+    pub fn end(&mut self, last_word: Option<String>) {
+        if let Some(text) = last_word {
+            self.out.push(Message::Error(ErrorText { text: cut(&text, MAX_TEXT).into() }));
+        }
+        let began = Instant::now();
+        while self.flush().is_ok() && self.out.waiting() > 0 && began.elapsed() < LAST_WORD {
+            match self.stream.wait(true, None, Duration::from_millis(50)) {
+                Ok(ready) if !ready.hangup => {}
+                _ => return,
+            }
+        }
+    }
+}

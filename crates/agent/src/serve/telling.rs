@@ -1,0 +1,134 @@
+//! What a source has seen, told to the host: sightings in batches, points and drop notes before what needs them, totals.
+
+use super::ServeError;
+use crate::columns::{Encoder, BATCH};
+use crate::frame::Outgoing;
+use crate::message::*;
+use latpath_words::{Ns, Sighting, Source};
+use std::time::{Duration, Instant};
+
+/// How often the source's tables and totals are looked at.
+const TOTALS_EVERY: Duration = Duration::from_millis(200);
+/// How often a watermark alone is worth a message.
+const WATERMARK_EVERY: Duration = Duration::from_millis(40);
+/// How long a source may take to tell what it has seen by the time it is told to stop.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// How far the telling is.
+pub(super) struct Telling {
+    encoder: Encoder,
+    sightings: Vec<Sighting>,
+    points: usize,
+    notes: usize,
+    left_out: u64,
+    /// The watermark last told, and when.
+    told: (Ns, Instant),
+    /// The source's watermark.
+    reached: Ns,
+    totals: (Totals, Instant),
+}
+
+fn failed(error: impl std::fmt::Display) -> ServeError {
+    ServeError::Source(error.to_string())
+}
+
+impl Telling {
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            encoder: Encoder::new(),
+            sightings: Vec::new(),
+            points: 0,
+            notes: 0,
+            left_out: 0,
+            told: (Ns::MIN, now),
+            reached: Ns::MIN,
+            totals: (Totals::default(), now),
+        }
+    }
+
+    /// One round: sightings, and now and then the rest.
+    pub fn round<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+        self.sightings(source, out)?;
+        match self.totals.1.elapsed() >= TOTALS_EVERY {
+            true => self.tables_and_totals(source, out),
+            false => Ok(()),
+        }
+    }
+
+    /// All up to a time, and the rest: what is being seen right now is told a little later.
+    pub fn up_to<S: Source>(&mut self, until: Ns, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+        let began = Instant::now();
+        loop {
+            self.sightings(source, out)?;
+            if self.reached >= until || began.elapsed() >= SETTLING {
+                return self.tables_and_totals(source, out);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn sightings<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+        let mut sightings = std::mem::take(&mut self.sightings);
+        sightings.clear();
+        let watermark = source.drain(&mut sightings).map_err(failed)?;
+        let known = |s: &Sighting| usize::from(s.point) < self.points && usize::from(s.note) <= self.notes;
+        if !sightings.iter().all(known) {
+            self.tables(source, out)?;
+        }
+        // A sighting that no table explains cannot be handed on.
+        let before = sightings.len();
+        let (points, notes) = (self.points, self.notes);
+        sightings.retain(|s| usize::from(s.point) < points && usize::from(s.note) <= notes);
+        self.left_out += (before - sightings.len()) as u64;
+        let chunks = sightings.chunks(BATCH);
+        let last = chunks.len();
+        for (i, chunk) in chunks.enumerate() {
+            // Only the last batch ends what this call covers; the others promise no more than their first sighting.
+            let promise = if i + 1 == last { watermark } else { watermark.min(chunk[0].t) };
+            let (batch, left_out) = self.encoder.pack(chunk, promise);
+            self.left_out += left_out;
+            out.push(Message::Batch(batch));
+        }
+        let due = watermark > self.told.0 && self.told.1.elapsed() >= WATERMARK_EVERY;
+        if sightings.is_empty() && due {
+            out.push(Message::Batch(Batch { watermark, ..Batch::default() }));
+        }
+        if due || !sightings.is_empty() {
+            self.told = (watermark, Instant::now());
+        }
+        self.reached = self.reached.max(watermark);
+        self.sightings = sightings;
+        Ok(())
+    }
+
+    /// Announces points and drop notes that are new.
+    fn tables<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+        let points = source.points().map_err(failed)?;
+        let points = &points[..points.len().min(MAX_POINTS)];
+        if points.len() > self.points {
+            let fresh = points[self.points..].iter().map(WirePoint::from).collect();
+            out.push(Message::Points(Points { points: fresh }));
+            self.points = points.len();
+        }
+        let notes = source.drop_notes().map_err(failed)?;
+        let notes = &notes[..notes.len().min(MAX_NOTES)];
+        if notes.len() > self.notes {
+            let fresh = notes[self.notes..].iter().map(WireNote::from).collect();
+            out.push(Message::DropNotes(DropNotes { notes: fresh }));
+            self.notes = notes.len();
+        }
+        Ok(())
+    }
+
+    fn tables_and_totals<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+        self.tables(source, out)?;
+        let mut totals = Totals::from(source.counters().map_err(failed)?);
+        totals.dropped = totals.dropped.saturating_add(self.left_out);
+        if totals != self.totals.0 {
+            out.push(Message::Totals(totals));
+        }
+        self.totals = (totals, Instant::now());
+        Ok(())
+    }
+}
