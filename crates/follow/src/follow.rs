@@ -1,5 +1,6 @@
 //! Following streams packet by packet: the way of a sighting from the probes to journeys, in one place.
 
+use crate::ahead::Ahead;
 use crate::cost::CostMeter;
 use crate::counted::Counted;
 use crate::flight::{Flight, FlightOptions, MACHINE_PATIENCE};
@@ -7,8 +8,8 @@ use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
-use latpath_flight::Figures;
 use latpath_counters::Difference;
+use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_probe::{monotonic, AttachError, Mode, Options as ProbeOptions, Probe};
 use latpath_spike::{Counted as LateCounted, Frozen, Order};
@@ -18,7 +19,8 @@ use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOS
 /// Journeys that began less than this after the probes were attached are left out: they may lack points because a probe
 /// was not there yet.
 const SETTLE: Ns = 100_000_000;
-/// How often the route is looked at again.
+/// How often the route is looked for, and looked at again.
+const SEARCH_EVERY: Ns = 100_000_000;
 const ROUTE_EVERY: Ns = 1_000_000_000;
 
 /// How long the following goes on at the end so that it is known which of the last packets are late.
@@ -75,6 +77,7 @@ pub struct Follow {
     counted: Counted,
     notes: Vec<String>,
     flight: Option<Flight>,
+    ahead: Ahead,
 }
 
 impl Follow {
@@ -115,11 +118,12 @@ impl Follow {
             layout: Layout::default(),
             begin: now + SETTLE,
             now,
-            route_due: now + ROUTE_EVERY,
+            route_due: now + SEARCH_EVERY,
             meter: CostMeter::new(),
             counted,
             notes,
             flight,
+            ahead: Ahead::new(options.streams.len()),
             options,
         })
     }
@@ -127,7 +131,7 @@ impl Follow {
     /// One round: takes what all probes have, joins it, and hands over the journeys that are done. Call it some
     /// hundred times a second. True if the points or the layout changed: look at them before the next journeys.
     pub fn step(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) -> bool {
-        let Self { merge, tables, joiner, finder, begin, flight, .. } = self;
+        let Self { merge, tables, joiner, finder, begin, flight, ahead, .. } = self;
         let known = tables.points.len();
         let (sightings, now) = merge.step(tables);
         self.now = now;
@@ -138,7 +142,7 @@ impl Follow {
         let mut done = |j: &Journey| {
             if j.first().is_some_and(|t| t >= *begin) {
                 finder.observe(j);
-                if let Some(flight) = flight {
+                if let Some(flight) = flight.as_mut().filter(|_| !ahead.was_told(j)) {
                     flight.take(j);
                 }
                 sink(j, points);
@@ -148,11 +152,20 @@ impl Follow {
             joiner.push(s, &mut done);
         }
         joiner.advance(self.now, &mut done);
+        if let Some(flight) = flight {
+            ahead.take(joiner, self.now, &mut |j: &Journey| {
+                if j.first().is_some_and(|t| t >= *begin) {
+                    flight.take(j);
+                }
+            });
+        }
         let changed = tables.points.len() != known;
         self.freeze();
         if self.now >= self.route_due || changed {
-            self.route_due = self.now.saturating_add(ROUTE_EVERY);
-            return self.look_at_route() || changed;
+            let new = self.look_at_route();
+            let every = if self.layout.segments.is_empty() { SEARCH_EVERY } else { ROUTE_EVERY };
+            self.route_due = self.now.saturating_add(every);
+            return new || changed;
         }
         false
     }

@@ -3,6 +3,7 @@
 //! [`Follow`] hands over every journey, across machines; [`Watch`] keeps figures of the moment: counted in the kernel where
 //! all points are on this machine, from journeys where another machine takes part.
 
+mod ahead;
 mod by_path;
 mod cost;
 mod counted;

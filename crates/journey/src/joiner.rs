@@ -9,6 +9,7 @@ use crate::matching::{self, Meant, Position, Question, Verdict};
 use crate::ring::{Head, Ring, MIN_SLOTS};
 use crate::sequence::{Sequence, Standing};
 use latpath_words::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
+use std::ops::Range;
 
 /// How journeys are closed.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +185,29 @@ impl Joiner {
     pub fn reached(&self) -> Ns {
         let open = self.streams.iter().filter(|s| s.ring.open() > 0);
         open.map(|s| s.ring.get(s.ring.emit).first).min().map_or(self.now, |first| first.min(self.now))
+    }
+
+    /// Numbers of a stream's journeys that are open now.
+    pub fn open_of(&self, stream: StreamId) -> Range<u64> {
+        self.streams.get(usize::from(stream)).map_or(0..0, |s| s.ring.emit..s.ring.head)
+    }
+
+    /// When an open journey began: its first sighting that came.
+    pub fn began(&self, stream: StreamId, number: u64) -> Option<Ns> {
+        let stream = self.streams.get(usize::from(stream))?;
+        (stream.ring.emit..stream.ring.head).contains(&number).then(|| stream.ring.get(number).first)
+    }
+
+    /// An open journey that has all expected points and would be handed out now if no earlier one were open.
+    pub fn whole(&self, stream: StreamId, number: u64) -> Option<Journey<'_>> {
+        let stream = self.streams.get(usize::from(stream))?;
+        let ring = &stream.ring;
+        let is_whole = (ring.emit..ring.head).contains(&number)
+            && stream.expected != 0
+            && ring.get(number).seen & stream.expected == stream.expected
+            && self.now >= self.hold.until
+            && self.now.saturating_sub(ring.last_time(number)) >= self.options.linger;
+        is_whole.then(|| ring.journey(stream.id, number))
     }
 
     /// Memory that the rings take.

@@ -196,7 +196,7 @@ impl Chooser {
         &self.counted
     }
 
-    /// Takes a journey, of those that are handed out in the order of their first sightings.
+    /// Takes a journey. They come roughly in the order of their first sightings: those that wait for a sighting come later.
     pub fn take(&mut self, journey: &Journey) {
         let Some(way) = self.ways.get(usize::from(journey.stream)) else { return };
         let Some(first) = journey.first() else { return };

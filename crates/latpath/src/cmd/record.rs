@@ -46,7 +46,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
-    options.flight = args.flight.options(options.threshold, spikes::PATIENCE);
+    options.flight = args.flight.options(options.threshold, args.spikes.patience());
     let mut end = End::new(&args.what)?;
     refuse_what_exists(&args.output)?;
     let avoided = keep_off_isolated_cpus();

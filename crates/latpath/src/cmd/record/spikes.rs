@@ -7,7 +7,9 @@ use latpath_stats::units::count;
 use std::time::Duration;
 
 /// Nobody waits for a scene: packets that are under way when it is frozen are waited for until they are lost.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Unless the recording ends with it.
+const SHORT_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Flags of spikes.
 #[derive(ClapArgs, Debug)]
@@ -29,6 +31,15 @@ pub struct Args {
 }
 
 impl Args {
+    /// How long to wait for packets that are still on their way when their time is frozen.
+    pub fn patience(&self) -> Duration {
+        if self.stop {
+            SHORT_PATIENCE
+        } else {
+            PATIENCE
+        }
+    }
+
     /// Room for spikes.
     pub fn bounds(&self, per_minute: Option<usize>) -> Bounds {
         Bounds { scenes: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
