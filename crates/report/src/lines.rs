@@ -35,8 +35,11 @@ impl Lines {
             0 => String::new(),
             n => format!("  spikes passed over {}", page.count(n)),
         };
+        let after = late.shown_after.map_or(String::new(), |after| {
+            format!("  shown after {} (at most {})", page.duration(after.median_ns), page.duration(after.worst_ns))
+        });
         page.line(format!(
-            "{at}  late {}  explained {}  beyond the usual {}  unexplained {:.1} %{skipped}",
+            "{at}  late {}  explained {}  beyond the usual {}  unexplained {:.1} %{skipped}{after}",
             page.count(late.late),
             page.count(late.explained),
             page.duration(late.excess_ns),
@@ -63,6 +66,13 @@ impl Lines {
                 page.line(format!("{at}  latest  {}", page.clean(latest)));
             }
         }
+    }
+
+    /// What held late packets alone, between two blocks: who looks on waits for it.
+    pub fn late_block(&mut self, summary: &Summary) -> String {
+        let mut page = Page::new(self.letters);
+        self.late(&mut page, &elapsed(summary.elapsed_ns), summary);
+        page.finish()
     }
 
     /// One block: the path's points where they are new, a line for all journeys, one per segment, and notes that were not

@@ -5,7 +5,7 @@ mod figures;
 use figures::summary;
 use latpath_report::{text, Lines, Options, WIDTH};
 use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
-use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, Summary};
+use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, ShownAfter, Summary};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -119,12 +119,20 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
         skipped: 1,
         causes,
         latest,
+        shown_after: Some(ShownAfter {
+            spikes: 4,
+            latest_ns: 210_000_000,
+            median_ns: 190_400_000,
+            worst_ns: 640_000_000,
+        }),
         ..LateFigures::default()
     };
     let mut lines = Lines::new(Letters::Unicode);
     let summary = Summary { elapsed_ns: 7_000_000_000, late: Some(late), ..Summary::default() };
     insta::assert_snapshot!(lines.block(&summary));
     assert!(!lines.block(&summary).contains("latest"), "a packet is told once");
+    let between = lines.late_block(&summary);
+    assert!(between.starts_with("0:07  late 43") && !between.contains("journeys"), "{between}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::{
     watch::{self, Flow, Watch},
     Action,
 };
-use latpath_stats::{Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
+use latpath_stats::{LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
 use latpath_words::Ns;
 use std::{cmp::Reverse, time::Duration};
 
@@ -126,6 +126,13 @@ impl Model {
             self.held = Some(summary.clone());
         }
         self.latest = Some(summary.clone());
+    }
+
+    /// What held late packets is known better than in the newest summary.
+    pub fn feed_late(&mut self, late: &LateFigures) {
+        if let Some(latest) = &mut self.latest {
+            latest.late = Some(late.clone());
+        }
     }
 
     /// The newest summary: what troubles are read from, also while paused.

@@ -117,6 +117,14 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             ));
         }
         out.extend(late.latest.iter().map(|latest| format!("   latest: {}", theme.clean(latest))));
+        out.extend(late.shown_after.map(|after| {
+            format!(
+                "   shown {} after a spike's first late packet had come (median of {}; {} at most)",
+                theme.duration(after.median_ns),
+                theme.count(after.spikes),
+                theme.duration(after.worst_ns)
+            )
+        }));
     }
     out.push(String::new());
     out.push(" CLOCKS".into());

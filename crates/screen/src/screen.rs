@@ -7,7 +7,7 @@ use crate::{
     theme::Theme,
     view,
 };
-use latpath_stats::Summary;
+use latpath_stats::{LateFigures, Summary};
 use std::{
     io,
     time::{Duration, Instant},
@@ -83,6 +83,15 @@ impl Screen {
     /// The terminal is gone or no longer ours.
     pub fn show(&mut self, summary: &Summary) -> Result<(), ScreenError> {
         self.model.feed(summary, self.begun.elapsed());
+        self.draw()
+    }
+
+    /// Shows what held late packets, between two summaries: who looks on waits for it.
+    ///
+    /// # Errors
+    /// The terminal is gone or no longer ours.
+    pub fn show_late(&mut self, late: &LateFigures) -> Result<(), ScreenError> {
+        self.model.feed_late(late);
         self.draw()
     }
 

@@ -3,7 +3,7 @@
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_stats::{
-    units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures,
+    units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter,
     StreamFigures, Summary, ToolCost,
 };
 use latpath_words::{Point, PointKind};
@@ -409,6 +409,13 @@ impl Pool {
             skipped: self.count(),
             causes: self.many(9, Self::cause),
             latest: Some(self.text()).filter(|t| t.len() % 3 > 0),
+            shown_after: Some(ShownAfter {
+                spikes: self.count(),
+                latest_ns: self.number(),
+                median_ns: self.number(),
+                worst_ns: self.number(),
+            })
+            .filter(|after| after.spikes % 4 > 0),
         }
     }
 

@@ -205,6 +205,21 @@ pub struct LateFigures {
     pub causes: Vec<CauseFigures>,
     /// The latest late packet, in a sentence.
     pub latest: Option<String>,
+    /// How soon what held late packets was shown; nothing where none was.
+    pub shown_after: Option<ShownAfter>,
+}
+
+/// How soon spikes were explained: from when the first late packet of each had come until what held it was shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownAfter {
+    /// Spikes.
+    pub spikes: u64,
+    /// The latest of them.
+    pub latest_ns: Ns,
+    /// The median, at most 1 % off.
+    pub median_ns: Ns,
+    /// The longest.
+    pub worst_ns: Ns,
 }
 
 /// One cause of late packets.

@@ -13,7 +13,7 @@ mod worst;
 
 pub use aggregate::{Aggregate, Context, Setup};
 pub use figures::{
-    Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary,
-    ToolCost, Worst, WorstStep,
+    Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter, StreamFigures,
+    Summary, ToolCost, Worst, WorstStep,
 };
 pub use histogram::Histogram;

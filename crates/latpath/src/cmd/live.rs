@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Between two summaries.
 const SHOW: Duration = Duration::from_secs(1);
+/// Between them what held late packets is shown as soon as it is known, but not sooner after what was shown before.
+const SOON: Duration = Duration::from_millis(200);
 /// Between two looks at the probes.
 const ROUND: Duration = Duration::from_millis(20);
 
@@ -61,10 +63,21 @@ impl Show {
             Self::Lines(lines) => lines.block(summary),
             Self::Json => serde_json::to_string(summary)? + "\n",
         };
-        let mut out = std::io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-            done => Ok(done.map(|()| true)?),
+        print(&text)
+    }
+
+    /// Shows what held late packets, between two summaries. False if nobody reads any more.
+    fn show_late(&mut self, summary: &Summary) -> Result<bool> {
+        match self {
+            Self::Screen(screen) => {
+                summary.late.iter().try_for_each(|late| screen.show_late(late))?;
+                Ok(true)
+            }
+            Self::Lines(lines) => {
+                let text = lines.late_block(summary);
+                print(&text)
+            }
+            Self::Json => self.show(summary),
         }
     }
 
@@ -77,6 +90,15 @@ impl Show {
                 Ok(None)
             }
         }
+    }
+}
+
+/// False if nobody reads any more.
+fn print(text: &str) -> Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        done => Ok(done.map(|()| true)?),
     }
 }
 
@@ -95,7 +117,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let screen = matches!(show, Show::Screen(_));
     if finished.is_ok() && !screen {
         watch.stop();
-        show.show(&summary(&mut watch, &explaining))?;
+        show.show(&summary(&mut watch, &mut explaining))?;
     }
     drop(show);
     finished?;
@@ -103,10 +125,10 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 /// The figures, and what is known of late packets by now.
-fn summary(watch: &mut Watch, explaining: &Option<Explaining>) -> Summary {
+fn summary(watch: &mut Watch, explaining: &mut Option<Explaining>) -> Summary {
     let mut summary = watch.summary();
     let late = watch.late().map_or(0, |late| late.iter().sum());
-    summary.late = explaining.as_ref().map(|explaining| explaining.figures(late));
+    summary.late = explaining.as_mut().map(|explaining| explaining.figures(late));
     summary
 }
 
@@ -120,7 +142,7 @@ fn follow(
     let quiet = matches!(show, Show::Screen(_));
     let mut absent = Absent::new(&options.streams);
     let mut due = Instant::now() + SHOW;
-    let mut packets = 0;
+    let (mut packets, mut shown) = (0, Instant::now());
     loop {
         match show.wait()? {
             Some(Action::Quit) => return Ok(()),
@@ -140,15 +162,21 @@ fn follow(
         if end.is_due(packets) {
             return Ok(());
         }
-        if Instant::now() < due {
+        let is_due = Instant::now() >= due;
+        let has_news = shown.elapsed() >= SOON && explaining.as_ref().is_some_and(Explaining::has_news);
+        if !is_due && !has_news {
+            continue;
+        }
+        let summary = summary(watch, explaining);
+        packets = summary.journeys;
+        shown = Instant::now();
+        if !(if is_due { show.show(&summary)? } else { show.show_late(&summary)? }) {
+            return Ok(());
+        }
+        if !is_due {
             continue;
         }
         due += SHOW;
-        let summary = summary(watch, explaining);
-        packets = summary.journeys;
-        if !show.show(&summary)? {
-            return Ok(());
-        }
         if !quiet {
             let seen = watch.seen();
             absent.look(|i| seen[i]);

@@ -20,6 +20,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("without_the_recorder_there_are_none", needs, no_flight),
         trial("the_first_spike_stops_the_recording_and_the_kernels_trace", needs, stop_on_spike),
         trial("the_worst_of_a_minute_need_no_threshold", needs, worst),
+        trial("live_tells_what_held_late_packets_and_how_soon", needs, told),
         trial("live_freezes_spikes_too_with_the_cpus_and_threads_of_their_packets", needs, live),
     ]
 }
@@ -208,6 +209,31 @@ fn worst() -> Result<(), Failed> {
     // A test that goes on over a minute's end has the worst of two.
     equal(&format!("{} spikes", spikes.len()), (1..=6).contains(&spikes.len()), true)?;
     equal("the stall is one of them", spikes.iter().any(|f| f.head.from < to && f.head.to > from), true)
+}
+
+/// A cause comes between two seconds, and with it how long that took.
+fn told() -> Result<(), Failed> {
+    let stage = Stage::new("told")?;
+    let words = format!("live --json --stream svid:{} {THRESHOLD}", stage.svid);
+    let live = stage.bench.start(&stage.bench.path.hypervisor, latpath(&words))?;
+    let publisher = stage.publish()?;
+    stage.stall(60)?;
+    stage.stall(60)?;
+    std::thread::sleep(Duration::from_millis(1500));
+    end(publisher)?;
+    live.interrupt();
+    let ended = live.finish(LIMIT)?;
+    equal("exit code", ended.code, Some(0))?;
+    let objects: Vec<serde_json::Value> = ended.stdout.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let late = &objects.last().ok_or("live printed nothing")?["late"];
+    let of = |key: &str| late["shown_after"][key].as_i64().ok_or_else(|| format!("no {key} in {late}"));
+    let (spikes, latest, median, worst) = (of("spikes")?, of("latest_ns")?, of("median_ns")?, of("worst_ns")?);
+    equal(&format!("spikes: {late}"), spikes >= 2, true)?;
+    equal(&format!("times: {late}"), 0 < median && median <= worst && 0 < latest && latest <= worst, true)?;
+    equal("a cause is named", late["causes"][0]["cause"].is_string(), true)?;
+    let first = objects.iter().find(|o| o["late"]["shown_after"].is_object());
+    let first = first.ok_or("no object tells how soon")?;
+    equal("the first that tells how soon has explained packets", first["late"]["explained"].as_u64() > Some(0), true)
 }
 
 /// Where the kernel itself joins and counts, late packets come out of its table.

@@ -51,5 +51,6 @@ pub fn late_figures(
         skipped: 0,
         causes: causes.into_iter().take(CAUSES).chain(unexplained).map(cause).collect(),
         latest,
+        shown_after: None,
     }
 }

@@ -3,30 +3,40 @@
 use latpath_follow::Layout;
 use latpath_report::{late_figures, Explainer, Scenery};
 use latpath_run::{facts::HostFacts, Stamp};
-use latpath_spike::{Frozen, Kind};
-use latpath_stats::{units::Letters, LateFigures};
-use latpath_words::{PointInfo, StreamSpec, HOST};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use latpath_spike::{Frozen, Kind, Scene};
+use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
+use latpath_words::{Ns, PointInfo, StreamSpec, HOST};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long to wait for packets that are still on their way when their time is frozen: who looks on waits for the cause.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Scenes that may wait. Where more come, the worst explanation is none that comes a minute late.
 const WAITING: usize = 16;
-/// Virtual machines come and go.
+/// Virtual machines come and go; they are looked for while no late packet waits, which takes its time.
 const LOOK_FOR_VMS: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_millis(500);
 
 enum Order {
     Scene(Box<Frozen>, Vec<PointInfo>, Box<Layout>),
     Reset,
 }
 
+/// What is known, and from when: the first late packet of each spike that was explained and not shown yet had come then.
+#[derive(Default)]
+struct Known {
+    figures: LateFigures,
+    fresh: Vec<Ns>,
+}
+
 /// The running explanation. Dropping it lets the thread end after what it has at hand.
 pub struct Explaining {
     orders: SyncSender<Order>,
-    shown: Arc<Mutex<LateFigures>>,
+    known: Arc<Mutex<Known>>,
     skipped: u64,
+    after: Histogram,
+    latest: Ns,
 }
 
 impl Explaining {
@@ -36,10 +46,10 @@ impl Explaining {
     /// Where there can be no more threads.
     pub fn begin(streams: &[StreamSpec]) -> std::io::Result<Self> {
         let (orders, come) = sync_channel(WAITING);
-        let shown = Arc::new(Mutex::new(LateFigures::default()));
-        let (streams, to) = (streams.to_vec(), Arc::clone(&shown));
+        let known = Arc::new(Mutex::new(Known::default()));
+        let (streams, to) = (streams.to_vec(), Arc::clone(&known));
         std::thread::Builder::new().name("lp-explain".into()).spawn(move || explain(&come, &to, streams))?;
-        Ok(Self { orders, shown, skipped: 0 })
+        Ok(Self { orders, known, skipped: 0, after: Histogram::new(), latest: 0 })
     }
 
     /// A scene, with the points and the way as they are known now.
@@ -55,18 +65,48 @@ impl Explaining {
     /// Counts anew.
     pub fn reset(&mut self) {
         self.skipped = 0;
+        self.after = Histogram::new();
         // Where so many wait, the count is that of some before too.
         let _ = self.orders.try_send(Order::Reset);
     }
 
-    /// What is known by now. `late` packets there were in all.
-    pub fn figures(&self, late: u64) -> LateFigures {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        LateFigures { late: late.max(shown.explained), skipped: self.skipped, ..shown }
+    /// Whether more is known than was shown.
+    pub fn has_news(&self) -> bool {
+        !locked(&self.known).fresh.is_empty()
+    }
+
+    /// What is known by now, to be shown at once. `late` packets there were in all.
+    pub fn figures(&mut self, late: u64) -> LateFigures {
+        let (figures, fresh) = {
+            let mut known = locked(&self.known);
+            (known.figures.clone(), std::mem::take(&mut known.fresh))
+        };
+        let now = latpath_probe::monotonic();
+        for end in fresh {
+            self.latest = now.saturating_sub(end);
+            self.after.record(self.latest);
+        }
+        let shown_after = (self.after.count() > 0).then(|| ShownAfter {
+            spikes: self.after.count(),
+            latest_ns: self.latest,
+            median_ns: self.after.percentile(500_000),
+            worst_ns: self.after.max(),
+        });
+        LateFigures { late: late.max(figures.explained), skipped: self.skipped, shown_after, ..figures }
     }
 }
 
-fn explain(come: &Receiver<Order>, shown: &Mutex<LateFigures>, streams: Vec<StreamSpec>) {
+fn locked(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When the first late packet of a scene had come.
+fn first_end(scene: &Scene) -> Option<Ns> {
+    let late = scene.packets.iter().filter(|packet| packet.late);
+    late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
+}
+
+fn explain(come: &Receiver<Order>, known: &Mutex<Known>, streams: Vec<StreamSpec>) {
     // What it explains must not be what it did itself.
     latpath_flight::give_way();
     let (facts, start) = (HostFacts::read(), Stamp::now());
@@ -81,25 +121,39 @@ fn explain(come: &Receiver<Order>, shown: &Mutex<LateFigures>, streams: Vec<Stre
     let mut explainer = Explainer::new(scenery, 0);
     let mut looked: Option<Instant> = None;
     let letters = Letters::from_env();
-    for order in come {
+    loop {
+        if looked.is_none() {
+            looked = Some(Instant::now());
+            explainer.scenery_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
+        }
+        let order = match come.recv_timeout(QUIET) {
+            Ok(order) => order,
+            Err(RecvTimeoutError::Timeout) => {
+                looked = looked.filter(|looked| looked.elapsed() < LOOK_FOR_VMS);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let mut end = None;
         match order {
             Order::Reset => explainer.reset(),
             Order::Scene(frozen, points, layout) => {
-                if looked.is_none_or(|looked| looked.elapsed() > LOOK_FOR_VMS) {
-                    looked = Some(Instant::now());
-                    explainer.scenery_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
-                }
                 let scenery = explainer.scenery_mut();
                 scenery.lines = layout.route.lines_of(scenery.streams.len());
                 scenery.segments = layout.segments;
                 scenery.points = points;
                 match frozen.scene.kind {
                     Kind::OnTime => explainer.learn(&frozen.scene),
-                    Kind::Spike => explainer.add(&frozen.scene),
+                    Kind::Spike => {
+                        explainer.add(&frozen.scene);
+                        end = first_end(&frozen.scene);
+                    }
                 }
             }
         }
         let figures = late_figures(&explainer.explanation(), explainer.latest(), explainer.scenery(), letters);
-        *shown.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+        let mut known = locked(known);
+        known.figures = figures;
+        known.fresh.extend(end);
     }
 }
