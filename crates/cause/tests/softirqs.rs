@@ -203,6 +203,18 @@ fn a_queueing_discipline_holds_until_its_timer() {
 }
 
 #[test]
+fn what_a_timer_of_no_name_lets_be_sent_was_held_too() {
+    let mut stage = stage();
+    stage.scene.packets.clear();
+    stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@eth0", 300, 0, 0)]);
+    stage.cpu(|c| {
+        c.runs(SENDER).at(110).sleeps_then(0).at(250).timer(0xd00).at(255).raises(NET_TX).at(260).timer_ends();
+        c.softirq(NET_TX).at(310).softirq_ends(NET_TX);
+    });
+    assert_eq!(stage.told()[0], "100-255 qdisc-held softirq NET_TX < timer 0xd00");
+}
+
+#[test]
 fn what_another_softirq_gives_the_device_a_queueing_discipline_has_held() {
     let mut stage = stage();
     stage.scene.packets.clear();

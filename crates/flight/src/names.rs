@@ -95,10 +95,11 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The function at an address; the address where the kernel hides that.
+    /// The function that begins at an address; the address where the kernel hides that.
     pub fn of_function(&self, address: u64) -> String {
         let functions = || self.table.map_or(Functions::default(), |_| Functions::read());
-        self.functions.get_or_init(functions).name(address)
+        let known = self.functions.get_or_init(functions).at(address);
+        known.map_or_else(|| format!("{address:#x}"), str::to_owned)
     }
 
     /// As it is shown: `irq 25 virtio0`.

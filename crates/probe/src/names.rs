@@ -85,6 +85,13 @@ impl Functions {
         (address - start < 1 << 20).then(|| self.names[place as usize..].lines().next()).flatten()
     }
 
+    /// The function that begins at an address. (Of one that came with a module since, nothing is known here: what lies before it
+    /// is another.)
+    pub fn at(&self, address: u64) -> Option<&str> {
+        let place = self.by_address.binary_search_by_key(&address, |(a, _)| *a).ok()?;
+        self.names[self.by_address[place].1 as usize..].lines().next()
+    }
+
     /// The function that an address lies in, or the address itself.
     pub fn name(&self, address: u64) -> String {
         self.find(address).map_or_else(|| format!("{address:#x}"), str::to_string)
@@ -134,6 +141,7 @@ mod tests {
         assert_eq!(f.name(0x2000), "second");
         assert_eq!(f.name(0x10), "0x10");
         assert_eq!(f.name(0x9_0000_0000), "0x900000000");
+        assert_eq!([0x2000, 0x2004, 0x1fff].map(|address| f.at(address)), [Some("second"), None, None]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use latpath_flight::{Doing, State, Vector, What};
 use latpath_words::Ns;
 
 // include/linux/interrupt.h
+const NET_TX: u32 = 2;
 const NET_RX: u32 = 3;
 
 impl Walk<'_> {
@@ -166,7 +167,9 @@ impl Walk<'_> {
         let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
         let by = Some(self.machine.who(timer, self.t));
         let label = Label { actor, by, cpu: Some(cpu), ..Label::default() };
-        self.lay(self.a, self.cause_of_timer(timer), label);
+        // None but a queueing discipline lets a timer ask for packets to be sent.
+        let cause = if vector == NET_TX { Cause::QdiscHeld } else { self.cause_of_timer(timer) };
+        self.lay(self.a, cause, label);
         Err(End::There)
     }
 

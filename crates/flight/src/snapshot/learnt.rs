@@ -62,7 +62,7 @@ impl Learnt {
         let known = self.lock();
         let irq = |number: &u32| Some((*number, known.irqs.get(number)?.clone()));
         let found: BTreeMap<_, _> = irqs.iter().filter_map(irq).collect();
-        let function = |address: &u64| Some((*address, known.functions.find(*address)?.to_string()));
+        let function = |address: &u64| Some((*address, known.functions.at(*address)?.to_string()));
         let named: BTreeMap<_, _> = functions.iter().filter_map(function).collect();
         drop(known);
         if found.len() < irqs.len() || named.len() < functions.len() {
