@@ -107,15 +107,18 @@ pub fn run(args: Args) -> Result<Outcome> {
     let ending = cast.leave(guest.as_mut())?;
 
     let summary = cast::report(&script, args.json)?;
+    let explanation = cast::explain(&script, args.json)?;
     let evidence = Evidence::gather(&run, &before, &after, &ending)?;
     let checks = evidence.checks();
     if args.json {
-        print_json(&summary, &ending, guest.as_ref(), &checks)?;
+        print_json([&summary, &explanation], &ending, guest.as_ref(), &checks)?;
     } else {
         print!("{summary}");
+        println!("\nWhy the worst were late (latpath explain)\n");
+        explanation.lines().for_each(|line| println!("{}", if line.is_empty() { line.into() } else { format!("  {line}") }));
         print_checks(&checks);
         if let Some(kept) = &args.output {
-            println!("\nThe recording: latpath report {}", kept.display());
+            println!("\nThe recording: latpath report {0}, latpath explain {0}", kept.display());
         }
     }
     match checks.iter().filter(|c| !c.agrees()).count() {
@@ -169,8 +172,14 @@ fn print_checks(checks: &[Check]) {
     }
 }
 
-fn print_json(summary: &str, ending: &Ending, guest: Option<&Guest>, checks: &[Check]) -> Result<()> {
+fn print_json(
+    [summary, explanation]: [&str; 2],
+    ending: &Ending,
+    guest: Option<&Guest>,
+    checks: &[Check],
+) -> Result<()> {
     let mut all: Value = serde_json::from_str(summary).context("read latpath report's JSON")?;
+    let explanation: Value = serde_json::from_str(explanation).context("read latpath explain's JSON")?;
     let guest = guest.map(|g| {
         json!({
             "kernel": g.release(),
@@ -191,6 +200,7 @@ fn print_json(summary: &str, ending: &Ending, guest: Option<&Guest>, checks: &[C
         "guest": guest,
         "published": ending.published,
         "application": ending.application,
+        "explanation": explanation,
         "checks": rows,
         "agree": checks.iter().all(Check::agrees),
     });

@@ -94,7 +94,7 @@ impl Cast {
         };
         let threshold = script.threshold;
         let mut command = Command::new(script.program);
-        command.args(format!("record{wanted}{machine} --threshold {threshold} -o").split_whitespace()).arg(script.run);
+        command.args(format!("record{wanted}{machine} --threshold {threshold} --worst {FROZEN} -o").split_whitespace()).arg(script.run);
         let recorder = Player::start_command("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
         let mut cast = Self { recorder, application, publisher: None, folder, space };
@@ -187,16 +187,28 @@ impl Cast {
     }
 }
 
+/// Packets of each minute around which the time is frozen, to be explained: where the guest is emulated most are over any threshold.
+const FROZEN: u32 = 20;
+
 /// Runs `latpath report` on the run, and gives what it prints.
 pub fn report(script: &Script, json: bool) -> Result<String> {
+    read_run(script, "report", &["--threshold", script.threshold], json)
+}
+
+/// The same for `latpath explain`.
+pub fn explain(script: &Script, json: bool) -> Result<String> {
+    read_run(script, "explain", &[], json)
+}
+
+fn read_run(script: &Script, name: &str, words: &[&str], json: bool) -> Result<String> {
     let mut command = Command::new(script.program);
-    command.arg("report").arg(script.run).args(["--threshold", script.threshold, "--worst", "3"]);
+    command.arg(name).arg(script.run).args(words).args(["--worst", "3"]);
     if json {
         command.arg("--json");
     }
-    let output = command.stderr(Stdio::inherit()).output().context("start latpath report")?;
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("start latpath {name}"))?;
     if !output.status.success() {
-        bail!("latpath report failed, {}", output.status);
+        bail!("latpath {name} failed, {}", output.status);
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
