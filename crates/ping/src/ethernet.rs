@@ -21,8 +21,9 @@ pub(crate) use kernel::PacketSocket;
 
 use crate::kernel::{send, set_option, wait_until};
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
-use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Queued, Stamps};
+use latpath_stamps::{ask_for, control_messages, from_error_queue, receive, rx_stamps, Control, Queued, Stamps};
 use latpath_sv::Tag;
+use latpath_traffic::kernel::tag_of;
 use std::cell::Cell;
 use std::io;
 
@@ -185,22 +186,10 @@ impl Ethernet {
 }
 
 /// The 802.1Q tag that the kernel took off (`struct tpacket_auxdata` of linux/if_packet.h).
-fn removed_tag(mut control: &[u8]) -> Option<Tag> {
-    const HEADER: usize = size_of::<libc::cmsghdr>();
-    loop {
-        let len = usize::from_ne_bytes(*control.first_chunk()?);
-        let number = |at: usize| control.get(at..)?.first_chunk().map(|b| i32::from_ne_bytes(*b));
-        let kind = (number(size_of::<usize>())?, number(size_of::<usize>() + 4)?);
-        if kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
-            let data = control.get(HEADER..len)?;
-            let status = u32::from_ne_bytes(*data.first_chunk()?);
-            let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
-            let (tci, tpid) = (half(16)?, half(18)?);
-            let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
-            return (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci });
-        }
-        control = control.get(len.max(HEADER).checked_next_multiple_of(size_of::<usize>())?..)?;
-    }
+fn removed_tag(control: &[u8]) -> Option<Tag> {
+    let (_, data) = control_messages(control).find(|(kind, _)| *kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
+    let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
+    tag_of(u32::from_ne_bytes(*data.first_chunk()?), half(16)?, half(18)?)
 }
 
 impl Transport for Ethernet {

@@ -96,12 +96,12 @@ pub enum Queued {
 /// The stamps that came with a received packet. A stamp that is zero, impossible or cut off is none.
 pub fn rx_stamps(control: &[u8]) -> RxStamps {
     let mut stamps = RxStamps::default();
-    for message in Messages(control) {
-        match message.kind {
+    for (kind, data) in control_messages(control) {
+        match kind {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING | SCM_TIMESTAMPING_NEW) => {
-                (stamps.kernel, stamps.nic) = software_and_raw(message.data);
+                (stamps.kernel, stamps.nic) = software_and_raw(data);
             }
-            (libc::SOL_SOCKET, SCM_TIMESTAMPING_PKTINFO) => stamps.nic_device = u32_at(message.data, 0),
+            (libc::SOL_SOCKET, SCM_TIMESTAMPING_PKTINFO) => stamps.nic_device = u32_at(data, 0),
             _ => {}
         }
     }
@@ -110,12 +110,10 @@ pub fn rx_stamps(control: &[u8]) -> RxStamps {
 
 /// Where a datagram was sent to: this machine's address in it (`IP_PKTINFO`, `IPV6_RECVPKTINFO`), where the socket asked for it.
 pub fn local_address(control: &[u8]) -> Option<IpAddr> {
-    Messages(control).find_map(|message| match message.kind {
+    control_messages(control).find_map(|(kind, data)| match kind {
         // struct in_pktinfo: index, the address to answer from, the address in the packet.
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            message.data.get(4..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into())
-        }
-        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => message.data.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => data.get(4..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => data.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
         _ => None,
     })
 }
@@ -124,14 +122,14 @@ pub fn local_address(control: &[u8]) -> Option<IpAddr> {
 /// neither a stamp of a packet sent nor an error, or where the stamp in it is none.
 pub fn from_error_queue(control: &[u8]) -> Option<Queued> {
     let (mut software, mut raw, mut said) = (None, None, None);
-    for message in Messages(control) {
-        match message.kind {
+    for (kind, data) in control_messages(control) {
+        match kind {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING | SCM_TIMESTAMPING_NEW) => {
-                (software, raw) = software_and_raw(message.data);
+                (software, raw) = software_and_raw(data);
             }
             (libc::SOL_IP, libc::IP_RECVERR)
             | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-            | (libc::SOL_PACKET, PACKET_TX_TIMESTAMP) => said = Said::read(message.data),
+            | (libc::SOL_PACKET, PACKET_TX_TIMESTAMP) => said = Said::read(data),
             _ => {}
         }
     }
@@ -212,30 +210,20 @@ fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// One control message.
-struct Message<'a> {
-    /// Level and type.
-    kind: (i32, i32),
-    data: &'a [u8],
-}
-
-/// The control messages in some bytes, as cmsg(3) lays them out. Ends at the first whose length is impossible.
-struct Messages<'a>(&'a [u8]);
-
-impl<'a> Iterator for Messages<'a> {
-    type Item = Message<'a>;
-
-    fn next(&mut self) -> Option<Message<'a>> {
-        const WORD: usize = size_of::<usize>();
-        const HEADER: usize = (size_of::<libc::cmsghdr>()).next_multiple_of(WORD);
+/// The control messages in some bytes, as cmsg(3) lays them out: level and type, and the data. Ends at the first whose length is
+/// impossible.
+pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32), &[u8])> {
+    const WORD: usize = size_of::<usize>();
+    const HEADER: usize = (size_of::<libc::cmsghdr>()).next_multiple_of(WORD);
+    std::iter::from_fn(move || {
         // cmsg_len is a size_t with glibc; with musl an int and its padding, which are the same bytes on 64-bit machines that
         // count them from the lowest.
-        let len = usize::from_ne_bytes(*self.0.first_chunk()?);
-        let kind = (i32_at(self.0, WORD)?, i32_at(self.0, WORD + 4)?);
-        let data = self.0.get(HEADER..len)?;
-        self.0 = self.0.get(len.checked_next_multiple_of(WORD)?..).unwrap_or_default();
-        Some(Message { kind, data })
-    }
+        let len = usize::from_ne_bytes(*control.first_chunk()?);
+        let kind = (i32_at(control, WORD)?, i32_at(control, WORD + 4)?);
+        let data = control.get(HEADER..len)?;
+        control = control.get(len.checked_next_multiple_of(WORD)?..).unwrap_or_default();
+        Some((kind, data))
+    })
 }
 
 #[cfg(test)]

@@ -432,8 +432,9 @@ fn control_messages(header: &libc::msghdr) -> (Option<Tag>, Option<Ns>) {
     (tag, arrival)
 }
 
-/// The tag that the kernel took off, from a ring header or an auxdata message.
-pub(super) fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
+/// The tag that the kernel took off, by a ring's header (`struct tpacket2_hdr`, `tpacket3_hdr`) or what comes beside a frame
+/// (`struct tpacket_auxdata`). `None` where there was none.
+pub fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
     let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci })
 }
