@@ -153,8 +153,8 @@ struct Fold {
     seen: Ns,
     /// Since when it is in its state; the cursor may be ahead of that.
     changed: Ns,
-    /// The last one who began to wake it.
-    woken: Option<Waker>,
+    /// Who has begun to wake it, for which CPU, and has not done so yet.
+    woken: Option<(Waker, u32)>,
 }
 
 impl Fold {
@@ -198,13 +198,20 @@ impl Fold {
                         since: if preempted { Since::Preempted } else { Since::Yielded },
                         throttled,
                     },
-                    Left::Asleep(sleep) => State::Asleep(sleep),
+                    // It was woken on its way to sleep, and does not sleep: it only waits for its CPU to take notice.
+                    Left::Asleep(sleep) => match self.woken {
+                        Some((waker, target)) => {
+                            State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false }
+                        }
+                        None => State::Asleep(sleep),
+                    },
                 };
                 // It ran here as long as this CPU has not switched.
                 self.becomes(t, running, running, here);
                 self.becomes(t, state, running, here);
             }
             What::Switch { next, .. } if next == self.pid => {
+                self.woken = None;
                 if let Some(State::Ready { cpu: waits_for @ None, .. }) = &mut self.state {
                     *waits_for = Some(cpu);
                 }
@@ -220,9 +227,9 @@ impl Fold {
             What::Waking { pid, cpu: target, .. } if pid == self.pid => {
                 let context = timeline.cpus[place].at(t);
                 let waker = Waker { t, cpu, pid: event.pid, context };
-                self.woken = Some(waker);
+                self.woken = Some((waker, target));
                 match self.state {
-                    // It had not gone to sleep yet, and may still: then the wakeup follows.
+                    // It had not gone to sleep yet. It may still: then the wakeup follows its switch.
                     Some(State::Running { .. } | State::Ready { .. }) => {}
                     _ => {
                         let ready = State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false };
@@ -231,7 +238,7 @@ impl Fold {
                 }
             }
             What::Wakeup { pid, cpu: target, throttled, .. } if pid == self.pid => {
-                let since = self.woken.take().map_or(Since::Unknown, Since::Woken);
+                let since = self.woken.take().map_or(Since::Unknown, |(waker, _)| Since::Woken(waker));
                 match &mut self.state {
                     Some(State::Running { .. }) => {}
                     Some(State::Ready { cpu, throttled: held, .. }) => {

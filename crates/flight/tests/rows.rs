@@ -209,15 +209,44 @@ fn a_thread_sleeps_is_woken_waits_runs_and_is_preempted() {
 
 #[test]
 fn a_wake_up_that_meets_a_thread_on_its_way_to_sleep_counts_from_its_sleep() {
-    let cpu0 =
-        vec![switch(10, 0, ASLEEP, 7), switch(305, 7, ASLEEP, 0), wakeup(310, 0, 7, 0), switch(400, 0, ASLEEP, 7)];
+    // Its CPU takes notice only when it has left an idle state.
+    let cpu0 = vec![
+        switch(10, 0, ASLEEP, 7),
+        switch(305, 7, ASLEEP, 0),
+        at(306, 0, What::Idle(Some(1))),
+        at(380, 0, What::Idle(None)),
+        wakeup(390, 0, 7, 0),
+        switch(400, 0, ASLEEP, 7),
+    ];
     let cpu1 = vec![waking(300, 4, 7)];
     let row = Timeline::of(&window(vec![cpu0, cpu1])).thread(7);
-    let Some(ThreadTile { from: 310, to: 400, state: State::Ready { since: Since::Woken(by), .. } }) = row.get(2)
+    let Some(ThreadTile { from: 305, to: 400, state: State::Ready { cpu: Some(0), since: Since::Woken(by), .. } }) =
+        row.get(1)
     else {
         panic!("{row:?}")
     };
     assert_eq!((by.pid, by.t), (4, 300));
+}
+
+#[test]
+fn a_thread_that_was_woken_before_it_slept_sleeps_the_next_time() {
+    let cpu0 = vec![
+        switch(10, 0, ASLEEP, 7),
+        switch(305, 7, ASLEEP, 0),
+        switch(400, 0, ASLEEP, 7),
+        switch(500, 7, ASLEEP, 0),
+        // Woken while it ran, and so at once.
+        switch(600, 0, ASLEEP, 7),
+        switch(700, 7, ASLEEP, 0),
+    ];
+    let cpu1 = vec![waking(300, 4, 7), waking(550, 4, 7), waking(650, 4, 7), wakeup(651, 4, 7, 0)];
+    let row = Timeline::of(&window(vec![cpu0, cpu1])).thread(7);
+    let states: Vec<_> = row.iter().skip(1).map(|t| (t.from, matches!(t.state, State::Asleep(_)))).collect();
+    assert_eq!(
+        states,
+        [(305, false), (400, false), (500, true), (550, false), (600, false), (700, true)],
+        "asleep, but for where it was woken: {row:?}"
+    );
 }
 
 #[test]
