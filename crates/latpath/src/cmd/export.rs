@@ -188,12 +188,15 @@ fn failed(path: &Path) -> String {
     format!("{}: the trace was not written", path.display())
 }
 
+/// Packets, by stream and number.
+type Packets = HashSet<(StreamId, u64)>;
+
 /// What is to be written.
 struct Chosen {
     /// The scenes' numbers, in the order of their times.
     scenes: Vec<u32>,
     /// Packets with rows, by stream and number; none for all.
-    packets: Option<HashSet<(StreamId, u64)>>,
+    packets: Option<Packets>,
 }
 
 fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
@@ -238,9 +241,6 @@ fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
     files.dedup_by_key(|file| file.head.number);
     Ok(Chosen { scenes: files.into_iter().map(|file| file.head.number).collect(), packets })
 }
-
-/// Packets, by stream and number.
-type Packets = HashSet<(StreamId, u64)>;
 
 /// The worst packets, and their scenes. A scene is read as long as its worst packet may be one of them.
 fn worst<'a>(

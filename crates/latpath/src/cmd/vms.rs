@@ -7,8 +7,6 @@ use clap::Args as ClapArgs;
 use latpath_stats::units::{bytes, count};
 use latpath_vms::{Accel, Found, Isolated, Policy, Role, Tap, Thread, Vm};
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 
 /// List the virtual machines of this host: their taps, vhost workers and vCPUs, and on which CPUs they run.
 #[derive(ClapArgs)]
@@ -23,23 +21,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     let found = latpath_vms::find()?;
     print(&match args.json {
         true => format!("{}\n", serde_json::to_string(&found)?),
-        false => text(&found, &namespaces()),
+        false => text(&found, &latpath_probe::namespaces()),
     })?;
     for note in &found.unseen {
         eprintln!("latpath: {note}");
     }
     Ok(Outcome::Done)
-}
-
-/// Names of network namespaces by inode number; ours has the empty name.
-fn namespaces() -> HashMap<u32, String> {
-    let inode = |path: &str| fs::metadata(path).map(|meta| meta.ino() as u32);
-    let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    let named = named.filter_map(|entry| {
-        let name = entry.file_name().to_string_lossy().escape_debug().to_string();
-        Some((entry.metadata().ok()?.ino() as u32, name))
-    });
-    named.chain(inode("/proc/self/ns/net").ok().map(|own| (own, String::new()))).collect()
 }
 
 fn text(found: &Found, namespaces: &HashMap<u32, String>) -> String {
@@ -87,7 +74,7 @@ fn headline(vm: &Vm, namespaces: &HashMap<u32, String>) -> String {
 fn foreign(netns: u32, namespaces: &HashMap<u32, String>) -> Option<String> {
     match namespaces.get(&netns).map(String::as_str) {
         Some("") => None,
-        Some(name) => Some(name.into()),
+        Some(name) => Some(name.escape_debug().to_string()),
         None => Some(netns.to_string()),
     }
 }
