@@ -1,7 +1,8 @@
 //! The device that frames are sent and received by, and what can be wrong with it.
 
 use super::kernel::PacketSocket;
-use nix::net::if_::{if_nameindex, if_nametoindex};
+use latpath_traffic::kernel::device_list;
+use nix::net::if_::if_nametoindex;
 use std::io;
 
 /// A device as it was found.
@@ -125,10 +126,4 @@ impl Device {
 /// The index of a device, 0 where there is none.
 fn index(name: &str) -> u32 {
     if_nametoindex(name).unwrap_or(0)
-}
-
-fn device_list() -> String {
-    let names = if_nameindex()
-        .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
-    names.unwrap_or_else(|e| format!("cannot be listed: {e}"))
 }

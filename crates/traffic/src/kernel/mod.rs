@@ -7,7 +7,7 @@ mod socket;
 mod thread;
 
 pub use ring::RingReceiver;
-pub use socket::{tag_of, CopyReceiver, DeviceError, Groups, Listen, PacketSocket, Received, Sent};
+pub use socket::{device_list, tag_of, CopyReceiver, DeviceError, Groups, Listen, PacketSocket, Received, Sent};
 pub use thread::{lock_memory, monotonic, pin, realtime, set_fifo, set_name, wait_until, Awake, ThreadError, Woken};
 
 /// Sets a socket option to a plain C value.

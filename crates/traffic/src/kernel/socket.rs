@@ -116,7 +116,8 @@ pub struct Received<'a> {
     pub had: Ns,
 }
 
-fn device_list() -> String {
+/// Devices of this namespace, as an error names them: `lo, eth0`.
+pub fn device_list() -> String {
     let names = if_nameindex()
         .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
     names.unwrap_or_else(|e| format!("cannot be listed: {e}"))

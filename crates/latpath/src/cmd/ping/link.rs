@@ -7,6 +7,7 @@ use latpath_clock::now_monotonic;
 use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader, Trouble};
 use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::timeline::Disturbance;
+use latpath_ping::udp::UdpOptions;
 use latpath_ping::wire::NicClock;
 use latpath_ping::xdp::{Place, Xdp, XdpOptions};
 use latpath_stamps::{verify, BusyPoll, Caps, Check, HardwareStamps, RxHardware, Stamps, Trial};
@@ -90,8 +91,19 @@ pub struct Prepared {
 
 impl Link {
     /// The polling that the flags ask for.
-    pub fn busy_poll(&self) -> BusyPoll {
+    fn busy_poll(&self) -> BusyPoll {
         BusyPoll { time: self.busy_poll, prefer: self.prefer_busy_poll, budget: self.busy_poll_budget }
+    }
+
+    /// How UDP is sent and received, by this device where one is named.
+    pub fn udp(&self, device: Option<&str>, prepared: &Prepared) -> UdpOptions {
+        UdpOptions {
+            device: device.map(ToOwned::to_owned),
+            stamps: prepared.stamps,
+            busy_poll: self.busy_poll(),
+            priority: self.priority,
+            dscp: self.dscp,
+        }
     }
 
     /// Frames on this device by AF_XDP; of an emitter its session's alone.

@@ -104,13 +104,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         let at = format!("{} ({device})", format_mac(&transport.device().mac));
         return go(&args, &mut transport, &at, &plan, prepared, &stop);
     }
-    let options = UdpOptions {
-        device: args.interface.clone(),
-        stamps: prepared.stamps,
-        busy_poll: args.link.busy_poll(),
-        priority: args.link.priority,
-        dscp: args.link.dscp,
-    };
+    let options = args.link.udp(args.interface.as_deref(), &prepared);
     let mut transport = listen(&args, &options)?;
     let at = transport.local().to_string();
     go(&args, &mut transport, &at, &plan, prepared, &stop)

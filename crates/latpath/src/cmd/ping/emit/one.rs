@@ -15,7 +15,7 @@ use latpath_ping::meanwhile::{Asked, Watcher};
 use latpath_ping::table::{Counts, End};
 use latpath_ping::transaction::{Stamp, Transaction};
 use latpath_ping::transport::Transport;
-use latpath_ping::udp::{UdpEmitter, UdpOptions};
+use latpath_ping::udp::UdpEmitter;
 use latpath_ping::wire::Welcome;
 use latpath_stats::units::count;
 use latpath_sv::{Tag, DEFAULT_APPID};
@@ -162,13 +162,7 @@ impl Session<'_> {
         }
         let device = args.interface.clone().or_else(|| device_to(peer, args.from));
         let prepared = args.link.prepare(device.as_deref())?;
-        let options = UdpOptions {
-            device: args.interface.clone(),
-            stamps: prepared.stamps,
-            busy_poll: args.link.busy_poll(),
-            priority: args.link.priority,
-            dscp: args.link.dscp,
-        };
+        let options = args.link.udp(args.interface.as_deref(), &prepared);
         let mut transport = UdpEmitter::connect(peer, args.from, &options)?;
         self.measure("udp", &mut transport, device, prepared)
     }
