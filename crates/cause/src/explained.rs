@@ -2,7 +2,7 @@
 
 use crate::{Analyst, Piece};
 use latpath_spike::{Packet, Scene, Seen};
-use latpath_words::{Ns, PointId, PointInfo, StreamId};
+use latpath_words::{Ns, PointId, PointInfo, PointKind, StreamId};
 
 /// A packet, and what held it between each two points of its stream's way that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,21 @@ impl Explained {
             (Some(first), Some(last)) => last.t.saturating_sub(first.t),
             _ => 0,
         }
+    }
+
+    /// How long it was with ovs-vswitchd: from the kernel's asking it to its answer.
+    pub fn with_daemon(&self, points: &[PointInfo]) -> Ns {
+        let (mut asked, mut sum) = (None, 0);
+        for one in &self.seen {
+            match points.get(usize::from(one.point)).map(|info| info.point.kind) {
+                Some(PointKind::OvsUpcall | PointKind::OvsSlow) => asked = asked.or(Some(one.t)),
+                Some(PointKind::OvsReturn) => {
+                    sum = asked.take().map_or(sum, |t| one.t.saturating_sub(t).saturating_add(sum));
+                }
+                _ => {}
+            }
+        }
+        sum
     }
 
     /// All pieces in the order of their times, each with its part.

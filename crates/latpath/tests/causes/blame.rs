@@ -48,9 +48,7 @@ pub const GUEST_STORM: Blame = of("guest storm", INTERRUPTS, GUEST, &["timer"]);
 pub const GUEST_SLEEPER: Blame = of("guest sleeper", &[Cause::PollInterval], GUEST, &["relay"]);
 /// The hog has the CPU that the vCPU's thread is to run on.
 pub const VCPU: Blame = of("vcpu", WAITS, HOST, &["hog"]);
-/// ovs-vswitchd's threads, and what kept them.
-pub const UPCALL: Blame = of("upcall", &[Cause::Upcall], HOST, ANYONE);
-pub const SWITCH_STARVED: Blame = of("switch starved", &[Cause::WaitingForCpu, Cause::Upcall], HOST, &["hog"]);
+pub const SWITCH_STARVED: Blame = of("switch starved", WAITS, HOST, &["hog"]);
 /// The CPU that the application is on, which is idle but for it.
 pub const IDLE: Blame = of("idle", &[Cause::IdleExit], HOST, &["idle"]);
 

@@ -106,12 +106,14 @@ pub struct Rounds {
     times: u32,
     busy: Duration,
     every: Duration,
+    gap: Ns,
 }
 
 impl Rounds {
-    /// From `times=`, `busy=` and `every=` (µs).
+    /// From `times=`, `busy=` and `every=`; `gap=`: who spins and sees the clock go on by more had not the CPU meanwhile. All in µs.
     pub fn of(words: &Words) -> io::Result<Self> {
-        Ok(Self { times: words.get("times")?, busy: words.time("busy")?, every: words.time("every")? })
+        let gap = words.time("gap").map_or(GAP, ns);
+        Ok(Self { times: words.get("times")?, busy: words.time("busy")?, every: words.time("every")?, gap })
     }
 
     /// When the next one shall be: not in step with anything that goes by milliseconds.
@@ -194,10 +196,10 @@ fn run(words: &Words) -> io::Result<()> {
             set_name("hog");
             pin(words.get("cpu")?).map_err(io::Error::other)?;
             set_fifo(words.get("fifo")?).map_err(io::Error::other)?;
-            rounds.each(|busy| Ok(Done::In(Injection(take_cpu_until(monotonic() + ns(busy))))))
+            rounds.each(|busy| Ok(Done::In(Injection(take_cpu_until(monotonic() + ns(busy), rounds.gap)))))
         }
         "crowd" => {
-            let crowd = Crowd::gather(words.get("cpu")?, words.get("threads")?)?;
+            let crowd = Crowd::gather(words.get("cpu")?, words.get("threads")?, rounds.gap)?;
             rounds.each(|busy| Ok(Done::In(crowd.busy_for(busy))))
         }
         "stop" => {
@@ -219,7 +221,8 @@ fn run(words: &Words) -> io::Result<()> {
             })
         }
         "storm" => {
-            let storm = Storm::new(words.get("cpu")?, words.time("period")?)?;
+            let piece = words.time("piece").ok();
+            let storm = Storm::new(words.get("cpu")?, words.time("period")?, piece)?;
             rounds.each(|busy| storm.rage(busy).map(|()| Done::Now))
         }
         // Frames from one device to all that is behind another.
@@ -269,26 +272,25 @@ pub fn spin_until(t: Ns) {
     }
 }
 
-/// Who spins and sees the clock go on by more had not the CPU meanwhile. From one thread to the next takes an emulated guest
-/// more than 100 µs.
+/// From one thread to the next takes an emulated guest more than 100 µs.
 const GAP: Ns = 500_000;
 
 /// Takes the CPU until then; returns when it really had it.
-fn take_cpu_until(end: Ns) -> Vec<(Ns, Ns)> {
+fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
     let mut pieces = Vec::new();
     loop {
         let now = monotonic();
         if now >= end {
             return pieces;
         }
-        join(&mut pieces, (now, now));
+        join(&mut pieces, (now, now), gap);
     }
 }
 
 /// Adds a piece that begins later than the others.
-fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns)) {
+fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns), gap: Ns) {
     match pieces.last_mut() {
-        Some(last) if begin - last.1 < GAP => last.1 = last.1.max(end),
+        Some(last) if begin - last.1 < gap => last.1 = last.1.max(end),
         _ => pieces.push((begin, end)),
     }
 }
@@ -312,16 +314,18 @@ struct Crowd {
     pieces: Arc<Mutex<Vec<(Ns, Ns)>>>,
     members: Vec<thread::JoinHandle<()>>,
     over: Arc<AtomicBool>,
+    gap: Ns,
 }
 
 impl Crowd {
-    fn gather(cpu: usize, threads: usize) -> io::Result<Self> {
+    fn gather(cpu: usize, threads: usize, gap: Ns) -> io::Result<Self> {
         let mut crowd = Self {
             until: Arc::default(),
             busy: Arc::default(),
             pieces: Arc::default(),
             members: Vec::new(),
             over: Arc::default(),
+            gap,
         };
         for _ in 0..threads {
             let (until, busy, pieces) = (crowd.until.clone(), crowd.busy.clone(), crowd.pieces.clone());
@@ -333,7 +337,7 @@ impl Crowd {
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
                 while !over.load(Ordering::SeqCst) {
                     thread::park();
-                    let had = take_cpu_until(until.load(Ordering::SeqCst));
+                    let had = take_cpu_until(until.load(Ordering::SeqCst), gap);
                     pieces.lock().expect("nothing fails while it is held").extend(had);
                     let _ = busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
                 }
@@ -357,7 +361,7 @@ impl Crowd {
         let mut all = std::mem::take(&mut *self.pieces.lock().expect("nothing fails while it is held"));
         all.sort_unstable();
         let mut joined = Vec::new();
-        all.into_iter().for_each(|piece| join(&mut joined, piece));
+        all.into_iter().for_each(|piece| join(&mut joined, piece, self.gap));
         Injection(joined)
     }
 }

@@ -15,6 +15,7 @@ use std::{
     fs,
     path::PathBuf,
     process::Command,
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -137,7 +138,8 @@ impl Play {
 
     /// The same with more words for `latpath record`.
     pub fn begin_with(&mut self, reader: &Reader, recording: &str) -> Result<(), Failed> {
-        self.run = self.bench.lab.folder().join(format!("run-{}", fs::read_dir(self.bench.lab.folder())?.count()));
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        self.run = self.bench.lab.folder().join(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
         let mut machine = String::new();
         match &mut self.guest {
             Some(guest) => {

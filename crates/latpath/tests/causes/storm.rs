@@ -108,13 +108,15 @@ impl Spinner {
 pub struct Storm {
     event: OwnedFd,
     spinner: Spinner,
+    /// Of each of many interrupts; where there is none, one lasts all the time.
+    piece: Option<Duration>,
 }
 
 impl Storm {
     /// Perf's interrupt comes so often: what comes between the end of the long one and of the event must not be many that take an
     /// emulated guest long.
-    pub fn new(cpu: i32, period: Duration) -> io::Result<Self> {
-        let spinner = Spinner::load(BPF_PROG_TYPE_PERF_EVENT, Duration::ZERO)?;
+    pub fn new(cpu: i32, period: Duration, piece: Option<Duration>) -> io::Result<Self> {
+        let spinner = Spinner::load(BPF_PROG_TYPE_PERF_EVENT, piece.unwrap_or_default())?;
         let mut attr = perf_event_attr {
             size: size_of::<perf_event_attr>() as u32,
             type_: PERF_TYPE_SOFTWARE,
@@ -129,7 +131,7 @@ impl Storm {
         if event < 0 {
             return Err(io::Error::last_os_error());
         }
-        let storm = Self { event: own(event as i32), spinner };
+        let storm = Self { event: own(event as i32), spinner, piece };
         storm.ask(PERF_EVENT_IOC_SET_BPF, storm.spinner.program.as_raw_fd())?;
         Ok(storm)
     }
@@ -144,7 +146,9 @@ impl Storm {
 
     /// The CPU does nothing else for so long.
     pub fn rage(&self, time: Duration) -> io::Result<()> {
-        self.spinner.until((monotonic() + ns(time)) as u64)?;
+        if self.piece.is_none() {
+            self.spinner.until((monotonic() + ns(time)) as u64)?;
+        }
         self.ask(PERF_EVENT_IOC_ENABLE, 0)?;
         thread::sleep(time);
         self.ask(PERF_EVENT_IOC_DISABLE, 0)

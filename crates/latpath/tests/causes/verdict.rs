@@ -4,7 +4,7 @@ use crate::{blame::Blame, fault::Injection};
 use latpath_cause::{Analyst, Cause, Explained, Folk, Ground, Usual, Verdict};
 use latpath_run::{Run, Select};
 use latpath_spike::Kind;
-use latpath_words::{Ns, PointId, PointKind};
+use latpath_words::{Ns, PointId};
 use libtest_mimic::Failed;
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,8 @@ const TIMES: usize = 20;
 pub struct Late {
     pub first: Ns,
     pub last: Ns,
-    /// It went by way of ovs-vswitchd.
-    pub upcall: bool,
+    /// What of its time it was with ovs-vswitchd.
+    pub with_daemon: Ns,
     pub verdict: Verdict,
 }
 
@@ -84,9 +84,8 @@ impl Seen {
         let explained = packets.iter().filter_map(|packet| {
             let verdict = Verdict::of(packet, &way, &usual, &folk);
             let first = packet.begin()?;
-            let kind = |p: PointId| run.points()[usize::from(p)].point.kind;
-            let upcall = packet.seen.iter().any(|seen| kind(seen.point) == PointKind::OvsUpcall);
-            Some(Late { first, last: first + packet.time(), upcall, verdict })
+            let with_daemon = packet.with_daemon(run.points());
+            Some(Late { first, last: first + packet.time(), with_daemon, verdict })
         });
         let explained = explained.collect();
         let scenes = files.iter().filter(|f| f.head.kind != Kind::OnTime).count();
@@ -94,10 +93,18 @@ impl Seen {
         Ok(Self { journeys, late, explained, scenes, on_time: usual.packets(), offset, run, kept: None })
     }
 
-    /// Only those packets that no flow was there for.
-    pub fn by_upcall(mut self) -> Self {
-        self.explained.retain(|packet| packet.upcall);
-        self
+    /// Whether it is told of the packets that went by way of ovs-vswitchd that this took their time: all of the daemon's own work,
+    /// and what else ran meanwhile on so slow a machine.
+    pub fn expect_upcalls(&self, truth: &[Injection]) -> Result<(), Failed> {
+        let asked: Vec<&Late> = self.explained.iter().filter(|p| p.with_daemon > 0).collect();
+        let right = asked.iter().filter(|p| p.with_daemon * 100 >= p.verdict.excess_ns * SHARE).count();
+        let held = |i: &&Injection| asked.iter().any(|p| p.first < i.bounds().1 && p.last > i.bounds().0);
+        let explained = truth.iter().filter(held).count();
+        eprintln!("upcall: {right} of {} right; {explained} of {}; {}", asked.len(), truth.len(), self.delayed(truth));
+        match explained >= TIMES && right * 100 >= asked.len() * RIGHT {
+            true => Ok(()),
+            false => Err(format!("upcall: {right} of {} right, of {explained} faults", asked.len()).into()),
+        }
     }
 
     /// Times of the guest as the host's.

@@ -4,10 +4,11 @@
 use crate::{
     fault::{self, Injection},
     stage::{Stage, Stream},
-    support::Finished,
+    support::{Finished, Started},
     verdict::Seen,
 };
 use anyhow::{anyhow, bail, Context, Result};
+use latpath_lab::{APPLICATION, GUEST_DEVICE};
 use latpath_vms::{Role, Vm};
 use nix::{
     sched::{sched_setaffinity, CpuSet},
@@ -15,8 +16,8 @@ use nix::{
 };
 use std::{env, process::Command, thread, time::Duration};
 
-/// How often, for how long and in what distances.
-pub const ROUNDS: &str = "times=24 busy=150000 every=600000";
+/// How often, for how long and in what distances. The emulated CPUs themselves stand still for some ms at times.
+pub const ROUNDS: &str = "times=24 busy=150000 every=600000 gap=20000";
 /// What takes longer is late.
 pub const THRESHOLD: Duration = Duration::from_millis(60);
 /// Longer than all rounds.
@@ -75,9 +76,17 @@ pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
     }
 }
 
+/// Starts the application in its namespace, on this CPU and in real time, where there is no guest.
+pub fn listen_here(stage: &Stage, cpu: usize) -> Result<Started> {
+    let mut command = Command::new(myself()?);
+    let words = format!("application device={APPLICATION} cpu={cpu} fifo=60 nice=0 work=0 times=0 busy=0 every=0 after=1");
+    command.arg(fault::WORD).args(words.split(' '));
+    stage.start_command(stage.application(), command)
+}
+
 /// Starts the application in the guest: one of ours, with these words.
 pub fn listen(stage: &mut Stage, words: &str) -> Result<()> {
-    let words = format!("application device={} cpu=0 {words}", latpath_lab::GUEST_DEVICE);
+    let words = format!("application device={GUEST_DEVICE} cpu=0 {words}");
     Ok(stage.guest()?.start("relay", &format!("{IN_GUEST} {} {words}", fault::WORD), false, &|| false)?)
 }
 

@@ -7,7 +7,7 @@
 
 use crate::{
     expect::Report,
-    support::{bench, latpath, program, Bench, Started},
+    support::{latpath, program, Bench, Started},
     Outcome,
 };
 use anyhow::{anyhow, bail, Context, Result};
@@ -98,13 +98,7 @@ impl Stage {
     }
 
     /// Lays pub ─ hyp ─ app, without a guest: the application is in a namespace.
-    pub fn lay_without_guest() -> Result<Self> {
-        let bench = bench().map_err(plain)?;
-        Ok(Self { guest: None, bench, reach: Reach::Serial })
-    }
-
-    /// The same, through this switch.
-    pub fn lay_without_guest_through(switch: Switch) -> Result<Self> {
+    pub fn lay_without_guest(switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
         let path = lab.lay_through(switch, Application::Namespace)?;
         Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial })

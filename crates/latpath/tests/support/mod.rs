@@ -22,6 +22,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -131,7 +132,8 @@ impl Bench {
 
 /// Starts a command in a namespace of a lab; what it prints is kept until [`Started::finish`].
 pub fn start(lab: &Lab, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
-    let folder = lab.folder().join(format!("command-{}", fs::read_dir(lab.folder())?.count()));
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let folder = lab.folder().join(format!("command-{}", STARTED.fetch_add(1, Ordering::Relaxed)));
     fs::create_dir(&folder)?;
     let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
     command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);

@@ -346,5 +346,9 @@ pub(crate) fn one_line(page: &Page, told: &Told, scenery: &Scenery) -> String {
         .parts
         .first()
         .map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&place_of_row(*part, scenery))));
-    format!("{total}{at}: {}.", sentence(page, first))
+    let daemon = match told.explained.with_daemon(&scenery.points) {
+        0 => String::new(),
+        ns => format!(", {} of it by way of ovs-vswitchd", page.duration(ns)),
+    };
+    format!("{total}{at}{daemon}: {}.", sentence(page, first))
 }

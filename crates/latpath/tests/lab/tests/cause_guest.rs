@@ -29,7 +29,7 @@ fn run(_: &Scale) -> Outcome {
     };
     fault(&mut stage, "hog cpu=0 fifo=50", &blame::GUEST_HOG)?;
     fault(&mut stage, "crowd cpu=0 threads=6", &blame::GUEST_CROWD)?;
-    fault(&mut stage, "storm cpu=0 period=1000", &blame::GUEST_STORM)?;
+    fault(&mut stage, "storm cpu=0 period=1000 piece=20000", &blame::GUEST_STORM)?;
     listen_no_more(&mut stage)?;
 
     listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=5"))?;

@@ -28,7 +28,8 @@ fn run(_: &Scale) -> Outcome {
     };
     fault(&mut stage, vhost, "hog cpu=1 fifo=50", &blame::HOG)?;
     fault(&mut stage, vhost, "crowd cpu=1 threads=6", &blame::CROWD)?;
-    fault(&mut stage, vhost, "storm cpu=1 period=100", &blame::STORM)?;
+    // A guest's CPUs fail in the emulation where one interrupt lasts for a tenth of a second.
+    fault(&mut stage, vhost, "storm cpu=1 period=100 piece=5000", &blame::STORM)?;
     fault(&mut stage, vcpu, "hog cpu=1 fifo=50", &blame::VCPU)?;
     fault(&mut stage, vhost, &format!("stop pid={}", vm.pid), &blame::STOP)?;
     let group = Group::new()?;

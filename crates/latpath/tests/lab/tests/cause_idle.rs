@@ -10,7 +10,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context, Result};
-use latpath_lab::{OwnModule, APPLICATION};
+use latpath_lab::{OwnModule, APPLICATION, Switch};
 use latpath_words::Ns;
 use nix::{
     sched::{sched_setaffinity, CpuSet},
@@ -27,10 +27,12 @@ const OTHERS_CPU: usize = 0;
 /// How long the CPU takes to leave the slow state.
 const EXIT: Duration = Duration::from_millis(40);
 const THRESHOLD: Duration = Duration::from_millis(20);
-/// How often the state is on, for how long, and in what distances.
+/// How often the state is on, for how long, and in what distances: the CPU leaves it once or twice each time.
 const ROUNDS: usize = 24;
-const ROUND: Duration = Duration::from_millis(100);
+const ROUND: Duration = Duration::from_millis(30);
 const PAUSE: Duration = Duration::from_millis(500);
+/// Some more exits, or none.
+const WATCHED: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn run(_: &Scale) -> Outcome {
@@ -38,7 +40,7 @@ fn run(_: &Scale) -> Outcome {
     let mut set = CpuSet::new();
     set.set(OTHERS_CPU)?;
     sched_setaffinity(Pid::from_raw(0), &set)?;
-    let mut stage = Stage::lay_without_guest()?;
+    let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
     let states = States::load()?;
     let reader = listen(&stage)?;
     let (seen, truth) = play(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
@@ -51,11 +53,11 @@ fn run(_: &Scale) -> Outcome {
     let advised = advised(&serde_json::from_str(&stage.latpath(&format!("{explain} --json"))?)?)?;
     let publishing = stage.start_publishing(&stream())?;
     states.slow(true)?;
-    let before = states.exits_in(ROUND)?;
+    let before = states.exits_in(WATCHED)?;
     let cure = Command::new("sh").args(["-c", &advised]).output().context("run a shell")?;
     // Once more it leaves the state in which it is.
     thread::sleep(2 * EXIT);
-    let after = states.exits_in(10 * ROUND)?;
+    let after = states.exits_in(WATCHED)?;
     publishing.interrupt();
     done(publishing)?;
     reader.interrupt();

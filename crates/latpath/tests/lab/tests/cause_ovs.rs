@@ -1,34 +1,47 @@
-//! Why packets are late that go by way of ovs-vswitchd: no flow is there, or the daemon is kept from its CPU.
+//! Why packets are late on the host alone: they go by way of ovs-vswitchd, since no flow is there, or the daemon is kept from its
+//! CPU; or a gate is shut.
+//!
+//! Without a guest, since an emulated one takes longer for a packet than an upcall.
 
 use crate::{
     blame,
     fault::Injection,
-    faults::{all, on_host, play, THRESHOLD},
-    stage::{Stage, Stream},
+    faults::{all, listen_here, on_host, play, THRESHOLD},
+    stage::Stage,
     Outcome, Scale, Test,
 };
-use latpath_lab::Switch;
+use anyhow::{anyhow, ensure};
+use latpath_lab::{Switch, VETH};
 use latpath_traffic::kernel::monotonic;
+use latpath_words::Ns;
 use nix::{
     sched::{sched_setaffinity, CpuSet},
     unistd::Pid,
 };
-use std::{fs, thread, time::Duration};
+use std::{
+    fs,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 pub const TEST: Test = Test { name: "cause_ovs", only_whole: true, seconds: 500, run };
 
 /// An upcall takes longer here, the fast path does not.
 const SHORT: Duration = Duration::from_millis(4);
+/// The gate is open in the first part of a cycle, and shut in the rest.
+const OPEN: Ns = 700_000_000;
+const CYCLE: Ns = 850_000_000;
 
 fn run(_: &Scale) -> Outcome {
-    let mut stage = Stage::lay(Switch::OpenVswitch)?;
-    stage.boot_guest()?;
-    stage.subscribe(&Stream::sv("MU01", 1))?;
+    let mut stage = Stage::lay_without_guest(Switch::OpenVswitch)?;
+    let application = listen_here(&stage, 0)?;
     let mut outcomes = Vec::new();
 
     let (seen, truth) = play(&mut stage, SHORT, |stage| {
         let mut told = Vec::new();
-        for _ in 0..25 {
+        for _ in 0..30 {
             thread::sleep(Duration::from_millis(600));
             let begin = monotonic();
             stage.open_vswitch()?.forget_flows()?;
@@ -37,17 +50,62 @@ fn run(_: &Scale) -> Outcome {
         }
         Ok(told)
     })?;
-    outcomes.push(seen.by_upcall().expect(&truth, &blame::UPCALL));
+    outcomes.push(seen.expect_upcalls(&truth));
 
-    // The daemon decides about each packet itself, and all its threads are on one CPU.
-    stage.open_vswitch()?.ofctl("add-flow", "dl_type=0x88ba,actions=controller(max_len=0),normal")?;
+    let (seen, truth) = play(&mut stage, THRESHOLD, |stage| {
+        shut_at_times(stage)?;
+        let begin = monotonic();
+        thread::sleep(Duration::from_secs(22));
+        let shut = (begin / CYCLE..monotonic() / CYCLE).map(|n| Injection::whole(n * CYCLE + OPEN, (n + 1) * CYCLE));
+        tool(stage, &format!("tc qdisc del dev {VETH} root"))?;
+        Ok(shut.filter(|i| i.bounds().0 > begin).collect())
+    })?;
+    outcomes.push(seen.expect(&truth, &blame::GATE));
+
+    // All of the daemon's threads are on one CPU, and flows go again and again: also while another thread has that CPU.
     let mut set = CpuSet::new();
     set.set(1)?;
     for thread in fs::read_dir(format!("/proc/{}/task", stage.open_vswitch()?.daemon()))?.flatten() {
         sched_setaffinity(Pid::from_raw(thread.file_name().to_string_lossy().parse()?), &set)?;
     }
-    let (seen, truth) = play(&mut stage, THRESHOLD, |stage| on_host(stage, "hog cpu=1 fifo=50"))?;
+    let (seen, truth) = play(&mut stage, THRESHOLD, |stage| {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let forgetful = scope.spawn(|| -> Outcome {
+                while !over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(40));
+                    tool(stage, "ovs-dpctl del-flows")?;
+                }
+                Ok(())
+            });
+            let truth = on_host(stage, "hog cpu=1 fifo=50");
+            over.store(true, Ordering::Relaxed);
+            forgetful.join().map_err(|_| anyhow!("flows were not forgotten"))??;
+            truth
+        })
+    })?;
     outcomes.push(seen.expect(&truth, &blame::SWITCH_STARVED));
-    stage.unsubscribe()?;
+    drop(application);
     all(outcomes)
+}
+
+/// Shuts the gate on the way to the application at times (taprio).
+fn shut_at_times(stage: &Stage) -> Outcome {
+    tool(stage, &format!("ethtool -L {VETH} tx 2"))?;
+    let shut = CYCLE - OPEN;
+    tool(
+        stage,
+        &format!(
+            "tc qdisc replace dev {VETH} parent root handle 100 taprio num_tc 2 map 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 \
+             queues 1@0 1@1 base-time 0 sched-entry S 3 {OPEN} sched-entry S 2 {shut} clockid CLOCK_MONOTONIC"
+        ),
+    )
+}
+
+/// Runs a tool in the hypervisor's namespace.
+fn tool(stage: &Stage, words: &str) -> Outcome {
+    let space = stage.path().hypervisor.name();
+    let ended = Command::new("ip").args(["netns", "exec", space]).args(words.split_whitespace()).output()?;
+    ensure!(ended.status.success(), "{words}: {}", String::from_utf8_lossy(&ended.stderr).trim());
+    Ok(())
 }
