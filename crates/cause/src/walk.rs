@@ -59,6 +59,15 @@ impl Context {
     }
 }
 
+/// The idle state that a CPU was in, or has just left, which did this, the latest first.
+fn idle_state(tiles: &[CpuTile]) -> Option<u32> {
+    let states = tiles.iter().map_while(|tile| match tile.doing {
+        Doing::Idle { state } => Some(state),
+        doing => doing.interrupts().then_some(None),
+    });
+    states.flatten().next()
+}
+
 /// What is asked: who had the packet between two of its sightings.
 pub(crate) struct Question {
     /// The walk ends here.
@@ -222,13 +231,23 @@ impl<'w> Walk<'w> {
         Err(End::Outside { cpu, doing, why: format!("what sent {} is not recorded", actor.name) })
     }
 
-    /// One CPU interrupts another for a packet (packet steering): by all that is known, the one that had it before.
+    /// One CPU calls another for a packet (packet steering): by all that is known, the one that had it before.
     fn sent_from(&mut self, cpu: u32, actor: &Who) -> Option<Context> {
         let sender = Some(self.question.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
         let spell = self.machine.spells(sender)?.any_softirq(self.a).copied()?;
         let Doing::Softirq(vector) = spell.doing else { return None };
         let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
-        self.lay(spell.to, Cause::IrqWait, label);
+        let tiles: Vec<_> = self.tiles_back(cpu, spell.to).collect();
+        for (at, tile) in tiles.iter().enumerate() {
+            let idle = matches!(tile.doing, Doing::Idle { .. });
+            match idle_state(&tiles[at..]).filter(|_| idle) {
+                Some(state) => {
+                    let by = Some(self.machine.who(&Doing::Idle { state: Some(state) }, tile.from));
+                    self.lay(tile.from, Cause::IdleExit, Label { by, number: Some(state.into()), ..label.clone() });
+                }
+                None => self.lay(tile.from, Cause::IrqWait, label.clone()),
+            }
+        }
         Some(Context::Softirq { cpu: sender, vector })
     }
 

@@ -261,6 +261,40 @@ fn a_packet_that_is_steered_to_another_cpu_comes_from_the_softirq_there() {
 }
 
 #[test]
+fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_state() {
+    let called = |c: &mut stage::Cpu| {
+        c.at(60).idles(2).at(250).idles_no_more().at(252).vector(Vector::CallFunctionSingle).at(255).raises(NET_RX);
+        c.at(260).vector_ends(Vector::CallFunctionSingle).softirq(NET_RX).at(310).softirq_ends(NET_RX);
+    };
+    // What was in idle states that look for work is called without an interrupt.
+    let looked = |c: &mut stage::Cpu| {
+        c.at(60).idles(2).at(250).idles_no_more().at(255).raises(NET_RX).at(260).softirq(NET_RX);
+        c.at(310).softirq_ends(NET_RX);
+    };
+    let told = |idle: &dyn Fn(&mut stage::Cpu)| {
+        let mut stage = stage();
+        stage.scene.packets.clear();
+        stage.packet(&[("host/tx@veth0", 100, 1, 0), ("host/nic-rx@veth1", 300, 0, 0)]);
+        stage.cpu(|c| idle(c));
+        stage.cpu(|c| {
+            c.at(80).raises(NET_RX).softirq(NET_RX).at(130).softirq_ends(NET_RX);
+        });
+        stage.told()
+    };
+    assert_eq!(
+        told(&called),
+        [
+            "100-130 work softirq NET_RX",
+            "130-252 idle-exit function call interrupt < idle (state 2) #2",
+            "252-255 work function call interrupt",
+            "255-260 softirq-wait softirq NET_RX < function call interrupt",
+            "260-300 work softirq NET_RX",
+        ]
+    );
+    assert_eq!(told(&looked)[1], "130-255 idle-exit softirq NET_RX < idle (state 2) #2");
+}
+
+#[test]
 fn a_packet_that_is_steered_on_its_way_to_a_device_was_held_by_no_queueing_discipline() {
     let mut stage = stage();
     stage.scene.packets.clear();

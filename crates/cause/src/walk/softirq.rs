@@ -28,8 +28,9 @@ impl Walk<'_> {
             by,
             Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
         );
-        // One CPU may have called another to go on (packet steering).
-        let called = vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
+        // One CPU may have called another to go on (packet steering), without an interrupt where that one looked for it while idle.
+        let unasked = vector == NET_RX && matches!(by, Some(Context::Nobody { doing: Doing::Idle { .. }, .. }));
+        let called = unasked || vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
         if !timer && !called {
             if let Some(context) = self.was_queued(cpu, vector, &spell) {
                 return Ok(context);
@@ -42,6 +43,10 @@ impl Walk<'_> {
                     Context::Timer { doing, .. }
                     | Context::Interrupt { doing: doing @ Doing::Vector(Vector::LocalTimer), .. } => {
                         self.put_off(cpu, vector, &doing)
+                    }
+                    _ if unasked => {
+                        let actor = self.machine.who(&Doing::Softirq(vector), self.t);
+                        Ok(self.sent_from(cpu, &actor).unwrap_or(context))
                     }
                     _ => Ok(context),
                 }

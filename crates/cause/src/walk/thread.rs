@@ -1,6 +1,6 @@
 //! Threads: what they did, what they waited for, and who woke them.
 
-use super::{Context, End, Label, Walk, MOST_PIECES};
+use super::{idle_state, Context, End, Label, Walk, MOST_PIECES};
 use crate::{machine::Machine, Cause};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_words::Ns;
@@ -126,13 +126,8 @@ impl Walk<'_> {
                 // By the thread's own row it was not there yet.
                 Doing::Thread(r) if r.pid == pid => self.lay(tile.from, Cause::Work, Label { by: None, ..label }),
                 Doing::Thread(_) => self.lay(tile.from, waits, label),
-                Doing::Idle { state } => {
-                    let before = tiles[at + 1..].iter().map_while(|t| match t.doing {
-                        Doing::Idle { state } => Some(state),
-                        d if d.interrupts() => Some(None),
-                        _ => None,
-                    });
-                    left_state = state.or_else(|| before.flatten().next()).or(left_state);
+                Doing::Idle { .. } => {
+                    left_state = idle_state(&tiles[at..]).or(left_state);
                     let by = Some(self.machine.who(&Doing::Idle { state: left_state }, tile.from));
                     self.lay(tile.from, Cause::IdleExit, Label { by, number: left_state.map(u64::from), ..label });
                 }
