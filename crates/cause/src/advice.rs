@@ -8,7 +8,7 @@
 use crate::member::{Folk, Member};
 use crate::{Cause, Held, Row};
 use latpath_flight::{Class, Doing, Vector};
-use latpath_vms::{Cpus, Role};
+use latpath_vms::{Cpus, Role, Thread, Vm};
 use latpath_words::stream::Matcher;
 use latpath_words::{PointId, PointInfo, StreamId, StreamSpec, HOST};
 use std::collections::BTreeMap;
@@ -151,6 +151,11 @@ impl Cure<'_> {
         (!cpus.is_empty()).then(|| text(&cpus))
     }
 
+    /// A thread's virtual machine, where that is libvirt's.
+    fn libvirts(&self, pid: u32) -> Option<(&Vm, &Thread)> {
+        self.known.folk.vm_of(self.case.machine, pid).filter(|(vm, _)| vm.libvirt)
+    }
+
     /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
     fn moving(&self, member: &Member, cpus: &str) -> Vec<String> {
         let Some(pid) = member.pid() else { return Vec::new() };
@@ -159,7 +164,7 @@ impl Cure<'_> {
             return vec![format!("pgrep -x {} | xargs -rn1 taskset -acp {cpus}", quoted(&member.name))];
         }
         let mut commands = vec![format!("taskset -cp {cpus} {pid}")];
-        if let Some((vm, thread)) = self.known.folk.vm_of(self.case.machine, pid) {
+        if let Some((vm, thread)) = self.libvirts(pid) {
             match (thread.role, thread.vcpu) {
                 (Role::Vcpu, Some(n)) => {
                     commands.push(format!("virsh vcpupin {} {n} {cpus} --live --config", quoted(&vm.name)))
@@ -288,7 +293,7 @@ impl Cure<'_> {
         }
         let Some(pid) = actor.pid() else { return Vec::new() };
         let mut commands = vec![format!("echo max > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/{pid}/cgroup)/cpu.max")];
-        if let Some((vm, _)) = self.known.folk.vm_of(self.case.machine, pid) {
+        if let Some((vm, _)) = self.libvirts(pid) {
             let name = quoted(&vm.name);
             commands.push(format!(
                 "virsh schedinfo {name} --live --config --set global_quota=-1 vcpu_quota=-1 emulator_quota=-1"

@@ -21,6 +21,7 @@ fn vm() -> Vm {
         ..Tap::default()
     };
     Vm {
+        libvirt: true,
         name: "guest7".into(),
         pid: 5600,
         program: "qemu-system-x86_64".into(),
@@ -81,7 +82,12 @@ fn points() -> Vec<PointInfo> {
 
 /// What is advised of a case on a host with 8 CPUs and one guest on CPUs 4 and 5.
 fn advice_of(held: &Held) -> Vec<Advice> {
-    let (vms, points) = ([vm()], points());
+    advice_beside(vm(), held)
+}
+
+/// The same beside a guest like this.
+fn advice_beside(vm: Vm, held: &Held) -> Vec<Advice> {
+    let (vms, points) = ([vm], points());
     let streams = ["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
     let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
     let governors = ["powersave".to_owned()];
@@ -102,6 +108,15 @@ fn vhost_behind_a_vcpu_in_real_time_is_moved_first_and_raised_second() {
         commands(&held(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu))),
         ["taskset -cp 0-3,6-7 5620", "virsh emulatorpin guest7 0-3,6-7 --live --config", "chrt -f -p 2 5620"]
     );
+}
+
+#[test]
+fn a_guest_that_libvirt_does_not_know_is_none_of_virshs() {
+    let (vhost, vcpu) = (member("vhost of guest7", 5620, OTHER), member("vCPU 0 of guest7", 6154, fifo(1)));
+    let held = held(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu));
+    let all = advice_beside(Vm { libvirt: false, ..vm() }, &held);
+    let commands: Vec<_> = all.into_iter().flat_map(|advice| advice.commands).collect();
+    assert_eq!(commands, ["taskset -cp 0-3,6-7 5620", "chrt -f -p 2 5620"]);
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn vm() -> Vm {
         ..Tap::default()
     };
     Vm {
+        libvirt: true,
         name: "guest7".into(),
         pid: 5600,
         program: "qemu-system-x86_64".into(),

@@ -174,6 +174,7 @@ fn vm(
         name: domain.and_then(|d| d.name.clone()).or(line.name.clone()).unwrap_or_else(|| format!("{program}-{pid}")),
         pid,
         uuid: line.uuid.clone().or_else(|| domain?.uuid.clone()),
+        libvirt: domain.is_some_and(|d| d.name.is_some()),
         program,
         machine: line.machine.clone(),
         accel,

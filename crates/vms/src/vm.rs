@@ -12,6 +12,9 @@ pub struct Vm {
     pub pid: u32,
     /// The guest's UUID, where it was given one.
     pub uuid: Option<String>,
+    /// Whether libvirt knows it, and `virsh` takes its name.
+    #[serde(default)]
+    pub libvirt: bool,
     /// The program that runs it: `qemu-system-x86_64`.
     pub program: String,
     /// QEMU's machine type: `pc-q35-7.2`.
