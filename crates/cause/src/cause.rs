@@ -33,7 +33,7 @@ causes! {
     Work "work" "Who had to act ran, and did what is to be done for the packet."
     Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from who had to act."
     WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others."
-    IdleExit "idle-exit" "A thread was ready, and its CPU came out of an idle state."
+    IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state."
     Throttled "throttled" "A control group had used up its CPU time."
     Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer."
     Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device."
