@@ -121,13 +121,26 @@ impl<W: Write> Export<W> {
     /// # Errors
     /// What writing gives.
     pub fn scene(&mut self, scene: &Scene, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
+        let is_spike = scene.kind == Kind::Spike;
+        self.write(scene, &|p: &Packet| p.late && wanted(p) || !is_spike)
+    }
+
+    /// The same, but those packets that are `wanted` have rows of their own, late or not.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn scene_around(&mut self, scene: &Scene, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
+        self.write(scene, &wanted)
+    }
+
+    fn write(&mut self, scene: &Scene, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<()> {
         self.summary.scenes += 1;
         for record in &scene.machines {
             self.record(record)?;
         }
         let rows = Contexts::of(scene);
         self.points(scene)?;
-        let left_out = self.packets(scene, &rows, &wanted)?;
+        let left_out = self.packets(scene, &rows, wanted)?;
         self.recorded_row(scene, left_out)
     }
 
@@ -172,8 +185,7 @@ impl<W: Write> Export<W> {
         let known = &mut self.shown;
         let mut is_new = |p: &Packet| p.sightings.first().is_some_and(|s| known.insert((p.stream, p.number, s.t)));
         let late = scene.packets.iter().filter(|p| p.late).count() as u64;
-        let mut shown: Vec<&Packet> =
-            scene.packets.iter().filter(|p| (p.late && wanted(p) || !is_spike) && is_new(p)).collect();
+        let mut shown: Vec<&Packet> = scene.packets.iter().filter(|p| wanted(p) && is_new(p)).collect();
         shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
         shown.truncate(if is_spike { MOST_PACKETS } else { MOST_ON_TIME });
         let with_row = shown.iter().filter(|packet| packet.late).count() as u64;

@@ -1,14 +1,13 @@
 //! `latpath explain`: why packets of a recording were late.
 
 use super::report::print;
-use super::{Outcome, Usage};
+use super::scenes::Scenes;
+use super::Outcome;
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_report::{
-    explanation_json, explanation_text, packet_text, Candidate, Explainer, Explanation, Head, Scenery, Wanted,
-};
-use latpath_run::{Condition, Run, SpikeFiles};
-use latpath_spike::{Kind, Packet, Scene};
+use latpath_report::{explanation_json, explanation_text, packet_text, Explainer, Explanation, Head, Scenery, Wanted};
+use latpath_run::{Condition, Run};
+use latpath_spike::Kind;
 use latpath_stats::units::{duration, Letters};
 use std::path::PathBuf;
 
@@ -55,11 +54,12 @@ pub fn run(args: Args) -> Result<Outcome> {
         );
     }
     let mut explainer = Explainer::new(Scenery::of_run(&run), args.worst.into());
-    let mut scenes = Scenes { run: &run, files, unread: 0 };
-    scenes.learn(&mut explainer);
+    let mut scenes = Scenes::new(&run, files);
+    learn(&mut scenes, &mut explainer);
     let explanation = match &args.packet {
         Some(wanted) => {
-            let (scene, packet) = scenes.find(wanted, &explainer)?;
+            let found = scenes.find(wanted, explainer.scenery())?;
+            let (scene, packet) = scenes.read(&found)?;
             let told = explainer.one(&scene, &packet);
             if !args.json {
                 print(&packet_text(&told, explainer.scenery(), Letters::from_env()))?;
@@ -103,84 +103,15 @@ fn ranked(mut explanation: Explanation, by: By) -> Explanation {
     explanation
 }
 
-/// A run's scenes, read one by one: they are too large to be held together.
-struct Scenes<'a> {
-    run: &'a Run,
-    files: SpikeFiles,
-    unread: usize,
-}
-
-impl Scenes<'_> {
-    fn each(&mut self, kind: Kind, mut take: impl FnMut(&Scene)) {
-        let numbers: Vec<u32> =
-            self.files.files.iter().filter(|f| f.head.kind == kind).map(|f| f.head.number).collect();
-        for number in numbers {
-            match self.run.spike(number) {
-                Ok(frozen) => take(&frozen.scene),
-                // Of a recording that goes on it may just have made room for a worse one.
-                Err(latpath_run::RunError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                    self.files.files.retain(|f| f.head.number != number);
-                }
-                Err(error) => {
-                    self.unread += 1;
-                    self.files.notes.push(error.to_string());
-                }
-            }
-        }
+/// What is usual; from scenes with late packets where there are no others.
+fn learn(scenes: &mut Scenes, explainer: &mut Explainer) {
+    scenes.each(Kind::OnTime, |scene| explainer.learn(scene));
+    if explainer.learnt() > 0 {
+        return;
     }
-
-    /// What is usual; from scenes with late packets where there are no others.
-    fn learn(&mut self, explainer: &mut Explainer) {
-        self.each(Kind::OnTime, |scene| explainer.learn(scene));
-        if explainer.learnt() > 0 {
-            return;
-        }
-        self.each(Kind::Spike, |scene| explainer.learn(scene));
-        if explainer.learnt() > 0 {
-            let note = "what is usual is known from packets beside late ones alone: the run has no moment in which all were on time";
-            self.files.notes.push(note.into());
-        }
+    scenes.each(Kind::Spike, |scene| explainer.learn(scene));
+    if explainer.learnt() > 0 {
+        let note = "what is usual is known from packets beside late ones alone: the run has no moment in which all were on time";
+        scenes.files.notes.push(note.into());
     }
-
-    fn find(&mut self, wanted: &Wanted, explainer: &Explainer) -> Result<(Scene, Packet)> {
-        let scenery = explainer.scenery();
-        // Of a packet that is in two scenes the one that has all of its way comes first.
-        let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
-        for kind in [Kind::Spike, Kind::OnTime] {
-            self.each(kind, |scene| {
-                for packet in &scene.packets {
-                    let Some(one) = candidate(scene, packet, scenery).filter(|c| wanted.may_be(c, scenery)) else {
-                        continue;
-                    };
-                    let whole = packet.sightings.iter().all(|s| s.t < scene.to);
-                    if whole { &mut candidates } else { &mut cut }.push(one);
-                }
-            });
-        }
-        candidates.append(&mut cut);
-        let chosen = wanted.choose(&candidates, scenery).map_err(|e| Usage(e.to_string()))?;
-        let scene = self.run.spike(chosen.scene)?.scene;
-        let is_it = |p: &&Packet| (p.stream, p.number) == (chosen.stream, chosen.number);
-        let packet = scene.packets.iter().find(is_it).cloned();
-        match packet {
-            Some(packet) => Ok((scene, packet)),
-            None => bail!("scene {} changed while it was read; try again", chosen.scene),
-        }
-    }
-}
-
-/// A packet, as far as is told of it in a list.
-fn candidate(scene: &Scene, packet: &Packet, scenery: &Scenery) -> Option<Candidate> {
-    let way = scenery.line(packet.stream);
-    let on_way = || packet.sightings.iter().filter(|s| way.is_empty() || way.contains(&s.point)).map(|s| s.t);
-    let (first, last) = (on_way().min()?, on_way().max()?);
-    Some(Candidate {
-        scene: scene.number,
-        stream: packet.stream,
-        key: packet.key,
-        number: packet.number,
-        t: first,
-        time_ns: last.saturating_sub(first),
-        late: packet.late,
-    })
 }

@@ -1,10 +1,12 @@
 //! `latpath export`: recordings in other tools' formats.
 
 use super::progress::Progress;
+use super::scenes::{Found, Scenes};
 use super::{interrupt, Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_perfetto::{Export, Ground, Summary};
+use latpath_report::{Scenery, Wanted};
 use latpath_run::{Run, SpikeFile};
 use latpath_spike::{Kind, Packet};
 use latpath_stats::units::{bytes, count};
@@ -43,6 +45,10 @@ pub struct Perfetto {
     /// This spike, by its number; several are allowed
     #[arg(long = "spike", value_name = "N", conflicts_with = "worst")]
     spikes: Vec<u32>,
+    /// This packet, late or not: the spikes that it is in, and a row for it alone. As latpath explain takes it: "worst", its number
+    /// in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
+    #[arg(long, value_name = "PACKET", conflicts_with_all = ["worst", "spikes"])]
+    packet: Option<Wanted>,
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
@@ -87,6 +93,7 @@ fn perfetto(args: Perfetto) -> Result<Outcome> {
                 Ok::<_, anyhow::Error>(format!("{done} of {all} spikes, {written} written"))
             })?;
             match run.spike(*number) {
+                Ok(frozen) if args.packet.is_some() => export.scene_around(&frozen.scene, wanted)?,
                 Ok(frozen) => export.scene(&frozen.scene, wanted)?,
                 Err(error) => eprintln!("latpath: {error}; the others are in the trace"),
             }
@@ -206,7 +213,11 @@ fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
     }
     let path = args.run.display();
     let mut packets = None;
-    let mut files: Vec<&SpikeFile> = if args.spikes.is_empty() {
+    let mut files: Vec<&SpikeFile> = if let Some(wanted) = args.packet.as_ref().filter(|_| !found.files.is_empty()) {
+        let Found { packet, scenes } = Scenes::new(run, run.spikes()).find(wanted, &Scenery::of_run(run))?;
+        packets = Some(HashSet::from([(packet.stream, packet.number)]));
+        found.files.iter().filter(|file| scenes.contains(&file.head.number)).collect()
+    } else if args.spikes.is_empty() {
         let (files, worst) = worst(run, &found.files, args.worst.into(), stop)?;
         packets = Some(worst);
         files
@@ -276,6 +287,9 @@ fn worst<'a>(
             worst.push(Late { took: file.head.worst, packet: None, file });
         }
         worst.sort_by_key(|late| (std::cmp::Reverse(late.took), late.file.head.number));
+        // At the edges of two spikes one may be late in both.
+        let mut seen = HashSet::new();
+        worst.retain(|late| late.packet.is_none_or(|packet| seen.insert(packet)));
         worst.truncate(most);
     }
     Ok((worst.iter().map(|late| late.file).collect(), worst.iter().filter_map(|late| late.packet).collect()))

@@ -13,6 +13,7 @@ mod progress;
 pub mod publish;
 pub mod record;
 pub mod report;
+mod scenes;
 pub mod segments;
 pub mod streams;
 pub mod subscribe;

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
         trial("a_full_disk_is_told_and_nothing_is_left", &needs, full),
         trial("stdout_gets_the_same_bytes", &needs, stdout),
+        trial("one_packet_has_the_only_row_late_or_not", &with_processor, one_packet),
+        trial("a_packet_is_named_as_explain_names_it", &needs, names),
         trial("what_is_not_there_is_refused_by_name", &needs, refuses),
     ]);
     if let Some(folder) = RUN.get().and_then(|run| run.as_ref().ok()?.parent()) {
@@ -138,6 +140,61 @@ fn stdout() -> Result<(), Failed> {
     equal("exit code", output.status.code(), Some(0))?;
     equal("nothing but the trace", said(&output), String::new())?;
     equal("the same", output.stdout == std::fs::read(&file)?, true)
+}
+
+/// Packets of the run's spikes, as they are named: one that was late, and, if there is any, one that was not.
+fn packets(run: &Path) -> Result<Vec<(bool, String)>, Failed> {
+    let run = Run::open(run)?;
+    let started = run.manifest().start.monotonic_ns;
+    let mut found: Vec<(bool, String)> = Vec::new();
+    for file in run.spikes().files {
+        for packet in run.spike(file.head.number)?.scene.packets {
+            let Some(first) = packet.sightings.first().filter(|_| !found.iter().any(|(late, _)| *late == packet.late))
+            else {
+                continue;
+            };
+            let seconds = (first.t - started) as f64 / 1e9;
+            let stream = run.manifest().streams[usize::from(packet.stream)].short();
+            found.push((packet.late, format!("{stream}:{}@{seconds:.3}s", packet.key)));
+        }
+    }
+    Ok(found)
+}
+
+fn one_packet() -> Result<(), Failed> {
+    let run = recorded()?;
+    let folder = tempfile::tempdir()?;
+    for (late, packet) in packets(run)? {
+        let file = folder.path().join(format!("{late}.pftrace"));
+        let output = export(run, &format!("--packet {packet} -o {}", file.display()))?;
+        equal(&format!("exit code of {packet}; it said {}", said(&output)), output.status.code(), Some(0))?;
+        let mut processor = Processor::load(&std::fs::read(&file)?)?;
+        let rows = "select count(*) from slice where name = 'total'";
+        equal(&format!("rows for {packet}, late: {late}"), processor.number(rows)?, 1)?;
+    }
+    Ok(())
+}
+
+fn names() -> Result<(), Failed> {
+    let run = recorded()?;
+    let (found, folder) = (packets(run)?, tempfile::tempdir()?);
+    equal("packets of the run", found.is_empty(), false)?;
+    for packet in found.iter().map(|(_, packet)| packet.as_str()).chain(["worst", "1"]) {
+        let output = export(run, &format!("--packet {packet} --force -o {}", folder.path().join("t").display()))?;
+        equal(&format!("exit code of {packet}; it said {}", said(&output)), output.status.code(), Some(0))?;
+        equal(&said(&output), said(&output).contains("around 1 packet,"), true)?;
+    }
+    for (packet, why) in [
+        ("none:1@1s", "no such packet in the run's spikes"),
+        ("MU01", "not a packet"),
+        ("9999", "spikes with late packets"),
+    ] {
+        let output = export(run, &format!("--packet {packet} --force -o {}", folder.path().join("t").display()))?;
+        equal(&format!("exit code of {packet}"), output.status.code(), Some(2))?;
+        equal(&said(&output), said(&output).contains(why), true)?;
+    }
+    let output = export(run, "--packet worst --worst 3 -o -")?;
+    equal("exit code of both", output.status.code(), Some(2))
 }
 
 fn refuses() -> Result<(), Failed> {
