@@ -1,16 +1,18 @@
-//! Why packets are late whose reader's CPU is slow to leave an idle state; and that what latpath advises cures it.
+//! Why packets are late whose reader's CPU, or the one that they are steered to, is slow to leave an idle state; and that what
+//! latpath advises cures it.
 
 use crate::{
     blame,
     fault::{self, Injection},
     faults::{all, myself, play, stream},
+    linked,
     module::Module,
-    stage::Stage,
+    stage::{Stage, RELAY},
     support::{Finished, Started},
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context, Result};
-use latpath_lab::{OwnModule, APPLICATION, Switch};
+use latpath_lab::{OwnModule, Switch, APPLICATION};
 use latpath_words::Ns;
 use nix::{
     sched::{sched_setaffinity, CpuSet},
@@ -19,7 +21,7 @@ use nix::{
 use serde_json::Value;
 use std::{fs, process::Command, thread, time::Duration};
 
-pub const TEST: Test = Test { name: "cause_idle", only_whole: true, seconds: 300, run };
+pub const TEST: Test = Test { name: "cause_idle", only_whole: true, seconds: 400, run };
 
 /// The application's, and that of all others.
 const CPU: usize = 1;
@@ -28,9 +30,9 @@ const OTHERS_CPU: usize = 0;
 const EXIT: Duration = Duration::from_millis(40);
 const THRESHOLD: Duration = Duration::from_millis(20);
 /// How often the state is on, for how long, and in what distances: the CPU leaves it once or twice each time.
-const ROUNDS: usize = 24;
+const ROUNDS: usize = 30;
 const ROUND: Duration = Duration::from_millis(30);
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(800);
 /// Some more exits, or none.
 const WATCHED: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
@@ -43,30 +45,54 @@ fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
     let states = States::load()?;
     let reader = listen(&stage)?;
-    let (seen, truth) = play(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
-    let explain = format!("explain {}", seen.run.display());
-    let told = stage.latpath(&explain)?;
-    eprintln!("{told}");
-    all(vec![seen.expect(&truth, &blame::IDLE)])?;
-    ensure!(told.contains(&format!("state {SLOW}")), "the state is not told");
+    let mut outcomes = Vec::new();
+    // The reader's thread waits for the CPU; and, where frames are steered to that CPU, their softirq.
+    for steered in [false, true] {
+        if steered {
+            steer(&stage)?;
+        }
+        let (seen, truth) = play(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
+        let told = stage.latpath(&format!("explain {}", seen.run.display()))?;
+        eprintln!("{told}");
+        outcomes.push(seen.expect(&truth, &blame::IDLE));
+        let first: Value = serde_json::from_str(&stage.latpath(&format!("explain {} --json", seen.run.display()))?)?;
+        let first = &first["causes"][0];
+        let is_told = told.contains(&format!("state {SLOW}")) && first["number"] == SLOW;
+        ensure!(is_told, "the state is not told: {first}");
+        let name = first["actor"]["name"].as_str().unwrap_or_default();
+        ensure!((name == RELAY) != steered, "{name} waited; steered: {steered}");
+        if !steered {
+            outcomes.push(is_cured_by(&stage, &states, &advised(first)?).map_err(|e| format!("{e:#}").into()));
+        }
+    }
+    reader.interrupt();
+    done(reader)?;
+    all(outcomes)
+}
 
-    let advised = advised(&serde_json::from_str(&stage.latpath(&format!("{explain} --json"))?)?)?;
+/// Does what is advised while the fault is there.
+fn is_cured_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     let publishing = stage.start_publishing(&stream())?;
     states.slow(true)?;
     let before = states.exits_in(WATCHED)?;
-    let cure = Command::new("sh").args(["-c", &advised]).output().context("run a shell")?;
+    let cure = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
     // Once more it leaves the state in which it is.
     thread::sleep(2 * EXIT);
     let after = states.exits_in(WATCHED)?;
     publishing.interrupt();
     done(publishing)?;
-    reader.interrupt();
-    done(reader)?;
     eprintln!("slow exits: {}, and {} after {advised:?}", before.len(), after.len());
     ensure!(cure.status.success(), "{advised}: {}", String::from_utf8_lossy(&cure.stderr).trim());
     ensure!(!before.is_empty(), "nothing is shown: without the cure the CPU was not slow either");
     ensure!(after.is_empty(), "{advised}: the CPU was slow {} times more", after.len());
     Ok(())
+}
+
+/// Frames that arrive at the application's device are handed to its CPU.
+fn steer(stage: &Stage) -> Outcome {
+    let script = format!("echo {:x} > /sys/class/net/{APPLICATION}/queues/rx-0/rps_cpus", 1 << CPU);
+    let space = stage.application().name();
+    linked::run(Command::new("ip").args(["netns", "exec", space, "sh", "-c", &script])).map(drop)
 }
 
 fn listen(stage: &Stage) -> Result<Started> {
@@ -85,10 +111,10 @@ fn done(started: Started) -> Outcome {
     Ok(())
 }
 
-/// The first command that is advised for the first cause.
-fn advised(explained: &Value) -> Result<String> {
-    let command = explained["causes"][0]["advice"][0]["commands"][0].as_str();
-    Ok(command.with_context(|| format!("nothing is advised: {}", explained["causes"][0]))?.to_owned())
+/// The first command that is advised for a cause.
+fn advised(cause: &Value) -> Result<String> {
+    let command = cause["advice"][0]["commands"][0].as_str();
+    Ok(command.with_context(|| format!("nothing is advised: {cause}"))?.to_owned())
 }
 
 /// By the driver's number.
