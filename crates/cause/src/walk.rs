@@ -104,6 +104,8 @@ pub(crate) struct Walk<'w> {
     pub pieces: Vec<Piece>,
     /// The one who took the later sighting is still the one that acts.
     pub reader: bool,
+    /// Waits within waits that it looks into now.
+    nested: u32,
 }
 
 /// Why a walk ended before it was there.
@@ -131,7 +133,7 @@ pub(crate) struct Label {
 
 impl<'w> Walk<'w> {
     pub fn new(machine: &'w Machine, place: usize, question: &'w Question, vcpus: &'w Vcpus, t: Ns) -> Self {
-        Self { machine, place, question, vcpus, a: question.a, t, pieces: Vec::new(), reader: true }
+        Self { machine, place, question, vcpus, a: question.a, t, pieces: Vec::new(), reader: true, nested: 0 }
     }
 
     pub fn is_there(&self) -> bool {

@@ -61,6 +61,39 @@ fn a_reader_waits_for_its_cpu_behind_one_that_is_more_urgent() {
 }
 
 #[test]
+fn what_a_lock_s_holder_did_before_it_was_waited_for_is_nobody_s_fault() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        // It runs for a moment behind the hog, and must wait for bash, which had slept all the time.
+        c.class(HOG, fifo(80))
+            .runs(READER)
+            .at(10)
+            .sleeps_then(HOG)
+            .at(190)
+            .timer(0xd00)
+            .at(192)
+            .wakes(11, 0)
+            .timer_ends();
+        c.at(200).sleeps_then(READER).at(210).sleeps_then(11).at(240).wakes(READER, 0).at(250).sleeps_then(READER);
+        c.at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-120 work softirq NET_RX",
+            "120-190 waiting-for-cpu qemu (7) < hog (9)",
+            "190-192 interrupted qemu (7) < timer 0xd00",
+            "192-200 waiting-for-cpu qemu (7) < hog (9)",
+            "200-210 work qemu (7)",
+            "210-240 work bash (11)",
+            "240-250 waiting-for-cpu qemu (7) < bash (11)",
+            "250-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
 fn a_reader_that_is_preempted_while_it_works_waits_too() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {

@@ -5,6 +5,9 @@ use crate::{machine::Machine, Cause};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_words::Ns;
 
+/// Waits within waits that are looked into.
+const MOST_NESTED: u32 = 3;
+
 impl Walk<'_> {
     /// Reads a thread's row backwards, up to the one who woke it.
     pub(super) fn thread(&mut self, pid: u32) -> Result<Context, End> {
@@ -176,6 +179,10 @@ impl Walk<'_> {
                 self.lay(tile.from, Cause::Blocked, Label { by, ..label });
                 Ok(None)
             }
+            (_, Some(waker)) if self.was_handed(pid, tile.from) => {
+                self.waited(tile.from, &waker, label);
+                Ok(None)
+            }
             (_, Some(waker)) => Ok(Some(Context::of(waker.cpu, waker.context))),
             (_, None) => {
                 let who = label.actor.map_or(String::new(), |who| who.name);
@@ -186,5 +193,40 @@ impl Walk<'_> {
                 Err(End::Lost(format!("who woke {who} is not known: {why}")))
             }
         }
+    }
+
+    /// Whether it had the packet before it fell asleep at `slept`: whoever took the earlier sighting had woken it right behind that.
+    fn was_handed(&self, pid: u32, slept: Ns) -> bool {
+        if !self.has_a() || slept <= self.a {
+            return false;
+        }
+        let (a, cpu) = (self.question.a, self.question.cpu_of_a);
+        let giver = self.machine.at(cpu, a);
+        if giver.thread() == Some(pid) {
+            return false;
+        }
+        let row = self.machine.row(pid);
+        let wakers = row.iter().filter(|tile| tile.from < slept).filter_map(|tile| match tile.state {
+            State::Ready { since: Since::Woken(waker), .. } => Some(waker),
+            _ => None,
+        });
+        let first = wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t);
+        first.is_some_and(|waker| waker.cpu == cpu && Context::of(cpu, waker.context) == Context::of(cpu, giver))
+    }
+
+    /// It waited in the midst of its own work, from `slept` on: for a lock, say. What the one who woke it did until then is told, and
+    /// nothing of what that one did before.
+    fn waited(&mut self, slept: Ns, waker: &Waker, label: Label) {
+        let limit = std::mem::replace(&mut self.a, slept);
+        let reader = self.reader;
+        if self.nested < MOST_NESTED {
+            self.nested += 1;
+            self.reader = false;
+            self.go(Context::of(waker.cpu, waker.context));
+            self.nested -= 1;
+        }
+        let by = Some(self.machine.who(&waker.context, waker.t));
+        self.lay(slept, Cause::Blocked, Label { by, ..label });
+        (self.a, self.reader) = (limit, reader);
     }
 }
