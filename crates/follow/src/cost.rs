@@ -1,5 +1,6 @@
 //! What latpath itself costs: its process's CPU time and memory, and the time its kernel programs take.
 
+use latpath_flight::Figures;
 use latpath_stats::ToolCost;
 use latpath_words::Counters;
 use nix::sys::resource::{getrusage, UsageWho};
@@ -34,10 +35,11 @@ impl CostMeter {
         Self { began: Instant::now(), cpu_ns: cpu_ns() }
     }
 
-    /// The cost so far. `counters` are those of all machines, `host` this machine's.
-    pub fn read(&self, counters: &Counters, host: &Counters) -> ToolCost {
+    /// The cost so far. `counters` are those of all machines, `host` this machine's, as is `flight`, its flight recorder.
+    pub fn read(&self, counters: &Counters, host: &Counters, flight: Option<&Figures>) -> ToolCost {
         let elapsed = self.began.elapsed().as_nanos().max(1) as f64;
-        let kernel = (host.sightings * host.ns_per_sighting) as f64;
+        let events = flight.map_or(0, |flight| flight.events.saturating_mul(flight.ns_per_event.unwrap_or(0)));
+        let kernel = (host.sightings * host.ns_per_sighting) as f64 + events as f64;
         let own = (cpu_ns() - self.cpu_ns) as f64;
         ToolCost {
             sightings: counters.sightings,
@@ -61,8 +63,11 @@ mod tests {
             std::hint::black_box(max_rss_bytes());
         }
         let counters = Counters { sightings: 7, dropped: 1, ns_per_sighting: 90, ..Default::default() };
-        let cost = meter.read(&counters, &counters);
+        let cost = meter.read(&counters, &counters, None);
         assert!(cost.cpu_percent > 0.0 && cost.max_rss_bytes > 1 << 20);
         assert_eq!((cost.sightings, cost.sightings_dropped, cost.ns_per_sighting), (7, 1, 90));
+        let flight = Figures { events: 1 << 40, ns_per_event: Some(100), ..Figures::default() };
+        let with_flight = meter.read(&counters, &counters, Some(&flight));
+        assert!(with_flight.cpu_percent > 1e6, "the flight recorder's events are paid for too");
     }
 }

@@ -352,7 +352,8 @@ impl Follow {
     /// What latpath itself costs.
     pub fn cost(&mut self) -> ToolCost {
         let counters = self.counters();
-        self.meter.read(&sum(&counters), &counters[0])
+        let flight = self.flight.as_ref().and_then(|flight| flight.figures().ok());
+        self.meter.read(&sum(&counters), &counters[0], flight.as_ref())
     }
 
     /// What the user must know by now.

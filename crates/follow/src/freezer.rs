@@ -6,10 +6,12 @@ use latpath_words::Ns;
 use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Times that may wait to be frozen.
 const WAITING: usize = 64;
+/// How long it is measured at the start what an event costs.
+const SAMPLED: Duration = Duration::from_millis(200);
 /// How often figures are taken.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
@@ -75,16 +77,23 @@ impl Drop for Freezer {
 
 fn run(recorder: &Recorder, orders: &Receiver<Asked>, done: &Sender<(u32, Snapshot)>, figures: &Mutex<Figures>) {
     give_way();
+    recorder.sample(SAMPLED);
+    let tell = || *figures.lock().unwrap_or_else(PoisonError::into_inner) = recorder.figures();
+    tell();
+    let mut told = Instant::now();
     loop {
         match orders.recv_timeout(FIGURES_EVERY) {
             Ok(Asked { number, from, to }) => {
                 // Who asked may be gone.
                 let _ = done.send((number, recorder.snapshot(from, to)));
             }
-            Err(RecvTimeoutError::Timeout) => {
-                *figures.lock().unwrap_or_else(PoisonError::into_inner) = recorder.figures();
-            }
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // Also where spikes come faster than that.
+        if told.elapsed() >= FIGURES_EVERY {
+            tell();
+            told = Instant::now();
         }
     }
 }

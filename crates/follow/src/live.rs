@@ -248,7 +248,7 @@ impl Live {
             aside: self.layout.aside(&points),
             malformed: counters.malformed,
             machines: vec![MachineFigures { machine: HOST.into(), method: "same clock".into(), ..Default::default() }],
-            tool: self.meter.read(&counters, &counters),
+            tool: self.meter.read(&counters, &counters, self.flight().and_then(Result::ok).as_ref()),
             notes: self.notes(&points, &streams, counters),
             ..Default::default()
         };
