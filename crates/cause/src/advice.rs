@@ -277,6 +277,13 @@ impl Cure<'_> {
                 ["idle=poll".to_owned()],
             )];
         }
+        if self.case.number == Some(0) {
+            return vec![self.one(
+                "any CPU leaves its first idle state at once: what is below this kernel kept it, firmware or, of a virtual machine, \
+                 the host; look for that (package rt-tests)",
+                ["hwlatdetect --duration=60".to_owned()],
+            )];
+        }
         vec![self.one(
             "forbid idle states that take 10 µs or more to leave (package linux-cpupower)",
             [format!("cpupower {cpu}idle-set -D 10")],

@@ -217,6 +217,15 @@ fn other_causes_have_their_own_cures() {
 }
 
 #[test]
+fn the_first_idle_state_is_not_what_is_slow() {
+    let mut of_state = held(Cause::IdleExit, "host", Some(member("relay", 7, OTHER)), None);
+    of_state.number = Some(0);
+    assert_eq!(commands(&of_state), ["hwlatdetect --duration=60"]);
+    of_state.number = Some(2);
+    assert_eq!(commands(&of_state), ["cpupower -c 4 idle-set -D 10"]);
+}
+
+#[test]
 fn latpath_owns_up() {
     let mut tool = member("lp-guest7", 4000, OTHER);
     tool.is_tool = true;

@@ -94,6 +94,29 @@ fn what_a_lock_s_holder_did_before_it_was_waited_for_is_nobody_s_fault() {
 }
 
 #[test]
+fn a_reader_that_was_awake_when_the_packet_came_has_had_it_since() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(READER).at(10).preempted_by(HOG);
+        c.at(200).sleeps_then(READER).at(210).sleeps_then(11).at(240).wakes(READER, 0).at(250).sleeps_then(READER);
+        c.at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).at(85).softirq(NET_RX).at(140).softirq_ends(NET_RX).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.told(),
+        [
+            "100-200 waiting-for-cpu qemu (7) < hog (9)",
+            "200-210 work qemu (7)",
+            "210-240 work bash (11)",
+            "240-250 waiting-for-cpu qemu (7) < bash (11)",
+            "250-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
 fn a_reader_that_is_preempted_while_it_works_waits_too() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {

@@ -179,7 +179,7 @@ impl Walk<'_> {
                 self.lay(tile.from, Cause::Blocked, Label { by, ..label });
                 Ok(None)
             }
-            (_, Some(waker)) if self.was_handed(pid, tile.from) => {
+            (_, Some(waker)) if self.was_handed(pid, tile.from, &waker) => {
                 self.waited(tile.from, &waker, label);
                 Ok(None)
             }
@@ -195,23 +195,28 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether it had the packet before it fell asleep at `slept`: whoever took the earlier sighting had woken it right behind that.
-    fn was_handed(&self, pid: u32, slept: Ns) -> bool {
+    /// Whether it had the packet before it fell asleep at `slept`: who took the earlier sighting had woken it right behind that, or had
+    /// put the packet into its queue while it was awake.
+    fn was_handed(&self, pid: u32, slept: Ns, waker: &Waker) -> bool {
         if !self.has_a() || slept <= self.a {
             return false;
         }
         let (a, cpu) = (self.question.a, self.question.cpu_of_a);
-        let giver = self.machine.at(cpu, a);
-        if giver.thread() == Some(pid) {
+        let giver = Context::of(cpu, self.machine.at(cpu, a));
+        let gives = |waker: &Waker| waker.cpu == cpu && Context::of(cpu, waker.context) == giver;
+        if giver == Context::Thread(pid) {
             return false;
         }
         let row = self.machine.row(pid);
+        let awake = |tile: &ThreadTile| matches!(tile.state, State::Ready { .. } | State::Running { .. });
+        if row.iter().any(|tile| tile.from <= a && tile.to > a && awake(tile)) {
+            return (self.question.queue || self.question.upcall) && !gives(waker);
+        }
         let wakers = row.iter().filter(|tile| tile.from < slept).filter_map(|tile| match tile.state {
             State::Ready { since: Since::Woken(waker), .. } => Some(waker),
             _ => None,
         });
-        let first = wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t);
-        first.is_some_and(|waker| waker.cpu == cpu && Context::of(cpu, waker.context) == Context::of(cpu, giver))
+        wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t).is_some_and(|first| gives(&first))
     }
 
     /// It waited in the midst of its own work, from `slept` on: for a lock, say. What the one who woke it did until then is told, and
