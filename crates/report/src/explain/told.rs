@@ -79,7 +79,7 @@ pub(crate) fn sentence(page: &Page, held: &Held) -> String {
         Cause::VcpuPreempted => format!("{actor} off its CPU for {time}{}", by_whom(" behind ")),
         Cause::IdleExit => {
             let state = held.number.map_or(String::new(), |n| format!(" (state {n})"));
-            format!("{actor} ready, and its CPU took {time} to leave its idle state{state}")
+            format!("{actor} {}, and its CPU took {time} to leave its idle state{state}", ready(held.actor.as_ref()))
         }
         Cause::Throttled => format!("{actor} throttled for {time}: its control group had used up its CPU time"),
         Cause::Stopped => format!("{actor} stopped for {time}{}", note(page, &held.notes)),
@@ -102,6 +102,14 @@ pub(crate) fn sentence(page: &Page, held: &Held) -> String {
         Cause::IrqInjection => format!("an interrupt for {actor} pending for {time} and not taken"),
         Cause::Unexplained => format!("not explained for {time}{}", note(page, &held.notes)),
         other => format!("{actor}: {} for {time}{}{}", other.id(), by_whom(", by "), note(page, &held.notes)),
+    }
+}
+
+/// What is a thread's turn is an interrupt's call.
+fn ready(actor: Option<&Member>) -> &'static str {
+    match actor {
+        Some(actor) if actor.doing.interrupts() => "called for",
+        _ => "ready",
     }
 }
 
@@ -172,7 +180,9 @@ pub(crate) fn verdict(page: &Page, row: &Row) -> String {
         Cause::Interrupted => format!("{actor} interrupted{}", by("by")),
         Cause::WaitingForCpu => format!("{actor} ready but not running{}", by("behind")),
         Cause::VcpuPreempted => format!("{actor} off its CPU{}", by("behind")),
-        Cause::IdleExit => format!("{actor} ready, and its CPU slow to leave its idle state"),
+        Cause::IdleExit => {
+            format!("{actor} {}, and its CPU slow to leave its idle state", ready(row.actor.as_ref()))
+        }
         Cause::Throttled => format!("{actor} throttled: its control group had used up its CPU time"),
         Cause::Stopped => format!("{actor} stopped{}", note(page, &row.notes)),
         Cause::Blocked => format!("{actor} blocked{}", by("until woken by")),
