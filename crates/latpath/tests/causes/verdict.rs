@@ -192,7 +192,9 @@ impl Seen {
         // Some hold no packet, since the victim had its turn first, or not alone.
         let alone = |i: &Injection| self.late.iter().any(|(a, b)| i.during(*a, *b) * 10 >= (b - a) * 9);
         let held: Vec<&Injection> = truth.iter().filter(|i| alone(i)).collect();
-        let explained = held.iter().filter(|i| injected.iter().any(|packet| during(packet, i))).count();
+        let is_explained = |i: &Injection| injected.iter().any(|packet| during(packet, i));
+        let missed = held.iter().filter(|i| !is_explained(i)).count();
+        let explained = truth.iter().filter(|i| is_explained(i)).count();
         let unexplained = |p: &&Late| {
             let of = p.verdict.held.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns);
             of.sum::<Ns>() * 100 / p.verdict.excess_ns.max(1)
@@ -212,11 +214,12 @@ impl Seen {
         if right < injected.len() {
             eprintln!("  the others:{}", told());
         }
-        if explained < TIMES || explained * 100 < held.len() * RIGHT {
+        if explained < TIMES || missed * 100 > held.len() * (100 - RIGHT) {
             let (held, all) = (held.len(), truth.len());
-            return Err(
-                format!("{name}: {explained} of {held} faults that held packets are explained, of {all}").into()
-            );
+            return Err(format!(
+                "{name}: {explained} of {all} faults are explained; of {held} that alone held packets {missed} are not"
+            )
+            .into());
         }
         if right * 100 < injected.len() * RIGHT || dark > UNEXPLAINED {
             return Err(format!("{name}: {right} of {} right; the others:{}", injected.len(), told()).into());

@@ -3,7 +3,7 @@
 
 use crate::{
     fault::{self, Injection},
-    stage::{Stage, Stream},
+    stage::{keep, Stage, Stream},
     support::{Finished, Started},
     verdict::Seen,
 };
@@ -16,8 +16,8 @@ use nix::{
 };
 use std::{env, process::Command, thread, time::Duration};
 
-/// How often, for how long and in what distances. The emulated CPUs themselves stand still for some ms at times.
-pub const ROUNDS: &str = "times=24 busy=150000 every=600000 gap=20000";
+/// How often, for how long and in what distances. The emulated CPUs themselves stand still for a ms or two at times.
+pub const ROUNDS: &str = "times=24 busy=150000 every=600000 gap=5000";
 /// What takes longer is late.
 pub const THRESHOLD: Duration = Duration::from_millis(60);
 /// Longer than all rounds.
@@ -42,6 +42,7 @@ pub fn play(
     fault: impl FnOnce(&mut Stage) -> Result<Vec<Injection>>,
 ) -> Result<(Seen, Vec<Injection>)> {
     let stream = stream();
+    stage.in_memory = true;
     let recording = stage.record(&stream, &format!("--threshold {}us", threshold.as_micros()))?;
     let publishing = stage.start_publishing(&stream)?;
     thread::sleep(Duration::from_secs(4));
@@ -52,6 +53,7 @@ pub fn play(
     stage.wait_for_quiet()?;
     let run = recording.run().clone();
     eprintln!("{}", recording.end(stage)?.in_short());
+    keep(&run)?;
     Ok((Seen::read(&run).map_err(|e| anyhow!("{e:?}"))?, truth))
 }
 
@@ -79,7 +81,8 @@ pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
 /// Starts the application in its namespace, on this CPU and in real time, where there is no guest.
 pub fn listen_here(stage: &Stage, cpu: usize) -> Result<Started> {
     let mut command = Command::new(myself()?);
-    let words = format!("application device={APPLICATION} cpu={cpu} fifo=60 nice=0 work=0 times=0 busy=0 every=0 after=1");
+    let words =
+        format!("application device={APPLICATION} cpu={cpu} fifo=60 nice=0 work=0 times=0 busy=0 every=0 after=1");
     command.arg(fault::WORD).args(words.split(' '));
     stage.start_command(stage.application(), command)
 }

@@ -10,7 +10,7 @@ use crate::{
     support::{latpath, program, Bench, Started},
     Outcome,
 };
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::{
     Acceleration, Application, Counters, Guest, GuestPlan, Lab, LabPath, Namespace, OpenVswitch, Switch, GUEST_DEVICE,
     PUBLISHER,
@@ -87,6 +87,8 @@ pub struct Stage {
     guest: Option<Guest>,
     bench: Bench,
     reach: Reach,
+    /// Runs are written to memory, and kept by [`keep`]: the way out of this machine disturbs all that goes on in it.
+    pub in_memory: bool,
 }
 
 impl Stage {
@@ -94,14 +96,14 @@ impl Stage {
     pub fn lay(switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
         let path = lab.lay_through(switch, Application::Guest)?;
-        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial })
+        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial, in_memory: false })
     }
 
     /// Lays pub ─ hyp ─ app, without a guest: the application is in a namespace.
     pub fn lay_without_guest(switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
         let path = lab.lay_through(switch, Application::Namespace)?;
-        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial })
+        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial, in_memory: false })
     }
 
     /// Boots the guest (KVM, vhost), with an agent.
@@ -222,7 +224,10 @@ impl Stage {
 
     /// The same for any stream, as `--stream` takes it.
     pub fn record_spec(&mut self, stream: &str, window: Duration, words: &str) -> Result<Recording> {
-        let run = kept("run");
+        let run = match self.in_memory {
+            true => self.bench.lab.folder().join(kept("run").file_name().context("a name for the run")?),
+            false => kept("run"),
+        };
         let machine = match (&self.guest, self.reach) {
             (None, _) => String::new(),
             (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
@@ -304,6 +309,13 @@ const PORT: u32 = 7400;
 pub struct Recording {
     process: Started,
     run: PathBuf,
+}
+
+/// Keeps what is in memory beyond the end of this machine.
+pub fn keep(run: &Path) -> Outcome {
+    let ended = Command::new("cp").arg("-r").arg(run).arg("/out").status()?;
+    ensure!(ended.success(), "cp -r {} /out: {ended}", run.display());
+    Ok(())
 }
 
 impl Recording {
