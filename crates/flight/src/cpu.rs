@@ -249,7 +249,10 @@ impl Fold {
         }
         self.push(event.t, self.doing());
         match event.what {
-            What::Switch { next, next_class, .. } => self.switch(event.pid, next, next_class),
+            What::Switch { next, prev, next_class, .. } => {
+                self.was(event.pid, prev);
+                self.switch(event.pid, next, next_class);
+            }
             What::Idle(state) => self.idle = state,
             What::KvmEntry { .. } => self.guest = true,
             What::KvmExit { .. } => self.guest = false,
@@ -281,6 +284,18 @@ impl Fold {
                         None => self.garbled += 1,
                     }
                 }
+            }
+        }
+    }
+
+    /// A thread that leaves with another policy than it came with has changed it meanwhile (chrt): what it did as a hog, it did by that.
+    fn was(&mut self, pid: u32, class: Class) {
+        if self.class.is_none_or(|known| known.policy == class.policy) {
+            return;
+        }
+        for tile in self.tiles.iter_mut().rev().take_while(|tile| tile.thread == Some(pid)) {
+            if let Doing::Thread(running) = &mut tile.doing {
+                running.class = Some(class);
             }
         }
     }

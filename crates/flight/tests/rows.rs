@@ -45,6 +45,23 @@ fn runs(pid: u32) -> Doing {
 }
 
 #[test]
+fn a_thread_whose_policy_is_changed_while_it_runs_has_the_new_one() {
+    let fifo = Class { prio: 9, policy: 1 };
+    let events = vec![
+        switch(50, 0, ASLEEP, 7),
+        at(200, 7, What::IrqEntry(25)),
+        at(230, 7, What::IrqExit(25)),
+        at(600, 7, What::Switch { next: 8, left: ASLEEP, prev: fifo, next_class: NORMAL }),
+    ];
+    let timeline = Timeline::of(&window(vec![events]));
+    let classes = timeline.cpu(0).unwrap().between(100, 1000).into_iter().map(|tile| match tile.doing {
+        Doing::Thread(running) => running.class,
+        _ => None,
+    });
+    assert_eq!(classes.collect::<Vec<_>>(), [Some(fifo), None, Some(fifo), Some(NORMAL)]);
+}
+
+#[test]
 fn interrupts_are_cut_out_of_the_thread_they_interrupt() {
     let events = vec![
         switch(50, 0, ASLEEP, 7),
