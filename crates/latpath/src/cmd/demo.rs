@@ -115,7 +115,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     } else {
         print!("{summary}");
         println!("\nWhy the worst were late (latpath explain)\n");
-        explanation.lines().for_each(|line| println!("{}", if line.is_empty() { line.into() } else { format!("  {line}") }));
+        explanation
+            .lines()
+            .for_each(|line| println!("{}", if line.is_empty() { line.into() } else { format!("  {line}") }));
         print_checks(&checks);
         if let Some(kept) = &args.output {
             println!("\nThe recording: latpath report {0}, latpath explain {0}", kept.display());

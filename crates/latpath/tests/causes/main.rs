@@ -10,6 +10,7 @@ mod application;
 // The lab's tests use these too.
 #[allow(dead_code)]
 mod blame;
+#[allow(dead_code)]
 mod fault;
 mod group;
 mod in_guest;

@@ -183,7 +183,13 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
         Some(kept) => kept,
         None => {
             let (lab, _) = Lab::new()?;
-            let hypervisor = Hypervisor::boot(&lab, home.kernel, home.nics, &mut |line| eprintln!("{line}"), NEVER)?;
+            let booted = Hypervisor::boot(&lab, home.kernel, home.nics, &mut |line| eprintln!("{line}"), NEVER);
+            let hypervisor = match booted {
+                Err(error) if error.to_string().contains(EMULATION) => {
+                    return Ok(Attempt::StoodStill(error.to_string()));
+                }
+                booted => booted?,
+            };
             eprintln!("Linux {} is up after {:.1?}", hypervisor.release(), hypervisor.boot_time());
             (lab, hypervisor)
         }

@@ -94,7 +94,9 @@ impl Cast {
         };
         let threshold = script.threshold;
         let mut command = Command::new(script.program);
-        command.args(format!("record{wanted}{machine} --threshold {threshold} --worst {FROZEN} -o").split_whitespace()).arg(script.run);
+        command
+            .args(format!("record{wanted}{machine} --threshold {threshold} --worst {FROZEN} -o").split_whitespace())
+            .arg(script.run);
         let recorder = Player::start_command("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
         let mut cast = Self { recorder, application, publisher: None, folder, space };

@@ -134,8 +134,11 @@ fn write_way(out: &mut String, number: usize, way: &Path, total: usize, letters:
         .stages
         .iter()
         .map(|s| {
-            let steps =
-                if s.hops == 1 { printable(&s.first) } else { format!("{} … {}", printable(&s.first), printable(&s.last)) };
+            let steps = if s.hops == 1 {
+                printable(&s.first)
+            } else {
+                format!("{} … {}", printable(&s.first), printable(&s.last))
+            };
             vec![
                 letters.duration(s.since_last),
                 letters.duration(s.took),

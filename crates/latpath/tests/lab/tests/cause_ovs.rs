@@ -29,7 +29,7 @@ use std::{
 pub const TEST: Test = Test { name: "cause_ovs", only_whole: true, seconds: 500, run };
 
 /// An upcall takes longer here, the fast path does not.
-const SHORT: Duration = Duration::from_millis(4);
+const SHORT: Duration = Duration::from_millis(1);
 /// The gate is open in the first part of a cycle, and shut in the rest.
 const OPEN: Ns = 700_000_000;
 const CYCLE: Ns = 850_000_000;
