@@ -122,6 +122,7 @@ impl Page {
                 '→' if ascii => out.push_str("->"),
                 '±' if ascii => out.push_str("+-"),
                 'µ' | 'μ' if ascii => out.push('u'),
+                '…' if ascii => out.push_str("..."),
                 // Between groups of digits.
                 '\u{202f}' if ascii => out.push(','),
                 c if c.is_control() || c.width().unwrap_or(0) == 0 || ('\u{2028}'..='\u{202e}').contains(&c) => {

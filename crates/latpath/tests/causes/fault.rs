@@ -69,7 +69,7 @@ impl FromStr for Injection {
     fn from_str(line: &str) -> Result<Self, String> {
         let times: Vec<Ns> = line.split(' ').map_while(|w| w.trim().parse().ok()).collect();
         let pieces: Vec<(Ns, Ns)> = times.chunks_exact(2).map(|c| (c[0], c[1])).collect();
-        match times.len() % 2 == 0 && !pieces.is_empty() && times.is_sorted() {
+        match times.len().is_multiple_of(2) && !pieces.is_empty() && times.is_sorted() {
             true => Ok(Self(pieces)),
             false => Err(format!("{line:?} is no injection")),
         }

@@ -93,17 +93,24 @@ impl Seen {
         Ok(Self { journeys, late, explained, scenes, on_time: usual.packets(), offset, run, kept: None })
     }
 
-    /// Whether it is told of the packets that went by way of ovs-vswitchd that this took their time: all of the daemon's own work,
-    /// and what else ran meanwhile on so slow a machine.
+    /// Whether ovs-vswitchd is who had the packets that were with it for nearly all of their time.
     pub fn expect_upcalls(&self, truth: &[Injection]) -> Result<(), Failed> {
-        let asked: Vec<&Late> = self.explained.iter().filter(|p| p.with_daemon > 0).collect();
-        let right = asked.iter().filter(|p| p.with_daemon * 100 >= p.verdict.excess_ns * SHARE).count();
+        let asked: Vec<&Late> =
+            self.explained.iter().filter(|p| p.with_daemon * 10 >= (p.last - p.first) * 9).collect();
+        let is_daemons =
+            |name: &str| ["handler", "revalidator", "ovs-vswitchd"].iter().any(|own| name.starts_with(own));
+        let is_right = |p: &&&Late| {
+            let of_daemon = p.verdict.held.iter().filter(|h| h.actor.as_ref().is_some_and(|a| is_daemons(&a.name)));
+            of_daemon.map(|h| h.excess_ns).sum::<Ns>() * 100 >= p.verdict.excess_ns * SHARE
+        };
+        let right = asked.iter().filter(is_right).count();
         let held = |i: &&Injection| asked.iter().any(|p| p.first < i.bounds().1 && p.last > i.bounds().0);
         let explained = truth.iter().filter(held).count();
         eprintln!("upcall: {right} of {} right; {explained} of {}; {}", asked.len(), truth.len(), self.delayed(truth));
+        let told = || Self::told(asked.iter().filter(|p| !is_right(p)).copied());
         match explained >= TIMES && right * 100 >= asked.len() * RIGHT {
             true => Ok(()),
-            false => Err(format!("upcall: {right} of {} right, of {explained} faults", asked.len()).into()),
+            false => Err(format!("upcall: {right} of {} right, of {explained} faults{}", asked.len(), told()).into()),
         }
     }
 

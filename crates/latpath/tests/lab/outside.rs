@@ -155,19 +155,21 @@ impl Drop for Programs {
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
 /// Runs a test. An emulated machine with a guest in it stands still once in a long while, and
-/// says nothing, or fails over [`EMULATION`]: the test is then tried once more in another one, which is told.
+/// says nothing, or fails over [`EMULATION`]: the test is then tried again in another one, which is told.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
-    match attempt(pool, programs, home, test, whole)? {
-        Attempt::Done => Ok(()),
-        Attempt::StoodStill(why) => {
-            eprintln!("{}::{}: TRIED ONCE MORE: {why}", home.kernel.name, test.name);
-            match attempt(pool, programs, home, test, whole)? {
-                Attempt::Done => Ok(()),
-                Attempt::StoodStill(why) => Err(why.into()),
-            }
+    let mut left = MOST_AGAIN;
+    loop {
+        match attempt(pool, programs, home, test, whole)? {
+            Attempt::Done => return Ok(()),
+            Attempt::StoodStill(why) if left == 0 => return Err(why.into()),
+            Attempt::StoodStill(why) => eprintln!("{}::{}: TRIED AGAIN: {why}", home.kernel.name, test.name),
         }
+        left -= 1;
     }
 }
+
+/// How often a test is tried again.
+const MOST_AGAIN: u32 = 2;
 
 enum Attempt {
     Done,
@@ -240,7 +242,8 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
     };
     let told = format!("{failed}\nthe end of the console:\n{console}\n{kept}");
     let silent = matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty();
-    if silent || hypervisor.console_tail().contains(EMULATION) {
+    let tripped = fs::read(hypervisor.console()).is_ok_and(|text| String::from_utf8_lossy(&text).contains(EMULATION));
+    if silent || tripped {
         return Ok(Attempt::StoodStill(told));
     }
     // One that hangs, or whose kernel is unwell, shall not disturb the next test.

@@ -7,34 +7,64 @@ use crate::{
     stage::{Reach, Stage},
     Outcome, Scale, Test,
 };
+use anyhow::Result;
 use latpath_lab::Switch;
-use latpath_vms::Role;
+use latpath_vms::{Role, Vm};
+use libtest_mimic::Failed;
 
-pub const TEST: Test = Test { name: "cause_host", only_whole: true, seconds: 600, run };
+pub const CPU: Test = Test { name: "cause_host_cpu", only_whole: true, seconds: 400, run: cpu };
+pub const STOPPED: Test = Test { name: "cause_host_stopped", only_whole: true, seconds: 400, run: stopped };
 
-fn run(_: &Scale) -> Outcome {
-    let mut stage = Stage::lay(Switch::LinuxBridge)?;
-    stage.boot_guest_with(Reach::Serial, vec![(myself()?, IN_GUEST.into())])?;
-    listen(&mut stage, "fifo=0 nice=0 work=0 times=0 busy=0 every=0 after=1")?;
-    let vm = vm()?;
-    let (vhost, vcpu) = ((1, 0), (0, 1));
-    let mut outcomes = Vec::new();
-    let mut fault = |stage: &mut Stage, cpus: (usize, usize), words: &str, blame: &Blame| -> Outcome {
-        pin(&vm, Role::Vhost, cpus.0)?;
-        pin(&vm, Role::Vcpu, cpus.1)?;
-        let (seen, truth) = play(stage, THRESHOLD, |stage| on_host(stage, words))?;
-        outcomes.push(seen.expect(&truth, blame));
+/// Where vhost runs, and where the vCPU does: one of them beside the fault, the other beside the publisher.
+type Cpus = (usize, usize);
+const VHOST: Cpus = (1, 0);
+const VCPU: Cpus = (0, 1);
+
+/// A guest with its application, and what was found of each fault.
+struct Faults {
+    stage: Stage,
+    vm: Vm,
+    outcomes: Vec<Result<(), Failed>>,
+}
+
+impl Faults {
+    fn begin() -> Result<Self> {
+        let mut stage = Stage::lay(Switch::LinuxBridge)?;
+        stage.boot_guest_with(Reach::Serial, vec![(myself()?, IN_GUEST.into())])?;
+        listen(&mut stage, "fifo=0 nice=0 work=0 times=0 busy=0 every=0 after=1")?;
+        Ok(Self { stage, vm: vm()?, outcomes: Vec::new() })
+    }
+
+    fn one(&mut self, cpus: Cpus, words: &str, blame: &Blame) -> Outcome {
+        pin(&self.vm, Role::Vhost, cpus.0)?;
+        pin(&self.vm, Role::Vcpu, cpus.1)?;
+        let (seen, truth) = play(&mut self.stage, THRESHOLD, |stage| on_host(stage, words))?;
+        self.outcomes.push(seen.expect(&truth, blame));
         Ok(())
-    };
-    fault(&mut stage, vhost, "hog cpu=1 fifo=50", &blame::HOG)?;
-    fault(&mut stage, vhost, "crowd cpu=1 threads=6", &blame::CROWD)?;
-    // No storm of interrupts: in the emulation the guest does not outlive it.
-    fault(&mut stage, vcpu, "hog cpu=1 fifo=50", &blame::VCPU)?;
-    fault(&mut stage, vhost, &format!("stop pid={}", vm.pid), &blame::STOP)?;
+    }
+
+    fn end(mut self) -> Outcome {
+        listen_no_more(&mut self.stage)?;
+        all(self.outcomes)
+    }
+}
+
+/// Others have its CPU. (No storm of interrupts: in the emulation the guest does not outlive it.)
+fn cpu(_: &Scale) -> Outcome {
+    let mut faults = Faults::begin()?;
+    faults.one(VHOST, "hog cpu=1 fifo=50", &blame::HOG)?;
+    faults.one(VHOST, "crowd cpu=1 threads=6", &blame::CROWD)?;
+    faults.one(VCPU, "hog cpu=1 fifo=50", &blame::VCPU)?;
+    faults.end()
+}
+
+/// It may not run.
+fn stopped(_: &Scale) -> Outcome {
+    let mut faults = Faults::begin()?;
+    faults.one(VHOST, &format!("stop pid={}", faults.vm.pid), &blame::STOP)?;
     let group = Group::new()?;
-    group.take(vm.pid as i32)?;
-    fault(&mut stage, vhost, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)?;
+    group.take(faults.vm.pid as i32)?;
+    faults.one(VHOST, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)?;
     drop(group);
-    listen_no_more(&mut stage)?;
-    all(outcomes)
+    faults.end()
 }

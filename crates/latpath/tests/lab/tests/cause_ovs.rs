@@ -73,7 +73,7 @@ fn run(_: &Scale) -> Outcome {
         thread::scope(|scope| {
             let forgetful = scope.spawn(|| -> Outcome {
                 while !over.load(Ordering::Relaxed) {
-                    thread::sleep(Duration::from_millis(40));
+                    thread::sleep(Duration::from_millis(110));
                     tool(stage, "ovs-dpctl del-flows")?;
                 }
                 Ok(())
