@@ -6,13 +6,12 @@ use crate::{
     machine::Machine,
     queue::Sightings,
     trail::{unsaid, Sighting, Trail},
-    walk::Context,
     Cause,
 };
 use latpath_flight::{Class, Doing};
 use latpath_spike::{Packet, Scene, Seen};
 use latpath_vms::Vm;
-use latpath_words::{Ns, PointInfo, PointKind, HOST};
+use latpath_words::{Ns, PointInfo, HOST};
 
 /// What is known beside the scene.
 #[derive(Clone, Copy, Debug)]
@@ -133,25 +132,5 @@ impl<'a> Analyst<'a> {
             info,
             place: place.ok_or_else(|| format!("no record of {name}: it is not in this scene"))?,
         })
-    }
-}
-
-/// Who took a sighting.
-pub(crate) fn context_of(machine: &Machine, point: &PointInfo, seen: &Seen) -> Context {
-    let cpu = u32::from(seen.cpu);
-    let doing = machine.at(cpu, seen.t);
-    let by_thread = matches!(point.point.kind, PointKind::VmRead | PointKind::AppRead);
-    match doing {
-        // A timer's function hands on packets that were held.
-        Doing::Timer(_) => {
-            let spells = machine.spells(cpu);
-            let interrupt = spells.and_then(|s| s.interrupt(seen.t)).filter(|s| s.to > seen.t);
-            let spell = interrupt.or_else(|| spells.and_then(|s| s.any_softirq(seen.t)));
-            spell.map_or(Context::Timer { cpu, doing }, |spell| Context::of(cpu, spell.doing))
-        }
-        // The sighting asked the kernel itself who ran.
-        Doing::Thread(_) if seen.tid != 0 => Context::Thread(seen.tid),
-        Doing::Unknown if seen.tid != 0 && by_thread => Context::Thread(seen.tid),
-        doing => Context::of(cpu, doing),
     }
 }

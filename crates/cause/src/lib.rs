@@ -19,6 +19,7 @@ mod member;
 mod queue;
 mod ranking;
 mod spell;
+mod sums;
 mod trail;
 mod usual;
 mod verdict;

@@ -1,7 +1,8 @@
 //! The ranking: what held all late packets of a run, by the delay that it caused.
 
 use crate::member::Member;
-use crate::verdict::{add, culprit, longest_first, plus, Held, Verdict};
+use crate::sums::{add, longest_first, plus};
+use crate::verdict::{culprit, Held, Verdict};
 use crate::Cause;
 use latpath_words::{Ns, PointId};
 use std::collections::HashMap;

@@ -1,7 +1,6 @@
 //! A packet's way back over several machines: walks on each of them, and how one leads to another.
 
 use crate::{
-    analyst::context_of,
     guests::Guests,
     machine::Machine,
     queue::{lies_between, By, Sightings},
@@ -54,7 +53,7 @@ impl<'t> Trail<'t> {
         b: Sighting<'t>,
     ) -> Self {
         let machine = &machines[b.place];
-        let served_by = match context_of(machine, b.info, b.seen) {
+        let served_by = match Context::of_sighting(machine, b.info, b.seen) {
             Context::Thread(tid) => By::Thread(tid),
             _ => By::Cpu(b.seen.cpu),
         };
@@ -76,7 +75,7 @@ impl<'t> Trail<'t> {
         let machine = &self.machines[self.b.place];
         let mut place = match &machine.without {
             Some(_) => self.without_record(self.b.place, u32::from(self.b.seen.cpu)),
-            None => Place::At(self.b.place, context_of(machine, self.b.info, self.b.seen)),
+            None => Place::At(self.b.place, Context::of_sighting(machine, self.b.info, self.b.seen)),
         };
         for _ in 0..MOST_CROSSINGS {
             if self.t <= self.question.a {

@@ -56,7 +56,7 @@ impl Usual {
         let mut all = Means::new();
         for pair in between.windows(2) {
             for (cause, ns) in self.parts.get(&(pair[0], pair[1]))?.means() {
-                crate::verdict::plus(all.entry(cause).or_default(), ns);
+                crate::sums::plus(all.entry(cause).or_default(), ns);
             }
         }
         Some(all)

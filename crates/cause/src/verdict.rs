@@ -6,6 +6,7 @@
 //! usual, exactly.
 
 use crate::member::{Folk, Member};
+use crate::sums::{add, longest_first, plus};
 use crate::usual::{Means, Usual};
 use crate::{Cause, Explained};
 use latpath_words::{Ns, PointId};
@@ -74,22 +75,6 @@ pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Member>, by: &'a [(Mem
         Cause::PollInterval => actor.or(by),
         _ => by.or(actor),
     }
-}
-
-pub(crate) fn plus(sum: &mut Ns, ns: Ns) {
-    *sum = sum.saturating_add(ns);
-}
-
-/// Adds a time to that of an equal key.
-pub(crate) fn add<K: PartialEq>(list: &mut Vec<(K, Ns)>, key: K, ns: Ns) {
-    match list.iter_mut().find(|(known, _)| *known == key) {
-        Some((_, sum)) => plus(sum, ns),
-        None => list.push((key, ns)),
-    }
-}
-
-pub(crate) fn longest_first<K>(list: &mut [(K, Ns)]) {
-    list.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
 }
 
 impl Verdict {

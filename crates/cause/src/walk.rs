@@ -13,7 +13,8 @@ use crate::{
     Cause, Piece, Who,
 };
 use latpath_flight::{CpuTile, Doing, Vector};
-use latpath_words::Ns;
+use latpath_spike::Seen;
+use latpath_words::{Ns, PointInfo, PointKind};
 
 /// Contexts that one walk goes through.
 const MOST_STEPS: usize = 200;
@@ -55,6 +56,26 @@ impl Context {
             Doing::Irq(_) | Doing::Vector(_) | Doing::Nmi => Self::Interrupt { cpu, doing },
             Doing::Timer(_) => Self::Timer { cpu, doing },
             Doing::Idle { .. } | Doing::Unknown => Self::Nobody { cpu, doing },
+        }
+    }
+
+    /// Who took a sighting.
+    pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &Seen) -> Self {
+        let cpu = u32::from(seen.cpu);
+        let doing = machine.at(cpu, seen.t);
+        let by_thread = matches!(point.point.kind, PointKind::VmRead | PointKind::AppRead);
+        match doing {
+            // A timer's function hands on packets that were held.
+            Doing::Timer(_) => {
+                let spells = machine.spells(cpu);
+                let interrupt = spells.and_then(|s| s.interrupt(seen.t)).filter(|s| s.to > seen.t);
+                let spell = interrupt.or_else(|| spells.and_then(|s| s.any_softirq(seen.t)));
+                spell.map_or(Self::Timer { cpu, doing }, |spell| Self::of(cpu, spell.doing))
+            }
+            // The sighting asked the kernel itself who ran.
+            Doing::Thread(_) if seen.tid != 0 => Self::Thread(seen.tid),
+            Doing::Unknown if seen.tid != 0 && by_thread => Self::Thread(seen.tid),
+            doing => Self::of(cpu, doing),
         }
     }
 }

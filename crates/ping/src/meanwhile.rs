@@ -427,7 +427,7 @@ mod tests {
             at(300, 9, What::Waking { pid: 7, cpu: 0, class: NORMAL }),
             at(301, 9, What::Wakeup { pid: 7, cpu: 0, class: NORMAL, throttled: false }),
             at(310, 9, What::SoftirqExit(3)),
-            switch(900, 9, ASLEEP, 7, NORMAL),
+            at(900, 9, What::Switch { next: 7, left: ASLEEP, prev: URGENT, next_class: NORMAL }),
             at(920, 7, What::IrqEntry(25)),
             at(940, 7, What::IrqExit(25)),
         ];
