@@ -138,6 +138,31 @@ impl Machine {
         events.get(first..end).unwrap_or_default()
     }
 
+    /// When a thread that was woken stood in its CPU's queue.
+    pub fn queued(&self, pid: u32, from: Ns, to: Ns) -> Option<Ns> {
+        let first = |record: &CpuRecord| {
+            let mut events = self.events(record.cpu, from, to).iter();
+            events.find(|e| matches!(e.what, What::Wakeup { pid: woken, .. } if woken == pid)).map(|e| e.t)
+        };
+        self.records.iter().filter_map(first).min()
+    }
+
+    /// When a CPU, after `from`, found nothing to run: it went to the idle loop, or came out of an idle state and went into one again.
+    pub fn idles_anew(&self, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
+        let mut came_out = false;
+        let later = self.events(cpu, from, to).iter().filter(|e| e.t > from);
+        for event in later {
+            match event.what {
+                What::Switch { next: 0, .. } => return Some(event.t),
+                What::Switch { .. } => came_out = false,
+                What::Idle(None) => came_out = true,
+                What::Idle(Some(_)) if came_out => return Some(event.t),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// How a thread was scheduled at a time.
     pub fn class(&self, pid: u32, t: Ns) -> Option<Class> {
         let known = self.classes.get(&pid)?;

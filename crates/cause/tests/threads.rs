@@ -117,6 +117,38 @@ fn a_reader_that_was_awake_when_the_packet_came_has_had_it_since() {
 }
 
 #[test]
+fn a_reader_that_an_idle_cpu_passes_over_is_throttled() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        // Nothing says so at its wake-up: others of its group use up the time just then.
+        c.runs(READER)
+            .at(10)
+            .sleeps_then(HOG)
+            .at(150)
+            .sleeps_then(0)
+            .at(155)
+            .idles(1)
+            .at(180)
+            .idles_no_more()
+            .at(182)
+            .idles(1);
+        c.at(190).idles_no_more().at(195).sleeps_then(11).at(215).sleeps_then(0).at(220).idles(1);
+        c.at(250).idles_no_more().at(255).sleeps_then(11).at(270).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.told(),
+        [
+            "100-120 work softirq NET_RX",
+            "120-150 waiting-for-cpu qemu (7) < hog (9)",
+            "150-255 throttled qemu (7)",
+            "255-270 waiting-for-cpu qemu (7) < bash (11)",
+            "270-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
 fn a_reader_that_is_preempted_while_it_works_waits_too() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {

@@ -30,7 +30,7 @@ impl Walk<'_> {
                     woken = None;
                 }
                 State::Ready { cpu, since, throttled } => {
-                    self.was_ready(pid, cpu, throttled, tile.from);
+                    self.was_ready(pid, cpu, since, throttled, tile.from);
                     woken = Some(since);
                 }
                 State::Asleep(sleep) => {
@@ -106,7 +106,7 @@ impl Walk<'_> {
     }
 
     /// It would have run.
-    pub(super) fn was_ready(&mut self, pid: u32, cpu: Option<u32>, throttled: bool, from: Ns) {
+    pub(super) fn was_ready(&mut self, pid: u32, cpu: Option<u32>, since: Since, throttled: bool, from: Ns) {
         let actor = Some(self.machine.thread(pid, self.t));
         let label = Label { actor, cpu, ..Label::default() };
         let waits = if self.runs_vcpu(pid) { Cause::VcpuPreempted } else { Cause::WaitingForCpu };
@@ -119,6 +119,29 @@ impl Walk<'_> {
             self.lay(from, waits, Label { note, ..label });
             return;
         };
+        if let Some((begin, end)) = self.was_passed_over(pid, on, since, from) {
+            self.waited_behind(pid, on, waits, end, &label);
+            let note = Some("its CPU went idle although it was ready".to_owned());
+            self.lay(begin, Cause::Throttled, Label { note, ..label.clone() });
+        }
+        self.waited_behind(pid, on, waits, from, &label);
+    }
+
+    /// From when to when a thread was ready on a CPU that had nothing to run: its control group had used up its time, which some kernels
+    /// only see when they look for the next thread.
+    fn was_passed_over(&self, pid: u32, cpu: u32, since: Since, from: Ns) -> Option<(Ns, Ns)> {
+        let queued = match since {
+            Since::Woken(_) => self.machine.queued(pid, from, self.t)?,
+            _ => from,
+        };
+        let begin = self.machine.idles_anew(cpu, queued, self.t)?;
+        let idle = |tile: &latpath_flight::CpuTile| matches!(tile.doing, Doing::Idle { .. });
+        let end = self.machine.tiles(cpu, begin, self.t).iter().rev().find(|tile| idle(tile)).map(|tile| tile.to)?;
+        (begin < end).then_some((begin, end))
+    }
+
+    /// What its CPU did while it was ready.
+    fn waited_behind(&mut self, pid: u32, on: u32, waits: Cause, from: Ns, label: &Label) {
         // What an idle CPU does behind its idle state is a part of leaving it.
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
@@ -135,7 +158,7 @@ impl Walk<'_> {
                     self.lay(tile.from, Cause::IdleExit, Label { by, number: left_state.map(u64::from), ..label });
                 }
                 Doing::Unknown => {
-                    let note = Some(self.machine.why_unknown(cpu, tile.from));
+                    let note = Some(self.machine.why_unknown(Some(on), tile.from));
                     self.lay(tile.from, waits, Label { by: None, note, ..label });
                 }
                 _ => self.lay(tile.from, Cause::Interrupted, label),

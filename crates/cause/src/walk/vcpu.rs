@@ -161,7 +161,7 @@ impl Walk<'_> {
             };
             match tile.state {
                 State::Running { cpu } => self.ran_guest(vcpu, cpu, tile.from, inside),
-                State::Ready { cpu, throttled, .. } => self.was_ready(vcpu, cpu, throttled, tile.from),
+                State::Ready { cpu, since, throttled } => self.was_ready(vcpu, cpu, since, throttled, tile.from),
                 State::Asleep(sleep) => {
                     let cause = match sleep {
                         Sleep::Stopped | Sleep::Traced | Sleep::Frozen => Cause::Stopped,
