@@ -41,8 +41,8 @@ fn run(_: &Scale) -> Outcome {
 
     let (seen, truth) = play(&mut stage, SHORT, |stage| {
         let mut told = Vec::new();
-        for _ in 0..30 {
-            thread::sleep(Duration::from_millis(600));
+        for _ in 0..75 {
+            thread::sleep(Duration::from_millis(400));
             let begin = monotonic();
             stage.open_vswitch()?.forget_flows()?;
             thread::sleep(Duration::from_millis(50));
