@@ -439,7 +439,8 @@ impl Cure<'_> {
 
     /// latpath itself.
     fn of_tool(&self, tool: &Member) -> Vec<Advice> {
-        let command = self.elsewhere().map(|cpus| format!("taskset -c {cpus} latpath record …"));
+        let own = if self.case.machine == HOST { "record" } else { "agent" };
+        let command = self.elsewhere().map(|cpus| format!("taskset -c {cpus} latpath {own} …"));
         vec![self
             .one(format!("this is latpath itself ({}): keep it off the CPUs that packets need", tool.name), command)]
     }
