@@ -82,7 +82,7 @@ pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
 pub fn listen_here(stage: &Stage, cpu: usize) -> Result<Started> {
     let mut command = Command::new(myself()?);
     let words =
-        format!("application device={APPLICATION} cpu={cpu} fifo=60 nice=0 work=0 times=0 busy=0 every=0 after=1");
+        format!("application device={APPLICATION} cpu={cpu} fifo=70 nice=0 work=0 times=0 busy=0 every=0 after=1");
     command.arg(fault::WORD).args(words.split(' '));
     stage.start_command(stage.application(), command)
 }

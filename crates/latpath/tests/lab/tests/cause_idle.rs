@@ -3,8 +3,8 @@
 
 use crate::{
     blame,
-    fault::{self, Injection},
-    faults::{all, myself, play, stream},
+    fault::Injection,
+    faults::{all, listen_here, play, stream},
     linked,
     module::Module,
     stage::{Stage, RELAY},
@@ -44,7 +44,8 @@ fn run(_: &Scale) -> Outcome {
     sched_setaffinity(Pid::from_raw(0), &set)?;
     let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
     let states = States::load()?;
-    let reader = listen(&stage)?;
+    let reader = listen_here(&stage, CPU)?;
+    thread::sleep(Duration::from_millis(500));
     let mut outcomes = Vec::new();
     // The reader's thread waits for the CPU; and, where frames are steered to that CPU, their softirq.
     for steered in [false, true] {
@@ -93,16 +94,6 @@ fn steer(stage: &Stage) -> Outcome {
     let script = format!("echo {:x} > /sys/class/net/{APPLICATION}/queues/rx-0/rps_cpus", 1 << CPU);
     let space = stage.application().name();
     linked::run(Command::new("ip").args(["netns", "exec", space, "sh", "-c", &script])).map(drop)
-}
-
-fn listen(stage: &Stage) -> Result<Started> {
-    let mut command = Command::new(myself()?);
-    let words =
-        format!("application device={APPLICATION} cpu={CPU} fifo=70 nice=0 work=0 times=0 busy=0 every=0 after=1");
-    command.arg(fault::WORD).args(words.split(' '));
-    let reader = stage.start_command(stage.application(), command)?;
-    thread::sleep(Duration::from_millis(500));
-    Ok(reader)
 }
 
 fn done(started: Started) -> Outcome {
