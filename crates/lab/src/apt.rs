@@ -167,6 +167,15 @@ fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|f| f.extension().is_some_and(|e| e == "deb")).collect())
 }
 
+/// Unpacks packages whole, into one root.
+pub(crate) fn unpack_all(packages: &[PathBuf], work: &Work, stop: Stop) -> Result<PathBuf> {
+    let root = work.folder().join("root");
+    // There may be nothing to unpack.
+    fs::create_dir_all(&root).doing(format!("make folder {}", root.display()))?;
+    packages.iter().try_for_each(|package| unpack(package, &root, &[], stop))?;
+    Ok(root)
+}
+
 /// Unpacks what of a package matches the patterns; all of it where there are none.
 pub(crate) fn unpack(package: &Path, to: &Path, kept: &[&str], stop: Stop) -> Result<()> {
     fs::create_dir_all(to).doing(format!("make folder {}", to.display()))?;

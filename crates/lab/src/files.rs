@@ -13,13 +13,18 @@ pub(crate) fn remembered(what: &str) -> PathBuf {
     Path::new(FOLDERS).join(what)
 }
 
-/// The last lines of a file that may not be there.
-pub(crate) fn tail(file: &Path, lines: usize) -> String {
+/// The last lines of a file that may not be there, without empty ones.
+pub(crate) fn last_lines(file: &Path, lines: usize) -> Vec<String> {
     let bytes = fs::read(file).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
-    match all.len() {
-        0 => "(nothing)".into(),
-        n => all[n.saturating_sub(lines)..].join("\n"),
+    all[all.len().saturating_sub(lines)..].iter().map(|line| line.to_string()).collect()
+}
+
+/// The same for a person.
+pub(crate) fn tail(file: &Path, lines: usize) -> String {
+    match last_lines(file, lines) {
+        none if none.is_empty() => "(nothing)".into(),
+        last => last.join("\n"),
     }
 }

@@ -1,12 +1,14 @@
 //! The guest: booted, asked to run scripts, and gone with its handle.
 
 use crate::{
+    acceleration::Acceleration,
     devices::{GUEST_DEVICE, TAP},
+    emulator::Emulator,
     error::{Doing, Error, Result},
     files::tail,
     image, kernel,
     machine::Machine,
-    qemu::{Acceleration, Emulator, Files, Start},
+    qemu::{Files, Start},
     Counters, Lab, LabPath, Output, Progress, Stop,
 };
 use std::{
@@ -89,9 +91,10 @@ impl Guest {
         };
         let mut failures = Vec::new();
         for (acceleration, verbose) in tries {
+            let emulator = Emulator::fit_for(acceleration, progress, stop)?;
             progress(&format!("booting Linux {} under QEMU, {acceleration}", kernel.release));
             let start = Start {
-                emulator: &Emulator::default(),
+                emulator: &emulator,
                 name: &plan.name,
                 namespace: Some(&path.hypervisor),
                 acceleration,
@@ -163,12 +166,12 @@ impl Guest {
     /// Runs a shell script in it and waits for its end. Only one runs at a time; what shall go on is put into the
     /// background ([`Guest::start`]).
     pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
-        self.machine.shell.run(script, limit, stop)
+        self.machine.run(script, limit, stop)
     }
 
     /// [`Guest::run`] for a script that must succeed; returns what it printed.
     pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
-        self.machine.shell.expect(script, stop)
+        self.machine.expect(script, stop)
     }
 
     /// Starts a command line that goes on after this call, under a name by which [`Guest::end`] and
@@ -211,7 +214,7 @@ impl Guest {
             self.expect(&format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat {}", names.join(" ")), stop)?;
         let numbers: Vec<u64> = text.lines().map_while(|l| l.trim().parse().ok()).collect();
         let [rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors] = numbers[..] else {
-            return Err(self.machine.shell.fail(format!("{GUEST_DEVICE} has no counters: {text:?}")));
+            return Err(self.machine.fail(format!("{GUEST_DEVICE} has no counters: {text:?}")));
         };
         let device = GUEST_DEVICE.to_owned();
         Ok(Counters { device, rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors })

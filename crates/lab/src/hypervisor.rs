@@ -3,6 +3,7 @@
 //! machine but what is written to `/out`.
 
 use crate::{
+    acceleration::Acceleration,
     constant_tsc,
     debugger::Debugger,
     error::{Doing, Error, Result},
@@ -11,7 +12,7 @@ use crate::{
     layers::{LabKernel, Layers},
     machine::Machine,
     nics::Nics,
-    qemu::{comma, Acceleration, Files, Start},
+    qemu::{comma, Files, Start},
     Lab, Output, Progress, Stop,
 };
 use std::{
@@ -50,7 +51,6 @@ impl Hypervisor {
     /// Boots it and loads what a hypervisor needs; fetches what is not in the cache.
     pub fn boot(lab: &Lab, kernel: LabKernel, nics: Nics, progress: Progress, stop: Stop) -> Result<Self> {
         let layers = Layers::of(kernel, progress, stop)?;
-        let emulator = nics.emulator(progress, stop)?;
         let found = layers.kernel()?;
         let name = format!("hypervisor-{}", kernel.name);
         let initramfs = lab.folder().join(format!("{name}.initramfs"));
@@ -60,6 +60,7 @@ impl Hypervisor {
         let files = Files::of(lab.folder(), &name);
         let mut failures = Vec::new();
         for acceleration in accelerations() {
+            let emulator = nics.emulator(acceleration, progress, stop)?;
             progress(&format!("booting Linux {} as the lab's hypervisor, {acceleration}", found.release));
             let start = Start {
                 emulator: &emulator,
@@ -145,12 +146,12 @@ impl Hypervisor {
 
     /// Runs a shell script in it and waits for its end; only one runs at a time.
     pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
-        self.machine.shell.run(script, limit, stop)
+        self.machine.run(script, limit, stop)
     }
 
     /// [`Hypervisor::run`] for a script that must succeed; returns what it printed.
     pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
-        self.machine.shell.expect(script, stop)
+        self.machine.expect(script, stop)
     }
 
     /// The file that its serial console writes.

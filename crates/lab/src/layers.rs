@@ -133,11 +133,7 @@ fn tools(work: &Work, target: &Path, stop: Stop) -> Result<()> {
             view.download_lacking(&TOOLS, work, stop)?
         }
     };
-    let root = work.folder().join("root");
-    fs::create_dir_all(&root).doing(format!("make folder {}", root.display()))?;
-    for package in packages {
-        apt::unpack(&package, &root, &[], stop)?;
-    }
+    let root = apt::unpack_all(&packages, work, stop)?;
     merge_usr(&root)?;
     // Debian's alternatives make this link when the package is installed.
     if root.join("usr/lib/openvswitch-switch/ovs-vswitchd").is_file() {

@@ -10,10 +10,12 @@
 //!                                       or: veth0 ──veth── lp-app, in namespace app, without a guest
 //! ```
 
+mod acceleration;
 mod apt;
 mod constant_tsc;
 mod debugger;
 mod devices;
+mod emulator;
 mod error;
 mod files;
 mod guest;
@@ -33,6 +35,7 @@ mod process;
 mod qemu;
 mod shell;
 
+pub use acceleration::Acceleration;
 pub use devices::{APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan};
@@ -44,7 +47,6 @@ pub use open_vswitch::{Lookups, OpenVswitch};
 pub use own_modules::OwnModule;
 pub use path::{Application, Lab, LabPath, Switch};
 pub use process::Running;
-pub use qemu::Acceleration;
 pub use shell::Output;
 
 /// Asked during every wait: whether the user wants to stop.
@@ -61,7 +63,7 @@ pub fn missing(application: Application) -> Option<Error> {
     }
     let mut programs = vec![("ip", "iproute2")];
     if application == Application::Guest {
-        programs.extend([(qemu::PROGRAM, qemu::PACKAGE), ("ldd", "libc-bin")]);
+        programs.extend([(emulator::PROGRAM, emulator::PACKAGE), ("ldd", "libc-bin")]);
     }
     let lacks = programs.into_iter().find(|(program, _)| path_of(program).is_none());
     if let Some((program, package)) = lacks {

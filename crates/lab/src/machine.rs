@@ -2,15 +2,15 @@
 
 use crate::{
     error::{Error, Result},
-    files::tail,
+    files::{last_lines, tail},
     process::Running,
     qemu::Start,
     shell::Shell,
-    Stop,
+    Output, Stop,
 };
 use std::{
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -21,7 +21,10 @@ const TICK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) qemu: Running,
-    pub(crate) shell: Shell,
+    shell: Shell,
+    name: String,
+    /// What QEMU says is written here.
+    messages: PathBuf,
     pub(crate) console: PathBuf,
     /// Its kernel, as `uname -r` says it.
     pub(crate) release: String,
@@ -36,18 +39,13 @@ impl Machine {
         let until = began + limit;
         let mut qemu = start.start()?;
         let fail = |why: String| Error::Guest { guest: start.name.into(), why };
-        let died = |qemu: &mut Running| match qemu.ended()? {
-            Some(status) => {
-                Err(fail(format!("QEMU ended, {status}: {}", tail(&start.files.messages, 3).replace('\n', "; "))))
-            }
-            None => Ok(()),
-        };
+        let alive = |qemu: &mut Running| is_alive(qemu, start.name, &start.files.messages);
         let stream = loop {
             match UnixStream::connect(&start.files.shell) {
                 Ok(stream) => break stream,
                 Err(_) if stop() => return Err(Error::Interrupted),
                 Err(_) if Instant::now() < until => {
-                    died(&mut qemu)?;
+                    alive(&mut qemu)?;
                     thread::sleep(TICK);
                 }
                 Err(e) => return Err(fail(format!("QEMU opened no socket: {e}"))),
@@ -57,20 +55,60 @@ impl Machine {
         match shell.ready(until, stop) {
             Ok(release) => {
                 let console = start.files.console.clone();
-                Ok(Self { qemu, shell, console, release, boot: began.elapsed() })
+                let (name, messages) = (start.name.to_owned(), start.files.messages.clone());
+                Ok(Self { qemu, shell, name, messages, console, release, boot: began.elapsed() })
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
                 // The socket closes a moment before the process has ended and said why.
                 qemu.wait(Duration::from_millis(500))?;
-                died(&mut qemu)?;
+                alive(&mut qemu)?;
                 Err(error)
             }
         }
     }
 
+    /// Runs a shell script in it and waits for its end. Only one runs at a time.
+    pub(crate) fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
+        let ran = self.shell.run(script, limit, stop);
+        self.or_how_it_ended(ran)
+    }
+
+    /// [`Machine::run`] for a script that must succeed; returns what it printed.
+    pub(crate) fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
+        let printed = self.shell.expect(script, stop);
+        self.or_how_it_ended(printed)
+    }
+
+    /// Of a machine that is gone, its shell tells only that it answers no more.
+    fn or_how_it_ended<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(Error::Guest { .. }) = result {
+            self.qemu.wait(Duration::from_millis(500))?;
+            is_alive(&mut self.qemu, &self.name, &self.messages)?;
+        }
+        result
+    }
+
+    /// An error with its name.
+    pub(crate) fn fail(&self, why: String) -> Error {
+        self.shell.fail(why)
+    }
+
     /// The last lines of its serial console.
     pub(crate) fn console_tail(&self) -> String {
         tail(&self.console, 20)
+    }
+}
+
+/// Whether the machine's QEMU still runs; an error that says how it ended, if it has.
+fn is_alive(qemu: &mut Running, name: &str, messages: &Path) -> Result<()> {
+    match qemu.ended()? {
+        Some(status) => {
+            // That emulation lacks a feature of a CPU ends nothing.
+            let lines = last_lines(messages, 10).into_iter().filter(|line| !line.contains(": warning: "));
+            let why = std::iter::once(format!("QEMU ended, {status}")).chain(lines);
+            Err(Error::Guest { guest: name.into(), why: why.collect::<Vec<_>>().join("; ") })
+        }
+        None => Ok(()),
     }
 }

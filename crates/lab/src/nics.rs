@@ -1,13 +1,6 @@
 //! NICs of the lab's hypervisor that QEMU emulates as the real ones are, for tests that load their drivers.
 
-use crate::{
-    apt::{self, View, Work},
-    error::{Doing, Error, Result},
-    layers,
-    qemu::{Emulator, PROGRAM},
-    Progress, Stop,
-};
-use std::{fs, path::Path};
+use crate::{acceleration::Acceleration, emulator::Emulator, error::Result, Progress, Stop};
 
 /// Which two NICs it has, with a cable between them. Their driver is loaded by who wants them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,33 +13,18 @@ pub enum Nics {
     Igb,
 }
 
-/// Where the QEMU comes from that has an igb, and what it takes for granted that is not in this suite.
-const NEWER: [&str; 2] = ["bookworm-backports", "bookworm"];
-const PACKAGE: &str = "qemu-system-x86";
-
 impl Nics {
     /// Makes sure that the emulator is in the cache, if it is not this machine's own.
     pub fn fetch(self, progress: Progress, stop: Stop) -> Result<()> {
-        self.emulator(progress, stop).map(drop)
+        self.emulator(Acceleration::Tcg, progress, stop).map(drop)
     }
 
-    /// The QEMU that has them.
-    pub(crate) fn emulator(self, progress: Progress, stop: Stop) -> Result<Emulator> {
-        if self == Self::E1000e {
-            return Ok(Emulator::default());
+    /// The QEMU that has them, for a machine that runs so.
+    pub(crate) fn emulator(self, acceleration: Acceleration, progress: Progress, stop: Stop) -> Result<Emulator> {
+        match self {
+            Self::Igb => Emulator::sound(progress, stop),
+            Self::E1000e => Emulator::fit_for(acceleration, progress, stop),
         }
-        let cache = layers::cache()?;
-        let root = cache.join(format!("qemu-{}", NEWER[0]));
-        if !root.is_dir() {
-            progress("fetching a QEMU that emulates igb (14 MB, once)");
-            layers::fetch(&cache, |work| fetch(work, &root, stop), "a QEMU that emulates igb")?;
-        }
-        let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
-        Ok(Emulator {
-            program: root.join("usr/bin").join(PROGRAM),
-            firmware: vec![root.join("usr/share/qemu"), root.join("usr/share/seabios")],
-            modules: Some(libraries.join("qemu")),
-        })
     }
 
     /// QEMU's options.
@@ -64,22 +42,4 @@ impl Nics {
             }
         }
     }
-}
-
-fn fetch(work: &Work, target: &Path, stop: Stop) -> Result<()> {
-    let view = View::suites(work, &NEWER, stop)?;
-    view.update(work, stop)?;
-    let root = work.folder().join("root");
-    fs::create_dir_all(&root).doing(format!("make folder {}", root.display()))?;
-    for package in view.download_lacking(&[PACKAGE], work, stop)? {
-        apt::unpack(&package, &root, &[], stop)?;
-    }
-    let program = root.join("usr/bin").join(PROGRAM);
-    if !program.is_file() {
-        return Err(Error::Command {
-            command: format!("unpack {PACKAGE} of {}", NEWER[0]),
-            why: format!("no {PROGRAM}"),
-        });
-    }
-    work.keep(&root, target)
 }

@@ -102,10 +102,7 @@ impl Headers {
         all.retain(|p| p.starts_with("linux-headers-") || p.starts_with("linux-kbuild-"));
         all.push(package);
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let root = work.folder().join("root");
-        for package in view.download_all(&all, work, stop)? {
-            apt::unpack(&package, &root, &[], stop)?;
-        }
+        let root = apt::unpack_all(&view.download_all(&all, work, stop)?, work, stop)?;
         // They include each other where they would be installed.
         let makefile = root.join("usr/src").join(self.package()).join("Makefile");
         let text = fs::read_to_string(&makefile).doing(format!("read {}", makefile.display()))?;

@@ -1,0 +1,133 @@
+//! Which QEMU runs a machine: this machine's own, or a newer one of Debian's, fetched once. The kernel rewrites its own code wherever
+//! a program is attached, while other CPUs run it. Emulation before QEMU 8.1 now and then keeps what was there in between, a breakpoint,
+//! and the CPU that meets it goes round in circles for ever.
+
+use crate::{
+    acceleration::Acceleration,
+    apt::{self, View, Work},
+    error::{Error, Result},
+    layers, process, Progress, Stop,
+};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// The emulator of this machine's own architecture.
+#[cfg(target_arch = "aarch64")]
+pub(crate) const PROGRAM: &str = "qemu-system-aarch64";
+/// The emulator of this machine's own architecture.
+#[cfg(not(target_arch = "aarch64"))]
+pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+/// Debian's package of it.
+pub(crate) const PACKAGE: &str = if cfg!(target_arch = "aarch64") { "qemu-system-arm" } else { "qemu-system-x86" };
+
+/// The first QEMU that translates no page that another CPU is writing to. The lab's igb is younger than 7.2 as well.
+const SOUND: (u32, u32) = (8, 1);
+
+/// Where the newer one comes from, and what it takes for granted that is not in this suite.
+const NEWER: [&str; 2] = ["bookworm-backports", "bookworm"];
+
+/// Which QEMU.
+#[derive(Clone, Debug)]
+pub(crate) struct Emulator {
+    program: PathBuf,
+    /// Where it was unpacked, if it is not where it was built to look for its parts.
+    root: Option<PathBuf>,
+}
+
+impl Emulator {
+    /// This machine's own.
+    pub(crate) fn own() -> Self {
+        Self { program: PROGRAM.into(), root: None }
+    }
+
+    /// One whose emulation is sound: this machine's own, the one in the cache, or one fetched into it.
+    pub(crate) fn sound(progress: Progress, stop: Stop) -> Result<Self> {
+        let own = Self::own();
+        if own.version(stop)? >= SOUND {
+            return Ok(own);
+        }
+        let cache = layers::cache()?;
+        let root = cache.join(format!("qemu-{}", NEWER[0]));
+        if !root.is_dir() {
+            progress("fetching a QEMU that emulates rewritten code rightly (14 MB, once)");
+            layers::fetch(&cache, |work| fetch(work, &root, stop), "a QEMU of 8.1 or later")?;
+        }
+        Ok(Self { program: root.join("usr/bin").join(PROGRAM), root: Some(root) })
+    }
+
+    /// The best to be had for a machine that runs so. Without a network an emulated one may have to do with this machine's own.
+    pub(crate) fn fit_for(acceleration: Acceleration, progress: Progress, stop: Stop) -> Result<Self> {
+        if acceleration != Acceleration::Tcg {
+            return Ok(Self::own());
+        }
+        match Self::sound(progress, stop) {
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => {
+                progress(&format!(
+                    "{error}; with this machine's own QEMU an emulated machine may stand still now and then"
+                ));
+                Ok(Self::own())
+            }
+            sound => sound,
+        }
+    }
+
+    /// Begins a command line of it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        if let Some(root) = &self.root {
+            let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+            for firmware in ["usr/share/qemu", "usr/share/seabios"] {
+                command.args([OsStr::new("-L"), root.join(firmware).as_os_str()]);
+            }
+            command.env("QEMU_MODULE_DIR", libraries.join("qemu")).env("LD_LIBRARY_PATH", libraries);
+        }
+        command
+    }
+
+    fn version(&self, stop: Stop) -> Result<(u32, u32)> {
+        let printed = process::run(self.command().arg("--version"), Duration::from_secs(20), stop)?;
+        let printed = String::from_utf8_lossy(&printed);
+        version(&printed).ok_or_else(|| Error::Command {
+            command: format!("{PROGRAM} --version"),
+            why: format!("it printed no version: {}", printed.lines().next().unwrap_or_default()),
+        })
+    }
+}
+
+/// `(7, 2)` of `QEMU emulator version 7.2.22 (Debian …)`.
+fn version(printed: &str) -> Option<(u32, u32)> {
+    let mut numbers = printed.split_once("version ")?.1.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn fetch(work: &Work, target: &Path, stop: Stop) -> Result<()> {
+    let view = View::suites(work, &NEWER, stop)?;
+    view.update(work, stop)?;
+    let root = apt::unpack_all(&view.download_lacking(&[PACKAGE], work, stop)?, work, stop)?;
+    let program = root.join("usr/bin").join(PROGRAM);
+    if !program.is_file() {
+        return Err(Error::Command {
+            command: format!("unpack {PACKAGE} of {}", NEWER[0]),
+            why: format!("no {PROGRAM}"),
+        });
+    }
+    work.keep(&root, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_numbers() {
+        assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright"), Some((7, 2)));
+        assert!(version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)").unwrap() >= SOUND);
+        assert!(version("QEMU emulator version 8.0.50").unwrap() < SOUND);
+        assert_eq!(version("bash: qemu: command not found"), None);
+    }
+}
