@@ -1,7 +1,7 @@
 //! Faults made on purpose: this test program, started anew with [`WORD`], does one of them again and again, and prints when
 //! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
 
-use crate::{application, storm::Storm};
+use crate::{application, group::quota, storm::Storm};
 use latpath_traffic::kernel::{monotonic, pin, set_fifo, set_name};
 use latpath_words::Ns;
 use nix::{
@@ -10,9 +10,9 @@ use nix::{
 };
 use std::{
     collections::HashMap,
-    fmt, fs,
+    fmt,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode, Stdio},
     str::FromStr,
     sync::{
@@ -293,16 +293,6 @@ fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns), gap: Ns) {
         Some(last) if begin - last.1 < gap => last.1 = last.1.max(end),
         _ => pieces.push((begin, end)),
     }
-}
-
-/// Gives a control group so much time in each tenth of a second, or all that there is.
-fn quota(group: &Path, quota: Option<Duration>) -> io::Result<()> {
-    let second = group.join("cpu.max");
-    if second.exists() {
-        let text = quota.map_or("max 100000".into(), |q| format!("{} 100000", q.as_micros()));
-        return fs::write(second, text);
-    }
-    fs::write(group.join("cpu.cfs_quota_us"), quota.map_or("-1".into(), |q| q.as_micros().to_string()))
 }
 
 /// Threads of the usual kind that want a CPU all at once.

@@ -1,9 +1,18 @@
 //! A control group to be throttled.
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-/// A control group of this process's own, for the `cpu` controller.
-pub struct Group(PathBuf);
+/// A control group of this process's own, for the `cpu` controller; and one with nobody in it that has a limit all the time. For the
+/// kernel rewrites its scheduler's code when the first group of all gets a limit and when the last loses its (a static key), and an
+/// emulated CPU trips over code that changes under it.
+pub struct Group {
+    path: PathBuf,
+    limited: PathBuf,
+}
 
 impl Group {
     /// Makes it.
@@ -12,23 +21,26 @@ impl Group {
         let _ = fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
         let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
         let root = first.iter().find(|r| r.join("cpu.cfs_quota_us").exists() || r.join("cgroup.controllers").exists());
-        let group =
-            Self(root.ok_or_else(|| io::Error::other(NO_GROUPS))?.join(format!("latpath-{}", std::process::id())));
-        fs::create_dir(&group.0)?;
-        if !group.0.join("cpu.cfs_quota_us").exists() && !group.0.join("cpu.max").exists() {
+        let root = root.ok_or_else(|| io::Error::other(NO_GROUPS))?;
+        let named = |end: &str| root.join(format!("latpath-{}{end}", std::process::id()));
+        let group = Self { path: named(""), limited: named("-limited") };
+        fs::create_dir(&group.path)?;
+        if !group.path.join("cpu.cfs_quota_us").exists() && !group.path.join("cpu.max").exists() {
             return Err(io::Error::other(NO_GROUPS));
         }
+        fs::create_dir(&group.limited)?;
+        quota(&group.limited, Some(Duration::from_millis(50)))?;
         Ok(group)
     }
 
     /// Its directory.
-    pub fn path(&self) -> &std::path::Path {
-        &self.0
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Takes a process in.
     pub fn take(&self, pid: i32) -> io::Result<()> {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string())
+        fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }
 }
 
@@ -42,10 +54,22 @@ pub fn need_group() -> Option<String> {
 impl Drop for Group {
     fn drop(&mut self) {
         // Who is in it goes first.
-        for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-            let root = self.0.parent().map(|p| p.join("cgroup.procs")).unwrap_or_default();
+        for pid in fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default().lines() {
+            let root = self.path.parent().map(|p| p.join("cgroup.procs")).unwrap_or_default();
             let _ = fs::write(root, pid);
         }
-        let _ = fs::remove_dir(&self.0);
+        for group in [&self.path, &self.limited] {
+            let _ = fs::remove_dir(group);
+        }
     }
+}
+
+/// Gives a control group so much time in each tenth of a second, or all that there is.
+pub fn quota(group: &Path, quota: Option<Duration>) -> io::Result<()> {
+    let second = group.join("cpu.max");
+    if second.exists() {
+        let text = quota.map_or("max 100000".into(), |q| format!("{} 100000", q.as_micros()));
+        return fs::write(second, text);
+    }
+    fs::write(group.join("cpu.cfs_quota_us"), quota.map_or("-1".into(), |q| q.as_micros().to_string()))
 }

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Longer than without a guest: an emulated one takes some ms for a packet at all times.
-const ROUNDS: &str = "times=24 busy=30000 every=150000";
+const ROUNDS: &str = "times=40 busy=30000 every=150000";
 
 /// One guest for all of them; it goes with the last.
 type Shared = Arc<Mutex<Option<Play>>>;

@@ -10,6 +10,7 @@ mod application;
 // The lab's tests use these too.
 #[allow(dead_code)]
 mod blame;
+mod cures;
 #[allow(dead_code)]
 mod fault;
 mod group;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let mut tests = on_host::trials(&host);
     let guest = [&host[..], &[need_guest()]].concat();
     tests.extend(in_guest::trials(&guest));
+    tests.extend(cures::trials());
     support::main(tests)
 }
 

@@ -32,7 +32,7 @@ pub const THRESHOLD: Duration = Duration::from_millis(5);
 /// The same on the way into a guest: faults last twice as long there, and where it is emulated each frame's own work takes a millisecond.
 const GUEST_THRESHOLD: Duration = Duration::from_millis(10);
 /// Each fault as often, for so long, in such distances.
-pub const ROUNDS: &str = "times=28 busy=15000 every=120000";
+pub const ROUNDS: &str = "times=44 busy=15000 every=120000";
 /// No fault of the application's own.
 pub const NO_ROUNDS: &str = "times=0 busy=0 every=0";
 

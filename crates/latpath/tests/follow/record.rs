@@ -1,12 +1,13 @@
 //! What a recording holds, against what the ends counted.
 
-use crate::support::{bench, need_tool, trial, Lack};
+use crate::support::{bench, latpath, need_tool, trial, Lack};
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT};
-use latpath_lab::NIC;
+use latpath_lab::{NIC, PUBLISHER, VETH};
 use latpath_run::{Run, Select};
 use latpath_words::StreamId;
 use libtest_mimic::{Failed, Trial};
 use pcap_file::pcap::PcapReader;
+use std::{process::Command, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -17,6 +18,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("points_narrows_the_way", needs, points),
+        trial("what_was_under_way_when_it_began_is_not_incomplete", &[needs, &[need_tool("tc")]].concat(), under_way),
         trial("tcpdump_sees_each_frame_between_the_same_points", &[needs, &[need_tool("tcpdump")]].concat(), tcpdump),
     ]
 }
@@ -28,13 +30,13 @@ fn record(name: &str, publishing: &str, recording: &str) -> Result<(serde_json::
     let application = subscribe(&bench, &svid)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {recording}"))?;
     let sent = publish(&bench, &format!("--svid {svid} {publishing}"))?;
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     let run = recorder.end()?;
     application.interrupt();
     let received = number(&application.finish(LIMIT)?.json()?, "received")?;
     equal("received", received, number(&sent, "frames_sent")?)?;
     let kept = tempfile::tempdir()?.keep();
-    let copied = std::process::Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
+    let copied = Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
     equal("cp", copied.success(), true)?;
     Ok((sent, kept.join("run")))
 }
@@ -98,7 +100,7 @@ fn several_streams() -> Result<(), Failed> {
     let flags: String = (1..=4).map(|n| format!("--stream svid:{svid}0{n} ")).collect();
     let recorder = Recorder::start(&bench, "run", &flags)?;
     let sent = publish(&bench, &format!("--profile 9-2le-50-meas --svid {svid} --streams 4 --count 8000 --rate 1600"))?;
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     let run = recorder.end()?;
     equal("frames", number(&sent, "frames_sent")?, 8000)?;
     let opened = Run::open(&run)?;
@@ -132,7 +134,7 @@ fn lost_at_socket() -> Result<(), Failed> {
     let sent = publish(&bench, &format!("--svid {svid} --first 2000 --count 60000 --rate max"))?;
     // What was not read within the window counts as lost, so it goes on in time.
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1500));
     let run = recorder.end()?;
     application.interrupt();
     let application = application.finish(LIMIT)?.json()?;
@@ -167,7 +169,7 @@ fn other_streams() -> Result<(), Failed> {
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
     publish(&bench, &format!("--svid {svid}x --count 500"))?;
     publish(&bench, &format!("--svid {svid} --count 500"))?;
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     let run = recorder.end()?;
     equal("journeys", Run::open(&run)?.journeys(), 500)
 }
@@ -178,7 +180,7 @@ fn two_at_once() -> Result<(), Failed> {
     let first = Recorder::start(&bench, "first", &format!("--stream svid:{svid}"))?;
     let second = Recorder::start(&bench, "second", &format!("--stream svid:{svid}"))?;
     publish(&bench, &format!("--svid {svid} --count 2000"))?;
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     let (first, second) = (Run::open(&first.end()?)?, Run::open(&second.end()?)?);
     equal("journeys", (first.journeys(), second.journeys()), (2000, 2000))?;
     equal("route", &first.manifest().route, &second.manifest().route)
@@ -192,7 +194,7 @@ fn points() -> Result<(), Failed> {
     );
     let recorder = Recorder::start(&bench, "run", &words)?;
     publish(&bench, &format!("--svid {svid} --count 1000"))?;
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     let figures = report(&recorder.end()?, "")?;
     equal("points", &figures["points"], &serde_json::json!(["host/nic-rx@nic0", "host/tx@veth0"]))?;
     let named = figures["segments"].as_array().into_iter().flatten().find(|s| s["name"] == "bridge").cloned();
@@ -206,7 +208,7 @@ fn tcpdump() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("dump");
     let file = bench.lab.folder().join("nic0.pcap");
-    let mut command = std::process::Command::new("tcpdump");
+    let mut command = Command::new("tcpdump");
     command.args([
         "-i",
         NIC,
@@ -226,10 +228,10 @@ fn tcpdump() -> Result<(), Failed> {
     until("tcpdump listens", || tcpdump.said().contains("listening on"))?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
     publish(&bench, &format!("--svid {svid} --count 3000"))?;
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     let run = Run::open(&recorder.end()?)?;
     // tcpdump takes what it has once a second.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1500));
     tcpdump.interrupt();
     tcpdump.finish(LIMIT)?;
 
@@ -268,4 +270,39 @@ fn tcpdump() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// A queue in which packets stand for 0.3 s.
+fn under_way() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("queue");
+    let application = subscribe(&bench, &svid)?;
+    let mut tc = Command::new("tc");
+    tc.args(format!("qdisc add dev {VETH} root tbf rate 1mbit burst 4000 limit 37500").split(' '));
+    equal("tc", bench.run(&bench.path.hypervisor, tc, LIMIT)?.code, Some(0))?;
+    // Twice as many as leave it: it is always full.
+    let publishing = latpath(&format!("publish -i {PUBLISHER} --svid {svid} --rate 2000 --duration 60s"));
+    let publishing = bench.start(&bench.path.publisher, publishing)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    std::thread::sleep(Duration::from_secs(3));
+    let run = recorder.end()?;
+    for started in [publishing, application] {
+        started.interrupt();
+        started.finish(LIMIT)?;
+    }
+    let figures = report(&run, "")?;
+    let all = figures["segments"].as_array().into_iter().flatten();
+    let total = all.clone().find(|s| s["name"] == "total").ok_or("no total")?;
+    equal("a queue of 0.2 s at least", number(total, "p50_ns")? > 200_000_000, true)?;
+    // A kernel may hide threads from tracing, and with them the packets that a softirq over them takes off the queue: only the way's begin is judged.
+    let opened = Run::open(&run)?;
+    let head = opened.points().iter().position(|p| p.point.to_string() == "host/tx@lp-pub").ok_or("no begin")?;
+    let mut headless = 0;
+    opened.for_each(&Select::default(), |j| {
+        headless += usize::from(j.at(head as u16).is_none());
+        true
+    });
+    equal("first seen in the middle of their way", headless, 0)?;
+    equal("complete", number(&figures, "complete")? > 500, true)
 }

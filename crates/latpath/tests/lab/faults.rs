@@ -17,7 +17,7 @@ use nix::{
 use std::{env, process::Command, thread, time::Duration};
 
 /// How often, for how long and in what distances. The emulated CPUs themselves stand still for a ms or two at times.
-pub const ROUNDS: &str = "times=24 busy=150000 every=600000 gap=5000";
+pub const ROUNDS: &str = "times=32 busy=150000 every=600000 gap=5000";
 /// What takes longer is late.
 pub const THRESHOLD: Duration = Duration::from_millis(60);
 /// Longer than all rounds.

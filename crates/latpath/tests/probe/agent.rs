@@ -82,8 +82,17 @@ fn tells() -> Result<(), Failed> {
     let row = Timeline::of(&snapshot.window).thread(tid);
     let slept = row.iter().filter(|tile| matches!(tile.state, State::Asleep(_)) && tile.to - tile.from > 900_000);
     assert!(slept.count() >= 19, "{row:?}");
-    let figures = machine.recorder().expect("it was asked for")?;
-    assert!(figures.events > 0, "{figures:?}");
+    // What it costs is known a moment later.
+    let cost = loop {
+        let figures = machine.recorder().expect("it was asked for")?;
+        assert!(figures.events > 0, "{figures:?}");
+        if let (Some(cost), Some(_)) = (machine.cpu_percent(), figures.ns_per_event) {
+            break cost;
+        }
+        assert!(Instant::now() < until, "{figures:?} {:?}", machine.cpu_percent());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(cost > 0.0);
     machine.stop()?;
     Ok(())
 }

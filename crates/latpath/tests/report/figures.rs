@@ -70,7 +70,8 @@ fn the_json_has_the_keys_that_others_script_against() {
     let tool = ["sightings", "sightings_dropped", "ns_per_sighting", "cpu_percent", "max_rss_bytes"];
     assert_eq!(keys(&report["tool"]), sorted(tool));
     assert_eq!(keys(&report["lost"][0]), sorted(["place", "reason", "meaning", "kernel_count", "count"]));
-    let machine = ["machine", "method", "offset_ns", "drift_ppb", "error_bound_ns", "exchanges", "fault"];
+    let machine =
+        ["machine", "method", "offset_ns", "drift_ppb", "error_bound_ns", "exchanges", "fault", "cpu_percent"];
     assert_eq!(keys(&report["machines"][1]), sorted(machine));
     assert_eq!(keys(&report["worst"][0]), sorted(["stream", "key", "path", "time_ns", "total_ns", "steps"]));
     let step = ["point", "since_first_ns", "since_last_ns", "cpu", "tid", "role"];

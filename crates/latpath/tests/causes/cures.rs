@@ -1,0 +1,230 @@
+//! Commands that `latpath explain` advises do what they are advised for. Each is run as a shell runs it, on threads, groups and
+//! devices of the test's own.
+
+use crate::{
+    group::{need_group, Group},
+    play::tc,
+    support::{bench, need_lab, need_tool, trial, Lack},
+};
+use latpath_cause::{advise, Advice, Case, Cause, Held, Member, Surroundings};
+use latpath_flight::{Doing, Running};
+use latpath_vms::Cpus;
+use latpath_words::{Link, PointInfo};
+use libtest_mimic::{Failed, Trial};
+use nix::{
+    sched::{sched_getaffinity, sched_setaffinity, CpuSet},
+    sys::signal::{kill, Signal},
+    unistd::{gettid, Pid},
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Child, Command},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+pub fn trials() -> Vec<Trial> {
+    let two = crate::need_two_cpus();
+    let (ip, tc) = (need_lab(), need_tool("tc"));
+    vec![
+        trial("all_threads_of_a_name_are_moved_and_no_others", &[two, need_tool("taskset")], moved),
+        trial("a_stopped_process_is_seen_and_goes_on", &[need_tool("findmnt")], goes_on),
+        trial("a_control_groups_limit_is_found_and_lifted", &[need_group(), need_tool("findmnt")], lifted),
+        trial("a_queueing_discipline_is_shown_and_taken_off_in_its_namespace", &[ip, tc, need_namespaces()], taken_off),
+    ]
+}
+
+fn need_namespaces() -> Lack {
+    need_tool("nsenter").or(need_tool("lsns"))
+}
+
+fn member(name: &str, pids: &[u32]) -> Member {
+    let pid = pids.last().copied().unwrap_or(0);
+    let doing = Doing::Thread(Running { pid, class: None, guest: false, work: None });
+    Member { name: name.into(), doing, class: None, pids: pids.to_vec(), is_tool: false }
+}
+
+/// What is advised on this host where a cause held its actor on CPU 0.
+fn advice(cause: Cause, actor: Option<Member>, by: Option<Member>, points: &[PointInfo]) -> Vec<Advice> {
+    let held = Held {
+        cause,
+        machine: "host".into(),
+        actor,
+        time_ns: 1,
+        excess_ns: 1,
+        by: by.into_iter().map(|by| (by, 1)).collect(),
+        cpus: vec![(0, 1)],
+        parts: vec![((0, 0), 1)],
+        number: None,
+        state: None,
+        notes: vec![],
+    };
+    let cpus: Cpus = "0-1".parse().unwrap_or_default();
+    let known = Surroundings { points, cpus: BTreeMap::from([("host".into(), cpus)]), ..Surroundings::default() };
+    advise(&Case::of_packet(&held, 0), &known)
+}
+
+/// The commands of the advice that has a word in one of them.
+fn commands(all: Vec<Advice>, word: &str) -> Result<Vec<String>, Failed> {
+    let found = all.iter().find(|advice| advice.commands.iter().any(|c| c.contains(word)));
+    Ok(found.ok_or_else(|| format!("no command with {word:?}: {all:?}"))?.commands.clone())
+}
+
+/// Runs a command line, and gives back what it printed; an error if it failed.
+fn shell(line: &str) -> Result<String, Failed> {
+    let ended = Command::new("sh").args(["-c", line]).output()?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    match ended.status.success() {
+        true => Ok(String::from_utf8_lossy(&ended.stdout).into_owned()),
+        false => Err(format!("{line}: {said}").into()),
+    }
+}
+
+/// A process that does nothing until it is dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn new() -> Result<Self, Failed> {
+        Ok(Self(Command::new("sleep").arg("60").spawn()?))
+    }
+
+    fn state(&self) -> char {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
+    }
+
+    /// Waits until it is in a state.
+    fn comes_to(&self, state: char) -> Result<(), Failed> {
+        let end = Instant::now() + Duration::from_secs(5);
+        while self.state() != state {
+            if Instant::now() > end {
+                return Err(format!("in state {}, not {state}", self.state()).into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Threads of one process, of which two have a name that is no process's and no pattern.
+fn moved() -> Result<(), Failed> {
+    const NAME: &str = "lp (x)+ .*y";
+    let (told, tids) = mpsc::channel();
+    let stays = |name: &str| {
+        let (end, told) = (mpsc::channel::<()>(), told.clone());
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            let mut here = CpuSet::new();
+            let _ = here.set(0);
+            let _ = told.send(sched_setaffinity(Pid::from_raw(0), &here).map(|()| gettid()));
+            let _ = end.1.recv();
+        });
+        thread.map(|thread| (thread, end.0))
+    };
+    let threads = [stays(NAME)?, stays(NAME)?, stays("lp x y")?];
+    let mut all = Vec::new();
+    for _ in &threads {
+        all.push(tids.recv_timeout(Duration::from_secs(5))??);
+    }
+    // Those that were seen are gone; others have their name.
+    let by = member(NAME, &[4_000_001, 4_000_002]);
+    let line = commands(advice(Cause::WaitingForCpu, Some(member("relay", &[77])), Some(by), &[]), "taskset")?;
+    let ran = shell(&line[0]);
+    let mut on_one = Vec::new();
+    for tid in &all {
+        let name = fs::read_to_string(format!("/proc/{tid}/comm"))?;
+        on_one.push((name.trim() == NAME, sched_getaffinity(*tid)?.is_set(1)?));
+    }
+    for (thread, end) in threads {
+        drop(end);
+        let _ = thread.join();
+    }
+    ran?;
+    on_one.sort_unstable();
+    match on_one.as_slice() {
+        [(false, false), (true, true), (true, true)] => Ok(()),
+        other => Err(format!("{line:?}: (has the name, is on CPU 1): {other:?}").into()),
+    }
+}
+
+fn goes_on() -> Result<(), Failed> {
+    let sleeper = Sleeper::new()?;
+    let actor = || Some(member("sleep", &[sleeper.0.id()]));
+    kill(Pid::from_raw(sleeper.0.id() as i32), Signal::SIGSTOP)?;
+    sleeper.comes_to('T')?;
+    let look = commands(advice(Cause::Stopped, actor(), None, &[]), "TracerPid")?;
+    let shown = shell(&look[0])?;
+    if !shown.contains("T (stopped)") || !shown.contains("TracerPid:\t0") {
+        return Err(format!("{look:?} printed {shown}").into());
+    }
+    shell(&commands(advice(Cause::Stopped, actor(), None, &[]), "kill")?[0])?;
+    sleeper.comes_to('S')
+}
+
+fn lifted() -> Result<(), Failed> {
+    let (group, sleeper) = (Group::new()?, Sleeper::new()?);
+    let pid = sleeper.0.id();
+    group.take(pid as i32)?;
+    let (new, old) = (group.path().join("cpu.max"), group.path().join("cpu.cfs_quota_us"));
+    let is_new = new.exists();
+    fs::write(if is_new { &new } else { &old }, if is_new { "50000 100000" } else { "50000" })?;
+    let all = advice(Cause::Throttled, Some(member("sleep", &[pid])), None, &[]);
+    if is_new {
+        let shown = shell(&commands(all.clone(), "while")?[0])?;
+        if !shown.contains(&format!("{}: 50000 100000", group.path().display())) {
+            return Err(format!("the limit is not in {shown}").into());
+        }
+    }
+    // The first that fits the set-up is enough.
+    let commands = commands(all, "cpu.max")?;
+    let done: Vec<bool> = commands.iter().map(|line| shell(line).is_ok()).collect();
+    if done != [is_new, !is_new] {
+        return Err(format!("{commands:?} went well: {done:?}").into());
+    }
+    let left = fs::read_to_string(if is_new { &new } else { &old })?;
+    match left.split_whitespace().next() {
+        Some("max" | "-1") => Ok(()),
+        _ => Err(format!("{commands:?} left {left}").into()),
+    }
+}
+
+/// Once by the namespace's name, once by its number.
+fn taken_off() -> Result<(), Failed> {
+    let bench = bench()?;
+    let space = bench.application();
+    space.ip("link add lpq0 type veth peer name lpq1")?;
+    space.ip("link set lpq0 up")?;
+    let mut inside = Command::new("sleep");
+    inside.arg("60");
+    let _inside = bench.start(space, inside)?;
+    let inode = space.inside(|| fs::read_link("/proc/thread-self/ns/net"))??;
+    let inode: String = inode.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    for netns in [space.name(), &inode] {
+        tc(space, "qdisc add dev lpq0 root tbf rate 1mbit burst 5kb latency 50ms")?;
+        let point = PointInfo {
+            point: format!("host/tx@lpq0%{netns}").parse()?,
+            link: Link::Veth,
+            netns: 0,
+            ifindex: 0,
+            clock: String::new(),
+        };
+        let all = advice(Cause::QdiscHeld, None, None, &[point]);
+        let lines: Vec<String> = all.into_iter().flat_map(|advice| advice.commands).collect();
+        let [show, off] = lines.as_slice() else { return Err(format!("{lines:?}").into()) };
+        let before = shell(show)?;
+        shell(off)?;
+        let after = shell(show)?;
+        if !before.contains("tbf") || after.contains("tbf") {
+            return Err(format!("{lines:?}: before {before}, after {after}").into());
+        }
+    }
+    Ok(())
+}
