@@ -1,6 +1,7 @@
 //! What the host makes of an agent's messages: checks each, maps times to the host's timeline. No waiting, no I/O.
 
 use crate::columns::{Decoder, Tables};
+use crate::cost::Cost;
 use crate::message::*;
 use crate::windows::Windows;
 use crate::Facts;
@@ -38,6 +39,8 @@ pub struct Inbox {
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
     pub counters: Counters,
+    /// What it costs its machine; `None` until it is told.
+    pub cost: Option<Cost>,
     /// Sightings with impossible times (of the future, or of long ago), left out.
     pub refused: u64,
     pub timeline: Timeline,
@@ -69,6 +72,7 @@ impl Inbox {
             points: Vec::new(),
             notes: Vec::new(),
             counters: Counters::default(),
+            cost: None,
             refused: 0,
             timeline: Timeline::new(),
             records: false,
@@ -137,7 +141,11 @@ impl Inbox {
                 }
             }
             Message::Batch(batch) => self.batch(&batch, now)?,
-            Message::Totals(totals) => self.counters = totals.into(),
+            Message::Totals(totals) => {
+                let Totals { process_ns, lasted_ns, .. } = totals;
+                self.cost = (lasted_ns > 0).then_some(Cost { process_ns, lasted_ns }).or(self.cost);
+                self.counters = totals.into();
+            }
             Message::WindowReply(reply) => self.windows.take(reply, &mut self.timeline, now)?,
             Message::Recording(recording) if self.records => self.recording(recording)?,
             _ => return Err("the agent sent a message out of place".into()),
@@ -181,8 +189,9 @@ impl Inbox {
             true => told.missing.iter().map(|line| cut(&printable(line).replace('\n', " "), MAX_NAME).into()).collect(),
             false => known.missing,
         };
-        let Recording { events, missed, bytes, windows, .. } = told;
-        self.recorder = Some(Ok(Figures { events, missed, bytes, ns_per_event: None, windows, missing }));
+        let Recording { events, missed, bytes, windows, ns_per_event, .. } = told;
+        let ns_per_event = (ns_per_event > 0).then_some(ns_per_event);
+        self.recorder = Some(Ok(Figures { events, missed, bytes, ns_per_event, windows, missing }));
         Ok(())
     }
 
@@ -360,9 +369,21 @@ mod tests {
             (".{0,20}", prop::collection::vec(".{0,20}", 0..4), any::<u64>()).prop_map(|(error, missing, events)| {
                 Message::Recording(Recording { error, missing, events, ..Recording::default() })
             }),
-            any::<u64>().prop_map(|dropped| Message::Totals(Totals { dropped, ..Totals::default() })),
+            any::<(u64, u64, u64)>().prop_map(|(dropped, process_ns, lasted_ns)| {
+                Message::Totals(Totals { dropped, process_ns, lasted_ns, ..Totals::default() })
+            }),
             Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),
         ]
+    }
+
+    #[test]
+    fn what_an_agent_costs_is_known_where_it_measures_itself() {
+        let mut inbox = started();
+        let totals = Totals { sightings: 9, process_ns: 5, ..Totals::default() };
+        inbox.take(Message::Totals(totals), NOW).unwrap();
+        assert_eq!((inbox.counters.sightings, inbox.cost), (9, None), "one of before it did");
+        inbox.take(Message::Totals(Totals { lasted_ns: 100, ..totals }), NOW).unwrap();
+        assert_eq!(inbox.cost, Some(Cost { process_ns: 5, lasted_ns: 100 }));
     }
 
     proptest! {

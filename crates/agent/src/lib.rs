@@ -11,6 +11,7 @@
 
 mod address;
 mod columns;
+mod cost;
 mod dial;
 mod facts;
 mod frame;
@@ -25,6 +26,7 @@ mod stream;
 mod windows;
 
 pub use address::{Address, BadAddress};
+pub use cost::Cost;
 pub use facts::Facts;
 pub use listen::{listen, Listen, ListenError};
 pub use machine::{Machine, MachineClock, MachineError, Timeouts};

@@ -287,6 +287,14 @@ impl Machine {
         }
     }
 
+    /// What latpath costs there, in % of one of its CPUs: the agent's process, its sightings and its flight recorder's events.
+    /// `None` where the agent does not tell.
+    pub fn cpu_percent(&self) -> Option<f64> {
+        let state = self.state();
+        let flight = state.recorder.as_ref().and_then(|told| told.as_ref().ok());
+        Some(state.cost?.percent(&state.counters, flight))
+    }
+
     /// Why the machine is no longer heard, if it is not.
     pub fn fault(&self) -> Option<MachineError> {
         let fault = self.state().fault.clone();

@@ -230,6 +230,12 @@ pub struct Totals {
     pub ns_per_sighting: u64,
     #[prost(uint64, tag = "7")]
     pub packets_seen: u64,
+    /// CPU time of the agent's process since the session began.
+    #[prost(uint64, tag = "8")]
+    pub process_ns: u64,
+    /// How long the session has lasted; 0 from an agent that does not measure itself.
+    #[prost(uint64, tag = "9")]
+    pub lasted_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -302,6 +308,9 @@ pub struct Recording {
     pub bytes: u64,
     #[prost(uint64, tag = "6")]
     pub windows: u64,
+    /// What an event cost, as sampled at the start; 0 where that is not known.
+    #[prost(uint64, tag = "7")]
+    pub ns_per_event: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -404,13 +413,24 @@ impl WireNote {
 impl From<Counters> for Totals {
     fn from(c: Counters) -> Self {
         let Counters { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen } = c;
-        Self { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen }
+        Self {
+            sightings,
+            dropped,
+            malformed,
+            points_overflow,
+            unreadable,
+            ns_per_sighting,
+            packets_seen,
+            ..Self::default()
+        }
     }
 }
 
 impl From<Totals> for Counters {
     fn from(t: Totals) -> Self {
-        let Totals { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen } = t;
+        let Totals {
+            sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen, ..
+        } = t;
         Self { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen }
     }
 }

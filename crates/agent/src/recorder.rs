@@ -3,7 +3,7 @@
 
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
-use latpath_flight::{Figures, Recorder, Snapshot, MAX_ENCODED};
+use latpath_flight::{give_way, Figures, Recorder, Snapshot, MAX_ENCODED};
 use latpath_words::{text::cut, Ns};
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -16,6 +16,8 @@ const MAX_READY: usize = 16 << 20;
 const CHUNK: usize = 8 << 10;
 /// How often figures are told.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// How long it is measured at the start what an event costs: as on the host.
+const SAMPLED: Duration = Duration::from_millis(200);
 
 /// What a flight recorder is to an agent: [`Recorder`], or another in tests.
 pub trait Record: Send {
@@ -23,6 +25,8 @@ pub trait Record: Send {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
     /// How it does.
     fn figures(&self) -> Figures;
+    /// Finds out, once, what an event costs, and waits for so long; the figures tell it from then on.
+    fn sample(&self, _time: Duration) {}
 }
 
 impl Record for Recorder {
@@ -32,6 +36,10 @@ impl Record for Recorder {
 
     fn figures(&self) -> Figures {
         Self::figures(self)
+    }
+
+    fn sample(&self, time: Duration) {
+        Self::sample(self, time);
     }
 }
 
@@ -61,6 +69,10 @@ pub struct Recording {
 }
 
 fn work(record: &dyn Record, requests: &Receiver<(Ns, Ns)>, told: &Sender<Told>) {
+    give_way();
+    // What it lacks is told at once.
+    let _ = told.send(Told::Figures(record.figures()));
+    record.sample(SAMPLED);
     let mut due = Instant::now();
     loop {
         let now = Instant::now();
@@ -149,7 +161,7 @@ impl Recording {
     }
 
     fn figures(&mut self, figures: Figures) -> Message {
-        let Figures { missing, events, missed, bytes, .. } = figures;
+        let Figures { missing, events, missed, bytes, ns_per_event, .. } = figures;
         let missing = match std::mem::replace(&mut self.introduced, true) {
             true => Vec::new(),
             false => missing.iter().take(MAX_LINES).map(|line| cut(line, MAX_NAME).into()).collect(),
@@ -161,6 +173,7 @@ impl Recording {
             missed,
             bytes,
             windows: self.windows,
+            ns_per_event: ns_per_event.unwrap_or(0),
         })
     }
 

@@ -1,5 +1,6 @@
 //! The host's end of a session: one thread that writes questions, reads answers, and fills the machine's box.
 
+use crate::cost::Cost;
 use crate::dial::{Carrier, Line};
 use crate::frame::{preamble, FrameReader, Item, Outgoing, AGENT_MAGIC, HOST_MAGIC};
 use crate::inbox::{Event, Inbox};
@@ -61,6 +62,8 @@ pub(crate) struct State {
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
     pub counters: Counters,
+    /// What the agent costs its machine; `None` until it is told.
+    pub cost: Option<Cost>,
     pub refused: u64,
     /// Dropped here since nobody drained.
     pub overflow: u64,
@@ -343,7 +346,7 @@ impl Session {
         }
         state.windows.append(&mut inbox.windows.done);
         state.recorder.clone_from(&inbox.recorder);
-        state.counters = inbox.counters;
+        (state.counters, state.cost) = (inbox.counters, inbox.cost);
         state.refused = inbox.refused;
         if clock {
             state.clock = inbox.timeline.state(now_monotonic());

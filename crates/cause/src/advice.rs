@@ -1,17 +1,20 @@
 //! What would cure a cause: a line for people, and the commands, with the numbers of this case in them.
 //!
-//! Commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), sysctl(8), ovs-ofctl(8),
-//! ovs-vswitchd.conf.db(5), tc(8), and files of proc(5), the kernel's admin-guide and its KVM documentation. Nothing is
+//! Commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), perf-record(1), sysctl(8),
+//! ovs-ofctl(8), ovs-vswitchd.conf.db(5), tc(8), nsenter(1), and files of proc(5), cgroups(7), the kernel's admin-guide and its
+//! KVM documentation. crates/latpath/tests/causes/cures.rs runs those that can run anywhere. Nothing is
 //! advised that the case does not call for: to raise a priority only where one is in the way, to move a thread only where there
 //! is a CPU to move it to. docs/causes.md lists all of it.
+
+mod words;
 
 use crate::member::{Folk, Member};
 use crate::{Cause, Held, Row};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_vms::{Cpus, Role, Thread, Vm};
-use latpath_words::stream::Matcher;
 use latpath_words::{PointId, PointInfo, StreamId, StreamSpec, HOST};
 use std::collections::BTreeMap;
+use words::{flow, group_of, in_namespace, list, old_cpu_group_of, quoted, text};
 
 /// A cure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +53,7 @@ pub struct Case<'a> {
     part: Option<(PointId, PointId)>,
     stream: Option<StreamId>,
     number: Option<u64>,
+    state: Option<&'a str>,
 }
 
 impl<'a> Case<'a> {
@@ -64,6 +68,7 @@ impl<'a> Case<'a> {
             part: held.parts.first().map(|(part, _)| *part),
             stream: Some(stream),
             number: held.number,
+            state: held.state.as_deref(),
         }
     }
 
@@ -78,6 +83,7 @@ impl<'a> Case<'a> {
             part: row.parts.first().map(|(part, _)| *part),
             stream: None,
             number: row.number,
+            state: row.state.as_deref(),
         }
     }
 }
@@ -159,19 +165,32 @@ impl Cure<'_> {
     /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
     fn moving(&self, member: &Member, cpus: &str) -> Vec<String> {
         let Some(pid) = member.pid() else { return Vec::new() };
-        if member.pids.len() > 1 {
-            // Those of tomorrow have other numbers.
-            return vec![format!("pgrep -x {} | xargs -rn1 taskset -acp {cpus}", quoted(&member.name))];
-        }
-        let mut commands = vec![format!("taskset -cp {cpus} {pid}")];
-        if let Some((vm, thread)) = self.libvirts(pid) {
-            match (thread.role, thread.vcpu) {
-                (Role::Vcpu, Some(n)) => {
-                    commands.push(format!("virsh vcpupin {} {n} {cpus} --live --config", quoted(&vm.name)))
-                }
-                (Role::Vcpu, None) => {}
-                _ => commands.push(format!("virsh emulatorpin {} {cpus} --live --config", quoted(&vm.name))),
+        let is_vms = self.known.folk.vm_of(self.case.machine, pid).is_some();
+        let mut commands = vec![match member.pids.as_slice() {
+            [_] => format!("taskset -cp {cpus} {pid}"),
+            // Their names are latpath's (`vhost of guest7`), and they live as long as their virtual machine.
+            pids if is_vms || member.name == "vhost" => {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                format!("for pid in {}; do taskset -cp {cpus} $pid; done", pids.join(" "))
             }
+            // Those of now have other numbers than those that were seen. A name may be a thread's alone, and is no pattern.
+            _ => format!(
+                "grep -slxFe {} /proc/[0-9]*/task/[0-9]*/comm | cut -d/ -f5 | xargs -rn1 taskset -cp {cpus}",
+                quoted(&member.name)
+            ),
+        }];
+        if let Some((vm, thread)) = self.libvirts(pid) {
+            let name = quoted(&vm.name);
+            commands.extend(match (thread.role, thread.vcpu) {
+                (Role::Vcpu, n) => n.map(|n| format!("virsh vcpupin {name} {n} {cpus} --live --config")),
+                // By the names that libvirt gives them.
+                (Role::Io, _) => thread
+                    .comm
+                    .strip_prefix("IO iothread")
+                    .and_then(|n| n.parse::<u32>().ok())
+                    .map(|n| format!("virsh iothreadpin {name} {n} {cpus} --live --config")),
+                _ => Some(format!("virsh emulatorpin {name} {cpus} --live --config")),
+            });
         }
         commands
     }
@@ -224,8 +243,15 @@ impl Cure<'_> {
                         "{} does not let go of its CPU within the kernel: a kernel with PREEMPT_RT makes it",
                         by.name
                     ),
-                    ["apt install linux-image-rt-amd64".to_owned()],
+                    ["apt install linux-image-rt-$(dpkg --print-architecture)".to_owned()],
                 ));
+                all.extend(self.case.cpu.map(|cpu| {
+                    self.one(
+                        "from Linux 6.12 on real-time threads that fill a CPU have to leave 50 ms of each second to others, \
+                         unless this is 0 (950 ms before that: kernel.sched_rt_runtime_us)",
+                        [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
+                    )
+                }));
             }
         }
         all
@@ -271,21 +297,30 @@ impl Cure<'_> {
 
     fn of_idle(&self) -> Vec<Advice> {
         let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
+        let state = self.case.state;
         if !self.is_on_host() {
+            // On x86 a virtual CPU that polls has not gone to the host.
+            if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
+                return vec![self.one("the guest's CPU polled: what the host did to that vCPU meanwhile kept it", [])];
+            }
             return vec![self.one(
                 "let the guest's CPU poll instead of halting, where it has the host's CPU to itself (the guest's kernel command line)",
                 ["idle=poll".to_owned()],
             )];
         }
         if self.case.number == Some(0) {
+            let named = state.map_or(String::new(), |name| format!(", {name},"));
             return vec![self.one(
-                "any CPU leaves its first idle state at once: what is below this kernel kept it, firmware or, of a virtual machine, \
-                 the host; look for that (package rt-tests)",
+                format!(
+                    "any CPU leaves its first idle state{named} at once: what is below this kernel kept it, firmware or, of a \
+                     virtual machine, the host; look for that (package rt-tests)"
+                ),
                 ["hwlatdetect --duration=60".to_owned()],
             )];
         }
+        let named = state.map_or(String::new(), |name| format!("the CPU came out of {name}: "));
         vec![self.one(
-            "forbid idle states that take 10 µs or more to leave (package linux-cpupower)",
+            format!("{named}forbid idle states that take 10 µs or more to leave (package linux-cpupower)"),
             [format!("cpupower {cpu}idle-set -D 10")],
         )]
     }
@@ -299,43 +334,56 @@ impl Cure<'_> {
             )];
         }
         let Some(pid) = actor.pid() else { return Vec::new() };
-        let mut commands = vec![format!("echo max > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/{pid}/cgroup)/cpu.max")];
+        let look =
+            format!("g={}; while [ -e $g/cpu.max ]; do echo $g: $(cat $g/cpu.max); g=${{g%/*}}; done", group_of(pid));
+        let mut commands = vec![
+            format!("echo max > {}/cpu.max", group_of(pid)),
+            format!("echo -1 > {}/cpu.cfs_quota_us", old_cpu_group_of(pid)),
+        ];
         if let Some((vm, _)) = self.libvirts(pid) {
             let name = quoted(&vm.name);
             commands.push(format!(
                 "virsh schedinfo {name} --live --config --set global_quota=-1 vcpu_quota=-1 emulator_quota=-1"
             ));
         }
-        vec![self
-            .one(format!("lift the CPU limit of the control group of {}, or of one above it", actor.name), commands)]
+        vec![
+            self.one(format!("lift the CPU limit of the control group of {}", actor.name), commands),
+            self.one("lift it of one above that: this shows which has one (max is none)", [look]),
+        ]
     }
 
     fn of_stopping(&self) -> Vec<Advice> {
-        let Some(actor) = self.case.actor else { return Vec::new() };
-        let command = actor.pid().map(|pid| format!("kill -CONT {pid}"));
-        vec![self.one(
-            format!("find who stops {} (SIGSTOP, a debugger, the freezer); if it still stands", actor.name),
-            command,
-        )]
+        let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
+        vec![
+            self.one(
+                format!("find who stops {} (SIGSTOP, a debugger, the freezer); if it still stands", actor.name),
+                [format!("kill -CONT {pid}"), format!("echo 0 > {}/cgroup.freeze", group_of(pid))],
+            ),
+            self.one(
+                "see what holds it: State T is a signal, t a debugger (TracerPid is its number), any other the freezer",
+                [format!("grep -E '^(State|TracerPid):' /proc/{pid}/status")],
+            ),
+        ]
     }
 
     fn of_blocking(&self) -> Vec<Advice> {
         let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
-        let is_vm = self.known.folk.vm_of(self.case.machine, pid).is_some();
-        let (what, command) = match is_vm {
-            true => (
-                format!(
-                    "{} waited for a lock, a page or a disk: keep the guest's memory locked (QEMU's option)",
-                    actor.name
+        let mut all = Vec::new();
+        if let Some((vm, _)) = self.known.folk.vm_of(self.case.machine, pid) {
+            let what = format!("{} waited for a lock, a page or a disk: keep the guest's memory locked", actor.name);
+            all.push(match vm.libvirt {
+                true => self.one(
+                    what + " (from its next start on: <memoryBacking><locked/></memoryBacking>)",
+                    [format!("virsh edit {}", quoted(&vm.name))],
                 ),
-                "-overcommit mem-lock=on".to_owned(),
-            ),
-            false => (
-                format!("{} waited for a lock, a page or a disk: see for which", actor.name),
-                format!("cat /proc/{pid}/stack"),
-            ),
-        };
-        vec![self.one(what, [command])]
+                false => self.one(what + " (QEMU's option)", ["-overcommit mem-lock=on".to_owned()]),
+            });
+        }
+        all.push(self.one(
+            format!("see where in the kernel {} waits so (package linux-perf; perf report shows it)", actor.name),
+            [format!("perf record -e sched:sched_switch --filter 'prev_state == 2' -g -t {pid} -- sleep 10")],
+        ));
+        all
     }
 
     fn of_queues(&self) -> Vec<Advice> {
@@ -375,12 +423,18 @@ impl Cure<'_> {
         let matches = stream.map_or("dl_type=0x88ba".to_owned(), flow);
         vec![
             self.one(
-                "give Open vSwitch a rule of its own for this stream, so that learning and ageing leave it alone",
+                "give Open vSwitch a rule of its own for this stream, so that learning and ageing leave it alone; it then goes to the \
+                 ports that are named here and to no others, so name all that want it; of a port with a VLAN of its own (tag), put \
+                 strip_vlan before its output",
                 [format!("ovs-ofctl add-flow {bridge} 'priority=1000,{matches},actions=output:{port}'")],
             ),
             self.one(
-                "keep flows in the kernel for longer than the stream pauses",
+                "keep flows in the kernel for 10 minutes without a packet (10 s otherwise)",
                 ["ovs-vsctl set Open_vSwitch . other_config:max-idle=600000".to_owned()],
+            ),
+            self.one(
+                "take that rule away again, if it was wrong",
+                [format!("ovs-ofctl --strict del-flows {bridge} 'priority=1000,{matches}'")],
             ),
         ]
     }
@@ -389,18 +443,25 @@ impl Cure<'_> {
         let device = self.case.part.and_then(|(from, to)| {
             let device = |id: PointId| self.known.points.get(usize::from(id)).map(|p| &p.point);
             let sends = device(to).filter(|p| p.kind.is_sending()).or(device(from).filter(|p| p.kind.is_sending()));
-            sends.map(|p| p.device.split('%').next().unwrap_or_default().to_owned())
+            sends.map(|p| p.device.as_str())
         });
-        let device = device.unwrap_or_else(|| "DEV".into());
-        vec![self.one(
-            "the queueing discipline's schedule made it wait: look at it, and give this stream an open gate, or take it off",
-            [format!("tc -s qdisc show dev {device}"), format!("tc qdisc del dev {device} root")],
-        )]
+        let (device, within) = device.map_or(("DEV", String::new()), in_namespace);
+        let device = quoted(device);
+        vec![
+            self.one(
+                "the queueing discipline's schedule made it wait: look at it, and give this stream an open gate",
+                [format!("{within}tc -s qdisc show dev {device}")],
+            ),
+            self.one(
+                "take it off (what the line above shows is what tc qdisc replace needs to put it back)",
+                [format!("{within}tc qdisc del dev {device} root")],
+            ),
+        ]
     }
 
     fn of_halting(&self) -> Vec<Advice> {
         let mut advice = self.one(
-            "let KVM poll for 1 ms before a halted vCPU's thread sleeps",
+            "let KVM poll for up to 1 ms before a halted vCPU's thread sleeps (before Linux 6.2: of guests that are started after this)",
             ["echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns".to_owned()],
         );
         advice.machine = HOST.into();
@@ -409,8 +470,9 @@ impl Cure<'_> {
 
     fn of_injection(&self) -> Vec<Advice> {
         let mut advice = self.one(
-            "let the CPU deliver interrupts to a running guest, if this prints N: with kvm_intel enable_apicv=1, with kvm_amd avic=1",
-            ["cat /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic".to_owned()],
+            "let the CPU deliver interrupts to a running guest, if this prints N or 0: options kvm_intel enable_apicv=1, or \
+             options kvm_amd avic=1, in /etc/modprobe.d, and load the module anew while no guest runs",
+            ["grep -s . /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic".to_owned()],
         );
         advice.machine = HOST.into();
         vec![advice]
@@ -421,16 +483,14 @@ impl Cure<'_> {
         let mut all = Vec::new();
         if slow {
             let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
-            all.push(
-                self.one(
-                    "let the CPU run at its full frequency",
-                    [format!("cpupower {cpu}frequency-set -g performance")],
-                ),
-            );
+            all.push(self.one(
+                "let the CPU run at its full frequency (package linux-cpupower)",
+                [format!("cpupower {cpu}frequency-set -g performance")],
+            ));
         }
         if let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) {
             all.push(self.one(
-                format!("see what {} does for so long", actor.name),
+                format!("see what {} does for so long (package linux-perf; perf report shows it)", actor.name),
                 [format!("perf record -g -t {pid} -- sleep 10")],
             ));
         }
@@ -460,53 +520,4 @@ fn stays(member: &Member) -> bool {
         "kworker",
     ];
     of_a_cpu.iter().any(|start| member.name.starts_with(start))
-}
-
-/// A stream as ovs-fields(7) matches it.
-fn flow(stream: &StreamSpec) -> String {
-    let mut text = match &stream.matcher {
-        Matcher::Sv { .. } => "dl_type=0x88ba".to_owned(),
-        Matcher::Ether { ethertype, .. } => format!("dl_type=0x{ethertype:04x}"),
-        Matcher::Udp { dst, dst_port, .. } => {
-            let address = match dst {
-                Some(std::net::IpAddr::V6(ip)) => format!("udp6,ipv6_dst={ip}"),
-                Some(ip) => format!("udp,nw_dst={ip}"),
-                None => "udp".into(),
-            };
-            if *dst_port > 0 {
-                format!("{address},tp_dst={dst_port}")
-            } else {
-                address
-            }
-        }
-    };
-    let link = stream.link();
-    if let Some(vlan) = link.vlan {
-        text += &format!(",dl_vlan={vlan}");
-    }
-    if let Some(mac) = link.mac {
-        let mac: Vec<String> = mac.iter().map(|b| format!("{b:02x}")).collect();
-        text += &format!(",dl_dst={}", mac.join(":"));
-    }
-    text
-}
-
-/// A name as a shell takes it for one word.
-fn quoted(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@".contains(c);
-    if !name.is_empty() && name.chars().all(plain) {
-        return name.to_owned();
-    }
-    format!("'{}'", name.replace('\'', "'\\''"))
-}
-
-fn list(cpus: &Cpus) -> Vec<u32> {
-    // As many as Linux can have.
-    (0..8192).filter(|cpu| cpus.contains(*cpu)).collect()
-}
-
-fn text(cpus: &[u32]) -> String {
-    let mut all = Cpus::default();
-    cpus.iter().filter_map(|cpu| cpu.to_string().parse().ok()).for_each(|one| all.join(one));
-    all.to_string()
 }

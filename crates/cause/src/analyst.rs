@@ -63,6 +63,8 @@ pub struct Piece {
     /// | poll-interval | ns that the reader slept, from its going to sleep on |
     /// | vm-exit | the exit's reason, by the number of the CPU's vendor |
     pub number: Option<u64>,
+    /// Of an idle exit: the state's name, where its driver's names were told.
+    pub state: Option<String>,
     /// What the reader must know: why it is unexplained, that two machines' times were joined, what put an end to it.
     pub note: Option<String>,
 }

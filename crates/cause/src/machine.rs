@@ -177,14 +177,29 @@ impl Machine {
 
     /// Anybody, by name: the same at all times, however it came to act.
     pub fn who(&self, doing: &Doing, t: Ns) -> Who {
-        let (doing, class) = match *doing {
+        let (doing, class) = self.as_ever(doing, t);
+        Who { name: self.names.of(&doing), doing, class }
+    }
+
+    /// The same of what a CPU did, whose idle states have names.
+    pub fn who_on(&self, cpu: u32, doing: &Doing, t: Ns) -> Who {
+        let (doing, class) = self.as_ever(doing, t);
+        Who { name: self.names.of_on(&doing, cpu), doing, class }
+    }
+
+    /// What a CPU's driver calls an idle state.
+    pub fn idle_state(&self, cpu: u32, state: u32) -> Option<String> {
+        self.names.idle_state(cpu, state).map(str::to_owned)
+    }
+
+    fn as_ever(&self, doing: &Doing, t: Ns) -> (Doing, Option<Class>) {
+        match *doing {
             Doing::Thread(running) => {
                 let class = running.class.or_else(|| self.class(running.pid, t));
                 (Doing::Thread(Running { class, guest: false, ..running }), class)
             }
             other => (other, None),
-        };
-        Who { name: self.names.of(&doing), doing, class }
+        }
     }
 
     /// A thread's name alone.

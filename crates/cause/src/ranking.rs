@@ -2,7 +2,7 @@
 
 use crate::member::Member;
 use crate::sums::{add, longest_first, plus};
-use crate::verdict::{culprit, Held, Verdict};
+use crate::verdict::{culprit, greatest, Held, Verdict};
 use crate::Cause;
 use latpath_words::{Ns, PointId};
 use std::collections::HashMap;
@@ -37,6 +37,8 @@ pub struct Row {
     pub parts: Vec<((PointId, PointId), Ns)>,
     /// The greatest number that was told with it.
     pub number: Option<u64>,
+    /// What that is called, if it is an idle state whose name was told.
+    pub state: Option<String>,
     /// What the reader must know, with the time that it is about.
     pub notes: Vec<(String, Ns)>,
     firsts: Sample,
@@ -58,6 +60,7 @@ impl Row {
             cpus: Vec::new(),
             parts: Vec::new(),
             number: None,
+            state: None,
             notes: Vec::new(),
             firsts: Sample::default(),
             all: Sample::default(),
@@ -102,7 +105,7 @@ impl Row {
         keep(&mut self.cpus, &held.cpus, of);
         keep(&mut self.parts, &held.parts, of);
         keep(&mut self.notes, &held.notes, of);
-        self.number = self.number.max(held.number);
+        greatest((&mut self.number, &mut self.state), (held.number, &held.state));
     }
 
     /// What is sorted while it grows is sorted anew.

@@ -307,5 +307,5 @@ fn push(pieces: &mut Vec<Piece>, piece: Piece) {
 
 /// A piece of which nothing more is known.
 pub(crate) fn unsaid(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> Piece {
-    Piece { from, to, cause, actor: None, by: None, machine, cpu: None, number: None, note: Some(why) }
+    Piece { from, to, cause, actor: None, by: None, machine, cpu: None, number: None, state: None, note: Some(why) }
 }

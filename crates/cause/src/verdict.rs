@@ -52,6 +52,8 @@ pub struct Held {
     pub parts: Vec<((PointId, PointId), Ns)>,
     /// The greatest number that was told with it: packets ahead, an exit's reason.
     pub number: Option<u64>,
+    /// What that is called, if it is an idle state whose name was told.
+    pub state: Option<String>,
     /// What the reader must know, with the time that it is about, the longest first.
     pub notes: Vec<(String, Ns)>,
 }
@@ -65,6 +67,13 @@ impl Held {
     /// The CPU on which most of it was.
     pub fn cpu(&self) -> Option<u32> {
         self.cpus.first().map(|(cpu, _)| *cpu)
+    }
+}
+
+/// Keeps the greater number, with its name.
+pub(crate) fn greatest(kept: (&mut Option<u64>, &mut Option<String>), other: (Option<u64>, &Option<String>)) {
+    if other.0 > *kept.0 {
+        (*kept.0, *kept.1) = (other.0, other.1.clone());
     }
 }
 
@@ -109,6 +118,7 @@ impl Verdict {
                         cpus: Vec::new(),
                         parts: Vec::new(),
                         number: None,
+                        state: None,
                         notes: Vec::new(),
                     });
                     verdict.held.len() - 1
@@ -135,7 +145,7 @@ impl Verdict {
                     add(&mut held.cpus, cpu, ns);
                 }
                 add(&mut held.parts, (part.from, part.to), ns);
-                held.number = held.number.max(piece.number);
+                greatest((&mut held.number, &mut held.state), (piece.number, &piece.state));
                 if let Some(note) = &piece.note {
                     let known = held.notes.iter().any(|(text, _)| text == note);
                     if known || held.notes.len() < MOST_NOTES {

@@ -149,6 +149,7 @@ pub(crate) struct Label {
     pub by: Option<Who>,
     pub cpu: Option<u32>,
     pub number: Option<u64>,
+    pub state: Option<String>,
     pub note: Option<String>,
 }
 
@@ -163,9 +164,9 @@ impl<'w> Walk<'w> {
 
     /// All from `from` to what has been told was this.
     pub fn lay(&mut self, from: Ns, cause: Cause, label: Label) {
-        let Label { actor, by, cpu, number, note } = label;
+        let Label { actor, by, cpu, number, state, note } = label;
         let (t, machine) = (self.t, self.place);
-        self.lay_piece(from, Piece { from: t, to: t, cause, actor, by, machine, cpu, number, note });
+        self.lay_piece(from, Piece { from: t, to: t, cause, actor, by, machine, cpu, number, state, note });
     }
 
     /// The same, of whatever machine the piece is.
@@ -223,6 +224,13 @@ impl<'w> Walk<'w> {
         }
     }
 
+    /// A label with the CPU that was in this idle state.
+    fn of_idle(&self, cpu: u32, state: Option<u32>, t: Ns, label: Label) -> Label {
+        let by = Some(self.machine.who_on(cpu, &Doing::Idle { state }, t));
+        let named = state.and_then(|state| self.machine.idle_state(cpu, state));
+        Label { by, number: state.map(u64::from), state: named, ..label }
+    }
+
     /// What a CPU did from `from` to what has been told, the latest first.
     pub fn tiles_back(&self, cpu: u32, from: Ns) -> impl Iterator<Item = CpuTile> {
         self.machine.tiles(cpu, from.max(self.a), self.t).into_iter().rev()
@@ -265,8 +273,8 @@ impl<'w> Walk<'w> {
             let idle = matches!(tile.doing, Doing::Idle { .. });
             match idle_state(&tiles[at..]).filter(|_| idle) {
                 Some(state) => {
-                    let by = Some(self.machine.who(&Doing::Idle { state: Some(state) }, tile.from));
-                    self.lay(tile.from, Cause::IdleExit, Label { by, number: Some(state.into()), ..label.clone() });
+                    let label = self.of_idle(cpu, Some(state), tile.from, label.clone());
+                    self.lay(tile.from, Cause::IdleExit, label);
                 }
                 None => self.lay(tile.from, Cause::IrqWait, label.clone()),
             }

@@ -65,6 +65,7 @@ fn held(cause: Cause, machine: &str, actor: Option<Member>, by: Option<Member>) 
         cpus: vec![(if machine == "host" { 4 } else { 0 }, 10)],
         parts: vec![((0, 1), 10)],
         number: None,
+        state: None,
         notes: vec![],
     }
 }
@@ -142,7 +143,11 @@ fn a_thread_in_a_crowd_goes_into_real_time() {
     let advice = advice_of(&held(Cause::VcpuPreempted, "host", Some(vcpu), Some(crowd)));
     assert_eq!(advice[0].commands, ["chrt -f -p 1 6155"]);
     assert_eq!(advice[1].what, "keep rustc off CPU 4");
-    assert_eq!(advice[1].commands, ["pgrep -x rustc | xargs -rn1 taskset -acp 0-3,6-7"], "many have no one number");
+    assert_eq!(
+        advice[1].commands,
+        ["grep -slxFe rustc /proc/[0-9]*/task/[0-9]*/comm | cut -d/ -f5 | xargs -rn1 taskset -cp 0-3,6-7"],
+        "many have no one number"
+    );
 }
 
 #[test]
@@ -178,11 +183,66 @@ fn interrupts_go_elsewhere() {
 fn limits_are_lifted_where_they_are_set() {
     let vcpu = |class| Some(member("vCPU 0 of guest7", 6154, class));
     let all = commands(&held(Cause::Throttled, "host", vcpu(OTHER), None));
-    assert_eq!(all[0], "echo max > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/6154/cgroup)/cpu.max");
-    assert!(all[1].starts_with("virsh schedinfo guest7 --live --config --set "), "{all:?}");
+    assert_eq!(all[0], "echo max > $(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/6154/cgroup)/cpu.max");
+    assert!(all[1].ends_with("/cpu.cfs_quota_us"), "{all:?}");
+    assert!(all[2].starts_with("virsh schedinfo guest7 --live --config --set "), "{all:?}");
     assert_eq!(
         commands(&held(Cause::Throttled, "host", vcpu(fifo(1)), None)),
         ["sysctl kernel.sched_rt_runtime_us=-1"]
+    );
+}
+
+#[test]
+fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_words() {
+    let behind = |name: &str, pids: &[u32]| {
+        let by = Member { pids: pids.to_vec(), ..member(name, pids[0], OTHER) };
+        let mut vm = vm();
+        let io = |tid, comm: &str| Thread { comm: comm.into(), ..thread(tid, Role::Io, None, "0-7") };
+        vm.threads.extend([thread(5621, Role::Vhost, None, "0-7"), io(5630, "IO iothread3"), io(5631, "iou-wrk-5600")]);
+        let held = held(Cause::WaitingForCpu, "host", Some(member("relay", 77, OTHER)), Some(by));
+        advice_beside(vm, &held)[1].commands.clone()
+    };
+    assert_eq!(
+        behind("vhost of guest7", &[5620, 5621]),
+        ["for pid in 5620 5621; do taskset -cp 0-3,6-7 $pid; done", "virsh emulatorpin guest7 0-3,6-7 --live --config"],
+        "no thread has that name"
+    );
+    assert_eq!(behind("vhost", &[41, 42]), ["for pid in 41 42; do taskset -cp 0-3,6-7 $pid; done"]);
+    assert_eq!(
+        behind("I/O thread of guest7", &[5630]),
+        ["taskset -cp 0-3,6-7 5630", "virsh iothreadpin guest7 3 0-3,6-7 --live --config"]
+    );
+    assert_eq!(behind("I/O thread of guest7", &[5631]), ["taskset -cp 0-3,6-7 5631"], "not one that libvirt knows");
+}
+
+#[test]
+fn who_waits_for_a_device_is_told_how_to_see_for_which() {
+    let of = |libvirt| {
+        let held = held(Cause::Blocked, "host", Some(member("vhost of guest7", 5620, OTHER)), None);
+        let all = advice_beside(Vm { libvirt, ..vm() }, &held);
+        all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
+    };
+    let record = "perf record -e sched:sched_switch --filter 'prev_state == 2' -g -t 5620 -- sleep 10";
+    assert_eq!(of(true), ["virsh edit guest7", record]);
+    assert_eq!(of(false), ["-overcommit mem-lock=on", record]);
+    assert_eq!(commands(&held(Cause::Blocked, "host", Some(member("relay", 5, OTHER)), None)).len(), 1);
+}
+
+#[test]
+fn a_device_is_looked_for_in_its_own_namespace() {
+    let of = |device: &str| {
+        let mut points = points();
+        points[1].point.device = device.into();
+        let held = held(Cause::QdiscHeld, "host", None, None);
+        let known = Surroundings { points: &points, ..Surroundings::default() };
+        let all = advise(&Case::of_packet(&held, 0), &known);
+        all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
+    };
+    assert_eq!(of("eth0"), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
+    assert_eq!(of("eth0%relay")[1], "nsenter --net=/run/netns/relay tc qdisc del dev eth0 root");
+    assert_eq!(
+        of("eth0%4026532177")[0],
+        "nsenter -t $(lsns -no PID -t net 4026532177 | head -1) -n tc -s qdisc show dev eth0"
     );
 }
 
@@ -202,7 +262,7 @@ fn other_causes_have_their_own_cures() {
     for (cause, command) in [
         (Cause::IdleExit, "cpupower -c 4 idle-set -D 10"),
         (Cause::Stopped, "kill -CONT 5620"),
-        (Cause::Blocked, "-overcommit mem-lock=on"),
+        (Cause::Blocked, "virsh edit guest7"),
         (Cause::QdiscHeld, "tc -s qdisc show dev vnet7"),
         (Cause::VcpuHalted, "echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns"),
         (Cause::Work, "cpupower -c 4 frequency-set -g performance"),
@@ -223,6 +283,22 @@ fn the_first_idle_state_is_not_what_is_slow() {
     assert_eq!(commands(&of_state), ["hwlatdetect --duration=60"]);
     of_state.number = Some(2);
     assert_eq!(commands(&of_state), ["cpupower -c 4 idle-set -D 10"]);
+}
+
+#[test]
+fn advice_on_an_idle_state_names_it_and_what_polls_in_a_guest_is_not_told_to_poll() {
+    let said = |machine: &str, number, state: &str| {
+        let mut of_state = held(Cause::IdleExit, machine, Some(member("relay", 7, OTHER)), None);
+        (of_state.number, of_state.state) = (Some(number), Some(state.to_owned()));
+        let mut advice = advice_of(&of_state);
+        assert_eq!(advice.len(), 1);
+        (advice[0].what.clone(), advice.remove(0).commands)
+    };
+    assert!(said("host", 0, "POLL").0.starts_with("any CPU leaves its first idle state, POLL, at once: "));
+    assert!(said("host", 3, "C6").0.starts_with("the CPU came out of C6: forbid idle states that take 10 µs or more"));
+    assert_eq!(said("guest7", 1, "haltpoll").1, ["idle=poll"]);
+    assert!(said("guest7", 0, "POLL").0.contains("what the host did"));
+    assert_eq!(said("guest7", 0, "POLL").1, [""; 0]);
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> E
                 machine: 0,
                 cpu: Some(4),
                 number: None,
+                state: None,
                 note: None,
             });
             t += ns;

@@ -3,7 +3,7 @@
 mod stage;
 
 use latpath_cause::Cause;
-use latpath_flight::{Left, Sleep};
+use latpath_flight::{IdleStates, Left, Sleep};
 use stage::{fifo, Stage, NET_RX};
 
 const READER: u32 = 7;
@@ -200,6 +200,10 @@ fn an_idle_cpu_wakes_up_from_its_state() {
         stage.told(),
         ["100-120 work softirq NET_RX", "120-270 idle-exit qemu (7) < idle (state 3) #3", "270-300 work qemu (7)",]
     );
+    let names = |last: &str| vec!["POLL".into(), "C1".into(), "C1E".into(), last.into()];
+    stage.snapshot().idle_states = IdleStates::told([(0, names("C6")), (1, names("C8"))]);
+    assert_eq!(stage.told()[1], "120-270 idle-exit qemu (7) < idle (C6) #3");
+    assert_eq!(stage.pieces()[1].state.as_deref(), Some("C6"), "that of its CPU");
 }
 
 #[test]

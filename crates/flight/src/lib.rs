@@ -12,7 +12,7 @@
 //! ran, was ready to (since what, and for which CPU), or slept (how, until who woke it) ([`ThreadTile`]). What is not known is
 //! `Unknown`. These are pure functions of the events: those of a guest or of a file are read by the same.
 //!
-//! [`Names`] puts names to threads, interrupts and functions. latpath's own threads are recorded like all others: the tool
+//! [`Names`] puts names to threads, interrupts, functions and idle states. latpath's own threads are recorded like all others: the tool
 //! itself may be what held a packet.
 //!
 //! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
@@ -23,7 +23,9 @@ pub mod bytes;
 mod cpu;
 mod event;
 mod hooks;
+mod idle;
 mod layout;
+mod learnt;
 mod names;
 mod recorder;
 mod snapshot;
@@ -39,6 +41,7 @@ pub use behind::give_way;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Missing;
+pub use idle::IdleStates;
 pub use names::{Names, Thread};
 pub use recorder::{Cost, Figures, ProgramCost, Recorder};
 pub use snapshot::{BadSnapshot, Snapshot, MAX_ENCODED};

@@ -1,10 +1,12 @@
-//! Names for what the events give as numbers: threads, interrupts, functions.
+//! Names for what the events give as numbers: threads, interrupts, functions, idle states.
 
 use crate::cpu::Doing;
 use crate::event::softirq_name;
+use crate::idle::IdleStates;
 use crate::layout::{RawName, NAMES, UNKNOWN};
 use latpath_probe::{Functions, Mapped};
 use latpath_words::text::{of_field, printable};
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
@@ -25,11 +27,12 @@ pub struct Names<'a> {
     threads: HashMap<u32, Thread>,
     irqs: OnceCell<HashMap<u32, String>>,
     functions: OnceCell<Functions>,
+    idle: Cow<'a, IdleStates>,
 }
 
 impl<'a> Names<'a> {
-    pub(crate) fn of_table(table: &'a Mapped<RawName>) -> Self {
-        Self { table: Some(table), ..Self::default() }
+    pub(crate) fn of_table(table: &'a Mapped<RawName>, idle: &'a IdleStates) -> Self {
+        Self { table: Some(table), idle: Cow::Borrowed(idle), ..Self::default() }
     }
 
     /// Names for tests, and for records of other machines.
@@ -42,8 +45,9 @@ impl<'a> Names<'a> {
         threads: impl IntoIterator<Item = (u32, Thread)>,
         irqs: impl IntoIterator<Item = (u32, String)>,
         functions: impl IntoIterator<Item = (u64, String)>,
+        idle: IdleStates,
     ) -> Self {
-        let names = Self::new(threads);
+        let names = Self { idle: Cow::Owned(idle), ..Self::new(threads) };
         let _ = names.irqs.set(irqs.into_iter().collect());
         let _ = names.functions.set(Functions::told(functions));
         names
@@ -100,6 +104,17 @@ impl<'a> Names<'a> {
         let functions = || self.table.map_or(Functions::default(), |_| Functions::read());
         let known = self.functions.get_or_init(functions).at(address);
         known.map_or_else(|| format!("{address:#x}"), str::to_owned)
+    }
+
+    /// What a CPU's driver calls an idle state, where that is known.
+    pub fn idle_state(&self, cpu: u32, state: u32) -> Option<&str> {
+        self.idle.name(cpu, state)
+    }
+
+    /// As it is shown: `irq 25 virtio0`; on this CPU, by which states are named: `idle (C6)`.
+    pub fn of_on(&self, doing: &Doing, cpu: u32) -> String {
+        let Doing::Idle { state: Some(state) } = doing else { return self.of(doing) };
+        self.idle_state(cpu, *state).map_or_else(|| self.of(doing), |name| format!("idle ({name})"))
     }
 
     /// As it is shown: `irq 25 virtio0`.
@@ -188,5 +203,15 @@ mod tests {
         );
         assert_eq!(names.called("rustc"), [5]);
         assert_eq!(names.of(&Doing::Softirq(3)), "softirq NET_RX");
+    }
+
+    #[test]
+    fn an_idle_state_has_its_drivers_name_or_its_number() {
+        let idle = IdleStates::told([(0, vec!["POLL".into(), "C1E".into()]), (4, vec!["WFI".into()])]);
+        let names = Names::told([], [], [], idle);
+        let said = |cpu, state| names.of_on(&Doing::Idle { state }, cpu);
+        assert_eq!((said(3, Some(1)), said(3, Some(2))), ("idle (C1E)".into(), "idle (state 2)".into()));
+        assert_eq!((said(4, Some(0)), said(4, None)), ("idle (WFI)".into(), "idle".into()));
+        assert_eq!(names.of_on(&Doing::Nmi, 3), "NMI");
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::attach::{attach, Attached, Options, StartError};
 use crate::hooks::Missing;
+use crate::idle::IdleStates;
+use crate::learnt::Learnt;
 use crate::names::Names;
-use crate::snapshot::Learnt;
 use crate::window::{Rings, Window};
 use latpath_probe::monotonic;
 use latpath_words::Ns;
@@ -20,6 +21,7 @@ pub struct Recorder {
     shift: u32,
     started: Ns,
     learnt: Learnt,
+    idle: IdleStates,
     /// While it is open the kernel measures its eBPF programs.
     measuring: Option<OwnedFd>,
     /// What an event cost while that was measured for a moment, ns.
@@ -95,7 +97,8 @@ impl Recorder {
         let measuring = options.measured.then(measure).transpose()?;
         let attached = attach(options)?;
         let (started, shift, sampled) = (monotonic(), options.shift(), OnceLock::new());
-        Ok(Self { attached, shift, started, learnt: Learnt::default(), measuring, sampled })
+        let idle = IdleStates::of_this_machine();
+        Ok(Self { attached, shift, started, learnt: Learnt::default(), idle, measuring, sampled })
     }
 
     /// What cannot be told on this kernel.
@@ -110,6 +113,10 @@ impl Recorder {
 
     pub(crate) fn learnt(&self) -> &Learnt {
         &self.learnt
+    }
+
+    pub(crate) fn idle(&self) -> &IdleStates {
+        &self.idle
     }
 
     fn rings(&self) -> Rings<'_> {
@@ -131,7 +138,7 @@ impl Recorder {
 
     /// The names, as they are when they are asked for.
     pub fn names(&self) -> Names<'_> {
-        Names::of_table(&self.attached.names)
+        Names::of_table(&self.attached.names, &self.idle)
     }
 
     /// Lets the kernel measure for so long what an event costs, once, so that [`Self::figures`] can say it; waits meanwhile. It

@@ -1,12 +1,11 @@
 //! A window with all names that are needed to read it elsewhere, later.
 
 mod codec;
-mod learnt;
 
 pub use codec::{BadSnapshot, MAX_ENCODED};
-pub(crate) use learnt::Learnt;
 
 use crate::event::What;
+use crate::idle::IdleStates;
 use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
 use crate::window::Window;
@@ -27,6 +26,8 @@ pub struct Snapshot {
     pub irqs: BTreeMap<u32, String>,
     /// Functions of timers and works likewise, by address.
     pub functions: BTreeMap<u64, String>,
+    /// Idle states of all CPUs, as they were called when the recorder began; none from a latpath that did not ask for them.
+    pub idle_states: IdleStates,
     /// What the machine's kernel does not tell: lines for people.
     pub missing: Vec<String>,
 }
@@ -34,7 +35,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// The names, as they were.
     pub fn names(&self) -> Names<'static> {
-        Names::told(self.threads.clone(), self.irqs.clone(), self.functions.clone())
+        Names::told(self.threads.clone(), self.irqs.clone(), self.functions.clone(), self.idle_states.clone())
     }
 }
 
@@ -94,7 +95,8 @@ impl Recorder {
         let threads = numbers.threads.into_iter().filter_map(thread).collect();
         let (irqs, functions) = self.learnt().names(&numbers.irqs, &numbers.functions);
         let missing = self.missing().iter().map(|missing| printable(&missing.to_string())).collect();
-        Snapshot { window, threads, irqs, functions, missing }
+        let idle_states = self.idle().clone();
+        Snapshot { window, threads, irqs, functions, idle_states, missing }
     }
 
     /// Begins to learn the names of interrupts and of the kernel's functions, in a thread of its own (some 0.1 s).

@@ -1,6 +1,6 @@
 //! What the recorder of the running kernel gives, frozen: it is the same when it has been bytes, and has all names.
 
-use latpath_flight::{Doing, Options, Recorder, Snapshot, Timeline, What};
+use latpath_flight::{Doing, IdleStates, Options, Recorder, Snapshot, Timeline, What};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -114,6 +114,7 @@ fn named() -> Outcome {
         assert_ne!(names.of(&Doing::Irq(*number)), format!("irq {number}"));
     }
     assert_eq!(snapshot.missing.len(), recorder.missing().len());
+    assert_eq!(snapshot.idle_states, IdleStates::of_this_machine());
     Ok(())
 }
 

@@ -285,8 +285,8 @@ fn torn() -> Outcome {
     let recorder = Recorder::start(&Options { bytes_per_cpu: 0, measured: false })?;
     let (mut here, mut there) = UnixStream::pair()?;
     let over = AtomicBool::new(false);
-    let (started, mut seen) = (recorder.started(), 0);
-    let checked = std::thread::scope(|scope| {
+    let started = recorder.started();
+    std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut byte = [0];
             while there.read_exact(&mut byte).is_ok() && there.write_all(&byte).is_ok() {}
@@ -298,12 +298,14 @@ fn torn() -> Outcome {
             }
             here.shutdown(std::net::Shutdown::Both).expect("it is open");
         });
-        let check = |seen: &mut usize| -> Outcome {
-            for _ in 0..300 {
+        // Windows count that have something new: on a crowded machine the two get the CPUs only now and then.
+        let check = || -> Outcome {
+            let (mut newest, mut fresh, limit) = (started, 0, Instant::now() + Duration::from_secs(60));
+            while fresh < 1_000 {
                 let window = recorder.window(started, now());
                 let read = now();
+                let mut last = newest;
                 for event in window.cpus.iter().flat_map(|cpu| &cpu.events) {
-                    *seen += 1;
                     let possible = match event.what {
                         What::Switch { prev, next_class, .. } => (-1..140).contains(&prev.prio.min(next_class.prio)),
                         What::Waking { class, .. } | What::Wakeup { class, .. } => (-1..140).contains(&class.prio),
@@ -314,17 +316,20 @@ fn torn() -> Outcome {
                     if !possible || !(started..=read).contains(&event.t) {
                         return Err(format!("torn: {event:?}, read between {started} and {read}").into());
                     }
+                    last = last.max(event.t);
+                }
+                fresh += usize::from(last > newest);
+                newest = last;
+                if Instant::now() > limit {
+                    return Err(format!("a minute had {fresh} windows with new events").into());
                 }
             }
             Ok(())
         };
-        let checked = check(&mut seen);
+        let checked = check();
         over.store(true, Ordering::SeqCst);
         checked
-    });
-    checked?;
-    assert!(seen > 10_000, "{seen}");
-    Ok(())
+    })
 }
 
 /// Where groups with limits of CPU time can be made, of either version: the folder, and the file of the limit with 2 ms of each 50.

@@ -6,6 +6,7 @@ use crate::counted::Counted;
 use crate::flight::{Flight, FlightOptions, MACHINE_PATIENCE};
 use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
+use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
 use latpath_counters::Difference;
@@ -16,9 +17,6 @@ use latpath_spike::{Counted as LateCounted, Frozen, Order};
 use latpath_stats::{MachineFigures, ToolCost};
 use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
 
-/// Journeys that began less than this after the probes were attached are left out: they may lack points because a probe
-/// was not there yet.
-const SETTLE: Ns = 100_000_000;
 /// How often the route is looked for, and looked at again.
 const SEARCH_EVERY: Ns = 100_000_000;
 const ROUTE_EVERY: Ns = 1_000_000_000;
@@ -70,7 +68,7 @@ pub struct Follow {
     joiner: Joiner,
     finder: RouteFinder,
     layout: Layout,
-    begin: Ns,
+    span: Span,
     now: Ns,
     route_due: Ns,
     meter: CostMeter,
@@ -111,12 +109,12 @@ impl Follow {
         let tables = Tables { filter: options.points.clone(), ..Default::default() };
         let now = monotonic();
         Ok(Self {
-            merge: Merge::new(feeds),
+            merge: Merge::new(feeds, now),
             tables,
             joiner,
             finder: RouteFinder::default(),
             layout: Layout::default(),
-            begin: now + SETTLE,
+            span: Span::new(now, options.window),
             now,
             route_due: now + SEARCH_EVERY,
             meter: CostMeter::new(),
@@ -131,7 +129,8 @@ impl Follow {
     /// One round: takes what all probes have, joins it, and hands over the journeys that are done. Call it some
     /// hundred times a second. True if the points or the layout changed: look at them before the next journeys.
     pub fn step(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) -> bool {
-        let Self { merge, tables, joiner, finder, begin, flight, ahead, .. } = self;
+        let laid = self.look_before_the_first();
+        let Self { merge, tables, joiner, finder, span, flight, ahead, layout, .. } = self;
         let known = tables.points.len();
         let (sightings, now) = merge.step(tables);
         self.now = now;
@@ -140,7 +139,7 @@ impl Follow {
         }
         let points = &tables.points;
         let mut done = |j: &Journey| {
-            if j.first().is_some_and(|t| t >= *begin) {
+            if span.counts(j, &layout.route) {
                 finder.observe(j);
                 if let Some(flight) = flight.as_mut().filter(|_| !ahead.was_told(j)) {
                     flight.take(j);
@@ -154,7 +153,7 @@ impl Follow {
         joiner.advance(self.now, &mut done);
         if let Some(flight) = flight {
             ahead.take(joiner, self.now, &mut |j: &Journey| {
-                if j.first().is_some_and(|t| t >= *begin) {
+                if span.counts(j, &layout.route) {
                     flight.take(j);
                 }
             });
@@ -165,9 +164,9 @@ impl Follow {
             let new = self.look_at_route();
             let every = if self.layout.segments.is_empty() { SEARCH_EVERY } else { ROUTE_EVERY };
             self.route_due = self.now.saturating_add(every);
-            return new || changed;
+            return new || changed || laid;
         }
-        false
+        laid
     }
 
     /// One round of what is to be frozen.
@@ -232,6 +231,7 @@ impl Follow {
     pub fn stop(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) {
         self.freeze_the_last(&mut sink);
         let end = monotonic();
+        self.span.end = end;
         for feed in &mut self.merge.feeds {
             match &mut feed.origin {
                 Origin::Host(probe) => probe.detach(),
@@ -250,14 +250,32 @@ impl Follow {
             }
         }
         self.step(&mut sink);
-        let Self { joiner, finder, begin, tables, .. } = self;
+        let Self { joiner, finder, span, tables, layout, .. } = self;
         joiner.finish(end, &mut |j: &Journey| {
-            if j.first().is_some_and(|t| t >= *begin) {
+            if span.counts(j, &layout.route) {
                 finder.observe(j);
                 sink(j, &tables.points);
             }
         });
         self.look_at_route();
+    }
+
+    /// Where the first packets are about to be handed out, their way is to be known: it tells whether they count.
+    fn look_before_the_first(&mut self) -> bool {
+        if !self.layout.route.line.is_empty() || self.joiner.open() == 0 {
+            return false;
+        }
+        let (oldest, window) = (self.joiner.reached(), self.options.window);
+        if oldest.saturating_add(window) > monotonic() {
+            return false;
+        }
+        // Those in the middle were not on their way when the probes were attached, and are not any more; a slow stream may have none.
+        let middle = oldest.saturating_add(window / 3)..oldest.saturating_add(window / 3 * 2);
+        let is_in = |j: &Journey| j.first().is_some_and(|t| middle.contains(&t));
+        let any = self.joiner.open_journeys().any(|j| is_in(&j));
+        let journeys = self.joiner.open_journeys().filter(|j| is_in(j) || !any);
+        journeys.for_each(|j| self.finder.observe(&j));
+        self.look_at_route()
     }
 
     fn look_at_route(&mut self) -> bool {
@@ -305,7 +323,7 @@ impl Follow {
 
     /// From when on journeys count.
     pub fn begin(&self) -> Ns {
-        self.begin
+        self.span.begin
     }
 
     /// What each machine's probe counted, the host first.
@@ -329,6 +347,7 @@ impl Follow {
                     error_bound_ns: c.max_error_bound_ns,
                     exchanges: c.exchanges,
                     fault: c.fault,
+                    cpu_percent: m.cpu_percent(),
                 }
             }
         };

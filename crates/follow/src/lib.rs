@@ -16,6 +16,7 @@ mod layout;
 mod live;
 mod merge;
 mod over;
+mod span;
 mod tables;
 mod watch;
 

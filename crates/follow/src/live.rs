@@ -7,6 +7,7 @@ use crate::flight::Flight;
 use crate::follow::{FollowError, Options};
 use crate::layout::Layout;
 use crate::over::{Ends, Over};
+use crate::span::SETTLE;
 use crate::tables::{PointFilter, MAX_POINTS};
 use latpath_flight::Figures;
 use latpath_journey::{Journey, Paths, RouteFinder, Segment, Sequence};
@@ -25,8 +26,6 @@ const REORDER: u64 = 256;
 /// How often the route is looked at, and looked for.
 const LOOK_EVERY: Ns = 1_000_000_000;
 const SEARCH_EVERY: Ns = 100_000_000;
-/// Packets that were under way when the programs were attached lack points.
-const SETTLE: Ns = 100_000_000;
 /// Journeys this young may still be on their way.
 const YOUNG: Ns = 50_000_000;
 

@@ -48,8 +48,8 @@ impl Feed {
         self.mapping.refresh(&points, &notes, tables);
     }
 
-    /// Takes what the origin has ready.
-    fn fill(&mut self, tables: &mut Tables, fresh: &mut Vec<Sighting>) {
+    /// Takes what the origin has ready, from a time on.
+    fn fill(&mut self, from: Ns, tables: &mut Tables, fresh: &mut Vec<Sighting>) {
         fresh.clear();
         let watermark = match &mut self.origin {
             Origin::Host(probe) => probe.drain(fresh).unwrap_or_else(|never| match never {}),
@@ -58,7 +58,7 @@ impl Feed {
         };
         self.watermark = self.watermark.max(watermark);
         let mut refreshed = false;
-        for s in fresh.drain(..) {
+        for s in fresh.drain(..).filter(|s| s.t >= from) {
             if self.mapping.is_stale_for(&s) && !refreshed {
                 self.refresh(tables);
                 refreshed = true;
@@ -78,13 +78,17 @@ pub(crate) struct Merge {
     fresh: Vec<Sighting>,
     ready: Vec<Sighting>,
     horizon: Ns,
+    /// Older sightings are left out.
+    from: Ns,
     /// Sightings that came after the others had gone on without them.
     pub overdue: u64,
 }
 
 impl Merge {
-    pub fn new(feeds: Vec<Feed>) -> Self {
-        Self { feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
+    /// `from` is when the last of all probes was attached: what one saw before would be taken for packets of now that
+    /// bear the same numbers.
+    pub fn new(feeds: Vec<Feed>, from: Ns) -> Self {
+        Self { from, feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
     }
 
     /// The other machines.
@@ -101,7 +105,7 @@ impl Merge {
     /// The sightings, in order of time, that no origin can precede any more, and how far time has come.
     pub fn step(&mut self, tables: &mut Tables) -> (&[Sighting], Ns) {
         for feed in &mut self.feeds {
-            feed.fill(tables, &mut self.fresh);
+            feed.fill(self.from, tables, &mut self.fresh);
         }
         let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
         let waiting: usize = self.feeds.iter().map(|f| f.waiting.len()).sum();

@@ -192,6 +192,11 @@ impl Joiner {
         self.streams.get(usize::from(stream)).map_or(0..0, |s| s.ring.emit..s.ring.head)
     }
 
+    /// The journeys that are open now, each stream's in order.
+    pub fn open_journeys(&self) -> impl Iterator<Item = Journey<'_>> {
+        self.streams.iter().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number)))
+    }
+
     /// When an open journey began: its first sighting that came.
     pub fn began(&self, stream: StreamId, number: u64) -> Option<Ns> {
         let stream = self.streams.get(usize::from(stream))?;

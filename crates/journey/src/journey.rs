@@ -6,7 +6,7 @@ use latpath_words::{Ns, PointId, StreamId};
 pub const MAX_POINTS: usize = 64;
 
 /// All sightings of one packet. Borrowed from the joiner or from a run, valid until the next one is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Journey<'a> {
     /// The stream.
     pub stream: StreamId,

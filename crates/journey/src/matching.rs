@@ -146,6 +146,8 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         }
     }
     let cut = chain.cut();
+    // A point that has just been found and sees what comes next in the stream sees a new packet, not one of a lap before.
+    let newest = newest.filter(|_| at.last.is_some() || !sequence.is_ahead(q.key));
     let newer = newest.filter(|n| near.is_some_and(|(_, number)| *n > number));
     let verdict = if let Some((_, number)) = near {
         match newer.filter(|_| at.stands_still(ring.head - number, q.reorder)) {

@@ -24,6 +24,18 @@ pub struct Segment {
     pub to: PointId,
 }
 
+impl Segment {
+    /// Whether it is a packet's time with Open vSwitch's daemon. A packet may go there twice, first because no flow fits, then
+    /// by an action of what the daemon told to do with it; it is back from the first before it leaves for the second. So
+    /// only a packet that was back after it had left has crossed this segment.
+    pub fn is_with_daemon(&self, points: &[PointInfo]) -> bool {
+        let point = |p: PointId| points.get(usize::from(p)).map(|info| &info.point);
+        let (Some(from), Some(to)) = (point(self.from), point(self.to)) else { return false };
+        let leaves = matches!(from.kind, PointKind::OvsUpcall | PointKind::OvsSlow);
+        leaves && to.kind == PointKind::OvsReturn && from.machine == to.machine
+    }
+}
+
 /// The classic segments and those between neighbours, and what cannot be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classic {

@@ -267,6 +267,11 @@ impl Sequence {
         }
     }
 
+    /// Whether a number is surely ahead of the newest, and not behind it by less than a lap.
+    pub(crate) fn is_ahead(&self, key: u32) -> bool {
+        self.lap().is_none_or(|lap| lap > 2 * self.reach) && self.stands(key) == Standing::Next
+    }
+
     /// There is no number beyond the wrap. So the newest number is always below it.
     fn refute(&mut self, key: u64) {
         self.wrap = self.wrap.filter(|wrap| key < *wrap);

@@ -35,19 +35,7 @@ impl Network {
             seen |= 1 << id;
         }
         for key in 0..times {
-            let (cpu, tid) = (vec![0; t.len()], vec![0; t.len()]);
-            self.finder.observe(&Journey {
-                stream,
-                key,
-                number: key.into(),
-                seen,
-                t: &t,
-                cpu: &cpu,
-                tid: &tid,
-                duplicates: 0,
-                out_of_order: false,
-                drop_note: 0,
-            });
+            self.finder.observe(&Journey { stream, key, number: key.into(), seen, t: &t, ..Journey::default() });
         }
     }
 

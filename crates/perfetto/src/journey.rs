@@ -239,6 +239,9 @@ fn why<W: Write>(out: &mut Writer<W>, tracks: &mut Tracks, number: Number, packe
         if let Some(number) = piece.number {
             said = said.arg("number", i64::try_from(number).unwrap_or(i64::MAX));
         }
+        if let Some(state) = &piece.state {
+            said = said.arg("idle_state", state.as_str());
+        }
         if let Some(note) = &piece.note {
             said = said.arg("note", note.as_str());
         }

@@ -16,6 +16,7 @@ pub use filter::MAX_ADDRESSES;
 pub use framing::{room, svid, Framing, Peer, OWN, SV, SVID};
 pub use one::ToOne;
 
+pub(crate) use device::socket_for;
 pub(crate) use framing::{read, write, AROUND};
 pub(crate) use kernel::PacketSocket;
 
@@ -88,7 +89,7 @@ pub struct Ethernet {
 impl Ethernet {
     /// Opens the device.
     pub fn open(options: Options) -> Result<Self, DeviceError> {
-        let socket = PacketSocket::open(&options.device)?;
+        let socket = device::socket_for(&options.device)?;
         let device = Device::find_by(&socket, &options.device)?;
         let addresses: Vec<[u8; 6]> = [&[device.mac], &options.groups[..]].concat();
         if addresses.len() > MAX_ADDRESSES {
@@ -118,11 +119,11 @@ impl Ethernet {
         let wanted = filter::Wanted { addresses: &addresses, framing: None, session: options.session };
         socket.filter(&mut filter::program(&wanted)).map_err(os("attaching a filter"))?;
         for group in &options.groups {
-            socket.join(&device, *group).map_err(os("joining a group"))?;
+            socket.join(device.index, *group).map_err(os("joining a group"))?;
         }
         // All protocols, since a socket of one alone sees no tags of VLANs that the device does not know, and nothing on a
         // bridge's port. The filter is what chooses.
-        socket.hear(&device, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
+        socket.hear(device.index, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
         let longest = device.mtu.max(1500) + AROUND;
         Ok(Self {
             out: vec![0; longest].into(),

@@ -16,7 +16,9 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
 }
 
-use crate::ethernet::{read, room, write, Device, DeviceError, Framing, PacketSocket, Peer, AROUND, MAX_ADDRESSES};
+use crate::ethernet::{
+    read, room, socket_for, write, Device, DeviceError, Framing, PacketSocket, Peer, AROUND, MAX_ADDRESSES,
+};
 use crate::transaction::Stamp;
 use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
 use kernel::{Bind, Frames, Socket};
@@ -217,14 +219,14 @@ impl Xdp {
     /// Opens the device.
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
         let name = options.device.clone();
-        let groups = PacketSocket::open(&name)?;
+        let groups = socket_for(&name)?;
         let device = Device::find(&name)?;
         let addresses: Vec<[u8; 6]> = [&[device.mac], &options.groups[..]].concat();
         if addresses.len() > MAX_ADDRESSES {
             return Err(DeviceError::Groups { count: options.groups.len(), most: MAX_ADDRESSES - 1 }.into());
         }
         for group in &options.groups {
-            let joined = groups.join(&device, *group);
+            let joined = groups.join(device.index, *group);
             joined.map_err(|cause| XdpError::Os { device: name.clone(), doing: "joining a group", cause })?;
         }
         let wanted = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));

@@ -80,4 +80,9 @@ pub(crate) fn tool(page: &mut Page, summary: &Summary) {
         page.count(tool.sightings_dropped),
         page.count(tool.sightings.saturating_add(tool.sightings_dropped)),
     ));
+    for machine in &summary.machines {
+        if let Some(percent) = machine.cpu_percent {
+            page.line(format!("  on {}: {percent:.1} % of one of its CPUs", page.clean(&machine.machine)));
+        }
+    }
 }

@@ -162,6 +162,7 @@ fn machines(manifest: &Manifest) -> Vec<MachineFigures> {
         error_bound_ns: m.error_bound_ns,
         exchanges: m.exchanges,
         fault: m.fault.clone(),
+        cpu_percent: m.cpu_percent,
     });
     figures.collect()
 }

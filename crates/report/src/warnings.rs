@@ -3,7 +3,7 @@
 use crate::{page::share, segments::is_within};
 use latpath_stats::{
     units::{count, duration},
-    Summary,
+    MachineFigures, Summary,
 };
 
 /// A line for each thing that a reader must know before any figure, and that the figures themselves show.
@@ -19,11 +19,21 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
     for s in &summary.segments {
         let name = &s.name;
         if s.negative > 0 {
-            let why = match s.min_ns < s.error_bound_ns.saturating_neg() {
-                true => {
-                    format!("by up to {}: a clock is wrong by more than its bound", duration(s.min_ns.saturating_neg()))
-                }
-                false => format!("by no more than their error bound, {}", duration(s.error_bound_ns)),
+            let most = duration(s.min_ns.saturating_neg());
+            let why = if machine(&s.from) == machine(&s.to) {
+                // One clock took both times, and it never goes back; but where another machine's clock jumps, its times are
+                // mapped to the host's anew.
+                let jumped = |m: &&MachineFigures| m.machine == machine(&s.from) && m.fault.is_some();
+                let or = summary
+                    .machines
+                    .iter()
+                    .find(jumped)
+                    .map_or(String::new(), |m| format!("the clock of {} jumped, or ", m.machine));
+                format!("by up to {most}: {or}{} was passed before {}", s.to, s.from)
+            } else if s.min_ns < s.error_bound_ns.saturating_neg() {
+                format!("by up to {most}: a clock is wrong by more than its bound")
+            } else {
+                format!("by no more than their error bound, {}", duration(s.error_bound_ns))
             };
             all.push(format!("{name}: {} of {} times are negative, {why}", count(s.negative), count(s.count)));
         }
@@ -38,4 +48,9 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
         }
     }
     all
+}
+
+/// A point's machine.
+fn machine(point: &str) -> &str {
+    point.split('/').next().unwrap_or_default()
 }

@@ -121,7 +121,9 @@ fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -
                 Cause::PollInterval => Some(5_000_000),
                 _ => None,
             };
-            pieces.push(Piece { from: t, to: t + ns, cause, actor, by, machine, cpu: Some(cpu), number, note });
+            let (from, to) = (t, t + ns);
+            let cpu_here = Some(cpu);
+            pieces.push(Piece { from, to, cause, actor, by, machine, cpu: cpu_here, number, state: None, note });
             (t, last) = (t + ns, cpu);
         }
         seen.push(Seen { point: to, t, cpu: last as u16, tid: 0 });
@@ -338,18 +340,71 @@ fn names_from_outside_cannot_steer_the_terminal() {
     explanation.ranking[0].row.actor.as_mut().unwrap().name = evil.into();
     for piece in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.parts).flat_map(|p| &mut p.pieces) {
         piece.note = Some(evil.into());
+        piece.state = Some(evil.into());
         piece.actor.iter_mut().chain(&mut piece.by).for_each(|who| who.name = evil.into());
     }
     for told in &mut explanation.worst {
         for held in &mut told.verdict.held {
             held.actor.iter_mut().for_each(|a| a.name = evil.into());
             held.notes.push((evil.into(), 1));
+            held.state = Some(evil.into());
         }
         told.advice.iter_mut().for_each(|a| a.commands.push(evil.into()));
     }
     let mut text = shown(&explanation, &scenery, Letters::Unicode);
     explanation.worst.iter().for_each(|told| text += &packet_text(told, &scenery, Letters::Unicode));
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
+}
+
+/// A packet whose reader's CPU was slow to come out of this idle state, as its explanation, its waterfall and its JSON tell it.
+fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
+    let scenery = scenery();
+    let mut usual = Usual::default();
+    (0..40).for_each(|n| usual.add(&usual_way(n, 0, false, vec![], vec![], vec![])));
+    let mut late = usual_way(2375, 0, true, vec![], vec![], vec![]);
+    let moved = 5 * MS;
+    for part in &mut late.parts {
+        for piece in &mut part.pieces {
+            if piece.cause == Cause::IdleExit {
+                piece.to += moved;
+                (piece.number, piece.state) = (Some(number), state.map(Into::into));
+            } else if piece.from > 13 * US {
+                (piece.from, piece.to) = (piece.from + moved, piece.to + moved);
+            }
+        }
+        (part.begin, part.end) = (part.pieces[0].from, part.pieces.last().unwrap().to);
+    }
+    late.seen.iter_mut().skip(2).for_each(|seen| seen.t += moved);
+    let told = told(late, &usual, &scenery);
+    let mut ranking = Ranking::default();
+    ranking.add(&told.verdict);
+    let rows = ranking.rows().into_iter().map(|row| Ranked { row, advice: told.advice.clone() }).collect();
+    let mut explanation = Explanation { late: 1, excess_ns: moved, ranking: rows, ..story().0 };
+    // However its lines are broken.
+    let line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let packet = line(packet_text(&told, &scenery, Letters::Unicode));
+    explanation.spikes.clear();
+    explanation.worst = vec![told];
+    let json = explanation_json(None, &explanation, &scenery).unwrap();
+    (line(shown(&explanation, &scenery, Letters::Unicode)), packet, serde_json::from_str(&json).unwrap())
+}
+
+#[test]
+fn an_idle_state_is_told_by_its_name_where_that_is_known() {
+    let (all, packet, json) = out_of_idle(3, Some("C1E"));
+    assert!(all.contains("idle state C1E") && all.contains("slow to leave its idle state (C1E)"), "{all}");
+    assert!(packet.contains("5.006 ms to leave its idle state (C1E)"), "{packet}");
+    assert!(packet.contains("from idle state C1E"), "{packet}");
+    assert!(all.contains("the CPU came out of C1E"), "{all}");
+    for cause in [&json["causes"][0], &json["packets"][0]["causes"][0]] {
+        assert_eq!((&cause["cause"], &cause["number"]), (&"idle-exit".into(), &3.into()));
+        assert_eq!(cause["idle_state"], "C1E");
+    }
+    let (all, packet, json) = out_of_idle(3, None);
+    assert!(all.contains("idle state 3"), "{all}");
+    assert!(packet.contains("to leave its idle state (state 3)"), "{packet}");
+    assert!(packet.contains("from idle state 3"), "{packet}");
+    assert_eq!(json["causes"][0]["idle_state"], serde_json::Value::Null);
 }
 
 #[test]

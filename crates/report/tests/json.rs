@@ -111,7 +111,8 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "stream",
     ];
     assert_eq!(keys(&json["streams"][0]), BTreeSet::from(expected));
-    let expected = ["drift_ppb", "error_bound_ns", "exchanges", "fault", "machine", "method", "offset_ns"];
+    let expected =
+        ["cpu_percent", "drift_ppb", "error_bound_ns", "exchanges", "fault", "machine", "method", "offset_ns"];
     assert_eq!(keys(&json["machines"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["worst"][0]), BTreeSet::from(["key", "path", "steps", "stream", "time_ns", "total_ns"]));
     let expected = ["cpu", "point", "role", "since_first_ns", "since_last_ns", "tid"];

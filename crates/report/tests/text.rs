@@ -86,6 +86,34 @@ fn what_spoils_the_figures_is_marked() {
     insta::assert_snapshot!(text(&summary, None, &options(Letters::Unicode)));
 }
 
+/// What a report says first of negative times on the application's side: of 90 packets, by up to 4 µs.
+fn words_of_negative_times(fault: Option<&str>, from: &str, to: &str) -> String {
+    let mut summary = summary();
+    summary.machines[0].fault = fault.map(Into::into);
+    let tsub = &mut summary.segments[1];
+    (tsub.from, tsub.to, tsub.negative, tsub.min_ns) = (from.into(), to.into(), 90, -4_000);
+    let text = text(&summary, None, &options(Letters::Unicode));
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let at = lines.iter().position(|line| line.starts_with("! Tsub:")).unwrap();
+    let rest = lines[at + 1..].iter().take_while(|line| !line.is_empty() && !line.starts_with('!'));
+    rest.fold(lines[at].to_owned(), |all, line| all + " " + line).replace('\u{202f}', " ")
+}
+
+#[test]
+fn one_machines_clock_is_not_blamed_for_points_passed_in_another_order() {
+    let (tx, rx) = ("host/tx@veth0", "host/nic-rx@veth1");
+    assert_eq!(
+        words_of_negative_times(None, tx, rx),
+        format!("! Tsub: 90 of 239 987 times are negative, by up to 4.000 µs: {rx} was passed before {tx}")
+    );
+    let (nic, app) = ("guest0/nic-rx@eth1", "guest0/app-read@relay");
+    let words = words_of_negative_times(Some("it was set back"), nic, app);
+    let jumped = format!("by up to 4.000 µs: the clock of guest0 jumped, or {app} was passed before {nic}");
+    assert!(words.ends_with(&jumped), "{words}");
+    let words = words_of_negative_times(None, tx, app);
+    assert!(words.ends_with("by up to 4.000 µs: a clock is wrong by more than its bound"), "{words}");
+}
+
 #[test]
 fn lines_of_a_live_view() {
     let mut lines = Lines::new(Letters::Unicode);

@@ -101,6 +101,8 @@ pub struct MachineRecord {
     pub counters: Counters,
     /// Its flight recorder; none where it was not asked for one.
     pub flight: Option<FlightRecord>,
+    /// What latpath cost there, in % of one of its CPUs, where its agent told that; the host's is in [`ToolRecord`].
+    pub cpu_percent: Option<f64>,
 }
 
 /// A machine's flight recorder.

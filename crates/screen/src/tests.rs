@@ -382,6 +382,7 @@ impl Pool {
             error_bound_ns: self.number(),
             exchanges: self.count(),
             fault: Some(self.text()).filter(|t| t.len() % 3 == 0),
+            cpu_percent: Some(self.float()),
         }
     }
 

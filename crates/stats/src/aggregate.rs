@@ -156,7 +156,7 @@ impl Aggregate {
         };
         Self {
             paths: Paths::of_points(&setup.points),
-            ends: setup.segments.iter().map(Ends::of).collect(),
+            ends: setup.segments.iter().map(|s| Ends::of(s, &setup.points)).collect(),
             streams: (0..setup.streams).map(stream).collect(),
             slowest: Slowest::new(setup.worst),
             strays: 0,
@@ -173,7 +173,7 @@ impl Aggregate {
         self.setup.points = points.to_vec();
         self.paths = Paths::of_points(points);
         for segment in more {
-            self.ends.push(Ends::of(segment));
+            self.ends.push(Ends::of(segment, points));
             self.setup.segments.push(segment.clone());
             self.streams.iter_mut().for_each(|stream| stream.segments.push(Times::default()));
         }
@@ -192,7 +192,10 @@ impl Aggregate {
         };
         for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
             if journey.seen & ends.both == ends.both {
-                times.record(between(journey.t[ends.from], journey.t[ends.to]), self.setup.threshold);
+                let time = between(journey.t[ends.from], journey.t[ends.to]);
+                if ends.counts(time) {
+                    times.record(time, self.setup.threshold);
+                }
             }
         }
         if self.paths.any() {
@@ -236,6 +239,9 @@ impl Aggregate {
             } else {
                 let has_both = |(_, seen): &(Ns, &u64)| **seen & ends.both == ends.both;
                 self.times.extend(all.zip(seen).filter(has_both).map(|(time, _)| time));
+            }
+            if ends.in_order {
+                self.times.retain(|time| ends.counts(*time));
             }
             times.histogram.record_all(&self.times);
             times.over += self.times.iter().filter(|time| **time > self.setup.threshold).count() as u64;

@@ -60,7 +60,10 @@ impl OnePath {
         self.lost += u64::from(seen & sink == 0);
         for (ends, times) in ends.iter().zip(&mut self.segments) {
             if ends.by_path && seen & ends.both == ends.both {
-                times.record(between(at(ends.from), at(ends.to)), threshold);
+                let time = between(at(ends.from), at(ends.to));
+                if ends.counts(time) {
+                    times.record(time, threshold);
+                }
             }
         }
     }

@@ -37,7 +37,8 @@ pub struct SegmentFigures {
     pub max_ns: Ns,
     /// Journeys that took longer here than the threshold.
     pub over_threshold: u64,
-    /// Journeys whose time here was negative: a clock fault.
+    /// Journeys whose time here was negative: between two machines the clocks' error, on one the points were passed in the
+    /// other order.
     pub negative: u64,
     /// How wrong a time here can be, because two machines' clocks took it. 0 on one machine.
     pub error_bound_ns: Ns,
@@ -133,6 +134,9 @@ pub struct MachineFigures {
     pub exchanges: u64,
     /// What is wrong with it now, if anything (`no answer for 2.1 s`).
     pub fault: Option<String>,
+    /// What latpath costs there, in % of one of its CPUs, where its agent tells that; the host's is in [`ToolCost`].
+    #[serde(default)]
+    pub cpu_percent: Option<f64>,
 }
 
 /// What tracing itself cost.

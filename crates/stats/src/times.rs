@@ -4,7 +4,7 @@ use crate::figures::is_told_by_path;
 use crate::Histogram;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::Segment;
-use latpath_words::{Ns, PointId};
+use latpath_words::{Ns, PointId, PointInfo};
 
 /// A segment's ends, and the bits of both.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Ends {
     pub to: usize,
     /// Counted for each path by itself too.
     pub by_path: bool,
+    /// Who was at its end first has not crossed it.
+    pub in_order: bool,
 }
 
 /// A point's bit.
@@ -26,8 +28,20 @@ pub(crate) fn bit(p: PointId) -> u64 {
 }
 
 impl Ends {
-    pub fn of(s: &Segment) -> Self {
-        Self { both: bit(s.from) | bit(s.to), from: s.from.into(), to: s.to.into(), by_path: is_told_by_path(&s.name) }
+    pub fn of(s: &Segment, points: &[PointInfo]) -> Self {
+        Self {
+            both: bit(s.from) | bit(s.to),
+            from: s.from.into(),
+            to: s.to.into(),
+            by_path: is_told_by_path(&s.name),
+            in_order: s.is_with_daemon(points),
+        }
+    }
+
+    /// Whether a packet that took this time from one end to the other has crossed it.
+    #[inline]
+    pub fn counts(&self, time: Ns) -> bool {
+        time >= 0 || !self.in_order
     }
 }
 

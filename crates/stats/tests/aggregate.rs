@@ -367,3 +367,50 @@ fn packets_are_counted_by_the_path_that_they_took() {
     assert_eq!((lost.place.as_str(), lost.count), ("host/ovs-upcall@nic0", 3));
     assert_eq!(summary.streams[0].paths, summary.paths);
 }
+
+#[test]
+fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_crossed_that_segment() {
+    let points =
+        ["host/nic-rx@nic0", "host/ovs-upcall@nic0", "host/ovs-slow@nic0", "host/ovs-return@nic0", "host/tx@vnet0"];
+    let segment = |name: &str, from, to| Segment { name: name.into(), from, to };
+    let setup = Setup {
+        streams: 1,
+        points: points
+            .iter()
+            .map(|name| PointInfo { point: name.parse().unwrap(), ..setup(0).points[0].clone() })
+            .collect(),
+        lines: vec![vec![0, 4]],
+        segments: vec![
+            segment("total", 0, 4),
+            segment("Tupcall", 1, 3),
+            segment("Tupcall", 2, 3),
+            segment("mine", 4, 3),
+        ],
+        threshold: 1000,
+        worst: 0,
+    };
+    let journey = |number, seen, slow: Ns| Own {
+        stream: 0,
+        number,
+        seen,
+        t: vec![0, 10, slow, 2_000, 2_900],
+        duplicates: 0,
+        out_of_order: false,
+        drop_note: 0,
+    };
+    // No flow fits, and what is to be done with it sends it to the daemon once more; a flow's action alone sends it there.
+    let journeys = [journey(0, 0b11111, 2_500), journey(1, 0b11101, 300), journey(2, 0b11101, 800)];
+    let mut rows = Rows::new(points.len());
+    journeys.iter().for_each(|j| rows.push(&j.lend()));
+    let (mut batch, mut one_by_one) = (Aggregate::new(setup.clone()), Aggregate::new(setup));
+    batch.add_rows(&rows);
+    journeys.iter().for_each(|j| one_by_one.add(&j.lend()));
+    let summary = summary(&batch);
+    assert_eq!(summary, self::summary(&one_by_one));
+    let rows = summary.segments.iter().map(|s| (s.count, s.negative, s.min_ns, s.max_ns, s.over_threshold));
+    assert_eq!(
+        rows.collect::<Vec<_>>(),
+        [(3, 0, 2_900, 2_900, 3), (1, 0, 1_990, 1_990, 1), (2, 0, 1_200, 1_700, 2), (3, 3, -900, -900, 0)],
+        "what the user asks for is measured as it is"
+    );
+}

@@ -2,6 +2,7 @@
 
 use super::ServeError;
 use crate::columns::{Encoder, BATCH};
+use crate::cost::{Cost, Meter};
 use crate::frame::Outgoing;
 use crate::message::*;
 use latpath_words::{Ns, Sighting, Source};
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How often the source's tables and totals are looked at.
 const TOTALS_EVERY: Duration = Duration::from_millis(200);
+/// How often what the agent costs is worth a message.
+const COST_EVERY: Duration = Duration::from_secs(1);
 /// How often a watermark alone is worth a message.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
 /// How long a source may take to tell what it has seen by the time it is told to stop.
@@ -26,6 +29,8 @@ pub(super) struct Telling {
     /// The source's watermark.
     reached: Ns,
     totals: (Totals, Instant),
+    meter: Meter,
+    cost_told: Option<Instant>,
 }
 
 fn failed(error: impl std::fmt::Display) -> ServeError {
@@ -44,6 +49,8 @@ impl Telling {
             told: (Ns::MIN, now),
             reached: Ns::MIN,
             totals: (Totals::default(), now),
+            meter: Meter::new(),
+            cost_told: None,
         }
     }
 
@@ -125,8 +132,10 @@ impl Telling {
         self.tables(source, out)?;
         let mut totals = Totals::from(source.counters().map_err(failed)?);
         totals.dropped = totals.dropped.saturating_add(self.left_out);
-        if totals != self.totals.0 {
-            out.push(Message::Totals(totals));
+        if totals != self.totals.0 || self.cost_told.is_none_or(|told| told.elapsed() >= COST_EVERY) {
+            let Cost { process_ns, lasted_ns } = self.meter.read();
+            out.push(Message::Totals(Totals { process_ns, lasted_ns, ..totals }));
+            self.cost_told = Some(Instant::now());
         }
         self.totals = (totals, Instant::now());
         Ok(())

@@ -80,7 +80,7 @@ impl Walk<'_> {
         let actor = self.machine.who(&Doing::Softirq(vector), self.t);
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
-            let by = Some(self.machine.who(&tile.doing, tile.from));
+            let by = Some(self.machine.who_on(cpu, &tile.doing, tile.from));
             match tile.doing {
                 doing if Self::is_part_of(&doing, vector) => {
                     self.lay(tile.from.max(until), Cause::Work, label.clone());
@@ -140,7 +140,7 @@ impl Walk<'_> {
             tiles.map(|tile| (tile.from, tile.to)).filter(|(from, to)| *to > raised && *from < self.t).collect()
         });
         for tile in self.tiles_back(cpu, raised) {
-            let by = Some(self.machine.who(&tile.doing, tile.from));
+            let by = Some(self.machine.who_on(cpu, &tile.doing, tile.from));
             let label = Label { actor: Some(actor.clone()), by, cpu: Some(cpu), ..Label::default() };
             match (daemon, tile.doing) {
                 (_, Doing::Unknown) => {

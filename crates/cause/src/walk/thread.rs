@@ -146,7 +146,7 @@ impl Walk<'_> {
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
         for (at, tile) in tiles.iter().enumerate() {
-            let by = Some(self.machine.who(&tile.doing, tile.from));
+            let by = Some(self.machine.who_on(on, &tile.doing, tile.from));
             let label = Label { by, ..label.clone() };
             match tile.doing {
                 // By the thread's own row it was not there yet.
@@ -154,8 +154,8 @@ impl Walk<'_> {
                 Doing::Thread(_) => self.lay(tile.from, waits, label),
                 Doing::Idle { .. } => {
                     left_state = idle_state(&tiles[at..]).or(left_state);
-                    let by = Some(self.machine.who(&Doing::Idle { state: left_state }, tile.from));
-                    self.lay(tile.from, Cause::IdleExit, Label { by, number: left_state.map(u64::from), ..label });
+                    let label = self.of_idle(on, left_state, tile.from, label);
+                    self.lay(tile.from, Cause::IdleExit, label);
                 }
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(Some(on), tile.from));
@@ -179,7 +179,7 @@ impl Walk<'_> {
             Some(Since::Woken(waker)) => Some(waker),
             _ => None,
         };
-        let name = |w: &Waker| self.machine.who(&w.context, w.t);
+        let name = |w: &Waker| self.machine.who_on(w.cpu, &w.context, w.t);
         let label = Label { actor, ..Label::default() };
         match (sleep, waker) {
             (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
@@ -253,7 +253,7 @@ impl Walk<'_> {
             self.go(Context::of(waker.cpu, waker.context));
             self.nested -= 1;
         }
-        let by = Some(self.machine.who(&waker.context, waker.t));
+        let by = Some(self.machine.who_on(waker.cpu, &waker.context, waker.t));
         self.lay(slept, Cause::Blocked, Label { by, ..label });
         (self.a, self.reader) = (limit, reader);
     }

@@ -171,7 +171,7 @@ impl Walk<'_> {
                     };
                     let by = match row.get(at).map(|next| next.state) {
                         Some(State::Ready { since: Since::Woken(w), .. }) if cause != Cause::Stopped => {
-                            Some(self.machine.who(&w.context, w.t))
+                            Some(self.machine.who_on(w.cpu, &w.context, w.t))
                         }
                         _ => None,
                     };

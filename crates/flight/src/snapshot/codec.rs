@@ -6,6 +6,7 @@
 
 use crate::bytes::{put, put_block, put_signed, Bytes};
 use crate::event::Event;
+use crate::idle::{IdleStates, MAX_STATES};
 use crate::layout::RawEvent;
 use crate::names::Thread;
 use crate::window::CpuRecord;
@@ -43,6 +44,8 @@ const THREADS: u64 = 3;
 const IRQS: u64 = 4;
 const FUNCTIONS: u64 = 5;
 const MISSING: u64 = 6;
+/// Left out where there are none.
+const IDLE_STATES: u64 = 7;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -202,6 +205,28 @@ fn encode_names<'a>(names: impl ExactSizeIterator<Item = (u64, Option<u32>, &'a 
     bytes
 }
 
+/// Of each CPU from which on they differ: its number, how many states, their names.
+fn encode_idle(states: &IdleStates) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, states.from.len().min(MAX_NAMES) as u64);
+    let mut last = 0;
+    for (cpu, names) in states.from.iter().take(MAX_NAMES) {
+        put(&mut bytes, u64::from(cpu - last));
+        put(&mut bytes, names.len().min(MAX_STATES) as u64);
+        names.iter().take(MAX_STATES).for_each(|name| put_name(&mut bytes, name));
+        last = *cpu;
+    }
+    bytes
+}
+
+fn decode_idle(bytes: &[u8]) -> Result<IdleStates, BadSnapshot> {
+    let names = |body: &mut Bytes<'_>| {
+        let count = body.count(MAX_STATES, "idle states")?;
+        (0..count).map(|_| body.name()).collect::<Result<Vec<_>, _>>()
+    };
+    Ok(IdleStates { from: decode_names(bytes, names)? })
+}
+
 /// Names by number; `more` reads what stands between the two.
 fn decode_names<'a, K: Ord + TryFrom<u64>, V>(
     bytes: &'a [u8],
@@ -265,6 +290,9 @@ impl Snapshot {
         put(&mut body, self.missing.len().min(MAX_LINES) as u64);
         self.missing.iter().take(MAX_LINES).for_each(|line| put_name(&mut body, line));
         section(&mut plain, MISSING, &body);
+        if self.idle_states != IdleStates::default() {
+            section(&mut plain, IDLE_STATES, &encode_idle(&self.idle_states));
+        }
         let mut bytes = MAGIC.to_vec();
         bytes.push(VERSION);
         let packed = zstd::bulk::compress(&plain, LEVEL).expect("compressing in memory fails for want of memory alone");
@@ -324,6 +352,7 @@ impl Snapshot {
                     snapshot.missing = (0..count).map(|_| body.name()).collect::<Result<_, _>>()?;
                     body.is_over()?;
                 }
+                IDLE_STATES => snapshot.idle_states = decode_idle(body)?,
                 _ => {}
             }
         }

@@ -33,13 +33,15 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);
     let irqs = prop::collection::btree_map(any::<u32>(), name(), 0..4);
     let functions = prop::collection::btree_map(any::<u64>(), name(), 0..4);
+    let idle = prop::collection::btree_map(any::<u32>(), prop::collection::vec(name(), 0..5), 0..3);
     let missing = prop::collection::vec(name(), 0..3);
-    (any::<(i64, i64)>(), cpus, threads, irqs, functions, missing).prop_map(
-        |((from, to), cpus, threads, irqs, functions, missing)| Snapshot {
+    (any::<(i64, i64)>(), cpus, threads, irqs, functions, idle, missing).prop_map(
+        |((from, to), cpus, threads, irqs, functions, idle, missing)| Snapshot {
             window: Window { from, to, cpus },
             threads,
             irqs,
             functions,
+            idle_states: IdleStates { from: idle },
             missing,
         },
     )
@@ -108,12 +110,15 @@ fn names_are_cut_and_cleaned_before_they_are_written() {
     let snapshot = Snapshot {
         threads: [(1, thread)].into(),
         functions: [(2, "é".repeat(400))].into(),
+        idle_states: IdleStates::told([(3, vec!["C6\x1b[2J".to_owned(); 30])]),
         missing: vec!["two\nlines".into(); 300],
         ..Snapshot::default()
     };
     let read = Snapshot::decode(&snapshot.encode()).unwrap();
     assert_eq!((read.threads[&1].name.as_str(), read.functions[&2].as_str()), ("a?[2J", &*"é".repeat(256)));
     assert_eq!((read.missing.len(), read.missing[0].as_str()), (256, "two?lines"));
+    let idle = |state| read.idle_states.name(3, state);
+    assert_eq!((idle(15), idle(16)), (Some("C6?[2J"), None), "no CPU has so many states");
 }
 
 /// A snapshot of this one section.
@@ -143,5 +148,9 @@ fn what_does_not_fit_is_refused_with_what_is_wrong() {
     assert!(said(6, &[1, 1, 0xff]).contains("no text"));
     assert!(said(4, &[2, 1, 1, b'a', 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0]).contains("a number is too large"));
     assert!(said(1, &[0, 0, 0]).contains("left over"));
+    // From CPU 0 on, more states than any has; then one whose name is a command.
+    assert!(said(7, &[1, 0, 17, 0]).contains("more idle states than anything needs"));
+    assert!(said(7, &[1, 0, 1, 2, b'\x1b', b'c']).contains("control characters"));
+    assert_eq!(of_section(7, &[1, 4, 2, 0, 2, b'C', b'6']).unwrap().idle_states.name(5, 1), Some("C6"));
     assert_eq!(of_section(99, b"of a later latpath"), Ok(Snapshot::default()), "what is unknown is skipped");
 }

@@ -188,6 +188,7 @@ impl Recorder {
             fault: c.fault.clone(),
             counters: *counters,
             flight,
+            cpu_percent: c.cpu_percent,
         });
         let machines: Vec<_> = machines.collect();
         for c in clocks.iter().skip(1) {

@@ -163,6 +163,7 @@ pub fn host(t: Ns) -> Snapshot {
         ]
         .into(),
         missing: vec!["tracepoint x: not here".into()],
+        ..Snapshot::default()
     }
 }
 

@@ -82,10 +82,18 @@ pub enum DeviceError {
 /// ARPHRD_ETHER and ARPHRD_LOOPBACK of linux/if_arp.h: those whose frames begin with an Ethernet header.
 const ETHERNET: [u16; 2] = [1, 772];
 
+/// A packet socket for a device; it need not be there.
+pub(crate) fn socket_for(device: &str) -> Result<PacketSocket, DeviceError> {
+    PacketSocket::new().map_err(|cause| match cause.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => DeviceError::NotAllowed(device.into()),
+        _ => DeviceError::Os { device: device.into(), doing: "opening a packet socket", cause },
+    })
+}
+
 impl Device {
     /// Finds a device that is up by its name. Needs the right to open packet sockets, as everything that is done with it.
     pub fn find(name: &str) -> Result<Self, DeviceError> {
-        Self::find_by(&PacketSocket::open(name)?, name)
+        Self::find_by(&socket_for(name)?, name)
     }
 
     pub(super) fn find_by(socket: &PacketSocket, name: &str) -> Result<Self, DeviceError> {

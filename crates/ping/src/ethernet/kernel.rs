@@ -2,7 +2,6 @@
 //! block with its reason.
 #![allow(unsafe_code)]
 
-use super::device::{Device, DeviceError};
 use crate::kernel::set_option;
 use libc::{c_int, c_ulong, ifreq, sockaddr_ll, socklen_t};
 use std::io;
@@ -35,16 +34,12 @@ fn call(result: c_int) -> io::Result<()> {
 }
 
 impl PacketSocket {
-    /// Opens a socket that receives nothing yet. For [`Device::find`] too: an error names the right that is missing.
-    pub fn open(device: &str) -> Result<Self, DeviceError> {
+    /// Opens a socket that receives nothing yet.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers. Protocol 0 receives nothing until bind names one, so that options come first.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
-            let cause = io::Error::last_os_error();
-            return Err(match cause.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => DeviceError::NotAllowed(device.into()),
-                _ => DeviceError::Os { device: device.into(), doing: "opening a packet socket", cause },
-            });
+            return Err(io::Error::last_os_error());
         }
         // SAFETY: `fd` is a new descriptor that nothing else owns.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
@@ -87,13 +82,13 @@ impl PacketSocket {
         Ok(Facts { mac, kind: hardware.sa_family, mtu: usize::try_from(mtu).unwrap_or(0), up })
     }
 
-    /// From now on frames of this protocol (`ETH_P_…`; 0: none) that come to the device are received.
-    pub fn hear(&self, device: &Device, protocol: u16) -> io::Result<()> {
+    /// From now on frames of this protocol (`ETH_P_…`; 0: none) that come to the device of this index are received.
+    pub fn hear(&self, device: u32, protocol: u16) -> io::Result<()> {
         // SAFETY: all zeros is a valid sockaddr_ll.
         let mut address: sockaddr_ll = unsafe { zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = protocol.to_be();
-        address.sll_ifindex = device.index as i32;
+        address.sll_ifindex = device as i32;
         let len = size_of::<sockaddr_ll>() as socklen_t;
         // SAFETY: `address` is a sockaddr_ll of `len` bytes.
         call(unsafe { libc::bind(self.fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) })
@@ -105,11 +100,11 @@ impl PacketSocket {
         set_option(self.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
-    /// The device lets frames to this group in, until the socket closes.
-    pub fn join(&self, device: &Device, group: [u8; 6]) -> io::Result<()> {
+    /// The device of this index lets frames to this group in, until the socket closes.
+    pub fn join(&self, device: u32, group: [u8; 6]) -> io::Result<()> {
         // SAFETY: all zeros is a valid packet_mreq.
         let mut request: libc::packet_mreq = unsafe { zeroed() };
-        request.mr_ifindex = device.index as i32;
+        request.mr_ifindex = device as i32;
         request.mr_type = libc::PACKET_MR_MULTICAST as u16;
         request.mr_alen = 6;
         request.mr_address[..6].copy_from_slice(&group);

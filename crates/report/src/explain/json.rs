@@ -55,6 +55,7 @@ struct Row {
     worst_ns: Ns,
     share_percent: f64,
     number: Option<u64>,
+    idle_state: Option<String>,
     notes: Vec<String>,
     advice: Vec<Cure>,
 }
@@ -127,6 +128,7 @@ struct PacketCause {
     excess_ns: Ns,
     share_percent: f64,
     number: Option<u64>,
+    idle_state: Option<String>,
     notes: Vec<String>,
 }
 
@@ -158,6 +160,7 @@ struct Piece {
     actor: Option<Party>,
     by: Option<Party>,
     number: Option<u64>,
+    idle_state: Option<String>,
     note: Option<String>,
 }
 
@@ -255,6 +258,7 @@ fn row(ranked: &Ranked, all: Ns, scenery: &Scenery) -> Row {
         worst_ns: row.worst_ns,
         share_percent: percent(row.excess_ns, all),
         number: row.number,
+        idle_state: row.state.clone(),
         notes: notes(&row.notes),
         advice: cures(&ranked.advice),
     }
@@ -272,6 +276,7 @@ fn cause(held: &Held, all: Ns, scenery: &Scenery) -> PacketCause {
         excess_ns: held.excess_ns,
         share_percent: percent(held.excess_ns, all),
         number: held.number,
+        idle_state: held.state.clone(),
         notes: notes(&held.notes),
     }
 }
@@ -293,6 +298,7 @@ fn packet(told: &Told, scenery: &Scenery) -> Packet {
             actor: who(machine, &p.actor),
             by: who(machine, &p.by),
             number: p.number,
+            idle_state: p.state.clone(),
             note: p.note.clone(),
         }
     };

@@ -78,7 +78,11 @@ pub(crate) fn sentence(page: &Page, held: &Held) -> String {
         Cause::WaitingForCpu => format!("{actor} ready but not running for {time} behind {}", by()),
         Cause::VcpuPreempted => format!("{actor} off its CPU for {time}{}", by_whom(" behind ")),
         Cause::IdleExit => {
-            let state = held.number.map_or(String::new(), |n| format!(" (state {n})"));
+            let state = match (&held.state, held.number) {
+                (Some(name), _) => format!(" ({})", page.clean(name)),
+                (None, Some(n)) => format!(" (state {n})"),
+                (None, None) => String::new(),
+            };
             format!("{actor} {}, and its CPU took {time} to leave its idle state{state}", ready(held.actor.as_ref()))
         }
         Cause::Throttled => format!("{actor} throttled for {time}: its control group had used up its CPU time"),
@@ -103,6 +107,12 @@ pub(crate) fn sentence(page: &Page, held: &Held) -> String {
         Cause::Unexplained => format!("not explained for {time}{}", note(page, &held.notes)),
         other => format!("{actor}: {} for {time}{}{}", other.id(), by_whom(", by "), note(page, &held.notes)),
     }
+}
+
+/// `idle state C6`; by number where its name is not known.
+pub(crate) fn idle_state(page: &Page, name: Option<&str>, number: Option<u64>) -> Option<String> {
+    let shown = name.map(|name| page.clean(name)).or(number.map(|n| n.to_string()))?;
+    Some(format!("idle state {shown}"))
 }
 
 /// What is a thread's turn is an interrupt's call.
@@ -156,8 +166,8 @@ pub(crate) fn subject(page: &Page, row: &Row) -> String {
             format!("served by {actor}{most}")
         }
         Cause::IdleExit => {
-            let state = row.number.map_or(String::new(), |n| format!(", idle state {n}"));
-            format!("{actor}{state}")
+            let state = idle_state(page, row.state.as_deref(), row.number);
+            format!("{actor}{}", state.map_or(String::new(), |state| format!(", {state}")))
         }
         Cause::QdiscHeld => actor,
         Cause::VmExit => format!("{actor}{}", reason(page, &row.notes, row.number)),
@@ -181,7 +191,8 @@ pub(crate) fn verdict(page: &Page, row: &Row) -> String {
         Cause::WaitingForCpu => format!("{actor} ready but not running{}", by("behind")),
         Cause::VcpuPreempted => format!("{actor} off its CPU{}", by("behind")),
         Cause::IdleExit => {
-            format!("{actor} {}, and its CPU slow to leave its idle state", ready(row.actor.as_ref()))
+            let state = row.state.as_ref().map_or(String::new(), |name| format!(" ({})", page.clean(name)));
+            format!("{actor} {}, and its CPU slow to leave its idle state{state}", ready(row.actor.as_ref()))
         }
         Cause::Throttled => format!("{actor} throttled: its control group had used up its CPU time"),
         Cause::Stopped => format!("{actor} stopped{}", note(page, &row.notes)),

@@ -1,6 +1,6 @@
 //! One packet as a person reads it in ten seconds: who acted when, on which machine; and below it every step with its cause.
 
-use super::told::{briefly, sentence, who};
+use super::told::{briefly, idle_state, sentence, who};
 use super::wanted::date;
 use super::{Scenery, Told};
 use crate::page::{cut, pad, right, Page, WIDTH};
@@ -277,6 +277,7 @@ struct Step {
     /// Without what lies between.
     ns: Ns,
     number: Option<u64>,
+    state: Option<String>,
 }
 
 fn steps_of(explained: &Explained, scenery: &Scenery, from: Ns, to: Ns) -> Vec<Step> {
@@ -296,6 +297,7 @@ fn steps_of(explained: &Explained, scenery: &Scenery, from: Ns, to: Ns) -> Vec<S
             by: by.map(|by| (by, took)).into_iter().collect(),
             ns: took,
             number: piece.number,
+            state: piece.state.clone(),
         };
         steps.push(step);
     }
@@ -310,7 +312,9 @@ impl Step {
 
     fn join(&mut self, other: Self) {
         self.ns = self.ns.saturating_add(other.ns);
-        self.number = self.number.max(other.number);
+        if other.number > self.number {
+            (self.number, self.state) = (other.number, other.state);
+        }
         self.cpu = self.cpu.filter(|cpu| Some(*cpu) == other.cpu);
         for (by, took) in other.by {
             match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
@@ -421,8 +425,9 @@ fn behind(page: &Page, step: &Step) -> String {
     };
     match (step.cause, step.number) {
         (Cause::QueuedBehind, Some(n)) => format!("after {} packets that came before", page.count(n)),
-        (Cause::IdleExit, Some(n)) => format!("from idle state {n}"),
-        (Cause::IdleExit, None) => String::new(),
+        (Cause::IdleExit, number) => {
+            idle_state(page, step.state.as_deref(), number).map_or(String::new(), |state| format!("from {state}"))
+        }
         (Cause::VmExit, Some(n)) => format!("for reason {n}"),
         _ if names.is_empty() => String::new(),
         _ => format!("{word}{}{more}", names.join(", ")),

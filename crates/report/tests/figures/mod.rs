@@ -173,6 +173,7 @@ pub fn summary() -> Summary {
             error_bound_ns: 1_870,
             exchanges: 6_012,
             fault: None,
+            cpu_percent: Some(1.73),
         }],
         worst: vec![
             worst(2375, 14_612_008, [0, 9_100, 14_210_555, 14_331_004, 14_612_008]),

@@ -48,6 +48,7 @@ pub fn summary(scene: Scene, second: u64) -> Summary {
             error_bound_ns: 4_850,
             exchanges: second * 10,
             fault: None,
+            cpu_percent: Some(0.8),
         }];
     }
     for (i, stream) in names.into_iter().enumerate() {

@@ -1,0 +1,79 @@
+//! Parts of commands, as a shell and its tools take them.
+
+use latpath_vms::Cpus;
+use latpath_words::stream::Matcher;
+use latpath_words::StreamSpec;
+
+/// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
+/// a plain file of what it does not find.
+pub(super) fn group_of(pid: u32) -> String {
+    format!("$(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/{pid}/cgroup)")
+}
+
+/// The same of version 1, where each controller has groups of its own: where the one for CPU time is.
+pub(super) fn old_cpu_group_of(pid: u32) -> String {
+    format!(
+        "$(findmnt -fnt cgroup -O cpu -o TARGET)$(sed -nE 's/^[0-9]+:([^:]*,)?cpu(,[^:]*)?://p' /proc/{pid}/cgroup)"
+    )
+}
+
+/// A point's device, and what a command has to begin with to find it: another device of that name may be in another namespace.
+pub(super) fn in_namespace(device: &str) -> (&str, String) {
+    let Some((name, netns)) = device.split_once('%') else { return (device, String::new()) };
+    let within = if netns.chars().all(|c| c.is_ascii_digit()) {
+        // By a process that is in it, since it has no name.
+        format!("nsenter -t $(lsns -no PID -t net {netns} | head -1) -n ")
+    } else {
+        format!("nsenter --net=/run/netns/{} ", quoted(netns))
+    };
+    (name, within)
+}
+
+/// A stream as ovs-fields(7) matches it.
+pub(super) fn flow(stream: &StreamSpec) -> String {
+    let mut text = match &stream.matcher {
+        Matcher::Sv { .. } => "dl_type=0x88ba".to_owned(),
+        Matcher::Ether { ethertype, .. } => format!("dl_type=0x{ethertype:04x}"),
+        Matcher::Udp { dst, dst_port, .. } => {
+            let address = match dst {
+                Some(std::net::IpAddr::V6(ip)) => format!("udp6,ipv6_dst={ip}"),
+                Some(ip) => format!("udp,nw_dst={ip}"),
+                None => "udp".into(),
+            };
+            if *dst_port > 0 {
+                format!("{address},tp_dst={dst_port}")
+            } else {
+                address
+            }
+        }
+    };
+    let link = stream.link();
+    if let Some(vlan) = link.vlan {
+        text += &format!(",dl_vlan={vlan}");
+    }
+    if let Some(mac) = link.mac {
+        let mac: Vec<String> = mac.iter().map(|b| format!("{b:02x}")).collect();
+        text += &format!(",dl_dst={}", mac.join(":"));
+    }
+    text
+}
+
+/// A name as a shell takes it for one word.
+pub(super) fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@".contains(c);
+    if !name.is_empty() && name.chars().all(plain) {
+        return name.to_owned();
+    }
+    format!("'{}'", name.replace('\'', "'\\''"))
+}
+
+pub(super) fn list(cpus: &Cpus) -> Vec<u32> {
+    // As many as Linux can have.
+    (0..8192).filter(|cpu| cpus.contains(*cpu)).collect()
+}
+
+pub(super) fn text(cpus: &[u32]) -> String {
+    let mut all = Cpus::default();
+    cpus.iter().filter_map(|cpu| cpu.to_string().parse().ok()).for_each(|one| all.join(one));
+    all.to_string()
+}

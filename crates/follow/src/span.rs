@@ -1,0 +1,58 @@
+//! From when until when packets count.
+
+use latpath_journey::{Journey, Route};
+use latpath_words::Ns;
+
+/// Journeys that began less than this after the probes were attached are left out: a probe is not everywhere at once.
+pub const SETTLE: Ns = 100_000_000;
+
+/// The time in which packets are followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// From when on.
+    pub begin: Ns,
+    /// When the probes were being detached.
+    pub end: Ns,
+    /// No packet that was on its way when the probes were attached can still be under way: it would be lost by now.
+    settled: Ns,
+}
+
+impl Span {
+    /// Probes stand since `now`. A packet may take as long as `window`.
+    pub fn new(now: Ns, window: Ns) -> Self {
+        Self { begin: now.saturating_add(SETTLE), end: Ns::MAX, settled: now.saturating_add(window) }
+    }
+
+    /// Whether a packet counts. One that was on its way before is left out: it was first seen in the middle of its way. One that set out
+    /// while the probes were being detached may be seen by some of them.
+    pub fn counts(&self, j: &Journey, route: &Route) -> bool {
+        let from_the_start = || route.line_of(j.stream).first().is_none_or(|head| j.at(*head).is_some());
+        j.first().is_some_and(|t| (self.begin..self.end).contains(&t) && (t >= self.settled || from_the_start()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Ns = 1_000_000_000;
+
+    #[test]
+    fn packets_that_set_out_before_or_after_do_not_count() {
+        let mut span = Span::new(10 * S, S);
+        span.end = 20 * S;
+        let route = Route { line: vec![1, 0, 2], ..Route::default() };
+        let counts = |seen: u64, first: Ns| {
+            let t = [first, first - i64::from(seen >> 1 & 1 == 1), first + 5];
+            span.counts(&Journey { seen, t: &t, ..Journey::default() }, &route)
+        };
+        assert!(!counts(0b111, 10 * S + SETTLE / 2), "too soon");
+        assert!(counts(0b111, 10 * S + 2 * SETTLE));
+        assert!(counts(0b010, 10 * S + 2 * SETTLE), "lost on its way");
+        assert!(!counts(0b101, 11 * S - 1), "under way before");
+        assert!(counts(0b101, 11 * S), "it lacks a point");
+        assert!(!counts(0, 15 * S));
+        assert!(counts(0b111, 20 * S - 1));
+        assert!(!counts(0b111, 20 * S + 1), "too late");
+    }
+}
