@@ -36,7 +36,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { connect: s(10), start: s(30), silence: s(10), stop: s(5), window: s(5) }
+        Self { connect: s(10), start: s(60), silence: s(10), stop: s(5), window: s(5) }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     machine::Machine,
     nics::Nics,
     qemu::{comma, Files, Start},
+    starvation::Watch,
     Lab, Output, Progress, Stop,
 };
 use std::{
@@ -21,8 +22,6 @@ use std::{
     time::Duration,
 };
 
-/// An emulated machine on a busy one takes its time.
-const BOOT: Duration = Duration::from_secs(180);
 const CPUS: u32 = 2;
 const MEMORY_MIB: u64 = 3072;
 /// A CPU that QEMU emulates with nested virtualisation.
@@ -77,7 +76,7 @@ impl Hypervisor {
                 files: &files,
                 verbose: false,
             };
-            let booted = Machine::boot(&start, BOOT, stop).and_then(|machine| {
+            let booted = Machine::boot(&start, limit(acceleration), stop).and_then(|machine| {
                 let (out, debugger, lab) = (out.clone(), files.debugger.clone(), lab.clone());
                 let mut hypervisor =
                     Self { machine, kernel, nics, acceleration, out, debugger, looked_at: 0, _lab: lab };
@@ -85,7 +84,13 @@ impl Hypervisor {
                 Ok(hypervisor)
             });
             match booted {
-                Ok(hypervisor) => return Ok(hypervisor),
+                Ok(hypervisor) => {
+                    // Which of the two with KVM is best only a guest tells.
+                    if acceleration == Acceleration::Tcg {
+                        acceleration.remember();
+                    }
+                    return Ok(hypervisor);
+                }
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
                     progress(&format!("{acceleration} does not make a hypervisor here: {error}"));
@@ -154,6 +159,11 @@ impl Hypervisor {
         self.machine.expect(script, stop)
     }
 
+    /// Watches, from now on, whether it gets the CPU time that it wants.
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.machine.qemu.pid())
+    }
+
     /// The file that its serial console writes.
     pub fn console(&self) -> &Path {
         &self.machine.console
@@ -179,6 +189,11 @@ impl Hypervisor {
         self.looked_at = console.len();
         complaints(&String::from_utf8_lossy(new))
     }
+}
+
+/// How long it may take to boot. KVM does it in some seconds, or not at all; an emulated machine on a busy one takes its time.
+fn limit(acceleration: Acceleration) -> Duration {
+    Duration::from_secs(if acceleration == Acceleration::Tcg { 180 } else { 60 })
 }
 
 /// Its own network is not used: what is left of the accelerations is KVM and emulation.

@@ -34,6 +34,7 @@ mod path;
 mod process;
 mod qemu;
 mod shell;
+mod starvation;
 
 pub use acceleration::Acceleration;
 pub use devices::{APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
@@ -48,6 +49,7 @@ pub use own_modules::OwnModule;
 pub use path::{Application, Lab, LabPath, Switch};
 pub use process::Running;
 pub use shell::Output;
+pub use starvation::{Starvation, Watch};
 
 /// Asked during every wait: whether the user wants to stop.
 pub type Stop<'a> = &'a dyn Fn() -> bool;

@@ -154,15 +154,16 @@ impl Drop for Programs {
 /// The machine that runs now. Another kernel's takes its place, and one that a test broke is not used again.
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
-/// Runs a test. An emulated machine with a guest in it stands still once in a long while, and
-/// says nothing, or fails over [`EMULATION`]: the test is then tried again in another one, which is told.
+/// Runs a test. An emulated machine with a guest in it stands still once in a long while, and says nothing, or fails over
+/// [`EMULATION`]; and on a crowded machine it may get no CPU for seconds, in which packets take longer than any real one would
+/// need. The test is then tried again in another one, which is told.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
     let mut left = MOST_AGAIN;
     loop {
         match attempt(pool, programs, home, test, whole)? {
             Attempt::Done => return Ok(()),
-            Attempt::StoodStill(why) if left == 0 => return Err(why.into()),
-            Attempt::StoodStill(why) => eprintln!("{}::{}: TRIED AGAIN: {why}", home.kernel.name, test.name),
+            Attempt::Unsound(why) if left == 0 => return Err(why.into()),
+            Attempt::Unsound(why) => eprintln!("{}::{}: TRIED AGAIN: {why}", home.kernel.name, test.name),
         }
         left -= 1;
     }
@@ -173,7 +174,7 @@ const MOST_AGAIN: u32 = 2;
 
 enum Attempt {
     Done,
-    StoodStill(String),
+    Unsound(String),
 }
 
 fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<Attempt, Failed> {
@@ -188,7 +189,7 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
             let booted = Hypervisor::boot(&lab, home.kernel, home.nics, &mut |line| eprintln!("{line}"), NEVER);
             let hypervisor = match booted {
                 Err(error) if error.to_string().contains(EMULATION) => {
-                    return Ok(Attempt::StoodStill(error.to_string()));
+                    return Ok(Attempt::Unsound(error.to_string()));
                 }
                 booted => booted?,
             };
@@ -216,7 +217,9 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
     );
     let name = format!("{}-{}", home.kernel.name, test.name);
     let _ = fs::remove_dir_all(evidence(&name));
+    let watch = hypervisor.watch();
     let ended = hypervisor.run(&script, Duration::from_secs(test.seconds + 30), NEVER);
+    let starvation = watch.end();
     let mut complaints = hypervisor.complaints();
     complaints.extend(complaints_of_guests(hypervisor.out()));
     let failed = match &ended {
@@ -232,6 +235,7 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
         if !said.trim().is_empty() {
             eprintln!("{}", said.trim());
         }
+        eprintln!("{name}: {starvation}");
         *slot = Some((lab, hypervisor));
         return Ok(Attempt::Done);
     };
@@ -240,11 +244,13 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
         Ok(folder) => format!("its recordings and the console are in {}", folder.display()),
         Err(error) => format!("its recordings cannot be kept: {error}"),
     };
-    let told = format!("{failed}\nthe end of the console:\n{console}\n{kept}");
+    // What matters most comes last, where it is seen.
+    let told = format!("the end of the console:\n{console}\n{kept}\n{starvation}\n{failed}");
     let silent = matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty();
     let tripped = fs::read(hypervisor.console()).is_ok_and(|text| String::from_utf8_lossy(&text).contains(EMULATION));
-    if silent || tripped {
-        return Ok(Attempt::StoodStill(told));
+    let starved = starvation.is_severe() && complaints.is_empty();
+    if silent || tripped || starved {
+        return Ok(Attempt::Unsound(told));
     }
     // One that hangs, or whose kernel is unwell, shall not disturb the next test.
     if ended.is_ok_and(|output| !HUNG.contains(&output.status)) && complaints.is_empty() {

@@ -32,7 +32,7 @@ pub const GUEST: &str = "guest0";
 /// The application's receiving thread, and so the last point: `app-read@relay`.
 pub const RELAY: &str = "relay";
 /// More than anything here takes that ends by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const NEVER: &dyn Fn() -> bool = &|| false;
 
 /// How latpath in the hypervisor reaches the agent in the guest.
@@ -268,7 +268,7 @@ impl Stage {
 
     /// Waits until nothing more arrives: an emulated guest may be behind by a while.
     pub fn wait_for_quiet(&self) -> Outcome {
-        let (quiet, limit) = (Duration::from_millis(500), Instant::now() + PATIENCE);
+        let (quiet, limit) = (Duration::from_secs(1), Instant::now() + PATIENCE);
         let mut last = self.path().hypervisor.counters()?;
         loop {
             thread::sleep(quiet);

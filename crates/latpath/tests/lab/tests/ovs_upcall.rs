@@ -41,7 +41,7 @@ fn run(scale: &Scale) -> Outcome {
     // A busy emulated guest may lose some; that is another test's.
     ensure!(report.number("journeys")? == stream.frames, "{}", report.in_short());
     report.expect_no_sighting_lost()?;
-    ensure!(missed > 1 && hit > missed, "too few flows were there, or removed");
+    ensure!(missed > 1 && hit > 1, "too few flows were there, or removed");
     let took = |path| report.journeys_by(path);
     ensure!(took("upcall") == missed, "{} upcalls of {missed}", took("upcall"));
     ensure!(took("fast path") == hit, "{} by the fast path of {hit}", took("fast path"));
@@ -53,7 +53,10 @@ fn run(scale: &Scale) -> Outcome {
     // It counts from when it knows the way.
     let (fast, upcall) = (live.journeys_by("fast path"), live.journeys_by("upcall"));
     ensure!(upcall > 0 && upcall <= missed && fast > 0 && fast <= hit, "live: {fast} and {upcall}");
-    ensure!(fast + upcall == live.number("journeys")?, "live: {fast} + {upcall} are not all");
+    // One that took longer than live's window lacks the points that tell its path.
+    let late = live.journeys_by("direct");
+    ensure!(fast + upcall + late == live.number("journeys")?, "live: {fast} + {upcall} + {late} are not all");
+    ensure!(late <= live.number("incomplete")?, "live: {late} complete packets took neither path");
     for (path, journeys) in [("fast path", fast), ("upcall", upcall)] {
         let timed = live.timed_by(path, "total");
         ensure!(timed == journeys, "live: {timed} times of {journeys} packets by {path}");
