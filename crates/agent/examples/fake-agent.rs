@@ -1,15 +1,15 @@
 //! An agent that invents sightings, 4,000 packets a second at three points, and so needs no rights and no packets. Tests run
 //! it to see what a dying agent does to its host. It speaks over standard input and output, or `fake-agent device PATH`.
-//! `fake-agent die-after-ms N` ends without a word; `fake-agent refuse WHY` cannot attach its probe.
+//! `fake-agent die-after N` ends without a word when it has told of N packets; `fake-agent refuse WHY` cannot attach its probe.
 
 use latpath_agent::{listen, Listen, ServeOptions, StartRequest};
 use latpath_clock::now_monotonic;
 use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
-use std::time::Duration;
 
 struct Invented {
     next: u32,
     began: Ns,
+    last: u32,
 }
 
 impl Source for Invented {
@@ -31,6 +31,11 @@ impl Source for Invented {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+        // What was told before is written by now.
+        if self.next >= self.last {
+            eprintln!("out of luck");
+            std::process::abort();
+        }
         let now = now_monotonic();
         loop {
             let t = self.began + Ns::from(self.next) * 250_000;
@@ -52,24 +57,17 @@ impl Source for Invented {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (mut refusal, mut at) = (None, Listen::Stdio);
+    let (mut refusal, mut at, mut last) = (None, Listen::Stdio, u32::MAX);
     match args[..] {
         [] => {}
-        ["die-after-ms", ms] => {
-            let ms = Duration::from_millis(ms.parse().expect("milliseconds"));
-            std::thread::spawn(move || {
-                std::thread::sleep(ms);
-                eprintln!("out of luck");
-                std::process::abort();
-            });
-        }
+        ["die-after", packets] => last = packets.parse().expect("packets"),
         ["device", path] => at = Listen::Device(path.into()),
         ["refuse", why] => refusal = Some(why.to_string()),
-        _ => panic!("fake-agent [device PATH | die-after-ms N | refuse WHY]"),
+        _ => panic!("fake-agent [device PATH | die-after N | refuse WHY]"),
     }
     let make = move |_: &StartRequest| match refusal {
         Some(why) => Err(why),
-        None => Ok(Invented { next: 0, began: now_monotonic() }.into()),
+        None => Ok(Invented { next: 0, began: now_monotonic(), last }.into()),
     };
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
     if let Err(e) = listen(&at, at == Listen::Stdio, &mut ServeOptions::default(), None, &mut log, make) {

@@ -29,8 +29,12 @@ const BURST_TIME: Duration = Duration::from_millis(500);
 const LEAST_EXCHANGES: u64 = 3;
 /// How often the state of the clock is made known.
 const CLOCK_EVERY: Duration = Duration::from_millis(100);
-/// How long a command may take to die once its stream has ended, so that its last words can be quoted.
+/// How long a command's last words are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// The same where its stream has ended: it is about to die, as soon as it may run.
+const LAST_WORDS_AT_THE_END: Duration = Duration::from_secs(5);
+/// What is said then.
+const CLOSED: &str = "the agent closed the stream";
 
 /// What the machine's owner and the session's thread share.
 #[derive(Default)]
@@ -142,7 +146,7 @@ impl Session {
         let Self { stream, mut carrier, shared, stopping, mut inbox, .. } = self;
         drop(stream);
         let fault = result.err().map(|why| match &mut carrier {
-            Some(carrier) => match carrier.last_words(LAST_WORDS) {
+            Some(carrier) => match carrier.last_words(if why == CLOSED { LAST_WORDS_AT_THE_END } else { LAST_WORDS }) {
                 words if words.is_empty() => why,
                 words => format!("{why}; {words}"),
             },
@@ -197,7 +201,7 @@ impl Session {
                         continue;
                     }
                     Got::Nothing => {}
-                    Got::End => return Err("the agent closed the stream".into()),
+                    Got::End => return Err(CLOSED.into()),
                 }
             }
             // An error of writing counts only once all that the agent said before is read.

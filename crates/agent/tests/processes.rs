@@ -2,7 +2,7 @@
 
 mod fake;
 
-use fake::{drain, eventually, request, short};
+use fake::{drain, eventually, patient, request, LIMIT};
 use latpath_agent::{Address, Machine, Timeouts};
 use latpath_words::Source;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn fake_agent(args: &str) -> Address {
 
 #[test]
 fn sightings_come_from_another_process_until_it_is_told_to_stop() {
-    let mut machine = Machine::connect("guest0", &fake_agent(""), short()).unwrap();
+    let mut machine = Machine::connect("guest0", &fake_agent(""), patient()).unwrap();
     machine.start(&request()).unwrap();
     let mut got = drain(&mut machine, 3000);
     machine.stop().unwrap();
@@ -29,7 +29,7 @@ fn sightings_come_from_another_process_until_it_is_told_to_stop() {
 
 #[test]
 fn a_killed_agent_is_a_fault_with_its_last_words_and_its_sightings_stay() {
-    let mut machine = Machine::connect("guest0", &fake_agent("die-after-ms 1500"), short()).unwrap();
+    let mut machine = Machine::connect("guest0", &fake_agent("die-after 100"), patient()).unwrap();
     machine.start(&request()).unwrap();
     let mut got = drain(&mut machine, 300);
     eventually("the fault", || machine.fault().is_some());
@@ -42,7 +42,7 @@ fn a_killed_agent_is_a_fault_with_its_last_words_and_its_sightings_stay() {
 
 #[test]
 fn a_refusal_comes_with_the_agents_own_words() {
-    let mut machine = Machine::connect("guest0", &fake_agent("refuse 'not root'"), short()).unwrap();
+    let mut machine = Machine::connect("guest0", &fake_agent("refuse 'not root'"), patient()).unwrap();
     let error = machine.start(&request()).unwrap_err().to_string();
     assert!(error.contains("the agent gave up: not root"), "{error}");
 }
@@ -50,19 +50,19 @@ fn a_refusal_comes_with_the_agents_own_words() {
 #[test]
 fn a_command_that_fails_is_told_with_what_it_said() {
     let address = "exec:echo 'permission denied (publickey)' >&2; exit 255".parse().unwrap();
-    let error = Machine::connect("guest0", &address, short()).err().unwrap().to_string();
+    let error = Machine::connect("guest0", &address, patient()).err().unwrap().to_string();
     assert!(error.contains("exit status: 255) and said: permission denied (publickey)"), "{error}");
 }
 
 #[test]
 fn a_command_that_says_nothing_is_given_up_and_killed_with_its_children() {
-    let timeouts = Timeouts { connect: Duration::from_millis(400), ..short() };
+    let timeouts = Timeouts { connect: Duration::from_millis(400), ..patient() };
     let marker = format!("37{}", std::process::id());
     let address = format!("exec:sleep {marker} & sleep {marker}; true").parse().unwrap();
     let began = Instant::now();
     let error = Machine::connect("guest0", &address, timeouts).err().unwrap().to_string();
     assert!(error.contains("no agent answered within 400ms"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < LIMIT);
     let asleep = || {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         processes
@@ -74,7 +74,7 @@ fn a_command_that_says_nothing_is_given_up_and_killed_with_its_children() {
 
 #[test]
 fn a_command_that_talks_rubbish_is_given_up() {
-    let timeouts = Timeouts { connect: Duration::from_millis(400), ..short() };
+    let timeouts = Timeouts { connect: Duration::from_millis(400), ..patient() };
     let error = Machine::connect("guest0", &"exec:cat /dev/urandom".parse().unwrap(), timeouts).err().unwrap();
     assert!(error.why.contains("no agent answered"), "{error}");
 }

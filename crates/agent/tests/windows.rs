@@ -2,15 +2,16 @@
 
 mod fake;
 
-use fake::{agent_recording, agent_with, drain, eventually, recorded, request, short, Agent, Begun};
+use fake::{agent_recording, agent_with, drain, eventually, patient, recorded, request, Agent, Begun, LIMIT};
 use latpath_agent::{Facts, GuestWindow, Machine, Record, ServeOptions, Stream, Timeouts};
 use latpath_clock::now_monotonic;
 use latpath_flight::{CpuRecord, Event, Figures, Snapshot, Thread, What, Window};
-use latpath_words::{Ns, Sighting};
+use latpath_words::{Ns, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const MS: Ns = 1_000_000;
@@ -76,7 +77,7 @@ fn windows(machine: &mut Machine, n: usize) -> Vec<(u64, Result<GuestWindow, Str
     let mut got = Vec::new();
     while got.len() < n {
         got.extend(machine.take_windows());
-        assert!(began.elapsed() < Duration::from_secs(30), "{} of {n} windows came; {:?}", got.len(), machine.fault());
+        assert!(began.elapsed() < LIMIT, "{} of {n} windows came; {:?}", got.len(), machine.fault());
         std::thread::sleep(Duration::from_millis(2));
     }
     got
@@ -93,7 +94,7 @@ fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
     let options = ServeOptions { clock: Box::new(move || guest(now_monotonic())), ..ServeOptions::default() };
     let invents = Invents { events: 1000, ..Invents::default() };
-    let (mut machine, agent) = started(options, invents.boxed(), short());
+    let (mut machine, agent) = started(options, invents.boxed(), patient());
     // Sightings say how far its clock is.
     let t = now_monotonic();
     agent.tell.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
@@ -112,7 +113,7 @@ fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
 
 #[test]
 fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
-    let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), short());
+    let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
     let now = now_monotonic();
     machine.request_window(now, now + 200 * MS);
     let to = only(&mut machine).unwrap().snapshot.window.to;
@@ -128,7 +129,7 @@ fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
 #[test]
 fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
     let invents = Invents { events: 20_000, takes: Duration::from_millis(20), ..Invents::default() };
-    let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), short());
+    let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), patient());
     let now = now_monotonic();
     let mut ids: Vec<u64> = (0..40).map(|_| machine.request_window(now - 20 * MS, now)).collect();
     let mut got = windows(&mut machine, 40);
@@ -144,46 +145,82 @@ fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
     assert!(only(&mut machine).is_ok(), "those that were fetched make room");
 }
 
-/// Hands on what the agent says to the host at no more than 4 MB/s, as a slow line would.
-fn slow_line() -> (UnixStream, UnixStream) {
-    let (host, mut near) = UnixStream::pair().unwrap();
-    let (mut far, guest) = UnixStream::pair().unwrap();
-    let (mut back, mut there) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-    std::thread::spawn(move || std::io::copy(&mut back, &mut there));
-    std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(n @ 1..) = far.read(&mut bytes) {
-            if near.write_all(&bytes[..n]).is_err() {
-                return;
+/// What the agent may say to the host: bytes that were allowed and not said yet; all once nobody allows any.
+struct Line {
+    more: Sender<usize>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Line {
+    const STEP: usize = 16 << 10;
+
+    fn new() -> (UnixStream, UnixStream, Self) {
+        let (host, mut near) = UnixStream::pair().unwrap();
+        let (mut far, guest) = UnixStream::pair().unwrap();
+        let (mut back, mut there) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut back, &mut there));
+        let (more, allowed) = channel();
+        let left = Arc::new(AtomicUsize::new(0));
+        let spent = left.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n @ 1..) = far.read(&mut bytes) {
+                while spent.load(Ordering::SeqCst) < n {
+                    spent.fetch_add(allowed.recv().unwrap_or(usize::MAX / 2), Ordering::SeqCst);
+                }
+                spent.fetch_sub(n, Ordering::SeqCst);
+                if near.write_all(&bytes[..n]).is_err() {
+                    return;
+                }
             }
-            std::thread::sleep(Duration::from_millis(1));
+        });
+        (host, guest, Self { more, left })
+    }
+
+    /// Allows some more, unless enough is left.
+    fn allow(&self) -> usize {
+        if self.left.load(Ordering::SeqCst) >= 4096 {
+            return 0;
         }
-    });
-    (host, guest)
+        self.more.send(Self::STEP).unwrap();
+        Self::STEP
+    }
 }
 
 #[test]
 fn sightings_and_the_time_do_not_wait_for_a_window() {
-    let (host, guest) = slow_line();
-    let invents = Invents { events: 400_000, ..Invents::default() };
-    let timeouts = Timeouts { window: Duration::from_secs(30), ..short() };
-    let (mut machine, agent) = started_over(host, guest, ServeOptions::default(), invents.boxed(), timeouts);
+    const EVENTS: u64 = 1_000_000;
+    let (host, guest, line) = Line::new();
+    let invents = Invents { events: EVENTS, ..Invents::default() };
+    line.more.send(100 << 10).unwrap();
+    let (mut machine, agent) = started_over(host, guest, ServeOptions::default(), invents.boxed(), patient());
     let now = now_monotonic();
     machine.request_window(now - 20 * MS, now);
-    eventually("the window is made", || invents.told.load(Ordering::SeqCst) == 1);
+    let mut allowed = 0;
+    eventually("the window is made", || {
+        allowed += line.allow();
+        invents.told.load(Ordering::SeqCst) == 1
+    });
     let before = machine.clock().exchanges;
     for key in 0..20 {
         agent.tell.send(vec![Sighting { t: now_monotonic(), key, ..Sighting::default() }]).unwrap();
-        assert_eq!(drain(&mut machine, 1)[0].key, key);
+        let mut seen = Vec::new();
+        eventually("the sighting", || {
+            allowed += line.allow();
+            machine.drain(&mut seen).unwrap();
+            !seen.is_empty()
+        });
+        assert_eq!((seen.len(), seen[0].key), (1, key));
     }
     assert!(machine.clock().exchanges > before);
-    assert!(machine.take_windows().is_empty(), "some 3 MB take longer than that");
-    assert_eq!(only(&mut machine).unwrap().snapshot.window.cpus[0].events.len(), 400_000);
+    assert!(machine.take_windows().is_empty(), "some 8 MB are more than the {allowed} bytes that passed");
+    drop(line);
+    assert_eq!(only(&mut machine).unwrap().snapshot.window.cpus[0].events.len() as u64, EVENTS);
 }
 
 #[test]
 fn what_a_recorder_lacks_and_costs_is_told() {
-    let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), short());
+    let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
     let now = now_monotonic();
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
@@ -209,18 +246,18 @@ fn without_a_recorder_a_window_is_an_error_that_says_why() {
     };
     let (host, guest) = UnixStream::pair().unwrap();
     let _agent = agent_with(guest, ServeOptions::default());
-    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), short()).unwrap();
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
     machine.start(&request()).unwrap();
     assert_eq!(window(machine), ("its flight recorder was not started".into(), None));
 
-    let (mut machine, _agent) = started(ServeOptions::default(), Some(Err("no BTF".into())), short());
+    let (mut machine, _agent) = started(ServeOptions::default(), Some(Err("no BTF".into())), patient());
     eventually("the refusal", || machine.recorder() == Some(Err("no BTF".into())));
     let now = now_monotonic();
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine), Err("no BTF".into()));
 
     // An agent that does not know the option, and says nothing of a recorder.
-    let (machine, _agent) = started(ServeOptions::default(), None, short());
+    let (machine, _agent) = started(ServeOptions::default(), None, patient());
     assert_eq!(window(machine).0, "no flight recorder runs here");
 }
 
@@ -228,7 +265,7 @@ fn without_a_recorder_a_window_is_an_error_that_says_why() {
 fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so() {
     let facts = Facts { program: "0.0.9".into(), records: false, ..Facts::default() };
     let (mut machine, _agent) =
-        started(ServeOptions { facts, ..ServeOptions::default() }, Invents::default().boxed(), short());
+        started(ServeOptions { facts, ..ServeOptions::default() }, Invents::default().boxed(), patient());
     let now = now_monotonic();
     machine.request_window(now - MS, now);
     let why = only(&mut machine).unwrap_err();
@@ -237,15 +274,38 @@ fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so()
     assert!(machine.is_alive());
 }
 
+/// A recorder that tells nothing before it may.
+struct Waits(Invents, Mutex<Receiver<()>>);
+
+impl Waits {
+    /// It, and what lets it go on when it is dropped.
+    fn boxed(invents: &Invents) -> (Begun, Sender<()>) {
+        let (go_on, told) = channel();
+        (Some(Ok(Box::new(Self(invents.clone(), Mutex::new(told))))), go_on)
+    }
+}
+
+impl Record for Waits {
+    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        let _ = self.1.lock().unwrap().recv();
+        self.0.snapshot(from, to)
+    }
+
+    fn figures(&self) -> Figures {
+        self.0.figures()
+    }
+}
+
 #[test]
 fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped() {
-    let takes = Duration::from_millis(700);
-    let invents = Invents { events: 50_000, takes, ..Invents::default() };
-    let timeouts = Timeouts { window: Duration::from_millis(200), ..short() };
-    let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), timeouts);
+    let invents = Invents { events: 50_000, ..Invents::default() };
+    let (recorder, go_on) = Waits::boxed(&invents);
+    let timeouts = Timeouts { window: Duration::from_millis(200), ..patient() };
+    let (mut machine, _agent) = started(ServeOptions::default(), recorder, timeouts);
     let now = now_monotonic();
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine).unwrap_err(), "the agent did not tell in time");
+    drop(go_on);
     eventually("it has told", || invents.told.load(Ordering::SeqCst) == 1);
     let exchanges = machine.clock().exchanges;
     eventually("what came later is read", || machine.clock().exchanges > exchanges + 10);
@@ -267,7 +327,7 @@ impl Record for Panics {
 
 #[test]
 fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
-    let (mut machine, agent) = started(ServeOptions::default(), Some(Ok(Box::new(Panics))), short());
+    let (mut machine, agent) = started(ServeOptions::default(), Some(Ok(Box::new(Panics))), patient());
     let now = now_monotonic();
     machine.request_window(now - MS, now);
     machine.request_window(now - MS, now);
@@ -284,8 +344,8 @@ fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
 fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
     let (host, guest) = UnixStream::pair().unwrap();
     let cut = guest.try_clone().unwrap();
-    let invents = Invents { takes: Duration::from_millis(500), ..Invents::default() };
-    let (mut machine, _agent) = started_over(host, guest, ServeOptions::default(), invents.boxed(), short());
+    let (recorder, _go_on) = Waits::boxed(&Invents::default());
+    let (mut machine, _agent) = started_over(host, guest, ServeOptions::default(), recorder, patient());
     let now = now_monotonic();
     let ids = [0, 1, 2].map(|_| machine.request_window(now - MS, now));
     cut.shutdown(std::net::Shutdown::Both).unwrap();
@@ -299,7 +359,7 @@ fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
 #[test]
 fn a_session_that_is_stopped_answers_what_is_open() {
     let invents = Invents { takes: Duration::from_millis(100), ..Invents::default() };
-    let (mut machine, agent) = started(ServeOptions::default(), invents.boxed(), short());
+    let (mut machine, agent) = started(ServeOptions::default(), invents.boxed(), patient());
     let now = now_monotonic();
     for _ in 0..5 {
         machine.request_window(now - MS, now);

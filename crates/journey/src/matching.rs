@@ -1,7 +1,7 @@
 //! To which journey does a sighting belong? The rules; docs/journeys.md gives the reasoning for users.
 
 use crate::ring::Ring;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Standing};
 use latpath_words::Ns;
 
 /// Sightings in a row that must contradict a point's position before the position is given up.
@@ -104,7 +104,7 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     let bottom = before_jump.map_or(floor, |n| floor.min(n.saturating_sub(q.reorder)));
     // The nearest journey that lacks the point; the newest open one that does; the nearest that has it; one too far back.
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
-    let mut straggler = None;
+    let (mut straggler, mut closed) = (None, None);
     let aside = at.aside(q.reorder);
     // Closed journeys behind all that the point is near to mean nothing; those before them are further still.
     let behind = [next, aside, before_jump].into_iter().flatten().min().unwrap_or(0).saturating_sub(q.near);
@@ -133,6 +133,9 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         }
         if before_jump.is_some_and(|n| n.abs_diff(number) <= q.near) {
             straggler = straggler.or(Some(number));
+        }
+        if at.last.is_none() && is_closed(ring, number, q) {
+            closed = closed.or(Some(number));
         }
         if newest.is_none() && number >= ring.emit && age <= q.window {
             if number < floor {
@@ -174,6 +177,8 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
             Verdict::Duplicate(number)
         } else if let Some(number) = back.filter(|n| !q.leads && at.goes_back(*n, q.reorder)) {
             Verdict::Attach(number)
+        } else if let Some(number) = closed.filter(|n| is_meant(ring, sequence, *n, q)) {
+            Verdict::Late(number)
         } else {
             Verdict::New
         }
@@ -209,6 +214,15 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &Question) -> (Verdic
     };
     at.settle(&verdict, false, false);
     (verdict, chain.cut())
+}
+
+/// Whether a point that has just been found can mean this journey, for it is where the key stands in the sequence: what it sees first
+/// may have waited longer than the window.
+fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &Question) -> bool {
+    match sequence.stands(q.key) {
+        Standing::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
+        _ => false,
+    }
 }
 
 /// Handed out already, or too old for this sighting.

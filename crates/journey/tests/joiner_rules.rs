@@ -209,6 +209,22 @@ fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhe
 }
 
 #[test]
+fn a_point_that_is_found_when_its_queue_is_older_than_the_window_makes_no_journeys_of_its_own() {
+    // The application begins to read after 0.8 s: what it reads first has waited longer than the window, what it reads last has not.
+    let (window, begin) = (500 * MS, sent(0) + 800 * MS);
+    let read = |n: u64, t: Ns| Some((t + 50 * US).max(begin + n as Ns * 3 * US));
+    let mut b = Bench::new(KeyRule::SmpCnt, Options { window, ..Options::default() });
+    b.stream(0..3900, read);
+    b.flush();
+    assert_eq!(b.out.len(), 3900);
+    for o in &b.out {
+        let (sent, read) = (sent(o.number), read(o.number, sent(o.number)));
+        assert_eq!(o.app, read.filter(|t| t - sent <= window), "{}", o.number);
+    }
+    assert!(b.joiner.totals(0).late > 1000);
+}
+
+#[test]
 fn after_a_queue_overflow_the_newest_packet_is_right() {
     let mut b = Bench::sv();
     b.joiner.set_expected(LINE);

@@ -9,7 +9,7 @@ use latpath_words::Ns;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between two looks where there is a NIC's clock to read.
 const EVERY: Duration = Duration::from_millis(50);
@@ -98,6 +98,15 @@ impl Clocks {
         let new = readings.0.saturating_sub(*seen).min(readings.1.len() as u64) as usize;
         *seen = readings.0;
         readings.1.iter().skip(readings.1.len() - new).copied().collect()
+    }
+
+    /// Waits for so many more readings of it: as long as they usually take, and longer where there is one and they do not come.
+    pub fn wait_for_readings(&self, more: u64, usual: Duration, longest: Duration) {
+        let (begun, wanted) = (Instant::now(), self.shared.readings().0 + more);
+        std::thread::sleep(usual);
+        while self.nic().is_some() && self.shared.readings().0 < wanted && begun.elapsed() < longest {
+            std::thread::sleep(EVERY / 5);
+        }
     }
 
     /// Disturbances since the last call with the same counter.

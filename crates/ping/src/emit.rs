@@ -3,7 +3,7 @@
 mod closing;
 mod hello;
 
-use self::hello::{Hello, HELLO_WAIT_NS};
+use self::hello::Hello;
 use crate::clocks::Clocks;
 use crate::table::{Counts, End, Table, Verdict};
 use crate::timeline::{Relation, Timeline};
@@ -19,8 +19,6 @@ use std::time::Duration;
 
 /// Looks for a message between two looks at the clock.
 const SPINS: u32 = 64;
-/// So many probes without an answer, for as long as the plan waits, end a run though hellos are answered.
-const MOST_UNANSWERED: u64 = 3;
 /// Rest after the kernel refused a message.
 const REFUSED_REST: Duration = Duration::from_millis(1);
 /// Longest message.
@@ -163,12 +161,15 @@ struct Emitter<'a, T: Transport, O> {
     settling: bool,
     started: Ns,
     last_heard: Ns,
+    /// When the first message was sent of those since anything was heard.
+    asked_since: Option<Ns>,
     /// Probes since the last answer, and when the first of them was sent.
     unanswered: u64,
     unanswered_since: Ns,
     last_event: Ns,
     breached: bool,
-    nobody_there: bool,
+    /// The hello after which the other end's kernel said that nobody listens there.
+    nobody_there: Option<u64>,
     other_version: Option<u8>,
     clocks_seen: u64,
     dropped_before: u64,
@@ -226,11 +227,12 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             settling: false,
             started: 0,
             last_heard: 0,
+            asked_since: None,
             unanswered: 0,
             unanswered_since: 0,
             last_event: 0,
             breached: false,
-            nobody_there: false,
+            nobody_there: None,
             other_version: None,
             clocks_seen: 0,
             dropped_before: transport.dropped(),
@@ -270,6 +272,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         self.last_event = now_monotonic();
         let settled = match why {
             Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
+            // Nobody was found whom to ask.
+            Ok(_) if self.welcome.is_none() => Ok(()),
             // Nobody is there to tell more.
             Ok(Why::Dead) => {
                 self.close_all();
@@ -311,7 +315,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let last = count.map(|n| first + n);
         let refused = self.table.counts().refused;
         let begun = now_monotonic();
-        self.last_heard = begun;
+        self.heard(begun);
         loop {
             let now = now_monotonic();
             if last.is_some_and(|last| self.table.next() >= last) || until.is_some_and(|until| now >= until) {
@@ -331,32 +335,9 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         }
     }
 
-    /// What is not done for every probe: stop, the other end's silence, hellos, clocks.
-    fn look_around(&mut self, now: Ns) -> Step<T> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(Halt::Why(Why::Stopped));
-        }
-        if self.breached && self.plan.stop_on_breach {
-            return Err(Halt::Why(Why::Breach));
-        }
-        // Welcomes alone keep a run going only where few probes are sent: a way may let the short ones through, and no others.
-        let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
-        if unanswered || now - self.last_heard > self.plan.timeout {
-            return Err(Halt::Why(Why::Dead));
-        }
-        // A reflector that was started anew knows a session by its hello: silence asks for one.
-        let silent = now - self.last_heard > HELLO_WAIT_NS;
-        if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
-            return Ok(());
-        }
-        // With probes under way nothing waits for the welcome; one by one, the next probe would wait behind it unseen.
-        self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
-        self.observer.tick(self.table.counts());
-        Ok(())
-    }
-
     /// Sends a probe and waits for its answer.
     fn one_by_one(&mut self) -> Step<T> {
+        self.make_room();
         let Some(t1) = self.send_probe()? else {
             std::thread::sleep(REFUSED_REST);
             self.close(now_monotonic() - self.plan.lost_after);
@@ -388,6 +369,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     /// Sends what is due, and takes what has come; sleeps until `wake` where there is neither.
     fn on_time(&mut self, now: Ns, wake: Ns, due: Ns) -> Step<T> {
         let mut idle = true;
+        self.make_room();
         if now >= due && self.table.has_room() {
             idle = false;
             if self.send_probe()?.is_none() && self.plan.pacing == Pacing::Flood {
@@ -422,6 +404,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             self.unanswered_since = t1;
         }
         self.unanswered += 1;
+        self.asked_since.get_or_insert(t1);
         match self.transport.send(self.peer, &self.message)? {
             Sent::Taken => {
                 self.table.sent(t1);
@@ -445,7 +428,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             }
             Got::Nothing => Ok(false),
             Got::NobodyThere => {
-                self.nobody_there = true;
+                self.nobody_there = Some(self.hello.number);
                 Ok(false)
             }
         }
@@ -457,7 +440,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let header = Header::read(bytes).filter(|h| h.session == self.plan.session && arrived.from == self.peer);
         match header {
             // To a probe of the warm-up, of which nothing counts.
-            Some(h) if h.kind == Kind::Answer && h.sequence < self.first => self.last_heard = t4,
+            Some(h) if h.kind == Kind::Answer && h.sequence < self.first => self.heard(t4),
             Some(h) if h.kind == Kind::Answer && bytes.len() == self.message.len() => {
                 let (answer, clock) = (Answer::read(bytes), self.transport.kernel_clock());
                 let mut came = Stamps::default();
@@ -470,7 +453,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 let verdict = self.table.answer(h.sequence, &came);
                 if verdict != Verdict::Foreign {
                     self.unanswered = 0;
-                    self.last_heard = t4;
+                    self.heard(t4);
                     self.latest = t4;
                 }
                 if verdict == Verdict::Expected {

@@ -198,17 +198,21 @@ impl Table {
         self.find(sequence).map(|e| Transaction { sequence, raw: e.stamps, ..Transaction::default() })
     }
 
-    /// Hands over, in the order of their numbers, what has all its stamps, and what was sent before `given_up`, whatever it has.
+    /// Hands over, in the order of their numbers, what has all its stamps; and, whatever it has, what was sent before `given_up`, and
+    /// what was answered before `overdue`.
     #[inline]
-    pub fn close(&mut self, given_up: Ns, mut each: impl FnMut(Transaction, End)) {
+    pub fn close(&mut self, given_up: Ns, overdue: Ns, mut each: impl FnMut(Transaction, End)) {
         while self.oldest < self.next {
             let slot = self.slot(self.oldest);
             let entry = &mut self.entries[slot];
-            let whole = entry.state == State::Answered && entry.stamps.mask() & self.expected == self.expected;
-            if !whole && entry.stamps.get(Stamp::T1App).is_some_and(|t1| t1 >= given_up) {
-                return;
-            }
             let end = if entry.state == State::Answered { End::Answered } else { End::Lost };
+            let whole = end == End::Answered && entry.stamps.mask() & self.expected == self.expected;
+            if !whole && entry.stamps.get(Stamp::T1App).is_some_and(|t1| t1 >= given_up) {
+                let answered = entry.stamps.get(Stamp::T4App).filter(|_| end == End::Answered);
+                if answered.is_none_or(|t4| t4 >= overdue) {
+                    return;
+                }
+            }
             match end {
                 End::Answered => {
                     self.counts.incomplete += u64::from(!whole);
@@ -236,8 +240,12 @@ mod tests {
     }
 
     fn closed(table: &mut Table, given_up: Ns) -> Vec<(u64, End)> {
+        closed_overdue(table, given_up, Ns::MIN)
+    }
+
+    fn closed_overdue(table: &mut Table, given_up: Ns, overdue: Ns) -> Vec<(u64, End)> {
         let mut all = Vec::new();
-        table.close(given_up, |t, end| all.push((t.sequence, end)));
+        table.close(given_up, overdue, |t, end| all.push((t.sequence, end)));
         all
     }
 
@@ -271,6 +279,19 @@ mod tests {
         assert_eq!(closed(&mut table, 0), [(0, End::Answered)]);
         assert_eq!(closed(&mut table, 11), [(1, End::Answered)]);
         assert_eq!((table.counts().incomplete, table.counts().lost, table.open()), (1, 0, 0));
+    }
+
+    #[test]
+    fn what_was_answered_waits_no_longer_for_stamps_than_until_they_are_overdue() {
+        let mut table = Table::new(8, Stamp::T4App.bit() | Stamp::T1Nic.bit());
+        (0..4).for_each(|i| table.sent(i * 10));
+        for (sequence, t4) in [(0, 5), (1, 50), (3, 35)] {
+            assert_eq!(table.answer(sequence, &answered(t4)), Verdict::Expected);
+        }
+        assert_eq!(closed_overdue(&mut table, 0, 5), []);
+        assert_eq!(closed_overdue(&mut table, 0, 40), [(0, End::Answered)], "1 was answered after that");
+        assert_eq!(closed_overdue(&mut table, 0, 60), [(1, End::Answered)], "2 waits for its answer, and 3 behind it");
+        assert_eq!((table.counts().incomplete, table.counts().lost, table.open()), (2, 0, 2));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Run {
 impl Run {
     /// Opens the run in a directory. Parts that cannot be read are noted, not an error, as long as there is a manifest.
     pub fn open(path: &Path) -> Result<Self, RunError> {
+        // One that is just being made has none: a look at its lock could keep its writer from taking it, and all would call it killed.
+        Manifest::load(path)?;
         // Before the manifest, which otherwise might be from before an end that is seen here.
         let locked = is_locked(path);
         let mut manifest = Manifest::load(path)?;

@@ -6,7 +6,7 @@ use latpath_words::{Link, Ns, Point, PointInfo, StreamSpec};
 use proptest::prelude::*;
 use std::{
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -245,6 +245,30 @@ fn a_recording_that_merges_its_parts_reads_whole_at_any_instant() {
         assert!(reader.join().unwrap() > 0);
     });
     writer.finish().unwrap();
+}
+
+#[test]
+fn a_reader_that_looks_before_there_is_a_run_does_not_keep_its_writer_from_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: usize| dir.path().join(format!("run{n}"));
+    let (next, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = Run::open(&path(next.load(Ordering::Relaxed)));
+                }
+            });
+        }
+        let recording = |n: usize| {
+            next.store(n, Ordering::Relaxed);
+            let _writer = Writer::create(&path(n), manifest(&POINTS)).unwrap();
+            *Run::open(&path(n)).unwrap().condition() == Condition::Recording
+        };
+        let wrong: Vec<usize> = (0..300).filter(|n| !recording(*n)).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(wrong.is_empty(), "{wrong:?} are taken for killed");
+    });
 }
 
 #[test]

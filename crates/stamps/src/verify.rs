@@ -284,13 +284,14 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
         socket.send(&frame)?;
         came.sent += 1;
         let limit = Instant::now() + PATIENCE;
-        while !came.all(caps, nic) {
+        loop {
             let left = limit.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            // The last look comes after the end of the wait: this thread may have stood still meanwhile.
+            stamps_of(&socket, &frame, &mut came)?;
+            if came.all(caps, nic) || left.is_zero() {
                 break;
             }
             wait(&socket, PollFlags::empty(), left)?;
-            stamps_of(&socket, &frame, &mut came)?;
         }
         if came.nic.is_some() {
             let after = phc.as_mut().and_then(|phc| phc.read().ok());

@@ -42,6 +42,9 @@ pub struct Args {
     /// Count packets that took longer than this
     #[arg(long, value_name = "TIME", default_value = "200us")]
     threshold: String,
+    /// A packet that takes longer than this counts as lost; below the time in which smpCnt wraps
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    window: String,
     /// Keep the recording in this directory
     #[arg(short, long, value_name = "RUN")]
     output: Option<PathBuf>,
@@ -79,15 +82,18 @@ pub fn run(args: Args) -> Result<Outcome> {
         profile: &args.profile,
         rate: args.rate.as_deref(),
         threshold: &args.threshold,
+        window: &args.window,
     };
     say(&format!("recording {}", script.stream_names()));
     let mut cast = Cast::enter(&script, &lab, &path, guest.as_mut(), &stopped)?;
     let before = verify::count_devices(&path, guest.as_mut())?;
     cast.publish(&script)?;
     let mut progress = Progress::begin(false);
+    let mut told = false;
     while cast.publishing()? {
-        if stopped() {
-            cast.stop_publishing();
+        // Once: a second signal ends a publisher before it has told what it sent.
+        if stopped() && !std::mem::replace(&mut told, true) {
+            cast.stop_publishing()?;
         }
         if let Some(status) = guest.as_mut().map(Guest::ended).transpose()?.flatten() {
             cast.keep_recording()?;
@@ -102,7 +108,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     progress.end();
     // Ctrl-C ended the publishing; what was seen so far is reported all the same.
-    verify::wait_for_quiet(&path)?;
+    verify::wait_for_arrival(&path, guest.as_mut(), &before, &cast)?;
     let after = verify::count_devices(&path, guest.as_mut())?;
     let ending = cast.leave(guest.as_mut())?;
 

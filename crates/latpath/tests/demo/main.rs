@@ -3,7 +3,10 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/waits.rs"]
+mod waits;
 
+use latpath_lab::PUBLISHER;
 use libtest_mimic::Failed;
 use nix::{
     sys::signal::{kill, Signal},
@@ -14,10 +17,10 @@ use std::{
     fs,
     path::Path,
     process::{Child, ExitCode, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use support::{latpath, need_btf, need_guest, need_lab, trial};
+use waits::{until, until_within};
 
 fn main() -> ExitCode {
     let host = [need_lab(), need_btf()];
@@ -50,12 +53,22 @@ fn shown(child: Child) -> Result<Value, Failed> {
     Ok(shown)
 }
 
+/// A window that is longer than a busy machine keeps a process from running; and so few frames a second that smpCnt does not wrap in it.
+const PATIENT: &str = "--window 4s --rate 900";
+
 fn start(words: &str) -> Result<Child, Failed> {
-    Ok(latpath(&format!("demo --json {words}")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+    Ok(latpath(&format!("demo --json {PATIENT} {words}")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
 fn sent(shown: &Value) -> u64 {
     shown["demo"]["published"]["frames_sent"].as_u64().unwrap_or(0)
+}
+
+/// What was sent, which is all that was due, unless the publisher says that it could not keep up.
+fn all_sent(shown: &Value, due: u64) -> u64 {
+    let (sent, gave_up) = (sent(shown), &shown["demo"]["published"]["gave_up"]);
+    assert!(sent == due || *gave_up == true && 0 < sent && sent < due, "{sent} of {due} frames");
+    sent
 }
 
 fn lost(shown: &Value) -> u64 {
@@ -64,8 +77,8 @@ fn lost(shown: &Value) -> u64 {
 
 fn without_guest() -> Result<(), Failed> {
     let shown = shown(start("--no-guest --duration 3s")?)?;
-    assert_eq!(sent(&shown), 12_000);
-    assert_eq!((&shown["journeys"], &shown["complete"], lost(&shown)), (&12_000.into(), &12_000.into(), 0));
+    let sent = all_sent(&shown, 2_700);
+    assert_eq!((&shown["journeys"], &shown["complete"], lost(&shown)), (&sent.into(), &sent.into(), 0));
     adds_up(&shown)
 }
 
@@ -91,9 +104,10 @@ fn adds_up(shown: &Value) -> Result<(), Failed> {
 
 fn several_streams() -> Result<(), Failed> {
     let shown = shown(start("--no-guest --duration 2s --streams 3")?)?;
-    assert_eq!((sent(&shown), &shown["complete"]), (24_000, &24_000.into()));
+    let sent = all_sent(&shown, 5_400);
+    assert_eq!(shown["complete"], sent);
     let streams = shown["streams"].as_array().ok_or("no streams")?;
-    assert!(streams.len() == 3 && streams.iter().all(|s| s["complete"] == 8_000), "{streams:#?}");
+    assert!(streams.len() == 3 && streams.iter().all(|s| s["complete"] == sent / 3), "{streams:#?}");
     Ok(())
 }
 
@@ -101,7 +115,8 @@ fn two_at_once() -> Result<(), Failed> {
     let both = [start("--no-guest --duration 2s")?, start("--no-guest --duration 2s")?];
     for child in both {
         let shown = shown(child)?;
-        assert_eq!((&shown["journeys"], &shown["complete"]), (&8_000.into(), &8_000.into()));
+        let sent = all_sent(&shown, 1_800);
+        assert_eq!((&shown["journeys"], &shown["complete"]), (&sent.into(), &sent.into()));
     }
     Ok(())
 }
@@ -109,8 +124,8 @@ fn two_at_once() -> Result<(), Failed> {
 fn interrupted() -> Result<(), Failed> {
     let demo = start("--no-guest --duration 1000s")?;
     let (pid, namespaces) = (demo.id(), namespaces_of(demo.id()));
-    wait_for("frames", || namespaces() > 0 && child_runs(pid, "publish"))?;
-    thread::sleep(Duration::from_secs(1));
+    until("frames", || sends(pid))?;
+    assert!(namespaces() > 0);
     kill(Pid::from_raw(pid as i32), Signal::SIGINT)?;
     let shown = shown(demo)?;
     assert!(sent(&shown) > 0 && shown["complete"] == sent(&shown));
@@ -121,12 +136,12 @@ fn interrupted() -> Result<(), Failed> {
 fn killed() -> Result<(), Failed> {
     let mut demo = start("--no-guest --duration 1000s")?;
     let (pid, namespaces) = (demo.id(), namespaces_of(demo.id()));
-    wait_for("frames", || child_runs(pid, "publish"))?;
+    until("frames", || sends(pid))?;
     let children = children(pid);
     demo.kill()?;
     demo.wait()?;
     assert!(namespaces() > 0 && folders(pid) > 0, "there is nothing to clean up");
-    wait_for("the end of its processes", || children.iter().all(|c| !Path::new("/proc").join(c).exists()))?;
+    until("the end of its processes", || children.iter().all(|c| !Path::new("/proc").join(c).exists()))?;
     shown(start("--no-guest --duration 1s")?)?;
     assert_eq!((namespaces(), folders(pid)), (0, 0));
     Ok(())
@@ -134,8 +149,8 @@ fn killed() -> Result<(), Failed> {
 
 fn into_the_guest() -> Result<(), Failed> {
     let shown = shown(start("--duration 5s")?)?;
-    let sent = sent(&shown);
-    assert_eq!((sent, &shown["journeys"]), (20_000, &20_000.into()));
+    let sent = all_sent(&shown, 4_500);
+    assert_eq!(shown["journeys"], sent);
     // An emulated guest may lose frames at its tap; each is a loss that latpath shows, none merely lacks a sighting.
     assert_eq!(shown["complete"].as_u64().unwrap_or(0) + lost(&shown), sent);
     let bound = shown["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0");
@@ -148,18 +163,25 @@ fn guest_dies() -> Result<(), Failed> {
     let run = folder.path().join("run");
     let mut demo = start(&format!("--duration 1000s -o {}", run.display()))?;
     let pid = demo.id();
-    let limit = Instant::now() + Duration::from_secs(300);
-    while !child_runs(pid, "publish") {
-        let ended = demo.try_wait()?;
-        if ended.is_some() || Instant::now() > limit {
-            demo.kill()?;
-            let said = demo.wait_with_output()?.stderr;
-            let how = ended.map_or("still nothing after 300 s".into(), |status| status.to_string());
-            return Err(format!("nothing was published, {how}: {}", String::from_utf8_lossy(&said)).into());
-        }
-        thread::sleep(Duration::from_millis(50));
+    // An emulated guest on a busy machine takes its time.
+    let patience = Duration::from_secs(300);
+    let waited = until_within(patience, "the guest is there", || sends(pid) || !matches!(demo.try_wait(), Ok(None)));
+    let report = || -> Option<Value> {
+        let output = latpath(&format!("report {} --json", run.display())).output().ok()?;
+        serde_json::from_slice(&output.stdout).ok()
+    };
+    let arrive = || {
+        // Not too often: the guest needs the CPUs.
+        std::thread::sleep(Duration::from_millis(500));
+        report().is_some_and(|shown| shown["complete"].as_u64() > Some(1000))
+    };
+    let mut ended = |demo: &mut Child| !matches!(demo.try_wait(), Ok(None));
+    let waited = waited.and_then(|()| until_within(patience, "packets arrive", || arrive() || ended(&mut demo)));
+    if waited.is_err() || ended(&mut demo) {
+        demo.kill()?;
+        let said = demo.wait_with_output()?.stderr;
+        return Err(format!("{waited:?}: {}", String::from_utf8_lossy(&said)).into());
     }
-    thread::sleep(Duration::from_secs(3));
     let is_qemu = |child: &&String| {
         fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name.starts_with("qemu-system"))
     };
@@ -170,8 +192,7 @@ fn guest_dies() -> Result<(), Failed> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("guest0 ended while frames were on their way") && said.contains("signal: 9"), "{said}");
-    let shown = latpath(&format!("report {} --json", run.display())).output()?;
-    let shown: Value = serde_json::from_slice(&shown.stdout)?;
+    let shown = report().ok_or("no report")?;
     assert_eq!(shown["run"]["state"], "finished");
     assert!(shown["complete"].as_u64() > Some(1000), "{}", shown["complete"]);
     let machines = shown["machines"].as_array().into_iter().flatten();
@@ -200,18 +221,10 @@ fn children(pid: u32) -> Vec<String> {
     lists.flat_map(|l| l.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-fn child_runs(pid: u32, command: &str) -> bool {
+/// Whether the demo's publisher has sent some frames.
+fn sends(pid: u32) -> bool {
     let line = |child: &String| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-    children(pid).iter().any(|c| line(c).split('\0').nth(1) == Some(command))
-}
-
-fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Result<(), Failed> {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !there() {
-        if Instant::now() >= until {
-            return Err(format!("no sign of {what} after 30 s").into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    let children = children(pid);
+    let publisher = children.iter().find(|c| line(c).split('\0').nth(1) == Some("publish"));
+    publisher.and_then(|p| p.parse().ok()).is_some_and(|p| waits::sent(p, PUBLISHER) > 100)
 }

@@ -1,22 +1,25 @@
 //! `latpath export perfetto` as users run it, on a run that is recorded here.
 
+#[path = "../support/names.rs"]
+mod names;
 #[path = "../../../perfetto/tests/processor/mod.rs"]
 mod processor;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/waits.rs"]
+mod waits;
 
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
 use latpath_spike::Kind;
 use libtest_mimic::Failed;
+use names::own;
 use processor::Processor;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Output};
 use std::sync::OnceLock;
-use std::time::Duration;
 use support::{bench, latpath, need_btf, need_lab, need_root, trial};
-
-const LIMIT: Duration = Duration::from_secs(60);
+use waits::{listens, until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
@@ -51,14 +54,15 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<
 fn recorded() -> Result<&'static Path, Failed> {
     let record = || -> Result<PathBuf, Failed> {
         let bench = bench()?;
-        let svid = format!("export.{}", std::process::id());
+        let svid = own("export");
         let reader = format!("subscribe -i {APPLICATION} --stream svid:{svid} --json");
-        let application = bench.start(bench.application(), latpath(&reader))?;
+        let mut application = bench.start(bench.application(), latpath(&reader))?;
+        listens(&mut application)?;
         let run = tempfile::tempdir()?.keep().join("late");
         let words =
-            format!("record --stream svid:{svid} --threshold 1us --count 1000 --duration 30s -o {}", run.display());
-        let recorder = bench.start(&bench.path.hypervisor, latpath(&words))?;
-        std::thread::sleep(Duration::from_secs(2));
+            format!("record --stream svid:{svid} --threshold 1us --count 1000 --duration 120s -o {}", run.display());
+        let mut recorder = bench.start(&bench.path.hypervisor, latpath(&words))?;
+        until("the recording begins", || Run::open(&run).is_ok() || !recorder.runs())?;
         let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 500 --count 1500 --json");
         bench.run(&bench.path.publisher, latpath(&words), LIMIT)?.json()?;
         let ended = recorder.finish(LIMIT)?;

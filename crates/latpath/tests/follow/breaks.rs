@@ -6,6 +6,9 @@ use latpath_lab::PUBLISHER;
 use latpath_run::{Condition, Run};
 use libtest_mimic::{Failed, Trial};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -24,32 +27,34 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
+/// Three recorders, killed at different moments between two parts: a machine may keep one of them from running for seconds before,
+/// and what it could not write by then is lost, but not most of them.
 fn kill_9() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("killed");
-    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
-    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 30s");
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 600s");
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
-    until("some seconds are on disk", || Run::open(&recorder.run).is_ok_and(|r| r.journeys() > 16_000))?;
-    let killed = latpath_probe::monotonic();
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(recorder.process.pid() as i32),
-        nix::sys::signal::Signal::SIGKILL,
-    )?;
-    let ended = recorder.process.finish(LIMIT)?;
-    equal("exit code", ended.code, None)?;
+    let mut lost = Vec::new();
+    for round in 0..3 {
+        let recorder = Recorder::start(&bench, &format!("run{round}"), &format!("--stream svid:{svid}"))?;
+        recorder.has(8_000)?;
+        std::thread::sleep(Duration::from_millis(350) * round);
+        let killed = latpath_probe::monotonic();
+        kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
+        let ended = recorder.process.finish(LIMIT)?;
+        equal("exit code", ended.code, None)?;
+        let run = Run::open(&recorder.run)?;
+        equal("condition", run.condition(), &Condition::Killed)?;
+        let (_, last) = run.times().ok_or("the run is empty")?;
+        lost.push((killed - last) / 1_000_000);
+        let figures = report(&recorder.run, "")?;
+        equal("journeys", number(&figures, "journeys")?, run.journeys())?;
+        equal("state", &figures["run"]["state"], &"killed".into())?;
+    }
     publisher.interrupt();
     publisher.finish(LIMIT)?;
-    let run = Run::open(&recorder.run)?;
-    equal("condition", run.condition(), &Condition::Killed)?;
-    let (_, last) = run.times().ok_or("the run is empty")?;
-    let lost = killed - last;
-    if lost > 2_000_000_000 {
-        return Err(format!("{} ms are lost", lost / 1_000_000).into());
-    }
-    let figures = report(&recorder.run, "")?;
-    equal("journeys", number(&figures, "journeys")?, run.journeys())?;
-    equal("state", &figures["run"]["state"], &"killed".into())
+    lost.sort_unstable();
+    equal(&format!("{lost:?} ms are lost: two seconds at most"), lost[1] <= 2_000, true)
 }
 
 /// A file system of this size, for as long as it lives.
@@ -76,7 +81,7 @@ fn full_disk() -> Result<(), Failed> {
     let disk = bench.lab.folder().join("disk");
     let _small = Small::mount(&disk, "300k")?;
     let recorder = Recorder::start_at(&bench, disk.join("run"), &format!("--stream svid:{svid}"))?;
-    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 50s");
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 300s");
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
     let run = recorder.run.clone();
     let ended = recorder.process.finish(LIMIT)?;
@@ -111,14 +116,14 @@ fn vanished() -> Result<(), Failed> {
     let svid = own("vanish");
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
     publish(&bench, &format!("--svid {svid} --count 2000"))?;
-    std::thread::sleep(Duration::from_millis(300));
+    recorder.has(2000)?;
     // The whole way to the application goes.
     let mut ip = Command::new("ip");
     ip.args(["link", "delete", "veth0"]);
     let deleted = bench.run(&bench.path.hypervisor, ip, LIMIT)?;
     equal("ip link delete", deleted.code, Some(0))?;
     publish(&bench, &format!("--svid {svid} --first 2000 --count 1000"))?;
-    std::thread::sleep(Duration::from_millis(1500));
+    recorder.has(3000)?;
     let figures = report(&recorder.end()?, "")?;
     equal("journeys", number(&figures, "journeys")?, 3000)?;
     equal("complete", number(&figures, "complete")?, 2000)?;
@@ -126,34 +131,35 @@ fn vanished() -> Result<(), Failed> {
     equal("lost", number(&figures["lost"][0], "count")?, 1000)
 }
 
-/// Programs whose names are ours and whose process is gone.
-fn programs_of(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |fds| fds.count())
+/// The kernel programs that a process holds, by number: those of others come and go meanwhile.
+fn programs_of(pid: u32) -> Vec<u32> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+    let number = |text: String| text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok());
+    texts.filter_map(number).collect()
+}
+
+fn stands(program: u32) -> bool {
+    // SAFETY: takes a number; a descriptor that it returns is ours to close.
+    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) };
+    if fd >= 0 {
+        // SAFETY: nobody else has it.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    fd >= 0
 }
 
 fn nothing_stays() -> Result<(), Failed> {
     let bench = bench()?;
-    let count = || -> Result<usize, Failed> {
-        let stats = Command::new("bpftool").args(["-j", "prog", "show"]).output();
-        match stats {
-            Ok(output) => {
-                let all: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-                Ok(all.as_array().map_or(0, Vec::len))
-            }
-            // Without bpftool: the files that the process holds, which are none once it is gone.
-            Err(_) => Ok(0),
-        }
-    };
-    let before = count()?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{}", own("stay")))?;
-    let pid = recorder.process.pid();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL)?;
+    let programs = programs_of(recorder.process.pid());
+    equal("programs that it has", programs.len() > 1 && programs.iter().all(|p| stands(*p)), true)?;
+    kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
     recorder.process.finish(LIMIT)?;
-    equal("files of a dead process", programs_of(pid), 0)?;
     let pinned = std::fs::read_dir("/sys/fs/bpf").into_iter().flatten().flatten();
     let ours = pinned.filter(|e| e.file_name().to_string_lossy().contains("latpath")).count();
     equal("pinned", ours, 0)?;
-    until("the kernel frees the programs", || count().is_ok_and(|n| n <= before))
+    until("the kernel frees the programs", || !programs.iter().any(|p| stands(*p)))
 }
 
 fn unreachable() -> Result<(), Failed> {

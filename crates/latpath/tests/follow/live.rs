@@ -1,11 +1,11 @@
 //! `latpath live` where its output is no terminal.
 
 use crate::support::{bench, latpath, trial, Bench, Lack, Started};
-use crate::{equal, number, own, publish, subscribe, until, LIMIT};
+use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_LAPS, PATIENT};
+use latpath_lab::PUBLISHER;
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 use std::process::Stdio;
-use std::time::Duration;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -21,8 +21,39 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 /// Starts `latpath live --json`, and waits until it is attached.
 fn live(bench: &Bench, words: &str) -> Result<Started, Failed> {
     let process = bench.start(&bench.path.hypervisor, latpath(&format!("live --json {words}")))?;
-    std::thread::sleep(Duration::from_millis(1500));
+    shows(&process, "live is attached", |_| true)?;
     Ok(process)
+}
+
+/// Waits for figures, and returns them.
+pub fn shows(live: &Started, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+    shows_after(live, 0, what, wanted)
+}
+
+/// The same, of lines behind so many.
+fn shows_after(live: &Started, lines: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+    let mut figures = None;
+    let waited = until(what, || {
+        let printed = live.printed();
+        // The last line may not be whole yet.
+        let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        figures = whole.lines().skip(lines).last().and_then(|line| serde_json::from_str::<Value>(line).ok());
+        figures.as_ref().is_some_and(&wanted)
+    });
+    match (waited, figures) {
+        (Ok(()), Some(figures)) => Ok(figures),
+        (_, figures) => Err(format!("waited for: {what}; last shown: {figures:?}; it said: {}", live.said()).into()),
+    }
+}
+
+/// Publishes, and waits until the way up to this point is known and all packets are over; how many were counted by then.
+fn learns_the_way(bench: &Bench, live: &Started, words: &str, last: &str) -> Result<u64, Failed> {
+    publish(bench, words)?;
+    // What is shown next may be from before.
+    let shown = live.printed().lines().count() + 1;
+    let is_whole = |f: &Value| f["points"].as_array().and_then(|p| p.last()).is_some_and(|p| p == last);
+    let is_over = |f: &Value| is_whole(f) && f["complete"] == f["journeys"];
+    number(&shows_after(live, shown, "the way is known", is_over)?, "journeys")
 }
 
 /// The last object of each line.
@@ -39,17 +70,22 @@ fn lost(figures: &Value) -> Vec<(String, u64)> {
     all.filter_map(|l| Some((l["place"].as_str()?.to_string(), l["count"].as_u64()?))).collect()
 }
 
+const NIC_OF_APPLICATION: &str = "host/nic-rx@lp-app";
+const READER: &str = "host/app-read@subscribe";
+
 fn counts() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("seen");
     let application = subscribe(&bench, &svid)?;
-    let live = live(&bench, &format!("--stream svid:{svid}"))?;
-    publish(&bench, &format!("--svid {svid} --count 8000"))?;
+    let live = live(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
+    let before = learns_the_way(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_LAPS}"), READER)?;
+    publish(&bench, &format!("--svid {svid} --first 4000 --count 8000 {LONG_LAPS}"))?;
+    shows(&live, "all packets are counted", |f| f["complete"].as_u64() >= Some(before + 8000))?;
     let figures = last(live)?;
     application.interrupt();
     application.finish(LIMIT)?;
     let journeys = number(&figures, "journeys")?;
-    equal("most packets are counted", (4000..=8000).contains(&journeys), true)?;
+    equal("packets since the way is known", journeys, before + 8000)?;
     equal("complete", number(&figures, "complete")?, journeys)?;
     equal("lost", lost(&figures), vec![])?;
     let counts: Vec<_> =
@@ -65,40 +101,49 @@ fn losses() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("gone");
     let application = subscribe(&bench, &svid)?;
-    let live = live(&bench, &format!("--stream svid:{svid}"))?;
-    publish(&bench, &format!("--svid {svid} --count 4000"))?;
+    let live = live(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
+    learns_the_way(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_LAPS}"), READER)?;
     // From now on nobody reads.
     application.interrupt();
     application.finish(LIMIT)?;
-    let after = publish(&bench, &format!("--svid {svid} --first 0 --count 3000"))?;
-    std::thread::sleep(Duration::from_millis(2500));
+    let after = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_LAPS}"))?;
+    let sent = number(&after, "frames_sent")?;
+    shows(&live, "the lost packets", |f| lost(f).iter().map(|(_, count)| count).sum::<u64>() >= sent)?;
     let figures = last(live)?;
-    let want = vec![("host/nic-rx@lp-app".to_string(), number(&after, "frames_sent")?)];
-    equal("lost", lost(&figures), want)
+    equal("lost", lost(&figures), vec![(NIC_OF_APPLICATION.to_string(), sent)])
 }
 
 fn gaps() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("gaps");
     let live = live(&bench, &format!("--stream svid:{svid}"))?;
-    publish(&bench, &format!("--svid {svid} --count 4500"))?;
+    learns_the_way(&bench, &live, &format!("--svid {svid} --count 4500"), NIC_OF_APPLICATION)?;
     // smpCnt goes on after a gap of 7, and then of 20.
     publish(&bench, &format!("--svid {svid} --first 507 --count 500"))?;
     publish(&bench, &format!("--svid {svid} --first 1027 --count 500"))?;
-    std::thread::sleep(Duration::from_millis(1200));
-    let figures = last(live)?;
-    equal("never seen", number(&figures["streams"][0], "never_seen")?, 27)
+    let never_seen = |f: &Value| f["streams"][0]["never_seen"].as_u64();
+    shows(&live, "both gaps are seen", |f| never_seen(f) >= Some(27))?;
+    equal("never seen", never_seen(&last(live)?), Some(27))
 }
 
 fn absent() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("never");
     let live = live(&bench, &format!("--stream svid:{svid}"))?;
-    until("it says that the stream is not there", || live.said().contains("not seen for 3 s; still waiting"))?;
-    publish(&bench, &format!("--svid {svid} --count 4000"))?;
+    let is_missed = |said: &str| said.contains("not seen for ") && said.contains(" s; still waiting");
+    until("it says that the stream is not there", || is_missed(&live.said()))?;
+    let publisher = publishes(&bench, &svid)?;
     until("it says that the stream came", || live.said().contains(": here after"))?;
-    let figures = last(live)?;
-    equal("journeys were counted then", number(&figures, "journeys")? > 0, true)
+    shows(&live, "journeys are counted then", |f| f["journeys"].as_u64() > Some(0))?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    last(live).map(drop)
+}
+
+/// A publisher that goes on.
+fn publishes(bench: &Bench, svid: &str) -> Result<Started, Failed> {
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 300s");
+    bench.start(&bench.path.publisher, latpath(&words))
 }
 
 fn closed_pipe() -> Result<(), Failed> {
@@ -120,7 +165,9 @@ fn count() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("enough");
     let live = live(&bench, &format!("--stream svid:{svid} --count 1000"))?;
-    publish(&bench, &format!("--svid {svid} --count 12000"))?;
+    let publisher = publishes(&bench, &svid)?;
     let ended = live.finish(LIMIT)?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
     equal("exit code", ended.code, Some(0))
 }

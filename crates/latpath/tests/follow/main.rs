@@ -1,8 +1,12 @@
 //! `latpath record` and `latpath live` as users run them: on a path with a bridge, beside a publisher and an application
 //! that count for themselves.
 
+#[path = "../support/names.rs"]
+mod names;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/waits.rs"]
+mod waits;
 
 mod breaks;
 mod guest;
@@ -13,11 +17,12 @@ mod spikes;
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
 use libtest_mimic::Failed;
+use names::own;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 use support::{latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
+use waits::{listens, until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
@@ -31,25 +36,10 @@ fn main() -> ExitCode {
     support::main(tests)
 }
 
-/// More than any command here needs.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// An svID that no other test on this machine uses at the same time: probes see all namespaces.
-fn own(name: &str) -> String {
-    format!("{name}.{}", std::process::id())
-}
-
-/// Waits for something that another process does.
-fn until(what: &str, mut done: impl FnMut() -> bool) -> Result<(), Failed> {
-    let limit = Instant::now() + LIMIT;
-    while !done() {
-        if Instant::now() > limit {
-            return Err(format!("waited for {LIMIT:?}: {what}").into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
+/// A window that is longer than a busy machine keeps a process from running, and smpCnt that does not wrap meanwhile: where a
+/// packet that comes late is not what a test is about.
+const PATIENT: &str = "--window 4s";
+const LONG_LAPS: &str = "--wrap 65536";
 
 /// A recorder at work.
 struct Recorder {
@@ -66,14 +56,23 @@ impl Recorder {
 
     fn start_at(bench: &Bench, run: PathBuf, words: &str) -> Result<Self, Failed> {
         let command = latpath(&format!("record {words} -o {}", run.display()));
-        let process = bench.start(&bench.path.hypervisor, command)?;
-        until("the recording begins", || Run::open(&run).is_ok())?;
-        Ok(Self { process, run })
+        let mut process = bench.start(&bench.path.hypervisor, command)?;
+        until("the recording begins", || Run::open(&run).is_ok() || !process.runs())?;
+        match Run::open(&run) {
+            Ok(_) => Ok(Self { process, run }),
+            Err(error) => Err(format!("{error}; record said: {}", process.said()).into()),
+        }
+    }
+
+    /// Waits until so many journeys are on the disk: each of them is over.
+    fn has(&self, journeys: u64) -> Result<(), Failed> {
+        let stored = || Run::open(&self.run).map_or(0, |run| run.journeys());
+        let waited = until(&format!("{journeys} journeys are on the disk"), || stored() >= journeys);
+        waited.map_err(|e| format!("{}; {} are; it said: {}", said(&e), stored(), self.process.said()).into())
     }
 
     /// Ends it as Ctrl-C does.
     fn end(self) -> Result<PathBuf, Failed> {
-        // What the kernel handed over last is taken in the recorder's next round.
         self.process.interrupt();
         let ended = self.process.finish(LIMIT)?;
         match ended.code {
@@ -83,11 +82,15 @@ impl Recorder {
     }
 }
 
+fn said(failed: &Failed) -> &str {
+    failed.message().unwrap_or("it failed")
+}
+
 /// The application: counts what it receives.
 fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
-    let application = bench
-        .start(bench.application(), latpath(&format!("subscribe -i {APPLICATION} --stream svid:{svid} --json")))?;
-    std::thread::sleep(Duration::from_millis(300));
+    let command = latpath(&format!("subscribe -i {APPLICATION} --stream svid:{svid} --json"));
+    let mut application = bench.start(bench.application(), command)?;
+    listens(&mut application)?;
     Ok(application)
 }
 

@@ -1,7 +1,7 @@
 //! Which packets are followed.
 
 use crate::support::{bench, trial, Lack};
-use crate::{equal, found, list, own, publish, start};
+use crate::{equal, found, list, own, publish, reader, start, LIMIT};
 use latpath_lab::{NIC, VETH};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -92,9 +92,14 @@ fn both() -> Result<(), Failed> {
 
 fn on_a_device() -> Result<(), Failed> {
     let svid = own("device");
-    let publishing = [format!("--svid {svid} --count 5")];
     for (device, first) in [(NIC, "net:netif_rx_entry"), (VETH, "net:net_dev_queue")] {
-        let all = follow(&format!("--stream svid:{svid} -i {device}"), None, &publishing)?;
+        let bench = bench()?;
+        let reader = reader(&bench, &svid, 5)?;
+        let path = start(&bench, &format!("--stream svid:{svid} -i {device} --json"), None)?;
+        publish(&bench, &format!("--svid {svid} --count 5"))?;
+        // None is picked up where its publisher is at work.
+        reader.finish(LIMIT)?.json()?;
+        let all = found(path)?;
         let packets = list(&all, "packets")?;
         equal("packets", packets.len(), 5)?;
         for packet in packets {
@@ -110,7 +115,8 @@ fn on_a_device() -> Result<(), Failed> {
 
 fn no_more() -> Result<(), Failed> {
     let svid = own("few");
-    let all = follow(&format!("--stream svid:{svid} --count 7"), None, &[format!("--svid {svid} --count 50")])?;
+    let words = format!("--stream svid:{svid} --count 7 --settle 60s");
+    let all = follow(&words, None, &[format!("--svid {svid} --count 50")])?;
     equal("packets", list(&all, "packets")?.len(), 7)?;
     equal("others were counted", all["lost"]["packets_not_followed"].as_u64() > Some(0), true)
 }

@@ -1,18 +1,24 @@
 //! `latpath path` as users run it, on tracepoints alone, which every kernel has: on a path with a bridge, in namespaces. What
 //! needs kprobes is tested on whole kernels (tests/lab).
 
+#[path = "../support/names.rs"]
+mod names;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/waits.rs"]
+mod waits;
 
 mod chooses;
 mod ends;
 mod ways;
 
+use latpath_lab::APPLICATION;
 use libtest_mimic::Failed;
+use names::own;
 use serde_json::Value;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 use support::{latpath, need_btf, need_lab, need_root, Bench, Finished, Started};
+use waits::{listens, until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
@@ -22,27 +28,25 @@ fn main() -> ExitCode {
     support::main(tests)
 }
 
-/// More than any command here needs.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// An svID that no other test on this machine uses at the same time: the programs see all namespaces.
-fn own(name: &str) -> String {
-    format!("{name}.{}", std::process::id())
+/// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns when it looks. A copy of a
+/// packet is taken for it however late it comes.
+fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started, Failed> {
+    let mut command = latpath(&format!("path --with tracepoints --same 60s {words}"));
+    command.args(expression);
+    let mut started = bench.start(&bench.path.hypervisor, command)?;
+    until("it is attached", || started.said().contains("attached to") || !started.runs())?;
+    match started.said() {
+        said if said.contains("attached to") => Ok(started),
+        said => Err(format!("it ended: {said}").into()),
+    }
 }
 
-/// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns when it looks.
-fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started, Failed> {
-    let mut command = latpath(&format!("path --with tracepoints {words}"));
-    command.args(expression);
-    let started = bench.start(&bench.path.hypervisor, command)?;
-    let limit = Instant::now() + LIMIT;
-    while !started.said().contains("attached to") {
-        if Instant::now() > limit {
-            return Err(format!("not attached after {LIMIT:?}: {}", started.said()).into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(started)
+/// An application that ends when it has read so many frames: by then all of them have come to the end of their way.
+fn reader(bench: &Bench, svid: &str, frames: u32) -> Result<Started, Failed> {
+    let words = format!("subscribe -i {APPLICATION} --stream svid:{svid} --count {frames} --json");
+    let mut reader = bench.start(bench.application(), latpath(&words))?;
+    listens(&mut reader)?;
+    Ok(reader)
 }
 
 /// Publishes to the end.

@@ -1,11 +1,11 @@
 //! What is told of a packet's way.
 
-use crate::support::{bench, latpath, trial, Lack, Started};
-use crate::{equal, found, list, own, publish, start, LIMIT};
+use crate::support::{bench, latpath, trial, Lack};
+use crate::{equal, found, list, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
+use latpath_run::Run;
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
-use std::time::Duration;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -22,20 +22,11 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 fn follow(name: &str) -> Result<Value, Failed> {
     let bench = bench()?;
     let svid = own(name);
-    let reader = reader(&bench, &svid)?;
-    let path = start(&bench, &format!("--stream svid:{svid} --count 20 --json"), None)?;
+    let reader = reader(&bench, &svid, 50)?;
+    let path = start(&bench, &format!("--stream svid:{svid} --count 20 --settle 60s --json"), None)?;
     publish(&bench, &format!("--svid {svid} --count 50 --rate 100"))?;
-    let all = found(path)?;
-    reader.interrupt();
-    reader.finish(LIMIT)?;
-    Ok(all)
-}
-
-fn reader(bench: &crate::support::Bench, svid: &str) -> Result<Started, Failed> {
-    let words = format!("subscribe -i {APPLICATION} --stream svid:{svid} --json");
-    let reader = bench.start(bench.application(), latpath(&words))?;
-    std::thread::sleep(Duration::from_millis(300));
-    Ok(reader)
+    reader.finish(LIMIT)?.json()?;
+    found(path)
 }
 
 /// A step's device without its namespace.
@@ -126,17 +117,16 @@ fn points() -> Result<(), Failed> {
     let names: Vec<&str> = list(&all, "points")?.iter().filter_map(Value::as_str).collect();
     let bench = bench()?;
     let svid = own("record");
-    let reader = reader(&bench, &svid)?;
+    let reader = reader(&bench, &svid, 300)?;
     let run = bench.lab.folder().join("run");
-    let words =
-        format!("record --stream svid:{svid} --points {} --count 100 -o {} --json", names.join(","), run.display());
-    let record = bench.start(&bench.path.hypervisor, latpath(&words))?;
-    while !run.join("manifest.json").exists() && record.said().is_empty() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let words = format!("record --stream svid:{svid} --points {} -o {} --json", names.join(","), run.display());
+    let mut record = bench.start(&bench.path.hypervisor, latpath(&words))?;
+    until("the recording begins", || Run::open(&run).is_ok() || !record.runs())?;
     publish(&bench, &format!("--svid {svid} --count 300 --rate 200"))?;
+    reader.finish(LIMIT)?.json()?;
+    until("the recording has all", || Run::open(&run).is_ok_and(|r| r.journeys() >= 300) || !record.runs())?;
+    record.interrupt();
     let recorded = record.finish(LIMIT)?.json()?;
-    reader.interrupt();
     let mut seen: Vec<&str> = list(&recorded, "points")?.iter().filter_map(|p| p["point"].as_str()).collect();
     // Drops are noted wherever they happen.
     seen.retain(|p| !p.contains("/drop@"));
@@ -149,9 +139,10 @@ fn points() -> Result<(), Failed> {
 fn drops() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("drops");
-    let path = start(&bench, &format!("--stream svid:{svid} --count 3 --json"), None)?;
+    // It ends when nothing more is seen of the three.
+    let path = start(&bench, &format!("--stream svid:{svid} --count 3 --settle 5s --json"), None)?;
     publish(&bench, &format!("--svid {svid} --count 3 --rate 100"))?;
-    let all = found(path)?;
+    let all = path.finish(LIMIT)?.json()?;
     for packet in list(&all, "packets")? {
         // Nobody listens: the stack gives it up where it was received.
         let steps = list(packet, "steps")?;

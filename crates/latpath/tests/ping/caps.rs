@@ -1,11 +1,11 @@
 //! `latpath ping caps` on devices that need no NIC: a veth pair, lo.
 
 use crate::support::{latpath, need_lab, need_root, trial, Finished};
+use crate::waits::until;
 use libtest_mimic::{Failed, Trial};
 use serde_json::{json, Value};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 pub fn tests() -> Vec<Trial> {
     let needs = [need_root(), need_lab()];
@@ -45,12 +45,15 @@ impl Space {
         for device in ["lo", "lpa", "lpb"] {
             space.ip(&format!("link set {device} up"))?;
         }
-        // The kernel tells of the link a moment later.
-        let limit = Instant::now() + Duration::from_secs(5);
-        while !space.ip("link show lpa")?.contains("state UP") && Instant::now() < limit {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        space.link("lpa", true)?;
         Ok(space)
+    }
+
+    /// Waits until the kernel tells that a device has its link, or has none any more: a moment later, or more.
+    fn link(&self, device: &str, is: bool) -> Result<(), Failed> {
+        until(&format!("{device}'s link: {is}"), || {
+            self.ip(&format!("link show {device}")).is_ok_and(|shown| shown.contains("state UP") == is)
+        })
     }
 
     fn ip(&self, words: &str) -> Result<String, Failed> {
@@ -135,6 +138,7 @@ fn lo() -> Result<(), Failed> {
 fn down() -> Result<(), Failed> {
     let space = Space::new()?;
     space.ip("link set lpa down")?;
+    space.link("lpb", false)?;
     let said = space.caps("-i lpa --json")?.json()?;
     equal("up", &said["up"], &json!(false))?;
     let why = json!("the device is down; bring it up with: ip link set lpa up");

@@ -3,14 +3,15 @@
 
 use crate::link::{adds_up, equal, is, number, Link, ANSWER_WITHIN};
 use crate::support::{trial, Lack};
+use crate::waits::until;
 use libtest_mimic::{Failed, Trial};
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub fn tests(needs: &[Lack]) -> Vec<Trial> {
     vec![trial("what_a_relay_loses_repeats_delays_reorders_and_adds_is_counted_to_the_last_message", needs, relayed)]
@@ -31,8 +32,10 @@ enum Fate {
 }
 
 const SEED: u64 = 61_850;
-const LOST_AFTER: Duration = Duration::from_millis(800);
-const DELAY: Duration = Duration::from_millis(1200);
+/// Longer than a busy machine keeps a message from its way.
+const LOST_AFTER: Duration = Duration::from_secs(4);
+/// The numbers below this are delayed now and then: the run goes on until the last of those is given up.
+const FIRST: u64 = 1000;
 
 /// The fate of a number on one of the two ways: 1 % each of being lost, repeated, overtaken, and of foreign messages.
 fn fate(sequence: u64, there: bool) -> Fate {
@@ -45,8 +48,7 @@ fn fate(sequence: u64, there: bool) -> Fate {
         (2, true) | (3, false) => Fate::Twice,
         (4, true) | (5, false) => Fate::Overtaken,
         (6, true) | (7, false) => Fate::Followed,
-        // Of the first second's alone: the run must still be there when they come.
-        (8, false) if sequence < 1000 => Fate::Delayed,
+        (8, false) if sequence < FIRST => Fate::Delayed,
         _ => Fate::Passes,
     }
 }
@@ -62,15 +64,29 @@ struct Book {
     foreign: u64,
 }
 
+/// What both ways know.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// The emitter: learnt from its first message.
+    emitter: Mutex<Option<SocketAddr>>,
+    /// When the newest probe was sent, and the one before, by the emitter's clock.
+    newest: AtomicI64,
+    before: AtomicI64,
+    /// The highest number whose answer has come, and how many are delayed still.
+    answered: AtomicU64,
+    delayed: AtomicU64,
+}
+
 struct Way {
     from: UdpSocket,
     to: UdpSocket,
     there: bool,
-    /// The emitter: learnt from its first message.
-    emitter: Arc<Mutex<Option<SocketAddr>>>,
+    shared: Arc<Shared>,
     book: Book,
     overtaken: Option<Vec<u8>>,
-    delayed: Vec<(Instant, Vec<u8>)>,
+    /// Answers, and when the newest probe was sent that had been seen by then.
+    delayed: Vec<(i64, Vec<u8>)>,
 }
 
 fn sequence(message: &[u8]) -> u64 {
@@ -78,25 +94,27 @@ fn sequence(message: &[u8]) -> u64 {
 }
 
 impl Way {
-    fn run(mut self, stop: &AtomicBool) -> Book {
-        let mut buffer = [0; 2000];
-        while !stop.load(Ordering::Relaxed) {
+    fn run(mut self) -> Book {
+        let (mut buffer, shared) = ([0; 2000], Arc::clone(&self.shared));
+        while !shared.stop.load(Ordering::Relaxed) {
             if let Ok((len, from)) = self.from.recv_from(&mut buffer) {
                 if self.there {
-                    *self.emitter.lock().expect("no panic") = Some(from);
+                    *shared.emitter.lock().expect("no panic") = Some(from);
                 }
                 self.take(&buffer[..len]);
             }
-            let now = Instant::now();
-            let due: Vec<_> = self.delayed.extract_if(.., |(at, _)| *at <= now).collect();
+            // After each probe the emitter gives up what was sent too long before it: when it sends the next one, that is done.
+            let given_up = shared.before.load(Ordering::Relaxed) - LOST_AFTER.as_nanos() as i64;
+            let due: Vec<_> = self.delayed.extract_if(.., |(at, _)| *at < given_up).collect();
             due.iter().for_each(|(_, message)| self.send(message));
+            shared.delayed.fetch_sub(due.len() as u64, Ordering::Relaxed);
         }
         self.book
     }
 
     fn send(&self, message: &[u8]) {
         // What cannot be sent is missed by the counts, and the test fails by that.
-        let _ = match (self.there, *self.emitter.lock().expect("no panic")) {
+        let _ = match (self.there, *self.shared.emitter.lock().expect("no panic")) {
             (true, _) => self.to.send(message),
             (false, Some(emitter)) => self.to.send_to(message, emitter),
             (false, None) => Ok(0),
@@ -109,11 +127,21 @@ impl Way {
     }
 
     fn take(&mut self, message: &[u8]) {
-        // Probes are of kind 0, answers of kind 1; all else passes.
+        // Probes are of kind 0, answers of kind 1; all else passes, and overtakes nothing: the last message is none of these.
         if message.len() != 96 || message[3] > 1 {
+            if let Some(before) = self.overtaken.take() {
+                self.pass(&before);
+            }
             return self.send(message);
         }
         self.book.got += 1;
+        let shared = Arc::clone(&self.shared);
+        if self.there {
+            let t1 = message[16..24].try_into().map_or(0, i64::from_be_bytes);
+            shared.before.store(shared.newest.swap(t1, Ordering::Relaxed), Ordering::Relaxed);
+        } else {
+            shared.answered.fetch_max(sequence(message), Ordering::Relaxed);
+        }
         match fate(sequence(message), self.there) {
             Fate::Lost => {
                 self.book.lost += 1;
@@ -121,7 +149,8 @@ impl Way {
             }
             Fate::Delayed => {
                 self.book.delayed += 1;
-                self.delayed.push((Instant::now() + DELAY, message.to_vec()));
+                self.delayed.push((shared.newest.load(Ordering::Relaxed), message.to_vec()));
+                shared.delayed.fetch_add(1, Ordering::Relaxed);
                 return;
             }
             Fate::Overtaken if self.overtaken.is_none() => {
@@ -172,17 +201,24 @@ fn relayed() -> Result<(), Failed> {
         }
         Ok((front, back))
     })??;
-    let (stop, emitter) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let shared = Arc::new(Shared::default());
     let start = |from: &UdpSocket, to: &UdpSocket, there| -> std::io::Result<JoinHandle<Book>> {
-        let (from, to, emitter, stop) = (from.try_clone()?, to.try_clone()?, Arc::clone(&emitter), Arc::clone(&stop));
-        let way = Way { from, to, there, emitter, book: Book::default(), overtaken: None, delayed: Vec::new() };
-        Ok(thread::spawn(move || way.run(&stop)))
+        let (from, to, shared) = (from.try_clone()?, to.try_clone()?, Arc::clone(&shared));
+        let way = Way { from, to, there, shared, book: Book::default(), overtaken: None, delayed: Vec::new() };
+        Ok(thread::spawn(move || way.run()))
     };
     let ways = [start(&front, &back, true)?, start(&back, &front, false)?];
-    let words = format!("10.77.0.2:7000 --rate 1000 --count 3000 --lost-after {}ms", LOST_AFTER.as_millis());
-    let said = link.start_emit(&words)?.finish(ANSWER_WITHIN);
-    stop.store(true, Ordering::Relaxed);
+    // At this rate the emitter knows of more than 13 s of its probes.
+    let emitter = link.start_emit(&format!("10.77.0.2:7000 --rate 300 --lost-after {}s", LOST_AFTER.as_secs()))?;
+    let come = until("what was delayed comes", || {
+        // None of the first is overtaken for so long.
+        shared.answered.load(Ordering::Relaxed) > FIRST + 100 && shared.delayed.load(Ordering::Relaxed) == 0
+    });
+    emitter.interrupt();
+    let said = emitter.finish(ANSWER_WITHIN);
+    shared.stop.store(true, Ordering::Relaxed);
     let [there, back] = ways.map(|way| way.join().expect("the relay does not panic"));
+    come?;
     let session = said?.session()?;
     adds_up(&session)?;
 

@@ -1,7 +1,11 @@
 //! The kernel programs, fed with frames of our own over a bridge: what they recognise, how they read keys, what they count.
 
+#[path = "../support/names.rs"]
+mod names;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/waits.rs"]
+mod waits;
 
 mod agent;
 mod guest;
@@ -10,17 +14,21 @@ mod live;
 mod recognise;
 mod taps;
 
-use latpath_lab::PUBLISHER;
+use latpath_lab::{Namespace, PUBLISHER};
 use latpath_probe::{Mode, Options, Probe};
 use latpath_sv::{AsduSpec, FrameSpec, Tag};
 use latpath_traffic::{Listen, PacketSocket};
 use latpath_words::{Counters, PointInfo, Sighting, Source, StreamSpec};
 use libtest_mimic::Failed;
+use names::own;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::IoSlice;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{need_btf, need_guest, need_lab, need_root, Bench};
+use waits::{until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
@@ -60,11 +68,6 @@ fn streams(texts: &[&str]) -> Vec<StreamSpec> {
     texts.iter().map(|t| t.parse().unwrap_or_else(|e| panic!("{t}: {e}"))).collect()
 }
 
-/// An svID that no other test on this machine uses at the same time: probes see all namespaces.
-fn own(name: &str) -> String {
-    format!("{name}.{}", std::process::id())
-}
-
 /// Sends frames from the publisher's namespace.
 fn send(bench: &Bench, frames: &[Vec<u8>]) -> Result<(), Failed> {
     bench.path.publisher.inside(|| -> Result<(), String> {
@@ -80,15 +83,51 @@ fn send(bench: &Bench, frames: &[Vec<u8>]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Records what the probe sees of `frames`.
+/// With the longest window that there is: a busy machine may keep a packet from its next point.
+fn options(streams: Vec<StreamSpec>, mode: Mode) -> Options {
+    Options { window: 4_000_000_000, ..Options::new("host", streams, mode) }
+}
+
+/// Records what the probe sees of `frames`, until all that set out have come to the end of the line.
 fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result<Seen, Failed> {
-    let mut probe = Probe::attach(Options::new("host", streams, Mode::Record))?;
+    let probe = Probe::attach(options(streams, Mode::Record))?;
     send(bench, frames)?;
-    std::thread::sleep(Duration::from_millis(20));
+    // What is missing after that, each test tells by itself.
+    seen(bench, probe, |seen| seen.at(LINE[3]).len() >= seen.at(LINE[0]).len())
+}
+
+/// What a probe saw in the bench once it has seen enough, or when that does not come.
+fn seen(bench: &Bench, mut probe: Probe, enough: impl Fn(&Seen) -> bool) -> Result<Seen, Failed> {
+    let spaces = spaces(bench)?;
+    let mut seen = Seen { sightings: Vec::new(), points: Vec::new(), counters: Counters::default() };
+    let limit = Instant::now() + LIMIT;
+    let take = |probe: &mut Probe, seen: &mut Seen| -> Result<(), Failed> {
+        let mut fresh = Vec::new();
+        probe.drain(&mut fresh)?;
+        seen.points = probe.points()?;
+        // Other tests of this machine may send frames of the same name.
+        fresh.retain(|s| spaces.contains(&seen.points[usize::from(s.point)].netns));
+        seen.sightings.append(&mut fresh);
+        Ok(())
+    };
+    loop {
+        take(&mut probe, &mut seen)?;
+        if enough(&seen) || Instant::now() > limit {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     probe.detach();
-    let mut sightings = Vec::new();
-    probe.drain(&mut sightings)?;
-    Ok(Seen { sightings, points: probe.points()?, counters: probe.counters()? })
+    take(&mut probe, &mut seen)?;
+    seen.counters = probe.counters()?;
+    Ok(seen)
+}
+
+/// The namespaces of a bench, by inode.
+fn spaces(bench: &Bench) -> Result<Vec<u32>, Failed> {
+    let all = [&bench.path.publisher, &bench.path.hypervisor, bench.application()];
+    let inode = |space: &Namespace| Ok(fs::metadata(format!("/run/netns/{}", space.name()))?.ino() as u32);
+    all.into_iter().map(inode).collect()
 }
 
 /// A frame with one ASDU.

@@ -190,12 +190,10 @@ fn against_the_devices_counters() -> Result<(), Failed> {
 
 fn two_probes() -> Result<(), Failed> {
     let bench = bench()?;
-    let mut other = Probe::attach(Options::new("host", vec![StreamSpec::svid(&own("MU01"))], Mode::Record))?;
+    let other = Probe::attach(options(vec![StreamSpec::svid(&own("MU01"))], Mode::Record))?;
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&own("MU01"), i))).collect();
-    let seen = record(&bench, vec![StreamSpec::svid(&own("MU01"))], &frames)?;
-    other.detach();
-    let mut sightings = Vec::new();
-    other.drain(&mut sightings)?;
-    assert_eq!(sightings.len(), seen.sightings.len());
+    let first = record(&bench, vec![StreamSpec::svid(&own("MU01"))], &frames)?;
+    let other = seen(&bench, other, |_| true)?;
+    assert_eq!(other.sightings.len(), first.sightings.len());
     Ok(())
 }

@@ -61,6 +61,18 @@ fn clean_up_after_the_dead() {
     }
 }
 
+/// Waits until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !so() {
+        if start.elapsed() > LIMIT {
+            return Err(format!("waited {LIMIT:?} for {what}").into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 impl Pair {
     pub fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -79,7 +91,24 @@ impl Pair {
                 .status();
             ip(&["-n", namespace, "link", "set", device, "up"])?;
         }
+        // What is sent before the kernel has told a device of its link is dropped without a word; a busy machine tells it late.
+        for device in ["lpa", "lpb"] {
+            until(&format!("{device} to have its link"), || pair.link(device).is_ok_and(|l| l["operstate"] == "UP"))?;
+        }
         Ok(pair)
+    }
+
+    /// A device as `ip` shows it, with what it has counted.
+    fn link(&self, device: &str) -> Result<Value> {
+        let shown = ["-n", &self.namespace(device), "-j", "-s", "link", "show", "dev", device];
+        let all: Value = serde_json::from_slice(&Command::new("ip").args(shown).output()?.stdout)?;
+        Ok(all[0].clone())
+    }
+
+    /// Frames that a device has received.
+    pub fn received(&self, device: &str) -> Result<u64> {
+        let link = self.link(device)?;
+        link["stats64"]["rx"]["packets"].as_u64().ok_or_else(|| "no statistics of the device".into())
     }
 
     pub fn namespace(&self, device: &str) -> String {
@@ -112,7 +141,8 @@ impl Pair {
     /// Starts latpath next to a device, and waits until its packet socket listens there.
     pub fn listen(&self, device: &str, args: &[&str]) -> Result<Running> {
         let running = self.start(device, args)?;
-        running.until("its packet socket", |r| {
+        until("its packet socket", || {
+            let r = &running;
             // Protocol 88ba or all (0003): a socket that is bound. The list is the namespace's, so it must be one of that process.
             let sockets = std::fs::read_to_string(format!("/proc/{}/net/packet", r.pid())).unwrap_or_default();
             let own = r.sockets();
@@ -190,16 +220,12 @@ impl Running {
         links.filter_map(|l| Some(l.strip_prefix("socket:[")?.strip_suffix(']')?.to_string())).collect()
     }
 
-    /// Waits until something is so.
-    pub fn until(&self, what: &str, mut so: impl FnMut(&Self) -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !so(self) {
-            if start.elapsed() > LIMIT {
-                return Err(format!("waited {LIMIT:?} for {what}").into());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+    /// Waits until it stands in this state: S for asleep, T for stopped.
+    pub fn is_in_state(&self, state: char) -> Result<()> {
+        until(&format!("it to be in state {state}"), || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(state))
+        })
     }
 
     /// Sends a signal by its name: INT.

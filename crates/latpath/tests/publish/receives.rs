@@ -1,6 +1,6 @@
 //! What `subscribe` and `streams` make of what comes.
 
-use crate::bench::{json, same, write_pcap, Pair, Result, Running};
+use crate::bench::{json, same, until, write_pcap, Pair, Result, Running};
 use crate::{Needs, Test};
 use latpath_sv::{AsduSpec, FrameSpec};
 use serde_json::{json, Value};
@@ -26,13 +26,10 @@ fn listen(pair: &Pair, more: &[&str]) -> Result<Running> {
 }
 
 /// Waits until so many frames have reached lpb.
-fn arrived(pair: &Pair, running: &Running, frames: u64) -> Result<()> {
-    running.until("frames to arrive", |_| {
-        let out = pair.latpath_device_packets("lpb");
-        out.is_ok_and(|n| n >= frames)
-    })?;
+fn arrived(pair: &Pair, frames: u64) -> Result<()> {
+    until(&format!("{frames} frames to arrive"), || pair.received("lpb").is_ok_and(|n| n >= frames))?;
     // A veth device counts frames when they are queued for the other end: softirqs have yet to deliver the last ones.
-    running.until("frames to be delivered", |_| backlog() == 0)?;
+    until("frames to be delivered", || backlog() == 0)?;
     std::thread::sleep(Duration::from_millis(50));
     Ok(())
 }
@@ -44,17 +41,6 @@ fn backlog() -> u64 {
     stat.lines().filter_map(of_cpu).sum()
 }
 
-impl Pair {
-    /// Frames that a device has received.
-    fn latpath_device_packets(&self, device: &str) -> Result<u64> {
-        let out = std::process::Command::new("ip")
-            .args(["-n", &self.namespace(device), "-j", "-s", "link", "show", "dev", device])
-            .output()?;
-        let value: Value = serde_json::from_slice(&out.stdout)?;
-        value[0]["stats64"]["rx"]["packets"].as_u64().ok_or_else(|| "no statistics of the device".into())
-    }
-}
-
 fn frame(svid: &str, smp_cnt: u32) -> Result<Vec<u8>> {
     let asdu = AsduSpec { svid: svid.into(), smp_cnt: smp_cnt as u16, data: vec![0; 64], ..AsduSpec::default() };
     FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().map_err(|e| e.to_string().into())
@@ -63,20 +49,21 @@ fn frame(svid: &str, smp_cnt: u32) -> Result<Vec<u8>> {
 fn sequence(mode: &[&str]) -> Result<()> {
     let pair = Pair::new()?;
     let file = pair.dir.path().join("in.pcap");
-    // Two whole seconds, so that the wrap is known; then trouble around the next one.
-    let mut counts: Vec<u32> = (0..8000).collect();
-    counts.extend((8000..11_990).filter(|n| *n != 9000 && !(10_000..10_007).contains(n)));
-    counts.extend([11_990, 11_990, 11_991, 11_993, 11_992, 11_996, 12_003, 12_002, 12_003, 12_004]);
+    // The count wraps, so that it is known where; then come two gaps of less than half a wrap, and trouble around the next one.
+    let mut counts: Vec<u32> = (3500..4500).chain(6000..6300).collect();
+    counts.extend((7700..7990).filter(|n| *n != 7750 && !(7800..7807).contains(n)));
+    counts.extend([7990, 7990, 7991, 7993, 7992, 7996, 8003, 8002, 8003, 8004]);
     let frames = counts.iter().map(|n| frame("MU01", n % 4000)).collect::<Result<Vec<_>>>()?;
-    write_pcap(&file, &frames, 50_000)?;
+    // At this pace half a wrap takes 4 s: a silence that is longer may be whole wraps that are missing.
+    write_pcap(&file, &frames, 2_000_000)?;
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
     pair.publish(&["--replay", &file.to_string_lossy()])?;
-    arrived(&pair, &running, frames.len() as u64)?;
+    arrived(&pair, frames.len() as u64)?;
     let got = running.interrupt()?;
     let row = &got["streams"][0];
     same("received", &row["received"], &json!(counts.len()))?;
-    // 9000; seven from 10000; 11994 and 11995; 11997 to 12001.
-    same("lost", &row["lost"], &json!(1 + 7 + 2 + 5))?;
+    // 4500 to 5999; 6300 to 7699; 7750; seven from 7800; 7994 and 7995; 7997 to 8001.
+    same("lost", &row["lost"], &json!(1500 + 1400 + 1 + 7 + 2 + 5))?;
     same("duplicates", &row["duplicates"], &json!(2))?;
     same("out of order", &row["out_of_order"], &json!(2))?;
     same("wrap", &row["wrap"], &json!(4000))?;
@@ -88,7 +75,7 @@ fn tagged(mode: &[&str]) -> Result<()> {
     let pair = Pair::new()?;
     let running = listen(&pair, &[&["--stream", "svid:MU01,vlan=7", "--stream", "svid:MU02,vlan=8"], mode].concat())?;
     pair.publish(&["--svid", "MU", "--streams", "2", "--vlan", "7", "--count", "200"])?;
-    arrived(&pair, &running, 200)?;
+    arrived(&pair, 200)?;
     let got = running.interrupt()?;
     same("MU01 is in VLAN 7", &got["streams"][0]["received"], &json!(100))?;
     same("MU02 is not in VLAN 8", &got["streams"][1]["received"], &json!(0))?;
@@ -99,9 +86,13 @@ fn profiles() -> Result<()> {
     for profile in latpath_sv::Profile::ALL {
         let pair = Pair::new()?;
         let running = listen(&pair, &[])?;
-        let frames = u64::from(profile.frames_per_s()) * 5 / 4;
-        pair.publish(&["--profile", profile.name, "--count", &frames.to_string(), "--rate", "10000"])?;
-        arrived(&pair, &running, frames)?;
+        // Half of them before the wrap; so slow that half a wrap takes 4 s, as a silence of the machine should not.
+        let (frames, asdus) = (600, u32::from(profile.asdus));
+        let first = profile.samples_per_s - frames / 2 * asdus;
+        let rate = profile.samples_per_s / (8 * asdus);
+        let [count, first, rate] = [frames, first, rate].map(|n| n.to_string());
+        pair.publish(&["--profile", profile.name, "--count", &count, "--first", &first, "--rate", &rate])?;
+        arrived(&pair, frames.into())?;
         let got = running.interrupt()?;
         let row = &got["streams"][0];
         same(
@@ -120,14 +111,16 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
     // Stopped in the middle of its work; a few frames before and after show how many are missing between.
     pair.publish(&["--count", "100", "--wrap", "65536"])?;
-    running.until("the first frames to be taken", |r| bytes_waiting(r) == Some(0))?;
+    arrived(&pair, 100)?;
     running.signal("STOP")?;
+    running.is_in_state('T')?;
     pair.publish(&["--rate", "max", "--count", &flood.to_string(), "--wrap", "65536", "--first", "100"])?;
-    arrived(&pair, &running, 100 + flood)?;
+    arrived(&pair, 100 + flood)?;
     running.signal("CONT")?;
-    running.until("the buffer to be empty", |r| bytes_waiting(r) == Some(0))?;
+    // It sleeps when nothing is left for it.
+    running.is_in_state('S')?;
     pair.publish(&["--count", "100", "--wrap", "65536", "--first", &(100 + flood).to_string()])?;
-    arrived(&pair, &running, 200 + flood)?;
+    arrived(&pair, 200 + flood)?;
     let got = running.interrupt()?;
     let number = |v: &Value| v.as_u64().unwrap_or(u64::MAX);
     let (received, dropped) = (number(&got["received"]), number(&got["socket_dropped"]));
@@ -136,20 +129,12 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     same("lost", number(&got["lost"]), dropped)
 }
 
-/// Bytes that wait in the process's packet socket, as /proc shows them. A mapped ring shows none: it is given a moment.
-fn bytes_waiting(r: &Running) -> Option<u64> {
-    std::thread::sleep(Duration::from_millis(100));
-    let sockets = std::fs::read_to_string(format!("/proc/{}/net/packet", r.pid())).ok()?;
-    let line = sockets.lines().skip(1).find(|l| l.split_whitespace().nth(3) == Some("88ba"))?;
-    line.split_whitespace().nth(6)?.parse().ok()
-}
-
 fn flood() -> Result<()> {
     let pair = Pair::new()?;
     let running = listen(&pair, &["--stream", "svid:MU01"])?;
     pair.publish(&["--corrupt", "--rate", "max", "--count", "200000"])?;
     pair.publish(&["--count", "400", "--svid", "MU02"])?;
-    arrived(&pair, &running, 200_400)?;
+    arrived(&pair, 200_400)?;
     let got = running.interrupt()?;
     let sum: u64 =
         ["received", "malformed", "other_frames", "socket_dropped"].iter().filter_map(|k| got[k].as_u64()).sum();
@@ -159,9 +144,11 @@ fn flood() -> Result<()> {
 
 fn never_comes() -> Result<()> {
     let pair = Pair::new()?;
+    // Another stream comes all the time.
+    let _publisher = pair.start("lpa", &["publish", "-i", "lpa"])?;
+    arrived(&pair, 1)?;
     let start = Instant::now();
     let running = listen(&pair, &["--stream", "svid:MU99", "--duration", "4s"])?;
-    pair.publish(&["--count", "400"])?;
     let out = running.wait()?;
     same("it kept waiting", start.elapsed() >= Duration::from_secs(4), true)?;
     let told = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -174,7 +161,7 @@ fn thread_name() -> Result<()> {
     let names = |args: &[&str]| -> Result<String> {
         let running = listen(&pair, args)?;
         let comm = || std::fs::read_to_string(format!("/proc/{}/comm", running.pid())).unwrap_or_default();
-        running.until("its name", |_| comm() != "latpath\n")?;
+        until("its name", || comm() != "latpath\n")?;
         Ok(comm().trim().into())
     };
     same("by default", names(&[])?.as_str(), "subscribe")?;
@@ -188,8 +175,9 @@ fn control_codes() -> Result<()> {
     let other = pair.listen("lpb", &["subscribe", "-i", "lpb", "--stream", "svid:MU01", "--count", "1"])?;
     let streams = pair.listen("lpb", &["streams", "-i", "lpb", "--duration", "60s"])?;
     pair.publish(&["--svid", "A\u{1b}[31m\rB\u{9b}1m", "--count", "5"])?;
-    arrived(&pair, &all, 5)?;
+    arrived(&pair, 5)?;
     pair.publish(&["--count", "1"])?;
+    arrived(&pair, 6)?;
     streams.signal("INT")?;
     for out in [all.wait()?, other.wait()?, streams.wait()?] {
         let text = String::from_utf8(out.stdout)?;
@@ -216,11 +204,15 @@ fn discovery() -> Result<()> {
         "7",
         "--pcp",
         "4",
+        "--first",
+        "13800",
         "--count",
-        "6000",
+        "600",
+        // Half a wrap takes 4 s.
+        "--rate",
+        "300",
     ])?;
-    arrived(&pair, &looks[0].1, 0)?;
-    arrived(&pair, &looks[1].1, 6000)?;
+    arrived(&pair, 600)?;
     for (device, look) in looks {
         let got = look.interrupt()?;
         let rows = got["streams"].as_array().cloned().unwrap_or_default();
@@ -228,7 +220,7 @@ fn discovery() -> Result<()> {
         for (row, (svid, dst)) in rows.iter().zip([("MU01", "01:0c:cd:04:00:01"), ("MU02", "01:0c:cd:04:00:02")]) {
             let fields =
                 ["svid", "appid", "vlan", "pcp", "dst", "frames", "asdus", "wrap", "lost"].map(|k| row[k].clone());
-            same(device, json!(fields), json!([svid, 0x4000, 7, 4, dst, 3000, 6, 14400, 0]))?;
+            same(device, json!(fields), json!([svid, 0x4000, 7, 4, dst, 300, 6, 14400, 0]))?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! What goes wrong: devices, rights, ends.
 
-use crate::bench::{json, same, Pair, Result};
+use crate::bench::{json, same, until, Pair, Result};
 use crate::{Needs, Test};
 use serde_json::json;
 use std::process::Output;
@@ -16,6 +16,11 @@ pub const TESTS: &[Test] = &[
 
 fn stderr(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// Waits until something is published on lpa.
+fn sends(pair: &Pair) -> Result<()> {
+    until("the publisher to send", || pair.received("lpb").is_ok_and(|frames| frames > 0))
 }
 
 fn no_device() -> Result<()> {
@@ -38,12 +43,8 @@ fn vanishes() -> Result<()> {
     let mut running =
         subscribers.iter().map(|args| pair.listen("lpb", args).map(|r| (r, "lpb"))).collect::<Result<Vec<_>>>()?;
     let publisher = pair.start("lpa", &["publish", "-i", "lpa"])?;
-    // Its thread takes its name right before it sends.
-    publisher.until("the publisher to send", |p| {
-        std::fs::read_to_string(format!("/proc/{}/comm", p.pid())).is_ok_and(|c| c == "publish\n")
-    })?;
     running.push((publisher, "lpa"));
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    sends(&pair)?;
     pair.remove_devices()?;
     for (command, device) in running {
         let out = command.wait()?;
@@ -66,10 +67,7 @@ fn too_long() -> Result<()> {
 fn interrupted() -> Result<()> {
     let pair = Pair::new()?;
     let running = pair.start("lpa", &["publish", "-i", "lpa", "--json"])?;
-    running.until("the publisher to send", |p| {
-        std::fs::read_to_string(format!("/proc/{}/comm", p.pid())).is_ok_and(|c| c == "publish\n")
-    })?;
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    sends(&pair)?;
     running.signal("INT")?;
     let sent = json(&running.wait()?)?;
     same("frames", sent["frames_sent"].as_u64() > Some(0), true)?;

@@ -13,20 +13,38 @@ use std::time::Duration;
 const HOLD_NS: Ns = 700_000_000;
 /// Transactions that wait so at most; beyond that the oldest go with what is known.
 const MOST_HELD: usize = 1 << 17;
-/// Time in which this machine's NIC's clock is read twice.
+/// Time in which this machine's NIC's clock is read twice, if nothing holds that up.
 const TWO_READINGS: Duration = Duration::from_millis(120);
-/// So long the reflector is asked after the last probe what it saw, at least.
-const LAST_HELLOS_NS: Ns = 500_000_000;
+/// So long they are waited for.
+const TWO_READINGS_AT_MOST: Duration = Duration::from_secs(2);
+/// So often the reflector is asked after the last probe what it saw, at least.
+const LAST_HELLOS: u64 = 5;
 /// How long after its last probe a run waits for stamps that are under way.
 const SETTLE_NS: Ns = 100_000_000;
+/// How long after its answer a transaction waits for stamps at most, so that one that never comes holds up no others for longer.
+const STAMPS_NS: Ns = 1_000_000_000;
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
-    /// Hands over what is complete, and what was sent before `given_up`.
+    /// Hands over what is complete, and what was sent before `given_up`: a time that a probe is waited for ago.
     #[inline]
     pub(super) fn close(&mut self, given_up: Ns) {
+        let now = given_up.saturating_add(self.plan.lost_after);
+        self.close_overdue(given_up, now.saturating_sub(STAMPS_NS));
+    }
+
+    /// Where the table is full, room for the next probe is more than the last stamps of those that were answered.
+    #[inline]
+    pub(super) fn make_room(&mut self) {
+        if !self.table.has_room() {
+            self.close_overdue(Ns::MIN / 2, Ns::MAX);
+        }
+    }
+
+    #[inline]
+    fn close_overdue(&mut self, given_up: Ns, overdue: Ns) {
         let hold = self.timeline.has_nic_clocks();
         let (timeline, observer, held) = (&mut self.timeline, &mut *self.observer, &mut self.held);
-        self.table.close(given_up, |mut t, end| {
+        self.table.close(given_up, overdue, |mut t, end| {
             if hold {
                 held.push_back((t, end));
             } else {
@@ -54,7 +72,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         // Whole and held alike; the rest is closed below, with what it has.
         self.close(Ns::MIN / 2);
         if self.timeline.has_nic_clocks() && (self.table.open() > 0 || !self.held.is_empty()) {
-            std::thread::sleep(TWO_READINGS);
+            self.clocks.wait_for_readings(2, TWO_READINGS, TWO_READINGS_AT_MOST);
             self.follow_clocks();
             // Where the way is gone, the reflector's clock is not read any more.
             let _ = self.ask(HELLO_WAIT_NS);
@@ -66,8 +84,12 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     pub(super) fn settle(&mut self) -> Step<T> {
         self.settling = true;
         let begun = now_monotonic();
-        let until = begun + SETTLE_NS.max(self.plan.lost_after);
-        while self.table.open() > 0 && now_monotonic() < until {
+        while self.table.open() > 0 {
+            let counts = self.table.counts();
+            let waits = counts.answered + counts.lost < counts.sent;
+            if now_monotonic() - begun >= if waits { SETTLE_NS.max(self.plan.lost_after) } else { SETTLE_NS } {
+                break;
+            }
             // The reflector's stamps of its last answers come with its welcomes.
             self.ask(1_000_000)?;
             self.take_stamps()?;
@@ -79,9 +101,17 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.close_all();
         // What the reflector saw of these probes: a welcome to any hello from now on says it.
         let (asked, begun) = (self.hello.number, now_monotonic());
-        while !self.told_all && now_monotonic() - begun < LAST_HELLOS_NS.max(self.plan.lost_after) {
+        while !self.told_all {
+            // Not by time alone: while this thread stands still nobody is asked.
+            let enough = self.hello.number >= asked + LAST_HELLOS;
+            if enough && now_monotonic() - begun > self.plan.lost_after {
+                break;
+            }
             self.ask(HELLO_WAIT_NS)?;
             self.told_all = self.hello.answered > asked;
+            if !self.told_all {
+                self.rest();
+            }
         }
         self.settling = false;
         Ok(())

@@ -1,6 +1,6 @@
-//! Finding the reflector, its clock, and what it saw: hellos and welcomes.
+//! Finding the reflector, its clock, and what it saw: hellos and welcomes; and finding it gone.
 
-use super::{Emitter, Halt, Observer, Step, Why};
+use super::{Emitter, Halt, Observer, Pacing, Step, Why};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::Stamp;
 use crate::transport::{Sent, Transport, Wait};
@@ -18,6 +18,10 @@ const HELLO_WITH_NIC_NS: Ns = 250_000_000;
 const FIRST_HELLOS: u32 = 16;
 /// How long a hello waits for its welcome before the next is sent.
 pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
+/// So many probes without an answer, for as long as the plan waits, end a run though hellos are answered.
+const MOST_UNANSWERED: u64 = 3;
+/// More messages than a socket's buffer has room for.
+const MOST_WAITING: usize = 1 << 14;
 
 /// The hello under way.
 #[derive(Clone, Copy, Default)]
@@ -34,7 +38,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     /// Finds the reflector, what it can do, and its clock.
     pub(super) fn greet(&mut self) -> Step<T> {
         let begun = now_monotonic();
-        self.last_heard = begun;
+        self.heard(begun);
         while self.welcome.is_none() {
             self.ask(HELLO_WAIT_NS)?;
             let now = now_monotonic();
@@ -44,13 +48,12 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             if self.welcome.is_none() && now - begun > self.plan.timeout {
                 return Err(Halt::Why(match self.other_version {
                     Some(version) => Why::OtherVersion(version),
-                    None if self.nobody_there => Why::NobodyListens,
+                    None if self.nobody_there.is_some() => Why::NobodyListens,
                     None => Why::NobodyAnswers,
                 }));
             }
-            if self.welcome.is_none() && now - self.hello.sent_at < HELLO_WAIT_NS {
-                // Refused, or nobody there: not as fast as that answer comes.
-                std::thread::sleep(Duration::from_nanos(HELLO_WAIT_NS as u64));
+            if self.welcome.is_none() {
+                self.rest();
             }
         }
         for _ in 1..FIRST_HELLOS {
@@ -80,17 +83,76 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             second: 0,
         };
         header.write(&mut message);
+        self.asked_since.get_or_insert(sent_at);
         let sent = self.transport.send(self.peer, &message)?;
         let every = if self.timeline.has_nic_clocks() { HELLO_WITH_NIC_NS } else { HELLO_EVERY_NS };
         self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + every, ..self.hello };
         while self.hello.waiting && (self.settling || !self.stop.load(Ordering::Relaxed)) {
             let left = sent_at + wait - now_monotonic();
-            if left <= 0 || (self.nobody_there && self.welcome.is_none()) {
+            let nobody = self.welcome.is_none() && self.nobody_there == Some(self.hello.number);
+            if left <= 0 || nobody {
                 break;
             }
             self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })?;
         }
+        // The wait may be over because this thread stood still: what has come meanwhile was not late.
+        if wait > 0 && self.hello.answered < self.hello.number {
+            for _ in 0..MOST_WAITING {
+                if !self.take(Wait::No)? {
+                    break;
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// Sleeps for what is left of the last hello's wait. Where it was refused, or nobody is there, the next one is not to be sent as
+    /// fast as that answer comes.
+    pub(super) fn rest(&self) {
+        let left = self.hello.sent_at + HELLO_WAIT_NS - now_monotonic();
+        if left > 0 {
+            std::thread::sleep(Duration::from_nanos(left as u64));
+        }
+    }
+
+    /// What is not done for every probe: stop, the other end's silence, hellos, clocks.
+    pub(super) fn look_around(&mut self, now: Ns) -> Step<T> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Halt::Why(Why::Stopped));
+        }
+        if self.breached && self.plan.stop_on_breach {
+            return Err(Halt::Why(Why::Breach));
+        }
+        if self.no_answer(now) {
+            // If this thread itself stood still for so long, the answer is there by now, or comes when it is asked for once more.
+            self.ask(HELLO_WAIT_NS)?;
+            if self.no_answer(now) {
+                return Err(Halt::Why(Why::Dead));
+            }
+        }
+        // A reflector that was started anew knows a session by its hello: silence asks for one.
+        let silent = now - self.last_heard > HELLO_WAIT_NS;
+        if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
+            return Ok(());
+        }
+        // With probes under way nothing waits for the welcome; one by one, the next probe would wait behind it unseen.
+        self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
+        self.observer.tick(self.table.counts());
+        Ok(())
+    }
+
+    /// The other end has not answered for as long as the plan waits. Welcomes alone keep a run going only where few probes are sent:
+    /// a way may let the short ones through, and no others.
+    fn no_answer(&self, now: Ns) -> bool {
+        let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
+        unanswered || self.asked_since.is_some_and(|since| now - since > self.plan.timeout)
+    }
+
+    /// The other end lives.
+    #[inline]
+    pub(super) fn heard(&mut self, at: Ns) {
+        self.last_heard = at;
+        self.asked_since = None;
     }
 
     pub(super) fn welcomed(&mut self, h: &Header, t4: Ns) {
@@ -100,8 +162,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             return;
         }
         self.hello.answered = h.sequence;
-        self.last_heard = t4;
-        self.nobody_there = false;
+        self.heard(t4);
+        self.nobody_there = None;
         self.afterwards(welcome.afterwards);
         let first = self.welcome.is_none();
         if first {

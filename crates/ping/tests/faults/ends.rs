@@ -1,19 +1,28 @@
 //! How a run ends: the other end dies, comes back, never was there; the kernel refuses; the device goes.
 
-use crate::run::{at_a_rate, one_by_one, Run, MS};
-use crate::wire::{Fate, WireError};
-use latpath_ping::emit::{Pacing, Why};
+use crate::run::{at_a_rate, one_by_one, Run, LONG, MS};
+use crate::wire::{Fate, StampFate, WireError};
+use latpath_ping::emit::{Pacing, Plan, Why};
 use latpath_ping::wire::{Header, Kind};
+use latpath_ping::Stamp;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 fn is(message: &[u8], kind: Kind) -> bool {
     Header::read(message).is_some_and(|h| h.kind == kind)
 }
 
+/// So many probes a second.
+fn every(rate: &str, plan: Plan) -> Plan {
+    Plan { pacing: Pacing::Every(rate.parse().expect("a rate")), ..plan }
+}
+
 #[test]
 fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
-    for (plan, says) in [(at_a_rate(1_000_000), false), (one_by_one(1_000_000), true)] {
-        let mut run = Run::new(plan);
-        (run.plan.timeout, run.plan.lost_after) = (200 * MS, 50 * MS);
+    let dies = |plan: Plan, says| {
+        let run = Run::new(Plan { timeout: LONG, lost_after: LONG, ..plan });
         run.wire.reflector_lives_for(300, says);
         let outcome = run.go();
         assert_eq!(outcome.ended.why, Ok(Why::Dead));
@@ -21,20 +30,26 @@ fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
         assert_eq!(outcome.ended.counts.answered + outcome.ended.counts.late, 299);
         assert_eq!(outcome.ended.seen, None, "what it said last is not what it saw");
         assert_eq!((outcome.report.lost_there, outcome.report.lost_back), (None, None));
-    }
+    };
+    // At the same time, since each waits for its timeout.
+    thread::scope(|scope| {
+        scope.spawn(|| dies(every("2000", one_by_one(1_000_000)), false));
+        scope.spawn(|| dies(one_by_one(1_000_000), true));
+    });
 }
 
 #[test]
 fn a_reflector_that_was_started_anew_answers_again_and_what_it_forgot_is_not_made_up() {
-    let mut run = Run::new(at_a_rate(2_400));
-    run.plan.pacing = Pacing::Every("1000".parse().unwrap());
-    run.plan.lost_after = 50 * MS;
+    let mut run = Run::new(every("1000", one_by_one(2_400)));
+    run.plan.lost_after = LONG;
     run.wire.reflector_lives_for(300, false);
-    run.on_closed = Box::new(|wire, t, _| {
-        if t.sequence == 400 {
+    let wire = Arc::clone(&run.wire);
+    run.on_probes_stamp = Some(Box::new(move |_, h| {
+        if h.sequence == 400 {
             wire.revive();
         }
-    });
+        StampFate::Comes
+    }));
     let outcome = run.go();
     outcome.emitters_counts_add_up();
     assert_eq!(outcome.ended.why, Ok(Why::Done));
@@ -43,6 +58,59 @@ fn a_reflector_that_was_started_anew_answers_again_and_what_it_forgot_is_not_mad
     assert!(outcome.closed.iter().rev().take(500).any(|(_, end)| *end == latpath_ping::table::End::Answered));
     assert_eq!(outcome.ended.seen, None);
     assert_eq!(outcome.ended.restarts, 1);
+}
+
+#[test]
+fn an_emitter_that_itself_stood_still_does_not_take_the_reflector_for_dead() {
+    // With nothing under way; and with a probe that was lost just before.
+    let stands_still = |lost: bool| {
+        let long = || thread::sleep(Duration::from_nanos(LONG as u64 * 6 / 5));
+        let mut run = Run::new(Plan { timeout: LONG, lost_after: 50 * MS, ..every("100", one_by_one(30)) });
+        run.wire.there(move |message| match Header::read(message) {
+            Some(h) if lost && h.kind == Kind::Probe && h.sequence == 9 => Fate::Lost,
+            _ => Fate::Comes,
+        });
+        run.on_probes_stamp = Some(Box::new(move |stamp, h| {
+            if lost && h.sequence == 10 && stamp == Stamp::T1Nic {
+                long();
+            }
+            StampFate::Comes
+        }));
+        run.on_closed = Box::new(move |_, t, _| {
+            if !lost && t.sequence == 10 {
+                long();
+            }
+        });
+        let outcome = run.go();
+        assert_eq!(outcome.ended.why, Ok(Why::Done), "{:?}", outcome.ended.counts);
+        assert_eq!(outcome.ended.counts.sent, 30);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| stands_still(false));
+        scope.spawn(|| stands_still(true));
+    });
+}
+
+#[test]
+fn a_kernel_that_refuses_everything_in_the_end_is_not_asked_in_a_busy_loop() {
+    let mut run = Run::new(at_a_rate(100));
+    run.takes = Vec::new();
+    let refused = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&refused);
+    let mut last = false;
+    run.wire.there(move |message| {
+        last |= Header::read(message).is_some_and(|h| h.kind == Kind::Probe && h.sequence == 99);
+        if last && is(message, Kind::Hello) {
+            count.fetch_add(1, Ordering::Relaxed);
+            return Fate::Refused;
+        }
+        Fate::Comes
+    });
+    let outcome = run.go();
+    assert_eq!((outcome.ended.why, outcome.ended.seen), (Ok(Why::Done), None));
+    // One in a millisecond while the last answers are waited for, and one in 100 ms then.
+    let refused = refused.load(Ordering::Relaxed);
+    assert!((1..1_000).contains(&refused), "{refused}");
 }
 
 #[test]
@@ -60,7 +128,7 @@ fn nobody_there_is_told_from_nobody_who_answers() {
 #[test]
 fn a_reflector_of_another_version_is_named() {
     let mut run = Run::new(one_by_one(10));
-    run.plan.timeout = 150 * MS;
+    run.plan.timeout = LONG;
     run.wire.back(|message| {
         message[2] = 7;
         Fate::Comes
@@ -112,14 +180,18 @@ fn a_kernel_that_refuses_everything_ends_the_run() {
     run.plan.timeout = 150 * MS;
     run.wire.there(|_| Fate::Refused);
     assert_eq!(run.go().ended.why, Ok(Why::NobodyAnswers));
-    for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
-        let mut run = Run::new(at_a_rate(1_000));
-        (run.plan.pacing, run.plan.timeout, run.plan.lost_after) = (pacing, 150 * MS, 50 * MS);
-        run.wire.there(|message| if is(message, Kind::Probe) { Fate::Refused } else { Fate::Comes });
-        let outcome = run.go();
-        assert!(matches!(outcome.ended.why, Ok(Why::Dead)), "{:?}", outcome.ended.why);
-        assert_eq!(outcome.ended.counts.sent, 0);
-    }
+    // At the same time, since each waits for its timeout.
+    thread::scope(|scope| {
+        for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
+            scope.spawn(move || {
+                let run = Run::new(Plan { pacing, timeout: LONG, ..at_a_rate(1_000) });
+                run.wire.there(|message| if is(message, Kind::Probe) { Fate::Refused } else { Fate::Comes });
+                let outcome = run.go();
+                assert!(matches!(outcome.ended.why, Ok(Why::Dead)), "{:?}", outcome.ended.why);
+                assert_eq!(outcome.ended.counts.sent, 0);
+            });
+        }
+    });
 }
 
 #[test]
@@ -137,7 +209,7 @@ fn answers_that_the_reflectors_kernel_refuses_are_lost_on_the_way_back() {
 
 #[test]
 fn a_device_that_vanishes_ends_the_run_with_what_was_measured() {
-    let mut run = Run::new(at_a_rate(1_000_000));
+    let mut run = Run::new(Plan { lost_after: LONG, ..at_a_rate(1_000_000) });
     run.on_closed = Box::new(|wire, t, _| {
         if t.sequence == 300 {
             wire.take_device_away();
@@ -154,7 +226,7 @@ fn a_device_that_vanishes_ends_the_run_with_what_was_measured() {
 fn a_breach_is_told_at_once_to_both_ends_and_stops_the_run() {
     for stops in [true, false] {
         let mut run = Run::new(one_by_one(200));
-        (run.plan.threshold, run.plan.stop_on_breach) = (Some(1), stops);
+        (run.plan.threshold, run.plan.stop_on_breach, run.plan.lost_after) = (Some(1), stops, LONG);
         run.figures.threshold = Some(1);
         let outcome = run.go();
         outcome.adds_up();
@@ -176,7 +248,7 @@ fn a_breach_is_told_at_once_to_both_ends_and_stops_the_run() {
 
 #[test]
 fn a_breach_of_the_warm_up_is_none() {
-    let mut run = Run::new(one_by_one(5));
+    let mut run = Run::new(Plan { lost_after: LONG, ..one_by_one(5) });
     (run.plan.threshold, run.plan.stop_on_breach, run.plan.warm_up) = (Some(1), true, 50);
     let outcome = run.go();
     assert_eq!(outcome.breaches.iter().map(|t| t.sequence).collect::<Vec<_>>(), [50]);
@@ -196,7 +268,7 @@ fn a_run_of_some_time_ends_then_whatever_the_pacing() {
 #[test]
 fn spinning_changes_nothing_of_what_is_counted() {
     let mut run = Run::new(one_by_one(300));
-    run.plan.spin = true;
+    (run.plan.spin, run.plan.lost_after) = (true, LONG);
     let outcome = run.go();
     outcome.adds_up();
     assert_eq!(outcome.ended.counts.answered, 300);

@@ -1,6 +1,6 @@
 //! Peers that say whatever they like.
 
-use crate::run::{at_a_rate, one_by_one, Chance, Run, Told, MS};
+use crate::run::{at_a_rate, one_by_one, Chance, Run, Told, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
 use latpath_clock::now_monotonic;
 use latpath_ping::clocks::Clocks;
@@ -79,7 +79,8 @@ fn a_reflector_that_makes_up_its_times_spoils_its_own_parts_and_nothing_else() {
             let c = outcome.ended.counts;
             assert_eq!((c.sent, c.answered + c.lost, c.answered + c.late), (300, 300, 300));
             assert_eq!(outcome.report.round_trip.count, c.answered);
-            assert!((1..1_000 * MS).contains(&outcome.report.round_trip.max_ns), "our own times are right");
+            // The least of its lies is longer than a run may take.
+            assert!((1..30_000 * MS).contains(&outcome.report.round_trip.max_ns), "our own times are right");
             let name = outcome.ended.welcome.unwrap().device;
             assert!(!name.chars().any(char::is_control), "{name:?}");
         }
@@ -88,7 +89,8 @@ fn a_reflector_that_makes_up_its_times_spoils_its_own_parts_and_nothing_else() {
 
 #[test]
 fn answers_to_probes_that_were_never_sent_are_foreign() {
-    let run = Run::new(at_a_rate(400));
+    let mut run = Run::new(at_a_rate(400));
+    run.plan.lost_after = LONG;
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Answer && h.sequence % 10 == 0 => {
             let mut other = message.clone();
@@ -106,7 +108,7 @@ fn answers_to_probes_that_were_never_sent_are_foreign() {
 #[test]
 fn a_welcome_that_was_cut_off_is_foreign() {
     let mut run = Run::new(one_by_one(50));
-    run.plan.timeout = 300 * MS;
+    run.plan.timeout = LONG;
     run.wire.back(|message| {
         if Header::read(message).is_some_and(|h| h.kind == Kind::Welcome) {
             message.truncate(HEADER);
@@ -146,7 +148,7 @@ fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
         what.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
         // Whatever it gets, it still answers a hello: then it has read all.
         wire.another_says(u32::MAX, &hello(u32::MAX));
-        let until = now_monotonic() + 10_000 * MS;
+        let until = now_monotonic() + 25_000 * MS;
         while now_monotonic() < until && !wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -234,7 +236,7 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
     let reflected = thread::scope(|scope| {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &told, &stop));
-        let until = now_monotonic() + 10_000 * MS;
+        let until = now_monotonic() + 25_000 * MS;
         let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 96);
         while now_monotonic() < until && !answered() {
             thread::sleep(Duration::from_millis(1));

@@ -1,6 +1,6 @@
 //! Messages that are lost, come twice, late, out of order, or are somebody else's.
 
-use crate::run::{at_a_rate, by_chance, one_by_one, Fault, Run, MS};
+use crate::run::{at_a_rate, by_chance, one_by_one, Fault, Run, LONG, MS};
 use crate::wire::{Fate, PHC_AHEAD};
 use latpath_ping::emit::{Pacing, Why};
 use latpath_ping::table::End;
@@ -153,7 +153,8 @@ fn a_full_table_gives_nothing_up_early() {
 
 #[test]
 fn bytes_of_others_and_other_versions_are_foreign_and_do_no_harm() {
-    let run = Run::new(at_a_rate(2_000));
+    let mut run = Run::new(at_a_rate(2_000));
+    run.plan.lost_after = LONG;
     let faults = |seed| {
         let junk: fn() -> Fate = || Fate::And((0..200u8).collect());
         by_chance(

@@ -1,13 +1,14 @@
 //! Two namespaces and a veth pair between them; gone with the value.
 
 use crate::wires::{has_frame, hear_all, send_frame};
+use crate::LIMIT;
 use libtest_mimic::Failed;
 use nix::sched::{setns, CloneFlags};
 use std::fs::{self, File};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A network namespace of this test.
 pub struct Space {
@@ -99,11 +100,10 @@ impl Pair {
     fn passes(&self) -> Result<(), Failed> {
         for (from, by, to, at) in [(&self.here, HERE, &self.there, THERE), (&self.there, THERE, &self.here, HERE)] {
             let wire = to.inside(|| hear_all(at));
-            let (mut frame, mut tries) = ([0xff; 60], 0);
+            let (mut frame, until) = ([0xff; 60], Instant::now() + LIMIT);
             frame[12..14].copy_from_slice(&[0x88, 0xb6]);
             while !has_frame(&wire) {
-                tries += 1;
-                if tries > 500 {
+                if Instant::now() > until {
                     return Err(format!("{by} sends nothing").into());
                 }
                 from.inside(|| send_frame(by, &frame));

@@ -40,7 +40,7 @@ pub fn send_frame(device: &str, frame: &[u8]) {
 /// Hears all that comes in by a device from now on.
 pub fn hear_all(device: &str) -> OwnedFd {
     let fd = open(None);
-    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(5, 0)).expect("a time-out is allowed");
+    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(60, 0)).expect("a time-out is allowed");
     bind(fd.as_raw_fd(), &address(libc::ETH_P_ALL as u16, device)).expect("root may");
     fd
 }

@@ -7,9 +7,10 @@ use nix::net::if_::{if_nameindex, if_nametoindex};
 use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-/// Between a device going down and its name being gone lies less.
-const VANISHING: std::time::Duration = std::time::Duration::from_millis(200);
+/// Between a device going down and its name being gone lies less, also on a busy machine: the kernel waits for its CPUs in between.
+const VANISHING: Duration = Duration::from_secs(1);
 
 /// Longest wait for a frame, so that callers can look at their stop flag and clock.
 pub(super) const WAIT_MS: i32 = 100;
@@ -311,8 +312,11 @@ impl PacketSocket {
         let mut there = is_there();
         if there && cause.raw_os_error() == Some(libc::ENETDOWN) {
             // A device goes down a moment before it vanishes.
-            std::thread::sleep(VANISHING);
-            there = is_there();
+            let until = Instant::now() + VANISHING;
+            while there && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+                there = is_there();
+            }
         }
         match cause.raw_os_error() {
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) if !there => DeviceError::Vanished(device),

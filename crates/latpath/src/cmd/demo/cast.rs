@@ -18,7 +18,9 @@ use std::{
 pub const RELAY: &str = "relay";
 /// The guest's name as a machine.
 pub const GUEST: &str = "guest0";
-/// How long a participant may take to begin, or to end when asked.
+/// How long a participant may take to begin: the recorder gives up sooner where an agent does not answer, and says so.
+const BEGIN: Duration = Duration::from_secs(120);
+/// How long one may take to end when asked.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is played.
@@ -30,6 +32,7 @@ pub struct Script<'a> {
     pub profile: &'a str,
     pub rate: Option<&'a str>,
     pub threshold: &'a str,
+    pub window: &'a str,
 }
 
 impl Script<'_> {
@@ -92,11 +95,10 @@ impl Cast {
             (None, Some(space)) => Some(Player::start("subscribe", script, lab, space, &receive(APPLICATION))?),
             (None, None) => bail!("the path has no end"),
         };
-        let threshold = script.threshold;
+        let (threshold, window) = (script.threshold, script.window);
+        let words = format!("record{wanted}{machine} --threshold {threshold} --window {window} --worst {FROZEN} -o");
         let mut command = Command::new(script.program);
-        command
-            .args(format!("record{wanted}{machine} --threshold {threshold} --worst {FROZEN} -o").split_whitespace())
-            .arg(script.run);
+        command.args(words.split_whitespace()).arg(script.run);
         let recorder = Player::start_command("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
         let mut cast = Self { recorder, application, publisher: None, folder, space };
@@ -104,9 +106,14 @@ impl Cast {
         Ok(cast)
     }
 
-    /// A recording has begun once its run can be opened.
-    fn wait_until_ready(&mut self, script: &Script, guest: Option<&mut Guest>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+    /// A recording has begun once its run can be opened, an application once it listens: what is sent before is lost to it.
+    fn wait_until_ready(
+        &mut self,
+        script: &Script,
+        mut guest: Option<&mut Guest>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let until = Instant::now() + BEGIN;
         while latpath_run::Run::open(script.run).is_err() {
             if self.recorder.ended()?.is_some() || Instant::now() >= until {
                 let agent = guest.and_then(|g| g.file("/run/agent.err", stop).ok()).unwrap_or_default();
@@ -118,7 +125,41 @@ impl Cast {
             }
             thread::sleep(Duration::from_millis(50));
         }
+        while self.queued(guest.as_deref_mut(), stop)?.is_none() {
+            let ended = self.application.as_mut().map(Player::ended).transpose()?.flatten();
+            if ended.is_some() || Instant::now() >= until {
+                let said = match (&self.application, guest) {
+                    (Some(player), _) => player.last_words(),
+                    (None, Some(guest)) => guest.file("/run/subscribe.err", stop)?.trim().to_owned(),
+                    (None, None) => String::new(),
+                };
+                bail!("the application does not listen: {said}");
+            }
+            if stop() {
+                bail!("interrupted");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
         Ok(())
+    }
+
+    /// Bytes that wait for the application in its socket; `None` as long as it does not listen.
+    pub fn queued(&self, guest: Option<&mut Guest>, stop: &dyn Fn() -> bool) -> Result<Option<u64>> {
+        let sockets = match (&self.application, guest) {
+            (Some(player), _) => fs::read_to_string(format!("/proc/{}/net/packet", player.running.pid())),
+            (None, Some(guest)) => Ok(guest.file("/proc/net/packet", stop)?),
+            (None, None) => bail!("the path has no end"),
+        };
+        // One that has just ended has none.
+        Ok(queued(&sockets.unwrap_or_default()))
+    }
+
+    /// Frames that the publisher has sent, once it has ended.
+    pub fn published(&self) -> Result<u64> {
+        let publisher = self.publisher.as_ref().context("nothing was published")?;
+        let text = fs::read_to_string(&publisher.stdout).unwrap_or_default();
+        // One that failed says nothing here; how it ended is told in the end.
+        Ok(read_json("publish", &text).ok().and_then(|told| told["frames_sent"].as_u64()).unwrap_or(0))
     }
 
     /// Starts the publisher.
@@ -154,15 +195,17 @@ impl Cast {
     }
 
     /// Asks the publisher to end.
-    pub fn stop_publishing(&self) {
-        if let Some(publisher) = &self.publisher {
+    pub fn stop_publishing(&mut self) -> Result<()> {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.wait_until_it_catches(Signal::SIGINT)?;
             publisher.running.signal(Signal::SIGINT);
         }
+        Ok(())
     }
 
     /// Ends the recording alone, when the rest cannot go on: what was seen so far is kept.
-    pub fn keep_recording(self) -> Result<()> {
-        self.stop_publishing();
+    pub fn keep_recording(mut self) -> Result<()> {
+        self.stop_publishing()?;
         self.recorder.end().map(drop)
     }
 
@@ -243,6 +286,22 @@ impl Player {
         Ok(self.running.ended()?)
     }
 
+    /// A signal that comes before a program is ready for it ends it at once, and nothing is told.
+    fn wait_until_it_catches(&mut self, signal: Signal) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let status = format!("/proc/{}/status", self.running.pid());
+        while self.ended()?.is_none() && Instant::now() < until {
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let caught =
+                text.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+            if caught.is_some_and(|set| set >> (signal as i32 - 1) & 1 == 1) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.stderr).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
@@ -273,6 +332,30 @@ impl Player {
     }
 }
 
+/// Bytes that wait in a packet socket that takes Sampled Values, of /proc/net/packet: address, references, type, protocol, device,
+/// running, bytes, user, inode.
+fn queued(sockets: &str) -> Option<u64> {
+    sockets.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, _, _, "88ba", _, "1", bytes, ..] => bytes.parse().ok(),
+        _ => None,
+    })
+}
+
 fn read_json(name: &str, text: &str) -> Result<Value> {
     serde_json::from_str(text).with_context(|| format!("read the JSON of latpath {name}: {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_an_application_is_read_once_it_listens() {
+        let heads = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n";
+        let line = |proto: &str, runs: u8| {
+            format!("000000002066e2e9 3      3    {proto}   5     {runs} 2304   0      211154\n")
+        };
+        assert_eq!(queued(&format!("{heads}{}", line("0000", 0))), None, "it is opened and not bound");
+        assert_eq!(queued(&format!("{heads}{}{}", line("0806", 1), line("88ba", 1))), Some(2304));
+    }
 }

@@ -1,6 +1,6 @@
 //! What the kernel counted on each device, beside what latpath saw there: the two know nothing of each other.
 
-use super::cast::{Ending, GUEST, RELAY};
+use super::cast::{Cast, Ending, GUEST, RELAY};
 use anyhow::{Context, Result};
 use latpath_lab::{Counters, Guest, LabPath, APPLICATION, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 use latpath_run::{Run, Select};
@@ -28,20 +28,30 @@ pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Device
     Ok(all.into_iter().map(|c| (c.device.clone(), c)).collect())
 }
 
-/// Waits until nothing more arrives: an emulated guest may be behind by a while.
-pub fn wait_for_quiet(path: &LabPath) -> Result<()> {
-    let (quiet, limit) = (Duration::from_millis(500), Instant::now() + Duration::from_secs(20));
-    let mut last = path.hypervisor.counters()?;
-    loop {
-        thread::sleep(quiet);
-        let now = path.hypervisor.counters()?;
-        if now == last || Instant::now() >= limit {
+/// Waits until all that was sent has been read or was dropped, or nothing has moved for long: an emulated guest may be behind by a
+/// while, and any machine may keep QEMU or the application from running.
+pub fn wait_for_arrival(path: &LabPath, mut guest: Option<&mut Guest>, before: &Devices, cast: &Cast) -> Result<()> {
+    let (round, quiet, limit) = (Duration::from_millis(250), Duration::from_secs(5), Duration::from_secs(60));
+    let (began, sent) = (Instant::now(), cast.published()?);
+    let (mut moved, mut last) = (Instant::now(), None);
+    while began.elapsed() < limit && moved.elapsed() < quiet {
+        thread::sleep(round);
+        let now = count_devices(path, guest.as_deref_mut())?;
+        let queued = cast.queued(guest.as_deref_mut(), &|| false)?;
+        let since = |device: &str| Some(now.get(device)?.since(before.get(device)?));
+        // The tap counts what is taken off it; a veth hands on at once.
+        let port = since(TAP).or_else(|| since(VETH)).unwrap_or_default();
+        let end = since(GUEST_DEVICE).filter(|_| guest.is_some()).or_else(|| since(APPLICATION)).unwrap_or_default();
+        let arrived = port.tx_packets + port.tx_dropped >= sent && end.rx_packets + end.rx_dropped >= port.tx_packets;
+        let state = Some((now, queued));
+        // Twice the same: what a device has counted may still be on its way to the socket.
+        if arrived && queued == Some(0) && last == state {
             break;
         }
-        last = now;
+        if last != state {
+            (moved, last) = (Instant::now(), state);
+        }
     }
-    // And from the device to the application, which has no counter on this side.
-    thread::sleep(quiet);
     Ok(())
 }
 
