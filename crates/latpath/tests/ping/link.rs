@@ -10,7 +10,6 @@ use serde_json::{json, Value};
 use std::fs;
 use std::net::UdpSocket;
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// No command here takes so long.
