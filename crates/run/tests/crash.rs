@@ -2,7 +2,7 @@
 //! this test program again.
 
 use latpath_journey::Journey;
-use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer};
+use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
 use latpath_spike::{Bounds, Frozen, Kind, Packet, Scene, Seen};
 use latpath_words::{Link, PointInfo, StreamSpec};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -29,10 +29,16 @@ fn main() -> ExitCode {
         Ok("fill") => return fill_a_disk(&directory, &mut |writer, number| push(writer, number)),
         Ok("fill-by-spikes") => {
             return fill_a_disk(&directory, &mut |writer, number| {
-                writer.spike(spike(number as u32 + 1, 20_000));
-                std::thread::sleep(Duration::from_millis(5));
+                let scene = number as u32 + 1;
+                writer.spike(spike(scene, 20_000));
                 push(writer, number)?;
-                writer.tick()
+                let file = writer.path().join(SPIKES).join(format!("{scene:06}.spike"));
+                // Another thread writes it: or else journeys could fill the disk while that does not run.
+                while !file.exists() {
+                    writer.tick()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
             });
         }
         Ok("try-disk") => return small_disk(&directory).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),

@@ -22,7 +22,9 @@ fn main() -> ExitCode {
         Ok("mark") => return mark_once(&name),
         _ => {}
     }
-    let arguments = Arguments::from_args();
+    // One after the other: what one leaves on purpose, and its children for a moment after their fork, would be in the way of others.
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
     let probed = Instance::open_or_make(&unique("probe"), &Options { snapshot: true, ..Options::default() });
     let why = probed.as_ref().err().map(|e| format!("no tracefs instance can be made: {e}"));
     let snapshots = probed.as_ref().is_ok_and(|i| i.snapshot().is_ok_and(|taken| taken));

@@ -55,6 +55,23 @@ struct Head {
     t: Ns,
 }
 
+/// A silence in which whole wraps are taken to be missing, by the time that it took. Where the publisher or this machine stood still
+/// instead, all comes at once then, and catches up with the time.
+#[derive(Clone, Debug)]
+struct Silence {
+    /// When the packet before it came, and its number.
+    since: Ns,
+    number: i64,
+    /// Samples of the wraps taken to be missing; packets and gaps that were counted for them.
+    samples: i64,
+    lost: u64,
+    gaps: u64,
+    /// The time between samples, as it was before.
+    steady: (Ns, i64),
+    /// What has not caught up by then is missing.
+    until: Ns,
+}
+
 /// Follows one stream.
 #[derive(Clone, Debug)]
 pub struct Tracker {
@@ -66,6 +83,8 @@ pub struct Tracker {
     seen: Box<[u64]>,
     /// Time and samples of packets that followed each other, for the time between samples.
     steady: (Ns, i64),
+    /// The last silence whose length may turn out to be none of the stream's.
+    silence: Option<Silence>,
     /// Duplicates in a row, and the count that would follow.
     again: (u32, u16),
     totals: Totals,
@@ -86,6 +105,7 @@ impl Tracker {
             edge: None,
             seen: vec![0; WINDOW as usize / 64].into(),
             steady: (0, 0),
+            silence: None,
             again: (0, 0),
             totals: Totals::default(),
         }
@@ -111,12 +131,25 @@ impl Tracker {
             self.head = Some(Head { number: 0, count, samples, t });
             return Verdict::InOrder;
         };
-        let ahead = self.ahead(&head, t, count);
+        let (ahead, rounds) = self.ahead(&head, t, count);
         if ahead <= 0 {
             return self.behind(&head, head.number + ahead, t, count, samples);
         }
         self.again.0 = 0;
-        let missing = ((ahead - 1) / i64::from(head.samples)) as u64;
+        let packets = |ahead: i64| ((ahead - 1) / i64::from(head.samples)) as u64;
+        let missing = packets(ahead);
+        if rounds > 0 {
+            let counted = packets((ahead - rounds).max(1));
+            self.silence = Some(Silence {
+                since: head.t,
+                number: head.number,
+                samples: rounds,
+                lost: missing - counted,
+                gaps: u64::from(counted == 0),
+                steady: self.steady,
+                until: t.saturating_add(t.saturating_sub(head.t)),
+            });
+        }
         if missing == 0 {
             self.steady.0 = self.steady.0.saturating_add(t.saturating_sub(head.t).max(0));
             self.steady.1 += ahead;
@@ -124,6 +157,7 @@ impl Tracker {
         self.advance(head.number, ahead);
         self.head = Some(Head { number: head.number + ahead, count, samples, t });
         if missing == 0 {
+            self.catch_up(head.number + ahead, t);
             return Verdict::InOrder;
         }
         self.totals.lost += missing;
@@ -131,8 +165,23 @@ impl Tracker {
         Verdict::Gap(missing)
     }
 
-    /// Samples from the newest packet to this one; 0 or negative if it is not newer.
-    fn ahead(&mut self, head: &Head, t: Ns, count: u16) -> i64 {
+    /// Takes back what a silence was taken to have lost, once the stream without that is where the time says that it should be.
+    fn catch_up(&mut self, number: i64, t: Ns) {
+        let Some(s) = self.silence.as_ref() else { return };
+        if t > s.until {
+            self.silence = None;
+            return;
+        }
+        let came = number - s.number - s.samples;
+        if came + i64::from(self.wrap.unwrap_or(65536)) / 2 > samples_in(t.saturating_sub(s.since), s.steady) {
+            self.totals.lost = self.totals.lost.saturating_sub(s.lost);
+            self.totals.gaps = self.totals.gaps.saturating_sub(s.gaps);
+            self.silence = None;
+        }
+    }
+
+    /// Samples from the newest packet to this one; 0 or negative if it is not newer. And how many of them are whole wraps, by the time.
+    fn ahead(&mut self, head: &Head, t: Ns, count: u16) -> (i64, i64) {
         let straight = i64::from(count) - i64::from(head.count);
         if self.wrap.is_some_and(|w| u32::from(count) >= w) {
             // It goes on past where it was thought to wrap.
@@ -141,28 +190,25 @@ impl Tracker {
         }
         let Some(wrap) = self.wrap else {
             if straight > -LATE_UNLEARNED * i64::from(head.samples) {
-                return straight;
+                return (straight, 0);
             }
             let (wrap, guessed) = learn_wrap(u32::from(head.count) + u32::from(head.samples), u32::from(count));
             let ahead = straight + i64::from(wrap);
             let missing = (ahead - 1) / i64::from(head.samples);
             self.edge = guessed.map(|exact| (exact, missing as u64));
             self.wrap = Some(wrap);
-            return ahead;
+            return (ahead, 0);
         };
         let wrap = i64::from(wrap);
-        let mut ahead = straight.rem_euclid(wrap);
+        let (mut ahead, mut rounds) = (straight.rem_euclid(wrap), 0);
         if ahead > wrap / 2 {
             ahead -= wrap;
         }
         // A silence longer than half a wrap: the count alone does not say how long it was, the time does.
-        if let (Ok(steady), true) = (u64::try_from(self.steady.0), self.steady.1 > 0 && self.steady.0 > 0) {
-            let elapsed = i128::from(t.saturating_sub(head.t).max(0));
-            let expected = (elapsed * i128::from(self.steady.1) / i128::from(steady)).min(1 << 40) as i64;
-            if expected > wrap / 2 {
-                let rounds = (expected - ahead + wrap / 2).div_euclid(wrap);
-                ahead += rounds.max(0) * wrap;
-            }
+        let expected = samples_in(t.saturating_sub(head.t), self.steady);
+        if expected > wrap / 2 {
+            rounds = (expected - ahead + wrap / 2).div_euclid(wrap).max(0) * wrap;
+            ahead += rounds;
         }
         // The same edge twice, with nothing missing after it: the stream really wraps there.
         if let Some((exact, missing)) = self.edge.filter(|_| straight < 0 && ahead > 0) {
@@ -171,10 +217,10 @@ impl Tracker {
                 self.wrap = Some(exact);
                 self.totals.lost = self.totals.lost.saturating_sub(missing);
                 self.totals.gaps = self.totals.gaps.saturating_sub(1);
-                return i64::from(head.samples);
+                return (i64::from(head.samples), 0);
             }
         }
-        ahead
+        (ahead, rounds)
     }
 
     /// A packet that is not newer than the newest one.
@@ -202,6 +248,7 @@ impl Tracker {
         self.again.0 = 0;
         self.seen.fill(0);
         self.mark(0);
+        self.silence = None;
         self.head = Some(Head { number: 0, count, samples, t });
         Verdict::Restart
     }
@@ -233,6 +280,14 @@ impl Tracker {
         }
         self.mark(number + ahead);
     }
+}
+
+/// Samples of a time, by how long some took; 0 as long as none are known.
+fn samples_in(time: Ns, (took, samples): (Ns, i64)) -> i64 {
+    if took <= 0 || samples <= 0 {
+        return 0;
+    }
+    (i128::from(time.max(0)) * i128::from(samples) / i128::from(took)).min(1 << 40) as i64
 }
 
 /// Where a count wraps that would have gone on with `next` and came back as `count`; and `next` again where that is a guess.
@@ -294,6 +349,24 @@ mod tests {
         let back = 1000 + 3 * 4000 + 1234;
         assert_eq!(t.note(back * STEP + 20_000, (back % 4000) as u16, 1), Verdict::Gap(back as u64 - 1000));
         assert_eq!(t.totals().lost, back as u64 - 1000);
+    }
+
+    #[test]
+    fn after_a_stall_all_comes_at_once_and_nothing_was_lost() {
+        // Where the publisher stood still, or this machine: 12,000 samples late, then as fast as they come, then on time again. Of the
+        // second such stream five are missing in the silence.
+        for gone in [0, 5] {
+            let mut t = Tracker::new(Some(4000));
+            let due = |n: i64| if (1000..13_000).contains(&n) { 13_000 * STEP + (n - 1000) * 5_000 } else { n * STEP };
+            let mut longest = 0;
+            for n in (0..20_000i64).filter(|n| !(1000..1000 + gone).contains(n)) {
+                t.note(due(n), (n % 4000) as u16, 1);
+                longest = longest.max(t.totals().lost);
+            }
+            let expected = Totals { received: 20_000 - gone as u64, lost: gone as u64, ..Totals::default() };
+            assert_eq!(Totals { gaps: 0, ..t.totals() }, expected);
+            assert_eq!((t.totals().gaps, longest), (u64::from(gone > 0), 12_000), "until it has caught up");
+        }
     }
 
     #[test]

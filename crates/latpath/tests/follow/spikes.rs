@@ -209,14 +209,14 @@ fn stop_on_spike() -> Result<(), Failed> {
 
 fn worst() -> Result<(), Failed> {
     let stage = Stage::new("worst")?;
-    let recorder = stage.record("--threshold 10s --worst 10")?;
+    let recorder = stage.record("--threshold 10s --worst 20")?;
     // A machine's own stalls in the same minute are few, and seldom as long.
-    let times = stage.stall(1000)?;
+    let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;
     let run = Run::open(&recorder.end()?)?;
     let spikes = run.spikes().files.iter().filter(|f| f.head.kind == Kind::Spike).count();
     // A test that goes on over a minute's end has the worst of two.
-    equal(&format!("{spikes} spikes"), (1..=20).contains(&spikes), true)?;
+    equal(&format!("{spikes} spikes"), (1..=40).contains(&spikes), true)?;
     equal("the stall is one of them", spike_of(&run, times).is_some(), true)
 }
 
