@@ -175,7 +175,7 @@ fn guest_dies() -> Result<(), Failed> {
         std::thread::sleep(Duration::from_millis(500));
         report().is_some_and(|shown| shown["complete"].as_u64() > Some(1000))
     };
-    let mut ended = |demo: &mut Child| !matches!(demo.try_wait(), Ok(None));
+    let ended = |demo: &mut Child| !matches!(demo.try_wait(), Ok(None));
     let waited = waited.and_then(|()| until_within(patience, "packets arrive", || arrive() || ended(&mut demo)));
     if waited.is_err() || ended(&mut demo) {
         demo.kill()?;
