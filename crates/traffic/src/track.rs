@@ -140,15 +140,22 @@ impl Tracker {
         let missing = packets(ahead);
         if rounds > 0 {
             let counted = packets((ahead - rounds).max(1));
-            self.silence = Some(Silence {
+            // Another while it catches up is part of the same.
+            let before = self.silence.take().filter(|s| head.t <= s.until);
+            let none = Silence {
                 since: head.t,
                 number: head.number,
-                samples: rounds,
-                lost: missing - counted,
-                gaps: u64::from(counted == 0),
+                samples: 0,
+                lost: 0,
+                gaps: 0,
                 steady: self.steady,
-                until: t.saturating_add(t.saturating_sub(head.t)),
-            });
+                until: 0,
+            };
+            let s = self.silence.insert(before.unwrap_or(none));
+            s.samples += rounds;
+            s.lost += missing - counted;
+            s.gaps += u64::from(counted == 0);
+            s.until = t.saturating_add(t.saturating_sub(s.since));
         }
         if missing == 0 {
             self.steady.0 = self.steady.0.saturating_add(t.saturating_sub(head.t).max(0));
@@ -372,6 +379,14 @@ mod tests {
             assert_eq!(Totals { gaps: 0, ..t.totals() }, expected);
             assert_eq!((t.totals().gaps, most), (u64::from(gone > 0), 12_000 + gone as u64), "until it has caught up");
         }
+        // Twice, the second time before it has caught up.
+        let mut t = Tracker::new(Some(4000));
+        for n in 0..30_000i64 {
+            let held = [(1000, 13_000), (3000, 22_000)].into_iter().filter(|(from, _)| n >= *from);
+            let due = held.map(|(from, until)| until * STEP + (n - from) * 5_000).chain([n * STEP]).max();
+            t.note(due.unwrap_or(0), (n % 4000) as u16, 1);
+        }
+        assert_eq!(t.totals(), Totals { received: 30_000, ..Totals::default() });
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
     ("subscribe takes every frame of every profile, over the wrap", Needs::Root, profiles),
     ("what the kernel drops is counted (copying read)", Needs::Root, || overrun(&[], 60_000)),
     ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
+    ("a publisher that stands still and then sends what is overdue has lost nothing", Needs::Root, stands_still),
     ("subscribe survives a flood of broken frames", Needs::Root, flood),
     ("a stream that never comes is said after 3 s, with those that do", Needs::Root, never_comes),
     ("control codes in an svID do not reach the terminal", Needs::Root, control_codes),
@@ -127,6 +128,22 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     same("something was dropped", dropped > 0, true)?;
     same("received and dropped", received + dropped, 200 + flood)?;
     same("lost", number(&got["lost"]), dropped)
+}
+
+fn stands_still() -> Result<()> {
+    let pair = Pair::new()?;
+    let running = listen(&pair, &["--stream", "svid:MU01"])?;
+    let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--count", "15000"])?;
+    // By then the wrap is known, and 2 s are two of them.
+    arrived(&pair, 5000)?;
+    publisher.signal("STOP")?;
+    std::thread::sleep(Duration::from_secs(2));
+    publisher.signal("CONT")?;
+    publisher.wait()?;
+    arrived(&pair, 15_000)?;
+    let got = running.interrupt()?;
+    same("wrap", &got["streams"][0]["wrap"], &json!(4000))?;
+    same("received, lost", json!([got["received"], got["lost"]]), json!([15_000, 0]))
 }
 
 fn flood() -> Result<()> {
