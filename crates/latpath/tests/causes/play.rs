@@ -167,7 +167,7 @@ impl Play {
         self.recorder = Some(recorder);
         thread::sleep(Duration::from_millis(500));
         // An emulated guest takes so long for each packet that of more the queue behind a fault would be as long as the fault.
-        let rate = if self.guest.is_some() { 500 } else { 4000 };
+        let rate = if self.guest.is_some() { 250 } else { 4000 };
         let words =
             format!("publish -i {PUBLISHER} --svid {svid} --rate {rate} --fifo 98 --cpu {ITS_CPU} --duration 600s");
         self.publisher = Some(self.bench.start(&self.bench.path.publisher, latpath(&words))?);

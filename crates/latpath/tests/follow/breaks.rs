@@ -79,7 +79,7 @@ fn full_disk() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("full");
     let disk = bench.lab.folder().join("disk");
-    let _small = Small::mount(&disk, "300k")?;
+    let _small = Small::mount(&disk, "1m")?;
     let recorder = Recorder::start_at(&bench, disk.join("run"), &format!("--stream svid:{svid}"))?;
     let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 300s");
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
