@@ -5,7 +5,7 @@
 #![no_main]
 
 use latpath_journey::{Joiner, Journey, Options};
-use latpath_words::{KeyRule, Link, Point, PointInfo, Sighting};
+use latpath_model::{KeyRule, Link, Point, PointInfo, Sighting};
 use libfuzzer_sys::fuzz_target;
 
 const POINTS: [&str; 6] =

@@ -4,7 +4,7 @@
 
 use latpath_agent::{listen, Listen, ServeOptions, StartRequest};
 use latpath_clock::now_monotonic;
-use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 
 struct Invented {
     next: u32,

@@ -3,7 +3,7 @@
 
 use latpath_agent::{serve, Machine, ServeOptions, StartRequest, Stream, Timeouts};
 use latpath_clock::now_monotonic;
-use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};

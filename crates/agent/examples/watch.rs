@@ -1,7 +1,7 @@
 //! Watches a stream through an agent, nothing else: `watch ADDRESS STREAM SECONDS`. For whoever works on the protocol.
 
 use latpath_agent::{Machine, StartRequest, Timeouts};
-use latpath_words::Source;
+use latpath_model::Source;
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

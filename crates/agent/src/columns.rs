@@ -5,7 +5,7 @@
 //! contexts: point, stream, CPU, thread and drop note, which few combinations share.
 
 use crate::message::{Batch, Context, MAX_POINTS};
-use latpath_words::{stream::MAX_STREAMS, Ns, PointId, Sighting, StreamId};
+use latpath_model::{stream::MAX_STREAMS, Ns, PointId, Sighting, StreamId};
 
 /// Sightings that the agent puts in one batch: small, so that an answer about the time never waits long.
 pub const BATCH: usize = 1024;

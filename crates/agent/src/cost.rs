@@ -1,7 +1,7 @@
 //! What watching costs the agent's machine.
 
 use latpath_flight::Figures;
-use latpath_words::Counters;
+use latpath_model::Counters;
 use nix::time::{clock_gettime, ClockId};
 use std::time::{Duration, Instant};
 

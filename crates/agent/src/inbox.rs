@@ -7,8 +7,8 @@ use crate::windows::Windows;
 use crate::Facts;
 use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
 use latpath_flight::Figures;
-use latpath_words::text::cut;
-use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
+use latpath_model::text::cut;
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
 
 /// Questions about the time that may be under way.

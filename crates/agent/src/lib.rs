@@ -2,7 +2,7 @@
 //! socket, a virtio-serial port. Never a network port.
 //!
 //! * Guest's side: [`listen`] waits for the host, [`serve`] speaks with it and hands on what a
-//!   [`Source`](latpath_words::Source) sees.
+//!   [`Source`](latpath_model::Source) sees.
 //! * Host's side: [`Machine::connect`] reaches an agent at an [`Address`]; a [`Machine`] is itself a `Source`, whose times lie
 //!   on the host's timeline.
 //!

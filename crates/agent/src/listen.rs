@@ -4,7 +4,7 @@ use crate::frame::{preamble, FrameReader, AGENT_MAGIC, HOST_MAGIC};
 use crate::serve::{serve_from, Attached, Ended, ServeError, ServeOptions};
 use crate::stream::Stream;
 use crate::StartRequest;
-use latpath_words::Source;
+use latpath_model::Source;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{

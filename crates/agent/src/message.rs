@@ -1,7 +1,7 @@
 //! What the two ends say to each other. Protobuf by derivation; tags never change their meaning.
 
-use latpath_words::text::cut;
-use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
+use latpath_model::text::cut;
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
 
 /// Version of the protocol that this latpath speaks. It changes when an older end would misread a newer one.
 pub const VERSION: u32 = 1;
@@ -322,7 +322,7 @@ pub struct ErrorText {
 /// What the host asks an agent to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartRequest {
-    /// The streams; a sighting's [`StreamId`](latpath_words::StreamId) is an index into them.
+    /// The streams; a sighting's [`StreamId`](latpath_model::StreamId) is an index into them.
     pub streams: Vec<StreamSpec>,
     /// Further settings of the probe, by name.
     pub options: Vec<(String, String)>,
@@ -352,7 +352,7 @@ impl From<&StartRequest> for Start {
 impl TryFrom<Start> for StartRequest {
     type Error = String;
     fn try_from(start: Start) -> Result<Self, String> {
-        if start.streams.len() > latpath_words::stream::MAX_STREAMS || start.options.len() > MAX_OPTIONS {
+        if start.streams.len() > latpath_model::stream::MAX_STREAMS || start.options.len() > MAX_OPTIONS {
             return Err(format!("{} streams and {} options are too many", start.streams.len(), start.options.len()));
         }
         let long = |s: &String| s.len() > MAX_STREAM_TEXT;

@@ -4,7 +4,7 @@
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
 use latpath_flight::{give_way, Figures, Recorder, Snapshot, MAX_ENCODED};
-use latpath_words::{text::cut, Ns};
+use latpath_model::{text::cut, Ns};
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;

@@ -10,7 +10,7 @@ use crate::stream::{Got, Stream};
 use crate::Facts;
 use latpath_clock::now_monotonic;
 use latpath_clock::ptp_kvm::Reader;
-use latpath_words::{Ns, Source};
+use latpath_model::{Ns, Source};
 use session::Session;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};

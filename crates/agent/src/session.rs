@@ -10,7 +10,7 @@ use crate::windows::Answer;
 use crate::{Facts, Timeouts};
 use latpath_clock::{now_monotonic, ClockState};
 use latpath_flight::Figures;
-use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -3,7 +3,7 @@
 use crate::message::{printable, WindowReply, WindowRequest};
 use latpath_clock::Timeline;
 use latpath_flight::{Snapshot, MAX_ENCODED};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Windows that may be under way, or wait for whoever asked for them.
 pub const MAX_WINDOWS: usize = 16;

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{drain, eventually, patient, request, LIMIT};
 use latpath_agent::{Address, Machine, Timeouts};
-use latpath_words::Source;
+use latpath_model::Source;
 use std::time::{Duration, Instant};
 
 /// The command of the example `fake-agent`, which cargo builds with the tests.

@@ -6,7 +6,7 @@ use fake::{agent, agent_with, drain, eventually, patient, request};
 use latpath_agent::{listen, Attached, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
 use latpath_clock::now_monotonic;
 use latpath_clock::ptp_kvm::{Reader, Reading};
-use latpath_words::{Ns, Sighting, Source};
+use latpath_model::{Ns, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;

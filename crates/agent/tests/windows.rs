@@ -6,7 +6,7 @@ use fake::{agent_recording, agent_with, drain, eventually, patient, recorded, re
 use latpath_agent::{Facts, GuestWindow, Machine, Record, ServeOptions, Stream, Timeouts};
 use latpath_clock::now_monotonic;
 use latpath_flight::{CpuRecord, Event, Figures, Snapshot, Thread, What, Window};
-use latpath_words::{Ns, Sighting, Source};
+use latpath_model::{Ns, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -8,12 +8,12 @@ use crate::{
     trail::{unsaid, Sighting, Trail},
     Cause,
 };
+use latpath_capture::{Capture, Packet, Seen};
 use latpath_flight::{Class, Doing};
-use latpath_spike::{Packet, Scene, Seen};
+use latpath_model::{Ns, PointInfo, HOST};
 use latpath_vms::Vm;
-use latpath_words::{Ns, PointInfo, HOST};
 
-/// What is known beside the scene.
+/// What is known beside the capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Ground<'a> {
     /// The run's points.
@@ -24,7 +24,7 @@ pub struct Ground<'a> {
 
 /// Who held a packet, or kept another from acting.
 ///
-/// The same one is equal everywhere in a scene, so pieces can be grouped by it.
+/// The same one is equal everywhere in a capture, so pieces can be grouped by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Who {
     /// As it is shown: `rustc (18491)`, `softirq NET_RX`.
@@ -50,7 +50,7 @@ pub struct Piece {
     /// Who kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
     /// poll interval or a queueing discipline the timer.
     pub by: Option<Who>,
-    /// The machine, by its place in the scene. Actor, culprit and CPU are this one's.
+    /// The machine, by its place in the capture. Actor, culprit and CPU are this one's.
     pub machine: usize,
     /// The CPU, where one is known: where the actor ran or was to run.
     pub cpu: Option<u32>,
@@ -88,7 +88,7 @@ impl Piece {
     }
 }
 
-/// Explains the packets of one scene.
+/// Explains the packets of one capture.
 pub struct Analyst<'a> {
     ground: Ground<'a>,
     machines: Vec<Machine>,
@@ -98,12 +98,12 @@ pub struct Analyst<'a> {
 
 impl<'a> Analyst<'a> {
     /// Prepares all machines' rows: the work of some ten milliseconds for 100,000 events.
-    pub fn new(scene: &'a Scene, ground: Ground<'a>) -> Self {
+    pub fn new(capture: &'a Capture, ground: Ground<'a>) -> Self {
         Self {
             ground,
-            machines: scene.machines.iter().map(Machine::new).collect(),
-            guests: Guests::of(scene, ground),
-            sightings: Sightings::of(scene),
+            machines: capture.machines.iter().map(Machine::new).collect(),
+            guests: Guests::of(capture, ground),
+            sightings: Sightings::of(capture),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Analyst<'a> {
         Ok(Sighting {
             seen,
             info,
-            place: place.ok_or_else(|| format!("no record of {name}: it is not in this scene"))?,
+            place: place.ok_or_else(|| format!("no record of {name}: it is not in this capture"))?,
         })
     }
 }

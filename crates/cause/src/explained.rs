@@ -1,8 +1,8 @@
 //! A packet with what held it all the way.
 
 use crate::{Analyst, Piece};
-use latpath_spike::{Packet, Scene, Seen};
-use latpath_words::{Ns, PointId, PointInfo, PointKind, StreamId};
+use latpath_capture::{Capture, Packet, Seen};
+use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 
 /// A packet, and what held it between each two points of its stream's way that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,9 +15,9 @@ pub struct Explained {
     pub number: u64,
     /// It was over the threshold.
     pub late: bool,
-    /// The scene it is from.
-    pub scene: u32,
-    /// The scene's machines: [`Piece::machine`] counts in this list.
+    /// The capture it is from.
+    pub capture: u32,
+    /// The capture's machines: [`Piece::machine`] counts in this list.
     pub machines: Vec<String>,
     /// Sightings on the way and at the detours from it, in the order of their times.
     pub seen: Vec<Seen>,
@@ -41,8 +41,8 @@ pub struct Part {
 }
 
 impl Explained {
-    /// Explains a packet of the analyst's scene. `way` is its stream's; all sightings count where that is empty.
-    pub fn of(analyst: &Analyst, scene: &Scene, packet: &Packet, way: &[PointId], points: &[PointInfo]) -> Self {
+    /// Explains a packet of the analyst's capture. `way` is its stream's; all sightings count where that is empty.
+    pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, way: &[PointId], points: &[PointInfo]) -> Self {
         let on_way = |p: PointId| way.is_empty() || way.contains(&p);
         let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_detour());
         let mut seen: Vec<Seen> = Vec::new();
@@ -73,8 +73,8 @@ impl Explained {
             key: packet.key,
             number: packet.number,
             late: packet.late,
-            scene: scene.number,
-            machines: scene.machines.iter().map(|m| m.machine.clone()).collect(),
+            capture: capture.number,
+            machines: capture.machines.iter().map(|m| m.machine.clone()).collect(),
             seen,
             parts,
         }

@@ -1,9 +1,9 @@
 //! Which guest is which virtual machine, and which threads of the host work for it.
 
 use crate::Ground;
-use latpath_spike::Scene;
+use latpath_capture::Capture;
+use latpath_model::{Link, PointInfo, PointKind, HOST};
 use latpath_vms::{Role, Vm};
-use latpath_words::{Link, PointInfo, PointKind, HOST};
 use std::collections::HashMap;
 
 /// Threads of the host that run vCPUs.
@@ -12,7 +12,7 @@ pub(crate) struct Vcpus(HashMap<u32, Vcpu>);
 
 #[derive(Clone, Copy, Debug)]
 struct Vcpu {
-    /// The guest's place in the scene, where that is known.
+    /// The guest's place in the capture, where that is known.
     guest: Option<usize>,
     /// Which of its vCPUs; `None` where one thread runs all of them.
     number: Option<u32>,
@@ -23,7 +23,7 @@ impl Vcpus {
         self.0.contains_key(&thread)
     }
 
-    /// The guest that a thread runs, by its place in the scene.
+    /// The guest that a thread runs, by its place in the capture.
     pub fn guest(&self, thread: u32) -> Option<usize> {
         self.0.get(&thread)?.guest
     }
@@ -44,20 +44,20 @@ impl Vcpus {
     }
 }
 
-/// What the scene's packets and the host tell of the guests.
+/// What the capture's packets and the host tell of the guests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
     pub vcpus: Vcpus,
-    /// Threads that carry packets to and from a guest, by its place in the scene.
+    /// Threads that carry packets to and from a guest, by its place in the capture.
     carriers: HashMap<usize, Vec<u32>>,
 }
 
 impl Guests {
-    pub fn of(scene: &Scene, ground: Ground) -> Self {
+    pub fn of(capture: &Capture, ground: Ground) -> Self {
         let mut found = Self::default();
         let mut guests: Vec<Option<usize>> = vec![None; ground.vms.len()];
-        for (place, machine) in scene.machines.iter().enumerate().skip(1) {
-            if let Some(vm) = vm_of(&machine.machine, scene, ground) {
+        for (place, machine) in capture.machines.iter().enumerate().skip(1) {
+            if let Some(vm) = vm_of(&machine.machine, capture, ground) {
                 guests[vm] = Some(place);
             }
         }
@@ -81,11 +81,11 @@ impl Guests {
     }
 }
 
-/// The virtual machine that is a machine of the scene: most of the guest's packets come and go by its taps.
-fn vm_of(machine: &str, scene: &Scene, ground: Ground) -> Option<usize> {
+/// The virtual machine that is a machine of the capture: most of the guest's packets come and go by its taps.
+fn vm_of(machine: &str, capture: &Capture, ground: Ground) -> Option<usize> {
     let mut votes = vec![0u64; ground.vms.len()];
     let point = |p: u16| ground.points.get(usize::from(p));
-    for packet in &scene.packets {
+    for packet in &capture.packets {
         let points = packet.sightings.iter().filter_map(|seen| point(seen.point));
         let pairs = points.clone().zip(points.skip(1));
         for (a, b) in pairs {
@@ -102,7 +102,7 @@ fn vm_of(machine: &str, scene: &Scene, ground: Ground) -> Option<usize> {
     let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
     let named = || ground.vms.iter().position(|vm| vm.name == machine);
     // Where there is one of each, they are the same.
-    let alone = || (ground.vms.len() == 1 && scene.machines.len() == 2).then_some(0);
+    let alone = || (ground.vms.len() == 1 && capture.machines.len() == 2).then_some(0);
     best.map(|(vm, _)| vm).or_else(named).or_else(alone)
 }
 

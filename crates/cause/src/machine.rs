@@ -1,18 +1,18 @@
 //! One machine's record, on the host's timeline, made ready for questions.
 
 use crate::{spell::Spells, Who};
+use latpath_capture::MachineRecord;
 use latpath_flight::{
     Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
 };
-use latpath_spike::MachineRecord;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
     rc::Rc,
 };
 
-/// A machine of the scene. All its times are the host's.
+/// A machine of the capture. All its times are the host's.
 pub(crate) struct Machine {
     pub name: String,
     pub error_bound: Ns,

@@ -2,8 +2,8 @@
 
 use crate::Who;
 use latpath_flight::{Class, Doing};
+use latpath_model::HOST;
 use latpath_vms::{Role, Vm};
-use latpath_words::HOST;
 
 /// Threads of one name whose numbers are kept.
 const MOST_PIDS: usize = 8;

@@ -1,7 +1,7 @@
 //! Queues between two points, and the packets that were ahead in them.
 
-use latpath_spike::Scene;
-use latpath_words::{Ns, PointId, PointInfo, PointKind};
+use latpath_capture::Capture;
+use latpath_model::{Ns, PointId, PointInfo, PointKind};
 use std::collections::HashMap;
 
 /// Whether a packet lies in a queue between two points of one machine, or between two machines.
@@ -21,7 +21,7 @@ pub(crate) fn lies_between(a: &PointInfo, b: &PointInfo) -> bool {
     }
 }
 
-/// All sightings of the scene's packets, by point.
+/// All sightings of the capture's packets, by point.
 pub(crate) struct Sightings(HashMap<PointId, Vec<Served>>);
 
 #[derive(Clone, Copy)]
@@ -37,9 +37,9 @@ struct Served {
 pub(crate) struct Ahead(Vec<Ns>);
 
 impl Sightings {
-    pub fn of(scene: &Scene) -> Self {
+    pub fn of(capture: &Capture) -> Self {
         let mut points: HashMap<PointId, Vec<Served>> = HashMap::new();
-        for (packet, of) in scene.packets.iter().enumerate() {
+        for (packet, of) in capture.packets.iter().enumerate() {
             for seen in &of.sightings {
                 let served = Served { t: seen.t, cpu: seen.cpu, tid: seen.tid, packet };
                 points.entry(seen.point).or_default().push(served);

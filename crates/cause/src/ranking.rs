@@ -4,7 +4,7 @@ use crate::member::Member;
 use crate::sums::{add, longest_first, plus};
 use crate::verdict::{culprit, greatest, Held, Verdict};
 use crate::Cause;
-use latpath_words::{Ns, PointId};
+use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
 /// Rows that are kept. The smallest gives way to a new one, and is counted with all others that did.

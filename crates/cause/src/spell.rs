@@ -1,7 +1,7 @@
 //! Softirqs and interrupts from their beginning to their end, whatever interrupted them meanwhile.
 
 use latpath_flight::{CpuRecord, Doing, Event, What};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::HashSet;
 
 /// Spells under way at once that are believed. PREEMPT_RT may leave a softirq for another thread's.

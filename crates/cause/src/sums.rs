@@ -1,6 +1,6 @@
 //! Times by what they belong to.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 pub(crate) fn plus(sum: &mut Ns, ns: Ns) {
     *sum = sum.saturating_add(ns);

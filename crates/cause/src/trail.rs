@@ -7,14 +7,14 @@ use crate::{
     walk::{Call, Context, End, Hold, Question, Walk},
     Cause, Piece,
 };
+use latpath_capture::Seen;
 use latpath_flight::Doing;
-use latpath_spike::Seen;
-use latpath_words::{Link, Ns, PointInfo, PointKind};
+use latpath_model::{Link, Ns, PointInfo, PointKind};
 
 /// Machines that one trail leads over.
 const MOST_CROSSINGS: usize = 8;
 
-/// A sighting with its point, and its machine's place in the scene.
+/// A sighting with its point, and its machine's place in the capture.
 #[derive(Clone, Copy)]
 pub(crate) struct Sighting<'s> {
     pub seen: &'s Seen,

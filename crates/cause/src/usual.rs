@@ -1,7 +1,7 @@
 //! What is usual: the time that packets which are on time spend by each cause, in each part of their way.
 
 use crate::{Cause, Explained};
-use latpath_words::{Ns, PointId};
+use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
 /// Parts of ways that are kept apart. A run has 64 points at most; more parts than this come of garbled sightings.

@@ -9,7 +9,7 @@ use crate::member::{Folk, Member};
 use crate::sums::{add, longest_first, plus};
 use crate::usual::{Means, Usual};
 use crate::{Cause, Explained};
-use latpath_words::{Ns, PointId};
+use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
 /// What is told of why something is unexplained, or of an exit: a few different texts.

@@ -12,9 +12,9 @@ use crate::{
     queue::Ahead,
     Cause, Piece, Who,
 };
+use latpath_capture::Seen;
 use latpath_flight::{CpuTile, Doing, Vector};
-use latpath_spike::Seen;
-use latpath_words::{Ns, PointInfo, PointKind};
+use latpath_model::{Ns, PointInfo, PointKind};
 
 /// Contexts that one walk goes through.
 const MOST_STEPS: usize = 200;
@@ -97,7 +97,7 @@ pub(crate) struct Question {
     pub b: Ns,
     /// The CPU that took the earlier sighting.
     pub cpu_of_a: u32,
-    /// The place of its machine in the scene.
+    /// The place of its machine in the capture.
     pub machine_of_a: usize,
     /// The packet lay in a queue between the two.
     pub queue: bool,
@@ -112,7 +112,7 @@ pub(crate) struct Question {
 /// What is laid, from its end to its beginning.
 pub(crate) struct Walk<'w> {
     pub machine: &'w Machine,
-    /// The machine's place in the scene.
+    /// The machine's place in the capture.
     pub place: usize,
     pub question: &'w Question,
     /// Threads that run vCPUs; of the host alone.

@@ -2,8 +2,8 @@
 
 use latpath_cause::{advise, Advice, Case, Cause, Folk, Held, Member, Surroundings};
 use latpath_flight::{Class, Doing, Running, Vector};
+use latpath_model::PointInfo;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
-use latpath_words::PointInfo;
 use std::collections::BTreeMap;
 
 fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str) -> Thread {
@@ -73,7 +73,7 @@ fn held(cause: Cause, machine: &str, actor: Option<Member>, by: Option<Member>) 
 fn points() -> Vec<PointInfo> {
     let info = |name: &str| PointInfo {
         point: name.parse().unwrap(),
-        link: latpath_words::Link::Nic,
+        link: latpath_model::Link::Nic,
         netns: 0,
         ifindex: 0,
         clock: String::new(),

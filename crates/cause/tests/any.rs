@@ -2,11 +2,11 @@
 
 mod stage;
 
+use latpath_capture::{Packet, Seen};
 use latpath_cause::{Analyst, Cause, Ground};
 use latpath_flight::*;
-use latpath_spike::{Packet, Seen};
+use latpath_model::Ns;
 use latpath_vms::Role;
-use latpath_words::Ns;
 use proptest::prelude::*;
 use stage::{vm, Stage};
 
@@ -31,8 +31,18 @@ fn any_left() -> impl Strategy<Value = Left> {
     use Sleep::*;
     prop_oneof![
         (any::<bool>(), any::<bool>()).prop_map(|(preempted, throttled)| Left::Ready { preempted, throttled }),
-        prop::sample::select(vec![Interruptible, Blocked, Idle, Stopped, Traced, Parked, Frozen, Ended, Unknown])
-            .prop_map(Left::Asleep),
+        prop::sample::select(vec![
+            Interruptible,
+            Blocked,
+            Idle,
+            Stopped,
+            Traced,
+            Parked,
+            RankedCapture,
+            Ended,
+            Unknown
+        ])
+        .prop_map(Left::Asleep),
     ]
 }
 
@@ -104,23 +114,23 @@ fn any_seen() -> impl Strategy<Value = Seen> {
     (0u16..11, -100i64..12_000, 0u16..5, 0u32..9).prop_map(|(point, t, cpu, tid)| Seen { point, t, cpu, tid })
 }
 
-/// A scene with these records, and the sightings of its packets.
+/// A capture with these records, and the sightings of its packets.
 fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packets: Vec<Vec<Seen>>) -> Stage {
     let mut stage = Stage::new(&[(2, "ksoftirqd/0"), (3, "CPU 0/KVM"), (5, "handler1")]);
     stage.snapshot().window.cpus = host;
     stage.machine("guest0", offset, &[(2, "app")]);
-    stage.scene.machines[1].error_bound_ns = offset.rem_euclid(100);
+    stage.capture.machines[1].error_bound_ns = offset.rem_euclid(100);
     match guest {
         Some(cpus) => stage.snapshot().window.cpus = cpus,
-        None => stage.scene.machines[1].record = Err("no agent".into()),
+        None => stage.capture.machines[1].record = Err("no agent".into()),
     }
     stage.vms.push(vm("relay1", "tap0", &[(4, Role::MainLoop, None), (3, Role::Vcpu, Some(0)), (6, Role::Vcpu, None)]));
     // The points are as they first appear.
     stage.packet(&POINTS.map(|point| (point, 0, 0, 0)));
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     for (number, sightings) in packets.into_iter().enumerate() {
         let number = number as u64;
-        stage.scene.packets.push(Packet { stream: 0, key: 0, number, late: true, sightings });
+        stage.capture.packets.push(Packet { stream: 0, key: 0, number, late: true, sightings });
     }
     stage
 }
@@ -137,8 +147,8 @@ proptest! {
     ) {
         let stage = stage(host, guest, offset, packets);
         let ground = Ground { points: &stage.points, vms: &stage.vms };
-        let analyst = Analyst::new(&stage.scene, ground);
-        for packet in &stage.scene.packets {
+        let analyst = Analyst::new(&stage.capture, ground);
+        for packet in &stage.capture.packets {
             for (a, b) in packet.sightings.iter().flat_map(|a| packet.sightings.iter().map(move |b| (a, b))) {
                 let pieces = analyst.explain(packet, a, b);
                 prop_assert!(pieces.len() < 5_000);
@@ -149,7 +159,7 @@ proptest! {
                 let mut cursor = a.t;
                 for piece in &pieces {
                     prop_assert_eq!(piece.from, cursor);
-                    prop_assert!(piece.to > piece.from && piece.machine < stage.scene.machines.len());
+                    prop_assert!(piece.to > piece.from && piece.machine < stage.capture.machines.len());
                     if piece.cause == Cause::Unexplained {
                         prop_assert!(piece.note.as_ref().is_some_and(|note| !note.is_empty()), "{:?}", piece);
                     }

@@ -444,7 +444,7 @@ fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
         },
         |_| (),
     );
-    stage.scene.machines[1].record = Err("no agent".into());
+    stage.capture.machines[1].record = Err("no agent".into());
     assert_eq!(
         stage.told(),
         [
@@ -492,7 +492,7 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
         // By the guest's clock, the interrupt came before anybody woke the vCPU.
         |c| interrupt_at(c, 200),
     );
-    stage.scene.machines[1].error_bound_ns = 20;
+    stage.capture.machines[1].error_bound_ns = 20;
     assert_eq!(
         stage.told(),
         [

@@ -1,9 +1,9 @@
 //! What the ranking says of packets that were explained by hand.
 
+use latpath_capture::Seen;
 use latpath_cause::{Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
-use latpath_spike::Seen;
-use latpath_words::{Ns, PointId};
+use latpath_model::{Ns, PointId};
 use proptest::prelude::*;
 
 const WAY: [PointId; 3] = [0, 1, 2];
@@ -42,7 +42,7 @@ fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> E
         seen.push(Seen { point: *to, t, cpu: 0, tid: 0 });
         all.push(Part { from: *from, to: *to, begin, end: t, pieces });
     }
-    Explained { stream: 0, key: 1, number, late, scene: 1, machines: vec!["host".into()], seen, parts: all }
+    Explained { stream: 0, key: 1, number, late, capture: 1, machines: vec!["host".into()], seen, parts: all }
 }
 
 fn work(ns: Ns, who: &Who) -> Told {

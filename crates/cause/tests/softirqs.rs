@@ -75,7 +75,7 @@ fn a_softirq_that_polls_others_first_queues_behind_them() {
 #[test]
 fn packets_of_the_same_poll_that_were_seen_before_count() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     for at in [130, 200, 250] {
         stage.packet(&[("host/tx@veth0", 90, 0, SENDER), ("host/nic-rx@veth1", at, 0, SENDER)]);
     }
@@ -140,7 +140,7 @@ fn handed_to_ksoftirqd_it_waits_as_that_thread_does() {
 #[test]
 fn with_preempt_rt_interrupts_and_softirqs_are_threads() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/tx@eth1", 100, 1, SENDER), ("host/nic-rx@eth0", 300, 0, 25)]);
     stage.cpu(|c| {
         c.class(25, fifo(50)).class(HOG, fifo(80)).runs(HOG).at(120).irq(25).wakes(25, 0).at(125).irq_ends(25);
@@ -165,7 +165,7 @@ fn with_preempt_rt_interrupts_and_softirqs_are_threads() {
 #[test]
 fn an_interrupts_own_time_is_work_and_before_it_a_device_had_the_packet() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/tx@eth1", 100, 1, SENDER), ("host/nic-rx@eth0", 300, 0, 0)]);
     stage.cpu(|c| {
         c.at(200).irq(25).at(205).raises(NET_RX).at(210).irq_ends(25).softirq(NET_RX).at(310).softirq_ends(NET_RX);
@@ -186,7 +186,7 @@ fn an_interrupts_own_time_is_work_and_before_it_a_device_had_the_packet() {
 fn a_queueing_discipline_holds_until_its_timer() {
     let mut stage = stage();
     stage.function(0xd00, "qdisc_watchdog");
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@eth0", 300, 0, 0)]);
     stage.cpu(|c| {
         c.runs(SENDER).at(110).sleeps_then(0).at(250).timer(0xd00).at(255).raises(NET_TX).at(260).timer_ends();
@@ -205,7 +205,7 @@ fn a_queueing_discipline_holds_until_its_timer() {
 #[test]
 fn what_a_timer_of_no_name_lets_be_sent_was_held_too() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@eth0", 300, 0, 0)]);
     stage.cpu(|c| {
         c.runs(SENDER).at(110).sleeps_then(0).at(250).timer(0xd00).at(255).raises(NET_TX).at(260).timer_ends();
@@ -217,7 +217,7 @@ fn what_a_timer_of_no_name_lets_be_sent_was_held_too() {
 #[test]
 fn what_another_softirq_gives_the_device_a_queueing_discipline_has_held() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@veth2", 500, 0, SENDER)]);
     stage.cpu(|c| {
         c.runs(SENDER).at(90).raises(NET_RX).softirq(NET_RX).at(120).softirq_ends(NET_RX).at(130).sleeps_then(0);
@@ -234,7 +234,7 @@ fn what_another_softirq_gives_the_device_a_queueing_discipline_has_held() {
 #[test]
 fn a_packet_that_is_steered_to_another_cpu_comes_from_the_softirq_there() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/tx@veth0", 100, 1, 0), ("host/nic-rx@veth1", 300, 0, 0)]);
     stage.cpu(|c| {
         c.at(250)
@@ -273,7 +273,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
     };
     let told = |idle: &dyn Fn(&mut stage::Cpu)| {
         let mut stage = stage();
-        stage.scene.packets.clear();
+        stage.capture.packets.clear();
         stage.packet(&[("host/tx@veth0", 100, 1, 0), ("host/nic-rx@veth1", 300, 0, 0)]);
         stage.cpu(|c| idle(c));
         stage.cpu(|c| {
@@ -297,7 +297,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
 #[test]
 fn a_packet_that_is_steered_on_its_way_to_a_device_was_held_by_no_queueing_discipline() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth0", 100, 1, 0), ("host/tx@veth1", 300, 0, 0)]);
     stage.cpu(|c| {
         c.at(250).vector(Vector::CallFunctionSingle).at(255).raises(NET_RX).at(260);
@@ -321,7 +321,7 @@ fn where_no_raise_is_recorded_what_ran_just_before_has_raised_it() {
 #[test]
 fn a_storm_is_summed_by_who_took_the_time() {
     let mut stage = stage();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@tap0", 50_100, 0, SENDER)]);
     stage.cpu(|c| {
         c.runs(SENDER).at(80).raises(NET_RX).softirq(NET_RX);

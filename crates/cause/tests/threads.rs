@@ -324,7 +324,7 @@ fn a_burst_is_worked_off_before() {
 #[test]
 fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() {
     let mut stage = a_reader_is_woken();
-    stage.scene.packets.clear();
+    stage.capture.packets.clear();
     stage.packet(&[("host/tx@tap0", 90, 1, 5), ("host/vm-read@tap0", 285, 0, READER)]);
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
     stage.cpu(|c| {
@@ -367,7 +367,7 @@ fn where_nothing_is_recorded_the_reason_is_said() {
     let pieces = stage.pieces();
     assert_eq!(stage.told(), ["100-200 unexplained", "200-300 work qemu (7)"]);
     assert_eq!(pieces[0].note.as_deref(), Some("what qemu (7) did is not known: records of some CPUs begin later"));
-    stage.scene.machines[0].record = Err("the ring was gone".into());
+    stage.capture.machines[0].record = Err("the ring was gone".into());
     let pieces = stage.pieces();
     assert_eq!((pieces.len(), pieces[0].cause), (1, Cause::Unexplained));
     assert_eq!(pieces[0].note.as_deref(), Some("no record of host: the ring was gone"));

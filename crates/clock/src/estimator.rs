@@ -15,7 +15,7 @@
 
 use crate::exchange::{Exchange, Fault, FaultKind, Limits, LATEST};
 use crate::slope::{from_ppb, times_down, times_up, to_ppb, Hulls, Slope, FRACTION};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::VecDeque;
 
 /// Exchanges of one slot of a window; of more, the slowest are forgotten.

@@ -1,6 +1,6 @@
 //! A timed exchange, what it proves, and what proves a clock wrong.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::fmt;
 
 /// Times beyond this (73 years of uptime) are refused, so that no difference of two can overflow.

@@ -1,7 +1,7 @@
 //! Requests to PTP clocks (`linux/ptp_clock.h`). All unsafe code of this crate is here, each block with its reason.
 #![allow(unsafe_code)]
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

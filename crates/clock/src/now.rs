@@ -1,6 +1,6 @@
 //! This machine's clocks.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use nix::time::{clock_gettime, ClockId};
 
 /// `CLOCK_MONOTONIC` in ns: the clock of `bpf_ktime_get_ns`, and so of every sighting.

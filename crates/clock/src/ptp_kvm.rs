@@ -6,7 +6,7 @@
 
 use crate::kernel;
 use crate::tie::{ClockTie, RealtimeWatch};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;

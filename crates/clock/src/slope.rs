@@ -1,6 +1,6 @@
 //! Slopes in fixed point, and the range of slopes that limits leave.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// A slope in units of 2⁻⁴⁰ ns per ns: over a window of a minute, one unit is 0.06 ns.
 pub(crate) type Slope = i128;

@@ -1,7 +1,7 @@
 //! What ties `CLOCK_MONOTONIC` to the time of day.
 
 use crate::now::{now_monotonic, read};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 

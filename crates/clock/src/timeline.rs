@@ -5,7 +5,7 @@ use crate::exchange::{Exchange, Fault, LATEST};
 use crate::ptp_kvm::PtpPair;
 use crate::slope::times_up;
 use crate::tie::RealtimeWatch;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::VecDeque;
 
 /// The mapping follows a better estimate at most this fast beyond the drift (100 ppm), so that a difference of two times of

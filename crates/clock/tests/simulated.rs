@@ -1,7 +1,7 @@
 //! Simulated clocks and delays, where the true offset is known: the estimate must never claim more than is true.
 
 use latpath_clock::{Assumed, Exchange, FaultKind, OffsetEstimator, Timeline};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use proptest::prelude::*;
 
 const MS: Ns = 1_000_000;

@@ -4,7 +4,7 @@ use crate::{
     netlink::{attributes, u16_at, u64_at, Ask, Socket},
     Netns, Result,
 };
-use latpath_words::text::of_field;
+use latpath_model::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
 

@@ -180,7 +180,7 @@ mod tests {
         bytes.extend(attribute(0x8012, &7u32.to_ne_bytes()));
         let read: Vec<_> = attributes(&bytes).collect();
         assert_eq!(read, [(3, b"eth0\0".as_slice()), (0x12, &7u32.to_ne_bytes())]);
-        assert_eq!(latpath_words::text::of_field(read[0].1), "eth0");
+        assert_eq!(latpath_model::text::of_field(read[0].1), "eth0");
     }
 
     #[test]

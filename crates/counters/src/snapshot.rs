@@ -8,7 +8,7 @@ use crate::{
     softnet::Softnet,
     Inode, Netns,
 };
-use latpath_words::Ns;
+use latpath_model::Ns;
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

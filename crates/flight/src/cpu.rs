@@ -2,7 +2,7 @@
 
 use crate::event::{Class, Event, Vector, What};
 use crate::window::CpuRecord;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::HashMap;
 
 /// Contexts that can lie on each other. Hostile input is not believed beyond that.

@@ -1,6 +1,6 @@
 //! Names of idle states, as the driver of each CPU gives them: the same number is another state on another machine.
 
-use latpath_words::text::{cut, printable};
+use latpath_model::text::{cut, printable};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};

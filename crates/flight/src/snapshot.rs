@@ -9,7 +9,7 @@ use crate::idle::IdleStates;
 use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
 use crate::window::Window;
-use latpath_words::{text::printable, Ns};
+use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that /proc is asked for in one snapshot, since the recorder has no name for them: each costs a system call or two.

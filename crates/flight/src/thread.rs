@@ -3,7 +3,7 @@
 use crate::cpu::{CpuTimeline, Doing, Share};
 use crate::event::{Event, Left, Sleep, What};
 use crate::window::Window;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// A time in which a thread was in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use crate::event::Event;
 use crate::layout::{Head, RawEvent};
+use latpath_model::Ns;
 use latpath_probe::Mapped;
-use latpath_words::Ns;
 use std::sync::atomic::{fence, Ordering};
 use std::time::{Duration, Instant};
 

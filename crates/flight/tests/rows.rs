@@ -1,7 +1,7 @@
 //! Rows of CPUs and threads, from events that are told: what follows from them, and that nothing breaks whatever they are.
 
 use latpath_flight::*;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use proptest::prelude::*;
 
 const NORMAL: Class = Class { prio: 120, policy: 0 };

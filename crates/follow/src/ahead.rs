@@ -1,7 +1,7 @@
 //! Journeys that are whole though earlier ones are not: behind a lost packet, which is waited for, a late one is told at once.
 
 use latpath_journey::{Joiner, Journey};
-use latpath_words::{Ns, StreamId};
+use latpath_model::{Ns, StreamId};
 use std::collections::VecDeque;
 
 /// A journey this young is looked at later: in the usual case it is handed out in its turn by then.
@@ -69,7 +69,7 @@ impl Stream {
 mod tests {
     use super::*;
     use latpath_journey::Options;
-    use latpath_words::{KeyRule, Sighting};
+    use latpath_model::{KeyRule, Sighting};
 
     const MS: Ns = 1_000_000;
 

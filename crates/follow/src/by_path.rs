@@ -1,11 +1,11 @@
 //! Live figures of each path that packets took through the host, from what the kernel counted.
 
 use latpath_journey::{PathClass, Paths, Segment};
+use latpath_model::{PointId, StreamId};
 use latpath_probe::{HeldUp, LiveStream, Probe};
 use latpath_stats::figures::is_told_by_path;
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::{PathFigures, SegmentFigures};
-use latpath_words::{PointId, StreamId};
 
 /// Counts by path, and times by what held packets up, which is all of a path that the kernel tells apart.
 pub(crate) struct ByPath {

@@ -1,8 +1,8 @@
 //! What latpath itself costs: its process's CPU time and memory, and the time its kernel programs take.
 
 use latpath_flight::Figures;
+use latpath_model::Counters;
 use latpath_stats::ToolCost;
-use latpath_words::Counters;
 use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeValLike;
 use std::time::Instant;

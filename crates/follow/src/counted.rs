@@ -1,7 +1,7 @@
 //! The kernel's own counters, from the beginning of a measurement on.
 
 use latpath_counters::{Difference, Snapshot};
-use latpath_words::{PointInfo, HOST};
+use latpath_model::{PointInfo, HOST};
 
 /// What was counted before.
 pub(crate) struct Counted(Snapshot);

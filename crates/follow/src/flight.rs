@@ -2,10 +2,12 @@
 
 use crate::freezer::Freezer;
 use latpath_agent::{GuestWindow, Machine};
+use latpath_capture::{
+    Capture, Counted, Gathered, Kind, LateDetector, MachineRecord, Options as Choice, Order, RankedCapture, Rule,
+};
 use latpath_flight::{Figures, Options as RecorderOptions};
 use latpath_journey::Journey;
-use latpath_spike::{Chooser, Counted, Frozen, Gathered, Kind, MachineRecord, Options as Choice, Order, Rule, Scene};
-use latpath_words::{Ns, HOST};
+use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ const PATIENCE: Ns = 6_000_000_000;
 pub(crate) const MACHINE_PATIENCE: Duration = Duration::from_secs(3);
 /// Times that another machine may be asked for at once: it has other work too.
 const ASKED: usize = 6;
-/// Scenes that wait to be taken.
+/// Captures that wait to be taken.
 const WAITING: usize = 64;
 
 /// What is recorded, and frozen when.
@@ -29,7 +31,7 @@ pub struct FlightOptions {
     pub patience: Ns,
 }
 
-/// A scene that is not whole yet.
+/// A capture that is not whole yet.
 struct UnderWay {
     order: Order,
     /// This machine, then the others. What has not come yet has the number under which it will.
@@ -44,10 +46,10 @@ fn without(machine: &str, why: String) -> MachineRecord {
 
 /// See the module's text.
 pub(crate) struct Flight {
-    pub chooser: Chooser,
+    pub detector: LateDetector,
     freezer: Result<Freezer, String>,
     under_way: Vec<UnderWay>,
-    done: VecDeque<Frozen>,
+    done: VecDeque<RankedCapture>,
     /// The first order of each time that is frozen for late packets, for those who want to know at once.
     spotted: VecDeque<Order>,
 }
@@ -58,7 +60,7 @@ impl Flight {
         let recorder = RecorderOptions { bytes_per_cpu: options.bytes_per_cpu, ..RecorderOptions::default() };
         let patience = options.patience.min(window.saturating_add(200_000_000));
         Self {
-            chooser: Chooser::new(Choice { rule: options.rule, patience, on_time: true }, streams),
+            detector: LateDetector::new(Choice { rule: options.rule, patience, on_time: true }, streams),
             freezer: Freezer::start(&recorder),
             under_way: Vec::new(),
             done: VecDeque::new(),
@@ -72,18 +74,18 @@ impl Flight {
     }
 
     pub fn take(&mut self, journey: &Journey) {
-        self.chooser.take(journey);
+        self.detector.take(journey);
     }
 
     /// One round: asks for what is to be frozen, takes what has come. All journeys that began before `reached` were taken.
     pub fn round(&mut self, clock: Ns, reached: Ns, others: &mut [&mut Machine]) {
-        self.chooser.advance(clock, reached);
+        self.detector.advance(clock, reached);
         self.order(clock, others);
         self.collect(clock, reached, others);
     }
 
     fn order(&mut self, clock: Ns, others: &mut [&mut Machine]) {
-        while let Some(order) = self.chooser.next_order() {
+        while let Some(order) = self.detector.next_order() {
             let Order { number, from, to, .. } = order;
             let mut machines = vec![match &self.freezer {
                 Ok(freezer) => match freezer.ask(number, from, to) {
@@ -110,9 +112,9 @@ impl Flight {
         if self.under_way.is_empty() {
             return;
         }
-        while let Some(gathered) = self.chooser.next_gathered(reached) {
-            if let Some(scene) = self.under_way.iter_mut().find(|u| u.order.number == gathered.number) {
-                scene.packets = Some(gathered);
+        while let Some(gathered) = self.detector.next_gathered(reached) {
+            if let Some(capture) = self.under_way.iter_mut().find(|u| u.order.number == gathered.number) {
+                capture.packets = Some(gathered);
             }
         }
         let mut came = |at: usize, number: u64, record: MachineRecord| {
@@ -135,9 +137,9 @@ impl Flight {
                 came(at + 1, number, record);
             }
         }
-        for scene in self.under_way.iter_mut().filter(|u| clock >= u.deadline) {
+        for capture in self.under_way.iter_mut().filter(|u| clock >= u.deadline) {
             let names = std::iter::once(HOST).chain(others.iter().map(|m| m.name()));
-            for (machine, name) in scene.machines.iter_mut().zip(names).filter(|(m, _)| m.is_err()) {
+            for (machine, name) in capture.machines.iter_mut().zip(names).filter(|(m, _)| m.is_err()) {
                 *machine = Ok(without(name, format!("no answer within {} s", PATIENCE / 1_000_000_000)));
             }
         }
@@ -148,26 +150,26 @@ impl Flight {
             let Some(Gathered { packets, more_late, late, worst, .. }) = packets else { continue };
             let machines = machines.into_iter().flatten().collect();
             let (number, kind) = (order.number, order.kind);
-            let scene = Scene { number, kind, from: order.from, to: order.to, machines, packets, more_late };
+            let capture = Capture { number, kind, from: order.from, to: order.to, machines, packets, more_late };
             if self.done.len() == WAITING {
                 self.done.pop_front();
             }
-            self.done.push_back(Frozen { scene, worst, late });
+            self.done.push_back(RankedCapture { capture, worst, late });
         }
     }
 
     /// No journey comes any more: orders what is left. Call [`Self::round`] until [`Self::is_idle`], or as long as there is time.
     pub fn finish(&mut self, clock: Ns, others: &mut [&mut Machine]) {
-        self.chooser.finish(clock);
+        self.detector.finish(clock);
         self.order(clock, others);
     }
 
-    /// Whether no scene is under way.
+    /// Whether no capture is under way.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    pub fn next_scene(&mut self) -> Option<Frozen> {
+    pub fn next_capture(&mut self) -> Option<RankedCapture> {
         self.done.pop_front()
     }
 
@@ -176,6 +178,6 @@ impl Flight {
     }
 
     pub fn counted(&self) -> &Counted {
-        self.chooser.counted()
+        self.detector.counted()
     }
 }

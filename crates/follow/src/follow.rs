@@ -9,13 +9,13 @@ use crate::merge::{Feed, Merge, Origin};
 use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
+use latpath_capture::{Counted as LateCounted, Order, RankedCapture};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_probe::{monotonic, AttachError, Mode, Options as ProbeOptions, Probe};
-use latpath_spike::{Counted as LateCounted, Frozen, Order};
 use latpath_stats::{MachineFigures, ToolCost};
-use latpath_words::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
 
 /// How often the route is looked for, and looked at again.
 const SEARCH_EVERY: Ns = 100_000_000;
@@ -26,7 +26,7 @@ const LAST: Ns = 100_000_000;
 /// Between two rounds then.
 const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
 /// How long machines are then waited for.
-const LAST_SCENES: Ns = 1_500_000_000;
+const LAST_CAPTURES: Ns = 1_500_000_000;
 
 /// What to follow, and where.
 #[derive(Clone, Debug)]
@@ -176,9 +176,9 @@ impl Follow {
         }
     }
 
-    /// A scene that has been frozen, on all machines. Each is told once; take them each round.
-    pub fn next_scene(&mut self) -> Option<Frozen> {
-        self.flight.as_mut()?.next_scene()
+    /// A capture that has been frozen, on all machines. Each is told once; take them each round.
+    pub fn next_capture(&mut self) -> Option<RankedCapture> {
+        self.flight.as_mut()?.next_capture()
     }
 
     /// A time that is being frozen since packets were late in it, told at once. Each is told once.
@@ -191,10 +191,10 @@ impl Follow {
         self.flight.as_ref().map(Flight::counted)
     }
 
-    /// Scenes that are no worse than this would not be kept: they need not be frozen.
-    pub fn set_scene_bar(&mut self, worst: Ns) {
+    /// Captures that are no worse than this would not be kept: they need not be frozen.
+    pub fn set_capture_bar(&mut self, worst: Ns) {
         if let Some(flight) = &mut self.flight {
-            flight.chooser.set_bar(worst);
+            flight.detector.set_bar(worst);
         }
     }
 
@@ -217,7 +217,7 @@ impl Follow {
             std::thread::sleep(ROUND);
             self.step(&mut *sink);
         }
-        let until = monotonic() + LAST_SCENES;
+        let until = monotonic() + LAST_CAPTURES;
         if let Some(flight) = &mut self.flight {
             flight.finish(monotonic(), &mut self.merge.machines());
         }
@@ -291,7 +291,7 @@ impl Follow {
         }
         self.layout = layout;
         if let Some(flight) = &mut self.flight {
-            flight.chooser.set_layout(&self.layout.segments, &self.layout.route.lines_of(self.options.streams.len()));
+            flight.detector.set_layout(&self.layout.segments, &self.layout.route.lines_of(self.options.streams.len()));
         }
         true
     }

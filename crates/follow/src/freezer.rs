@@ -2,7 +2,7 @@
 //! sightings waiting.
 
 use latpath_flight::{give_way, Figures, Options, Recorder, Snapshot};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

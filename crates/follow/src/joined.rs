@@ -2,9 +2,9 @@
 
 use crate::follow::{sum, Follow, FollowError, Options};
 use latpath_journey::{Journey, Segment};
+use latpath_model::{Ns, PointId, StreamId};
 use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, Aggregate, Context, Setup, Summary};
-use latpath_words::{Ns, PointId, StreamId};
 
 /// What of the joiner's totals is counted since.
 #[derive(Clone, Copy, Default)]

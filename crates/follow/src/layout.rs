@@ -2,7 +2,7 @@
 
 use latpath_journey::segments::{self, Segment};
 use latpath_journey::Route;
-use latpath_words::{Point, PointId, PointInfo};
+use latpath_model::{Point, PointId, PointInfo};
 
 /// The route and the segments; changes rarely.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -9,15 +9,15 @@ use crate::layout::Layout;
 use crate::over::{Ends, Over};
 use crate::span::SETTLE;
 use crate::tables::{PointFilter, MAX_POINTS};
+use latpath_capture::RankedCapture;
 use latpath_flight::Figures;
 use latpath_journey::{Journey, Paths, RouteFinder, Segment, Sequence};
+use latpath_model::{DropNote, KeyRule, Ns, PointId, PointInfo, PointKind, Source, StreamId, HOST};
 use latpath_probe::{monotonic, LiveStream, Mode, Options as ProbeOptions, Probe};
-use latpath_spike::Frozen;
 use latpath_stats::figures::{rate, together};
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::lost::explain;
 use latpath_stats::{MachineFigures, SegmentFigures, StreamFigures, Summary};
-use latpath_words::{DropNote, KeyRule, Ns, PointId, PointInfo, PointKind, Source, StreamId, HOST};
 
 /// Journeys that the route is found from, of each stream and at each look.
 const SAMPLE: usize = 256;
@@ -122,9 +122,9 @@ impl Live {
         flight.round(now, reached, &mut []);
     }
 
-    /// A scene that has been frozen. Each is told once; take them each round.
-    pub fn next_scene(&mut self) -> Option<Frozen> {
-        self.flight.as_mut()?.0.next_scene()
+    /// A capture that has been frozen. Each is told once; take them each round.
+    pub fn next_capture(&mut self) -> Option<RankedCapture> {
+        self.flight.as_mut()?.0.next_capture()
     }
 
     /// How this machine's flight recorder does, or why it does not; nothing where none was asked for.
@@ -192,7 +192,7 @@ impl Live {
         }
         if let Some((flight, _)) = &mut self.flight {
             let lines = self.layout.route.lines_of(self.options.streams.len());
-            flight.chooser.set_layout(&self.layout.segments, &lines);
+            flight.detector.set_layout(&self.layout.segments, &lines);
         }
         // What is counted goes on where segments only come on top: a first upcall after hours must not cost the hours.
         let mut ends = if more { std::mem::take(&mut self.counted) } else { Vec::new() };
@@ -296,7 +296,7 @@ impl Live {
         self.counted.iter().position(|ends| *ends == (segment.from, segment.to))
     }
 
-    fn notes(&self, points: &[PointInfo], streams: &[LiveStream], counters: latpath_words::Counters) -> Vec<String> {
+    fn notes(&self, points: &[PointInfo], streams: &[LiveStream], counters: latpath_model::Counters) -> Vec<String> {
         let mut notes = self.probe.abilities().notes();
         if let Some(Err(why)) = self.flight() {
             notes.push(format!("no flight recorder, so nothing tells why packets are late: {why}"));

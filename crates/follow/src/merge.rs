@@ -2,8 +2,8 @@
 
 use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
+use latpath_model::{Counters, Ns, Sighting, Source};
 use latpath_probe::Probe;
-use latpath_words::{Counters, Ns, Sighting, Source};
 
 /// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
 const PATIENCE: Ns = 10_000_000_000;

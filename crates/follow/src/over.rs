@@ -1,8 +1,8 @@
 //! Journeys out of the kernel's table, each once when it is over: what flies by there is lent to those who look at every packet.
 
 use latpath_journey::Journey;
+use latpath_model::{Ns, StreamId};
 use latpath_probe::{LiveSightings, Probe};
-use latpath_words::{Ns, StreamId};
 use std::collections::VecDeque;
 
 /// A journey that has all points of its way stays open this long for those beside it, as the joiner's do.

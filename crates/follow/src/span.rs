@@ -1,7 +1,7 @@
 //! From when until when packets count.
 
 use latpath_journey::{Journey, Route};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Journeys that began less than this after the probes were attached are left out: a probe is not everywhere at once.
 pub const SETTLE: Ns = 100_000_000;

@@ -1,7 +1,7 @@
 //! One table of points and one of drop notes for all machines: each source numbers its own, these map them.
 
 use latpath_journey::segments::matches;
-use latpath_words::{DropNote, PointId, PointInfo, Sighting};
+use latpath_model::{DropNote, PointId, PointInfo, Sighting};
 
 /// Points that one run can have.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
@@ -20,7 +20,7 @@ impl PointFilter {
     pub fn wants(&self, info: &PointInfo) -> bool {
         let name = info.point.to_string();
         self.0.is_empty()
-            || info.point.kind == latpath_words::PointKind::Drop
+            || info.point.kind == latpath_model::PointKind::Drop
             || self.0.iter().any(|p| matches(p, &name))
     }
 
@@ -88,7 +88,7 @@ impl Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_words::{Link, Point};
+    use latpath_model::{Link, Point};
 
     fn info(text: &str) -> PointInfo {
         let point: Point = text.parse().unwrap();

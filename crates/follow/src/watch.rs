@@ -4,9 +4,9 @@ use crate::follow::{FollowError, Options};
 use crate::joined::Joined;
 use crate::layout::Layout;
 use crate::live::Live;
-use latpath_spike::Frozen;
+use latpath_capture::RankedCapture;
+use latpath_model::PointInfo;
 use latpath_stats::Summary;
-use latpath_words::PointInfo;
 
 /// Streams being watched. Dropping it detaches everything.
 pub enum Watch {
@@ -53,11 +53,11 @@ impl Watch {
         }
     }
 
-    /// A scene that has been frozen around late packets, or as an example of the usual. Each is told once; take them each round.
-    pub fn next_scene(&mut self) -> Option<Frozen> {
+    /// A capture that has been frozen around late packets, or as an example of the usual. Each is told once; take them each round.
+    pub fn next_capture(&mut self) -> Option<RankedCapture> {
         match self {
-            Self::Kernel(live) => live.next_scene(),
-            Self::Machines(joined) => joined.follow().next_scene(),
+            Self::Kernel(live) => live.next_capture(),
+            Self::Machines(joined) => joined.follow().next_capture(),
         }
     }
 
@@ -69,7 +69,7 @@ impl Watch {
         }
     }
 
-    /// The points found so far: those that scenes speak of.
+    /// The points found so far: those that captures speak of.
     pub fn points(&mut self) -> Vec<PointInfo> {
         match self {
             Self::Kernel(live) => live.points(),

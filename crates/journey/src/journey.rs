@@ -1,6 +1,6 @@
 //! One packet's journey.
 
-use latpath_words::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PointId, StreamId};
 
 /// Points that one run can have: a journey's set of points is a `u64`.
 pub const MAX_POINTS: usize = 64;

@@ -2,7 +2,7 @@
 
 use crate::ring::Ring;
 use crate::sequence::{Sequence, Standing};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Sightings in a row that must contradict a point's position before the position is given up.
 const CONTRADICTIONS: u32 = 16;

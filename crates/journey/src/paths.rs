@@ -3,7 +3,7 @@
 //! A packet's path is told by the points that saw it; nothing else is kept of it, live or in a run.
 
 use crate::journey::MAX_POINTS;
-use latpath_words::{PointId, PointInfo, PointKind};
+use latpath_model::{PointId, PointInfo, PointKind};
 use std::fmt;
 
 /// The paths that are told apart.
@@ -132,7 +132,7 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_words::{Link, Point};
+    use latpath_model::{Link, Point};
 
     fn paths() -> Paths {
         let names = [

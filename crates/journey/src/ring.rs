@@ -6,7 +6,7 @@
 //! chains by itself, so nothing is ever unlinked.
 
 use crate::journey::Journey;
-use latpath_words::{Ns, Sighting, StreamId};
+use latpath_model::{Ns, Sighting, StreamId};
 
 /// Fewest journeys that a ring has room for.
 pub(crate) const MIN_SLOTS: usize = 64;

@@ -5,7 +5,7 @@
 //! from what devices are; nothing has to be configured.
 
 use crate::journey::{Journey, MAX_POINTS};
-use latpath_words::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
+use latpath_model::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
 /// The points in the order in which packets pass, and those on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 //! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, whatever way it goes.
 
 use crate::route::Route;
-use latpath_words::{PointId, PointInfo, PointKind, HOST};
+use latpath_model::{PointId, PointInfo, PointKind, HOST};
 
 /// From one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@
 //!   otherwise the sender has restarted: a new line begins, and nothing is counted for the jump. An outage of a whole
 //!   lap or more counts modulo the lap. So `never_seen` is a lower bound.
 
+use latpath_model::{KeyRule, Ns};
 use latpath_sv::SAMPLE_RATES;
-use latpath_words::{KeyRule, Ns};
 
 /// Votes that a step must be ahead by to be believed.
 const STEP_VOTES: u32 = 8;

@@ -7,7 +7,7 @@ mod network;
 mod slow;
 
 use latpath_journey::{Joiner, Options};
-use latpath_words::{KeyRule, Ns};
+use latpath_model::{KeyRule, Ns};
 use network::{Known, Network, Random, Stall};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

@@ -1,7 +1,7 @@
 //! Each rule of the joiner that docs/journeys.md states, by itself.
 
 use latpath_journey::{Joiner, Options};
-use latpath_words::{KeyRule, Link, Ns, PointInfo, Sighting};
+use latpath_model::{KeyRule, Link, Ns, PointInfo, Sighting};
 
 const MS: Ns = 1_000_000;
 const US: Ns = 1_000;

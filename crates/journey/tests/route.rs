@@ -2,7 +2,7 @@
 
 use latpath_journey::segments::{classic, parse};
 use latpath_journey::{Journey, Route, RouteFinder};
-use latpath_words::{Link, Ns, Point, PointInfo};
+use latpath_model::{Link, Ns, Point, PointInfo};
 
 /// A network: its points as (name, link, namespace), and what packets see: (point, time).
 struct Network {

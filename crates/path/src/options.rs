@@ -1,7 +1,7 @@
 //! What to search for, and how it was attached.
 
 use crate::pcap::Code;
-use latpath_words::{Ns, StreamSpec};
+use latpath_model::{Ns, StreamSpec};
 use std::time::Duration;
 /// Kinds of places that programs stand at; each has those before it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,8 +6,8 @@ use crate::tracepoints::{
     KFREE_SKB, MAKERS, NAPI_GRO_FRAGS_ENTRY, NAPI_GRO_RECEIVE_ENTRY, NETIF_RECEIVE_SKB, NETIF_RECEIVE_SKB_LIST_ENTRY,
     NET_DEV_START_XMIT, OVS_DO_EXECUTE_ACTION, OVS_DP_UPCALL, SKB_COPY_DATAGRAM_IOVEC, TRACEPOINTS,
 };
-use latpath_words::text::of_field;
-use latpath_words::{Ns, PointKind};
+use latpath_model::text::of_field;
+use latpath_model::{Ns, PointKind};
 use std::collections::HashMap;
 
 /// What a step is.

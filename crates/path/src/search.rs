@@ -4,7 +4,7 @@ use crate::attach::{attach, Attached, SearchError};
 use crate::layout::{Counts, Event, COUNTS_BYTES};
 use crate::options::{How, Options};
 use crate::packet::Packet;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

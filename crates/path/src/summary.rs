@@ -1,7 +1,7 @@
 //! Which ways packets took, and how long the stages of each took.
 
 use crate::packet::{Packet, Step};
-use latpath_words::{Ns, Point, PointKind, HOST};
+use latpath_model::{Ns, Point, PointKind, HOST};
 use std::collections::HashMap;
 
 /// One step that all packets of a path made.

@@ -4,8 +4,8 @@ use crate::kernel::{Place, MOST_CPUS};
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use latpath_flight::{Event, What};
-use latpath_words::text::{of_field, printable};
-use latpath_words::Ns;
+use latpath_model::text::{of_field, printable};
+use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 

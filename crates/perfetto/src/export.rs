@@ -1,4 +1,4 @@
-//! A trace, scene by scene.
+//! A trace, capture by capture.
 
 use crate::details::Details;
 use crate::journey::{self, at, Number};
@@ -8,18 +8,18 @@ use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use crate::Ground;
+use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
 use latpath_cause::{Analyst, Explained};
 use latpath_flight::{CpuTimeline, Doing, Names};
-use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_model::{Ns, PointKind, StreamId, HOST};
 use latpath_stats::units::duration;
-use latpath_words::{Ns, PointKind, StreamId, HOST};
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::rc::Rc;
 
-/// Late packets of one scene that have rows of their own, the slowest first; the others are counted.
+/// Late packets of one capture that have rows of their own, the slowest first; the others are counted.
 const MOST_PACKETS: usize = 200;
-/// Packets of a scene without a late one that have.
+/// Packets of a capture without a late one that have.
 const MOST_ON_TIME: usize = 10;
 
 /// Perfetto's numbers of clocks.
@@ -33,8 +33,8 @@ const OLDEST_KERNEL: &str = "5.15";
 /// What was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Scenes.
-    pub scenes: u64,
+    /// Captures.
+    pub captures: u64,
     /// Packets with rows of their own.
     pub packets: u64,
     /// Late packets without.
@@ -63,7 +63,7 @@ pub struct Export<W: Write> {
     machines: Vec<(String, Machine)>,
     places: HashMap<String, usize>,
     summary: Summary,
-    /// Where the row of scenes has come to.
+    /// Where the row of captures has come to.
     recorded: Ns,
 }
 
@@ -115,33 +115,33 @@ impl<W: Write> Export<W> {
         Ok(place)
     }
 
-    /// Writes a scene. Scenes must come in the order of their times. Of its late packets those have rows of their own that are
+    /// Writes a capture. Captures must come in the order of their times. Of its late packets those have rows of their own that are
     /// `wanted`; of one without a late packet, some.
     ///
     /// # Errors
     /// What writing gives.
-    pub fn scene(&mut self, scene: &Scene, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
-        let is_spike = scene.kind == Kind::Spike;
-        self.write(scene, &|p: &Packet| p.late && wanted(p) || !is_spike)
+    pub fn capture(&mut self, capture: &Capture, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
+        let is_spike = capture.kind == Kind::Spike;
+        self.write(capture, &|p: &Packet| p.late && wanted(p) || !is_spike)
     }
 
     /// The same, but those packets that are `wanted` have rows of their own, late or not.
     ///
     /// # Errors
     /// What writing gives.
-    pub fn scene_around(&mut self, scene: &Scene, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
-        self.write(scene, &wanted)
+    pub fn capture_around(&mut self, capture: &Capture, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
+        self.write(capture, &wanted)
     }
 
-    fn write(&mut self, scene: &Scene, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<()> {
-        self.summary.scenes += 1;
-        for record in &scene.machines {
+    fn write(&mut self, capture: &Capture, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<()> {
+        self.summary.captures += 1;
+        for record in &capture.machines {
             self.record(record)?;
         }
-        let rows = Contexts::of(scene);
-        self.points(scene)?;
-        let left_out = self.packets(scene, &rows, wanted)?;
-        self.recorded_row(scene, left_out)
+        let rows = Contexts::of(capture);
+        self.points(capture)?;
+        let left_out = self.packets(capture, &rows, wanted)?;
+        self.recorded_row(capture, left_out)
     }
 
     fn record(&mut self, record: &MachineRecord) -> io::Result<()> {
@@ -159,10 +159,10 @@ impl<W: Write> Export<W> {
     }
 
     /// All packets, at their points.
-    fn points(&mut self, scene: &Scene) -> io::Result<()> {
+    fn points(&mut self, capture: &Capture) -> io::Result<()> {
         let Self { out, tracks, ground, recorded, .. } = self;
-        for packet in &scene.packets {
-            // Those of an earlier scene stand there.
+        for packet in &capture.packets {
+            // Those of an earlier capture stand there.
             for seen in packet.sightings.iter().filter(|seen| seen.t > *recorded) {
                 let point = usize::from(seen.point);
                 let track = tracks.of(out, Track::Point(point), || ground.point_name(seen.point))?;
@@ -176,34 +176,34 @@ impl<W: Write> Export<W> {
     }
 
     /// Writes the packets that have rows; returns how many late ones have none.
-    fn packets(&mut self, scene: &Scene, rows: &Contexts, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
+    fn packets(&mut self, capture: &Capture, rows: &Contexts, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
         let took = |packet: &Packet| match (packet.sightings.first(), packet.sightings.last()) {
             (Some(a), Some(b)) => b.t.saturating_sub(a.t),
             _ => 0,
         };
-        let is_spike = scene.kind == Kind::Spike;
+        let is_spike = capture.kind == Kind::Spike;
         let known = &mut self.shown;
         let mut is_new = |p: &Packet| p.sightings.first().is_some_and(|s| known.insert((p.stream, p.number, s.t)));
-        let late = scene.packets.iter().filter(|p| p.late).count() as u64;
-        let mut shown: Vec<&Packet> = scene.packets.iter().filter(|p| wanted(p) && is_new(p)).collect();
+        let late = capture.packets.iter().filter(|p| p.late).count() as u64;
+        let mut shown: Vec<&Packet> = capture.packets.iter().filter(|p| wanted(p) && is_new(p)).collect();
         shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
         shown.truncate(if is_spike { MOST_PACKETS } else { MOST_ON_TIME });
         let with_row = shown.iter().filter(|packet| packet.late).count() as u64;
-        let left_out = scene.more_late.saturating_add(late - with_row);
+        let left_out = capture.more_late.saturating_add(late - with_row);
         shown.sort_by_key(|packet| packet.sightings.first().map(|seen| seen.t));
         self.summary.more_late = self.summary.more_late.saturating_add(left_out);
         if shown.is_empty() {
             return Ok(left_out);
         }
         let ground = Rc::clone(&self.ground);
-        let analyst = Analyst::new(scene, latpath_cause::Ground { points: &ground.points, vms: &ground.vms });
+        let analyst = Analyst::new(capture, latpath_cause::Ground { points: &ground.points, vms: &ground.vms });
         for packet in shown {
-            let explained = Explained::of(&analyst, scene, packet, ground.way(packet.stream), &ground.points);
+            let explained = Explained::of(&analyst, capture, packet, ground.way(packet.stream), &ground.points);
             self.summary.packets += 1;
             let number = Number(self.summary.packets);
             journey::write(&mut self.out, &mut self.tracks, &ground, number, &explained)?;
             for (place, seen) in explained.seen.iter().enumerate() {
-                self.sighting(scene, rows, number, place, seen, &explained)?;
+                self.sighting(capture, rows, number, place, seen, &explained)?;
             }
         }
         Ok(left_out)
@@ -212,7 +212,7 @@ impl<W: Write> Export<W> {
     /// Marks a sighting in the row of who had the packet.
     fn sighting(
         &mut self,
-        scene: &Scene,
+        capture: &Capture,
         rows: &Contexts,
         number: Number,
         place: usize,
@@ -227,7 +227,7 @@ impl<W: Write> Export<W> {
         let said =
             |flows| Said { flows, category: "sighting", ..Said::named(name.clone()) }.arg("point", point.to_string());
         let t = at(seen.t);
-        let doing = rows.doing(scene, &point.machine, seen);
+        let doing = rows.doing(capture, &point.machine, seen);
         let by_thread = match doing {
             Doing::Thread(running) => running.pid == seen.tid,
             Doing::Unknown => matches!(point.kind, PointKind::AppRead | PointKind::VmRead | PointKind::VmWrite),
@@ -248,7 +248,7 @@ impl<W: Write> Export<W> {
         let cpu = u32::from(seen.cpu);
         let who = match doing {
             Doing::Unknown | Doing::Thread(_) if seen.tid != 0 => self.machines[machine].1.people.name(seen.tid),
-            doing => rows.name(scene, &point.machine, &doing),
+            doing => rows.name(capture, &point.machine, &doing),
         };
         let row = || format!("{} CPU {cpu}", point.machine);
         let track = self.tracks.of(&mut self.out, Track::Context(machine, cpu), row)?;
@@ -256,19 +256,19 @@ impl<W: Write> Export<W> {
     }
 
     /// Says what was recorded, when, and what is missing.
-    fn recorded_row(&mut self, scene: &Scene, left_out: u64) -> io::Result<()> {
-        let from = scene.from.max(self.recorded);
-        if from >= scene.to {
+    fn recorded_row(&mut self, capture: &Capture, left_out: u64) -> io::Result<()> {
+        let from = capture.from.max(self.recorded);
+        if from >= capture.to {
             return Ok(());
         }
-        let what = if scene.kind == Kind::Spike { "spike" } else { "on time" };
-        let mut said = Said::named(format!("{what} {}", scene.number));
-        said = said.arg("packets", scene.packets.len() as i64);
-        said = said.arg("late", scene.packets.iter().filter(|p| p.late).count() as i64);
+        let what = if capture.kind == Kind::Spike { "spike" } else { "on time" };
+        let mut said = Said::named(format!("{what} {}", capture.number));
+        said = said.arg("packets", capture.packets.len() as i64);
+        said = said.arg("late", capture.packets.iter().filter(|p| p.late).count() as i64);
         if left_out > 0 {
             said = said.arg("late_without_row", i64::try_from(left_out).unwrap_or(i64::MAX));
         }
-        for machine in &scene.machines {
+        for machine in &capture.machines {
             let mut lines = Vec::new();
             if machine.machine != HOST {
                 let (offset, bound) = (duration(machine.offset_ns), duration(machine.error_bound_ns));
@@ -295,8 +295,8 @@ impl<W: Write> Export<W> {
         }
         let track = self.tracks.of(&mut self.out, Track::Recorded, String::new)?;
         self.out.begin(0, at(from), track, said)?;
-        self.out.end(0, at(scene.to), track)?;
-        self.recorded = scene.to;
+        self.out.end(0, at(capture.to), track)?;
+        self.recorded = capture.to;
         Ok(())
     }
 
@@ -317,31 +317,31 @@ impl<W: Write> Export<W> {
     }
 }
 
-/// What each CPU did, for all machines of a scene, and what that is called.
+/// What each CPU did, for all machines of a capture, and what that is called.
 struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names<'static>>)>);
 
 impl Contexts {
-    fn of(scene: &Scene) -> Self {
+    fn of(capture: &Capture) -> Self {
         let of_machine = |machine: &MachineRecord| {
             let Ok(snapshot) = &machine.record else { return (Vec::new(), None) };
             let cpus = snapshot.window.cpus.iter().filter(|record| record.cpu < MOST_CPUS);
             (cpus.map(|record| CpuTimeline::of(record, snapshot.window.to)).collect(), Some(snapshot.names()))
         };
-        Self(scene.machines.iter().map(of_machine).collect())
+        Self(capture.machines.iter().map(of_machine).collect())
     }
 
     /// What the CPU that took a sighting did then.
-    fn doing(&self, scene: &Scene, machine: &str, seen: &Seen) -> Doing {
-        let place = scene.machines.iter().position(|m| m.machine == machine);
+    fn doing(&self, capture: &Capture, machine: &str, seen: &Seen) -> Doing {
+        let place = capture.machines.iter().position(|m| m.machine == machine);
         let doing = place.and_then(|place| {
             let row = self.0[place].0.iter().find(|row| row.cpu == u32::from(seen.cpu))?;
-            Some(row.at(seen.t.checked_add(scene.machines[place].offset_ns)?))
+            Some(row.at(seen.t.checked_add(capture.machines[place].offset_ns)?))
         });
         doing.unwrap_or(Doing::Unknown)
     }
 
-    fn name(&self, scene: &Scene, machine: &str, doing: &Doing) -> String {
-        let place = scene.machines.iter().position(|m| m.machine == machine);
+    fn name(&self, capture: &Capture, machine: &str, doing: &Doing) -> String {
+        let place = capture.machines.iter().position(|m| m.machine == machine);
         let names = place.and_then(|place| self.0[place].1.as_ref());
         names.map_or_else(|| "unknown".into(), |names| names.of(doing))
     }

@@ -1,10 +1,10 @@
-//! What is known beside the scenes.
+//! What is known beside the captures.
 
+use latpath_model::{Ns, Point, PointId, PointInfo, StreamId, StreamSpec};
 use latpath_run::Manifest;
 use latpath_vms::Vm;
-use latpath_words::{Ns, Point, PointId, PointInfo, StreamId, StreamSpec};
 
-/// What is known beside the scenes.
+/// What is known beside the captures.
 #[derive(Clone, Debug, Default)]
 pub struct Ground {
     /// The run's points.

@@ -4,8 +4,8 @@ use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use crate::{Ground, Segment};
 use latpath_cause::{Cause, Explained, Piece, Who};
+use latpath_model::{KeyRule, Ns, PointId};
 use latpath_stats::units::duration;
-use latpath_words::{KeyRule, Ns, PointId};
 use std::io::{self, Write};
 
 /// Causes that are told in a packet's arguments; all of them are in the row below.
@@ -161,7 +161,7 @@ pub(crate) fn write<W: Write>(
         said.arg("stream", spec.map_or_else(String::new, ToString::to_string))
             .arg(spec.map_or("key", |s| key_name(s.key)), i64::from(packet.key))
             .arg("number", i64::try_from(packet.number).unwrap_or(i64::MAX))
-            .arg("spike", i64::from(packet.scene))
+            .arg("spike", i64::from(packet.capture))
             .arg("late", packet.late)
             .args("causes", causes(packet))
     };

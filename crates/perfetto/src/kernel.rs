@@ -7,7 +7,7 @@ use crate::proto::{
 };
 use crate::writer::Writer;
 use latpath_flight::{softirq_name, Class, Event, Left, Names, Sleep, Snapshot, Vector, What};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
@@ -105,7 +105,7 @@ fn prev_state(left: Left) -> i64 {
         Left::Asleep(sleep) => match sleep {
             Sleep::Interruptible => 0x1,
             // The kernel itself calls frozen threads so.
-            Sleep::Blocked | Sleep::Frozen => 0x2,
+            Sleep::Blocked | Sleep::RankedCapture => 0x2,
             Sleep::Idle => UNTOLD,
             Sleep::Stopped => 0x4,
             Sleep::Traced => 0x8,
@@ -158,7 +158,7 @@ struct Bundles<'a, W> {
     machine: usize,
     shift: Shift,
     bundles: BTreeMap<u32, Vec<FtraceEvent>>,
-    /// Where each CPU's row has come to on the host's timeline: from scene to scene a guest's clock may have been set a little back.
+    /// Where each CPU's row has come to on the host's timeline: from capture to capture a guest's clock may have been set a little back.
     latest: HashMap<u32, u64>,
 }
 

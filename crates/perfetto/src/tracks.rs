@@ -13,7 +13,7 @@ const NEVER_MERGED: i32 = 2;
 /// A row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Track {
-    /// Of all scenes.
+    /// Of all captures.
     Recorded,
     /// Above those of the packets.
     Packets,

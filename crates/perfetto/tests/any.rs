@@ -1,14 +1,14 @@
-//! Whatever is in a scene, its trace is whole.
+//! Whatever is in a capture, its trace is whole.
 
-mod scenes;
+mod captures;
 
+use captures::{export, ground, read, thread};
+use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Vector, What, Window};
+use latpath_model::Ns;
 use latpath_perfetto::proto::{Data, Ftrace};
-use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
-use latpath_words::Ns;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use scenes::{export, ground, read, thread};
 use std::collections::HashMap;
 
 /// Mostly times that are near each other, some that cannot be.
@@ -102,12 +102,12 @@ fn packet() -> impl Strategy<Value = Packet> {
     )
 }
 
-fn scene() -> impl Strategy<Value = Scene> {
+fn capture() -> impl Strategy<Value = Capture> {
     let what = (any::<u32>(), any::<bool>(), time(), time(), any::<u64>());
     (what, machine("host"), machine("guest0"), vec(packet(), 0..5)).prop_map(|(what, host, guest, packets)| {
         let (number, spike, from, to, more_late) = what;
         let kind = if spike { Kind::Spike } else { Kind::OnTime };
-        Scene { number, kind, from, to, machines: vec![host, guest], packets, more_late }
+        Capture { number, kind, from, to, machines: vec![host, guest], packets, more_late }
     })
 }
 
@@ -115,8 +115,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn any_scenes_are_a_trace_that_perfetto_can_read(scenes in vec(scene(), 1..4)) {
-        let (trace, summary) = export(ground(), &scenes);
+    fn any_captures_are_a_trace_that_perfetto_can_read(captures in vec(capture(), 1..4)) {
+        let (trace, summary) = export(ground(), &captures);
         prop_assert_eq!(summary.bytes, trace.len() as u64);
         let packets = read(&trace);
         let mut runs: HashMap<(u32, u32), i32> = HashMap::new();

@@ -1,11 +1,11 @@
 //! Traces as Perfetto's own trace processor reads them.
 
+mod captures;
 mod processor;
-mod scenes;
 
+use captures::{capture, event, export, ground, switch, OTHER, PREEMPTED, QEMU, SLEEPS, T};
 use libtest_mimic::{Arguments, Failed, Trial};
 use processor::{Cell, Processor};
-use scenes::{event, export, ground, scene, switch, OTHER, PREEMPTED, QEMU, SLEEPS, T};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -32,8 +32,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
-fn load(scenes: &[latpath_spike::Scene]) -> Result<(Processor, latpath_perfetto::Summary), Failed> {
-    let (trace, summary) = export(ground(), scenes);
+fn load(captures: &[latpath_capture::Capture]) -> Result<(Processor, latpath_perfetto::Summary), Failed> {
+    let (trace, summary) = export(ground(), captures);
     let mut processor = Processor::load(&trace)?;
     equal("errors", processor.errors()?, Vec::new())?;
     Ok((processor, summary))
@@ -51,13 +51,13 @@ fn ints(rows: &[Vec<Cell>]) -> Vec<Vec<i64>> {
 }
 
 fn switches() -> Result<(), Failed> {
-    let (mut processor, summary) = load(&[scene(1, T)])?;
+    let (mut processor, summary) = load(&[capture(1, T)])?;
     for (id, (machine, written)) in summary.machines.iter().enumerate() {
         let of = format!("from sched join cpu using (ucpu) where ifnull(cpu.machine_id, 0) = {id}");
         let slices = processor.number(&format!("select count(*) {of}"))?;
         equal(&format!("slices of {machine}"), slices, (written.switches + written.gaps) as i64)?;
     }
-    // Of the scene: three on CPU 0, two on CPU 1; the idle thread's first came unseen.
+    // Of the capture: three on CPU 0, two on CPU 1; the idle thread's first came unseen.
     let (host, guest) = (summary.machines[0].1, summary.machines[1].1);
     equal("switches", (host.switches, guest.switches), (6, 2))?;
     let hog = processor.rows(
@@ -68,7 +68,7 @@ fn switches() -> Result<(), Failed> {
 }
 
 fn states() -> Result<(), Failed> {
-    let (mut processor, _) = load(&[scene(1, T)])?;
+    let (mut processor, _) = load(&[capture(1, T)])?;
     let sql = "select ts, dur, state from thread_state join thread using (utid) where tid = 5600 order by ts";
     let rows = processor.rows(sql)?;
     let rows: Vec<_> = rows.iter().map(|r| (r[0].int() - T, r[1].int(), r[2].text().to_owned())).collect();
@@ -85,7 +85,7 @@ fn states() -> Result<(), Failed> {
 }
 
 fn machines() -> Result<(), Failed> {
-    let (mut processor, _) = load(&[scene(1, T)])?;
+    let (mut processor, _) = load(&[capture(1, T)])?;
     let known = processor.rows("select raw_id, release from machine order by id")?;
     equal("host", (known[0][0].int(), known[0][1].text()), (0, "6.12.9+deb13-rt-amd64"))?;
     equal("guest", (known[1][0].int(), known[1][1].text()), (1, "6.1.0-18-amd64"))?;
@@ -107,7 +107,7 @@ fn machines() -> Result<(), Failed> {
 }
 
 fn interrupts() -> Result<(), Failed> {
-    let (mut processor, _) = load(&[scene(1, T)])?;
+    let (mut processor, _) = load(&[capture(1, T)])?;
     let sql = "select s.name || ' ' || s.dur from slice s join track t on s.track_id = t.id
         where t.type in ('cpu_irq', 'cpu_softirq', 'cpu_hrtimer', 'thread_execution') and s.dur > 0 and s.category is not null
         and s.category != 'sighting' order by s.ts, s.name";
@@ -136,7 +136,7 @@ fn interrupts() -> Result<(), Failed> {
 }
 
 fn vcpus() -> Result<(), Failed> {
-    let (mut processor, _) = load(&[scene(1, T)])?;
+    let (mut processor, _) = load(&[capture(1, T)])?;
     let sql = "select s.name, s.ts - 1000000000000, s.dur from slice s join thread_track t on s.track_id = t.id
         join thread using (utid) where tid = 5604 order by s.ts, s.depth";
     let rows = processor.rows(sql)?;
@@ -153,7 +153,7 @@ fn vcpus() -> Result<(), Failed> {
 }
 
 fn packets() -> Result<(), Failed> {
-    let (mut processor, summary) = load(&[scene(1, T)])?;
+    let (mut processor, summary) = load(&[capture(1, T)])?;
     equal("packets with rows", summary.packets, 1)?;
     let sql = "select s.name, s.dur, s.depth from slice s join track t on s.track_id = t.id
         where t.name = 'MU01 711: 9.070 ms' and s.dur > 0 order by s.ts, s.depth";
@@ -185,7 +185,7 @@ fn packets() -> Result<(), Failed> {
 }
 
 fn arrows() -> Result<(), Failed> {
-    let (mut processor, _) = load(&[scene(1, T)])?;
+    let (mut processor, _) = load(&[capture(1, T)])?;
     let sql = "select o.name || ' > ' || i.name from flow f join slice o on o.id = f.slice_out join slice i on i.id = f.slice_in
         where o.category = 'sighting' and i.category = 'sighting' order by o.ts, i.ts";
     equal(
@@ -211,8 +211,8 @@ fn arrows() -> Result<(), Failed> {
 }
 
 fn utc() -> Result<(), Failed> {
-    let (mut processor, _) = load(&[scene(1, T)])?;
-    equal("UTC at the beginning", processor.number(&format!("select to_realtime({T})"))?, scenes::UTC)?;
+    let (mut processor, _) = load(&[capture(1, T)])?;
+    equal("UTC at the beginning", processor.number(&format!("select to_realtime({T})"))?, captures::UTC)?;
     let span = processor.rows("select start_ts, end_ts from trace_bounds")?;
     equal("beginning", span[0][0].int(), T)?;
     equal("end", span[0][1].int() >= T + 19_500_000, true)
@@ -221,7 +221,7 @@ fn utc() -> Result<(), Failed> {
 fn several() -> Result<(), Failed> {
     // The second begins when the first is half over; the third a second later.
     let half = {
-        let mut half = scene(1, T);
+        let mut half = capture(1, T);
         half.number = 2;
         half.from += 10_000_000;
         for machine in &mut half.machines {
@@ -234,7 +234,7 @@ fn several() -> Result<(), Failed> {
         }
         half
     };
-    let (mut processor, summary) = load(&[scene(1, T), half, scene(3, T + 1_000_000_000)])?;
+    let (mut processor, summary) = load(&[capture(1, T), half, capture(3, T + 1_000_000_000)])?;
     equal("switches", (summary.machines[0].1.switches, summary.machines[1].1.switches), (12, 4))?;
     equal("packets", summary.packets, 2)?;
     let slices = processor.number("select count(*) from slice where name = 'total'")?;
@@ -248,7 +248,7 @@ fn several() -> Result<(), Failed> {
 }
 
 fn missed() -> Result<(), Failed> {
-    let mut odd = scene(1, T);
+    let mut odd = capture(1, T);
     let snapshot = odd.machines[0].record.as_mut().unwrap();
     snapshot.window.cpus.truncate(1);
     snapshot.window.cpus[0].events = vec![

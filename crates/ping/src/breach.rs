@@ -4,8 +4,8 @@
 //! While nothing is breached the measuring thread does nothing for this.
 
 use crate::transaction::{Line, Part, Transaction};
+use latpath_model::Ns;
 use latpath_tracefs::{Instance, Saved};
-use latpath_words::Ns;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use serde::Serialize;
 use std::{

@@ -5,7 +5,7 @@ use crate::transaction::Source;
 use crate::transport::{KernelClock, Left};
 use crate::wire::NicClock;
 use latpath_clock::{ClockTie, RealtimeWatch};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};

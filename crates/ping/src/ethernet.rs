@@ -22,7 +22,9 @@ pub(crate) use kernel::PacketSocket;
 
 use crate::kernel::{send, set_option, wait_until};
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
-use latpath_stamps::{ask_for, control_messages, from_error_queue, receive, rx_stamps, Control, Queued, Stamps};
+use latpath_nic_timestamps::{
+    ask_for, control_messages, from_error_queue, receive, rx_stamps, Control, Queued, Stamps,
+};
 use latpath_sv::Tag;
 use latpath_traffic::kernel::tag_of;
 use std::cell::Cell;

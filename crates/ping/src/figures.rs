@@ -4,8 +4,8 @@ use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Line, Part, Source, Stamp, Transaction};
 use crate::wire::{NicClock, Seen};
+use latpath_model::Ns;
 use latpath_stats::{Bucket, Histogram};
-use latpath_words::Ns;
 use serde::Serialize;
 
 /// Round trips beyond a drawn histogram's end that are kept one by one.

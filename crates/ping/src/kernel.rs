@@ -2,8 +2,8 @@
 //! here, each block with its reason.
 #![allow(unsafe_code)]
 
-use latpath_stamps::Control;
-use latpath_words::Ns;
+use latpath_model::Ns;
+use latpath_nic_timestamps::Control;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

@@ -15,7 +15,7 @@ mod writer;
 pub use keep::{BadKeep, Keep};
 
 use crate::transaction::{Line, Stamp, Transaction};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use ring::Ring;
 use std::{
     io,

@@ -7,7 +7,7 @@ use crate::breach::Happened;
 use latpath_flight::{
     Doing, Missing, Names, Options, Recorder, Share, Since, Sleep, StartError, State, ThreadTile, Timeline, Window,
 };
-use latpath_words::Ns;
+use latpath_model::Ns;
 use serde::Serialize;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{sync_channel, SyncSender};
@@ -364,7 +364,7 @@ impl ThreadMeanwhile {
                     let shares = cpu.map(|cpu| timeline.shares(cpu, tile.from, tile.to));
                     add(&mut behind, shares.unwrap_or_else(|| vec![Share { doing: Doing::Unknown, ns }]));
                 }
-                State::Asleep(Sleep::Stopped | Sleep::Traced | Sleep::Frozen) => of.stopped_ns += ns,
+                State::Asleep(Sleep::Stopped | Sleep::Traced | Sleep::RankedCapture) => of.stopped_ns += ns,
                 State::Asleep(_) => {
                     of.asleep_ns += ns;
                     if ns > longest {

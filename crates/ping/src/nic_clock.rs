@@ -1,7 +1,7 @@
 //! A NIC's clock through a run: where it stood at any moment, from the readings before and after.
 
 use crate::wire::NicClock;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::VecDeque;
 
 /// Readings that are kept: some minutes of those that come with welcomes.

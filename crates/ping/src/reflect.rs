@@ -7,7 +7,7 @@ use crate::transaction::Stamp;
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::wire::{self, Answer, Header, Kind, NicClock, Welcome, CONTROL};
 use latpath_clock::now_monotonic;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -2,8 +2,8 @@
 
 use crate::transaction::Stamp;
 use crate::wire::{Afterwards, Seen, AFTERWARDS};
+use latpath_model::Ns;
 use latpath_stats::Histogram;
-use latpath_words::Ns;
 use std::collections::VecDeque;
 
 /// Answers whose stamps can be under way at a time.

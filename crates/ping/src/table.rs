@@ -1,7 +1,7 @@
 //! Transactions under way: which probe got which answer, which got none, two, or one that came late or out of order.
 
 use crate::transaction::{Stamp, Stamps, Transaction};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use serde::Serialize;
 
 /// What became of a session's probes, in numbers.

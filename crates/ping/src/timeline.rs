@@ -12,7 +12,7 @@ use crate::nic_clock::{NicTrack, Offset};
 use crate::transaction::{Part, Source, Stamp, Stamps, Transaction};
 use crate::wire::NicClock;
 use latpath_clock::{Assumed, Exchange, OffsetEstimator};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use serde::Serialize;
 
 /// An estimate is used for so long before the next is made. Drift within it: at most 1 ns at 100 ppm.

@@ -1,6 +1,6 @@
 //! A transaction: one probe, its answer, and the moments at which both were seen on their way.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use serde::Serialize;
 
 /// Where and when a probe or its answer was seen, in the order of the way.

@@ -1,8 +1,8 @@
 //! What carries probes: UDP, Ethernet frames, AF_XDP; and, in tests, a wire that does whatever real ones do.
 
 use crate::transaction::Stamp;
-use latpath_stamps::{Stamps, TxKind};
-use latpath_words::Ns;
+use latpath_model::Ns;
+use latpath_nic_timestamps::{Stamps, TxKind};
 
 /// How long to wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

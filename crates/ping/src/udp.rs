@@ -3,7 +3,7 @@
 use crate::kernel;
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
 use crate::wire::{Header, CONTROL};
-use latpath_stamps::{from_error_queue, local_address, rx_stamps, Control, Queued, Stamps};
+use latpath_nic_timestamps::{from_error_queue, local_address, rx_stamps, Control, Queued, Stamps};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,7 +47,7 @@ pub enum UdpError {
     },
     /// A socket option.
     #[error(transparent)]
-    Option(#[from] latpath_stamps::SocketError),
+    Option(#[from] latpath_nic_timestamps::SocketError),
     /// Anything else.
     #[error("{at}: {doing}: {cause}")]
     Os {
@@ -68,7 +68,7 @@ pub struct UdpOptions {
     /// Which stamps to ask for.
     pub stamps: Stamps,
     /// Polling of the NIC.
-    pub busy_poll: latpath_stamps::BusyPoll,
+    pub busy_poll: latpath_nic_timestamps::BusyPoll,
     /// `SO_PRIORITY`: which queue of a qdisc, and the 802.1Q priority.
     pub priority: Option<u8>,
     /// DSCP, 0 to 63.
@@ -120,7 +120,7 @@ impl Socket {
         socket.set_read_timeout(Some(LONGEST_WAIT)).map_err(os("setting its timeout"))?;
         let s = options.stamps;
         if s != Stamps::default() {
-            latpath_stamps::ask_for(fd, s)?;
+            latpath_nic_timestamps::ask_for(fd, s)?;
         }
         Ok(Self {
             socket,
@@ -187,12 +187,16 @@ impl Socket {
     fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> io::Result<()> {
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         for _ in 0..AT_ONCE {
-            let received =
-                match latpath_stamps::receive(self.socket.as_fd(), &mut self.queued, &mut self.control, flags) {
-                    Ok(received) => received,
-                    Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
-                    Err(e) => return Err(e),
-                };
+            let received = match latpath_nic_timestamps::receive(
+                self.socket.as_fd(),
+                &mut self.queued,
+                &mut self.control,
+                flags,
+            ) {
+                Ok(received) => received,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
+                Err(e) => return Err(e),
+            };
             let Some(Queued::Stamp(stamp)) = from_error_queue(received.control) else { continue };
             let packet = &self.queued[..received.len];
             let Some(at) = message_in(packet, self.message_at) else { continue };
@@ -261,7 +265,8 @@ impl Transport for UdpEmitter {
         let flags = self.socket.flags(wait);
         let Socket { socket, with_control, control, .. } = &mut self.socket;
         let got = if *with_control {
-            latpath_stamps::receive(socket.as_fd(), buffer, control, flags).map(|r| (r.len, rx_stamps(r.control)))
+            latpath_nic_timestamps::receive(socket.as_fd(), buffer, control, flags)
+                .map(|r| (r.len, rx_stamps(r.control)))
         } else {
             kernel::receive(socket.as_fd(), buffer, flags).map(|len| (len, Default::default()))
         };

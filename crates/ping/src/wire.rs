@@ -10,7 +10,7 @@
 //! what they answer, never longer: a reflector cannot be used to multiply traffic.
 
 use crate::transaction::{Stamp, Stamps};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// First bytes of everything that emitter and reflector say.
 const MAGIC: [u8; 2] = *b"LP";

@@ -22,7 +22,7 @@ use crate::ethernet::{
 use crate::transaction::Stamp;
 use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
 use kernel::{Bind, Frames, Socket};
-use latpath_stamps::BusyPoll;
+use latpath_nic_timestamps::BusyPoll;
 use program::Program;
 use std::fmt;
 use std::io;

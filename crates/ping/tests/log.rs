@@ -1,8 +1,8 @@
 //! What is pushed into a log is what is in its file.
 
+use latpath_model::Ns;
 use latpath_ping::log::{Keep, Log, LogError, LogOptions, Summary};
 use latpath_ping::{Line, Stamp, Transaction};
-use latpath_words::Ns;
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
     record::Field,

@@ -2,8 +2,8 @@
 //!
 //! `sightings live|record SECONDS STREAM...`, for instance `sightings record 5 svid:MU01`.
 
+use latpath_model::{PointId, PointKind, Source, StreamSpec};
 use latpath_probe::{HeldUp, Mode, Options, Probe};
-use latpath_words::{PointId, PointKind, Source, StreamSpec};
 use std::error::Error;
 use std::time::{Duration, Instant};
 

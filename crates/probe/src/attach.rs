@@ -7,7 +7,7 @@ use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
 use crate::maps::Mapped;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::{fentry, refusal};
-use latpath_words::{Ns, StreamSpec};
+use latpath_model::{Ns, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
 use std::mem::MaybeUninit;

@@ -1,8 +1,8 @@
 //! The user's streams as the kernel programs want them.
 
 use crate::layout::{StreamConf, SvidShort, NONE, SVID_LONG, SVID_PLACES, SVID_PROBES, SVID_SHORT};
-use latpath_words::stream::LinkFilter;
-use latpath_words::{KeyRule, Matcher, StreamId, StreamSpec};
+use latpath_model::stream::LinkFilter;
+use latpath_model::{KeyRule, Matcher, StreamId, StreamSpec};
 use std::{collections::HashMap, net::IpAddr};
 
 const FILTER_APPID: u8 = 1;
@@ -29,7 +29,7 @@ pub enum BadStreams {
     #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)")]
     None,
     /// Too many.
-    #[error("{0} streams: at most {max} can be followed at once", max = latpath_words::stream::MAX_STREAMS)]
+    #[error("{0} streams: at most {max} can be followed at once", max = latpath_model::stream::MAX_STREAMS)]
     TooMany(usize),
     /// Too many with one svID.
     #[error("svID {0:?} is named more than {MAX_CHAIN} times")]
@@ -145,7 +145,7 @@ impl Table {
         if specs.is_empty() {
             return Err(BadStreams::None);
         }
-        if specs.len() > latpath_words::stream::MAX_STREAMS {
+        if specs.len() > latpath_model::stream::MAX_STREAMS {
             return Err(BadStreams::TooMany(specs.len()));
         }
         if let Some(i) = (1..specs.len()).find(|i| specs[..*i].contains(&specs[*i])) {

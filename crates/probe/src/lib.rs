@@ -1,7 +1,7 @@
 //! The probe: kernel programs that turn packets into sightings.
 //!
 //! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. In
-//! record mode it is a [`latpath_words::Source`] of sightings; in live mode the kernel itself joins sightings to journeys
+//! record mode it is a [`latpath_model::Source`] of sightings; in live mode the kernel itself joins sightings to journeys
 //! and counts segment times, and [`Probe::histogram`] and [`Probe::live_streams`] read the results from shared memory.
 
 mod attach;

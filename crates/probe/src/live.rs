@@ -5,7 +5,7 @@ use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, Strea
 use crate::layout::{ENDED_NEAR, MAX_SEGMENTS, POINTS_NEAR, SEGMENTS_TO};
 use crate::probe::Probe;
 use crate::ring::monotonic;
-use latpath_words::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PointId, StreamId};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
 use std::mem::offset_of;

@@ -3,8 +3,8 @@
 use crate::layout::{PointEntry, MAX_POINTS};
 use crate::maps::Mapped;
 use crate::names::namespaces;
-use latpath_words::text::of_field;
-use latpath_words::{Link, Point, PointId, PointInfo, PointKind};
+use latpath_model::text::of_field;
+use latpath_model::{Link, Point, PointId, PointInfo, PointKind};
 
 /// The table of points as user space numbers it.
 #[derive(Default)]

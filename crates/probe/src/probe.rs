@@ -5,7 +5,7 @@ use crate::kernel::Abilities;
 use crate::names::{Functions, Reasons};
 use crate::points::Points;
 use crate::ring::Reader;
-use latpath_words::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamId};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamId};
 use std::collections::HashMap;
 
 /// Names of functions and reasons, read when the first drop is seen.

@@ -2,7 +2,7 @@
 
 use crate::layout::{PerCpu, Record};
 use crate::maps::Mapped;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};
 

@@ -1,31 +1,31 @@
-//! Why packets were late: what is found out from scenes, as `latpath explain` and `latpath live` show it.
+//! Why packets were late: what is found out from captures, as `latpath explain` and `latpath live` show it.
 //!
-//! [`Explainer::learn`] is told of scenes in which all packets are on time, [`Explainer::add`] of those with late ones, in any
+//! [`Explainer::learn`] is told of captures in which all packets are on time, [`Explainer::add`] of those with late ones, in any
 //! order: it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any
-//! time. It is the same for scenes of a run and for those of a recording that goes on.
+//! time. It is the same for captures of a run and for those of a recording that goes on.
 
+mod context;
 mod figures;
 mod json;
-mod scenery;
 mod text;
 mod told;
 mod wanted;
 mod waterfall;
 
+pub use context::RunContext;
 pub use figures::late_figures;
 pub use json::explanation_json;
-pub use scenery::Scenery;
 pub use text::{explanation_text, packet_text, Head};
 pub use wanted::{Ambiguous, BadPacket, Candidate, Wanted};
 
+use latpath_capture::{Capture, Kind, Packet};
 use latpath_cause::{advise, Advice, Case, Explained, Others, Ranking, Row, Usual, Verdict};
-use latpath_spike::{Kind, Packet, Scene};
-use latpath_words::{Ns, StreamId};
+use latpath_model::{Ns, StreamId};
 use std::collections::HashSet;
 
-/// Packets of one scene that what is usual is learnt from: more of them tell no more.
+/// Packets of one capture that what is usual is learnt from: more of them tell no more.
 const LEARNT: usize = 128;
-/// Late packets that are remembered, so that one in two scenes counts once.
+/// Late packets that are remembered, so that one in two captures counts once.
 const REMEMBERED: usize = 1 << 20;
 
 /// A late packet, explained.
@@ -62,7 +62,7 @@ pub struct Ranked {
 pub struct Explanation {
     /// Late packets that were explained.
     pub late: u64,
-    /// Late packets of these scenes that found no room in them.
+    /// Late packets of these captures that found no room in them.
     pub more_late: u64,
     /// The time of those that were explained, together.
     pub time_ns: Ns,
@@ -74,8 +74,8 @@ pub struct Explanation {
     pub unexplained_per_mille: u64,
     /// On-time packets that what is usual is known from.
     pub usual_packets: u64,
-    /// Scenes that those are from.
-    pub usual_scenes: u64,
+    /// Captures that those are from.
+    pub usual_captures: u64,
     /// The rows by excess, the largest first; `unexplained` is the last.
     pub ranking: Vec<Ranked>,
     /// What was too small to be kept.
@@ -88,12 +88,12 @@ pub struct Explanation {
     pub notes: Vec<String>,
 }
 
-/// Explains scenes.
+/// Explains captures.
 #[derive(Debug)]
 pub struct Explainer {
-    scenery: Scenery,
+    context: RunContext,
     usual: Usual,
-    usual_scenes: u64,
+    usual_captures: u64,
     ranking: Ranking,
     more_late: u64,
     worst: Vec<Told>,
@@ -106,11 +106,11 @@ pub struct Explainer {
 
 impl Explainer {
     /// Knows nothing yet; keeps so many of the worst packets, and of spikes.
-    pub fn new(scenery: Scenery, worst: usize) -> Self {
+    pub fn new(context: RunContext, worst: usize) -> Self {
         Self {
-            scenery,
+            context,
             usual: Usual::default(),
-            usual_scenes: 0,
+            usual_captures: 0,
             ranking: Ranking::default(),
             more_late: 0,
             worst: Vec::new(),
@@ -123,13 +123,13 @@ impl Explainer {
     }
 
     /// What it is all about.
-    pub fn scenery(&self) -> &Scenery {
-        &self.scenery
+    pub fn context(&self) -> &RunContext {
+        &self.context
     }
 
     /// The same, to be brought up to date: in a recording that goes on points and ways come to be known.
-    pub fn scenery_mut(&mut self) -> &mut Scenery {
-        &mut self.scenery
+    pub fn context_mut(&mut self) -> &mut RunContext {
+        &mut self.context
     }
 
     /// On-time packets that what is usual is known from so far.
@@ -137,31 +137,31 @@ impl Explainer {
         self.usual.packets()
     }
 
-    /// Learns what is usual from a scene's on-time packets. Scenes with late ones do only where there are no others: what made
+    /// Learns what is usual from a capture's on-time packets. Captures with late ones do only where there are no others: what made
     /// some late may have held up the rest, too.
-    pub fn learn(&mut self, scene: &Scene) {
-        let on_time: Vec<&Packet> = scene.packets.iter().filter(|p| !p.late && scene.has_all_of(p)).collect();
+    pub fn learn(&mut self, capture: &Capture) {
+        let on_time: Vec<&Packet> = capture.packets.iter().filter(|p| !p.late && capture.has_all_of(p)).collect();
         if on_time.is_empty() {
             return;
         }
-        let analyst = self.scenery.analyst(scene);
+        let analyst = self.context.analyst(capture);
         for packet in on_time.iter().step_by(on_time.len().div_ceil(LEARNT)) {
-            let way = self.scenery.line(packet.stream);
-            self.usual.add(&Explained::of(&analyst, scene, packet, way, &self.scenery.points));
+            let way = self.context.line(packet.stream);
+            self.usual.add(&Explained::of(&analyst, capture, packet, way, &self.context.points));
         }
-        self.usual_scenes += 1;
-        self.scenery.see(scene);
+        self.usual_captures += 1;
+        self.context.see(capture);
     }
 
-    /// Explains a scene's late packets by what is usual as far as that is known now.
-    pub fn add(&mut self, scene: &Scene) {
-        if scene.kind == Kind::OnTime {
+    /// Explains a capture's late packets by what is usual as far as that is known now.
+    pub fn add(&mut self, capture: &Capture) {
+        if capture.kind == Kind::OnTime {
             return;
         }
-        self.scenery.see(scene);
-        self.note(scene);
-        self.more_late = self.more_late.saturating_add(scene.more_late);
-        let Self { scenery, usual, ranking, worst, most_worst, seen, .. } = self;
+        self.context.see(capture);
+        self.note(capture);
+        self.more_late = self.more_late.saturating_add(capture.more_late);
+        let Self { context, usual, ranking, worst, most_worst, seen, .. } = self;
         // By their time; of two that took as long the earlier.
         type Rank = (std::cmp::Reverse<Ns>, Option<Ns>);
         let rank = |verdict: &Verdict, explained: &Explained| -> Rank {
@@ -169,11 +169,11 @@ impl Explainer {
         };
         let rank_of = |told: &Told| rank(&told.verdict, &told.explained);
         let (mut here, mut count): (Option<Told>, u64) = (None, 0);
-        let late: Vec<&Packet> = scene.packets.iter().filter(|p| p.late).collect();
+        let late: Vec<&Packet> = capture.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
             return;
         }
-        let analyst = scenery.analyst(scene);
+        let analyst = context.analyst(capture);
         for packet in late {
             if seen.len() >= REMEMBERED {
                 seen.clear();
@@ -182,7 +182,7 @@ impl Explainer {
                 continue;
             }
             count += 1;
-            let (explained, verdict) = scenery.judge(&analyst, scene, packet, usual);
+            let (explained, verdict) = context.judge(&analyst, capture, packet, usual);
             ranking.add(&verdict);
             let mine = rank(&verdict, &explained);
             let at = worst.partition_point(|told| rank_of(told) <= mine);
@@ -190,7 +190,7 @@ impl Explainer {
             if at >= *most_worst && !is_worst_here {
                 continue;
             }
-            let told = scenery.told(explained, verdict);
+            let told = context.told(explained, verdict);
             if is_worst_here {
                 here = Some(told.clone());
             }
@@ -209,26 +209,26 @@ impl Explainer {
         }
     }
 
-    /// The worst packet of the latest scene.
+    /// The worst packet of the latest capture.
     pub fn latest(&self) -> Option<&Told> {
         self.latest.as_ref()
     }
 
     /// Counts anew; what is usual stays known.
     pub fn reset(&mut self) {
-        let (scenery, worst) = (std::mem::take(&mut self.scenery), self.most_worst);
-        let (usual, usual_scenes) = (std::mem::take(&mut self.usual), self.usual_scenes);
-        *self = Self { usual, usual_scenes, ..Self::new(scenery, worst) };
+        let (context, worst) = (std::mem::take(&mut self.context), self.most_worst);
+        let (usual, usual_captures) = (std::mem::take(&mut self.usual), self.usual_captures);
+        *self = Self { usual, usual_captures, ..Self::new(context, worst) };
     }
 
-    /// One packet of a scene, late or not.
-    pub fn one(&self, scene: &Scene, packet: &Packet) -> Told {
-        let (explained, verdict) = self.scenery.judge(&self.scenery.analyst(scene), scene, packet, &self.usual);
-        self.scenery.told(explained, verdict)
+    /// One packet of a capture, late or not.
+    pub fn one(&self, capture: &Capture, packet: &Packet) -> Told {
+        let (explained, verdict) = self.context.judge(&self.context.analyst(capture), capture, packet, &self.usual);
+        self.context.told(explained, verdict)
     }
 
-    fn note(&mut self, scene: &Scene) {
-        for machine in &scene.machines {
+    fn note(&mut self, capture: &Capture) {
+        for machine in &capture.machines {
             match &machine.record {
                 Err(why) => self.note_once(format!("{}: no record of some spikes: {why}", machine.machine)),
                 Ok(snapshot) => {
@@ -246,7 +246,7 @@ impl Explainer {
 
     /// What is known so far.
     pub fn explanation(&self) -> Explanation {
-        let known = self.scenery.surroundings();
+        let known = self.context.surroundings();
         let ranked = |row: Row| {
             let advice = advise(&Case::of_row(&row), &known);
             Ranked { row, advice }
@@ -259,7 +259,7 @@ impl Explainer {
             without_usual: self.ranking.without_usual(),
             unexplained_per_mille: self.ranking.unexplained_per_mille(),
             usual_packets: self.usual.packets(),
-            usual_scenes: self.usual_scenes,
+            usual_captures: self.usual_captures,
             ranking: self.ranking.rows().into_iter().map(ranked).collect(),
             others: self.ranking.others(),
             worst: self.worst.clone(),

@@ -2,12 +2,12 @@
 
 use crate::page::{Page, Table};
 use crate::{segments::Numbers, worst};
+use latpath_model::Point;
 use latpath_run::{Manifest, Run, State};
 use latpath_stats::{
     units::{bytes, elapsed},
     Summary,
 };
-use latpath_words::Point;
 
 /// What was recorded, how and on what.
 pub(crate) fn write(page: &mut Page, run: &Run) {

@@ -2,8 +2,8 @@
 //! is a line with its count.
 
 use crate::page::{right, Page};
+use latpath_model::Ns;
 use latpath_stats::{Bucket, SegmentFigures, Summary};
-use latpath_words::Ns;
 
 /// Columns for the longest bar.
 const BAR: usize = 40;

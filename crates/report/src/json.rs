@@ -1,8 +1,8 @@
 //! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
 
+use latpath_model::StreamSpec;
 use latpath_run::{facts::HostFacts, Condition, Run, Stamp};
 use latpath_stats::Summary;
-use latpath_words::StreamSpec;
 use serde::Serialize;
 
 /// What the run was: the key `run` of a report's JSON.

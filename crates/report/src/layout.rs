@@ -2,8 +2,8 @@
 
 use latpath_journey::segments::{classic, parse, split};
 use latpath_journey::{Route, RouteFinder, Segment};
+use latpath_model::{PointId, PointInfo};
 use latpath_run::{Run, Select};
-use latpath_words::{PointId, PointInfo};
 
 /// Journeys from a run's start that the order of its points is found from.
 const SAMPLE: usize = 20_000;
@@ -42,7 +42,7 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
         // The recorder keeps the way alone; the journeys also tell where the points beside it stand.
         route = found;
     }
-    let id = |p: &latpath_words::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
+    let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
     let recorded = manifest.segments.iter().filter_map(|s| {
         let (from, to) = (id(&s.from)?, id(&s.to)?);
         Some(Segment { name: s.name.clone(), from, to })

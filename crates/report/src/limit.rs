@@ -1,10 +1,10 @@
 //! Limits that figures must keep: `total:p99.9<=500us`, `lost<=0`.
 
+use latpath_model::Ns;
 use latpath_stats::{
     units::{count, duration},
     SegmentFigures, Summary,
 };
-use latpath_words::Ns;
 use std::{fmt, str::FromStr};
 
 /// A limit that the user set.

@@ -4,11 +4,11 @@ use crate::{
     page::{pad, Page},
     segments::{is_within, Numbers},
 };
+use latpath_model::Point;
 use latpath_stats::{
     units::{elapsed, Letters},
     Summary,
 };
-use latpath_words::Point;
 
 /// Renders summaries as blocks of lines; every line begins with the time since the start and what it is about.
 #[derive(Clone, Debug)]

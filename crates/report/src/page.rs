@@ -1,7 +1,7 @@
 //! What a page can show, and how texts from outside are made fit for it.
 
+use latpath_model::Ns;
 use latpath_stats::units::Letters;
-use latpath_words::Ns;
 use std::fmt::Write;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

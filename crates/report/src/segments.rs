@@ -1,8 +1,8 @@
 //! A row per segment.
 
 use crate::page::{Page, Table};
+use latpath_model::Ns;
 use latpath_stats::{SegmentFigures, Summary};
-use latpath_words::Ns;
 use std::collections::HashMap;
 
 /// Both tables: how many and where, and how long.

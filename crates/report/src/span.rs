@@ -1,8 +1,8 @@
 //! Which part of a run: `--from 10s --to 2026-01-02T03:04:05Z`.
 
 use crate::parse_duration;
+use latpath_model::Ns;
 use latpath_run::Manifest;
-use latpath_words::Ns;
 use std::{str::FromStr, time::SystemTime};
 
 /// An instant of a run, as the user writes it.

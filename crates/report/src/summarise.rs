@@ -2,11 +2,11 @@
 
 use crate::layout::{layout_of, BadSegment, Layout};
 use crate::warnings::warnings;
+use latpath_model::{Ns, PointId, HOST};
 use latpath_run::{Manifest, Run, Select};
 use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, units::count, Aggregate, Context, MachineFigures, Setup, Summary, ToolCost};
 use latpath_vms::{Role, Vm};
-use latpath_words::{Ns, PointId, HOST};
 use std::collections::HashMap;
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -180,7 +180,7 @@ fn bounds(run: &Run) -> (Vec<(String, Ns)>, Vec<String>) {
         Ok(samples) => samples.iter().for_each(|s| learn(&s.clock, s.error_bound_ns)),
         Err(error) => notes.push(error.to_string()),
     }
-    let of_point = |info: &latpath_words::PointInfo| {
+    let of_point = |info: &latpath_model::PointInfo| {
         let machine = info.point.machine.clone();
         let bound = known.get(&machine).copied();
         if bound.is_none() {

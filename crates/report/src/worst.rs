@@ -4,8 +4,8 @@ use crate::{
     page::{right, Page, Table},
     segments::Numbers,
 };
+use latpath_model::{Ns, StreamSpec};
 use latpath_stats::{Summary, Worst};
-use latpath_words::{Ns, StreamSpec};
 use std::time::{Duration, SystemTime};
 
 /// Columns for the whole of a packet's time.

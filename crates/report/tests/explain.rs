@@ -1,15 +1,15 @@
 //! What people read of late packets that were explained by hand.
 
+use latpath_capture::{Kind, Seen};
 use latpath_cause::{advise, Case, Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
+use latpath_model::{Link, Ns, PointInfo};
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, Scenery, Told, ToldSpike, WIDTH,
+    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, RunContext, Told, ToldSpike, WIDTH,
 };
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
-use latpath_spike::{Kind, Seen};
 use latpath_stats::units::Letters;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
-use latpath_words::{Link, Ns, PointInfo};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -50,7 +50,7 @@ fn vm() -> Vm {
     }
 }
 
-fn scenery() -> Scenery {
+fn context() -> RunContext {
     let info = |name: &str| PointInfo {
         point: name.parse().unwrap(),
         link: Link::Nic,
@@ -59,7 +59,7 @@ fn scenery() -> Scenery {
         clock: String::new(),
     };
     let segment = |name: &str, from, to| latpath_journey::Segment { name: name.into(), from, to };
-    Scenery {
+    RunContext {
         points: [
             "host/nic-rx@enp7s0",
             "host/tx@vnet7",
@@ -131,7 +131,7 @@ fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -
     }
     let machines = vec!["host".into(), "guest7".into()];
     let key = (number % 4000) as u32;
-    Explained { stream: 0, key, number, late, scene: 1, machines, seen, parts: all }
+    Explained { stream: 0, key, number, late, capture: 1, machines, seen, parts: all }
 }
 
 fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Who, by: Option<Who>) -> Told1 {
@@ -160,23 +160,23 @@ fn usual_way(number: u64, at: Ns, late: bool, read: Vec<Told1>, guest: Vec<Told1
     packet(number, at, late, parts)
 }
 
-fn told(explained: Explained, usual: &Usual, scenery: &Scenery) -> Told {
-    let folk = Folk { vms: &scenery.vms };
-    let verdict = Verdict::of(&explained, &scenery.lines[0], usual, &folk);
+fn told(explained: Explained, usual: &Usual, context: &RunContext) -> Told {
+    let folk = Folk { vms: &context.vms };
+    let verdict = Verdict::of(&explained, &context.lines[0], usual, &folk);
     let known = latpath_cause::Surroundings {
         folk,
-        points: &scenery.points,
-        streams: &scenery.streams,
-        cpus: scenery.cpus.clone(),
-        governors: &scenery.governors,
+        points: &context.points,
+        streams: &context.streams,
+        cpus: context.cpus.clone(),
+        governors: &context.governors,
     };
     let advice = verdict.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), &known));
     Told { explained, verdict, advice }
 }
 
 /// vhost behind a vCPU that polls, an application that polls, softirqs that flood, and what nobody knows.
-fn story() -> (Explanation, Scenery) {
-    let scenery = scenery();
+fn story() -> (Explanation, RunContext) {
+    let context = context();
     let mut usual = Usual::default();
     (0..40).for_each(|n| usual.add(&usual_way(n, 0, false, vec![], vec![], vec![])));
     let mut all = Vec::new();
@@ -208,15 +208,15 @@ fn story() -> (Explanation, Scenery) {
     all.push(usual_way(4001, 41_000 * MS, true, vec![], crowd, vec![]));
 
     let mut ranking = Ranking::default();
-    let mut worst: Vec<Told> = all.into_iter().map(|packet| told(packet, &usual, &scenery)).collect();
+    let mut worst: Vec<Told> = all.into_iter().map(|packet| told(packet, &usual, &context)).collect();
     worst.iter().for_each(|told| ranking.add(&told.verdict));
     worst.sort_by_key(|told| std::cmp::Reverse(told.verdict.time_ns));
     let known = latpath_cause::Surroundings {
-        folk: Folk { vms: &scenery.vms },
-        points: &scenery.points,
-        streams: &scenery.streams,
-        cpus: scenery.cpus.clone(),
-        governors: &scenery.governors,
+        folk: Folk { vms: &context.vms },
+        points: &context.points,
+        streams: &context.streams,
+        cpus: context.cpus.clone(),
+        governors: &context.governors,
     };
     let ranked = |row| {
         let advice = advise(&Case::of_row(&row), &known);
@@ -230,14 +230,14 @@ fn story() -> (Explanation, Scenery) {
         without_usual: ranking.without_usual(),
         unexplained_per_mille: ranking.unexplained_per_mille(),
         usual_packets: usual.packets(),
-        usual_scenes: 4,
+        usual_captures: 4,
         ranking: ranking.rows().into_iter().map(ranked).collect(),
         others: ranking.others(),
         spikes: worst.iter().map(|told| ToldSpike { worst: told.clone(), more: 0 }).collect(),
         worst,
         notes: vec!["guest7: no tracepoint napi:napi_poll: what a softirq did first is not told".into()],
     };
-    (explanation, scenery)
+    (explanation, context)
 }
 
 fn run(directory: &Path) -> Run {
@@ -252,8 +252,8 @@ fn run(directory: &Path) -> Run {
         spikes: Some(SpikesRecord {
             late: vec![43],
             late_kept: vec![14],
-            scenes: 11,
-            scenes_not_kept: 3,
+            captures: 11,
+            captures_not_kept: 3,
             on_time: 4,
             bytes: 0,
         }),
@@ -268,24 +268,24 @@ fn files() -> SpikeFiles {
     let file = |number: u32| {
         let kind = if number > 11 { Kind::OnTime } else { Kind::Spike };
         let head =
-            latpath_spike::Head { number, kind, from: 0, to: 1, worst: 1, packets: 9, late: vec![1], more_late: 0 };
+            latpath_capture::Head { number, kind, from: 0, to: 1, worst: 1, packets: 9, late: vec![1], more_late: 0 };
         SpikeFile { head, bytes: 61_000 }
     };
     SpikeFiles { files: (1..=15).map(file).collect(), notes: Vec::new() }
 }
 
 /// What is shown of the story.
-fn shown(explanation: &Explanation, scenery: &Scenery, letters: Letters) -> String {
+fn shown(explanation: &Explanation, context: &RunContext, letters: Letters) -> String {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let text = explanation_text(&Head { run: &run, files: &files() }, explanation, scenery, letters);
+    let text = explanation_text(&Head { run: &run, files: &files() }, explanation, context, letters);
     text.replace(&directory.path().display().to_string(), "RUN")
 }
 
 #[test]
 fn the_culprit_stands_in_the_first_line() {
-    let (explanation, scenery) = story();
-    let text = shown(&explanation, &scenery, Letters::Unicode);
+    let (explanation, context) = story();
+    let text = shown(&explanation, &context, Letters::Unicode);
     assert!(text
         .lines()
         .next()
@@ -296,32 +296,32 @@ fn the_culprit_stands_in_the_first_line() {
 
 #[test]
 fn one_packet_from_point_to_point() {
-    let (explanation, scenery) = story();
-    insta::assert_snapshot!(packet_text(&explanation.worst[0], &scenery, Letters::Unicode));
+    let (explanation, context) = story();
+    insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, Letters::Unicode));
 }
 
 #[test]
 fn a_crowd_and_a_gap_are_told_too() {
-    let (explanation, scenery) = story();
+    let (explanation, context) = story();
     let of = |number| explanation.worst.iter().find(|t| t.explained.number == number).unwrap();
     let text =
-        packet_text(of(4001), &scenery, Letters::Unicode) + "\n" + &packet_text(of(77), &scenery, Letters::Unicode);
+        packet_text(of(4001), &context, Letters::Unicode) + "\n" + &packet_text(of(77), &context, Letters::Unicode);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
-    let (mut explanation, mut scenery) = story();
+    let (mut explanation, mut context) = story();
     for letters in [Letters::Unicode, Letters::Ascii] {
-        let text = shown(&explanation, &scenery, letters) + &packet_text(&explanation.worst[0], &scenery, letters);
+        let text = shown(&explanation, &context, letters) + &packet_text(&explanation.worst[0], &context, letters);
         assert!(letters == Letters::Unicode || text.is_ascii(), "{text}");
     }
-    insta::assert_snapshot!(packet_text(&explanation.worst[0], &scenery, Letters::Ascii));
-    scenery.vms[0].name = "a-guest-with-a-very-long-name-and-then-some-more-of-it".into();
-    scenery.points[0].point.device = "x".repeat(60);
+    insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, Letters::Ascii));
+    context.vms[0].name = "a-guest-with-a-very-long-name-and-then-some-more-of-it".into();
+    context.points[0].point.device = "x".repeat(60);
     explanation.ranking[0].row.actor.as_mut().unwrap().name = "y".repeat(80);
     for letters in [Letters::Unicode, Letters::Ascii] {
-        let text = shown(&explanation, &scenery, letters) + &packet_text(&explanation.worst[0], &scenery, letters);
+        let text = shown(&explanation, &context, letters) + &packet_text(&explanation.worst[0], &context, letters);
         for line in text.lines() {
             // A command is never broken: it is to be copied.
             let is_command = ["taskset", "virsh", "chrt"].iter().any(|c| line.trim_start().starts_with(c));
@@ -332,10 +332,10 @@ fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
 
 #[test]
 fn names_from_outside_cannot_steer_the_terminal() {
-    let (mut explanation, mut scenery) = story();
+    let (mut explanation, mut context) = story();
     let evil = "\u{1b}[2J\u{202e}\u{7}";
-    scenery.streams[0] = "svid:MU\u{1b}[2J".parse().unwrap();
-    scenery.points[1].point.device = evil.into();
+    context.streams[0] = "svid:MU\u{1b}[2J".parse().unwrap();
+    context.points[1].point.device = evil.into();
     explanation.notes.push(evil.into());
     explanation.ranking[0].row.actor.as_mut().unwrap().name = evil.into();
     for piece in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.parts).flat_map(|p| &mut p.pieces) {
@@ -351,14 +351,14 @@ fn names_from_outside_cannot_steer_the_terminal() {
         }
         told.advice.iter_mut().for_each(|a| a.commands.push(evil.into()));
     }
-    let mut text = shown(&explanation, &scenery, Letters::Unicode);
-    explanation.worst.iter().for_each(|told| text += &packet_text(told, &scenery, Letters::Unicode));
+    let mut text = shown(&explanation, &context, Letters::Unicode);
+    explanation.worst.iter().for_each(|told| text += &packet_text(told, &context, Letters::Unicode));
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
 }
 
 /// A packet whose reader's CPU was slow to come out of this idle state, as its explanation, its waterfall and its JSON tell it.
 fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
-    let scenery = scenery();
+    let context = context();
     let mut usual = Usual::default();
     (0..40).for_each(|n| usual.add(&usual_way(n, 0, false, vec![], vec![], vec![])));
     let mut late = usual_way(2375, 0, true, vec![], vec![], vec![]);
@@ -375,18 +375,18 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json:
         (part.begin, part.end) = (part.pieces[0].from, part.pieces.last().unwrap().to);
     }
     late.seen.iter_mut().skip(2).for_each(|seen| seen.t += moved);
-    let told = told(late, &usual, &scenery);
+    let told = told(late, &usual, &context);
     let mut ranking = Ranking::default();
     ranking.add(&told.verdict);
     let rows = ranking.rows().into_iter().map(|row| Ranked { row, advice: told.advice.clone() }).collect();
     let mut explanation = Explanation { late: 1, excess_ns: moved, ranking: rows, ..story().0 };
     // However its lines are broken.
     let line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let packet = line(packet_text(&told, &scenery, Letters::Unicode));
+    let packet = line(packet_text(&told, &context, Letters::Unicode));
     explanation.spikes.clear();
     explanation.worst = vec![told];
-    let json = explanation_json(None, &explanation, &scenery).unwrap();
-    (line(shown(&explanation, &scenery, Letters::Unicode)), packet, serde_json::from_str(&json).unwrap())
+    let json = explanation_json(None, &explanation, &context).unwrap();
+    (line(shown(&explanation, &context, Letters::Unicode)), packet, serde_json::from_str(&json).unwrap())
 }
 
 #[test]
@@ -409,10 +409,10 @@ fn an_idle_state_is_told_by_its_name_where_that_is_known() {
 
 #[test]
 fn where_nobody_knows_that_stands_first() {
-    let (mut explanation, scenery) = story();
+    let (mut explanation, context) = story();
     explanation.ranking.last_mut().unwrap().row.excess_ns = 900 * MS;
     explanation.excess_ns += 900 * MS;
-    let text = shown(&explanation, &scenery, Letters::Unicode);
+    let text = shown(&explanation, &context, Letters::Unicode);
     insta::assert_snapshot!(text.split("\n\n").next().unwrap());
 }
 
@@ -420,8 +420,8 @@ fn where_nobody_knows_that_stands_first() {
 fn json_has_keys_that_docs_describe_and_sums_that_hold() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let (explanation, scenery) = story();
-    let json = explanation_json(Some((&run, &files())), &explanation, &scenery).unwrap();
+    let (explanation, context) = story();
+    let json = explanation_json(Some((&run, &files())), &explanation, &context).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let ns = |v: &serde_json::Value, key: &str| v[key].as_i64().unwrap();
     let list = |v: &serde_json::Value, key: &str| v[key].as_array().unwrap().clone();

@@ -4,9 +4,9 @@ mod figures;
 
 use figures::summary;
 use latpath_journey::Journey;
+use latpath_model::{DropNote, Link, PointInfo};
 use latpath_report::{report_json, write_csv};
 use latpath_run::{Manifest, Run, Select, Writer};
-use latpath_words::{DropNote, Link, PointInfo};
 use serde_json::Value;
 use std::collections::BTreeSet;
 

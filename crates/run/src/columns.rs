@@ -1,6 +1,6 @@
 //! The columns of a part: names, types, encodings. docs/run-format.md says the same to those who read runs elsewhere.
 
-use latpath_words::Point;
+use latpath_model::Point;
 use parquet::{
     basic::{Compression, Encoding, LogicalType, Repetition, Type, ZstdLevel},
     errors::ParquetError,

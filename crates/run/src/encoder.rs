@@ -3,7 +3,7 @@
 use crate::{
     clocks::Clocks, manifest, merger::Finished, names::Span, part::Part, rows::Rows, ClockSample, RunError, JOURNEYS,
 };
-use latpath_words::Point;
+use latpath_model::Point;
 use std::{
     path::PathBuf,
     sync::{

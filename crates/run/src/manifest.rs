@@ -3,7 +3,7 @@
 use crate::{facts::HostFacts, part::sync_directory, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
-use latpath_words::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
+use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 use std::{

@@ -10,7 +10,7 @@ use crate::{
     rows::{Rows, GROUP_ROWS},
     RunError,
 };
-use latpath_words::Point;
+use latpath_model::Point;
 use std::{path::Path, sync::mpsc::Receiver};
 
 /// A part with this many rows is left as it is.

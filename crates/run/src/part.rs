@@ -1,7 +1,7 @@
 //! Writing one part.
 
 use crate::{columns, names::Span, rows::Rows, RunError};
-use latpath_words::Point;
+use latpath_model::Point;
 use parquet::{
     data_type::{BoolType, DataType, Int32Type, Int64Type},
     errors::ParquetError,

@@ -6,7 +6,7 @@ use crate::{
     RunError, Select,
 };
 use latpath_journey::journey::MAX_POINTS;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use parquet::{
     basic::Type,
     column::reader::{get_typed_column_reader, ColumnReaderImpl},

@@ -3,10 +3,10 @@
 use crate::{
     clocks, manifest::Manifest, parts, parts::PartFile, spikes, vms, ClockSample, RunError, SpikeFiles, State, JOURNEYS,
 };
+use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
-use latpath_spike::Frozen;
+use latpath_model::{Link, Ns, PointInfo};
 use latpath_vms::Vm;
-use latpath_words::{Link, Ns, PointInfo};
 use nix::fcntl::{Flock, FlockArg};
 use std::{
     fs::File,
@@ -142,17 +142,17 @@ impl Run {
         vms::load(&self.path)
     }
 
-    /// What was frozen around late packets: which scenes there are. Those of a recording that goes on may be thrown out for
+    /// What was frozen around late packets: which captures there are. Those of a recording that goes on may be thrown out for
     /// worse ones at any time.
     pub fn spikes(&self) -> SpikeFiles {
         spikes::list(&self.path)
     }
 
-    /// A scene, with all that the machines did in it.
+    /// A capture, with all that the machines did in it.
     ///
     /// # Errors
     /// Where there is none of this number, or its file cannot be read.
-    pub fn spike(&self, number: u32) -> Result<Frozen, RunError> {
+    pub fn spike(&self, number: u32) -> Result<RankedCapture, RunError> {
         spikes::load(&self.path, number, self.manifest.points.len())
     }
 

@@ -1,7 +1,7 @@
 //! Journeys side by side in memory: what the writer collects and the reader hands out.
 
 use latpath_journey::{journey::MAX_POINTS, Journey};
-use latpath_words::{Ns, StreamId};
+use latpath_model::{Ns, StreamId};
 
 /// Rows of a row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
 pub(crate) const GROUP_ROWS: usize = 16_384;

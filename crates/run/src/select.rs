@@ -1,6 +1,6 @@
 //! Which journeys of a run are wanted.
 
-use latpath_words::{Ns, StreamId};
+use latpath_model::{Ns, StreamId};
 
 /// Which journeys to read.
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 //! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
 
 use crate::{part::sync_directory, RunError};
+use latpath_capture::{BadCapture, Bounds, Entry, Head, Keeper, Kind, RankedCapture, MAX_ENCODED};
 use latpath_flight::give_way;
-use latpath_spike::{BadScene, Bounds, Entry, Frozen, Head, Keeper, Kind, MAX_ENCODED};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ use std::{
 
 /// The directory in a run's.
 pub const SPIKES: &str = "spikes";
-/// Scenes on their way to the disk. More are not kept: who joins journeys does not wait for the disk because of a spike.
+/// Captures on their way to the disk. More are not kept: who joins journeys does not wait for the disk because of a spike.
 const UNDER_WAY: usize = 32;
 /// Files that are looked at.
 const MOST_FILES: usize = 100_000;
@@ -29,13 +29,13 @@ const MOST_FILES: usize = 100_000;
 pub struct SpikesRecord {
     /// Late packets of each stream.
     pub late: Vec<u64>,
-    /// Those of them that are in a scene that is kept, or would be had it room for so many.
+    /// Those of them that are in a capture that is kept, or would be had it room for so many.
     pub late_kept: Vec<u64>,
-    /// Scenes with late packets that are kept: files in `spikes`.
-    pub scenes: u64,
-    /// Scenes with late packets that are not: there was no room, or they came too fast.
-    pub scenes_not_kept: u64,
-    /// Scenes in which all packets are on time.
+    /// Captures with late packets that are kept: files in `spikes`.
+    pub captures: u64,
+    /// Captures with late packets that are not: there was no room, or they came too fast.
+    pub captures_not_kept: u64,
+    /// Captures in which all packets are on time.
     pub on_time: u64,
     /// Bytes of the files.
     pub bytes: u64,
@@ -55,14 +55,14 @@ fn number_of(name: &str) -> Option<u32> {
 #[derive(Debug, Default)]
 struct Shared {
     keeper: Keeper,
-    /// Scenes that found no place on the way.
+    /// Captures that found no place on the way.
     too_fast: u64,
     error: Option<RunError>,
 }
 
-/// Writes scenes, on a thread of its own.
+/// Writes captures, on a thread of its own.
 pub(crate) struct Spikes {
-    scenes: Option<SyncSender<Frozen>>,
+    captures: Option<SyncSender<RankedCapture>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Mutex<Shared>>,
 }
@@ -72,21 +72,21 @@ impl Spikes {
         let directory = run.join(SPIKES);
         std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
         let shared = Arc::new(Mutex::new(Shared { keeper: Keeper::new(bounds), ..Shared::default() }));
-        let (scenes, come) = sync_channel(UNDER_WAY);
-        let thread = std::thread::Builder::new().name("latpath-spikes".into());
+        let (captures, come) = sync_channel(UNDER_WAY);
+        let thread = std::thread::Builder::new().name("latpath-captures".into());
         let of_thread = Arc::clone(&shared);
         let thread = thread.spawn(move || write_all(&directory, &come, &of_thread)).map_err(RunError::write(run))?;
-        Ok(Self { scenes: Some(scenes), thread: Some(thread), shared })
+        Ok(Self { captures: Some(captures), thread: Some(thread), shared })
     }
 
     fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn push(&self, frozen: Frozen) {
-        let Some(scenes) = &self.scenes else { return };
-        if let Err(TrySendError::Full(frozen)) = scenes.try_send(frozen) {
-            self.shared().too_fast += u64::from(frozen.scene.kind == Kind::Spike);
+    pub fn push(&self, frozen: RankedCapture) {
+        let Some(captures) = &self.captures else { return };
+        if let Err(TrySendError::Full(frozen)) = captures.try_send(frozen) {
+            self.shared().too_fast += u64::from(frozen.capture.kind == Kind::Spike);
         }
     }
 
@@ -104,10 +104,10 @@ impl Spikes {
         let shared = self.shared();
         let kept = shared.keeper.kept();
         let spikes = || kept.iter().filter(|e| e.kind == Kind::Spike);
-        record.scenes = spikes().count() as u64;
-        record.on_time = kept.len() as u64 - record.scenes;
+        record.captures = spikes().count() as u64;
+        record.on_time = kept.len() as u64 - record.captures;
         record.bytes = kept.iter().map(|e| e.bytes).sum();
-        record.scenes_not_kept = shared.keeper.not_kept() + shared.too_fast + passed_over;
+        record.captures_not_kept = shared.keeper.not_kept() + shared.too_fast + passed_over;
         record.late_kept = vec![0; record.late.len()];
         for entry in spikes() {
             record.late_kept.iter_mut().zip(&entry.late).for_each(|(all, n)| *all += n);
@@ -116,7 +116,7 @@ impl Spikes {
 
     /// Waits until all are written.
     pub fn end(&mut self) -> Option<RunError> {
-        self.scenes = None;
+        self.captures = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -130,26 +130,32 @@ impl Drop for Spikes {
     }
 }
 
-fn write_all(directory: &Path, come: &Receiver<Frozen>, shared: &Mutex<Shared>) {
+fn write_all(directory: &Path, come: &Receiver<RankedCapture>, shared: &Mutex<Shared>) {
     give_way();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for frozen in come {
         let bytes = frozen.encode();
-        let Frozen { scene, worst, late } = frozen;
-        let entry =
-            Entry { number: scene.number, kind: scene.kind, to: scene.to, worst, bytes: bytes.len() as u64, late };
+        let RankedCapture { capture, worst, late } = frozen;
+        let entry = Entry {
+            number: capture.number,
+            kind: capture.kind,
+            to: capture.to,
+            worst,
+            bytes: bytes.len() as u64,
+            late,
+        };
         if bytes.len() > MAX_ENCODED {
-            lock().too_fast += u64::from(scene.kind == Kind::Spike);
+            lock().too_fast += u64::from(capture.kind == Kind::Spike);
             continue;
         }
         let decision = lock().keeper.add(entry);
         if !decision.keep {
             continue;
         }
-        let written = write(directory, scene.number, &bytes);
+        let written = write(directory, capture.number, &bytes);
         if let Err(error) = written {
             let mut shared = lock();
-            shared.keeper.forget(scene.number);
+            shared.keeper.forget(capture.number);
             shared.error.get_or_insert(error);
             return;
         }
@@ -177,7 +183,7 @@ fn write(directory: &Path, number: u32, bytes: &[u8]) -> Result<(), RunError> {
     sync_directory(directory)
 }
 
-/// A scene in a run, as far as its file's head tells.
+/// A capture in a run, as far as its file's head tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpikeFile {
     /// What it is.
@@ -186,7 +192,7 @@ pub struct SpikeFile {
     pub bytes: u64,
 }
 
-/// The scenes of a run.
+/// The captures of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SpikeFiles {
     /// By number, which is nearly the order of time.
@@ -195,7 +201,7 @@ pub struct SpikeFiles {
     pub notes: Vec<String>,
 }
 
-/// Lists a run's scenes; none where it has no such directory.
+/// Lists a run's captures; none where it has no such directory.
 pub(crate) fn list(run: &Path) -> SpikeFiles {
     let directory = run.join(SPIKES);
     let mut found = SpikeFiles::default();
@@ -221,7 +227,7 @@ pub(crate) fn list(run: &Path) -> SpikeFiles {
     found
 }
 
-fn bad(path: &Path) -> impl FnOnce(BadScene) -> RunError + '_ {
+fn bad(path: &Path) -> impl FnOnce(BadCapture) -> RunError + '_ {
     move |why| RunError::Damaged { path: path.into(), why: why.to_string() }
 }
 
@@ -245,14 +251,14 @@ fn head_of(path: &Path, number: u32) -> Result<SpikeFile, RunError> {
     }
 }
 
-/// Reads a scene whole. Sightings at points that the run does not have are left out.
-pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<Frozen, RunError> {
+/// Reads a capture whole. Sightings at points that the run does not have are left out.
+pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<RankedCapture, RunError> {
     let path: PathBuf = run.join(SPIKES).join(file_name(number));
     let (file, _) = open(&path)?;
     let mut bytes = Vec::new();
     file.take(MAX_ENCODED as u64 + 1).read_to_end(&mut bytes).map_err(RunError::read(&path))?;
-    let mut frozen = Frozen::decode(&bytes).map_err(bad(&path))?;
-    for packet in &mut frozen.scene.packets {
+    let mut frozen = RankedCapture::decode(&bytes).map_err(bad(&path))?;
+    for packet in &mut frozen.capture.packets {
         packet.sightings.retain(|s| usize::from(s.point) < points);
     }
     Ok(frozen)
@@ -263,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_files_name_is_its_scenes_number() {
+    fn a_files_name_is_its_captures_number() {
         for number in [1, 999_999, 1_000_000, u32::MAX] {
             assert_eq!(number_of(&file_name(number)), Some(number));
         }

@@ -10,10 +10,10 @@ use crate::{
     spikes::{Spikes, SpikesRecord},
     vms, ClockSample, RunError, JOURNEYS,
 };
+use latpath_capture::{Bounds, Counted, RankedCapture};
 use latpath_journey::{journey::MAX_POINTS, Journey};
-use latpath_spike::{Bounds, Counted, Frozen};
+use latpath_model::{Ns, Point};
 use latpath_vms::Vm;
-use latpath_words::{Ns, Point};
 use nix::fcntl::Flock;
 use std::{
     fs::File,
@@ -64,7 +64,7 @@ pub struct Writer {
     merger: Option<JoinHandle<Option<RunError>>>,
     stored: Arc<Stored>,
     spikes: Option<Spikes>,
-    /// Scenes with late packets that were not even frozen.
+    /// Captures with late packets that were not even frozen.
     passed_over: u64,
     part_time: Duration,
     closed: bool,
@@ -185,27 +185,27 @@ impl Writer {
         vms::keep(&self.path, vms)
     }
 
-    /// Scenes will come, and this is the room for them.
+    /// Captures will come, and this is the room for them.
     pub fn begin_spikes(&mut self, bounds: Bounds) -> Result<(), RunError> {
         self.spikes = Some(Spikes::begin(&self.path, bounds)?);
         self.manifest.spikes = Some(SpikesRecord::default());
         Ok(())
     }
 
-    /// Keeps a scene, if it is among the worst. It is written on a thread of its own; what goes wrong there,
+    /// Keeps a capture, if it is among the worst. It is written on a thread of its own; what goes wrong there,
     /// [`Self::tick`] says.
-    pub fn spike(&mut self, frozen: Frozen) {
+    pub fn spike(&mut self, frozen: RankedCapture) {
         if let Some(spikes) = &self.spikes {
             spikes.push(frozen);
         }
     }
 
-    /// Scenes whose latest packet took no longer than this would not be kept.
+    /// Captures whose latest packet took no longer than this would not be kept.
     pub fn spike_bar(&self) -> Ns {
         self.spikes.as_ref().map_or(Ns::MAX, Spikes::bar)
     }
 
-    /// Tells how many packets were late, and how many scenes were not frozen; what became of the others is known here.
+    /// Tells how many packets were late, and how many captures were not frozen; what became of the others is known here.
     pub fn count_spikes(&mut self, counted: &Counted) {
         if let Some(record) = &mut self.manifest.spikes {
             record.late.clone_from(&counted.late);

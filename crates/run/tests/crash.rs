@@ -1,10 +1,10 @@
 //! What a run survives: its writer killed at any instant, its disk full. Each case needs a process of its own, which is
 //! this test program again.
 
+use latpath_capture::{Bounds, Capture, Kind, Packet, RankedCapture, Seen};
 use latpath_journey::Journey;
+use latpath_model::{Link, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
-use latpath_spike::{Bounds, Frozen, Kind, Packet, Scene, Seen};
-use latpath_words::{Link, PointInfo, StreamSpec};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::{
     mount::{mount, MsFlags},
@@ -18,8 +18,8 @@ use std::{
 };
 
 const ROLE: &str = "LATPATH_TEST_ROLE";
-/// Scenes that a killed writer keeps.
-const SCENES: usize = 4;
+/// Captures that a killed writer keeps.
+const CAPTURES: usize = 4;
 const DIRECTORY: &str = "LATPATH_TEST_DIRECTORY";
 
 fn main() -> ExitCode {
@@ -29,10 +29,10 @@ fn main() -> ExitCode {
         Ok("fill") => return fill_a_disk(&directory, &mut |writer, number| push(writer, number)),
         Ok("fill-by-spikes") => {
             return fill_a_disk(&directory, &mut |writer, number| {
-                let scene = number as u32 + 1;
-                writer.spike(spike(scene, 20_000));
+                let capture = number as u32 + 1;
+                writer.spike(spike(capture, 20_000));
                 push(writer, number)?;
-                let file = writer.path().join(SPIKES).join(format!("{scene:06}.spike"));
+                let file = writer.path().join(SPIKES).join(format!("{capture:06}.spike"));
                 // Another thread writes it: or else journeys could fill the disk while that does not run.
                 while !file.exists() {
                     writer.tick()?;
@@ -93,23 +93,23 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
     })
 }
 
-/// A scene of so many packets.
-fn spike(number: u32, packets: u32) -> Frozen {
+/// A capture of so many packets.
+fn spike(number: u32, packets: u32) -> RankedCapture {
     let packet = |key: u32| {
         let t = i64::from(key) * 250_000 + i64::from(key.wrapping_mul(0x9e37_79b1) >> 12);
         let sightings = vec![Seen { point: 0, t, cpu: 3, tid: key }];
         Packet { stream: 0, key, number: key.into(), late: true, sightings }
     };
     let packets = (0..packets).map(packet).collect();
-    let scene = Scene { number, kind: Kind::Spike, from: 0, to: 9, machines: vec![], packets, more_late: 0 };
-    Frozen { scene, worst: number.into(), late: vec![1] }
+    let capture = Capture { number, kind: Kind::Spike, from: 0, to: 9, machines: vec![], packets, more_late: 0 };
+    RankedCapture { capture, worst: number.into(), late: vec![1] }
 }
 
 /// Writes parts as fast as it can and says after each how many journeys are safe.
 fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_micros(500));
-    writer.begin_spikes(Bounds { scenes: SCENES, ..Bounds::default() }).expect("room on the disk");
+    writer.begin_spikes(Bounds { captures: CAPTURES, ..Bounds::default() }).expect("room on the disk");
     let (mut number, mut said) = (0, 0);
     loop {
         for _ in 0..100 {
@@ -164,7 +164,7 @@ fn killed() -> Result<(), Failed> {
         let spikes = run.spikes();
         let whole = spikes.files.iter().filter(|f| run.spike(f.head.number).is_ok()).count();
         // One more before a less bad one is removed.
-        if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > SCENES + 1 {
+        if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > CAPTURES + 1 {
             return Err(format!("round {round}: {whole} spikes of {}: {:?}", spikes.files.len(), spikes.notes).into());
         }
         any_spikes |= whole > 0;

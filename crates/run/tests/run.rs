@@ -1,8 +1,8 @@
 //! What is written into a run is what is read from it.
 
 use latpath_journey::Journey;
+use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Rows, Run, RunError, Select, Writer, JOURNEYS};
-use latpath_words::{Link, Ns, Point, PointInfo, StreamSpec};
 use proptest::prelude::*;
 use std::{
     path::Path,

@@ -1,9 +1,9 @@
-//! Scenes that are written into a run, and read from it.
+//! Captures that are written into a run, and read from it.
 
+use latpath_capture::{Bounds, Capture, Counted, Kind, MachineRecord, Packet, RankedCapture, Seen};
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
+use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Run, RunError, Writer, SPIKES};
-use latpath_spike::{Bounds, Counted, Frozen, Kind, MachineRecord, Packet, Scene, Seen};
-use latpath_words::{Link, Ns, PointInfo, StreamSpec};
 use std::path::Path;
 
 fn manifest() -> Manifest {
@@ -18,7 +18,7 @@ fn manifest() -> Manifest {
     Manifest { points, streams: vec![StreamSpec::svid("A"), StreamSpec::svid("B")], ..Manifest::begin() }
 }
 
-fn frozen(number: u32, kind: Kind, worst: Ns) -> Frozen {
+fn frozen(number: u32, kind: Kind, worst: Ns) -> RankedCapture {
     let t = 1_000_000 * Ns::from(number);
     let events = (0..50).map(|n| Event { t: t + n * 1_000, pid: 5, what: What::IrqEntry(n as u32) }).collect();
     let cpu = CpuRecord { cpu: 0, events, since: t, overwritten: 0, unfinished: 0 };
@@ -29,18 +29,18 @@ fn frozen(number: u32, kind: Kind, worst: Ns) -> Frozen {
     let late = kind == Kind::Spike;
     let sightings = vec![seen(0, 0), seen(1, worst)];
     let packets = vec![Packet { stream: 0, key: number, number: number.into(), late, sightings }];
-    let scene = Scene { number, kind, from: t, to: t + 50_000, machines, packets, more_late: 0 };
-    Frozen { scene, worst, late: vec![u64::from(late), 0] }
+    let capture = Capture { number, kind, from: t, to: t + 50_000, machines, packets, more_late: 0 };
+    RankedCapture { capture, worst, late: vec![u64::from(late), 0] }
 }
 
-fn writer(run: &Path, scenes: usize) -> Writer {
+fn writer(run: &Path, captures: usize) -> Writer {
     let mut writer = Writer::create(run, manifest()).unwrap();
-    writer.begin_spikes(Bounds { scenes, ..Bounds::default() }).unwrap();
+    writer.begin_spikes(Bounds { captures, ..Bounds::default() }).unwrap();
     writer
 }
 
 #[test]
-fn the_worst_scenes_come_back_as_they_were_and_the_manifest_counts_the_rest() {
+fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
@@ -56,22 +56,22 @@ fn the_worst_scenes_come_back_as_they_were_and_the_manifest_counts_the_rest() {
     let numbers: Vec<u32> = found.files.iter().map(|f| f.head.number).collect();
     assert_eq!(numbers, [1, 6, 7, 8, 9, 17, 18, 19], "the on-time one, and 6 to 9 ms; of those of 6 ms the earlier");
     let told = manifest.spikes.as_ref().unwrap();
-    assert_eq!((told.scenes, told.on_time, told.scenes_not_kept), (7, 1, 12 + 3));
+    assert_eq!((told.captures, told.on_time, told.captures_not_kept), (7, 1, 12 + 3));
     assert_eq!((told.late.as_slice(), told.late_kept.as_slice()), (&[100, 2][..], &[7, 0][..]));
     assert_eq!(told.bytes, found.files.iter().map(|f| f.bytes).sum::<u64>());
     assert_eq!(run.manifest().spikes, manifest.spikes);
     for number in numbers {
         let (read, was) =
             (run.spike(number).unwrap(), frozen(number, Kind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
-        assert_eq!(read.scene.machines[0].record, was.scene.machines[0].record);
+        assert_eq!(read.capture.machines[0].record, was.capture.machines[0].record);
         if number != 1 {
-            assert_eq!((read.scene.packets, read.worst), (was.scene.packets, was.worst));
+            assert_eq!((read.capture.packets, read.worst), (was.capture.packets, was.worst));
         }
     }
 }
 
 #[test]
-fn a_scene_that_is_being_written_is_passed_over_and_one_that_is_none_is_told() {
+fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_told() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
@@ -102,10 +102,10 @@ fn sightings_at_points_that_the_run_does_not_have_are_left_out() {
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
     let mut strange = frozen(1, Kind::Spike, 5);
-    strange.scene.packets[0].sightings[0].point = 2;
+    strange.capture.packets[0].sightings[0].point = 2;
     writer.spike(strange);
     writer.finish().unwrap();
-    let sightings = &Run::open(&path).unwrap().spike(1).unwrap().scene.packets[0].sightings;
+    let sightings = &Run::open(&path).unwrap().spike(1).unwrap().capture.packets[0].sightings;
     assert_eq!(sightings.iter().map(|s| s.point).collect::<Vec<_>>(), [1]);
 }
 

@@ -4,8 +4,8 @@ use crate::{
     lines::{self, fit, part},
     theme::{columns, Blocks, Theme},
 };
+use latpath_model::Ns;
 use latpath_stats::{units, Bucket, SegmentFigures};
-use latpath_words::Ns;
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Span};
 
 /// Columns for the labels of the vertical axis.

@@ -7,8 +7,8 @@ use crate::{
     watch::{self, Flow, Watch},
     Action,
 };
+use latpath_model::Ns;
 use latpath_stats::{LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
-use latpath_words::Ns;
 use std::{cmp::Reverse, time::Duration};
 
 /// What the rows of the segments table are sorted by.

@@ -1,8 +1,8 @@
 //! Short names: the points of the path numbered from 1, and segments as `2→3`.
 
 use crate::theme::{columns, Theme};
+use latpath_model::{Point, StreamSpec, HOST};
 use latpath_stats::{SegmentFigures, Summary};
-use latpath_words::{Point, StreamSpec, HOST};
 use std::collections::HashMap;
 
 /// The numbers of the path's points.

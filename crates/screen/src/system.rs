@@ -1,6 +1,6 @@
 //! The two things asked of libc directly: the time of day, for "since", and whether a signal has a handler.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The local time of day `ago` nanoseconds before now: `03:12:05`; with the date if that was 20 hours ago or more.

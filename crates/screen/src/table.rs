@@ -6,8 +6,8 @@ use crate::{
     names::Path,
     theme::{columns, Theme},
 };
+use latpath_model::Ns;
 use latpath_stats::SegmentFigures;
-use latpath_words::Ns;
 use ratatui::{
     buffer::Buffer,
     layout::Rect,

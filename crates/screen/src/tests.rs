@@ -2,14 +2,14 @@
 //! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them anew; look at the difference before committing it.
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
+use latpath_model::{Point, PointKind};
 use latpath_stats::{
     units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter,
     StreamFigures, Summary, ToolCost,
 };
-use latpath_words::{Point, PointKind};
 use proptest::prelude::*;
 use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
-use samples::{summary, Scene};
+use samples::{summary, Capture};
 use std::{path::Path, time::Duration};
 
 #[path = "../examples/replay/samples.rs"]
@@ -19,11 +19,11 @@ fn unicode() -> Theme {
     Theme::of(Letters::Unicode, "xterm", "")
 }
 
-/// The screen after so many seconds of a scene and these keys.
-fn model(theme: Theme, scene: Scene, seconds: u64, keys: &[Key]) -> Model {
+/// The screen after so many seconds of a capture and these keys.
+fn model(theme: Theme, capture: Capture, seconds: u64, keys: &[Key]) -> Model {
     let mut model = Model::new(theme, |_| "03:12:05".into());
     for s in 1..=seconds {
-        model.feed(&summary(scene, s), Duration::from_secs(s));
+        model.feed(&summary(capture, s), Duration::from_secs(s));
     }
     for key in keys {
         model.key(*key);
@@ -56,12 +56,12 @@ fn picture(name: &str, model: &Model, width: u16, height: u16) {
 
 #[test]
 fn normal_on_80_by_24() {
-    picture("normal-80x24", &model(unicode(), Scene::Normal, 6, &[]), 80, 24);
+    picture("normal-80x24", &model(unicode(), Capture::Normal, 6, &[]), 80, 24);
 }
 
 #[test]
 fn normal_on_200_by_60() {
-    picture("normal-200x60", &model(unicode(), Scene::Normal, 6, &[]), 200, 60);
+    picture("normal-200x60", &model(unicode(), Capture::Normal, 6, &[]), 200, 60);
 }
 
 /// Late packets, and who held them.
@@ -87,7 +87,7 @@ fn late(theme: Theme) -> Model {
     let late =
         LateFigures { late: 43, explained: 43, excess_ns: 650_200_000, causes, latest, ..LateFigures::default() };
     for s in 1..=6 {
-        let summary = Summary { late: Some(late.clone()), ..summary(Scene::Normal, s) };
+        let summary = Summary { late: Some(late.clone()), ..summary(Capture::Normal, s) };
         model.feed(&summary, Duration::from_secs(s));
     }
     model
@@ -102,81 +102,81 @@ fn late_packets_have_their_culprits_beside_them() {
 
 #[test]
 fn normal_on_20_by_5() {
-    picture("normal-20x5", &model(unicode(), Scene::Normal, 6, &[]), 20, 5);
+    picture("normal-20x5", &model(unicode(), Capture::Normal, 6, &[]), 20, 5);
 }
 
 #[test]
 fn a_stream_that_never_comes() {
-    picture("waiting-80x24", &model(unicode(), Scene::Waiting, 12, &[]), 80, 24);
+    picture("waiting-80x24", &model(unicode(), Capture::Waiting, 12, &[]), 80, 24);
 }
 
 #[test]
 fn a_stream_that_stopped() {
-    picture("silent-80x24", &model(unicode(), Scene::Silent, 16, &[]), 80, 24);
+    picture("silent-80x24", &model(unicode(), Capture::Silent, 16, &[]), 80, 24);
 }
 
 #[test]
 fn losses_and_faults_on_80_by_24() {
-    picture("trouble-80x24", &model(unicode(), Scene::Trouble, 7, &[]), 80, 24);
+    picture("trouble-80x24", &model(unicode(), Capture::Trouble, 7, &[]), 80, 24);
 }
 
 #[test]
 fn losses_and_faults_on_120_by_40() {
-    picture("trouble-120x40", &model(unicode(), Scene::Trouble, 7, &[]), 120, 40);
+    picture("trouble-120x40", &model(unicode(), Capture::Trouble, 7, &[]), 120, 40);
 }
 
 #[test]
 fn losses_and_faults_on_20_by_5() {
-    picture("trouble-20x5", &model(unicode(), Scene::Trouble, 7, &[]), 20, 5);
+    picture("trouble-20x5", &model(unicode(), Capture::Trouble, 7, &[]), 20, 5);
 }
 
 #[test]
 fn eight_streams_on_80_by_24() {
     let keys = [Key::Right, Key::Right, Key::Right, Key::Down];
-    picture("streams-80x24", &model(unicode(), Scene::Streams, 9, &keys), 80, 24);
+    picture("streams-80x24", &model(unicode(), Capture::Streams, 9, &keys), 80, 24);
 }
 
 #[test]
 fn eight_streams_in_a_table() {
     let keys = [Key::Char('t'), Key::Char('t'), Key::Char('t'), Key::Char('l')];
-    picture("streams-table-80x24", &model(unicode(), Scene::Streams, 9, &keys), 80, 24);
+    picture("streams-table-80x24", &model(unicode(), Capture::Streams, 9, &keys), 80, 24);
 }
 
 #[test]
 fn eight_streams_on_200_by_60() {
-    picture("streams-200x60", &model(unicode(), Scene::Streams, 9, &[]), 200, 60);
+    picture("streams-200x60", &model(unicode(), Capture::Streams, 9, &[]), 200, 60);
 }
 
 #[test]
 fn no_guest() {
-    picture("no-guest-80x24", &model(unicode(), Scene::NoGuest, 6, &[]), 80, 24);
+    picture("no-guest-80x24", &model(unicode(), Capture::NoGuest, 6, &[]), 80, 24);
 }
 
 #[test]
 fn help_fits_on_80_by_24() {
-    picture("help-80x24", &model(unicode(), Scene::Normal, 6, &[Key::F1]), 80, 24);
+    picture("help-80x24", &model(unicode(), Capture::Normal, 6, &[Key::F1]), 80, 24);
 }
 
 #[test]
 fn details_tell_in_full_what_is_cut_elsewhere() {
-    picture("details-80x24", &model(unicode(), Scene::Trouble, 7, &[Key::Char('d')]), 80, 24);
+    picture("details-80x24", &model(unicode(), Capture::Trouble, 7, &[Key::Char('d')]), 80, 24);
 }
 
 #[test]
 fn ascii_where_the_locale_is_not_utf8() {
     let ascii = Theme::of(Letters::Ascii, "xterm", "");
-    for scene in [Scene::Trouble, Scene::Streams, Scene::Waiting] {
-        let text = text(&drawn(&model(ascii, scene, 7, &[]), 160, 50));
+    for capture in [Capture::Trouble, Capture::Streams, Capture::Waiting] {
+        let text = text(&drawn(&model(ascii, capture, 7, &[]), 160, 50));
         assert!(text.is_ascii(), "{text}");
     }
-    picture("ascii-80x24", &model(ascii, Scene::Trouble, 7, &[]), 80, 24);
+    picture("ascii-80x24", &model(ascii, Capture::Trouble, 7, &[]), 80, 24);
 }
 
 #[test]
 fn the_linux_console_gets_only_what_its_fonts_have() {
     let linux = Theme::of(Letters::Unicode, "linux", "");
-    for scene in [Scene::Trouble, Scene::Streams] {
-        let text = text(&drawn(&model(linux, scene, 7, &[]), 160, 50));
+    for capture in [Capture::Trouble, Capture::Streams] {
+        let text = text(&drawn(&model(linux, capture, 7, &[]), 160, 50));
         let strange: String = text.chars().filter(|c| !c.is_ascii() && !"µ±→←↑↓·»█▄─│┴".contains(*c)).collect();
         assert_eq!(strange, "");
     }
@@ -190,19 +190,19 @@ fn with_background(buffer: &Buffer, row: u16, colour: Color) -> String {
 
 #[test]
 fn what_is_wrong_now_is_red_in_the_second_line() {
-    let buffer = drawn(&model(unicode(), Scene::Trouble, 7, &[]), 120, 40);
+    let buffer = drawn(&model(unicode(), Capture::Trouble, 7, &[]), 120, 40);
     let red = with_background(&buffer, 1, Color::Red);
     for sign in ["CLOCK guest0: no answer for 2.1 s", "LOST 16", "SIGHTINGS DROPPED 120", "NEGATIVE"] {
         assert!(red.contains(sign), "{sign} in {red}");
     }
-    let silent = drawn(&model(unicode(), Scene::Silent, 16, &[]), 80, 24);
+    let silent = drawn(&model(unicode(), Capture::Silent, 16, &[]), 80, 24);
     assert!(with_background(&silent, 0, Color::Red).contains("NO PACKETS for 12 s"));
     assert!(with_background(&silent, 1, Color::Red).contains("NO PACKETS for 12 s"));
 }
 
 #[test]
 fn when_nothing_is_wrong_nothing_is_marked() {
-    let mut quiet = summary(Scene::NoGuest, 6);
+    let mut quiet = summary(Capture::NoGuest, 6);
     quiet.segments.iter_mut().for_each(|s| s.over_threshold = 0);
     let mut model = Model::new(unicode(), |_| "03:12:05".into());
     model.feed(&quiet, Duration::from_secs(6));
@@ -214,7 +214,7 @@ fn when_nothing_is_wrong_nothing_is_marked() {
 #[test]
 fn no_color_means_no_colour_and_alarms_still_stand_out() {
     let plain = Theme::of(Letters::Unicode, "xterm", "1");
-    let buffer = drawn(&model(plain, Scene::Trouble, 7, &[]), 120, 40);
+    let buffer = drawn(&model(plain, Capture::Trouble, 7, &[]), 120, 40);
     assert!(buffer.content.iter().all(|c| c.fg == Color::Reset && c.bg == Color::Reset));
     let reversed: String = (0..120)
         .map(|x| &buffer[(x, 1)])
@@ -226,7 +226,7 @@ fn no_color_means_no_colour_and_alarms_still_stand_out() {
 
 #[test]
 fn segments_shorter_than_their_bound_are_marked() {
-    let text = text(&drawn(&model(unicode(), Scene::Normal, 6, &[]), 120, 40));
+    let text = text(&drawn(&model(unicode(), Capture::Normal, 6, &[]), 120, 40));
     let row = text.lines().find(|l| l.contains("4→5")).unwrap();
     assert!(row.contains("~4.666µs"), "{row}");
     let row = text.lines().find(|l| l.contains("3→4 ")).unwrap();
@@ -235,9 +235,9 @@ fn segments_shorter_than_their_bound_are_marked() {
 
 #[test]
 fn pausing_holds_the_figures_but_not_the_alarms() {
-    let mut m = model(unicode(), Scene::Normal, 5, &[]);
+    let mut m = model(unicode(), Capture::Normal, 5, &[]);
     assert_eq!(m.key(Key::Char('p')), Some(Action::Pause(true)));
-    m.feed(&summary(Scene::Trouble, 6), Duration::from_secs(6));
+    m.feed(&summary(Capture::Trouble, 6), Duration::from_secs(6));
     let held = text(&drawn(&m, 120, 40));
     assert!(held.contains("20\u{202f}000 journeys") && held.contains("PAUSED") && held.contains("LOST 16"), "{held}");
     assert_eq!(m.key(Key::Char(' ')), Some(Action::Pause(false)));
@@ -246,9 +246,9 @@ fn pausing_holds_the_figures_but_not_the_alarms() {
 
 #[test]
 fn a_reset_is_asked_for_and_seen() {
-    let mut m = model(unicode(), Scene::Trouble, 9, &[Key::Char('p')]);
+    let mut m = model(unicode(), Capture::Trouble, 9, &[Key::Char('p')]);
     assert_eq!(m.key(Key::Char('r')), Some(Action::Reset));
-    m.feed(&summary(Scene::Normal, 1), Duration::from_secs(10));
+    m.feed(&summary(Capture::Normal, 1), Duration::from_secs(10));
     let fresh = text(&drawn(&m, 120, 40));
     assert!(fresh.contains(" 4000 journeys") && !fresh.contains("LOST"), "{fresh}");
 }
@@ -256,7 +256,7 @@ fn a_reset_is_asked_for_and_seen() {
 #[test]
 fn keys_choose_segment_stream_sorting_and_view() {
     let shows = |keys: &[Key], want: &str| {
-        let text = text(&drawn(&model(unicode(), Scene::Streams, 9, keys), 100, 40));
+        let text = text(&drawn(&model(unicode(), Capture::Streams, 9, keys), 100, 40));
         assert!(text.contains(want), "{want} after {keys:?}:\n{text}");
     };
     shows(&[Key::Home], "▸Tnet");
@@ -267,15 +267,15 @@ fn keys_choose_segment_stream_sorting_and_view() {
     shows(&[Key::Left, Key::Right], "all 8 streams");
     shows(&[Key::Char('s')], "sort: p99");
     shows(&[Key::Char('t'), Key::Char('t'), Key::Char('t')], " MU08 ");
-    assert_eq!(model(unicode(), Scene::Normal, 1, &[]).key(Key::Char('q')), Some(Action::Quit));
-    assert_eq!(model(unicode(), Scene::Normal, 1, &[Key::F1]).key(Key::Interrupt), Some(Action::Quit));
+    assert_eq!(model(unicode(), Capture::Normal, 1, &[]).key(Key::Char('q')), Some(Action::Quit));
+    assert_eq!(model(unicode(), Capture::Normal, 1, &[Key::F1]).key(Key::Interrupt), Some(Action::Quit));
 }
 
 #[test]
 fn the_details_scroll_no_further_than_their_end() {
     let mut keys = vec![Key::Char('d')];
     keys.extend([Key::PageDown; 30]);
-    let text = text(&drawn(&model(unicode(), Scene::Trouble, 7, &keys), 60, 14));
+    let text = text(&drawn(&model(unicode(), Capture::Trouble, 7, &keys), 60, 14));
     assert!(text.contains("NOTES") && text.contains("disordered"), "{text}");
 }
 

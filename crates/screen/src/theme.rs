@@ -1,7 +1,7 @@
 //! What this terminal can show: letters, block characters, colours. Colours only where they carry meaning.
 
+use latpath_model::Ns;
 use latpath_stats::units::{self, Letters};
-use latpath_words::Ns;
 use ratatui::style::{Color, Modifier, Style};
 use unicode_width::UnicodeWidthChar;
 

@@ -2,8 +2,8 @@
 //!
 //! Times here are the screen's own (since it started), so that a stream that stops is seen even if the figures stop too.
 
+use latpath_model::Ns;
 use latpath_stats::{SegmentFigures, Summary};
-use latpath_words::Ns;
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,

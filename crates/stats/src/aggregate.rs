@@ -10,8 +10,8 @@ use crate::{Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::{Journey, Paths};
+use latpath_model::{DropNote, Ns, PointId, PointInfo, StreamId};
 use latpath_run::Rows;
-use latpath_words::{DropNote, Ns, PointId, PointInfo, StreamId};
 use std::collections::HashMap;
 use std::ops::Range;
 

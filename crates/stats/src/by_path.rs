@@ -3,7 +3,7 @@
 use crate::times::{between, Ends, Times};
 use crate::{PathFigures, SegmentFigures};
 use latpath_journey::PathClass;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// What took each of the paths. Few of them are ever taken, so each gets its memory when it is.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
-use latpath_words::{Ns, Point};
+use latpath_model::{Ns, Point};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 
 use crate::figures::{Bucket, SegmentFigures};
 use crate::layout;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 const BITS: u32 = 8;
 /// Least step by which the allocated range grows: one doubling.

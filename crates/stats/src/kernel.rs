@@ -9,7 +9,7 @@
 use crate::figures::{Bucket, SegmentFigures};
 use crate::histogram::{draw, ranks, rounded_mean, stddev};
 use crate::layout;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 const BITS: u32 = 6;
 

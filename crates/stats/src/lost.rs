@@ -2,7 +2,7 @@
 
 use crate::{Loss, Summary};
 use latpath_counters::{place_of_drop, Difference, Place};
-use latpath_words::{PointInfo, PointKind, HOST};
+use latpath_model::{PointInfo, PointKind, HOST};
 
 /// Gives each loss its plain word, and where there is one the kernel's own count on this host.
 pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Difference>) {
@@ -32,7 +32,7 @@ fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<Place> {
 mod tests {
     use super::*;
     use latpath_counters::{Datapath, DeviceCounters, Namespace, Statistics};
-    use latpath_words::Link;
+    use latpath_model::Link;
     use std::collections::BTreeMap;
 
     fn point(text: &str) -> PointInfo {

@@ -4,7 +4,7 @@ use crate::figures::is_told_by_path;
 use crate::Histogram;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::Segment;
-use latpath_words::{Ns, PointId, PointInfo};
+use latpath_model::{Ns, PointId, PointInfo};
 
 /// A segment's ends, and the bits of both.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Only whole numbers are rounded, half away from zero, so that a figure reads the same wherever it is printed.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Which letters a place can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::{Worst, WorstStep};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::{Journey, Paths};
-use latpath_words::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PointId, StreamId};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 

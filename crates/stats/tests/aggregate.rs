@@ -1,9 +1,9 @@
 //! The aggregate against a slow one that looks at all journeys again for each figure.
 
 use latpath_journey::{Journey, Segment};
+use latpath_model::{DropNote, Link, Ns, PointId, PointInfo};
 use latpath_run::Rows;
 use latpath_stats::{Aggregate, Context, Setup, Summary};
-use latpath_words::{DropNote, Link, Ns, PointId, PointInfo};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -313,9 +313,9 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
 
 #[test]
 fn packets_are_counted_by_the_path_that_they_took() {
-    let info = |text: &str| latpath_words::PointInfo {
+    let info = |text: &str| latpath_model::PointInfo {
         point: text.parse().unwrap(),
-        link: latpath_words::Link::Nic,
+        link: latpath_model::Link::Nic,
         netns: 1,
         ifindex: 2,
         clock: String::new(),

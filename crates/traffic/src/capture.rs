@@ -1,6 +1,6 @@
 //! Reads captures: pcap and pcapng, found out by their first bytes.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};

@@ -1,7 +1,7 @@
 //! Broken frames, for testing what receives them.
 
 use crate::Frames;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// The frames of another source, each cut or changed behind its ethertype. The same seed breaks them in the same way.
 pub struct Corrupted<F> {

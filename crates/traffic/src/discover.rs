@@ -1,8 +1,8 @@
 //! Lists the streams that are there.
 
 use crate::Tracker;
+use latpath_model::Ns;
 use latpath_sv::{Frame, Tag};
-use latpath_words::Ns;
 use std::collections::BTreeMap;
 
 /// Streams that are told apart; frames of further ones are only counted.

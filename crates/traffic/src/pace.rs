@@ -1,6 +1,6 @@
 //! When frame number i is due: exact over any time, whatever the rate.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::{fmt, str::FromStr};
 
 /// Frames a second, in millionths, so that 4800/s and 0.1/s are exact alike.

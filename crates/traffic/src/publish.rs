@@ -2,7 +2,7 @@
 
 use crate::kernel::{monotonic, wait_until, DeviceError, PacketSocket, Woken};
 use crate::Spread;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,8 +1,8 @@
 //! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
 
 use crate::{Capture, CaptureError, Frames, Pace, Tracker};
+use latpath_model::Ns;
 use latpath_sv::{Frame, SAMPLE_RATES};
-use latpath_words::Ns;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

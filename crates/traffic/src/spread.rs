@@ -1,7 +1,7 @@
 //! How times are spread: count, extremes, percentiles.
 
 use hdrhistogram::Histogram;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Times of any sign. Percentiles are at most 1 % off; minimum, mean and maximum are exact.
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 //! The application at the end: checks what it receives.
 
 use crate::{Received, Spread, Totals, Tracker};
+use latpath_model::stream::MAX_STREAMS;
+use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_sv::{Asdu, Frame};
-use latpath_words::stream::MAX_STREAMS;
-use latpath_words::{Matcher, Ns, StreamSpec};
 use std::collections::HashMap;
 
 /// svIDs of streams that were not asked for that are remembered, to help who mistyped one.

@@ -5,7 +5,7 @@ use crate::columns::{Encoder, BATCH};
 use crate::cost::{Cost, Meter};
 use crate::frame::Outgoing;
 use crate::message::*;
-use latpath_words::{Ns, Sighting, Source};
+use latpath_model::{Ns, Sighting, Source};
 use std::time::{Duration, Instant};
 
 /// How often the source's tables and totals are looked at.

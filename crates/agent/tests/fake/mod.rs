@@ -4,7 +4,7 @@
 use latpath_agent::{
     serve, Attached, Ended, Machine, Record, ServeError, ServeOptions, StartRequest, Stream, Timeouts,
 };
-use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};

@@ -1,8 +1,8 @@
 //! Parts of commands, as a shell and its tools take them.
 
+use latpath_model::stream::Matcher;
+use latpath_model::StreamSpec;
 use latpath_vms::Cpus;
-use latpath_words::stream::Matcher;
-use latpath_words::StreamSpec;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.

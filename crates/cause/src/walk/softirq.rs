@@ -3,7 +3,7 @@
 use super::{Context, End, Label, Walk};
 use crate::{spell::Spell, Cause};
 use latpath_flight::{Doing, State, Vector, What};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 // include/linux/interrupt.h
 const NET_TX: u32 = 2;

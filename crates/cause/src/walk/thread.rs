@@ -3,7 +3,7 @@
 use super::{idle_state, Context, End, Label, Walk, MOST_PIECES};
 use crate::{machine::Machine, Cause};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Waits within waits that are looked into.
 const MOST_NESTED: u32 = 3;
@@ -182,7 +182,7 @@ impl Walk<'_> {
         let name = |w: &Waker| self.machine.who_on(w.cpu, &w.context, w.t);
         let label = Label { actor, ..Label::default() };
         match (sleep, waker) {
-            (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
+            (Sleep::Stopped | Sleep::Traced | Sleep::RankedCapture, waker) => {
                 let note = waker.map(|w| format!("it went on by {}", name(&w).name));
                 self.lay(tile.from, Cause::Stopped, Label { note, ..label });
                 Ok(None)

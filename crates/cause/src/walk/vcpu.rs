@@ -3,7 +3,7 @@
 use super::{Context, End, Label, Walk};
 use crate::{machine::Machine, Cause, Piece};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// How the host comes to know of what a guest could not tell.
 pub(crate) struct Call<'c> {
@@ -164,7 +164,7 @@ impl Walk<'_> {
                 State::Ready { cpu, since, throttled } => self.was_ready(vcpu, cpu, since, throttled, tile.from),
                 State::Asleep(sleep) => {
                     let cause = match sleep {
-                        Sleep::Stopped | Sleep::Traced | Sleep::Frozen => Cause::Stopped,
+                        Sleep::Stopped | Sleep::Traced | Sleep::RankedCapture => Cause::Stopped,
                         Sleep::Blocked => Cause::Blocked,
                         _ if self.halted(vcpu, tile.from) => Cause::VcpuHalted,
                         _ => asleep,

@@ -1,11 +1,11 @@
-//! Scenes made by hand: what each CPU of each machine did, told in the order of times, and where packets were seen.
+//! Captures made by hand: what each CPU of each machine did, told in the order of times, and where packets were seen.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
 use latpath_cause::{Analyst, Ground, Piece, Who};
 use latpath_flight::*;
-use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
+use latpath_model::{Link, Ns, Point, PointInfo};
 use latpath_vms::{Accel, Role, Tap, Vm};
-use latpath_words::{Link, Ns, Point, PointInfo};
 use std::collections::BTreeMap;
 
 pub const NET_TX: u32 = 2;
@@ -142,7 +142,7 @@ impl Cpu {
 
 /// All that is known.
 pub struct Stage {
-    pub scene: Scene,
+    pub capture: Capture,
     pub points: Vec<PointInfo>,
     pub vms: Vec<Vm>,
 }
@@ -150,7 +150,7 @@ pub struct Stage {
 impl Stage {
     /// A host that recorded from 0 to 100,000, with threads by these names.
     pub fn new(threads: &[(u32, &str)]) -> Self {
-        let scene = Scene {
+        let capture = Capture {
             number: 1,
             kind: Kind::Spike,
             from: 0,
@@ -159,7 +159,7 @@ impl Stage {
             packets: Vec::new(),
             more_late: 0,
         };
-        let mut stage = Self { scene, points: Vec::new(), vms: Vec::new() };
+        let mut stage = Self { capture, points: Vec::new(), vms: Vec::new() };
         stage.machine("host", 0, threads);
         stage
     }
@@ -173,7 +173,7 @@ impl Stage {
         for (pid, name) in threads {
             snapshot.threads.insert(*pid, Thread { name: (*name).into(), tgid: *pid });
         }
-        self.scene.machines.push(MachineRecord {
+        self.capture.machines.push(MachineRecord {
             machine: name.into(),
             offset_ns,
             error_bound_ns: 0,
@@ -183,7 +183,7 @@ impl Stage {
     }
 
     pub fn snapshot(&mut self) -> &mut Snapshot {
-        self.scene.machines.last_mut().unwrap().record.as_mut().unwrap()
+        self.capture.machines.last_mut().unwrap().record.as_mut().unwrap()
     }
 
     /// What the next CPU of the last machine did, in that machine's clock.
@@ -226,17 +226,17 @@ impl Stage {
             tid: *tid,
         };
         let sightings: Vec<Seen> = sightings.iter().map(seen).collect();
-        let number = self.scene.packets.len() as u64;
-        self.scene.packets.push(Packet { stream: 0, key: number as u32, number, late: true, sightings });
+        let number = self.capture.packets.len() as u64;
+        self.capture.packets.push(Packet { stream: 0, key: number as u32, number, late: true, sightings });
         self
     }
 
     /// What held the last packet between its first sighting and its last.
     pub fn pieces(&self) -> Vec<Piece> {
-        let packet = self.scene.packets.last().unwrap();
+        let packet = self.capture.packets.last().unwrap();
         let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
         let ground = Ground { points: &self.points, vms: &self.vms };
-        let pieces = Analyst::new(&self.scene, ground).explain(packet, a, b);
+        let pieces = Analyst::new(&self.capture, ground).explain(packet, a, b);
         let mut cursor = a.t;
         for piece in &pieces {
             assert!(piece.from == cursor && piece.to > piece.from, "{pieces:#?}");

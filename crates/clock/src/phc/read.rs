@@ -2,7 +2,7 @@
 
 use crate::kernel::{self, Sample, SystemClock};
 use crate::tie::{ClockTie, RealtimeWatch};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;

@@ -6,7 +6,7 @@
 //! from knot to knot is compared with the one before. Nothing is claimed that the readings' own uncertainty could explain.
 
 use super::Reading;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::VecDeque;
 use std::fmt;
 

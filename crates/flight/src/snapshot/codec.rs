@@ -11,7 +11,7 @@ use crate::layout::RawEvent;
 use crate::names::Thread;
 use crate::window::CpuRecord;
 use crate::Snapshot;
-use latpath_words::text::{cut, printable};
+use latpath_model::text::{cut, printable};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Read;

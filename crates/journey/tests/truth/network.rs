@@ -1,6 +1,6 @@
 //! A simulated network that knows which packet every sighting belongs to.
 
-use latpath_words::{Link, Ns, Point, PointInfo, Sighting};
+use latpath_model::{Link, Ns, Point, PointInfo, Sighting};
 
 pub const HOPS: usize = 6;
 pub const DROP: u16 = 6;

@@ -2,7 +2,7 @@
 
 use super::network::{Known, DROP};
 use latpath_journey::{Journey, Options, Totals};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::collections::HashMap;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

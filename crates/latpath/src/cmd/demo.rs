@@ -11,8 +11,8 @@ use anyhow::{bail, Context, Result};
 use cast::{Cast, Ending, Script};
 use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
+use latpath_model::Ns;
 use latpath_stats::units::{count, duration};
-use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::{
     path::{Path, PathBuf},

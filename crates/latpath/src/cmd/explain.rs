@@ -1,13 +1,15 @@
 //! `latpath explain`: why packets of a recording were late.
 
+use super::captures::Captures;
 use super::report::print;
-use super::scenes::Scenes;
 use super::Outcome;
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_report::{explanation_json, explanation_text, packet_text, Explainer, Explanation, Head, Scenery, Wanted};
+use latpath_capture::Kind;
+use latpath_report::{
+    explanation_json, explanation_text, packet_text, Explainer, Explanation, Head, RunContext, Wanted,
+};
 use latpath_run::{Condition, Run};
-use latpath_spike::Kind;
 use latpath_stats::units::{duration, Letters};
 use std::path::PathBuf;
 
@@ -53,34 +55,34 @@ pub fn run(args: Args) -> Result<Outcome> {
              flight recorder (without --no-flight, as root). latpath report {name} --worst 10 shows where they were late"
         );
     }
-    let mut explainer = Explainer::new(Scenery::of_run(&run), args.worst.into());
-    let mut scenes = Scenes::new(&run, files);
-    learn(&mut scenes, &mut explainer);
+    let mut explainer = Explainer::new(RunContext::of_run(&run), args.worst.into());
+    let mut captures = Captures::new(&run, files);
+    learn(&mut captures, &mut explainer);
     let explanation = match &args.packet {
         Some(wanted) => {
-            let found = scenes.find(wanted, explainer.scenery())?;
-            let (scene, packet) = scenes.read(&found)?;
-            let told = explainer.one(&scene, &packet);
+            let found = captures.find(wanted, explainer.context())?;
+            let (capture, packet) = captures.read(&found)?;
+            let told = explainer.one(&capture, &packet);
             if !args.json {
-                print(&packet_text(&told, explainer.scenery(), Letters::from_env()))?;
+                print(&packet_text(&told, explainer.context(), Letters::from_env()))?;
                 return Ok(Outcome::Done);
             }
             Explanation { worst: vec![told], ..explainer.explanation() }
         }
         None => {
-            scenes.each(Kind::Spike, |scene| explainer.add(scene));
+            captures.each(Kind::Spike, |capture| explainer.add(capture));
             explainer.explanation()
         }
     };
     let explanation = ranked(explanation, args.by);
     if args.json {
-        print(&(explanation_json(Some((&run, &scenes.files)), &explanation, explainer.scenery())? + "\n"))?;
+        print(&(explanation_json(Some((&run, &captures.files)), &explanation, explainer.context())? + "\n"))?;
     } else {
-        let head = Head { run: &run, files: &scenes.files };
-        print(&explanation_text(&head, &explanation, explainer.scenery(), Letters::from_env()))?;
+        let head = Head { run: &run, files: &captures.files };
+        print(&explanation_text(&head, &explanation, explainer.context(), Letters::from_env()))?;
     }
     if explanation.late == 0 && args.packet.is_none() {
-        if scenes.unread > 0 {
+        if captures.unread > 0 {
             bail!("{name}: none of its spikes can be read");
         }
         let so_far = if *run.condition() == Condition::Recording { " so far" } else { "" };
@@ -103,15 +105,15 @@ fn ranked(mut explanation: Explanation, by: By) -> Explanation {
     explanation
 }
 
-/// What is usual; from scenes with late packets where there are no others.
-fn learn(scenes: &mut Scenes, explainer: &mut Explainer) {
-    scenes.each(Kind::OnTime, |scene| explainer.learn(scene));
+/// What is usual; from captures with late packets where there are no others.
+fn learn(captures: &mut Captures, explainer: &mut Explainer) {
+    captures.each(Kind::OnTime, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
         return;
     }
-    scenes.each(Kind::Spike, |scene| explainer.learn(scene));
+    captures.each(Kind::Spike, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
         let note = "what is usual is known from packets beside late ones alone: the run has no moment in which all were on time";
-        scenes.files.notes.push(note.into());
+        captures.files.notes.push(note.into());
     }
 }

@@ -1,16 +1,16 @@
 //! `latpath export`: recordings in other tools' formats.
 
+use super::captures::{Captures, Found};
 use super::progress::Progress;
-use super::scenes::{Found, Scenes};
 use super::{interrupt, Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
+use latpath_capture::{Kind, Packet};
+use latpath_model::{Ns, StreamId};
 use latpath_perfetto::{Export, Ground, Summary};
-use latpath_report::{Scenery, Wanted};
+use latpath_report::{RunContext, Wanted};
 use latpath_run::{Run, SpikeFile};
-use latpath_spike::{Kind, Packet};
 use latpath_stats::units::{bytes, count};
-use latpath_words::{Ns, StreamId};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
@@ -79,22 +79,22 @@ fn perfetto(args: Perfetto) -> Result<Outcome> {
     }
     let stop = interrupt::stop_flag()?;
     let mut progress = Progress::begin(args.quiet);
-    let Chosen { scenes, packets } = chosen(&run, &args, &stop)?;
+    let Chosen { captures, packets } = chosen(&run, &args, &stop)?;
     let wanted = |p: &Packet| packets.as_ref().is_none_or(|packets| packets.contains(&(p.stream, p.number)));
     let ground = Ground::of(run.manifest(), run.points(), run.vms());
     let mut write = |out: &mut dyn Write| -> Result<Summary> {
         let mut export = Export::begin(out, ground.clone())?;
-        for (done, number) in scenes.iter().enumerate() {
+        for (done, number) in captures.iter().enumerate() {
             if stop.load(Ordering::Relaxed) {
                 bail!("interrupted");
             }
             progress.tell(|_| {
-                let (all, written) = (scenes.len(), bytes(export.bytes()));
+                let (all, written) = (captures.len(), bytes(export.bytes()));
                 Ok::<_, anyhow::Error>(format!("{done} of {all} spikes, {written} written"))
             })?;
             match run.spike(*number) {
-                Ok(frozen) if args.packet.is_some() => export.scene_around(&frozen.scene, wanted)?,
-                Ok(frozen) => export.scene(&frozen.scene, wanted)?,
+                Ok(frozen) if args.packet.is_some() => export.capture_around(&frozen.capture, wanted)?,
+                Ok(frozen) => export.capture(&frozen.capture, wanted)?,
                 Err(error) => eprintln!("latpath: {error}; the others are in the trace"),
             }
         }
@@ -123,7 +123,7 @@ fn said(summary: &Summary, name: &str) -> String {
     let plural = |n: u64, what: &str| format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" });
     let mut text = format!(
         "{name}: {} around {}, {}; open it in the Perfetto UI",
-        plural(summary.scenes, "spike"),
+        plural(summary.captures, "spike"),
         plural(summary.packets, "packet"),
         bytes(summary.bytes)
     );
@@ -200,8 +200,8 @@ type Packets = HashSet<(StreamId, u64)>;
 
 /// What is to be written.
 struct Chosen {
-    /// The scenes' numbers, in the order of their times.
-    scenes: Vec<u32>,
+    /// The captures' numbers, in the order of their times.
+    captures: Vec<u32>,
     /// Packets with rows, by stream and number; none for all.
     packets: Option<Packets>,
 }
@@ -214,9 +214,9 @@ fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
     let path = args.run.display();
     let mut packets = None;
     let mut files: Vec<&SpikeFile> = if let Some(wanted) = args.packet.as_ref().filter(|_| !found.files.is_empty()) {
-        let Found { packet, scenes } = Scenes::new(run, run.spikes()).find(wanted, &Scenery::of_run(run))?;
+        let Found { packet, captures } = Captures::new(run, run.spikes()).find(wanted, &RunContext::of_run(run))?;
         packets = Some(HashSet::from([(packet.stream, packet.number)]));
-        found.files.iter().filter(|file| scenes.contains(&file.head.number)).collect()
+        found.files.iter().filter(|file| captures.contains(&file.head.number)).collect()
     } else if args.spikes.is_empty() {
         let (files, worst) = worst(run, &found.files, args.worst.into(), stop)?;
         packets = Some(worst);
@@ -250,10 +250,10 @@ fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
     }
     files.sort_by_key(|file| (file.head.from, file.head.number));
     files.dedup_by_key(|file| file.head.number);
-    Ok(Chosen { scenes: files.into_iter().map(|file| file.head.number).collect(), packets })
+    Ok(Chosen { captures: files.into_iter().map(|file| file.head.number).collect(), packets })
 }
 
-/// The worst packets, and their scenes. A scene is read as long as its worst packet may be one of them.
+/// The worst packets, and their captures. A capture is read as long as its worst packet may be one of them.
 fn worst<'a>(
     run: &Run,
     files: &'a [SpikeFile],
@@ -276,7 +276,7 @@ fn worst<'a>(
             break;
         }
         // What cannot be read, or has no room for its late packets, counts by its worst.
-        let packets = run.spike(file.head.number).map(|frozen| frozen.scene.packets).unwrap_or_default();
+        let packets = run.spike(file.head.number).map(|frozen| frozen.capture.packets).unwrap_or_default();
         let late = packets.iter().filter(|packet| packet.late).filter_map(|packet| {
             let took = packet.sightings.last()?.t.saturating_sub(packet.sightings.first()?.t);
             Some(Late { took, packet: Some((packet.stream, packet.number)), file })

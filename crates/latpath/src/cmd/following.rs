@@ -5,9 +5,9 @@ use super::Usage;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
+use latpath_capture::Rule;
 use latpath_follow::{FlightOptions, Options, PointFilter};
-use latpath_spike::Rule;
-use latpath_words::{Ns, StreamSpec, HOST};
+use latpath_model::{Ns, StreamSpec, HOST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,7 +153,7 @@ impl Flight {
         (!self.no_flight).then_some(options)
     }
 
-    /// How many scenes of a minute are wanted, where it is the worst of each.
+    /// How many captures of a minute are wanted, where it is the worst of each.
     pub fn per_minute(&self) -> Option<usize> {
         self.worst.map(usize::from)
     }

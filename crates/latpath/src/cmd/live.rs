@@ -153,7 +153,7 @@ fn follow(
             Some(Action::Pause(_)) | None => {}
         }
         watch.step();
-        while let Some(frozen) = watch.next_scene() {
+        while let Some(frozen) = watch.next_capture() {
             let (points, layout) = (watch.points(), watch.layout());
             if let Some(explaining) = explaining {
                 explaining.take(frozen, points, layout);

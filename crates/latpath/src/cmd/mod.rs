@@ -1,6 +1,7 @@
 //! The commands: each module parses its own flags, calls the rooms, prints what comes back.
 
 pub mod agent;
+mod captures;
 pub mod demo;
 pub mod explain;
 pub mod export;
@@ -13,7 +14,6 @@ mod progress;
 pub mod publish;
 pub mod record;
 pub mod report;
-mod scenes;
 pub mod segments;
 pub mod streams;
 pub mod subscribe;

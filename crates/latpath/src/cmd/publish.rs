@@ -7,6 +7,8 @@ use super::thread::OnTime;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_model::stream::format_mac;
+use latpath_model::Ns;
 use latpath_stats::units::{count, duration, rate};
 use latpath_sv::{FrameSpec, Profile, Tag, DEFAULT_APPID, FIRST_GROUP, MAX_SVID};
 use latpath_traffic::kernel::Awake;
@@ -14,8 +16,6 @@ use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,
     SyntheticOptions,
 };
-use latpath_words::stream::format_mac;
-use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -8,12 +8,12 @@ use super::progress::Progress;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
+use latpath_capture::Kind;
 use latpath_flight::Figures;
 use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
+use latpath_model::StreamId;
 use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
-use latpath_spike::Kind;
 use latpath_stats::units::{bytes, count};
-use latpath_words::StreamId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use trace::Trace;
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<Outcome> {
                 trace.spotted(&order, &options.streams);
             }
         }
-        let spikes = recorder.take_scenes(&mut follow);
+        let spikes = recorder.take_captures(&mut follow);
         recorder.check(|writer| writer.tick());
         if spikes > 0 && args.spikes.stop {
             break;
@@ -99,7 +99,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     }
     follow.stop(|journey, points| recorder.take(journey, points));
-    recorder.take_scenes(&mut follow);
+    recorder.take_captures(&mut follow);
     recorder.tell(&mut follow);
     let counted = follow.counted();
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
@@ -149,7 +149,7 @@ impl Recorder {
         }
     }
 
-    fn take(&mut self, journey: &latpath_journey::Journey, points: &[latpath_words::PointInfo]) {
+    fn take(&mut self, journey: &latpath_journey::Journey, points: &[latpath_model::PointInfo]) {
         if points.len() > self.writer.manifest().points.len() {
             self.check(|writer| writer.update(|m| m.points = points.to_vec()));
         }
@@ -157,14 +157,14 @@ impl Recorder {
         self.check(|writer| writer.push(journey));
     }
 
-    /// Hands over what was frozen; how many scenes with late packets there were.
-    fn take_scenes(&mut self, follow: &mut Follow) -> usize {
+    /// Hands over what was frozen; how many captures with late packets there were.
+    fn take_captures(&mut self, follow: &mut Follow) -> usize {
         let mut spikes = 0;
-        while let Some(frozen) = follow.next_scene() {
-            spikes += usize::from(frozen.scene.kind == Kind::Spike);
+        while let Some(frozen) = follow.next_capture() {
+            spikes += usize::from(frozen.capture.kind == Kind::Spike);
             self.writer.spike(frozen);
         }
-        follow.set_scene_bar(self.writer.spike_bar());
+        follow.set_capture_bar(self.writer.spike_bar());
         spikes
     }
 

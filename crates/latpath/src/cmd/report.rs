@@ -3,10 +3,10 @@
 use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
+use latpath_model::{Ns, StreamId};
 use latpath_report::{parse_duration, report_json, summarise, text, write_csv, Limit, Options, Question, When};
 use latpath_run::{Run, RunError, Select};
 use latpath_stats::units::Letters;
-use latpath_words::{Ns, StreamId};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -101,10 +101,10 @@ fn select(args: &Args, run: &Run) -> Result<Select> {
     let manifest = run.manifest();
     let id = |wanted: &String| -> Result<StreamId> {
         let streams = &manifest.streams;
-        let is = |s: &latpath_words::StreamSpec| s.to_string() == *wanted || s.short() == *wanted;
+        let is = |s: &latpath_model::StreamSpec| s.to_string() == *wanted || s.short() == *wanted;
         // Without its options only where that says which: one svID may be there in two VLANs.
-        let is_same = |s: &latpath_words::StreamSpec| {
-            wanted.parse().is_ok_and(|w: latpath_words::StreamSpec| w.short() == s.short())
+        let is_same = |s: &latpath_model::StreamSpec| {
+            wanted.parse().is_ok_and(|w: latpath_model::StreamSpec| w.short() == s.short())
         };
         let found = streams.iter().position(|s| s.to_string() == *wanted).or_else(|| {
             let mut like = streams.iter().enumerate().filter(|(_, s)| is(s) || is_same(s)).map(|(i, _)| i);

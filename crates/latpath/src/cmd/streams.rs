@@ -5,13 +5,13 @@ use super::report::print;
 use super::Outcome;
 use anyhow::Result;
 use clap::{ArgGroup, Args as ClapArgs};
+use latpath_model::stream::format_mac;
+use latpath_model::Ns;
 use latpath_stats::units::{count, rate};
 use latpath_traffic::kernel::monotonic;
 use latpath_traffic::{
     Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
 };
-use latpath_words::stream::format_mac;
-use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

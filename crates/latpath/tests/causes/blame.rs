@@ -1,7 +1,7 @@
 //! What must be blamed for each fault.
 
 use latpath_cause::{Cause, Held, Verdict};
-use latpath_words::{Ns, HOST};
+use latpath_model::{Ns, HOST};
 
 /// The guest's name as a machine.
 pub const GUEST: &str = "guest0";

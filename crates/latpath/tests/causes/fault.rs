@@ -2,8 +2,8 @@
 //! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
 
 use crate::{application, group::quota, storm::Storm};
+use latpath_model::Ns;
 use latpath_traffic::kernel::{monotonic, pin, set_fifo, set_name};
-use latpath_words::Ns;
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,

@@ -1,10 +1,10 @@
 //! What latpath said of a run, against what was done.
 
 use crate::{blame::Blame, fault::Injection};
+use latpath_capture::Kind;
 use latpath_cause::{Analyst, Cause, Explained, Folk, Ground, Usual, Verdict};
+use latpath_model::{Ns, PointId};
 use latpath_run::{Run, Select};
-use latpath_spike::Kind;
-use latpath_words::{Ns, PointId};
 use libtest_mimic::Failed;
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ pub struct Seen {
     pub late: Vec<(Ns, Ns)>,
     /// Those of them that were frozen, explained.
     pub explained: Vec<Late>,
-    pub scenes: usize,
+    pub captures: usize,
     pub on_time: u64,
     /// The guest's clock minus the host's.
     pub offset: Ns,
@@ -66,14 +66,14 @@ impl Seen {
         let (mut packets, mut usual) = (Vec::new(), Usual::default());
         let files = run.spikes().files;
         for file in &files {
-            let scene = run.spike(file.head.number)?.scene;
-            let analyst = Analyst::new(&scene, Ground { points: run.points(), vms: &vms });
-            for packet in &scene.packets {
-                if !packet.late && scene.kind != Kind::OnTime {
+            let capture = run.spike(file.head.number)?.capture;
+            let analyst = Analyst::new(&capture, Ground { points: run.points(), vms: &vms });
+            for packet in &capture.packets {
+                if !packet.late && capture.kind != Kind::OnTime {
                     continue;
                 }
-                let explained = Explained::of(&analyst, &scene, packet, &way, run.points());
-                if scene.kind == Kind::OnTime {
+                let explained = Explained::of(&analyst, &capture, packet, &way, run.points());
+                if capture.kind == Kind::OnTime {
                     usual.add(&explained);
                 } else {
                     packets.push(explained);
@@ -88,9 +88,9 @@ impl Seen {
             Some(Late { first, last: first + packet.time(), with_daemon, verdict })
         });
         let explained = explained.collect();
-        let scenes = files.iter().filter(|f| f.head.kind != Kind::OnTime).count();
+        let captures = files.iter().filter(|f| f.head.kind != Kind::OnTime).count();
         let run = path.to_owned();
-        Ok(Self { journeys, late, explained, scenes, on_time: usual.packets(), offset, run, kept: None })
+        Ok(Self { journeys, late, explained, captures, on_time: usual.packets(), offset, run, kept: None })
     }
 
     /// Whether ovs-vswitchd is who had the packets that were with it for most of their time, for as long as they were with it.
@@ -131,10 +131,10 @@ impl Seen {
         all.sort_unstable();
         let middle = all.get(all.len() / 2).copied().unwrap_or(0);
         format!(
-            "{} journeys, {} late, {} scenes with {} explained ({} on time); {} of {} faults held packets, for {:.1} ms in the middle",
+            "{} journeys, {} late, {} captures with {} explained ({} on time); {} of {} faults held packets, for {:.1} ms in the middle",
             self.journeys,
             self.late.len(),
-            self.scenes,
+            self.captures,
             self.explained.len(),
             self.on_time,
             all.len(),

@@ -9,9 +9,9 @@ mod support;
 #[path = "../support/waits.rs"]
 mod waits;
 
+use latpath_capture::Kind;
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
-use latpath_spike::Kind;
 use libtest_mimic::Failed;
 use names::own;
 use processor::Processor;
@@ -152,7 +152,7 @@ fn packets(run: &Path) -> Result<Vec<(bool, String)>, Failed> {
     let started = run.manifest().start.monotonic_ns;
     let mut found: Vec<(bool, String)> = Vec::new();
     for file in run.spikes().files {
-        for packet in run.spike(file.head.number)?.scene.packets {
+        for packet in run.spike(file.head.number)?.capture.packets {
             let Some(first) = packet.sightings.first().filter(|_| !found.iter().any(|(late, _)| *late == packet.late))
             else {
                 continue;

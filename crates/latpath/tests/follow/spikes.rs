@@ -4,11 +4,11 @@ use crate::live::shows;
 use crate::support::{bench, latpath, trial, Bench, Lack, Started};
 use crate::waits::{has_read, sent};
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
+use latpath_capture::{Kind, RankedCapture, Rule};
 use latpath_follow::{FlightOptions, Options, PointFilter, Watch};
 use latpath_lab::PUBLISHER;
+use latpath_model::{Point, PointKind};
 use latpath_run::{Condition, Run, Select, SpikeFile};
-use latpath_spike::{Frozen, Kind, Rule};
-use latpath_words::{Point, PointKind};
 use libtest_mimic::{Failed, Trial};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -110,17 +110,17 @@ fn stall() -> Result<(), Failed> {
     equal("what cannot be read", run.spikes().notes.len(), 0)?;
     let file = spike_of(&run, times).ok_or("no spike is of the stall")?;
     let frozen = run.spike(file.head.number)?;
-    let scene = &frozen.scene;
-    let machine = scene.machines.first().ok_or("no machine")?;
+    let capture = &frozen.capture;
+    let machine = capture.machines.first().ok_or("no machine")?;
     equal("machine", machine.machine.as_str(), "host")?;
     let snapshot = machine.record.as_ref().map_err(Clone::clone)?;
     equal("the rings had all of it", snapshot.window.is_complete(), true)?;
     let pid = stage.application.pid();
     equal("the application is named", snapshot.threads.get(&pid).map(|t| t.name.as_str()), Some("subscribe"))?;
     // Some 60 packets came in 60 ms; those of the last 25 ms need not be late.
-    let late: Vec<_> = scene.packets.iter().filter(|p| p.late).collect();
+    let late: Vec<_> = capture.packets.iter().filter(|p| p.late).collect();
     equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
-    equal("packets in time", scene.packets.len() > late.len(), true)?;
+    equal("packets in time", capture.packets.len() > late.len(), true)?;
     // Each packet is as the run has it.
     let mut journeys = BTreeMap::new();
     run.for_each(&Select { cpus_and_threads: true, ..Select::default() }, |j| {
@@ -131,12 +131,12 @@ fn stall() -> Result<(), Failed> {
         journeys.insert(j.number, seen);
         true
     });
-    for packet in &scene.packets {
+    for packet in &capture.packets {
         let seen: Vec<_> = packet.sightings.iter().map(|s| (s.t, s.point, s.cpu, s.tid)).collect();
         equal(&format!("packet {}", packet.number), Some(&seen), journeys.get(&packet.number))?;
     }
     let told = run.manifest().spikes.clone().unwrap_or_default();
-    equal("late packets are counted", told.late[0] >= late.len() as u64 && told.scenes >= 1, true)?;
+    equal("late packets are counted", told.late[0] >= late.len() as u64 && told.captures >= 1, true)?;
     let flight = run.manifest().machines[0].flight.clone().ok_or("the recorder is not told")?;
     equal("events", flight.events > 1000 && flight.fault.is_none(), true)
 }
@@ -148,11 +148,11 @@ fn bounds() -> Result<(), Failed> {
         stage.stall(ms)?;
     }
     let told = |run: &Run| run.manifest().spikes.clone().unwrap_or_default();
-    let counted = |run: Run| told(&run).scenes + told(&run).scenes_not_kept >= 7;
+    let counted = |run: Run| told(&run).captures + told(&run).captures_not_kept >= 7;
     until("all seven are counted", || Run::open(&recorder.run).is_ok_and(counted))?;
     let run = Run::open(&recorder.end()?)?;
     let files = run.spikes().files;
-    equal("scenes", files.len() <= 3, true)?;
+    equal("captures", files.len() <= 3, true)?;
     let worst: Vec<_> = files.iter().filter(|f| f.head.kind == Kind::Spike).map(|f| f.head.worst / 1_000_000).collect();
     let told = told(&run);
     equal(&format!("only the worst are left: {worst:?}, {told:?}"), worst.iter().all(|ms| *ms >= 95), true)?;
@@ -261,10 +261,10 @@ fn live() -> Result<(), Failed> {
         flight: Some(flight),
     })?;
     equal("the kernel joins", matches!(watch, Watch::Kernel(_)), true)?;
-    let mut came: Vec<(i64, Frozen)> = Vec::new();
-    let look = |watch: &mut Watch, came: &mut Vec<(i64, Frozen)>| {
+    let mut came: Vec<(i64, RankedCapture)> = Vec::new();
+    let look = |watch: &mut Watch, came: &mut Vec<(i64, RankedCapture)>| {
         watch.step();
-        came.extend(std::iter::from_fn(|| watch.next_scene()).map(|scene| (latpath_probe::monotonic(), scene)));
+        came.extend(std::iter::from_fn(|| watch.next_capture()).map(|capture| (latpath_probe::monotonic(), capture)));
     };
     until("the way is known", || {
         look(&mut watch, &mut came);
@@ -279,28 +279,31 @@ fn live() -> Result<(), Failed> {
         let mut found = None;
         let waited = until("a spike of the stall comes", || {
             look(&mut watch, &mut came);
-            let of_stall =
-                |(_, f): &&(i64, Frozen)| f.scene.kind == Kind::Spike && f.scene.from < to && f.scene.to > from;
+            let of_stall = |(_, f): &&(i64, RankedCapture)| {
+                f.capture.kind == Kind::Spike && f.capture.from < to && f.capture.to > from
+            };
             found = came.iter().filter(of_stall).max_by_key(|(_, f)| f.worst).cloned();
             found.is_some()
         });
-        let (at, scene) = waited.ok().and(found).ok_or_else(|| {
-            let times = |(at, f): &(i64, Frozen)| (at - from, f.scene.kind, f.scene.from - from, f.scene.to - from);
+        let (at, capture) = waited.ok().and(found).ok_or_else(|| {
+            let times = |(at, f): &(i64, RankedCapture)| {
+                (at - from, f.capture.kind, f.capture.from - from, f.capture.to - from)
+            };
             let came: Vec<_> = came.iter().map(times).collect();
             let late = watch.late();
             format!("no spike is of the stall, of {} ns, but of those that came: {came:?}; late: {late:?}", to - from)
         })?;
         after.push((at - to) / ms);
-        frozen = frozen.or(Some(scene));
+        frozen = frozen.or(Some(capture));
         has_read(&stage.application)?;
     }
     equal(&format!("spikes came {after:?} ms after the stalls"), after.iter().any(|ms| *ms < 1_000), true)?;
     until("a usual time", || {
         look(&mut watch, &mut came);
-        came.iter().any(|(_, f)| f.scene.kind == Kind::OnTime)
+        came.iter().any(|(_, f)| f.capture.kind == Kind::OnTime)
     })?;
     let frozen = frozen.ok_or("no spike")?;
-    let late: Vec<_> = frozen.scene.packets.iter().filter(|p| p.late).collect();
+    let late: Vec<_> = frozen.capture.packets.iter().filter(|p| p.late).collect();
     equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
     equal("late packets are counted", watch.late().is_some_and(|late| late[0] >= 20), true)?;
     let points = watch.points();

@@ -8,7 +8,9 @@
 use crate::support::{self, Bench, Finished, Started};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
-use latpath_stamps::{ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Queued, Stamps, TxKind};
+use latpath_nic_timestamps::{
+    ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Queued, Stamps, TxKind,
+};
 use libtest_mimic::Failed;
 use serde_json::Value;
 use std::{
@@ -177,7 +179,7 @@ impl Pair {
         let (socket, switched) = linked.space(nic).inside(|| -> Result<_> {
             let socket = UdpSocket::bind((ADDRESSES[nic], PORT))?;
             socket.connect((ADDRESSES[1 - nic], PORT))?;
-            Ok((socket, HardwareStamps::switch_on(&latpath_stamps::Caps::of(linked.name(nic))?)?))
+            Ok((socket, HardwareStamps::switch_on(&latpath_nic_timestamps::Caps::of(linked.name(nic))?)?))
         })??;
         ask_for(socket.as_fd(), Stamps { tx_nic: true, rx_nic: true, ..Stamps::default() })?;
         socket.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -2,9 +2,9 @@
 
 use crate::support::{bench, trial, Lack};
 use crate::*;
+use latpath_model::Ns;
 use latpath_sv::Frame;
 use latpath_traffic::{Corrupted, Frames};
-use latpath_words::Ns;
 
 pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
     vec![

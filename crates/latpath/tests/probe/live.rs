@@ -2,9 +2,9 @@
 
 use crate::support::{bench, trial, Lack};
 use crate::*;
+use latpath_model::{PointId, StreamId};
 use latpath_probe::{HeldUp, KernelHist};
 use latpath_stats::kernel::KernelHistogram;
-use latpath_words::{PointId, StreamId};
 
 pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
     vec![
@@ -75,7 +75,7 @@ fn disorder() -> Result<(), Failed> {
     count(&bench, &mut probe, &frames, 7)?;
     let stream = &probe.live_streams()[0];
     assert_eq!(stream.journeys, 1 + 7);
-    let points = probe.points()?.iter().filter(|p| p.point.kind != latpath_words::PointKind::Drop).count() as u64;
+    let points = probe.points()?.iter().filter(|p| p.point.kind != latpath_model::PointKind::Drop).count() as u64;
     assert_eq!(stream.duplicates, points, "the frame that was sent twice is a duplicate at each point");
     assert_eq!(stream.out_of_order, 0);
     Ok(())
@@ -131,7 +131,7 @@ fn many_points() -> Result<(), Failed> {
     until("all points are seen", || probe.points().unwrap_or_default().len() > 12)?;
     let points = probe.points()?;
     let last =
-        points.iter().rposition(|p| p.point.kind == latpath_words::PointKind::NicRx).ok_or("no nic-rx")? as PointId;
+        points.iter().rposition(|p| p.point.kind == latpath_model::PointKind::NicRx).ok_or("no nic-rx")? as PointId;
     assert_eq!(probe.set_segments(&[(first, last)], 0), 1);
     let from = probe.count_anew();
     until("what comes now is counted", || latpath_probe::monotonic() > from)?;

@@ -15,10 +15,10 @@ mod recognise;
 mod taps;
 
 use latpath_lab::{Namespace, PUBLISHER};
+use latpath_model::{Counters, PointInfo, Sighting, Source, StreamSpec};
 use latpath_probe::{Mode, Options, Probe};
 use latpath_sv::{AsduSpec, FrameSpec, Tag};
 use latpath_traffic::{Listen, PacketSocket};
-use latpath_words::{Counters, PointInfo, Sighting, Source, StreamSpec};
 use libtest_mimic::Failed;
 use names::own;
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! `latpath explain` on a run whose late packets have a known culprit.
 
 use crate::runs::{stderr, stdout, Bench};
+use latpath_capture::{Bounds, Capture, Counted, Kind, MachineRecord, Packet, RankedCapture, Seen};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
+use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Stamp, Writer};
-use latpath_spike::{Bounds, Counted, Frozen, Kind, MachineRecord, Packet, Scene, Seen};
-use latpath_words::{Link, Ns, PointInfo, StreamSpec};
 use std::collections::BTreeMap;
 use std::process::Output;
 
@@ -43,7 +43,7 @@ fn manifest() -> Manifest {
 }
 
 /// A packet that waits so long for the hog, which leaves its CPU to the reader then.
-fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> Frozen {
+fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> RankedCapture {
     let read = begin + 10_000 + waits;
     let event = |t, pid, what| Event { t, pid, what };
     let left = |next, left, prev, next_class| What::Switch { next, left, prev, next_class };
@@ -72,8 +72,8 @@ fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> Frozen {
     let late = kind == Kind::Spike;
     let sightings = vec![Seen { point: 0, t: begin, cpu: 0, tid: 0 }, Seen { point: 1, t: read, cpu: 1, tid: RELAY }];
     let packets = vec![Packet { stream: 0, key: number % 4, number: number.into(), late, sightings }];
-    let scene = Scene { number, kind, from, to: read + MS, machines, packets, more_late: 0 };
-    Frozen { scene, worst: waits, late: vec![u64::from(late), 0] }
+    let capture = Capture { number, kind, from, to: read + MS, machines, packets, more_late: 0 };
+    RankedCapture { capture, worst: waits, late: vec![u64::from(late), 0] }
 }
 
 /// A usual moment, and four packets that waited 10, 11, 12 and 13 ms, a second after each other.

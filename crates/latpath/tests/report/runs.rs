@@ -1,8 +1,8 @@
 //! Runs of known journeys, made with latpath's own writer.
 
 use latpath_journey::Journey;
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo};
 use latpath_run::{MachineRecord, Manifest, NamedSegment, Stamp, StreamRecord, ToolRecord, Writer};
-use latpath_words::{Counters, DropNote, Link, Ns, Point, PointInfo};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

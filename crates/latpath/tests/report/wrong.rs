@@ -1,8 +1,8 @@
 //! Runs that are not there, not whole, not ended.
 
 use crate::runs::{latpath, manifest, packets, segment, stderr, stdout, Bench, POINTS};
+use latpath_model::PointInfo;
 use latpath_run::Writer;
-use latpath_words::PointInfo;
 use serde_json::{json, Value};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -6,7 +6,7 @@ use crate::table::End;
 use crate::transaction::{Stamp, Transaction};
 use crate::transport::{Transport, Wait};
 use latpath_clock::now_monotonic;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::time::Duration;
 
 /// So long a transaction with NICs' stamps waits for readings of their clocks after it, and for what shows at the next ones.

@@ -6,7 +6,7 @@ use crate::transaction::Stamp;
 use crate::transport::{Sent, Transport, Wait};
 use crate::wire::{Header, Kind, Welcome, CONTROL, FULL};
 use latpath_clock::{now_monotonic, Exchange};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

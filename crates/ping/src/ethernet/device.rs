@@ -65,7 +65,7 @@ pub enum DeviceError {
         /// The device.
         device: String,
         /// Which, and why.
-        cause: latpath_stamps::SocketError,
+        cause: latpath_nic_timestamps::SocketError,
     },
     /// Anything else.
     #[error("{device}: {doing}: {cause}")]

@@ -1,7 +1,7 @@
 //! The columns of a log: the same in CSV and Parquet.
 
 use crate::transaction::{Line, Stamp, Transaction};
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// Names of the columns, in order: the number, every stamp as its own clock showed it, the round trip, its parts.
 pub(super) fn names(line: &Line) -> Vec<String> {

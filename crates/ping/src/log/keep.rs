@@ -1,6 +1,6 @@
 //! Which transactions a log keeps.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::{fmt, str::FromStr, time::Duration};
 
 /// Which transactions a log keeps.

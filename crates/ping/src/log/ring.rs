@@ -5,7 +5,7 @@ use super::{
     when, LogError, LogOptions,
 };
 use crate::transaction::{Stamp, Transaction};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::time::Duration;
 
 /// More than the rate promises, for what comes unevenly.

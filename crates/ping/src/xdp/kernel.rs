@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::kernel::set_option;
-use latpath_words::Ns;
+use latpath_model::Ns;
 use libc::{c_int, socklen_t, xdp_desc};
 use std::io;
 use std::mem::{size_of, zeroed};

@@ -3,11 +3,11 @@
 use crate::run::{at_a_rate, one_by_one, Chance, Run, Told, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
 use latpath_clock::now_monotonic;
+use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::Why;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected};
 use latpath_ping::wire::{Afterwards, Answer, Header, Kind, NicClock, Seen, Welcome, CONTROL, HEADER};
-use latpath_words::Ns;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use crate::wire::{End as WireEnd, Fate, Ledger, OnStamp, Wire, WireError, ALL, PHC_AHEAD};
 use latpath_clock::now_monotonic;
+use latpath_model::Ns;
 use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::emit::{emit, Ended, Observer, Pacing, Plan};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
@@ -11,7 +12,6 @@ use latpath_ping::table::End;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::wire::{Header, Kind, NicClock};
 use latpath_ping::{Line, Stamp, Transaction};
-use latpath_words::Ns;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -2,11 +2,11 @@
 
 use crate::run::{at_a_rate, one_by_one, Chance, Outcome, Run, LONG, MS};
 use crate::wire::{realtime_at, Fate, OnStamp, StampFate, PHC_AHEAD};
+use latpath_model::Ns;
 use latpath_ping::emit::{Pacing, Why};
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{Answer, Header, Kind, Welcome, AFTERWARDS};
 use latpath_ping::{Source, Stamp, Transaction};
-use latpath_words::Ns;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

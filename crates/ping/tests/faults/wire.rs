@@ -2,10 +2,10 @@
 //! and keeps count of it.
 
 use latpath_clock::now_monotonic;
+use latpath_model::Ns;
 use latpath_ping::transport::{Arrived, Got, Left, Sent, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::Stamp;
-use latpath_words::Ns;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -7,6 +7,7 @@ mod wires;
 mod xdp;
 
 use latpath_clock::now_monotonic;
+use latpath_nic_timestamps::Stamps;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
 use latpath_ping::ethernet::{svid, DeviceError, Ethernet, Framing, Options, Peer, ToOne};
@@ -16,7 +17,6 @@ use latpath_ping::table::End;
 use latpath_ping::transport::{Arrived, Got, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::{Line, Stamp, Transaction};
-use latpath_stamps::Stamps;
 use latpath_sv::{AsduSpec, FrameSpec, Tag};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::unistd::geteuid;

@@ -3,7 +3,7 @@
 use super::text::{one_line, place_of_row};
 use super::told::subject;
 use super::wanted::name;
-use super::{Explanation, Ranked, Scenery, Told};
+use super::{Explanation, Ranked, RunContext, Told};
 use crate::page::Page;
 use latpath_stats::{units::Letters, CauseFigures, LateFigures};
 
@@ -14,7 +14,7 @@ const CAUSES: usize = 16;
 pub fn late_figures(
     explanation: &Explanation,
     latest: Option<&Told>,
-    scenery: &Scenery,
+    context: &RunContext,
     letters: Letters,
 ) -> LateFigures {
     let page = Page::new(letters);
@@ -24,7 +24,7 @@ pub fn late_figures(
             cause: row.cause.id().into(),
             machine: row.machine.clone(),
             cpus: row.cpus.iter().map(|(cpu, _)| *cpu).collect(),
-            segment: row.parts.first().map_or(String::new(), |(part, _)| place_of_row(*part, scenery)),
+            segment: row.parts.first().map_or(String::new(), |(part, _)| place_of_row(*part, context)),
             who: subject(&page, row),
             first: row.first,
             excess_ns: row.excess_ns,
@@ -39,8 +39,8 @@ pub fn late_figures(
         explanation.ranking.iter().partition(|r| r.row.cause == latpath_cause::Cause::Unexplained);
     let latest = latest.and_then(|told| {
         let begin = told.explained.begin()?;
-        let packet = page.clean(&name(told.explained.stream, told.explained.key, begin, scenery));
-        Some(format!("{packet}  {}", one_line(&page, told, scenery)))
+        let packet = page.clean(&name(told.explained.stream, told.explained.key, begin, context));
+        Some(format!("{packet}  {}", one_line(&page, told, context)))
     });
     LateFigures {
         late: explanation.late,

@@ -1,11 +1,11 @@
 //! `latpath explain --json`. docs/json.md is its schema.
 
 use super::wanted::{date, name};
-use super::{Explanation, Ranked, Scenery, Told};
+use super::{Explanation, Ranked, RunContext, Told};
 use crate::json::RunHead;
 use latpath_cause::{Advice, Held, Member};
+use latpath_model::{Ns, PointId};
 use latpath_run::{Run, SpikeFiles, SpikesRecord};
-use latpath_words::{Ns, PointId};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ struct Whole<'a> {
 #[derive(Serialize)]
 struct Usual {
     packets: u64,
-    scenes: u64,
+    captures: u64,
 }
 
 #[derive(Serialize)]
@@ -164,14 +164,14 @@ struct Piece {
     note: Option<String>,
 }
 
-/// One JSON object, on one line. `head` is the run that it is about, and its scenes; a recording that goes on has none.
+/// One JSON object, on one line. `head` is the run that it is about, and its captures; a recording that goes on has none.
 ///
 /// # Errors
 /// None that can be met: all of it is plain.
 pub fn explanation_json(
     head: Option<(&Run, &SpikeFiles)>,
     explanation: &Explanation,
-    scenery: &Scenery,
+    context: &RunContext,
 ) -> serde_json::Result<String> {
     let all = explanation.excess_ns;
     let notes = explanation.notes.iter().chain(head.iter().flat_map(|(_, files)| &files.notes)).cloned().collect();
@@ -185,14 +185,14 @@ pub fn explanation_json(
         excess_ns: all,
         without_usual: explanation.without_usual,
         unexplained_percent: explanation.unexplained_per_mille as f64 / 10.0,
-        usual: Usual { packets: explanation.usual_packets, scenes: explanation.usual_scenes },
-        causes: explanation.ranking.iter().map(|ranked| row(ranked, all, scenery)).collect(),
+        usual: Usual { packets: explanation.usual_packets, captures: explanation.usual_captures },
+        causes: explanation.ranking.iter().map(|ranked| row(ranked, all, context)).collect(),
         other_causes: Others {
             count: explanation.others.rows,
             first: explanation.others.first,
             excess_ns: explanation.others.excess_ns,
         },
-        packets: explanation.worst.iter().map(|told| packet(told, scenery)).collect(),
+        packets: explanation.worst.iter().map(|told| packet(told, context)).collect(),
         notes,
     })
 }
@@ -222,11 +222,11 @@ fn cpus(cpus: &[(u32, Ns)]) -> Vec<CpuTime> {
     cpus.iter().map(|(cpu, ns)| CpuTime { cpu: *cpu, ns: *ns }).collect()
 }
 
-fn segments(parts: &[((PointId, PointId), Ns)], scenery: &Scenery) -> Vec<SegmentTime> {
+fn segments(parts: &[((PointId, PointId), Ns)], context: &RunContext) -> Vec<SegmentTime> {
     let one = |((from, to), ns): &((PointId, PointId), Ns)| SegmentTime {
-        name: scenery.segment((*from, *to)),
-        from: scenery.point(*from),
-        to: scenery.point(*to),
+        name: context.segment((*from, *to)),
+        from: context.point(*from),
+        to: context.point(*to),
         ns: *ns,
     };
     parts.iter().map(one).collect()
@@ -241,7 +241,7 @@ fn notes(notes: &[(String, Ns)]) -> Vec<String> {
     notes.iter().map(|(note, _)| note.clone()).collect()
 }
 
-fn row(ranked: &Ranked, all: Ns, scenery: &Scenery) -> Row {
+fn row(ranked: &Ranked, all: Ns, context: &RunContext) -> Row {
     let row = &ranked.row;
     Row {
         cause: row.cause.id(),
@@ -250,7 +250,7 @@ fn row(ranked: &Ranked, all: Ns, scenery: &Scenery) -> Row {
         actor: row.actor.as_ref().map(party),
         by: parties(&row.by),
         cpus: cpus(&row.cpus),
-        segments: segments(&row.parts, scenery),
+        segments: segments(&row.parts, context),
         packets: row.packets,
         first: row.first,
         excess_ns: row.excess_ns,
@@ -264,14 +264,14 @@ fn row(ranked: &Ranked, all: Ns, scenery: &Scenery) -> Row {
     }
 }
 
-fn cause(held: &Held, all: Ns, scenery: &Scenery) -> PacketCause {
+fn cause(held: &Held, all: Ns, context: &RunContext) -> PacketCause {
     PacketCause {
         cause: held.cause.id(),
         machine: held.machine.clone(),
         actor: held.actor.as_ref().map(party),
         by: parties(&held.by),
         cpus: cpus(&held.cpus),
-        segments: segments(&held.parts, scenery),
+        segments: segments(&held.parts, context),
         time_ns: held.time_ns,
         excess_ns: held.excess_ns,
         share_percent: percent(held.excess_ns, all),
@@ -281,9 +281,9 @@ fn cause(held: &Held, all: Ns, scenery: &Scenery) -> PacketCause {
     }
 }
 
-fn packet(told: &Told, scenery: &Scenery) -> Packet {
+fn packet(told: &Told, context: &RunContext) -> Packet {
     let (explained, verdict) = (&told.explained, &told.verdict);
-    let folk = scenery.folk();
+    let folk = context.folk();
     let begin = explained.begin();
     let since = |t: Ns| t.saturating_sub(begin.unwrap_or(0));
     let who = |machine: &str, who: &Option<latpath_cause::Who>| who.as_ref().map(|w| party(&folk.member(machine, w)));
@@ -303,33 +303,33 @@ fn packet(told: &Told, scenery: &Scenery) -> Packet {
         }
     };
     let part = |p: &latpath_cause::Part| Segment {
-        name: scenery.segment((p.from, p.to)),
-        from: scenery.point(p.from),
-        to: scenery.point(p.to),
+        name: context.segment((p.from, p.to)),
+        from: context.point(p.from),
+        to: context.point(p.to),
         since_first_ns: since(p.begin),
         time_ns: p.end.saturating_sub(p.begin),
         pieces: p.pieces.iter().map(piece).collect(),
     };
-    let point = |s: &latpath_spike::Seen| Point {
-        point: scenery.point(s.point),
+    let point = |s: &latpath_capture::Seen| Point {
+        point: context.point(s.point),
         since_first_ns: since(s.t),
         cpu: s.cpu,
         tid: s.tid,
     };
     Packet {
-        packet: name(explained.stream, explained.key, begin.unwrap_or(0), scenery),
-        stream: scenery.streams.get(usize::from(explained.stream)).map_or(String::new(), ToString::to_string),
+        packet: name(explained.stream, explained.key, begin.unwrap_or(0), context),
+        stream: context.streams.get(usize::from(explained.stream)).map_or(String::new(), ToString::to_string),
         key: explained.key,
         number: explained.number,
         late: explained.late,
-        spike: explained.scene,
-        utc: begin.map(|t| date(scenery.utc(t))),
-        utc_ns: begin.map(|t| scenery.utc(t)),
+        spike: explained.capture,
+        utc: begin.map(|t| date(context.utc(t))),
+        utc_ns: begin.map(|t| context.utc(t)),
         time_ns: verdict.time_ns,
         usual_ns: verdict.usual_ns,
         excess_ns: verdict.excess_ns,
-        daemon_ns: explained.with_daemon(&scenery.points),
-        causes: verdict.held.iter().map(|held| cause(held, verdict.excess_ns, scenery)).collect(),
+        daemon_ns: explained.with_daemon(&context.points),
+        causes: verdict.held.iter().map(|held| cause(held, verdict.excess_ns, context)).collect(),
         points: explained.seen.iter().map(point).collect(),
         segments: explained.parts.iter().map(part).collect(),
         advice: cures(&told.advice),

@@ -3,13 +3,13 @@
 use super::told::{sentence, subject, verdict};
 use super::wanted::name;
 use super::waterfall;
-use super::{Explanation, Ranked, Scenery, Told, ToldSpike};
+use super::{Explanation, Ranked, RunContext, Told, ToldSpike};
 use crate::page::{Page, Table};
+use latpath_capture::Kind;
 use latpath_cause::{Advice, Cause, Others};
+use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
-use latpath_spike::Kind;
 use latpath_stats::units::{bytes, elapsed, Letters};
-use latpath_words::{Ns, HOST};
 
 /// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
 const ROWS: usize = 12;
@@ -19,17 +19,17 @@ const WORTH_A_ROW_PER_MILLE: i128 = 5;
 const CURED: usize = 3;
 const WORTH_A_CURE_PER_MILLE: i128 = 50;
 
-/// Where the scenes are from.
+/// Where the captures are from.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The run.
     pub run: &'a Run,
-    /// Its scenes.
+    /// Its captures.
     pub files: &'a SpikeFiles,
 }
 
 /// All of it, in lines of at most [`crate::WIDTH`] columns.
-pub fn explanation_text(head: &Head, explanation: &Explanation, scenery: &Scenery, letters: Letters) -> String {
+pub fn explanation_text(head: &Head, explanation: &Explanation, context: &RunContext, letters: Letters) -> String {
     let mut page = Page::new(letters);
     if explanation.late > 0 {
         culprit(&mut page, explanation);
@@ -37,17 +37,17 @@ pub fn explanation_text(head: &Head, explanation: &Explanation, scenery: &Scener
     }
     write_head(&mut page, head, explanation);
     if explanation.late > 0 {
-        ranking(&mut page, explanation, scenery);
+        ranking(&mut page, explanation, context);
         cures(&mut page, explanation);
     }
-    worst(&mut page, explanation, scenery);
+    worst(&mut page, explanation, context);
     page.finish()
 }
 
 /// One packet, all the way.
-pub fn packet_text(told: &Told, scenery: &Scenery, letters: Letters) -> String {
+pub fn packet_text(told: &Told, context: &RunContext, letters: Letters) -> String {
     let mut page = Page::new(letters);
-    waterfall::write(&mut page, told, scenery);
+    waterfall::write(&mut page, told, context);
     page.finish()
 }
 
@@ -130,7 +130,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     let of = |kind| head.files.files.iter().filter(move |f| f.head.kind == kind);
     let size: u64 = head.files.files.iter().map(|f| f.bytes).sum();
     let record = manifest.spikes.clone().unwrap_or_default();
-    let not_kept = match record.scenes_not_kept {
+    let not_kept = match record.captures_not_kept {
         0 => "none left out".into(),
         n => format!("{} less bad ones left out", page.count(n)),
     };
@@ -157,7 +157,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
         n => format!(
             "from {} on-time packets of {} moments of this run",
             page.count(n),
-            page.count(explanation.usual_scenes)
+            page.count(explanation.usual_captures)
         ),
     };
     page.item("usual", &usual);
@@ -173,7 +173,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
 }
 
 /// A line of figures for each row, and below it who it is about: names are cut nowhere.
-fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
+fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the usual");
     let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
     let mut subjects = Vec::new();
@@ -199,7 +199,7 @@ fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
         ]
     };
     for (at, ranked) in causes {
-        table.row(figures_of(page, place(page, ranked, scenery), (at + 1).to_string(), ranked));
+        table.row(figures_of(page, place(page, ranked, context), (at + 1).to_string(), ranked));
         subjects.push(subject(page, &ranked.row));
     }
     let Others { mut rows, mut excess_ns, mut first } = explanation.others;
@@ -221,7 +221,7 @@ fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
         subjects.push(String::new());
     }
     for (_, ranked) in unexplained {
-        table.row(figures_of(page, place(page, ranked, scenery), String::new(), ranked));
+        table.row(figures_of(page, place(page, ranked, context), String::new(), ranked));
         subjects.push(subject(page, &ranked.row));
     }
     let mut figures = Page::new(page.letters());
@@ -235,10 +235,10 @@ fn ranking(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
 }
 
 /// `CPU 4, Thyp`; with the machine, if it is not the host.
-fn place(page: &Page, ranked: &Ranked, scenery: &Scenery) -> String {
+fn place(page: &Page, ranked: &Ranked, context: &RunContext) -> String {
     let row = &ranked.row;
     if row.cause == Cause::Unexplained {
-        return row.parts.first().map_or(String::new(), |(part, _)| page.clean(&place_of_row(*part, scenery)));
+        return row.parts.first().map_or(String::new(), |(part, _)| page.clean(&place_of_row(*part, context)));
     }
     let mut parts = Vec::new();
     if row.machine != HOST {
@@ -254,18 +254,18 @@ fn place(page: &Page, ranked: &Ranked, scenery: &Scenery) -> String {
         several => parts.push(format!("{} CPUs", several.len())),
     }
     if let Some((part, _)) = row.parts.first() {
-        parts.push(page.clean(&place_of_row(*part, scenery)));
+        parts.push(page.clean(&place_of_row(*part, context)));
     }
     parts.join(", ")
 }
 
 /// A classic name; ends of others are too long for a table.
-pub(crate) fn place_of_row(part: (u16, u16), scenery: &Scenery) -> String {
-    let name = scenery.segment(part);
+pub(crate) fn place_of_row(part: (u16, u16), context: &RunContext) -> String {
+    let name = context.segment(part);
     if !name.contains('→') {
         return name;
     }
-    let kind = |id: u16| scenery.points.get(usize::from(id)).map_or("?".into(), |p| p.point.kind.to_string());
+    let kind = |id: u16| context.points.get(usize::from(id)).map_or("?".into(), |p| p.point.kind.to_string());
     format!("{}→{}", kind(part.0), kind(part.1))
 }
 
@@ -292,7 +292,7 @@ fn cures(page: &mut Page, explanation: &Explanation) {
 }
 
 /// A line for each of the worst spikes.
-fn worst(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
+fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     if explanation.spikes.is_empty() {
         return;
     }
@@ -300,8 +300,8 @@ fn worst(page: &mut Page, explanation: &Explanation, scenery: &Scenery) {
     for (at, ToldSpike { worst: told, more }) in explanation.spikes.iter().enumerate() {
         let explained = &told.explained;
         let begin = explained.begin().unwrap_or(0);
-        let name = page.clean(&name(explained.stream, explained.key, begin, scenery));
-        let mut line = format!("{name}  {}", one_line(page, told, scenery));
+        let name = page.clean(&name(explained.stream, explained.key, begin, context));
+        let mut line = format!("{name}  {}", one_line(page, told, context));
         line += &match more {
             0 => String::new(),
             1 => " 1 more packet was late then.".into(),
@@ -337,7 +337,7 @@ fn short_cure(page: &Page, advice: &Advice) -> String {
 }
 
 /// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
-pub(crate) fn one_line(page: &Page, told: &Told, scenery: &Scenery) -> String {
+pub(crate) fn one_line(page: &Page, told: &Told, context: &RunContext) -> String {
     let total = page.duration(told.verdict.time_ns);
     let Some(first) = told.verdict.first() else {
         return format!("{total}: no longer than is usual.");
@@ -345,8 +345,8 @@ pub(crate) fn one_line(page: &Page, told: &Told, scenery: &Scenery) -> String {
     let at = first
         .parts
         .first()
-        .map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&place_of_row(*part, scenery))));
-    let daemon = match told.explained.with_daemon(&scenery.points) {
+        .map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&place_of_row(*part, context))));
+    let daemon = match told.explained.with_daemon(&context.points) {
         0 => String::new(),
         ns => format!(", {} of it by way of ovs-vswitchd", page.duration(ns)),
     };

@@ -3,7 +3,7 @@
 use crate::page::Page;
 use latpath_cause::{Cause, Held, Member, Row};
 use latpath_flight::Class;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// A name in a list: `vhost of guest7, CPU 4`
 pub(crate) fn briefly(page: &Page, member: &Member, cpu: Option<u32>) -> String {

@@ -2,9 +2,9 @@
 //!
 //! A count of samples begins anew each second, so the time tells which is meant; without it, it must be the only one.
 
-use super::Scenery;
+use super::RunContext;
 use crate::When;
-use latpath_words::{Ns, StreamId};
+use latpath_model::{Ns, StreamId};
 use std::{
     fmt::Write,
     str::FromStr,
@@ -52,11 +52,11 @@ enum Clock {
 #[error("{0:?}: not a packet; write STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start), worst, or its number in the list of the worst")]
 pub struct BadPacket(pub String);
 
-/// A packet of a scene that may be meant.
+/// A packet of a capture that may be meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The scene.
-    pub scene: u32,
+    /// The capture.
+    pub capture: u32,
     /// Its stream.
     pub stream: StreamId,
     /// Its key.
@@ -128,12 +128,12 @@ impl At {
     }
 
     /// Whether a time on the run's timeline is meant.
-    fn fits(&self, t: Ns, scenery: &Scenery) -> bool {
+    fn fits(&self, t: Ns, context: &RunContext) -> bool {
         match self.when {
-            Clock::SinceStart => (self.from..self.to).contains(&t.saturating_sub(scenery.start_ns)),
-            Clock::Utc => (self.from..self.to).contains(&scenery.utc(t)),
+            Clock::SinceStart => (self.from..self.to).contains(&t.saturating_sub(context.start_ns)),
+            Clock::Utc => (self.from..self.to).contains(&context.utc(t)),
             Clock::OfDay => {
-                let of_day = scenery.utc(t).rem_euclid(DAY);
+                let of_day = context.utc(t).rem_euclid(DAY);
                 [0, DAY, -DAY].iter().any(|days| (self.from..self.to).contains(&(of_day + days)))
             }
         }
@@ -159,12 +159,12 @@ fn of_day(text: &str) -> Option<Ns> {
 
 impl Wanted {
     /// Whether a packet may be meant, by its name alone.
-    pub fn may_be(&self, candidate: &Candidate, scenery: &Scenery) -> bool {
+    pub fn may_be(&self, candidate: &Candidate, context: &RunContext) -> bool {
         match self {
             Self::Worst(_) => candidate.late,
             Self::Packet { stream, key, .. } => {
-                let whole = scenery.streams.get(usize::from(candidate.stream)).map(ToString::to_string);
-                let is_it = *stream == scenery.stream(candidate.stream) || whole.as_ref() == Some(stream);
+                let whole = context.streams.get(usize::from(candidate.stream)).map(ToString::to_string);
+                let is_it = *stream == context.stream(candidate.stream) || whole.as_ref() == Some(stream);
                 *key == candidate.key && is_it
             }
         }
@@ -174,10 +174,10 @@ impl Wanted {
     ///
     /// # Errors
     /// Where there is none, or more than one; the text lists what there is.
-    pub fn choose(&self, candidates: &[Candidate], scenery: &Scenery) -> Result<Candidate, Ambiguous> {
+    pub fn choose(&self, candidates: &[Candidate], context: &RunContext) -> Result<Candidate, Ambiguous> {
         let mut those: Vec<&Candidate> = Vec::new();
         for candidate in candidates {
-            // One packet may be in two scenes.
+            // One packet may be in two captures.
             if !those.iter().any(|c| (c.stream, c.number) == (candidate.stream, candidate.number)) {
                 those.push(candidate);
             }
@@ -187,37 +187,37 @@ impl Wanted {
                 those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
                 // The worst of each spike, as they are listed.
                 let mut told = std::collections::HashSet::new();
-                those.retain(|c| told.insert(c.scene));
+                those.retain(|c| told.insert(c.capture));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
                 chosen.ok_or_else(|| Ambiguous(format!("there are {} spikes with late packets", those.len())))
             }
             Self::Packet { stream, key, at } => {
                 those.sort_by_key(|c| c.t);
-                let fits = |c: &&&Candidate| at.is_none_or(|at| at.fits(c.t, scenery));
+                let fits = |c: &&&Candidate| at.is_none_or(|at| at.fits(c.t, context));
                 let fitting: Vec<&Candidate> = those.iter().filter(fits).copied().collect();
                 match (fitting.as_slice(), those.is_empty()) {
                     ([one], _) => Ok((*one).clone()),
                     (_, true) => Err(Ambiguous(format!(
                         "{stream}:{key}: no such packet in the run's spikes (streams: {}); latpath explain RUN lists the late ones",
-                        scenery.streams.iter().map(|s| s.short()).collect::<Vec<_>>().join(", ")
+                        context.streams.iter().map(|s| s.short()).collect::<Vec<_>>().join(", ")
                     ))),
-                    ([], _) => Err(Ambiguous(format!("{stream}:{key} was not seen then, but: {}", listed(&those, scenery)))),
-                    (several, _) => Err(Ambiguous(format!("{stream}:{key}: which? {}", listed(several, scenery)))),
+                    ([], _) => Err(Ambiguous(format!("{stream}:{key} was not seen then, but: {}", listed(&those, context)))),
+                    (several, _) => Err(Ambiguous(format!("{stream}:{key}: which? {}", listed(several, context)))),
                 }
             }
         }
     }
 }
 
-fn listed(those: &[&Candidate], scenery: &Scenery) -> String {
+fn listed(those: &[&Candidate], context: &RunContext) -> String {
     let mut text = String::new();
-    let day = |c: &Candidate| scenery.utc(c.t).div_euclid(DAY);
+    let day = |c: &Candidate| context.utc(c.t).div_euclid(DAY);
     let same_day = those.windows(2).all(|pair| day(pair[0]) == day(pair[1]));
     for (at, one) in those.iter().take(LISTED).enumerate() {
         let late = if one.late { "late" } else { "on time" };
         let name = match same_day {
-            true => name(one.stream, one.key, one.t, scenery),
-            false => format!("{}:{}@{}", scenery.stream(one.stream), one.key, date(scenery.utc(one.t))),
+            true => name(one.stream, one.key, one.t, context),
+            false => format!("{}:{}@{}", context.stream(one.stream), one.key, date(context.utc(one.t))),
         };
         // Writing to a string cannot fail.
         let _ = write!(text, "{}{name} ({late})", if at > 0 { ", " } else { "" });
@@ -229,8 +229,8 @@ fn listed(those: &[&Candidate], scenery: &Scenery) -> String {
 }
 
 /// As the user may write it: `MU01:1234@03:04:05.593750`.
-pub(crate) fn name(stream: StreamId, key: u32, t: Ns, scenery: &Scenery) -> String {
-    format!("{}:{key}@{}", scenery.stream(stream), time_of_day(scenery.utc(t)))
+pub(crate) fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
+    format!("{}:{key}@{}", context.stream(stream), time_of_day(context.utc(t)))
 }
 
 /// `2026-01-02T03:04:05.593750Z`
@@ -252,19 +252,19 @@ mod tests {
     use super::*;
 
     /// The run began at 03:04:05 UTC, at 5 s of its clock.
-    fn scenery() -> Scenery {
-        Scenery {
+    fn context() -> RunContext {
+        RunContext {
             streams: vec!["svid:MU01".parse().unwrap(), "svid:a:1@b,vlan=7".parse().unwrap()],
             start_ns: 5 * SECOND,
             utc_offset_ns: 1_767_323_045 * SECOND - 5 * SECOND,
-            ..Scenery::default()
+            ..RunContext::default()
         }
     }
 
     fn at(seconds: Ns, number: u64) -> Candidate {
         let t = 5 * SECOND + seconds * SECOND + 593_750_000;
         Candidate {
-            scene: number as u32,
+            capture: number as u32,
             stream: 0,
             key: 2375,
             number,
@@ -276,8 +276,8 @@ mod tests {
 
     fn chosen(text: &str, candidates: &[Candidate]) -> Result<u64, String> {
         let wanted: Wanted = text.parse().map_err(|e: BadPacket| e.to_string())?;
-        let may: Vec<_> = candidates.iter().filter(|c| wanted.may_be(c, &scenery())).cloned().collect();
-        wanted.choose(&may, &scenery()).map(|c| c.number).map_err(|e| e.to_string())
+        let may: Vec<_> = candidates.iter().filter(|c| wanted.may_be(c, &context())).cloned().collect();
+        wanted.choose(&may, &context()).map(|c| c.number).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
             assert_eq!(chosen(text, &candidates), Ok(number), "{text}");
         }
         assert_eq!(chosen("MU01:2375", &candidates[1..2]), Ok(4000), "the only one needs no time");
-        let same_stall = Candidate { scene: 0, ..at(0, 2) };
+        let same_stall = Candidate { capture: 0, ..at(0, 2) };
         let with_another = [same_stall, at(0, 0), at(1, 4000)];
         assert_eq!(chosen("2", &with_another), Ok(4000), "one of each spike");
     }

@@ -2,10 +2,10 @@
 
 use super::told::{briefly, idle_state, sentence, who};
 use super::wanted::date;
-use super::{Scenery, Told};
+use super::{RunContext, Told};
 use crate::page::{cut, pad, right, Page, WIDTH};
 use latpath_cause::{Cause, Explained, Member, Piece};
-use latpath_words::{Ns, HOST};
+use latpath_model::{Ns, HOST};
 use unicode_width::UnicodeWidthStr;
 
 /// Rows of the picture.
@@ -74,10 +74,10 @@ impl Mark {
 }
 
 /// All of one packet.
-pub(crate) fn write(page: &mut Page, told: &Told, scenery: &Scenery) {
+pub(crate) fn write(page: &mut Page, told: &Told, context: &RunContext) {
     let explained = &told.explained;
     let verdict = &told.verdict;
-    let stream = page.clean(&scenery.stream(explained.stream));
+    let stream = page.clean(&context.stream(explained.stream));
     let Some(begin) = explained.begin() else {
         page.line(format!("{stream}:{}: no point of its way saw it", explained.key));
         return;
@@ -88,7 +88,7 @@ pub(crate) fn write(page: &mut Page, told: &Told, scenery: &Scenery) {
     page.line(format!(
         "{stream}:{}  {} UTC  {}{usual}{late}",
         explained.key,
-        date(scenery.utc(begin)).replace('T', " ").replace('Z', ""),
+        date(context.utc(begin)).replace('T', " ").replace('Z', ""),
         page.duration(verdict.time_ns)
     ));
     if let Some(first) = verdict.first() {
@@ -109,8 +109,8 @@ pub(crate) fn write(page: &mut Page, told: &Told, scenery: &Scenery) {
             page.line(format!("          {command}"));
         }
     }
-    picture(page, told, scenery, begin);
-    steps(page, told, scenery, begin);
+    picture(page, told, context, begin);
+    steps(page, told, context, begin);
     // What the first cause's sentence says need not be said again.
     let mut notes: Vec<&str> = Vec::new();
     for (note, _) in verdict.held.iter().skip(1).flat_map(|h| &h.notes).filter(|(note, _)| !note.is_empty()) {
@@ -132,8 +132,8 @@ struct Lane {
     acted: bool,
 }
 
-fn lanes(explained: &Explained, scenery: &Scenery) -> Vec<Lane> {
-    let folk = scenery.folk();
+fn lanes(explained: &Explained, context: &RunContext) -> Vec<Lane> {
+    let folk = context.folk();
     let mut lanes: Vec<Lane> = Vec::new();
     let mut put = |machine: &str, name: String, piece: &Piece, mark: Mark, acted: bool| {
         let Piece { cpu, from, to, .. } = *piece;
@@ -173,9 +173,9 @@ fn lanes(explained: &Explained, scenery: &Scenery) -> Vec<Lane> {
 }
 
 /// Who acted when.
-fn picture(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
+fn picture(page: &mut Page, told: &Told, context: &RunContext, begin: Ns) {
     let total = told.verdict.time_ns;
-    let mut lanes = lanes(&told.explained, scenery);
+    let mut lanes = lanes(&told.explained, context);
     if total <= 0 || lanes.is_empty() {
         return;
     }
@@ -280,8 +280,8 @@ struct Step {
     state: Option<String>,
 }
 
-fn steps_of(explained: &Explained, scenery: &Scenery, from: Ns, to: Ns) -> Vec<Step> {
-    let folk = scenery.folk();
+fn steps_of(explained: &Explained, context: &RunContext, from: Ns, to: Ns) -> Vec<Step> {
+    let folk = context.folk();
     let mut steps: Vec<Step> = Vec::new();
     for (_, piece) in explained.pieces().filter(|(_, p)| p.from >= from && p.to <= to) {
         let machine = explained.machine(piece);
@@ -341,16 +341,16 @@ fn joined(steps: Vec<Step>, at: impl Fn(&[Step], &Step) -> Option<usize>) -> Vec
 }
 
 /// Every point, and between two of them what held the packet.
-fn steps(page: &mut Page, told: &Told, scenery: &Scenery, begin: Ns) {
+fn steps(page: &mut Page, told: &Told, context: &RunContext, begin: Ns) {
     let explained = &told.explained;
     let worth = i128::from(told.verdict.time_ns) * WORTH_PER_MILLE / 1000;
     page.line("");
     page.line(format!("  {}  {}", right("at", 8), right("took", 8)));
     for (at, seen) in explained.seen.iter().enumerate() {
         if let Some(before) = at.checked_sub(1).map(|i| &explained.seen[i]) {
-            between(page, steps_of(explained, scenery, before.t, seen.t), worth, explained, begin);
+            between(page, steps_of(explained, context, before.t, seen.t), worth, explained, begin);
         }
-        let point = page.clean(&scenery.point(seen.point));
+        let point = page.clean(&context.point(seen.point));
         let sign = if page.ascii() { '*' } else { '●' };
         let since = page.duration(seen.t.saturating_sub(begin));
         line(page, &since, "", &format!("{sign} {point}  CPU {}", seen.cpu));

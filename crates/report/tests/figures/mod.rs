@@ -1,9 +1,9 @@
 //! Figures as a recording in a lab gave them, rounded a little.
 
+use latpath_model::Ns;
 use latpath_stats::{
     Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep,
 };
-use latpath_words::Ns;
 
 const POINTS: [&str; 5] =
     ["host/nic-rx@enp7s0", "host/tx@vnet0", "host/vm-read@vnet0", "guest0/nic-rx@eth1", "guest0/app-read@relay"];

@@ -1,14 +1,14 @@
 //! Made-up figures for trying the screen, the same at every call: Sampled Values through a host into a guest.
 
+use latpath_model::Point;
 use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost};
-use latpath_words::Point;
 
 const SECOND: i64 = 1_000_000_000;
 const FRAMES: u64 = 4000;
 
 /// What is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scene {
+pub enum Capture {
     /// All is well.
     Normal,
     /// The stream never comes.
@@ -23,21 +23,21 @@ pub enum Scene {
     NoGuest,
 }
 
-/// The summary of a scene after so many seconds.
-pub fn summary(scene: Scene, second: u64) -> Summary {
+/// The summary of a capture after so many seconds.
+pub fn summary(capture: Capture, second: u64) -> Summary {
     let seconds = i64::try_from(second).unwrap_or(0);
     let mut s = Summary { elapsed_ns: seconds * SECOND, threshold_ns: 200_000, ..Summary::default() };
-    let names = match scene {
-        Scene::Streams => (1..=8).map(|i| format!("svid:MU{i:02}")).collect(),
+    let names = match capture {
+        Capture::Streams => (1..=8).map(|i| format!("svid:MU{i:02}")).collect(),
         _ => vec!["svid:MU01".to_string()],
     };
     s.tool = ToolCost { ns_per_sighting: 38, cpu_percent: 3.2, max_rss_bytes: 18 << 20, ..ToolCost::default() };
-    if scene == Scene::Waiting {
+    if capture == Capture::Waiting {
         s.streams = names.into_iter().map(|stream| StreamFigures { stream, ..StreamFigures::default() }).collect();
         s.notes = vec!["svid:MU01: not seen on any device yet; other streams seen: MU02 (eth0), MU07 (eth0)".into()];
         return s;
     }
-    let guest = scene != Scene::NoGuest;
+    let guest = capture != Capture::NoGuest;
     s.points = points(guest);
     if guest {
         s.machines = vec![MachineFigures {
@@ -52,9 +52,9 @@ pub fn summary(scene: Scene, second: u64) -> Summary {
         }];
     }
     for (i, stream) in names.into_iter().enumerate() {
-        let alive = match scene {
-            Scene::Silent => second.min(4),
-            Scene::Streams if i == 4 => second.min(3),
+        let alive = match capture {
+            Capture::Silent => second.min(4),
+            Capture::Streams if i == 4 => second.min(3),
             _ => second,
         };
         let journeys = alive * FRAMES;
@@ -65,7 +65,7 @@ pub fn summary(scene: Scene, second: u64) -> Summary {
             segments: segments(&s.points, journeys, second, if i == 2 { 2 } else { 1 }, guest),
             ..StreamFigures::default()
         };
-        if scene == Scene::Trouble {
+        if capture == Capture::Trouble {
             trouble(&mut one, second);
         }
         s.streams.push(one);
@@ -81,7 +81,7 @@ pub fn summary(scene: Scene, second: u64) -> Summary {
     let (journeys, points) = (s.journeys, s.points.clone());
     s.segments = segments(&points, journeys, second, 1, guest);
     assert_eq!(worst, s.segments.len());
-    if scene == Scene::Trouble {
+    if capture == Capture::Trouble {
         s.segments = s.streams[0].segments.clone();
         s.malformed = 3;
         s.tool.sightings_dropped = 120 * (second / 5);

@@ -1,8 +1,8 @@
 //! AF_PACKET sockets: opening, sending in batches, receiving copies.
 
 use super::{realtime, set_option};
+use latpath_model::Ns;
 use latpath_sv::{Tag, ETHERTYPE};
-use latpath_words::Ns;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};

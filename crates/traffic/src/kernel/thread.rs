@@ -1,6 +1,6 @@
 //! What makes a thread punctual, and the clocks.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::prctl;
 use nix::time::{clock_gettime, clock_nanosleep, ClockId, ClockNanosleepFlags};

@@ -3,7 +3,7 @@
 
 use anyhow::{anyhow, bail, Context, Result};
 use latpath_lab::{Guest, Lab, LabPath, Namespace, Running, APPLICATION, GUEST_DEVICE, PUBLISHER};
-use latpath_words::stream::format_mac;
+use latpath_model::stream::format_mac;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{

@@ -1,25 +1,25 @@
 //! Explains late packets while they come: in a thread of its own, since figures must not wait for it.
 
+use latpath_capture::{Capture, Kind, RankedCapture};
 use latpath_follow::Layout;
-use latpath_report::{late_figures, Explainer, Scenery};
+use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
+use latpath_report::{late_figures, Explainer, RunContext};
 use latpath_run::{facts::HostFacts, Stamp};
-use latpath_spike::{Frozen, Kind, Scene};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
-use latpath_words::{Ns, PointInfo, StreamSpec, HOST};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long to wait for packets that are still on their way when their time is frozen: who looks on waits for the cause.
 pub const PATIENCE: Duration = Duration::from_millis(300);
-/// Scenes that may wait. Where more come, the worst explanation is none that comes a minute late.
+/// Captures that may wait. Where more come, the worst explanation is none that comes a minute late.
 const WAITING: usize = 16;
 /// Virtual machines come and go; they are looked for while no late packet waits, which takes its time.
 const LOOK_FOR_VMS: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
 
 enum Order {
-    Scene(Box<Frozen>, Vec<PointInfo>, Box<Layout>),
+    Capture(Box<RankedCapture>, Vec<PointInfo>, Box<Layout>),
     Reset,
 }
 
@@ -52,10 +52,10 @@ impl Explaining {
         Ok(Self { orders, known, skipped: 0, after: Histogram::new(), latest: 0 })
     }
 
-    /// A scene, with the points and the way as they are known now.
-    pub fn take(&mut self, frozen: Frozen, points: Vec<PointInfo>, layout: Layout) {
-        let spike = frozen.scene.kind == Kind::Spike;
-        let order = Order::Scene(Box::new(frozen), points, Box::new(layout));
+    /// A capture, with the points and the way as they are known now.
+    pub fn take(&mut self, frozen: RankedCapture, points: Vec<PointInfo>, layout: Layout) {
+        let spike = frozen.capture.kind == Kind::Spike;
+        let order = Order::Capture(Box::new(frozen), points, Box::new(layout));
         match self.orders.try_send(order) {
             Err(TrySendError::Full(_)) if spike => self.skipped += 1,
             _ => {}
@@ -100,9 +100,9 @@ fn locked(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When the first late packet of a scene had come.
-fn first_end(scene: &Scene) -> Option<Ns> {
-    let late = scene.packets.iter().filter(|packet| packet.late);
+/// When the first late packet of a capture had come.
+fn first_end(capture: &Capture) -> Option<Ns> {
+    let late = capture.packets.iter().filter(|packet| packet.late);
     late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
 }
 
@@ -110,21 +110,21 @@ fn explain(come: &Receiver<Order>, known: &Mutex<Known>, streams: Vec<StreamSpec
     // What it explains must not be what it did itself.
     latpath_flight::give_way();
     let (facts, start) = (HostFacts::read(), Stamp::now());
-    let scenery = Scenery {
+    let context = RunContext {
         streams,
         cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: facts.governors,
         start_ns: start.monotonic_ns,
         utc_offset_ns: start.utc_ns - start.monotonic_ns,
-        ..Scenery::default()
+        ..RunContext::default()
     };
-    let mut explainer = Explainer::new(scenery, 0);
+    let mut explainer = Explainer::new(context, 0);
     let mut looked: Option<Instant> = None;
     let letters = Letters::from_env();
     loop {
         if looked.is_none() {
             looked = Some(Instant::now());
-            explainer.scenery_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
+            explainer.context_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
         }
         let order = match come.recv_timeout(QUIET) {
             Ok(order) => order,
@@ -137,21 +137,21 @@ fn explain(come: &Receiver<Order>, known: &Mutex<Known>, streams: Vec<StreamSpec
         let mut end = None;
         match order {
             Order::Reset => explainer.reset(),
-            Order::Scene(frozen, points, layout) => {
-                let scenery = explainer.scenery_mut();
-                scenery.lines = layout.route.lines_of(scenery.streams.len());
-                scenery.segments = layout.segments;
-                scenery.points = points;
-                match frozen.scene.kind {
-                    Kind::OnTime => explainer.learn(&frozen.scene),
+            Order::Capture(frozen, points, layout) => {
+                let context = explainer.context_mut();
+                context.lines = layout.route.lines_of(context.streams.len());
+                context.segments = layout.segments;
+                context.points = points;
+                match frozen.capture.kind {
+                    Kind::OnTime => explainer.learn(&frozen.capture),
                     Kind::Spike => {
-                        explainer.add(&frozen.scene);
-                        end = first_end(&frozen.scene);
+                        explainer.add(&frozen.capture);
+                        end = first_end(&frozen.capture);
                     }
                 }
             }
         }
-        let figures = late_figures(&explainer.explanation(), explainer.latest(), explainer.scenery(), letters);
+        let figures = late_figures(&explainer.explanation(), explainer.latest(), explainer.context(), letters);
         let mut known = locked(known);
         known.figures = figures;
         known.fresh.extend(end);

@@ -1,9 +1,9 @@
 //! What `latpath path` prints for people.
 
 use super::Found;
+use latpath_model::{text::printable, Ns};
 use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
 use latpath_stats::units::Letters;
-use latpath_words::{text::printable, Ns};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 

@@ -4,7 +4,7 @@ use crate::cmd::report::print;
 use crate::cmd::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_stamps::{verify, Caps, Check, Current, RxFilter, RxHardware, Trial, TxType, Verified};
+use latpath_nic_timestamps::{verify, Caps, Check, Current, RxFilter, RxHardware, Trial, TxType, Verified};
 use latpath_stats::units::duration;
 use serde_json::{json, Value};
 use std::time::Duration;

@@ -10,6 +10,8 @@ use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_clock::now_monotonic;
+use latpath_model::stream::format_mac;
+use latpath_model::Ns;
 use latpath_ping::breach::Breach;
 use latpath_ping::ethernet::{self, Ethernet};
 use latpath_ping::figures::Times;
@@ -21,8 +23,6 @@ use latpath_ping::udp::{UdpOptions, UdpReflector, PORT};
 use latpath_ping::{Line, Transaction};
 use latpath_stats::units::{count, duration, elapsed};
 use latpath_traffic::kernel::Awake;
-use latpath_words::stream::format_mac;
-use latpath_words::Ns;
 use serde_json::{json, Value};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -220,7 +220,7 @@ impl<P: Display> Witness<P> for Told<'_> {
         eprintln!("latpath: {peer}: session {session:08x}: probe {sequence} broke the emitter's threshold");
     }
 
-    fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: latpath_words::Ns) {
+    fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: latpath_model::Ns) {
         self.freeze(session, Transaction { sequence, ..Transaction::default() });
         eprintln!(
             "latpath: {peer}: session {session:08x}: probe {sequence} was held here for {}",

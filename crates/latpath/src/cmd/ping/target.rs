@@ -1,8 +1,8 @@
 //! Who is asked.
 
 use crate::cmd::subscribe::mac;
+use latpath_model::stream::format_mac;
 use latpath_ping::udp::PORT;
-use latpath_words::stream::format_mac;
 use nix::net::if_::{if_indextoname, if_nametoindex};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;

@@ -1,12 +1,12 @@
 //! What is frozen around late packets: how much of it is kept, and what else a spike sets off.
 
 use clap::Args as ClapArgs;
+use latpath_capture::Bounds;
 use latpath_run::SpikesRecord;
-use latpath_spike::Bounds;
 use latpath_stats::units::count;
 use std::time::Duration;
 
-/// Nobody waits for a scene: packets that are under way when it is frozen are waited for until they are lost.
+/// Nobody waits for a capture: packets that are under way when it is frozen are waited for until they are lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Unless the recording ends with it.
 const SHORT_PATIENCE: Duration = Duration::from_millis(300);
@@ -42,7 +42,7 @@ impl Args {
 
     /// Room for spikes.
     pub fn bounds(&self, per_minute: Option<usize>) -> Bounds {
-        Bounds { scenes: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
+        Bounds { captures: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
     }
 }
 
@@ -50,11 +50,12 @@ impl Args {
 pub fn told(record: &SpikesRecord) -> Option<String> {
     let late: u64 = record.late.iter().sum();
     let s = |n: u64| if n == 1 { "" } else { "s" };
-    let not_kept = match record.scenes_not_kept {
+    let not_kept = match record.captures_not_kept {
         0 => String::new(),
         n => format!(" ({} less bad not kept)", count(n)),
     };
-    let scenes = record.scenes;
-    (late > 0)
-        .then(|| format!("{} late packet{}, {} spike{} kept{not_kept}", count(late), s(late), count(scenes), s(scenes)))
+    let captures = record.captures;
+    (late > 0).then(|| {
+        format!("{} late packet{}, {} spike{} kept{not_kept}", count(late), s(late), count(captures), s(captures))
+    })
 }

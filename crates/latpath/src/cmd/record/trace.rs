@@ -1,9 +1,9 @@
 //! `--trace-instance`: the kernel's own trace, stopped by the first spike, for those who want to read it raw.
 
 use anyhow::Result;
-use latpath_spike::Order;
+use latpath_capture::Order;
+use latpath_model::StreamSpec;
 use latpath_tracefs::{Instance, Options};
-use latpath_words::StreamSpec;
 use std::path::Path;
 
 /// Bytes of each file that is saved; older events are left out.

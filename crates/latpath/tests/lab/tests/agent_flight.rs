@@ -9,7 +9,7 @@ use anyhow::{ensure, Context};
 use latpath_agent::{Address, GuestWindow, Machine, StartRequest, Timeouts};
 use latpath_flight::{Doing, Timeline};
 use latpath_lab::Switch;
-use latpath_words::{Ns, PointKind, Sighting, Source};
+use latpath_model::{Ns, PointKind, Sighting, Source};
 use std::time::{Duration, Instant};
 
 pub const TEST: Test = Test { name: "agent_flight", only_whole: false, seconds: 400, run };
@@ -69,7 +69,7 @@ fn run(_: &Scale) -> Outcome {
 fn check(
     window: &GuestWindow,
     seen: &[Sighting],
-    points: &[latpath_words::PointInfo],
+    points: &[latpath_model::PointInfo],
     (from, to): (Ns, Ns),
 ) -> Outcome {
     let GuestWindow { offset_ns, error_bound_ns, snapshot } = window;

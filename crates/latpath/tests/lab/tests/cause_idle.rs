@@ -13,7 +13,7 @@ use crate::{
 };
 use anyhow::{anyhow, ensure, Context, Result};
 use latpath_lab::{OwnModule, Switch, APPLICATION};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use nix::{
     sched::{sched_setaffinity, CpuSet},
     unistd::Pid,

@@ -1,9 +1,9 @@
 //! What went on during a breach, for a person.
 
 use super::Args;
+use latpath_model::Ns;
 use latpath_ping::meanwhile::{Meanwhile, Ran, ThreadMeanwhile, Told, Watcher};
 use latpath_stats::units::duration;
-use latpath_words::Ns;
 
 /// Times below this share of the window are not worth a person's look, unless nothing else is there.
 const LEAST_PER_MILLE: Ns = 2;

@@ -3,13 +3,13 @@
 use super::meanwhile;
 use super::one::Done;
 use super::Args;
+use latpath_model::Ns;
 use latpath_ping::emit::Why;
 use latpath_ping::figures::{PartFigures, Report, Times};
 use latpath_ping::meanwhile::Told;
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
 use latpath_stats::units::{count, duration, rate};
-use latpath_words::Ns;
 
 /// All lines of it; `told` is the breach that was looked into.
 pub fn session(done: &Done, args: &Args, told: Option<&Told>) -> String {

@@ -3,14 +3,14 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
+use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
+use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_perfetto::{proto, Export, Ground, Segment, Summary};
-use latpath_spike::{Kind, MachineRecord, Packet, Scene, Seen};
 use latpath_vms::{Accel, Role, Vm};
-use latpath_words::{Link, Ns, PointInfo, StreamSpec};
 use prost::Message;
 
-/// When the first scene begins, on the host's timeline.
+/// When the first capture begins, on the host's timeline.
 pub const T: Ns = 1_000_000_000_000;
 /// The guest's clock minus the host's.
 pub const OFFSET: Ns = -900_000_000_000;
@@ -215,15 +215,15 @@ pub fn packets(t: Ns) -> Vec<Packet> {
     ]
 }
 
-/// The scene with this number, which begins at `t`.
-pub fn scene(number: u32, t: Ns) -> Scene {
+/// The capture with this number, which begins at `t`.
+pub fn capture(number: u32, t: Ns) -> Capture {
     let machine = |name: &str, offset_ns, record| MachineRecord {
         machine: name.into(),
         offset_ns,
         error_bound_ns: offset_ns.signum().abs() * 700,
         record: Ok(record),
     };
-    Scene {
+    Capture {
         number,
         kind: Kind::Spike,
         from: t,
@@ -234,11 +234,11 @@ pub fn scene(number: u32, t: Ns) -> Scene {
     }
 }
 
-/// The trace of some scenes.
-pub fn export(ground: Ground, scenes: &[Scene]) -> (Vec<u8>, Summary) {
+/// The trace of some captures.
+pub fn export(ground: Ground, captures: &[Capture]) -> (Vec<u8>, Summary) {
     let mut export = Export::begin(Vec::new(), ground).unwrap();
-    for scene in scenes {
-        export.scene(scene, |_| true).unwrap();
+    for capture in captures {
+        export.capture(capture, |_| true).unwrap();
     }
     export.finish().unwrap()
 }

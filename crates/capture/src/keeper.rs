@@ -1,36 +1,36 @@
-//! Which scenes are kept: the worst first, in bounded number and bytes.
+//! Which captures are kept: the worst first, in bounded number and bytes.
 
 use crate::Kind;
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 const MINUTE: Ns = 60_000_000_000;
-/// Scenes in which all packets are on time have this part of the room at most.
+/// Captures in which all packets are on time have this part of the room at most.
 const ON_TIME_PART: usize = 4;
 
-/// Room for scenes.
+/// Room for captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Scenes.
-    pub scenes: usize,
+    /// Captures.
+    pub captures: usize,
     /// Their bytes together.
     pub bytes: u64,
-    /// Scenes with late packets of one minute, where only the worst of each minute are wanted.
+    /// Captures with late packets of one minute, where only the worst of each minute are wanted.
     pub per_minute: Option<usize>,
 }
 
 impl Default for Bounds {
-    /// 200 scenes, 256 MiB.
+    /// 200 captures, 256 MiB.
     fn default() -> Self {
-        Self { scenes: 200, bytes: 256 << 20, per_minute: None }
+        Self { captures: 200, bytes: 256 << 20, per_minute: None }
     }
 }
 
-/// A scene, as far as it matters for its being kept.
+/// A capture, as far as it matters for its being kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The scene's.
+    /// The capture's.
     pub number: u32,
-    /// The scene's.
+    /// The capture's.
     pub kind: Kind,
     /// When it ends.
     pub to: Ns,
@@ -50,7 +50,7 @@ pub struct Keeper {
     not_kept: u64,
 }
 
-/// What is to be done with a scene.
+/// What is to be done with a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// It is kept.
@@ -84,11 +84,11 @@ impl Keeper {
         let all = || self.kept.iter().filter(|e| e.kind == Kind::OnTime);
         let bytes = all().map(|e| e.bytes).sum::<u64>() + entry.bytes;
         // One is worth more than a part of little.
-        let scenes = (self.bounds.scenes / ON_TIME_PART).max(usize::from(self.bounds.scenes > 0));
-        all().count() < scenes && bytes <= self.bounds.bytes / ON_TIME_PART as u64
+        let captures = (self.bounds.captures / ON_TIME_PART).max(usize::from(self.bounds.captures > 0));
+        all().count() < captures && bytes <= self.bounds.bytes / ON_TIME_PART as u64
     }
 
-    /// Those that must go for a scene; nothing if it is itself the least bad.
+    /// Those that must go for a capture; nothing if it is itself the least bad.
     fn make_room(&self, entry: &Entry) -> Option<Vec<u32>> {
         let mut remove = Vec::new();
         // What is usual must be known, or no spike can be explained.
@@ -101,22 +101,22 @@ impl Keeper {
             }
         }
         let left = self.kept.iter().filter(|e| !remove.contains(&e.number));
-        let (mut scenes, mut bytes) = left.clone().fold((1, entry.bytes), |(n, b), e| (n + 1, b + e.bytes));
+        let (mut captures, mut bytes) = left.clone().fold((1, entry.bytes), |(n, b), e| (n + 1, b + e.bytes));
         // Of two that are equally bad the earlier one stays: it was before whatever it set off.
         let mut less: Vec<&Entry> = left.filter(|e| e.kind == Kind::Spike && is_worse(e)).collect();
         less.sort_by_key(|e| (e.worst, std::cmp::Reverse(e.number)));
         let mut less = less.into_iter();
-        while scenes > self.bounds.scenes || bytes > self.bounds.bytes {
+        while captures > self.bounds.captures || bytes > self.bounds.bytes {
             let least = less.next()?;
             remove.push(least.number);
-            (scenes, bytes) = (scenes - 1, bytes - least.bytes);
+            (captures, bytes) = (captures - 1, bytes - least.bytes);
         }
         Some(remove)
     }
 
-    /// Scenes that are no worse than this would not be kept, as far as that can be told without knowing their bytes.
+    /// Captures that are no worse than this would not be kept, as far as that can be told without knowing their bytes.
     pub fn bar(&self) -> Ns {
-        let is_full = self.kept.len() >= self.bounds.scenes;
+        let is_full = self.kept.len() >= self.bounds.captures;
         let least = || self.kept.iter().filter(|e| e.kind == Kind::Spike).map(|e| e.worst).min();
         if is_full {
             least().unwrap_or(Ns::MAX)
@@ -130,12 +130,12 @@ impl Keeper {
         &self.kept
     }
 
-    /// Scenes with late packets that were not kept.
+    /// Captures with late packets that were not kept.
     pub fn not_kept(&self) -> u64 {
         self.not_kept
     }
 
-    /// A scene that could not be stored after all.
+    /// A capture that could not be stored after all.
     pub fn forget(&mut self, number: u32) {
         self.kept.retain(|e| e.number != number);
     }
@@ -156,8 +156,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_worst_are_kept_and_all_are_counted(worst in prop::collection::vec(1..1000_i64, 0..100), scenes in 1..20_usize) {
-            let mut keeper = Keeper::new(Bounds { scenes, ..Bounds::default() });
+        fn the_worst_are_kept_and_all_are_counted(worst in prop::collection::vec(1..1000_i64, 0..100), captures in 1..20_usize) {
+            let mut keeper = Keeper::new(Bounds { captures, ..Bounds::default() });
             for (n, worst) in worst.iter().enumerate() {
                 keeper.add(spike(n as u32 + 1, *worst, 10));
             }
@@ -165,18 +165,18 @@ mod tests {
             kept.sort_unstable_by(|a, b| b.cmp(a));
             let mut all = worst.clone();
             all.sort_unstable_by(|a, b| b.cmp(a));
-            all.truncate(scenes);
+            all.truncate(captures);
             prop_assert_eq!(kept, all);
             prop_assert_eq!(keeper.kept().len() as u64 + keeper.not_kept(), worst.len() as u64);
         }
 
         #[test]
         fn bounds_hold_whatever_comes(
-            scenes in prop::collection::vec((any::<bool>(), 1..1000_i64, 0..500_u64), 0..100),
+            captures in prop::collection::vec((any::<bool>(), 1..1000_i64, 0..500_u64), 0..100),
             bytes in 0..2000_u64,
         ) {
-            let mut keeper = Keeper::new(Bounds { scenes: 10, bytes, per_minute: None });
-            for (n, (on_time, worst, bytes)) in scenes.into_iter().enumerate() {
+            let mut keeper = Keeper::new(Bounds { captures: 10, bytes, per_minute: None });
+            for (n, (on_time, worst, bytes)) in captures.into_iter().enumerate() {
                 let kind = if on_time { Kind::OnTime } else { Kind::Spike };
                 keeper.add(Entry { kind, ..spike(n as u32, worst, bytes) });
             }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn one_that_is_too_big_throws_nothing_out() {
-        let mut keeper = Keeper::new(Bounds { scenes: 10, bytes: 100, per_minute: None });
+        let mut keeper = Keeper::new(Bounds { captures: 10, bytes: 100, per_minute: None });
         keeper.add(spike(1, 5, 60));
         assert_eq!(keeper.add(spike(2, 9, 101)), Decision { keep: false, remove: vec![] });
         assert_eq!(keeper.add(spike(3, 9, 90)), Decision { keep: true, remove: vec![1] });
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_is_no_worse_than_the_bar_is_not_kept() {
-        let mut keeper = Keeper::new(Bounds { scenes: 2, ..Bounds::default() });
+        let mut keeper = Keeper::new(Bounds { captures: 2, ..Bounds::default() });
         keeper.add(spike(1, 5, 1));
         assert_eq!(keeper.bar(), 0);
         keeper.add(spike(2, 7, 1));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn usual_times_take_a_part_of_the_room_and_are_never_thrown_out() {
-        let mut keeper = Keeper::new(Bounds { scenes: 8, ..Bounds::default() });
+        let mut keeper = Keeper::new(Bounds { captures: 8, ..Bounds::default() });
         for number in 1..=5 {
             keeper.add(Entry { kind: Kind::OnTime, ..spike(number, 1, 1) });
         }

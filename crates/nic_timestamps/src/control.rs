@@ -2,7 +2,7 @@
 //!
 //! The bytes are the kernel's; they are read as if they were anybody's.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

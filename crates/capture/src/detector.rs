@@ -4,13 +4,13 @@ use crate::recent::{Held, Recent};
 use crate::rule::{Judge, Rule, Verdict};
 use crate::{Kind, Packet};
 use latpath_journey::{Journey, Segment};
-use latpath_words::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
 
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000 * MS;
 
-/// Before a scene's first packet: who was woken by whom, and what was queued ahead of it, began earlier.
+/// Before a capture's first packet: who was woken by whom, and what was queued ahead of it, began earlier.
 const BEFORE: Ns = 5 * MS;
 /// The same as a part of the longest time that a packet of it took, since the longer the delay the older its cause; and that
 /// part's limit.
@@ -18,17 +18,17 @@ const BEFORE_PART: Ns = 4;
 const MOST_BEFORE: Ns = 50 * MS;
 /// Behind its last one.
 const AFTER: Ns = 2 * MS;
-/// Late packets so close to each other are one scene, as long as that gets no longer than this, or than its longest packet.
+/// Late packets so close to each other are one capture, as long as that gets no longer than this, or than its longest packet.
 const NEAR: Ns = 10 * MS;
 const LONGEST: Ns = 100 * MS;
-/// A scene is frozen when no late packet was added for so long, and so long after the first at the latest: the rings write
+/// A capture is frozen when no late packet was added for so long, and so long after the first at the latest: the rings write
 /// over themselves.
 const QUIET: Ns = 15 * MS;
 const HURRY: Ns = 100 * MS;
-/// Packets of a scene, and the late ones among them.
+/// Packets of a capture, and the late ones among them.
 const PACKETS: usize = 4096;
 const LATE: usize = 1024;
-/// Scenes that may be frozen at once, and one more each this time. The worst of the last while always may.
+/// Captures that may be frozen at once, and one more each this time. The worst of the last while always may.
 const BURST: Ns = 64;
 const EACH: Ns = 100 * MS;
 const WHILE: Ns = 10 * SECOND;
@@ -51,7 +51,7 @@ pub struct Options {
 /// A time that is to be frozen now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Counts the scenes, from 1.
+    /// Counts the captures, from 1.
     pub number: u32,
     /// Why.
     pub kind: Kind,
@@ -72,13 +72,13 @@ pub struct Order {
 pub struct Gathered {
     /// The order's.
     pub number: u32,
-    /// What the latest packet took: the scene's rank.
+    /// What the latest packet took: the capture's rank.
     pub worst: Ns,
     /// By the time of their first sightings.
     pub packets: Vec<Packet>,
     /// Late packets that found no room.
     pub more_late: u64,
-    /// Late packets of each stream, those included; but for those that an earlier scene has.
+    /// Late packets of each stream, those included; but for those that an earlier capture has.
     pub late: Vec<u64>,
 }
 
@@ -124,7 +124,7 @@ struct Pending {
 
 /// See the module's text. It is told of each journey, and now and then of the time.
 #[derive(Debug)]
-pub struct Chooser {
+pub struct LateDetector {
     options: Options,
     judge: Judge,
     ways: Vec<Way>,
@@ -135,9 +135,9 @@ pub struct Chooser {
     orders: VecDeque<Order>,
     pending: Vec<Pending>,
     number: u32,
-    /// Scenes must be worse than this to be kept.
+    /// Captures must be worse than this to be kept.
     bar: Ns,
-    /// When the scenes that were ordered are paid for.
+    /// When the captures that were ordered are paid for.
     paid: Ns,
     worst: Ns,
     worst_until: Ns,
@@ -147,7 +147,7 @@ pub struct Chooser {
     clock: Ns,
 }
 
-impl Chooser {
+impl LateDetector {
     /// Chooses among the packets of so many streams.
     pub fn new(options: Options, streams: usize) -> Self {
         Self {
@@ -186,7 +186,7 @@ impl Chooser {
         }
     }
 
-    /// Scenes that are no worse than this would not be kept: they need not be frozen.
+    /// Captures that are no worse than this would not be kept: they need not be frozen.
     pub fn set_bar(&mut self, worst: Ns) {
         self.bar = worst;
     }
@@ -358,12 +358,12 @@ impl Chooser {
 
     fn gather(&mut self, pending: &Pending) -> Gathered {
         let Order { number, kind, from, to, .. } = pending.order;
-        // What held a packet that left later is not in the record; it is another scene's.
+        // What held a packet that left later is not in the record; it is another capture's.
         let is_whole = |p: &Held| from <= p.first && p.last <= to;
         let is_late = |p: &Held| kind == Kind::Spike && is_whole(p) && p.time.is_some_and(|time| time >= pending.bar);
         let mut late = vec![0; self.ways.len()];
         for p in self.recent.within_mut(from, to).filter(|p| is_late(p)) {
-            // At the edges of two scenes it may be in both.
+            // At the edges of two captures it may be in both.
             late[usize::from(p.stream)] += u64::from(!std::mem::replace(&mut p.counted, true));
         }
         let mut held: Vec<&Held> = self.recent.within(from, to).collect();

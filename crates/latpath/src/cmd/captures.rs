@@ -2,13 +2,13 @@
 
 use super::Usage;
 use anyhow::{bail, Result};
-use latpath_report::{Candidate, Scenery, Wanted};
+use latpath_capture::{Capture, Kind, Packet};
+use latpath_report::{Candidate, RunContext, Wanted};
 use latpath_run::{Run, RunError, SpikeFiles};
-use latpath_spike::{Kind, Packet, Scene};
 use std::io::ErrorKind;
 
-/// A run's scenes: they are too large to be held together.
-pub struct Scenes<'a> {
+/// A run's captures: they are too large to be held together.
+pub struct Captures<'a> {
     run: &'a Run,
     /// Their files, and what is to be said of them.
     pub files: SpikeFiles,
@@ -20,23 +20,23 @@ pub struct Scenes<'a> {
 pub struct Found {
     /// Where it is best told.
     pub packet: Candidate,
-    /// All scenes that have it, that one among them.
-    pub scenes: Vec<u32>,
+    /// All captures that have it, that one among them.
+    pub captures: Vec<u32>,
 }
 
-impl<'a> Scenes<'a> {
+impl<'a> Captures<'a> {
     /// Those of a run; `files` are what it says of them.
     pub fn new(run: &'a Run, files: SpikeFiles) -> Self {
         Self { run, files, unread: 0 }
     }
 
     /// Hands over all of a kind.
-    pub fn each(&mut self, kind: Kind, mut take: impl FnMut(&Scene)) {
+    pub fn each(&mut self, kind: Kind, mut take: impl FnMut(&Capture)) {
         let numbers: Vec<u32> =
             self.files.files.iter().filter(|f| f.head.kind == kind).map(|f| f.head.number).collect();
         for number in numbers {
             match self.run.spike(number) {
-                Ok(frozen) => take(&frozen.scene),
+                Ok(frozen) => take(&frozen.capture),
                 // Of a recording that goes on it may just have made room for a worse one.
                 Err(RunError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
                     self.files.files.retain(|f| f.head.number != number);
@@ -53,50 +53,50 @@ impl<'a> Scenes<'a> {
     ///
     /// # Errors
     /// Where there is none, or more than one: wrong usage.
-    pub fn find(&mut self, wanted: &Wanted, scenery: &Scenery) -> Result<Found> {
-        // Of a packet that is in two scenes the one that has all of its way comes first.
+    pub fn find(&mut self, wanted: &Wanted, context: &RunContext) -> Result<Found> {
+        // Of a packet that is in two captures the one that has all of its way comes first.
         let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
         for kind in [Kind::Spike, Kind::OnTime] {
-            self.each(kind, |scene| {
-                for packet in &scene.packets {
-                    let Some(one) = candidate(scene, packet, scenery).filter(|c| wanted.may_be(c, scenery)) else {
+            self.each(kind, |capture| {
+                for packet in &capture.packets {
+                    let Some(one) = candidate(capture, packet, context).filter(|c| wanted.may_be(c, context)) else {
                         continue;
                     };
-                    let whole = packet.sightings.iter().all(|s| s.t < scene.to);
+                    let whole = packet.sightings.iter().all(|s| s.t < capture.to);
                     if whole { &mut candidates } else { &mut cut }.push(one);
                 }
             });
         }
         candidates.append(&mut cut);
-        let packet = wanted.choose(&candidates, scenery).map_err(|e| Usage(e.to_string()))?;
+        let packet = wanted.choose(&candidates, context).map_err(|e| Usage(e.to_string()))?;
         let is_it = |c: &&Candidate| (c.stream, c.number) == (packet.stream, packet.number);
-        let scenes = candidates.iter().filter(is_it).map(|c| c.scene).collect();
-        Ok(Found { packet, scenes })
+        let captures = candidates.iter().filter(is_it).map(|c| c.capture).collect();
+        Ok(Found { packet, captures })
     }
 
-    /// That packet, and the scene that tells it best.
+    /// That packet, and the capture that tells it best.
     ///
     /// # Errors
     /// Where it cannot be read any more.
-    pub fn read(&self, found: &Found) -> Result<(Scene, Packet)> {
+    pub fn read(&self, found: &Found) -> Result<(Capture, Packet)> {
         let chosen = &found.packet;
-        let scene = self.run.spike(chosen.scene)?.scene;
+        let capture = self.run.spike(chosen.capture)?.capture;
         let is_it = |p: &&Packet| (p.stream, p.number) == (chosen.stream, chosen.number);
-        let packet = scene.packets.iter().find(is_it).cloned();
+        let packet = capture.packets.iter().find(is_it).cloned();
         match packet {
-            Some(packet) => Ok((scene, packet)),
-            None => bail!("scene {} changed while it was read; try again", chosen.scene),
+            Some(packet) => Ok((capture, packet)),
+            None => bail!("capture {} changed while it was read; try again", chosen.capture),
         }
     }
 }
 
 /// A packet, as far as is told of it in a list.
-fn candidate(scene: &Scene, packet: &Packet, scenery: &Scenery) -> Option<Candidate> {
-    let way = scenery.line(packet.stream);
+fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
+    let way = context.line(packet.stream);
     let on_way = || packet.sightings.iter().filter(|s| way.is_empty() || way.contains(&s.point)).map(|s| s.t);
     let (first, last) = (on_way().min()?, on_way().max()?);
     Some(Candidate {
-        scene: scene.number,
+        capture: capture.number,
         stream: packet.stream,
         key: packet.key,
         number: packet.number,

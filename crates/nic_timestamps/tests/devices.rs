@@ -1,7 +1,7 @@
 //! What is found out of devices that every machine has or can make. Needs root for packet sockets and namespaces; counts as
 //! skipped without.
 
-use latpath_stamps::{verify, Caps, Check, Trial};
+use latpath_nic_timestamps::{verify, Caps, Check, Trial};
 use libtest_mimic::{Arguments, Failed, Trial as Test};
 use std::process::Command;
 use std::time::{Duration, Instant};

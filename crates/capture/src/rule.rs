@@ -1,6 +1,6 @@
 //! Which packets are late.
 
-use latpath_words::Ns;
+use latpath_model::Ns;
 
 /// A minute.
 const MINUTE: Ns = 60_000_000_000;

@@ -2,7 +2,7 @@
 
 use crate::{Packet, Seen};
 use latpath_journey::Journey;
-use latpath_words::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
 
 /// Sightings that are kept: 16 bytes each.
@@ -23,7 +23,7 @@ pub(crate) struct Held {
     sightings: u8,
     /// All points of its way saw it.
     pub whole: bool,
-    /// It is among the late packets of a scene.
+    /// It is among the late packets of a capture.
     pub counted: bool,
 }
 
@@ -104,7 +104,7 @@ impl Recent {
         self.packets.iter_mut().filter(move |p| p.is_in(from, to))
     }
 
-    /// A packet as scenes have it.
+    /// A packet as captures have it.
     pub fn packet(&self, held: &Held, late: bool) -> Packet {
         let begin = held.at.saturating_sub(self.gone) as usize;
         let seen = |s: &Compact| Seen { point: s.point, t: held.first.wrapping_add(s.dt), cpu: s.cpu, tid: s.tid };

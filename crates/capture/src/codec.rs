@@ -1,4 +1,4 @@
-//! A scene as bytes, for files.
+//! A capture as bytes, for files.
 //!
 //! ```text
 //! "LPSPIKE" VERSION  length and bytes of the head  length and bytes of the packets  machines …  sum
@@ -6,11 +6,11 @@
 //! Numbers are LEB128, signed ones folded (zigzag); the sum is FNV-1a over all before it, 8 bytes, little end first. Whatever
 //! the bytes are, reading them takes bounded memory, and ends.
 
-use crate::{Frozen, Kind, MachineRecord, Packet, Scene, Seen};
+use crate::{Capture, Kind, MachineRecord, Packet, RankedCapture, Seen};
 use latpath_flight::bytes::{put, put_block, put_signed, Bytes};
 use latpath_flight::Snapshot;
-use latpath_words::text::{cut, printable};
-use latpath_words::Ns;
+use latpath_model::text::{cut, printable};
+use latpath_model::Ns;
 
 const MAGIC: &[u8; 7] = b"LPSPIKE";
 /// The version that is written, and the newest that is read.
@@ -23,9 +23,9 @@ const MAX_PACKETS: u64 = 1 << 16;
 const MAX_SIGHTINGS: u64 = 64;
 const MAX_TEXT: u64 = 4096;
 
-/// Why bytes are no scene.
+/// Why bytes are no capture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadScene {
+pub enum BadCapture {
     /// Something else.
     #[error("this is no spike of latpath's")]
     Other,
@@ -39,10 +39,10 @@ pub enum BadScene {
     Damaged(&'static str),
 }
 
-/// What a file of scenes says without being read as a whole.
+/// What a file of captures says without being read as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The scene's number in its run.
+    /// The capture's number in its run.
     pub number: u32,
     /// Why it was frozen.
     pub kind: Kind,
@@ -60,7 +60,7 @@ pub struct Head {
     pub more_late: u64,
 }
 
-impl From<&'static str> for BadScene {
+impl From<&'static str> for BadCapture {
     fn from(what: &'static str) -> Self {
         Self::Damaged(what)
     }
@@ -94,10 +94,10 @@ fn bounded(text: &str) -> &[u8] {
     cut(text, MAX_TEXT as usize).as_bytes()
 }
 
-impl Frozen {
+impl RankedCapture {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let Scene { number, kind, from, to, machines, packets, more_late } = &self.scene;
+        let Capture { number, kind, from, to, machines, packets, more_late } = &self.capture;
         let mut out = MAGIC.to_vec();
         out.push(VERSION);
         let mut head = Vec::new();
@@ -157,11 +157,11 @@ impl Frozen {
     ///
     /// # Errors
     /// Where the bytes are something else, a newer version, or damaged.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadScene> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadCapture> {
         let (head, mut rest) = head(bytes)?;
         let whole = bytes.split_last_chunk::<8>().filter(|(all, said)| sum(all) == u64::from_le_bytes(**said));
         if bytes.len() > MAX_ENCODED || whole.is_none() {
-            return Err(BadScene::Damaged("its sum is wrong"));
+            return Err(BadCapture::Damaged("its sum is wrong"));
         }
         let mut body = Bytes(rest.block()?);
         let mut packets = Vec::new();
@@ -190,12 +190,12 @@ impl Frozen {
             let record = match rest.byte()? {
                 1 => Snapshot::decode(rest.block()?).map_err(|e| e.to_string()),
                 0 => Err(text(&mut rest)?),
-                _ => return Err(BadScene::Damaged("a machine has no record and no reason")),
+                _ => return Err(BadCapture::Damaged("a machine has no record and no reason")),
             };
             machines.push(MachineRecord { machine, offset_ns, error_bound_ns, record });
         }
         let Head { number, kind, from, to, worst, late, more_late, .. } = head;
-        Ok(Self { scene: Scene { number, kind, from, to, machines, packets, more_late }, worst, late })
+        Ok(Self { capture: Capture { number, kind, from, to, machines, packets, more_late }, worst, late })
     }
 }
 
@@ -204,7 +204,7 @@ impl Head {
     ///
     /// # Errors
     /// Where they are something else, a newer version, or too few.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadScene> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadCapture> {
         head(bytes).map(|(head, _)| head)
     }
 
@@ -212,10 +212,10 @@ impl Head {
     pub const MOST_BYTES: usize = 4096;
 }
 
-fn head(bytes: &[u8]) -> Result<(Head, Bytes<'_>), BadScene> {
-    let (version, rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadScene::Other)?;
+fn head(bytes: &[u8]) -> Result<(Head, Bytes<'_>), BadCapture> {
+    let (version, rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadCapture::Other)?;
     if *version > VERSION {
-        return Err(BadScene::Newer(*version));
+        return Err(BadCapture::Newer(*version));
     }
     let mut rest = Bytes(rest);
     let mut r = Bytes(rest.block()?);
@@ -223,14 +223,14 @@ fn head(bytes: &[u8]) -> Result<(Head, Bytes<'_>), BadScene> {
     let kind = match r.byte()? {
         0 => Kind::Spike,
         1 => Kind::OnTime,
-        _ => return Err(BadScene::Damaged("of no known kind")),
+        _ => return Err(BadCapture::Damaged("of no known kind")),
     };
     let from = r.signed()?;
     let to = from.wrapping_add(r.signed()?);
     let worst = r.signed()?;
     let packets = r.number()?;
     if packets > MAX_PACKETS {
-        return Err(BadScene::Damaged("it counts more than there can be"));
+        return Err(BadCapture::Damaged("it counts more than there can be"));
     }
     let more_late = r.number()?;
     let late = (0..count(&mut r, MAX_STREAMS)?).map(|_| r.number()).collect::<Result<_, _>>()?;
@@ -243,7 +243,7 @@ mod tests {
     use latpath_flight::{CpuRecord, Event, What, Window};
     use proptest::prelude::*;
 
-    fn frozen(packets: Vec<Packet>, why: &str) -> Frozen {
+    fn frozen(packets: Vec<Packet>, why: &str) -> RankedCapture {
         let events = (0..100).map(|n| Event { t: 1000 + n * 17, pid: n as u32, what: What::SoftirqEntry(3) }).collect();
         let cpu = CpuRecord { cpu: 1, events, since: 1000, overwritten: 5, unfinished: 0 };
         let window = Window { from: 1000, to: 9000, cpus: vec![cpu] };
@@ -251,8 +251,8 @@ mod tests {
         let machine =
             |name: &str, record| MachineRecord { machine: name.into(), offset_ns: -5, error_bound_ns: 70, record };
         let machines = vec![machine("host", Ok(snapshot)), machine("guest0", Err(why.into()))];
-        let scene = Scene { number: 7, kind: Kind::Spike, from: 1000, to: 9000, machines, packets, more_late: 3 };
-        Frozen { scene, worst: 1234, late: vec![1, 0, 9] }
+        let capture = Capture { number: 7, kind: Kind::Spike, from: 1000, to: 9000, machines, packets, more_late: 3 };
+        RankedCapture { capture, worst: 1234, late: vec![1, 0, 9] }
     }
 
     prop_compose! {
@@ -267,34 +267,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_scene_reads_back_as_it_was_written(packets in prop::collection::vec(packet(), 0..20), why in "[ -~]{0,40}") {
+        fn a_capture_reads_back_as_it_was_written(packets in prop::collection::vec(packet(), 0..20), why in "[ -~]{0,40}") {
             let bytes = frozen(packets.clone(), &why).encode();
-            let back = Frozen::decode(&bytes).unwrap();
+            let back = RankedCapture::decode(&bytes).unwrap();
             let was = frozen(packets, &why);
-            prop_assert_eq!(&back.scene.packets, &was.scene.packets);
-            let records = |f: &Frozen| -> Vec<_> {
+            prop_assert_eq!(&back.capture.packets, &was.capture.packets);
+            let records = |f: &RankedCapture| -> Vec<_> {
                 let one = |m: &MachineRecord| (m.machine.clone(), m.offset_ns, m.error_bound_ns, m.record.clone());
-                f.scene.machines.iter().map(one).collect()
+                f.capture.machines.iter().map(one).collect()
             };
             prop_assert_eq!(records(&back), records(&was));
-            prop_assert_eq!((back.scene.number, back.scene.from, back.scene.to), (7, 1000, 9000));
-            prop_assert_eq!((back.scene.more_late, back.worst, &back.late), (3, 1234, &was.late));
+            prop_assert_eq!((back.capture.number, back.capture.from, back.capture.to), (7, 1000, 9000));
+            prop_assert_eq!((back.capture.more_late, back.worst, &back.late), (3, 1234, &was.late));
             let head = Head::decode(&bytes[..bytes.len().min(Head::MOST_BYTES)]).unwrap();
-            prop_assert_eq!((head.number, head.packets, head.late), (7, was.scene.packets.len() as u64, was.late));
+            prop_assert_eq!((head.number, head.packets, head.late), (7, was.capture.packets.len() as u64, was.late));
         }
 
         #[test]
         fn bytes_of_any_kind_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..300), at: prop::sample::Index) {
-            prop_assert!(Frozen::decode(&bytes).is_err());
+            prop_assert!(RankedCapture::decode(&bytes).is_err());
             let mut whole = frozen(Vec::new(), "gone").encode();
             // What was changed is noticed by the sum; with a sum that is right it is read, or refused, as it comes.
             let at = at.index(whole.len() - 8);
             whole.truncate(at);
             whole.extend(&bytes);
-            prop_assert!(Frozen::decode(&whole).is_err());
+            prop_assert!(RankedCapture::decode(&whole).is_err());
             let sum = sum(&whole);
             whole.extend(sum.to_le_bytes());
-            let _ = Frozen::decode(&whole);
+            let _ = RankedCapture::decode(&whole);
         }
 
         #[test]
@@ -302,7 +302,7 @@ mod tests {
             let mut bytes = frozen(Vec::new(), "gone").encode();
             let at = at.index(bytes.len());
             bytes[at] ^= by;
-            prop_assert!(Frozen::decode(&bytes).is_err());
+            prop_assert!(RankedCapture::decode(&bytes).is_err());
         }
     }
 
@@ -310,12 +310,12 @@ mod tests {
     fn a_newer_version_is_refused_by_its_number() {
         let mut bytes = frozen(Vec::new(), "").encode();
         bytes[MAGIC.len()] = VERSION + 1;
-        assert_eq!(Frozen::decode(&bytes).unwrap_err(), BadScene::Newer(VERSION + 1));
+        assert_eq!(RankedCapture::decode(&bytes).unwrap_err(), BadCapture::Newer(VERSION + 1));
     }
 
     #[test]
     fn a_text_cannot_command_the_terminal() {
-        let back = Frozen::decode(&frozen(Vec::new(), "a\x1b[2J").encode()).unwrap();
-        assert_eq!(back.scene.machines[1].record, Err("a?[2J".into()));
+        let back = RankedCapture::decode(&frozen(Vec::new(), "a\x1b[2J").encode()).unwrap();
+        assert_eq!(back.capture.machines[1].record, Err("a?[2J".into()));
     }
 }

@@ -1,7 +1,7 @@
 //! Requests about a device, by name: `SIOCETHTOOL`, `SIOCGHWTSTAMP`, `SIOCSHWTSTAMP`.
 
 use crate::caps::Config;
-use latpath_words::text::of_field;
+use latpath_model::text::of_field;
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
 use std::io;
 use std::mem::zeroed;

@@ -6,7 +6,7 @@ use crate::kernel::{receive, Control, PacketSocket};
 use crate::socket::{ask_for, Stamps};
 use crate::HardwareStamps;
 use latpath_clock::phc::{Method, Phc, Reader, Reading};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::io;
 use std::os::fd::AsFd;

@@ -1,18 +1,18 @@
-//! What is known beside the scenes: points, ways and their segments, streams, virtual machines, CPUs, clocks.
+//! What is known beside the captures: points, ways and their segments, streams, virtual machines, CPUs, clocks.
 
 use super::Told;
 use crate::layout::layout_of;
+use latpath_capture::{Capture, Packet};
 use latpath_cause::{advise, Analyst, Case, Explained, Folk, Ground, Surroundings, Usual, Verdict};
 use latpath_journey::Segment;
+use latpath_model::{Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_run::Run;
-use latpath_spike::{Packet, Scene};
 use latpath_vms::{Cpus, Vm};
-use latpath_words::{Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
 use std::collections::BTreeMap;
 
 /// Where packets passed.
 #[derive(Clone, Debug, Default)]
-pub struct Scenery {
+pub struct RunContext {
     /// The points.
     pub points: Vec<PointInfo>,
     /// Each stream's way.
@@ -33,7 +33,7 @@ pub struct Scenery {
     pub utc_offset_ns: Ns,
 }
 
-impl Scenery {
+impl RunContext {
     /// That of a run.
     pub fn of_run(run: &Run) -> Self {
         let manifest = run.manifest();
@@ -58,9 +58,9 @@ impl Scenery {
         self.lines.get(usize::from(stream)).map_or(&[], Vec::as_slice)
     }
 
-    /// CPUs that a machine of a scene has shown.
-    pub(crate) fn see(&mut self, scene: &Scene) {
-        for machine in &scene.machines {
+    /// CPUs that a machine of a capture has shown.
+    pub(crate) fn see(&mut self, capture: &Capture) {
+        for machine in &capture.machines {
             let Ok(snapshot) = &machine.record else { continue };
             if machine.machine == HOST && self.cpus.contains_key(HOST) {
                 continue;
@@ -88,20 +88,20 @@ impl Scenery {
         }
     }
 
-    pub(crate) fn analyst<'a>(&'a self, scene: &'a Scene) -> Analyst<'a> {
-        Analyst::new(scene, Ground { points: &self.points, vms: &self.vms })
+    pub(crate) fn analyst<'a>(&'a self, capture: &'a Capture) -> Analyst<'a> {
+        Analyst::new(capture, Ground { points: &self.points, vms: &self.vms })
     }
 
     /// Explains a packet, and weighs that against what is usual.
     pub(crate) fn judge(
         &self,
         analyst: &Analyst,
-        scene: &Scene,
+        capture: &Capture,
         packet: &Packet,
         usual: &Usual,
     ) -> (Explained, Verdict) {
         let way = self.line(packet.stream);
-        let explained = Explained::of(analyst, scene, packet, way, &self.points);
+        let explained = Explained::of(analyst, capture, packet, way, &self.points);
         let verdict = Verdict::of(&explained, way, usual, &self.folk());
         (explained, verdict)
     }

@@ -1,8 +1,8 @@
 //! Which times are chosen, of a made-up stream of 4,000 packets a second over three points.
 
+use latpath_capture::{Gathered, Kind, LateDetector, Options, Order, Rule};
 use latpath_journey::{Journey, Segment};
-use latpath_spike::{Chooser, Gathered, Kind, Options, Order, Rule};
-use latpath_words::Ns;
+use latpath_model::Ns;
 use proptest::prelude::*;
 
 const MS: Ns = 1_000_000;
@@ -45,15 +45,15 @@ impl Told {
     }
 }
 
-fn chooser(rule: Rule, streams: usize) -> Chooser {
-    let mut chooser = Chooser::new(Options { rule, patience: 1_200 * MS, on_time: true }, streams);
+fn detector(rule: Rule, streams: usize) -> LateDetector {
+    let mut detector = LateDetector::new(Options { rule, patience: 1_200 * MS, on_time: true }, streams);
     let segment = |from, to| Segment { name: String::new(), from, to };
-    chooser.set_layout(&[segment(0, 1), segment(1, 2), segment(0, 2)], &vec![vec![0, 1, 2]; streams]);
-    chooser
+    detector.set_layout(&[segment(0, 1), segment(1, 2), segment(0, 2)], &vec![vec![0, 1, 2]; streams]);
+    detector
 }
 
 /// Hands packets over as the joiner does, and looks every 5 ms.
-fn run(chooser: &mut Chooser, packets: &[Made]) -> Told {
+fn run(detector: &mut LateDetector, packets: &[Made]) -> Told {
     let mut told = Told::default();
     let mut next = 0;
     let mut clock = packets.first().map_or(0, |p| p.t[0]);
@@ -65,21 +65,21 @@ fn run(chooser: &mut Chooser, packets: &[Made]) -> Told {
             if known > clock {
                 break;
             }
-            take(chooser, p);
+            take(detector, p);
             next += 1;
         }
         let reached = packets.get(next).map_or(clock, |p| p.t[0]);
-        chooser.advance(clock, reached.min(clock));
-        collect(chooser, &mut told, clock, reached);
+        detector.advance(clock, reached.min(clock));
+        collect(detector, &mut told, clock, reached);
     }
-    chooser.finish(clock);
-    collect(chooser, &mut told, clock, clock);
+    detector.finish(clock);
+    collect(detector, &mut told, clock, clock);
     told
 }
 
-fn take(chooser: &mut Chooser, p: &Made) {
+fn take(detector: &mut LateDetector, p: &Made) {
     let seen = if p.lost { 3 } else { 7 };
-    chooser.take(&Journey {
+    detector.take(&Journey {
         stream: p.stream,
         key: p.number as u32,
         number: p.number,
@@ -93,12 +93,12 @@ fn take(chooser: &mut Chooser, p: &Made) {
     });
 }
 
-fn collect(chooser: &mut Chooser, told: &mut Told, clock: Ns, reached: Ns) {
-    while let Some(order) = chooser.next_order() {
+fn collect(detector: &mut LateDetector, told: &mut Told, clock: Ns, reached: Ns) {
+    while let Some(order) = detector.next_order() {
         assert!(order.to <= clock, "what is frozen is over");
         told.orders.push((clock, order));
     }
-    while let Some(gathered) = chooser.next_gathered(reached) {
+    while let Some(gathered) = detector.next_gathered(reached) {
         told.gathered.push(gathered);
     }
 }
@@ -109,10 +109,10 @@ fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
 }
 
 #[test]
-fn a_stall_is_one_scene_with_all_packets_that_it_held_and_those_before_and_behind() {
+fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_behind() {
     let packets = packets(8_000, stall(500 * MS, 510 * MS));
-    let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
-    let told = run(&mut chooser, &packets);
+    let mut detector = detector(Rule::Over(THRESHOLD), 1);
+    let told = run(&mut detector, &packets);
     let spikes = told.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
     let (at, order) = spikes[0];
@@ -123,7 +123,7 @@ fn a_stall_is_one_scene_with_all_packets_that_it_held_and_those_before_and_behin
     let gathered = told.of(&order);
     assert_eq!(gathered.packets.iter().filter(|p| p.late).count(), 40);
     assert_eq!((gathered.late.as_slice(), gathered.more_late), (&[40][..], 0));
-    assert_eq!(chooser.counted().late, [40]);
+    assert_eq!(detector.counted().late, [40]);
     let expected = packets.iter().filter(|p| p.t[0] <= order.to && p.t[2] >= order.from).count();
     assert_eq!(gathered.packets.len(), expected);
     let packet = gathered.packets.iter().find(|p| p.late).unwrap();
@@ -133,8 +133,8 @@ fn a_stall_is_one_scene_with_all_packets_that_it_held_and_those_before_and_behin
 }
 
 #[test]
-fn a_long_stall_is_one_scene_however_long_it_is() {
-    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
+fn a_long_stall_is_one_capture_however_long_it_is() {
+    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
     let spikes = told.spikes();
     assert_eq!(spikes.len(), 1);
     assert_eq!(told.of(&spikes[0].1).late, [2400]);
@@ -145,9 +145,9 @@ fn a_long_stall_is_one_scene_however_long_it_is() {
 }
 
 #[test]
-fn stalls_that_are_far_apart_are_scenes_of_their_own() {
+fn stalls_that_are_far_apart_are_captures_of_their_own() {
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(540 * MS, 545 * MS)(t);
-    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &packets(8_000, two));
+    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &packets(8_000, two));
     assert_eq!(told.spikes().len(), 2);
 }
 
@@ -155,7 +155,7 @@ fn stalls_that_are_far_apart_are_scenes_of_their_own() {
 fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_packet() {
     let every_second = |t: Ns| stall(500 * MS, 503 * MS)(t % 1_000 * MS);
     let packets = packets(4_000 * 60, every_second);
-    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &packets);
+    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &packets);
     let on_time: Vec<&Order> = told.orders.iter().map(|(_, o)| o).filter(|o| o.kind == Kind::OnTime).collect();
     assert!((5..20).contains(&on_time.len()), "{} in a minute", on_time.len());
     for order in &on_time {
@@ -170,31 +170,31 @@ fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_pac
 #[test]
 fn where_all_are_late_few_are_frozen_and_all_are_counted() {
     let packets = packets(4_000 * 60, |_| 2 * THRESHOLD);
-    let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
-    let told = run(&mut chooser, &packets);
-    assert_eq!(chooser.counted().late, [240_000]);
+    let mut detector = detector(Rule::Over(THRESHOLD), 1);
+    let told = run(&mut detector, &packets);
+    assert_eq!(detector.counted().late, [240_000]);
     assert!(told.orders.iter().all(|(_, o)| o.kind == Kind::Spike));
     let longest = told.orders.iter().map(|(_, o)| o.to - o.from).max().unwrap();
     assert!(longest < 200 * MS && told.orders.len() < 700, "{longest} ns, {} times", told.orders.len());
 }
 
 #[test]
-fn a_scene_that_would_not_be_kept_is_not_frozen_but_counted() {
-    let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
-    chooser.set_bar(20 * MS);
+fn a_capture_that_would_not_be_kept_is_not_frozen_but_counted() {
+    let mut detector = detector(Rule::Over(THRESHOLD), 1);
+    detector.set_bar(20 * MS);
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(1_000 * MS, 1_030 * MS)(t);
-    let told = run(&mut chooser, &packets(8_000, two));
-    assert_eq!((told.spikes().len(), chooser.counted().passed_over), (1, 1));
-    assert_eq!(chooser.counted().late[0], 20 + 120);
+    let told = run(&mut detector, &packets(8_000, two));
+    assert_eq!((told.spikes().len(), detector.counted().passed_over), (1, 1));
+    assert_eq!(detector.counted().late[0], 20 + 120);
 }
 
 #[test]
 fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
     let mut made = packets(8_000, |_| 0);
     made[2_000].lost = true;
-    assert_eq!(run(&mut chooser(Rule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
+    assert_eq!(run(&mut detector(Rule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
     made[2_000].t[1] += MS;
-    let told = run(&mut chooser(Rule::Over(THRESHOLD), 1), &made);
+    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &made);
     assert_eq!(told.spikes().len(), 1);
     assert_eq!(told.of(&told.spikes()[0].1).packets.iter().find(|p| p.late).map(|p| p.number), Some(2_000));
 }
@@ -203,7 +203,7 @@ fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
 fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
     let stalls = [(10, 3), (20, 9), (30, 5), (40, 7)];
     let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * 1_000 * MS, (s * 1_000 + ms) * MS)(t)).sum::<Ns>();
-    let told = run(&mut chooser(Rule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
+    let told = run(&mut detector(Rule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
     let worst: Vec<Ns> = told.spikes().iter().map(|(_, o)| o.worst / MS).collect();
     for ms in [9, 5, 7] {
         assert!(worst.contains(&ms), "{ms} ms in {worst:?}");
@@ -213,21 +213,21 @@ fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
 
 #[test]
 fn the_top_part_is_found_once_there_are_enough_to_tell() {
-    let told = run(&mut chooser(Rule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
+    let told = run(&mut detector(Rule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
     let spikes = told.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
     assert_eq!(spikes[0].1.worst / MS, 3);
 }
 
 #[test]
-fn packets_of_other_streams_are_in_the_scene_and_late_ones_are_counted_by_stream() {
+fn packets_of_other_streams_are_in_the_capture_and_late_ones_are_counted_by_stream() {
     let mut made = packets(8_000, stall(500 * MS, 505 * MS));
     for p in made.iter_mut().filter(|p| p.number % 2 == 1) {
         p.stream = 1;
         p.t[2] = p.t[1] + 5_000;
     }
-    let mut chooser = chooser(Rule::Over(THRESHOLD), 2);
-    let told = run(&mut chooser, &made);
+    let mut detector = detector(Rule::Over(THRESHOLD), 2);
+    let told = run(&mut detector, &made);
     let gathered = told.of(&told.spikes()[0].1);
     assert_eq!(gathered.late, [10, 0]);
     assert!(gathered.packets.iter().any(|p| p.stream == 1));
@@ -235,27 +235,27 @@ fn packets_of_other_streams_are_in_the_scene_and_late_ones_are_counted_by_stream
 
 #[test]
 fn without_a_way_nothing_is_late() {
-    let mut chooser = Chooser::new(Options { rule: Rule::Over(1), patience: MS, on_time: true }, 1);
-    let told = run(&mut chooser, &packets(8_000, |_| MS));
-    assert!(told.orders.is_empty() && chooser.counted().late == [0]);
+    let mut detector = LateDetector::new(Options { rule: Rule::Over(1), patience: MS, on_time: true }, 1);
+    let told = run(&mut detector, &packets(8_000, |_| MS));
+    assert!(told.orders.is_empty() && detector.counted().late == [0]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn every_late_packet_of_quiet_times_is_in_a_scene_and_every_order_is_gathered_once(
+    fn every_late_packet_of_quiet_times_is_in_a_capture_and_every_order_is_gathered_once(
         stalls in prop::collection::vec((0..4_000_i64, 1..300_i64), 0..8),
         lost in prop::collection::vec(0..16_000_u64, 0..4),
     ) {
         let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * MS, (s + ms) * MS)(t)).max().unwrap_or(0);
         let mut made = packets(16_000, delay);
         lost.iter().for_each(|n| made[*n as usize].lost = true);
-        let mut chooser = chooser(Rule::Over(THRESHOLD), 1);
-        let told = run(&mut chooser, &made);
+        let mut detector = detector(Rule::Over(THRESHOLD), 1);
+        let told = run(&mut detector, &made);
         prop_assert_eq!(told.gathered.len(), told.orders.len());
         let late = made.iter().filter(|p| !p.lost && p.t[2] - p.t[0] > THRESHOLD).count() as u64;
-        prop_assert_eq!(chooser.counted().late[0], late);
-        prop_assert_eq!(chooser.counted().passed_over, 0);
+        prop_assert_eq!(detector.counted().late[0], late);
+        prop_assert_eq!(detector.counted().passed_over, 0);
         prop_assert_eq!(told.gathered.iter().map(|g| g.late[0]).sum::<u64>(), late);
         for gathered in &told.gathered {
             let late = gathered.packets.iter().filter(|p| p.late).count() as u64;

@@ -1,7 +1,7 @@
 //! What was frozen around late packets: all machines' records of that time, and the packets.
 
 use latpath_flight::Snapshot;
-use latpath_words::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PointId, StreamId};
 
 /// Why a time was frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Kind {
 
 /// A time, frozen: what all machines did in it, and the packets that were on their way.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct Capture {
     /// Its number in the run, from 1.
     pub number: u32,
     /// Why it was frozen.
@@ -31,21 +31,21 @@ pub struct Scene {
     pub more_late: u64,
 }
 
-impl Scene {
+impl Capture {
     /// Whether all the packet's way lies in this time, so that the records can tell what became of it.
     pub fn has_all_of(&self, packet: &Packet) -> bool {
         packet.sightings.iter().all(|s| (self.from..=self.to).contains(&s.t))
     }
 }
 
-/// A scene, and its rank among others.
+/// A capture, and its rank among others.
 #[derive(Clone, Debug)]
-pub struct Frozen {
+pub struct RankedCapture {
     /// What was frozen.
-    pub scene: Scene,
+    pub capture: Capture,
     /// What its latest packet took: over all, or in the longest of its segments.
     pub worst: Ns,
-    /// Late packets of each stream, also those without room in the scene, but for those that an earlier scene has.
+    /// Late packets of each stream, also those without room in the capture, but for those that an earlier capture has.
     pub late: Vec<u64>,
 }
 
@@ -71,7 +71,7 @@ pub struct Packet {
     pub key: u32,
     /// Its number in its stream.
     pub number: u64,
-    /// It was over the threshold, and all its way lies in the scene's time: it is this scene's to explain. A packet of which
+    /// It was over the threshold, and all its way lies in the capture's time: it is this capture's to explain. A packet of which
     /// some of the way lies outside is here since others may have waited for it.
     pub late: bool,
     /// In the order of their times.
