@@ -1,7 +1,7 @@
 //! Any bytes as a frame: the parser does not panic, and what it accepts lies in the frame.
 #![no_main]
 
-use latpath_sv::Frame;
+use latpath_protocols::sv::Frame;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

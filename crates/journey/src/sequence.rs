@@ -15,7 +15,7 @@
 //!   lap or more counts modulo the lap. So `never_seen` is a lower bound.
 
 use latpath_model::{KeyRule, Ns};
-use latpath_sv::SAMPLE_RATES;
+use latpath_protocols::sv::SAMPLE_RATES;
 
 /// Votes that a step must be ahead by to be believed.
 const STEP_VOTES: u32 = 8;

@@ -25,7 +25,7 @@ use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transpor
 use latpath_nic_timestamps::{
     ask_for, control_messages, from_error_queue, receive, rx_stamps, Control, Queued, Stamps,
 };
-use latpath_sv::Tag;
+use latpath_protocols::Tag;
 use latpath_traffic::kernel::tag_of;
 use std::cell::Cell;
 use std::io;

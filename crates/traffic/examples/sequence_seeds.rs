@@ -2,7 +2,10 @@
 //!
 //!     cargo run --release -p latpath-traffic --example sequence_seeds -- fuzz/seeds
 
-use latpath_sv::{AsduSpec, FrameSpec, Tag};
+use latpath_protocols::{
+    sv::{AsduSpec, FrameSpec},
+    Tag,
+};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};

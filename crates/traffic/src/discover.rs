@@ -2,7 +2,7 @@
 
 use crate::Tracker;
 use latpath_model::Ns;
-use latpath_sv::{Frame, Tag};
+use latpath_protocols::{sv::Frame, Tag};
 use std::collections::BTreeMap;
 
 /// Streams that are told apart; frames of further ones are only counted.
@@ -94,7 +94,12 @@ impl Discovery {
             }
             seen.push(asdu.svid);
             let samples = frame.asdus().filter(|a| a.svid == asdu.svid).count().min(usize::from(u16::MAX)) as u16;
-            let name = Name { svid: asdu.svid.to_vec(), appid: frame.appid, vlan: tag.map(Tag::vlan), dst: frame.dst };
+            let name = Name {
+                svid: asdu.svid.to_vec(),
+                appid: frame.link.appid,
+                vlan: tag.map(Tag::vlan),
+                dst: frame.header.dst,
+            };
             if self.streams.len() >= MOST && !self.streams.contains_key(&name) {
                 self.beyond += 1;
                 continue;
@@ -105,7 +110,7 @@ impl Discovery {
                 vlan: name.vlan,
                 priority: None,
                 dst: name.dst,
-                src: frame.src,
+                src: frame.header.src,
                 frames: 0,
                 asdus: 0,
                 tracker: Tracker::default(),
@@ -113,7 +118,7 @@ impl Discovery {
                 last: t,
             });
             stream.priority = tag.map(Tag::priority);
-            stream.src = frame.src;
+            stream.src = frame.header.src;
             stream.frames += 1;
             stream.asdus = samples;
             stream.last = t;
@@ -130,7 +135,7 @@ impl Discovery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_sv::{AsduSpec, FrameSpec};
+    use latpath_protocols::sv::{AsduSpec, FrameSpec};
 
     #[test]
     fn rate_samples_and_wrap_of_a_stream_with_six_asdus_are_found() {

@@ -2,7 +2,7 @@
 
 use crate::{Capture, CaptureError, Frames, Pace, Tracker};
 use latpath_model::Ns;
-use latpath_sv::{Frame, SAMPLE_RATES};
+use latpath_protocols::sv::{Frame, SAMPLE_RATES};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use crate::{Received, Spread, Totals, Tracker};
 use latpath_model::stream::MAX_STREAMS;
 use latpath_model::{Matcher, Ns, StreamSpec};
-use latpath_sv::{Asdu, Frame};
+use latpath_protocols::sv::{Asdu, Frame};
 use std::collections::HashMap;
 
 /// svIDs of streams that were not asked for that are remembered, to help who mistyped one.
@@ -103,7 +103,7 @@ impl Subscription {
                 return;
             }
         };
-        let vlan = r.tag.or(frame.tags().first().copied()).map(latpath_sv::Tag::vlan);
+        let vlan = r.tag.or(frame.tags().first().copied()).map(latpath_protocols::Tag::vlan);
         let (mut taken, mut asdus) = (false, frame.asdus().peekable());
         // Mostly all ASDUs of a frame have the same svID: take each run of one svID at once.
         let mut done: Vec<usize> = Vec::new();
@@ -141,8 +141,8 @@ impl Subscription {
     fn find(&mut self, frame: &Frame<'_>, asdu: &Asdu<'_>, vlan: Option<u16>) -> Vec<usize> {
         let (streams, fits) = (&self.streams, |i: &usize, streams: &[StreamReceived]| {
             let Matcher::Sv { appid, link, .. } = &streams[*i].stream.matcher else { return false };
-            appid.is_none_or(|a| a == frame.appid)
-                && link.mac.is_none_or(|m| m == frame.dst)
+            appid.is_none_or(|a| a == frame.link.appid)
+                && link.mac.is_none_or(|m| m == frame.header.dst)
                 && link.vlan.is_none_or(|v| v == vlan.unwrap_or(0))
         });
         let known = self.by_svid.get(asdu.svid).map_or(&[][..], Vec::as_slice);
@@ -153,8 +153,8 @@ impl Subscription {
         let mut spec = StreamSpec::svid(&String::from_utf8_lossy(asdu.svid));
         if let Matcher::Sv { svid, appid, link } = &mut spec.matcher {
             *svid = asdu.svid.to_vec();
-            *appid = Some(frame.appid);
-            link.mac = Some(frame.dst);
+            *appid = Some(frame.link.appid);
+            link.mac = Some(frame.header.dst);
             link.vlan = Some(vlan.unwrap_or(0));
         }
         let i = self.streams.len();
@@ -184,7 +184,10 @@ impl StreamReceived {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_sv::{AsduSpec, FrameSpec, Tag};
+    use latpath_protocols::{
+        sv::{AsduSpec, FrameSpec},
+        Tag,
+    };
 
     fn frame(svids: &[&str], smp_cnt: u16) -> Vec<u8> {
         let asdus = svids.iter().enumerate().map(|(i, svid)| AsduSpec {

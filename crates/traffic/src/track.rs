@@ -1,7 +1,7 @@
 //! Follows the smpCnt of one stream: what is missing, what came twice or late, where it wraps.
 
 use latpath_model::Ns;
-use latpath_sv::SAMPLE_RATES;
+use latpath_protocols::sv::SAMPLE_RATES;
 
 /// A packet counts as late, not as far ahead, if it is at most half a wrap behind; the largest wrap is 65536.
 const WINDOW: i64 = 32768;

@@ -9,8 +9,11 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_model::stream::format_mac;
 use latpath_model::Ns;
+use latpath_protocols::{
+    sv::{FrameSpec, Profile, DEFAULT_APPID, FIRST_GROUP, MAX_SVID},
+    Tag,
+};
 use latpath_stats::units::{count, duration, rate};
-use latpath_sv::{FrameSpec, Profile, Tag, DEFAULT_APPID, FIRST_GROUP, MAX_SVID};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,

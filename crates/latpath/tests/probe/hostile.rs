@@ -3,7 +3,7 @@
 use crate::support::{bench, trial, Lack};
 use crate::*;
 use latpath_model::Ns;
-use latpath_sv::Frame;
+use latpath_protocols::sv::Frame;
 use latpath_traffic::{Corrupted, Frames};
 
 pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {

@@ -17,7 +17,10 @@ mod taps;
 use latpath_lab::{Namespace, PUBLISHER};
 use latpath_model::{Counters, PointInfo, Sighting, Source, StreamSpec};
 use latpath_probe::{Mode, Options, Probe};
-use latpath_sv::{AsduSpec, FrameSpec, Tag};
+use latpath_protocols::{
+    sv::{AsduSpec, FrameSpec},
+    Tag,
+};
 use latpath_traffic::{Listen, PacketSocket};
 use libtest_mimic::Failed;
 use names::own;

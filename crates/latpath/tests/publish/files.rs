@@ -2,7 +2,10 @@
 
 use crate::bench::{complaints, json, same, shared, tshark, write_pcap, Result};
 use crate::{Needs, Test};
-use latpath_sv::{AsduSpec, FrameSpec, Tag};
+use latpath_protocols::{
+    sv::{AsduSpec, FrameSpec},
+    Tag,
+};
 use serde_json::{json, Value};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

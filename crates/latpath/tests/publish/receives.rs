@@ -2,7 +2,7 @@
 
 use crate::bench::{json, same, until, write_pcap, Pair, Result, Running};
 use crate::{Needs, Test};
-use latpath_sv::{AsduSpec, FrameSpec};
+use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use serde_json::{json, Value};
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ fn tagged(mode: &[&str]) -> Result<()> {
 }
 
 fn profiles() -> Result<()> {
-    for profile in latpath_sv::Profile::ALL {
+    for profile in latpath_protocols::sv::Profile::ALL {
         let pair = Pair::new()?;
         let running = listen(&pair, &[])?;
         // Half of them before the wrap; so slow that half a wrap takes 4 s, as a silence of the machine should not.

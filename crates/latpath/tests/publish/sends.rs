@@ -2,7 +2,7 @@
 
 use crate::bench::{complaints, same, shared, tshark, write_pcap, Pair, Result};
 use crate::{Needs, Test};
-use latpath_sv::{AsduSpec, FrameSpec, Profile, Waveform};
+use latpath_protocols::sv::{AsduSpec, FrameSpec, Profile, Waveform};
 use serde_json::json;
 use std::path::Path;
 
@@ -229,7 +229,7 @@ fn corrupt() -> Result<()> {
     let (first, again, other) = (sent("1")?, sent("1")?, sent("2")?);
     same("same seed", first == again, true)?;
     same("another seed", first == other, false)?;
-    let bad = first.iter().filter(|f| latpath_sv::Frame::parse(f).is_err()).count();
+    let bad = first.iter().filter(|f| latpath_protocols::sv::Frame::parse(f).is_err()).count();
     same("most cannot be read", bad > 250, true)?;
     same(
         "all reach who listens for Sampled Values",

@@ -144,7 +144,7 @@ mod tests {
     use super::super::framing::{write, Peer};
     use super::*;
     use crate::wire::{Header, Kind};
-    use latpath_sv::{AsduSpec, FrameSpec};
+    use latpath_protocols::sv::{AsduSpec, FrameSpec};
     use proptest::prelude::*;
 
     const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];

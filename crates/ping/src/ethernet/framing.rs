@@ -11,14 +11,14 @@
 //! a stream of its own, whose smpCnt counts the probes.
 
 use crate::wire::{self, Kind};
-use latpath_sv::{Frame, Tag};
+use latpath_protocols::{sv::Frame, Tag};
 use std::fmt;
 use std::ops::Range;
 
 /// The ethertype of messages in frames of their own.
 pub const OWN: u16 = 0x88B5;
 /// The ethertype of Sampled Values.
-pub const SV: u16 = latpath_sv::ETHERTYPE;
+pub const SV: u16 = latpath_protocols::sv::ETHERTYPE;
 /// How the svID of every session begins.
 pub const SVID: &[u8; 13] = b"latpath-ping-";
 /// Shortest frame without its check sequence (IEEE 802.3, 4A.4.2).
@@ -210,7 +210,7 @@ pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> 
         SV => {
             let parsed = Frame::parse(frame).ok().filter(|f| f.asdu_count == 1)?;
             let asdu = parsed.asdus().next().filter(|a| a.svid.starts_with(SVID))?;
-            let peer = Peer { mac, framing: Framing::Sv { appid: parsed.appid }, tag };
+            let peer = Peer { mac, framing: Framing::Sv { appid: parsed.link.appid }, tag };
             Some((peer, asdu.data_at..asdu.data_at + asdu.data.len()))
         }
         _ => None,
@@ -221,7 +221,7 @@ pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> 
 mod tests {
     use super::*;
     use crate::wire::Header;
-    use latpath_sv::{AsduSpec, FrameSpec};
+    use latpath_protocols::sv::{AsduSpec, FrameSpec};
     use proptest::prelude::*;
 
     const FROM: [u8; 6] = [2, 0, 0, 0, 0, 9];

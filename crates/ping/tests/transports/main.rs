@@ -17,7 +17,10 @@ use latpath_ping::table::End;
 use latpath_ping::transport::{Arrived, Got, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::{Line, Stamp, Transaction};
-use latpath_sv::{AsduSpec, FrameSpec, Tag};
+use latpath_protocols::{
+    sv::{AsduSpec, FrameSpec},
+    Tag,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::unistd::geteuid;
 use space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};

@@ -9,7 +9,7 @@ use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
 use latpath_ping::xdp::{Place, Xdp, XdpError, XdpOptions};
 use latpath_ping::{Line, Stamp};
-use latpath_sv::{AsduSpec, FrameSpec};
+use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use libtest_mimic::Failed;
 use std::net::UdpSocket;
 use std::time::Instant;

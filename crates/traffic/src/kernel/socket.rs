@@ -2,7 +2,7 @@
 
 use super::{realtime, set_option};
 use latpath_model::Ns;
-use latpath_sv::{Tag, ETHERTYPE};
+use latpath_protocols::{sv::ETHERTYPE, Tag};
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};

@@ -1,11 +1,11 @@
-//! Why bytes are no Sampled Values frame.
+//! Why bytes are no frame of a protocol.
 
-/// Why bytes are no Sampled Values frame. Positions count from the first byte of the frame.
+/// Why bytes are no frame of a protocol. Positions count from the first byte of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Another protocol: nothing is wrong with the frame, it is just none of ours.
-    #[error("not Sampled Values: ethertype {ethertype:#06x}")]
-    NotSv {
+    /// Another protocol: nothing is wrong with the frame.
+    #[error("another protocol: ethertype {ethertype:#06x}")]
+    OtherProtocol {
         /// The ethertype after any 802.1Q tags.
         ethertype: u16,
     },
@@ -24,7 +24,7 @@ pub enum FrameError {
         /// Bytes that are left for it.
         left: usize,
     },
-    /// A BER length in a form that Sampled Values do not use: indefinite, or of more than two bytes.
+    /// A BER length in a form that these protocols do not use: indefinite, or of more than two bytes.
     #[error("{what}: BER length form {form:#04x} at byte {at} (short, 81 and 82 are known)")]
     LengthForm {
         /// The element.
@@ -75,6 +75,6 @@ pub enum FrameError {
 impl FrameError {
     /// True for a frame of the right ethertype that could not be read; false for one of another protocol.
     pub fn is_malformed(&self) -> bool {
-        !matches!(self, Self::NotSv { .. })
+        !matches!(self, Self::OtherProtocol { .. })
     }
 }

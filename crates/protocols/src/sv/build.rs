@@ -1,7 +1,8 @@
 //! From fields to bytes, laid out as merging units do.
 
+use super::{DEFAULT_APPID, ETHERTYPE, FIRST_GROUP, MAX_SVID};
 use crate::ber::{length_len, put_length};
-use crate::{Tag, DEFAULT_APPID, ETHERTYPE, FIRST_GROUP, MAX_SVID};
+use crate::Tag;
 
 /// Shortest Ethernet frame without its check sequence (IEEE 802.3, 4A.4.2); shorter ones are padded with zeros.
 const MIN_FRAME: usize = 60;
@@ -23,7 +24,7 @@ pub struct FrameSpec {
     pub asdus: Vec<AsduSpec>,
 }
 
-/// An ASDU to be built; the fields are those of [`crate::Asdu`].
+/// An ASDU to be built; the fields are those of [`super::Asdu`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AsduSpec {
     /// svID: 1 to 129 bytes.

@@ -1,54 +1,17 @@
 //! From bytes to a frame. Everything is checked once, in [`Frame::parse`]; afterwards nothing can fail.
 
+use super::{ETHERTYPE, MAX_SVID};
 use crate::ber::Reader;
-use crate::{FrameError, ETHERTYPE, MAX_SVID};
-
-/// Ethertypes that announce an 802.1Q tag: customer and service tag.
-const TPIDS: [u16; 2] = [0x8100, 0x88a8];
-
-/// One 802.1Q tag.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tag {
-    /// 0x8100 or 0x88a8.
-    pub tpid: u16,
-    /// Priority (3 bits), drop eligible (1), VLAN (12).
-    pub tci: u16,
-}
-
-impl Tag {
-    /// A customer tag.
-    pub fn new(vlan: u16, priority: u8) -> Self {
-        Self { tpid: 0x8100, tci: u16::from(priority & 7) << 13 | (vlan & 0x0fff) }
-    }
-
-    /// VLAN identifier.
-    pub fn vlan(self) -> u16 {
-        self.tci & 0x0fff
-    }
-
-    /// Priority code point.
-    pub fn priority(self) -> u8 {
-        (self.tci >> 13) as u8
-    }
-}
+use crate::ethernet::{Header, Iec61850, Tag};
+use crate::FrameError;
 
 /// One Sampled Values frame; borrows its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Destination MAC.
-    pub dst: [u8; 6],
-    /// Source MAC.
-    pub src: [u8; 6],
-    tags: [Tag; 2],
-    tag_count: usize,
-    /// APPID.
-    pub appid: u16,
-    /// Bytes from APPID to the end of savPdu, as the frame says.
-    pub length: u16,
-    /// First reserved field: bit 15 marks simulated values.
-    pub reserved1: u16,
-    /// Second reserved field.
-    pub reserved2: u16,
+    /// MACs and tags.
+    pub header: Header,
+    /// APPID and what follows it.
+    pub link: Iec61850,
     /// ASDUs in the frame.
     pub asdu_count: u32,
     asdus: Reader<'a>,
@@ -87,39 +50,13 @@ impl<'a> Frame<'a> {
     /// Reads a frame from its destination MAC to its last byte, without the frame check sequence.
     ///
     /// # Errors
-    /// [`FrameError::NotSv`] for another ethertype; otherwise the first thing that is wrong.
+    /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first thing that is wrong.
     pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
-        let dst = array(frame, 0, "destination MAC")?;
-        let src = array(frame, 6, "source MAC")?;
-        let mut tags = [Tag::default(); 2];
-        let (mut tag_count, mut at) = (0, 12);
-        loop {
-            let ethertype = u16::from_be_bytes(array(frame, at, "ethertype")?);
-            at += 2;
-            if ethertype == ETHERTYPE {
-                break;
-            }
-            if !TPIDS.contains(&ethertype) {
-                return Err(FrameError::NotSv { ethertype });
-            }
-            let tci = u16::from_be_bytes(array(frame, at, "802.1Q tag")?);
-            *tags.get_mut(tag_count).ok_or(FrameError::TooManyTags)? = Tag { tpid: ethertype, tci };
-            tag_count += 1;
-            at += 2;
+        let header = Header::parse(frame)?;
+        if header.ethertype != ETHERTYPE {
+            return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
         }
-        let number = |i: usize, what| Ok::<_, FrameError>(u16::from_be_bytes(array(frame, at + 2 * i, what)?));
-        let (appid, length) = (number(0, "APPID")?, number(1, "length")?);
-        let (reserved1, reserved2) = (number(2, "reserved 1")?, number(3, "reserved 2")?);
-
-        // From here on `length` rules: what follows it is padding, or a security extension (IEC 62351-6).
-        let (needed, left) = (usize::from(length), frame.len() - at);
-        if needed > left {
-            return Err(FrameError::Truncated { what: "what length announces", at, needed, left });
-        }
-        if needed < 8 {
-            return Err(FrameError::BadLength { what: "length", at: at + 2, found: needed });
-        }
-        let mut pdu = Reader::new(frame, at + 8, at + needed);
+        let (link, mut pdu) = Iec61850::parse(frame, header.payload_at)?;
         let sav = pdu.expect(0x60, "savPdu")?;
         let mut inside = pdu.inside(&sav);
         let said = inside.expect(0x80, "noASDU")?.unsigned(3, "noASDU")?;
@@ -136,17 +73,17 @@ impl<'a> Frame<'a> {
         if said != found || found == 0 {
             return Err(FrameError::AsduCount { said, found });
         }
-        Ok(Self { dst, src, tags, tag_count, appid, length, reserved1, reserved2, asdu_count: found, asdus })
+        Ok(Self { header, link, asdu_count: found, asdus })
     }
 
     /// The 802.1Q tags, outermost first.
     pub fn tags(&self) -> &[Tag] {
-        &self.tags[..self.tag_count]
+        self.header.tags()
     }
 
     /// The values are simulated.
     pub fn simulated(&self) -> bool {
-        self.reserved1 & 0x8000 != 0
+        self.link.reserved1 & 0x8000 != 0
     }
 
     /// The ASDUs in the frame's order.
@@ -166,11 +103,6 @@ impl<'a> Iterator for Asdus<'a> {
         // `parse` has walked the same bytes: an error cannot come here, the end can.
         asdu(&mut self.0).ok()
     }
-}
-
-fn array<const N: usize>(frame: &[u8], at: usize, what: &'static str) -> Result<[u8; N], FrameError> {
-    let rest = frame.get(at..).unwrap_or(&[]);
-    rest.first_chunk().copied().ok_or(FrameError::Truncated { what, at, needed: N, left: rest.len() })
 }
 
 fn asdu<'a>(reader: &mut Reader<'a>) -> Result<Asdu<'a>, FrameError> {

@@ -1,6 +1,9 @@
 //! What is built reads back the same; what is broken is refused, and never makes the parser panic.
 
-use latpath_sv::{AsduSpec, Frame, FrameError, FrameSpec, Tag, MAX_SVID};
+use latpath_protocols::{
+    sv::{AsduSpec, Frame, FrameSpec, MAX_SVID},
+    FrameError, Tag,
+};
 use proptest::prelude::*;
 
 /// Any ASDU that a merging unit could send.
@@ -37,10 +40,10 @@ fn read_back(frame: &Frame<'_>) -> FrameSpec {
         gm_identity: a.gm_identity,
     });
     FrameSpec {
-        dst: frame.dst,
-        src: frame.src,
+        dst: frame.header.dst,
+        src: frame.header.src,
         tags: frame.tags().to_vec(),
-        appid: frame.appid,
+        appid: frame.link.appid,
         simulated: frame.simulated(),
         asdus: asdus.collect(),
     }
@@ -69,7 +72,7 @@ proptest! {
     fn a_frame_that_ends_too_early_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
         let bytes = spec.build().unwrap();
         // All that `length` announces, without the padding.
-        let whole = 14 + 4 * spec.tags.len() + usize::from(Frame::parse(&bytes).unwrap().length);
+        let whole = 14 + 4 * spec.tags.len() + usize::from(Frame::parse(&bytes).unwrap().link.length);
         let error = Frame::parse(&bytes[..cut.index(whole)]).unwrap_err();
         prop_assert!(matches!(error, FrameError::Truncated { .. }), "{error}");
     }
@@ -145,7 +148,7 @@ fn a_small_frame_is_padded_to_the_shortest_that_ethernet_allows() {
     let asdu = AsduSpec { svid: b"A".to_vec(), data: vec![1, 2], ..AsduSpec::default() };
     let bytes = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
     let frame = Frame::parse(&bytes).unwrap();
-    assert_eq!((bytes.len(), usize::from(frame.length) + 14 < 60), (60, true));
+    assert_eq!((bytes.len(), usize::from(frame.link.length) + 14 < 60), (60, true));
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn what_9_2_does_not_allow_is_refused_with_the_place() {
         bytes[at] = value;
         Frame::parse(&bytes).unwrap_err()
     };
-    assert_eq!(broken(13, 0xb8), FrameError::NotSv { ethertype: 0x88b8 });
+    assert_eq!(broken(13, 0xb8), FrameError::OtherProtocol { ethertype: 0x88b8 });
     assert!(!broken(13, 0xb8).is_malformed());
     assert_eq!(broken(22, 0x61), FrameError::BadTag { expected: "savPdu", at: 22, found: 0x61 });
     assert_eq!(broken(23, 0x80), FrameError::LengthForm { what: "savPdu", at: 23, form: 0x80 });

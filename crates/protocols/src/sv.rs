@@ -9,18 +9,14 @@
 //! in the long form with one or two bytes (`81 xx`, `82 xx xx`); indefinite and longer ones are refused.
 //!
 //! Nothing here copies or allocates while parsing, and no input makes the parser panic or read out of bounds.
-#![forbid(unsafe_code)]
 
-mod ber;
 mod build;
-mod error;
 mod parse;
 mod profile;
 mod samples;
 
 pub use build::{AsduSpec, BuildError, FrameSpec};
-pub use error::FrameError;
-pub use parse::{Asdu, Asdus, Frame, Tag};
+pub use parse::{Asdu, Asdus, Frame};
 pub use profile::{Profile, UnknownProfile, SAMPLE_RATES};
 pub use samples::{Waveform, PHSMEAS1_LEN};
 

@@ -1,9 +1,12 @@
 //! Writes frames that show every form of the format, one a file: the seeds of the fuzzers, for the parser here and for the
 //! one in the kernel.
 //!
-//!     cargo run --release -p latpath-sv --example frame_seeds -- fuzz/seeds/sv_frame
+//!     cargo run --release -p latpath-protocols --example frame_seeds -- fuzz/seeds/sv_frame
 
-use latpath_sv::{AsduSpec, FrameSpec, Profile, Tag, Waveform};
+use latpath_protocols::{
+    sv::{AsduSpec, FrameSpec, Profile, Waveform},
+    Tag,
+};
 use std::{error::Error, fs, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! The part of BER that Sampled Values use: one-byte tags, definite lengths up to 65535.
+//! The part of BER that Sampled Values and GOOSE use: one-byte tags, definite lengths up to 65535.
 
 use crate::FrameError;
 

@@ -1,0 +1,120 @@
+//! What stands before a protocol's own bytes: the Ethernet header with its tags, and the link layer of IEC 61850.
+
+use crate::ber::Reader;
+use crate::FrameError;
+
+/// Ethertypes that announce an 802.1Q tag: customer and service tag.
+const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+
+/// One 802.1Q tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag {
+    /// 0x8100 or 0x88a8.
+    pub tpid: u16,
+    /// Priority (3 bits), drop eligible (1), VLAN (12).
+    pub tci: u16,
+}
+
+impl Tag {
+    /// A customer tag.
+    pub fn new(vlan: u16, priority: u8) -> Self {
+        Self { tpid: 0x8100, tci: u16::from(priority & 7) << 13 | (vlan & 0x0fff) }
+    }
+
+    /// VLAN identifier.
+    pub fn vlan(self) -> u16 {
+        self.tci & 0x0fff
+    }
+
+    /// Priority code point.
+    pub fn priority(self) -> u8 {
+        (self.tci >> 13) as u8
+    }
+}
+
+/// An Ethernet header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Destination MAC.
+    pub dst: [u8; 6],
+    /// Source MAC.
+    pub src: [u8; 6],
+    tags: [Tag; 2],
+    tag_count: usize,
+    /// The ethertype after any tags.
+    pub ethertype: u16,
+    /// Where the bytes after the ethertype stand in the frame.
+    pub payload_at: usize,
+}
+
+impl Header {
+    /// Reads the header of a frame that starts with its destination MAC.
+    ///
+    /// # Errors
+    /// Where the frame ends within the header, or has more than two tags.
+    pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
+        let mut header = Self {
+            dst: array(frame, 0, "destination MAC")?,
+            src: array(frame, 6, "source MAC")?,
+            payload_at: 12,
+            ..Self::default()
+        };
+        loop {
+            header.ethertype = u16::from_be_bytes(array(frame, header.payload_at, "ethertype")?);
+            header.payload_at += 2;
+            if !TPIDS.contains(&header.ethertype) {
+                return Ok(header);
+            }
+            let tci = u16::from_be_bytes(array(frame, header.payload_at, "802.1Q tag")?);
+            let tag = header.tags.get_mut(header.tag_count).ok_or(FrameError::TooManyTags)?;
+            *tag = Tag { tpid: header.ethertype, tci };
+            header.tag_count += 1;
+            header.payload_at += 2;
+        }
+    }
+
+    /// The 802.1Q tags, outermost first.
+    pub fn tags(&self) -> &[Tag] {
+        &self.tags[..self.tag_count]
+    }
+}
+
+/// The link layer that Sampled Values and GOOSE share (IEC 61850-8-1 and 9-2, annex C).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iec61850 {
+    /// APPID.
+    pub appid: u16,
+    /// Bytes from APPID to the end of the PDU, as the frame says.
+    pub length: u16,
+    /// First reserved field: bit 15 marks simulated values.
+    pub reserved1: u16,
+    /// Second reserved field.
+    pub reserved2: u16,
+}
+
+impl Iec61850 {
+    /// Reads the eight bytes at `at`, and returns with them a reader of the PDU.
+    pub(crate) fn parse(frame: &[u8], at: usize) -> Result<(Self, Reader<'_>), FrameError> {
+        let number = |i: usize, what| Ok::<_, FrameError>(u16::from_be_bytes(array(frame, at + 2 * i, what)?));
+        let link = Self {
+            appid: number(0, "APPID")?,
+            length: number(1, "length")?,
+            reserved1: number(2, "reserved 1")?,
+            reserved2: number(3, "reserved 2")?,
+        };
+        // From here on `length` rules: what follows it is padding, or a security extension (IEC 62351-6).
+        let (needed, left) = (usize::from(link.length), frame.len() - at);
+        if needed > left {
+            return Err(FrameError::Truncated { what: "what length announces", at, needed, left });
+        }
+        if needed < 8 {
+            return Err(FrameError::BadLength { what: "length", at: at + 2, found: needed });
+        }
+        Ok((link, Reader::new(frame, at + 8, at + needed)))
+    }
+}
+
+pub(crate) fn array<const N: usize>(frame: &[u8], at: usize, what: &'static str) -> Result<[u8; N], FrameError> {
+    let rest = frame.get(at..).unwrap_or(&[]);
+    rest.first_chunk().copied().ok_or(FrameError::Truncated { what, at, needed: N, left: rest.len() })
+}
