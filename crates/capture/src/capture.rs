@@ -5,11 +5,11 @@ use latpath_model::{Ns, PointId, StreamId};
 
 /// Why a time was frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CaptureKind {
     /// A packet was late.
     Spike,
     /// All packets were on time: what is usual is known by these.
-    OnTime,
+    Baseline,
 }
 
 /// A time, frozen: what all machines did in it, and the packets that were on their way.
@@ -18,7 +18,7 @@ pub struct Capture {
     /// Its number in the run, from 1.
     pub number: u32,
     /// Why it was frozen.
-    pub kind: Kind,
+    pub kind: CaptureKind,
     /// The host's `CLOCK_MONOTONIC`. The machines' records reach from here …
     pub from: Ns,
     /// … to here.
@@ -75,12 +75,12 @@ pub struct Packet {
     /// some of the way lies outside is here since others may have waited for it.
     pub late: bool,
     /// In the order of their times.
-    pub sightings: Vec<Seen>,
+    pub sightings: Vec<PacketSighting>,
 }
 
 /// A sighting of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct PacketSighting {
     /// The point: an index into the run's points.
     pub point: PointId,
     /// When, on the host's timeline.

@@ -6,7 +6,7 @@
 //! Numbers are LEB128, signed ones folded (zigzag); the sum is FNV-1a over all before it, 8 bytes, little end first. Whatever
 //! the bytes are, reading them takes bounded memory, and ends.
 
-use crate::{Capture, Kind, MachineRecord, Packet, RankedCapture, Seen};
+use crate::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting, RankedCapture};
 use latpath_flight::bytes::{put, put_block, put_signed, Bytes};
 use latpath_flight::Snapshot;
 use latpath_model::text::{cut, printable};
@@ -45,7 +45,7 @@ pub struct Head {
     /// The capture's number in its run.
     pub number: u32,
     /// Why it was frozen.
-    pub kind: Kind,
+    pub kind: CaptureKind,
     /// The host's `CLOCK_MONOTONIC`.
     pub from: Ns,
     /// Likewise.
@@ -103,8 +103,8 @@ impl RankedCapture {
         let mut head = Vec::new();
         put(&mut head, (*number).into());
         head.push(match kind {
-            Kind::Spike => 0,
-            Kind::OnTime => 1,
+            CaptureKind::Spike => 0,
+            CaptureKind::Baseline => 1,
         });
         put_signed(&mut head, *from);
         put_signed(&mut head, to.wrapping_sub(*from));
@@ -174,7 +174,7 @@ impl RankedCapture {
             let mut sightings = Vec::new();
             for _ in 0..count(&mut body, MAX_SIGHTINGS)? {
                 last = last.wrapping_add(body.signed()?);
-                sightings.push(Seen {
+                sightings.push(PacketSighting {
                     t: last,
                     point: small(&mut body)?,
                     cpu: small(&mut body)?,
@@ -221,8 +221,8 @@ fn head(bytes: &[u8]) -> Result<(Head, Bytes<'_>), BadCapture> {
     let mut r = Bytes(rest.block()?);
     let number = small(&mut r)?;
     let kind = match r.byte()? {
-        0 => Kind::Spike,
-        1 => Kind::OnTime,
+        0 => CaptureKind::Spike,
+        1 => CaptureKind::Baseline,
         _ => return Err(BadCapture::Damaged("of no known kind")),
     };
     let from = r.signed()?;
@@ -251,7 +251,8 @@ mod tests {
         let machine =
             |name: &str, record| MachineRecord { machine: name.into(), offset_ns: -5, error_bound_ns: 70, record };
         let machines = vec![machine("host", Ok(snapshot)), machine("guest0", Err(why.into()))];
-        let capture = Capture { number: 7, kind: Kind::Spike, from: 1000, to: 9000, machines, packets, more_late: 3 };
+        let capture =
+            Capture { number: 7, kind: CaptureKind::Spike, from: 1000, to: 9000, machines, packets, more_late: 3 };
         RankedCapture { capture, worst: 1234, late: vec![1, 0, 9] }
     }
 
@@ -260,7 +261,7 @@ mod tests {
             stream: u16, key: u32, number: u64, late: bool,
             sightings in prop::collection::vec((0..64_u16, any::<i64>(), any::<u16>(), any::<u32>()), 0..8),
         ) -> Packet {
-            let sightings = sightings.into_iter().map(|(point, t, cpu, tid)| Seen { point, t, cpu, tid }).collect();
+            let sightings = sightings.into_iter().map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid }).collect();
             Packet { stream, key, number, late, sightings }
         }
     }

@@ -1,8 +1,8 @@
 //! Which times are frozen: those around late packets, and now and then one in which all packets are on time.
 
-use crate::recent::{Held, Recent};
-use crate::rule::{Judge, Rule, Verdict};
-use crate::{Kind, Packet};
+use crate::recent::{Recent, RecentPacket};
+use crate::rule::{Lateness, LatenessClassifier, LatenessRule};
+use crate::{CaptureKind, Packet};
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
@@ -33,28 +33,28 @@ const BURST: Ns = 64;
 const EACH: Ns = 100 * MS;
 const WHILE: Ns = 10 * SECOND;
 /// How long a time is in which all packets are to be on time; how often one is looked for in vain; how many are taken.
-const ON_TIME: Ns = 40 * MS;
+const BASELINE: Ns = 40 * MS;
 const LOOK_AGAIN: Ns = 50 * MS;
-const ON_TIMES: u32 = 40;
+const BASELINES: u32 = 40;
 
 /// What is chosen, and how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Which packets are late.
-    pub rule: Rule,
+    pub rule: LatenessRule,
     /// How long to wait for packets that are still on their way when their time is frozen.
-    pub patience: Ns,
+    pub max_wait: Ns,
     /// Whether times are frozen in which all packets are on time: without them nobody knows what is usual.
-    pub on_time: bool,
+    pub baselines: bool,
 }
 
 /// A time that is to be frozen now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct CaptureRequest {
     /// Counts the captures, from 1.
     pub number: u32,
     /// Why.
-    pub kind: Kind,
+    pub kind: CaptureKind,
     /// The host's `CLOCK_MONOTONIC`.
     pub from: Ns,
     /// Likewise; it is over.
@@ -69,8 +69,8 @@ pub struct Order {
 
 /// The packets of a time that was frozen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gathered {
-    /// The order's.
+pub struct CapturedPackets {
+    /// The request's.
     pub number: u32,
     /// What the latest packet took: the capture's rank.
     pub worst: Ns,
@@ -84,7 +84,7 @@ pub struct Gathered {
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct LateCounts {
     /// Late packets of each stream.
     pub late: Vec<u64>,
     /// Times with late packets that were not frozen, for there were too many, or worse ones.
@@ -93,9 +93,9 @@ pub struct Counted {
 
 /// The ends of a segment, for those streams whose packets it counts for.
 #[derive(Clone, Debug, Default)]
-struct Way {
+struct StreamRoute {
     segments: Vec<(PointId, PointId)>,
-    line: u64,
+    points: u64,
 }
 
 /// Late packets that belong together.
@@ -104,7 +104,7 @@ struct Open {
     first: Ns,
     last: Ns,
     /// Packets that took so long are late.
-    bar: Ns,
+    threshold: Ns,
     worst: Ns,
     stream: StreamId,
     packet: u64,
@@ -114,35 +114,35 @@ struct Open {
     added: Ns,
 }
 
-/// A time that was ordered, until its packets are known.
+/// A time that was requested, until its packets are known.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    order: Order,
-    bar: Ns,
-    ordered: Ns,
+    request: CaptureRequest,
+    threshold: Ns,
+    requested: Ns,
 }
 
 /// See the module's text. It is told of each journey, and now and then of the time.
 #[derive(Debug)]
 pub struct LateDetector {
     options: Options,
-    judge: Judge,
-    ways: Vec<Way>,
+    classifier: LatenessClassifier,
+    routes: Vec<StreamRoute>,
     recent: Recent,
-    counted: Counted,
+    counts: LateCounts,
     open: Option<Open>,
-    perhaps: Option<Held>,
-    orders: VecDeque<Order>,
+    candidate: Option<RecentPacket>,
+    requests: VecDeque<CaptureRequest>,
     pending: Vec<Pending>,
     number: u32,
     /// Captures must be worse than this to be kept.
-    bar: Ns,
-    /// When the captures that were ordered are paid for.
+    keep_threshold: Ns,
+    /// When the captures that were requested are paid for.
     paid: Ns,
     worst: Ns,
     worst_until: Ns,
-    on_times: u32,
-    on_time_due: Option<Ns>,
+    baselines: u32,
+    next_baseline: Option<Ns>,
     began: Ns,
     clock: Ns,
 }
@@ -151,94 +151,96 @@ impl LateDetector {
     /// Chooses among the packets of so many streams.
     pub fn new(options: Options, streams: usize) -> Self {
         Self {
-            judge: Judge::new(options.rule),
+            classifier: LatenessClassifier::new(options.rule),
             options,
-            ways: vec![Way::default(); streams],
+            routes: vec![StreamRoute::default(); streams],
             recent: Recent::new(),
-            counted: Counted { late: vec![0; streams], passed_over: 0 },
+            counts: LateCounts { late: vec![0; streams], passed_over: 0 },
             open: None,
-            perhaps: None,
-            orders: VecDeque::new(),
+            candidate: None,
+            requests: VecDeque::new(),
             pending: Vec::new(),
             number: 0,
-            bar: 0,
+            keep_threshold: 0,
             paid: Ns::MIN,
             worst: 0,
             worst_until: Ns::MIN,
-            on_times: 0,
-            on_time_due: None,
+            baselines: 0,
+            next_baseline: None,
             began: Ns::MIN,
             clock: Ns::MIN,
         }
     }
 
-    /// Says which segments there are, and the points of each stream's way. A segment counts for the streams on whose way both
-    /// its ends are; one that is on nobody's way (a detour, one of the user's own) for all.
-    pub fn set_layout(&mut self, segments: &[Segment], lines: &[Vec<PointId>]) {
-        let is_on = |line: &[PointId], s: &Segment| line.contains(&s.from) && line.contains(&s.to);
-        for (stream, way) in self.ways.iter_mut().enumerate() {
-            let line = lines.get(stream).map_or(&[][..], Vec::as_slice);
-            let counts = |s: &&Segment| is_on(line, s) || !lines.iter().any(|line| is_on(line, s));
-            way.segments = segments.iter().filter(counts).map(|s| (s.from, s.to)).collect();
-            way.segments.sort_unstable();
-            way.segments.dedup();
-            way.line = line.iter().fold(0, |set, p| set | 1 << p);
+    /// Says which segments there are, and the points of each stream's route. A segment counts for the streams on whose route both
+    /// its ends are; one that is on nobody's route (a detour, one of the user's own) for all.
+    pub fn set_layout(&mut self, segments: &[Segment], routes: &[Vec<PointId>]) {
+        let is_on = |points: &[PointId], s: &Segment| points.contains(&s.from) && points.contains(&s.to);
+        for (stream, route) in self.routes.iter_mut().enumerate() {
+            let points = routes.get(stream).map_or(&[][..], Vec::as_slice);
+            let counts = |s: &&Segment| is_on(points, s) || !routes.iter().any(|points| is_on(points, s));
+            route.segments = segments.iter().filter(counts).map(|s| (s.from, s.to)).collect();
+            route.segments.sort_unstable();
+            route.segments.dedup();
+            route.points = points.iter().fold(0, |set, p| set | 1 << p);
         }
     }
 
     /// Captures that are no worse than this would not be kept: they need not be frozen.
-    pub fn set_bar(&mut self, worst: Ns) {
-        self.bar = worst;
+    pub fn set_keep_threshold(&mut self, worst: Ns) {
+        self.keep_threshold = worst;
     }
 
     /// What was counted so far.
-    pub fn counted(&self) -> &Counted {
-        &self.counted
+    pub fn counts(&self) -> &LateCounts {
+        &self.counts
     }
 
     /// Takes a journey. They come roughly in the order of their first sightings: those that wait for a sighting come later.
     pub fn take(&mut self, journey: &Journey) {
-        let Some(way) = self.ways.get(usize::from(journey.stream)) else { return };
+        let Some(route) = self.routes.get(usize::from(journey.stream)) else { return };
         let Some(first) = journey.first() else { return };
-        let time = way.segments.iter().filter_map(|(from, to)| journey.between(*from, *to)).max();
-        let whole = way.line != 0 && journey.seen & way.line == way.line;
-        let held = self.recent.push(journey, first, time, whole);
+        let time = route.segments.iter().filter_map(|(from, to)| journey.between(*from, *to)).max();
+        let whole = route.points != 0 && journey.seen & route.points == route.points;
+        let packet = self.recent.push(journey, first, time, whole);
         let Some(time) = time else { return };
-        match self.judge.judge(first, time) {
-            Verdict::OnTime => {}
-            Verdict::Late(bar) => self.late(&held, time, bar),
-            Verdict::Perhaps => self.perhaps = Some(held),
+        match self.classifier.classify(first, time) {
+            Lateness::OnTime => {}
+            Lateness::Late(threshold) => self.late(&packet, time, threshold),
+            Lateness::Undecided => self.candidate = Some(packet),
         }
     }
 
-    fn late(&mut self, held: &Held, time: Ns, bar: Ns) {
-        self.counted.late[usize::from(held.stream)] += 1;
-        let covered = |p: &Pending| p.order.kind == Kind::Spike && p.order.from < held.first && held.last <= p.order.to;
+    fn late(&mut self, packet: &RecentPacket, time: Ns, threshold: Ns) {
+        self.counts.late[usize::from(packet.stream)] += 1;
+        let covered = |p: &Pending| {
+            p.request.kind == CaptureKind::Spike && p.request.from < packet.first && packet.last <= p.request.to
+        };
         if self.pending.iter().any(covered) {
             return;
         }
         if let Some(open) = &mut self.open {
-            let (first, last) = (open.first.min(held.first), open.last.max(held.last));
-            let longest = open.longest.max(held.last - held.first);
-            let is_near = held.first <= open.last + NEAR && held.last >= open.first - NEAR;
+            let (first, last) = (open.first.min(packet.first), open.last.max(packet.last));
+            let longest = open.longest.max(packet.last - packet.first);
+            let is_near = packet.first <= open.last + NEAR && packet.last >= open.first - NEAR;
             if is_near && last - first <= longest.max(LONGEST) {
                 (open.first, open.last, open.longest, open.added) = (first, last, longest, self.clock);
-                open.bar = open.bar.min(bar);
+                open.threshold = open.threshold.min(threshold);
                 if time > open.worst {
-                    (open.worst, open.stream, open.packet) = (time, held.stream, held.number);
+                    (open.worst, open.stream, open.packet) = (time, packet.stream, packet.number);
                 }
                 return;
             }
             self.close();
         }
         self.open = Some(Open {
-            first: held.first,
-            last: held.last,
-            bar,
+            first: packet.first,
+            last: packet.last,
+            threshold,
             worst: time,
-            stream: held.stream,
-            packet: held.number,
-            longest: held.last - held.first,
+            stream: packet.stream,
+            packet: packet.number,
+            longest: packet.last - packet.first,
             opened: self.clock,
             added: self.clock,
         });
@@ -251,31 +253,31 @@ impl LateDetector {
             (self.worst, self.worst_until) = (0, self.clock.saturating_add(WHILE));
         }
         let pays = self.paid <= self.clock.saturating_add(BURST * EACH);
-        let may = open.worst > self.bar && (pays || open.worst > self.worst);
+        let may = open.worst > self.keep_threshold && (pays || open.worst > self.worst);
         if !may {
-            self.counted.passed_over += 1;
+            self.counts.passed_over += 1;
             return;
         }
         self.worst = self.worst.max(open.worst);
         let before = (BEFORE + open.longest / BEFORE_PART).min(MOST_BEFORE);
-        let order = Order {
+        let request = CaptureRequest {
             number: 0,
-            kind: Kind::Spike,
+            kind: CaptureKind::Spike,
             from: open.first - before,
             to: open.last + AFTER,
             worst: open.worst,
             stream: open.stream,
             packet: open.packet,
         };
-        self.order(order, open.bar);
+        self.request(request, open.threshold);
     }
 
-    fn order(&mut self, order: Order, bar: Ns) {
+    fn request(&mut self, request: CaptureRequest, threshold: Ns) {
         self.number += 1;
         self.paid = self.paid.max(self.clock).saturating_add(EACH);
-        let order = Order { number: self.number, ..order };
-        self.orders.push_back(order);
-        self.pending.push(Pending { order, bar, ordered: self.clock });
+        let request = CaptureRequest { number: self.number, ..request };
+        self.requests.push_back(request);
+        self.pending.push(Pending { request, threshold, requested: self.clock });
     }
 
     /// Tells the time: `clock` is that of this machine, and all journeys that began before `reached` have been taken.
@@ -290,36 +292,36 @@ impl LateDetector {
                 self.close();
             }
         }
-        if self.options.on_time {
-            self.look_for_on_time(reached);
+        if self.options.baselines {
+            self.look_for_baseline(reached);
         }
         // What may still be asked for: the longest that a packet is waited for, and what came before it.
-        let keep = self.options.patience.saturating_mul(2).saturating_add(SECOND);
+        let keep = self.options.max_wait.saturating_mul(2).saturating_add(SECOND);
         self.recent.forget(reached.saturating_sub(keep));
     }
 
     /// Where the worst of a minute are wanted: whether that of the last while is one of them.
     fn end_slice(&mut self, reached: Ns) {
-        let Judge::Worst(worst) = &mut self.judge else { return };
-        let Some(bar) = worst.slice(reached) else { return };
-        if let Some(held) = self.perhaps.take() {
-            self.late(&held, held.time.unwrap_or(bar), bar);
+        let LatenessClassifier::Worst(worst) = &mut self.classifier else { return };
+        let Some(threshold) = worst.slice(reached) else { return };
+        if let Some(packet) = self.candidate.take() {
+            self.late(&packet, packet.time.unwrap_or(threshold), threshold);
         }
     }
 
     /// From time to time, rarer and rarer, a time in which all packets were on time.
-    fn look_for_on_time(&mut self, reached: Ns) {
-        if self.ways.iter().all(|way| way.line == 0) || self.on_times >= ON_TIMES {
+    fn look_for_baseline(&mut self, reached: Ns) {
+        if self.routes.iter().all(|route| route.points == 0) || self.baselines >= BASELINES {
             return;
         }
-        let due = *self.on_time_due.get_or_insert(self.clock.saturating_add(SECOND));
+        let due = *self.next_baseline.get_or_insert(self.clock.saturating_add(SECOND));
         if self.clock < due || self.open.is_some() {
             return;
         }
         let to = reached.saturating_sub(AFTER);
-        let from = to.saturating_sub(ON_TIME);
-        let is_usable = self.judge.on_time().is_some_and(|limit| {
-            let is_known = |stream: StreamId| self.ways[usize::from(stream)].line != 0;
+        let from = to.saturating_sub(BASELINE);
+        let is_usable = self.classifier.on_time().is_some_and(|limit| {
+            let is_known = |stream: StreamId| self.routes[usize::from(stream)].points != 0;
             let mut any = false;
             let all = self.recent.within(from - BEFORE, reached).all(|p| {
                 any |= p.whole && p.first >= from && p.last <= to;
@@ -328,71 +330,82 @@ impl LateDetector {
             all && any
         });
         if !is_usable {
-            self.on_time_due = Some(self.clock.saturating_add(LOOK_AGAIN));
+            self.next_baseline = Some(self.clock.saturating_add(LOOK_AGAIN));
             return;
         }
-        self.on_times += 1;
+        self.baselines += 1;
         let elapsed = self.clock - self.began;
-        self.on_time_due = Some(self.clock.saturating_add(SECOND.max(elapsed / 2)));
+        self.next_baseline = Some(self.clock.saturating_add(SECOND.max(elapsed / 2)));
         let within = self.recent.within(from, to);
         let (worst, stream, packet) =
             within.map(|p| (p.time.unwrap_or(0), p.stream, p.number)).max().unwrap_or_default();
-        let order = Order { number: 0, kind: Kind::OnTime, from: from - BEFORE, to: reached, worst, stream, packet };
-        self.order(order, Ns::MAX);
+        let request = CaptureRequest {
+            number: 0,
+            kind: CaptureKind::Baseline,
+            from: from - BEFORE,
+            to: reached,
+            worst,
+            stream,
+            packet,
+        };
+        self.request(request, Ns::MAX);
     }
 
     /// A time that is to be frozen now. Each is told once.
-    pub fn next_order(&mut self) -> Option<Order> {
-        self.orders.pop_front()
+    pub fn next_request(&mut self) -> Option<CaptureRequest> {
+        self.requests.pop_front()
     }
 
-    /// The packets of a time that was ordered, once all are known or were waited for in vain. `reached` as for
+    /// The packets of a time that was requested, once all are known or were waited for in vain. `reached` as for
     /// [`Self::advance`].
-    pub fn next_gathered(&mut self, reached: Ns) -> Option<Gathered> {
+    pub fn next_packets(&mut self, reached: Ns) -> Option<CapturedPackets> {
         let is_done =
-            |p: &Pending| reached >= p.order.to || self.clock >= p.ordered.saturating_add(self.options.patience);
+            |p: &Pending| reached >= p.request.to || self.clock >= p.requested.saturating_add(self.options.max_wait);
         let at = self.pending.iter().position(is_done)?;
         let pending = self.pending.remove(at);
         Some(self.gather(&pending))
     }
 
-    fn gather(&mut self, pending: &Pending) -> Gathered {
-        let Order { number, kind, from, to, .. } = pending.order;
-        // What held a packet that left later is not in the record; it is another capture's.
-        let is_whole = |p: &Held| from <= p.first && p.last <= to;
-        let is_late = |p: &Held| kind == Kind::Spike && is_whole(p) && p.time.is_some_and(|time| time >= pending.bar);
-        let mut late = vec![0; self.ways.len()];
+    fn gather(&mut self, pending: &Pending) -> CapturedPackets {
+        let CaptureRequest { number, kind, from, to, .. } = pending.request;
+        // What delayed a packets that left later is not in the record: another capture has it.
+        let is_whole = |p: &RecentPacket| from <= p.first && p.last <= to;
+        let is_late = |p: &RecentPacket| {
+            kind == CaptureKind::Spike && is_whole(p) && p.time.is_some_and(|time| time >= pending.threshold)
+        };
+        let mut late = vec![0; self.routes.len()];
         for p in self.recent.within_mut(from, to).filter(|p| is_late(p)) {
             // At the edges of two captures it may be in both.
             late[usize::from(p.stream)] += u64::from(!std::mem::replace(&mut p.counted, true));
         }
-        let mut held: Vec<&Held> = self.recent.within(from, to).collect();
-        let all_late = held.iter().filter(|p| is_late(p)).count() as u64;
-        let times = held.iter().filter(|p| kind == Kind::OnTime || is_late(p)).filter_map(|p| p.time);
-        let worst = times.max().unwrap_or(pending.order.worst);
+        let mut packets: Vec<&RecentPacket> = self.recent.within(from, to).collect();
+        let all_late = packets.iter().filter(|p| is_late(p)).count() as u64;
+        let times = packets.iter().filter(|p| kind == CaptureKind::Baseline || is_late(p)).filter_map(|p| p.time);
+        let worst = times.max().unwrap_or(pending.request.worst);
         let mut kept_late = all_late;
-        if held.len() > PACKETS || all_late > LATE as u64 {
-            // The latest first; then those that were on their way together with the latest of all, and their neighbours.
+        if packets.len() > PACKETS || all_late > LATE as u64 {
+            // The latest first; then those that were under way together with the latest of all, and their neighbours.
             let centre =
-                held.iter().filter(|p| is_late(p)).max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
-            let distance = |p: &Held| (p.first - centre.1).max(centre.0 - p.last).max(0);
-            held.sort_by_key(|p| (!is_late(p), std::cmp::Reverse(p.time.filter(|_| is_late(p))), distance(p), p.first));
-            let on_time = held.split_off(held.partition_point(|p| is_late(p)));
-            held.truncate(LATE);
-            kept_late = held.len() as u64;
-            held.extend(on_time.into_iter().take(PACKETS - held.len()));
+                packets.iter().filter(|p| is_late(p)).max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
+            let distance = |p: &RecentPacket| (p.first - centre.1).max(centre.0 - p.last).max(0);
+            packets
+                .sort_by_key(|p| (!is_late(p), std::cmp::Reverse(p.time.filter(|_| is_late(p))), distance(p), p.first));
+            let on_time = packets.split_off(packets.partition_point(|p| is_late(p)));
+            packets.truncate(LATE);
+            kept_late = packets.len() as u64;
+            packets.extend(on_time.into_iter().take(PACKETS - packets.len()));
         }
-        held.sort_by_key(|p| (p.first, p.stream, p.number));
-        let packets = held.iter().map(|p| self.recent.packet(p, is_late(p))).collect();
-        Gathered { number, worst, packets, more_late: all_late - kept_late, late }
+        packets.sort_by_key(|p| (p.first, p.stream, p.number));
+        let packets = packets.iter().map(|p| self.recent.packet(p, is_late(p))).collect();
+        CapturedPackets { number, worst, packets, more_late: all_late - kept_late, late }
     }
 
-    /// Nothing comes any more: orders what is left, and waits for nobody.
+    /// Nothing comes any more: requests what is left, and waits for nobody.
     pub fn finish(&mut self, clock: Ns) {
         self.clock = self.clock.max(clock);
         self.end_slice(Ns::MAX / 2);
         self.close();
-        self.options.on_time = false;
-        self.options.patience = 0;
+        self.options.baselines = false;
+        self.options.max_wait = 0;
     }
 }

@@ -1,6 +1,6 @@
 //! The packets of the last moments, with all their sightings, in bounded memory.
 
-use crate::{Packet, Seen};
+use crate::{Packet, PacketSighting};
 use latpath_journey::Journey;
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ const SIGHTINGS: usize = 1 << 20;
 
 /// A packet; its sightings follow those of the one before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct RecentPacket {
     pub number: u64,
     pub first: Ns,
     pub last: Ns,
@@ -27,7 +27,7 @@ pub(crate) struct Held {
     pub counted: bool,
 }
 
-impl Held {
+impl RecentPacket {
     /// Whether it was on its way in this time.
     pub fn is_in(&self, from: Ns, to: Ns) -> bool {
         self.first <= to && self.last >= from
@@ -46,7 +46,7 @@ struct Compact {
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Recent {
-    packets: VecDeque<Held>,
+    packets: VecDeque<RecentPacket>,
     sightings: VecDeque<Compact>,
     /// Sightings that are not kept any more.
     gone: u64,
@@ -59,7 +59,7 @@ impl Recent {
     }
 
     /// Keeps a packet, and lets the oldest go where there is no room. `first` is its first sighting.
-    pub fn push(&mut self, journey: &Journey, first: Ns, time: Option<Ns>, whole: bool) -> Held {
+    pub fn push(&mut self, journey: &Journey, first: Ns, time: Option<Ns>, whole: bool) -> RecentPacket {
         let at = self.gone + self.sightings.len() as u64;
         let (mut left, mut last, mut n) = (journey.seen, first, 0);
         while left != 0 {
@@ -73,7 +73,7 @@ impl Recent {
             self.sightings.push_back(Compact { dt, tid, cpu, point: point as PointId });
         }
         let (number, key, stream) = (journey.number, journey.key, journey.stream);
-        let held = Held { number, first, last, time, at, key, stream, sightings: n, whole, counted: false };
+        let held = RecentPacket { number, first, last, time, at, key, stream, sightings: n, whole, counted: false };
         self.packets.push_back(held);
         while self.sightings.len() > self.most && self.packets.len() > 1 {
             self.drop_oldest();
@@ -95,21 +95,23 @@ impl Recent {
     }
 
     /// Packets that were on their way in this time.
-    pub fn within(&self, from: Ns, to: Ns) -> impl Iterator<Item = &Held> {
+    pub fn within(&self, from: Ns, to: Ns) -> impl Iterator<Item = &RecentPacket> {
         self.packets.iter().filter(move |p| p.is_in(from, to))
     }
 
     /// The same, to be marked.
-    pub fn within_mut(&mut self, from: Ns, to: Ns) -> impl Iterator<Item = &mut Held> {
+    pub fn within_mut(&mut self, from: Ns, to: Ns) -> impl Iterator<Item = &mut RecentPacket> {
         self.packets.iter_mut().filter(move |p| p.is_in(from, to))
     }
 
     /// A packet as captures have it.
-    pub fn packet(&self, held: &Held, late: bool) -> Packet {
+    pub fn packet(&self, held: &RecentPacket, late: bool) -> Packet {
         let begin = held.at.saturating_sub(self.gone) as usize;
-        let seen = |s: &Compact| Seen { point: s.point, t: held.first.wrapping_add(s.dt), cpu: s.cpu, tid: s.tid };
+        let seen =
+            |s: &Compact| PacketSighting { point: s.point, t: held.first.wrapping_add(s.dt), cpu: s.cpu, tid: s.tid };
         let end = begin + usize::from(held.sightings);
-        let mut sightings: Vec<Seen> = self.sightings.range(begin..end.min(self.sightings.len())).map(seen).collect();
+        let mut sightings: Vec<PacketSighting> =
+            self.sightings.range(begin..end.min(self.sightings.len())).map(seen).collect();
         sightings.sort_by_key(|s| (s.t, s.point));
         Packet { stream: held.stream, key: held.key, number: held.number, late, sightings }
     }

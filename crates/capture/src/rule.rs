@@ -6,14 +6,14 @@ use latpath_model::Ns;
 const MINUTE: Ns = 60_000_000_000;
 /// Of each time as long as this, one packet can be among the worst of its minute: a stall makes many late at once.
 const SLICE: Ns = 200_000_000;
-/// A bar that follows the times of all packets is set anew after so many.
+/// A threshold that follows the times of all packets is set anew after so many.
 const SET_EVERY: u64 = 1000;
 /// Steps of an octave in which times are counted.
 const STEPS: u32 = 64;
 
 /// Which packets are late.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
+pub enum LatenessRule {
     /// Those that take longer than this.
     Over(Ns),
     /// The so many worst of each minute, whatever they took.
@@ -24,7 +24,7 @@ pub enum Rule {
 
 /// Applies a rule to packets as they come.
 #[derive(Debug)]
-pub(crate) enum Judge {
+pub(crate) enum LatenessClassifier {
     Over(Ns),
     Worst(Worst),
     Top(Top),
@@ -32,30 +32,30 @@ pub(crate) enum Judge {
 
 /// What is said of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Lateness {
     OnTime,
     /// It is late, and so is any other from this time on.
     Late(Ns),
     /// It may turn out to be, when its slice is over.
-    Perhaps,
+    Undecided,
 }
 
-impl Judge {
-    pub fn new(rule: Rule) -> Self {
+impl LatenessClassifier {
+    pub fn new(rule: LatenessRule) -> Self {
         match rule {
-            Rule::Over(threshold) => Self::Over(threshold),
-            Rule::WorstPerMinute(n) => Self::Worst(Worst::new(n)),
-            Rule::OneOf(n) => Self::Top(Top::new(n)),
+            LatenessRule::Over(threshold) => Self::Over(threshold),
+            LatenessRule::WorstPerMinute(n) => Self::Worst(Worst::new(n)),
+            LatenessRule::OneOf(n) => Self::Top(Top::new(n)),
         }
     }
 
     /// A packet that was first seen at `t` took `time` at most.
-    pub fn judge(&mut self, t: Ns, time: Ns) -> Verdict {
+    pub fn classify(&mut self, t: Ns, time: Ns) -> Lateness {
         match self {
-            Self::Over(threshold) if time > *threshold => Verdict::Late(*threshold + 1),
-            Self::Over(_) => Verdict::OnTime,
-            Self::Worst(worst) => worst.judge(t, time),
-            Self::Top(top) => top.judge(time),
+            Self::Over(threshold) if time > *threshold => Lateness::Late(*threshold + 1),
+            Self::Over(_) => Lateness::OnTime,
+            Self::Worst(worst) => worst.classify(t, time),
+            Self::Top(top) => top.classify(time),
         }
     }
 
@@ -64,7 +64,7 @@ impl Judge {
         match self {
             Self::Over(threshold) => Some(*threshold),
             Self::Worst(worst) => worst.on_time,
-            Self::Top(top) => top.bar.map(|bar| bar - 1),
+            Self::Top(top) => top.threshold.map(|threshold| threshold - 1),
         }
     }
 }
@@ -88,16 +88,16 @@ impl Worst {
         Self { n, minute: None, times: Vec::new(), slice: Ns::MIN, worst: None, on_time: None }
     }
 
-    fn judge(&mut self, t: Ns, time: Ns) -> Verdict {
+    fn classify(&mut self, t: Ns, time: Ns) -> Lateness {
         if self.slice == Ns::MIN {
             self.slice = t.saturating_add(SLICE);
         }
         self.turn(t);
         if self.worst.is_some_and(|worst| worst >= time) || !self.is_among(time) {
-            return Verdict::OnTime;
+            return Lateness::OnTime;
         }
         self.worst = Some(time);
-        Verdict::Perhaps
+        Lateness::Undecided
     }
 
     /// A new minute begins with none.
@@ -141,7 +141,7 @@ pub(crate) struct Top {
     /// Times counted in log-linear steps.
     counts: Vec<u64>,
     all: u64,
-    bar: Option<Ns>,
+    threshold: Option<Ns>,
 }
 
 fn step(time: Ns) -> usize {
@@ -164,33 +164,33 @@ fn from_step(step: usize) -> Ns {
 
 impl Top {
     fn new(one_of: u64) -> Self {
-        Self { one_of: one_of.max(1), counts: vec![0; step(Ns::MAX) + 1], all: 0, bar: None }
+        Self { one_of: one_of.max(1), counts: vec![0; step(Ns::MAX) + 1], all: 0, threshold: None }
     }
 
-    fn judge(&mut self, time: Ns) -> Verdict {
-        let verdict = match self.bar {
-            Some(bar) if time >= bar => Verdict::Late(bar),
-            _ => Verdict::OnTime,
+    fn classify(&mut self, time: Ns) -> Lateness {
+        let lateness = match self.threshold {
+            Some(threshold) if time >= threshold => Lateness::Late(threshold),
+            _ => Lateness::OnTime,
         };
         self.counts[step(time)] += 1;
         self.all += 1;
         if self.all >= self.one_of && (self.all.is_multiple_of(SET_EVERY) || self.all == self.one_of) {
             self.set();
         }
-        verdict
+        lateness
     }
 
-    /// The bar stands above the step that the last of the others is in.
+    /// The threshold stands above the step that the last of the others is in.
     fn set(&mut self) {
         let (most, mut above) = (self.all / self.one_of, 0);
         for at in (0..self.counts.len()).rev() {
             above += self.counts[at];
             if above > most {
-                self.bar = Some(from_step(at + 1).max(1));
+                self.threshold = Some(from_step(at + 1).max(1));
                 return;
             }
         }
-        self.bar = Some(1);
+        self.threshold = Some(1);
     }
 }
 
@@ -209,29 +209,31 @@ mod tests {
 
         #[test]
         fn the_top_part_is_not_much_more_than_asked(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
-            let mut judge = Judge::new(Rule::OneOf(100));
-            let late = times.iter().filter(|t| judge.judge(0, **t) != Verdict::OnTime).count();
-            // The bar follows what was seen before, and moves in steps of 1.6 %.
+            let mut classifier = LatenessClassifier::new(LatenessRule::OneOf(100));
+            let late = times.iter().filter(|t| classifier.classify(0, **t) != Lateness::OnTime).count();
+            // The threshold follows what was seen before, and moves in steps of 1.6 %.
             prop_assert!(late <= times.len() * 4 / 100, "{} of {}", late, times.len());
-            prop_assert!(matches!(judge.judge(0, 20_000_000), Verdict::Late(_)));
+            prop_assert!(matches!(classifier.classify(0, 20_000_000), Lateness::Late(_)));
         }
     }
 
     #[test]
     fn over_a_threshold_is_late_and_at_it_is_not() {
-        let mut judge = Judge::new(Rule::Over(100));
-        assert_eq!((judge.judge(0, 100), judge.judge(0, 101)), (Verdict::OnTime, Verdict::Late(101)));
+        let mut classifier = LatenessClassifier::new(LatenessRule::Over(100));
+        assert_eq!((classifier.classify(0, 100), classifier.classify(0, 101)), (Lateness::OnTime, Lateness::Late(101)));
     }
 
     #[test]
     fn of_each_minute_the_worst_are_late_one_in_each_slice() {
-        let Judge::Worst(mut worst) = Judge::new(Rule::WorstPerMinute(2)) else { unreachable!() };
+        let LatenessClassifier::Worst(mut worst) = LatenessClassifier::new(LatenessRule::WorstPerMinute(2)) else {
+            unreachable!()
+        };
         let mut late = Vec::new();
         for (second, time) in [(0, 5), (1, 9), (2, 7), (3, 3), (4, 20), (61, 1)] {
             let t = second * 1_000_000_000;
             worst.slice = Ns::MIN;
-            worst.judge(t, time - 1);
-            worst.judge(t, time);
+            worst.classify(t, time - 1);
+            worst.classify(t, time);
             late.extend(worst.slice(t + SLICE));
         }
         assert_eq!(late, [5, 9, 7, 20, 1]);

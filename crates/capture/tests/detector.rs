@@ -1,6 +1,6 @@
 //! Which times are chosen, of a made-up stream of 4,000 packets a second over three points.
 
-use latpath_capture::{Gathered, Kind, LateDetector, Options, Order, Rule};
+use latpath_capture::{CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, Options};
 use latpath_journey::{Journey, Segment};
 use latpath_model::Ns;
 use proptest::prelude::*;
@@ -31,22 +31,22 @@ fn packets(n: u64, delay: impl Fn(Ns) -> Ns) -> Vec<Made> {
 
 #[derive(Default)]
 struct Told {
-    orders: Vec<(Ns, Order)>,
-    gathered: Vec<Gathered>,
+    requests: Vec<(Ns, CaptureRequest)>,
+    gathered: Vec<CapturedPackets>,
 }
 
 impl Told {
-    fn spikes(&self) -> Vec<(Ns, Order)> {
-        self.orders.iter().filter(|(_, o)| o.kind == Kind::Spike).copied().collect()
+    fn spikes(&self) -> Vec<(Ns, CaptureRequest)> {
+        self.requests.iter().filter(|(_, o)| o.kind == CaptureKind::Spike).copied().collect()
     }
 
-    fn of(&self, order: &Order) -> &Gathered {
+    fn of(&self, order: &CaptureRequest) -> &CapturedPackets {
         self.gathered.iter().find(|g| g.number == order.number).expect("what was ordered is gathered")
     }
 }
 
-fn detector(rule: Rule, streams: usize) -> LateDetector {
-    let mut detector = LateDetector::new(Options { rule, patience: 1_200 * MS, on_time: true }, streams);
+fn detector(rule: LatenessRule, streams: usize) -> LateDetector {
+    let mut detector = LateDetector::new(Options { rule, max_wait: 1_200 * MS, baselines: true }, streams);
     let segment = |from, to| Segment { name: String::new(), from, to };
     detector.set_layout(&[segment(0, 1), segment(1, 2), segment(0, 2)], &vec![vec![0, 1, 2]; streams]);
     detector
@@ -94,11 +94,11 @@ fn take(detector: &mut LateDetector, p: &Made) {
 }
 
 fn collect(detector: &mut LateDetector, told: &mut Told, clock: Ns, reached: Ns) {
-    while let Some(order) = detector.next_order() {
+    while let Some(order) = detector.next_request() {
         assert!(order.to <= clock, "what is frozen is over");
-        told.orders.push((clock, order));
+        told.requests.push((clock, order));
     }
-    while let Some(gathered) = detector.next_gathered(reached) {
+    while let Some(gathered) = detector.next_packets(reached) {
         told.gathered.push(gathered);
     }
 }
@@ -111,7 +111,7 @@ fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
 #[test]
 fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_behind() {
     let packets = packets(8_000, stall(500 * MS, 510 * MS));
-    let mut detector = detector(Rule::Over(THRESHOLD), 1);
+    let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
     let told = run(&mut detector, &packets);
     let spikes = told.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
@@ -123,7 +123,7 @@ fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_beh
     let gathered = told.of(&order);
     assert_eq!(gathered.packets.iter().filter(|p| p.late).count(), 40);
     assert_eq!((gathered.late.as_slice(), gathered.more_late), (&[40][..], 0));
-    assert_eq!(detector.counted().late, [40]);
+    assert_eq!(detector.counts().late, [40]);
     let expected = packets.iter().filter(|p| p.t[0] <= order.to && p.t[2] >= order.from).count();
     assert_eq!(gathered.packets.len(), expected);
     let packet = gathered.packets.iter().find(|p| p.late).unwrap();
@@ -134,7 +134,7 @@ fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_beh
 
 #[test]
 fn a_long_stall_is_one_capture_however_long_it_is() {
-    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
+    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
     let spikes = told.spikes();
     assert_eq!(spikes.len(), 1);
     assert_eq!(told.of(&spikes[0].1).late, [2400]);
@@ -147,7 +147,7 @@ fn a_long_stall_is_one_capture_however_long_it_is() {
 #[test]
 fn stalls_that_are_far_apart_are_captures_of_their_own() {
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(540 * MS, 545 * MS)(t);
-    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &packets(8_000, two));
+    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, two));
     assert_eq!(told.spikes().len(), 2);
 }
 
@@ -155,8 +155,9 @@ fn stalls_that_are_far_apart_are_captures_of_their_own() {
 fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_packet() {
     let every_second = |t: Ns| stall(500 * MS, 503 * MS)(t % 1_000 * MS);
     let packets = packets(4_000 * 60, every_second);
-    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &packets);
-    let on_time: Vec<&Order> = told.orders.iter().map(|(_, o)| o).filter(|o| o.kind == Kind::OnTime).collect();
+    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets);
+    let on_time: Vec<&CaptureRequest> =
+        told.requests.iter().map(|(_, o)| o).filter(|o| o.kind == CaptureKind::Baseline).collect();
     assert!((5..20).contains(&on_time.len()), "{} in a minute", on_time.len());
     for order in &on_time {
         let gathered = told.of(order);
@@ -170,31 +171,31 @@ fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_pac
 #[test]
 fn where_all_are_late_few_are_frozen_and_all_are_counted() {
     let packets = packets(4_000 * 60, |_| 2 * THRESHOLD);
-    let mut detector = detector(Rule::Over(THRESHOLD), 1);
+    let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
     let told = run(&mut detector, &packets);
-    assert_eq!(detector.counted().late, [240_000]);
-    assert!(told.orders.iter().all(|(_, o)| o.kind == Kind::Spike));
-    let longest = told.orders.iter().map(|(_, o)| o.to - o.from).max().unwrap();
-    assert!(longest < 200 * MS && told.orders.len() < 700, "{longest} ns, {} times", told.orders.len());
+    assert_eq!(detector.counts().late, [240_000]);
+    assert!(told.requests.iter().all(|(_, o)| o.kind == CaptureKind::Spike));
+    let longest = told.requests.iter().map(|(_, o)| o.to - o.from).max().unwrap();
+    assert!(longest < 200 * MS && told.requests.len() < 700, "{longest} ns, {} times", told.requests.len());
 }
 
 #[test]
 fn a_capture_that_would_not_be_kept_is_not_frozen_but_counted() {
-    let mut detector = detector(Rule::Over(THRESHOLD), 1);
-    detector.set_bar(20 * MS);
+    let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
+    detector.set_keep_threshold(20 * MS);
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(1_000 * MS, 1_030 * MS)(t);
     let told = run(&mut detector, &packets(8_000, two));
-    assert_eq!((told.spikes().len(), detector.counted().passed_over), (1, 1));
-    assert_eq!(detector.counted().late[0], 20 + 120);
+    assert_eq!((told.spikes().len(), detector.counts().passed_over), (1, 1));
+    assert_eq!(detector.counts().late[0], 20 + 120);
 }
 
 #[test]
 fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
     let mut made = packets(8_000, |_| 0);
     made[2_000].lost = true;
-    assert_eq!(run(&mut detector(Rule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
+    assert_eq!(run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
     made[2_000].t[1] += MS;
-    let told = run(&mut detector(Rule::Over(THRESHOLD), 1), &made);
+    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &made);
     assert_eq!(told.spikes().len(), 1);
     assert_eq!(told.of(&told.spikes()[0].1).packets.iter().find(|p| p.late).map(|p| p.number), Some(2_000));
 }
@@ -203,7 +204,7 @@ fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
 fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
     let stalls = [(10, 3), (20, 9), (30, 5), (40, 7)];
     let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * 1_000 * MS, (s * 1_000 + ms) * MS)(t)).sum::<Ns>();
-    let told = run(&mut detector(Rule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
+    let told = run(&mut detector(LatenessRule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
     let worst: Vec<Ns> = told.spikes().iter().map(|(_, o)| o.worst / MS).collect();
     for ms in [9, 5, 7] {
         assert!(worst.contains(&ms), "{ms} ms in {worst:?}");
@@ -213,7 +214,7 @@ fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
 
 #[test]
 fn the_top_part_is_found_once_there_are_enough_to_tell() {
-    let told = run(&mut detector(Rule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
+    let told = run(&mut detector(LatenessRule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
     let spikes = told.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
     assert_eq!(spikes[0].1.worst / MS, 3);
@@ -226,7 +227,7 @@ fn packets_of_other_streams_are_in_the_capture_and_late_ones_are_counted_by_stre
         p.stream = 1;
         p.t[2] = p.t[1] + 5_000;
     }
-    let mut detector = detector(Rule::Over(THRESHOLD), 2);
+    let mut detector = detector(LatenessRule::Over(THRESHOLD), 2);
     let told = run(&mut detector, &made);
     let gathered = told.of(&told.spikes()[0].1);
     assert_eq!(gathered.late, [10, 0]);
@@ -235,9 +236,9 @@ fn packets_of_other_streams_are_in_the_capture_and_late_ones_are_counted_by_stre
 
 #[test]
 fn without_a_way_nothing_is_late() {
-    let mut detector = LateDetector::new(Options { rule: Rule::Over(1), patience: MS, on_time: true }, 1);
+    let mut detector = LateDetector::new(Options { rule: LatenessRule::Over(1), max_wait: MS, baselines: true }, 1);
     let told = run(&mut detector, &packets(8_000, |_| MS));
-    assert!(told.orders.is_empty() && detector.counted().late == [0]);
+    assert!(told.requests.is_empty() && detector.counts().late == [0]);
 }
 
 proptest! {
@@ -250,12 +251,12 @@ proptest! {
         let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * MS, (s + ms) * MS)(t)).max().unwrap_or(0);
         let mut made = packets(16_000, delay);
         lost.iter().for_each(|n| made[*n as usize].lost = true);
-        let mut detector = detector(Rule::Over(THRESHOLD), 1);
+        let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
         let told = run(&mut detector, &made);
-        prop_assert_eq!(told.gathered.len(), told.orders.len());
+        prop_assert_eq!(told.gathered.len(), told.requests.len());
         let late = made.iter().filter(|p| !p.lost && p.t[2] - p.t[0] > THRESHOLD).count() as u64;
-        prop_assert_eq!(detector.counted().late[0], late);
-        prop_assert_eq!(detector.counted().passed_over, 0);
+        prop_assert_eq!(detector.counts().late[0], late);
+        prop_assert_eq!(detector.counts().passed_over, 0);
         prop_assert_eq!(told.gathered.iter().map(|g| g.late[0]).sum::<u64>(), late);
         for gathered in &told.gathered {
             let late = gathered.packets.iter().filter(|p| p.late).count() as u64;

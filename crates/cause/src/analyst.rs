@@ -8,7 +8,7 @@ use crate::{
     trail::{unsaid, Sighting, Trail},
     Cause,
 };
-use latpath_capture::{Capture, Packet, Seen};
+use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
 use latpath_model::{Ns, PointInfo, HOST};
 use latpath_vms::Vm;
@@ -110,7 +110,7 @@ impl<'a> Analyst<'a> {
     /// What held the packet between two of its sightings: pieces without a gap, from exactly `a.t` to exactly `b.t`; none
     /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the pieces' notes say
     /// so.
-    pub fn explain(&self, _packet: &Packet, a: &Seen, b: &Seen) -> Vec<Piece> {
+    pub fn explain(&self, _packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<Piece> {
         if b.t <= a.t {
             return Vec::new();
         }
@@ -122,7 +122,7 @@ impl<'a> Analyst<'a> {
         compact(pieces)
     }
 
-    fn sighting<'s>(&'s self, seen: &'s Seen) -> Result<Sighting<'s>, String> {
+    fn sighting<'s>(&'s self, seen: &'s PacketSighting) -> Result<Sighting<'s>, String> {
         let Some(info) = self.ground.points.get(usize::from(seen.point)) else {
             return Err("the run does not name this point".into());
         };

@@ -1,7 +1,7 @@
 //! A packet with what held it all the way.
 
 use crate::{Analyst, Piece};
-use latpath_capture::{Capture, Packet, Seen};
+use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 
 /// A packet, and what held it between each two points of its stream's way that saw it.
@@ -20,7 +20,7 @@ pub struct Explained {
     /// The capture's machines: [`Piece::machine`] counts in this list.
     pub machines: Vec<String>,
     /// Sightings on the way and at the detours from it, in the order of their times.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<PacketSighting>,
     /// One behind the other, from the first point of the way that saw it to the last.
     pub parts: Vec<Part>,
 }
@@ -45,7 +45,7 @@ impl Explained {
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, way: &[PointId], points: &[PointInfo]) -> Self {
         let on_way = |p: PointId| way.is_empty() || way.contains(&p);
         let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_detour());
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut seen: Vec<PacketSighting> = Vec::new();
         for one in packet.sightings.iter().filter(|one| on_way(one.point) || detour(one.point)) {
             // Where a point saw it twice, it had passed at the first time.
             if !seen.iter().any(|before| before.point == one.point) {

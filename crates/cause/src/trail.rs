@@ -7,7 +7,7 @@ use crate::{
     walk::{Call, Context, End, Hold, Question, Walk},
     Cause, Piece,
 };
-use latpath_capture::Seen;
+use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
 use latpath_model::{Link, Ns, PointInfo, PointKind};
 
@@ -17,7 +17,7 @@ const MOST_CROSSINGS: usize = 8;
 /// A sighting with its point, and its machine's place in the capture.
 #[derive(Clone, Copy)]
 pub(crate) struct Sighting<'s> {
-    pub seen: &'s Seen,
+    pub seen: &'s PacketSighting,
     pub info: &'s PointInfo,
     pub place: usize,
 }

@@ -12,7 +12,7 @@ use crate::{
     queue::Ahead,
     Cause, Piece, Who,
 };
-use latpath_capture::Seen;
+use latpath_capture::PacketSighting;
 use latpath_flight::{CpuTile, Doing, Vector};
 use latpath_model::{Ns, PointInfo, PointKind};
 
@@ -60,7 +60,7 @@ impl Context {
     }
 
     /// Who took a sighting.
-    pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &Seen) -> Self {
+    pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &PacketSighting) -> Self {
         let cpu = u32::from(seen.cpu);
         let doing = machine.at(cpu, seen.t);
         let by_thread = matches!(point.point.kind, PointKind::VmRead | PointKind::AppRead);

@@ -2,7 +2,7 @@
 
 mod stage;
 
-use latpath_capture::{Packet, Seen};
+use latpath_capture::{Packet, PacketSighting};
 use latpath_cause::{Analyst, Cause, Ground};
 use latpath_flight::*;
 use latpath_model::Ns;
@@ -110,12 +110,12 @@ fn any_records() -> impl Strategy<Value = Vec<CpuRecord>> {
     })
 }
 
-fn any_seen() -> impl Strategy<Value = Seen> {
-    (0u16..11, -100i64..12_000, 0u16..5, 0u32..9).prop_map(|(point, t, cpu, tid)| Seen { point, t, cpu, tid })
+fn any_seen() -> impl Strategy<Value = PacketSighting> {
+    (0u16..11, -100i64..12_000, 0u16..5, 0u32..9).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
 }
 
 /// A capture with these records, and the sightings of its packets.
-fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packets: Vec<Vec<Seen>>) -> Stage {
+fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packets: Vec<Vec<PacketSighting>>) -> Stage {
     let mut stage = Stage::new(&[(2, "ksoftirqd/0"), (3, "CPU 0/KVM"), (5, "handler1")]);
     stage.snapshot().window.cpus = host;
     stage.machine("guest0", offset, &[(2, "app")]);

@@ -1,6 +1,6 @@
 //! What the ranking says of packets that were explained by hand.
 
-use latpath_capture::Seen;
+use latpath_capture::PacketSighting;
 use latpath_cause::{Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, PointId};
@@ -19,7 +19,7 @@ type Told = (Ns, Cause, Option<Who>, Option<Who>);
 
 fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> Explained {
     let mut t = 1_000_000;
-    let mut seen = vec![Seen { point: parts[0].0, t, cpu: 0, tid: 0 }];
+    let mut seen = vec![PacketSighting { point: parts[0].0, t, cpu: 0, tid: 0 }];
     let mut all = Vec::new();
     for (from, to, told) in parts {
         let begin = t;
@@ -39,7 +39,7 @@ fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> E
             });
             t += ns;
         }
-        seen.push(Seen { point: *to, t, cpu: 0, tid: 0 });
+        seen.push(PacketSighting { point: *to, t, cpu: 0, tid: 0 });
         all.push(Part { from: *from, to: *to, begin, end: t, pieces });
     }
     Explained { stream: 0, key: 1, number, late, capture: 1, machines: vec!["host".into()], seen, parts: all }

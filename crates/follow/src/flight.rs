@@ -3,7 +3,8 @@
 use crate::freezer::Freezer;
 use latpath_agent::{GuestWindow, Machine};
 use latpath_capture::{
-    Capture, Counted, Gathered, Kind, LateDetector, MachineRecord, Options as Choice, Order, RankedCapture, Rule,
+    Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineRecord,
+    Options as Choice, RankedCapture,
 };
 use latpath_flight::{Figures, Options as RecorderOptions};
 use latpath_journey::Journey;
@@ -12,9 +13,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How long this machine has for what it did in a time; other machines have a limit of their own, which is less.
-const PATIENCE: Ns = 6_000_000_000;
+const HOST_TIMEOUT: Ns = 6_000_000_000;
 /// How long another machine has.
-pub(crate) const MACHINE_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const MACHINE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Times that another machine may be asked for at once: it has other work too.
 const ASKED: usize = 6;
 /// Captures that wait to be taken.
@@ -26,17 +27,17 @@ pub struct FlightOptions {
     /// Memory for each CPU's events, bytes.
     pub bytes_per_cpu: usize,
     /// Which packets are late.
-    pub rule: Rule,
+    pub rule: LatenessRule,
     /// How long to wait for packets that are under way when their time is frozen; no longer than the window in any case.
-    pub patience: Ns,
+    pub max_wait: Ns,
 }
 
 /// A capture that is not whole yet.
 struct UnderWay {
-    order: Order,
+    request: CaptureRequest,
     /// This machine, then the others. What has not come yet has the number under which it will.
     machines: Vec<Result<MachineRecord, u64>>,
-    packets: Option<Gathered>,
+    packets: Option<CapturedPackets>,
     deadline: Ns,
 }
 
@@ -50,17 +51,17 @@ pub(crate) struct Flight {
     freezer: Result<Freezer, String>,
     under_way: Vec<UnderWay>,
     done: VecDeque<RankedCapture>,
-    /// The first order of each time that is frozen for late packets, for those who want to know at once.
-    spotted: VecDeque<Order>,
+    /// The first request of each time that is frozen for late packets, for those who want to know at once.
+    spotted: VecDeque<CaptureRequest>,
 }
 
 impl Flight {
     /// Starts the recorder of this machine; where it cannot, other machines' records are still worth having.
     pub fn start(options: &FlightOptions, window: Ns, streams: usize) -> Self {
         let recorder = RecorderOptions { bytes_per_cpu: options.bytes_per_cpu, ..RecorderOptions::default() };
-        let patience = options.patience.min(window.saturating_add(200_000_000));
+        let max_wait = options.max_wait.min(window.saturating_add(200_000_000));
         Self {
-            detector: LateDetector::new(Choice { rule: options.rule, patience, on_time: true }, streams),
+            detector: LateDetector::new(Choice { rule: options.rule, max_wait, baselines: true }, streams),
             freezer: Freezer::start(&recorder),
             under_way: Vec::new(),
             done: VecDeque::new(),
@@ -80,13 +81,13 @@ impl Flight {
     /// One round: asks for what is to be frozen, takes what has come. All journeys that began before `reached` were taken.
     pub fn round(&mut self, clock: Ns, reached: Ns, others: &mut [&mut Machine]) {
         self.detector.advance(clock, reached);
-        self.order(clock, others);
+        self.request_captures(clock, others);
         self.collect(clock, reached, others);
     }
 
-    fn order(&mut self, clock: Ns, others: &mut [&mut Machine]) {
-        while let Some(order) = self.detector.next_order() {
-            let Order { number, from, to, .. } = order;
+    fn request_captures(&mut self, clock: Ns, others: &mut [&mut Machine]) {
+        while let Some(request) = self.detector.next_request() {
+            let CaptureRequest { number, from, to, .. } = request;
             let mut machines = vec![match &self.freezer {
                 Ok(freezer) => match freezer.ask(number, from, to) {
                     Ok(()) => Err(number.into()),
@@ -101,9 +102,14 @@ impl Flight {
                     _ => Err(machine.request_window(from, to)),
                 });
             }
-            self.under_way.push(UnderWay { order, machines, packets: None, deadline: clock.saturating_add(PATIENCE) });
-            if order.kind == Kind::Spike && self.spotted.len() < WAITING {
-                self.spotted.push_back(order);
+            self.under_way.push(UnderWay {
+                request,
+                machines,
+                packets: None,
+                deadline: clock.saturating_add(HOST_TIMEOUT),
+            });
+            if request.kind == CaptureKind::Spike && self.spotted.len() < WAITING {
+                self.spotted.push_back(request);
             }
         }
     }
@@ -112,8 +118,8 @@ impl Flight {
         if self.under_way.is_empty() {
             return;
         }
-        while let Some(gathered) = self.detector.next_gathered(reached) {
-            if let Some(capture) = self.under_way.iter_mut().find(|u| u.order.number == gathered.number) {
+        while let Some(gathered) = self.detector.next_packets(reached) {
+            if let Some(capture) = self.under_way.iter_mut().find(|u| u.request.number == gathered.number) {
                 capture.packets = Some(gathered);
             }
         }
@@ -140,17 +146,17 @@ impl Flight {
         for capture in self.under_way.iter_mut().filter(|u| clock >= u.deadline) {
             let names = std::iter::once(HOST).chain(others.iter().map(|m| m.name()));
             for (machine, name) in capture.machines.iter_mut().zip(names).filter(|(m, _)| m.is_err()) {
-                *machine = Ok(without(name, format!("no answer within {} s", PATIENCE / 1_000_000_000)));
+                *machine = Ok(without(name, format!("no answer within {} s", HOST_TIMEOUT / 1_000_000_000)));
             }
         }
         // Later ones need not wait for earlier ones.
         let is_whole = |u: &UnderWay| u.packets.is_some() && u.machines.iter().all(Result::is_ok);
         while let Some(at) = self.under_way.iter().position(is_whole) {
-            let UnderWay { order, machines, packets, .. } = self.under_way.remove(at);
-            let Some(Gathered { packets, more_late, late, worst, .. }) = packets else { continue };
+            let UnderWay { request, machines, packets, .. } = self.under_way.remove(at);
+            let Some(CapturedPackets { packets, more_late, late, worst, .. }) = packets else { continue };
             let machines = machines.into_iter().flatten().collect();
-            let (number, kind) = (order.number, order.kind);
-            let capture = Capture { number, kind, from: order.from, to: order.to, machines, packets, more_late };
+            let (number, kind) = (request.number, request.kind);
+            let capture = Capture { number, kind, from: request.from, to: request.to, machines, packets, more_late };
             if self.done.len() == WAITING {
                 self.done.pop_front();
             }
@@ -161,7 +167,7 @@ impl Flight {
     /// No journey comes any more: orders what is left. Call [`Self::round`] until [`Self::is_idle`], or as long as there is time.
     pub fn finish(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         self.detector.finish(clock);
-        self.order(clock, others);
+        self.request_captures(clock, others);
     }
 
     /// Whether no capture is under way.
@@ -173,11 +179,11 @@ impl Flight {
         self.done.pop_front()
     }
 
-    pub fn next_spotted(&mut self) -> Option<Order> {
+    pub fn next_spotted(&mut self) -> Option<CaptureRequest> {
         self.spotted.pop_front()
     }
 
-    pub fn counted(&self) -> &Counted {
-        self.detector.counted()
+    pub fn counted(&self) -> &LateCounts {
+        self.detector.counts()
     }
 }

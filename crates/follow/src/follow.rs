@@ -3,13 +3,13 @@
 use crate::ahead::Ahead;
 use crate::cost::CostMeter;
 use crate::counted::Counted;
-use crate::flight::{Flight, FlightOptions, MACHINE_PATIENCE};
+use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::layout::Layout;
 use crate::merge::{Feed, Merge, Origin};
 use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
-use latpath_capture::{Counted as LateCounted, Order, RankedCapture};
+use latpath_capture::{CaptureRequest, LateCounts, RankedCapture};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
@@ -87,7 +87,7 @@ impl Follow {
         let mut notes = Vec::new();
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
-            let timeouts = Timeouts { window: MACHINE_PATIENCE, ..Timeouts::default() };
+            let timeouts = Timeouts { window: MACHINE_TIMEOUT, ..Timeouts::default() };
             let mut machine = Machine::connect(name, address, timeouts)?;
             let mut said = vec![("window_ns".to_string(), options.window.to_string())];
             let bytes = options.flight.as_ref().map(|f| f.bytes_per_cpu.to_string());
@@ -182,19 +182,19 @@ impl Follow {
     }
 
     /// A time that is being frozen since packets were late in it, told at once. Each is told once.
-    pub fn next_spotted(&mut self) -> Option<Order> {
+    pub fn next_spotted(&mut self) -> Option<CaptureRequest> {
         self.flight.as_mut()?.next_spotted()
     }
 
     /// How many packets were late; nothing where no flight recorder was asked for.
-    pub fn late(&self) -> Option<&LateCounted> {
+    pub fn late(&self) -> Option<&LateCounts> {
         self.flight.as_ref().map(Flight::counted)
     }
 
     /// Captures that are no worse than this would not be kept: they need not be frozen.
-    pub fn set_capture_bar(&mut self, worst: Ns) {
+    pub fn set_keep_threshold(&mut self, worst: Ns) {
         if let Some(flight) = &mut self.flight {
-            flight.detector.set_bar(worst);
+            flight.detector.set_keep_threshold(worst);
         }
     }
 

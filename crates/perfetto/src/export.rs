@@ -8,7 +8,7 @@ use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use crate::Ground;
-use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
+use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_cause::{Analyst, Explained};
 use latpath_flight::{CpuTimeline, Doing, Names};
 use latpath_model::{Ns, PointKind, StreamId, HOST};
@@ -121,7 +121,7 @@ impl<W: Write> Export<W> {
     /// # Errors
     /// What writing gives.
     pub fn capture(&mut self, capture: &Capture, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
-        let is_spike = capture.kind == Kind::Spike;
+        let is_spike = capture.kind == CaptureKind::Spike;
         self.write(capture, &|p: &Packet| p.late && wanted(p) || !is_spike)
     }
 
@@ -181,7 +181,7 @@ impl<W: Write> Export<W> {
             (Some(a), Some(b)) => b.t.saturating_sub(a.t),
             _ => 0,
         };
-        let is_spike = capture.kind == Kind::Spike;
+        let is_spike = capture.kind == CaptureKind::Spike;
         let known = &mut self.shown;
         let mut is_new = |p: &Packet| p.sightings.first().is_some_and(|s| known.insert((p.stream, p.number, s.t)));
         let late = capture.packets.iter().filter(|p| p.late).count() as u64;
@@ -216,7 +216,7 @@ impl<W: Write> Export<W> {
         rows: &Contexts,
         number: Number,
         place: usize,
-        seen: &Seen,
+        seen: &PacketSighting,
         packet: &Explained,
     ) -> io::Result<()> {
         let Some(point) = self.ground.points.get(usize::from(seen.point)).map(|info| info.point.clone()) else {
@@ -261,7 +261,7 @@ impl<W: Write> Export<W> {
         if from >= capture.to {
             return Ok(());
         }
-        let what = if capture.kind == Kind::Spike { "spike" } else { "on time" };
+        let what = if capture.kind == CaptureKind::Spike { "spike" } else { "on time" };
         let mut said = Said::named(format!("{what} {}", capture.number));
         said = said.arg("packets", capture.packets.len() as i64);
         said = said.arg("late", capture.packets.iter().filter(|p| p.late).count() as i64);
@@ -331,7 +331,7 @@ impl Contexts {
     }
 
     /// What the CPU that took a sighting did then.
-    fn doing(&self, capture: &Capture, machine: &str, seen: &Seen) -> Doing {
+    fn doing(&self, capture: &Capture, machine: &str, seen: &PacketSighting) -> Doing {
         let place = capture.machines.iter().position(|m| m.machine == machine);
         let doing = place.and_then(|place| {
             let row = self.0[place].0.iter().find(|row| row.cpu == u32::from(seen.cpu))?;

@@ -3,7 +3,7 @@
 mod captures;
 
 use captures::{export, ground, read, thread};
-use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
+use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Vector, What, Window};
 use latpath_model::Ns;
 use latpath_perfetto::proto::{Data, Ftrace};
@@ -93,7 +93,8 @@ fn machine(name: &'static str) -> impl Strategy<Value = MachineRecord> {
 }
 
 fn packet() -> impl Strategy<Value = Packet> {
-    let seen = (0..8_u16, time(), any::<u16>(), pid()).prop_map(|(point, t, cpu, tid)| Seen { point, t, cpu, tid });
+    let seen =
+        (0..8_u16, time(), any::<u16>(), pid()).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid });
     (0..2_u16, any::<u32>(), any::<u64>(), any::<bool>(), vec(seen, 0..8)).prop_map(
         |(stream, key, number, late, mut sightings)| {
             sightings.sort_by_key(|seen| seen.t);
@@ -106,7 +107,7 @@ fn capture() -> impl Strategy<Value = Capture> {
     let what = (any::<u32>(), any::<bool>(), time(), time(), any::<u64>());
     (what, machine("host"), machine("guest0"), vec(packet(), 0..5)).prop_map(|(what, host, guest, packets)| {
         let (number, spike, from, to, more_late) = what;
-        let kind = if spike { Kind::Spike } else { Kind::OnTime };
+        let kind = if spike { CaptureKind::Spike } else { CaptureKind::Baseline };
         Capture { number, kind, from, to, machines: vec![host, guest], packets, more_late }
     })
 }

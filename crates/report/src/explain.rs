@@ -18,7 +18,7 @@ pub use json::explanation_json;
 pub use text::{explanation_text, packet_text, Head};
 pub use wanted::{Ambiguous, BadPacket, Candidate, Wanted};
 
-use latpath_capture::{Capture, Kind, Packet};
+use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::{advise, Advice, Case, Explained, Others, Ranking, Row, Usual, Verdict};
 use latpath_model::{Ns, StreamId};
 use std::collections::HashSet;
@@ -155,7 +155,7 @@ impl Explainer {
 
     /// Explains a capture's late packets by what is usual as far as that is known now.
     pub fn add(&mut self, capture: &Capture) {
-        if capture.kind == Kind::OnTime {
+        if capture.kind == CaptureKind::Baseline {
             return;
         }
         self.context.see(capture);

@@ -1,6 +1,6 @@
 //! What people read of late packets that were explained by hand.
 
-use latpath_capture::{Kind, Seen};
+use latpath_capture::{CaptureKind, PacketSighting};
 use latpath_cause::{advise, Case, Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Link, Ns, PointInfo};
@@ -108,7 +108,7 @@ type Told1 = (Ns, Cause, usize, u32, Option<Who>, Option<Who>);
 
 fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -> Explained {
     let mut t = at;
-    let mut seen = vec![Seen { point: parts[0].0, t, cpu: 2, tid: 0 }];
+    let mut seen = vec![PacketSighting { point: parts[0].0, t, cpu: 2, tid: 0 }];
     let mut all = Vec::new();
     for (from, to, told) in parts {
         let begin = t;
@@ -126,7 +126,7 @@ fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -
             pieces.push(Piece { from, to, cause, actor, by, machine, cpu: cpu_here, number, state: None, note });
             (t, last) = (t + ns, cpu);
         }
-        seen.push(Seen { point: to, t, cpu: last as u16, tid: 0 });
+        seen.push(PacketSighting { point: to, t, cpu: last as u16, tid: 0 });
         all.push(Part { from, to, begin, end: t, pieces });
     }
     let machines = vec!["host".into(), "guest7".into()];
@@ -266,7 +266,7 @@ fn run(directory: &Path) -> Run {
 
 fn files() -> SpikeFiles {
     let file = |number: u32| {
-        let kind = if number > 11 { Kind::OnTime } else { Kind::Spike };
+        let kind = if number > 11 { CaptureKind::Baseline } else { CaptureKind::Spike };
         let head =
             latpath_capture::Head { number, kind, from: 0, to: 1, worst: 1, packets: 9, late: vec![1], more_late: 0 };
         SpikeFile { head, bytes: 61_000 }

@@ -1,7 +1,9 @@
 //! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
 
 use crate::{part::sync_directory, RunError};
-use latpath_capture::{BadCapture, Bounds, Entry, Head, Keeper, Kind, RankedCapture, MAX_ENCODED};
+use latpath_capture::{
+    BadCapture, CaptureKind, Head, RankedCapture, RetentionLimits, RetentionPolicy, StoredCapture, MAX_ENCODED,
+};
 use latpath_flight::give_way;
 use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
@@ -54,7 +56,7 @@ fn number_of(name: &str) -> Option<u32> {
 /// What the thread and the writer share.
 #[derive(Debug, Default)]
 struct Shared {
-    keeper: Keeper,
+    policy: RetentionPolicy,
     /// Captures that found no place on the way.
     too_fast: u64,
     error: Option<RunError>,
@@ -68,10 +70,10 @@ pub(crate) struct Spikes {
 }
 
 impl Spikes {
-    pub fn begin(run: &Path, bounds: Bounds) -> Result<Self, RunError> {
+    pub fn begin(run: &Path, bounds: RetentionLimits) -> Result<Self, RunError> {
         let directory = run.join(SPIKES);
         std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
-        let shared = Arc::new(Mutex::new(Shared { keeper: Keeper::new(bounds), ..Shared::default() }));
+        let shared = Arc::new(Mutex::new(Shared { policy: RetentionPolicy::new(bounds), ..Shared::default() }));
         let (captures, come) = sync_channel(UNDER_WAY);
         let thread = std::thread::Builder::new().name("latpath-captures".into());
         let of_thread = Arc::clone(&shared);
@@ -86,12 +88,12 @@ impl Spikes {
     pub fn push(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
         if let Err(TrySendError::Full(frozen)) = captures.try_send(frozen) {
-            self.shared().too_fast += u64::from(frozen.capture.kind == Kind::Spike);
+            self.shared().too_fast += u64::from(frozen.capture.kind == CaptureKind::Spike);
         }
     }
 
-    pub fn bar(&self) -> Ns {
-        self.shared().keeper.bar()
+    pub fn keep_threshold(&self) -> Ns {
+        self.shared().policy.keep_threshold()
     }
 
     /// What went wrong, once.
@@ -102,12 +104,12 @@ impl Spikes {
     /// Fills in what is known here.
     pub fn tell(&self, record: &mut SpikesRecord, passed_over: u64) {
         let shared = self.shared();
-        let kept = shared.keeper.kept();
-        let spikes = || kept.iter().filter(|e| e.kind == Kind::Spike);
+        let kept = shared.policy.kept();
+        let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
         record.captures = spikes().count() as u64;
         record.on_time = kept.len() as u64 - record.captures;
         record.bytes = kept.iter().map(|e| e.bytes).sum();
-        record.captures_not_kept = shared.keeper.not_kept() + shared.too_fast + passed_over;
+        record.captures_not_kept = shared.policy.not_kept() + shared.too_fast + passed_over;
         record.late_kept = vec![0; record.late.len()];
         for entry in spikes() {
             record.late_kept.iter_mut().zip(&entry.late).for_each(|(all, n)| *all += n);
@@ -136,7 +138,7 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, shared: &Mutex<Sh
     for frozen in come {
         let bytes = frozen.encode();
         let RankedCapture { capture, worst, late } = frozen;
-        let entry = Entry {
+        let entry = StoredCapture {
             number: capture.number,
             kind: capture.kind,
             to: capture.to,
@@ -145,17 +147,17 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, shared: &Mutex<Sh
             late,
         };
         if bytes.len() > MAX_ENCODED {
-            lock().too_fast += u64::from(capture.kind == Kind::Spike);
+            lock().too_fast += u64::from(capture.kind == CaptureKind::Spike);
             continue;
         }
-        let decision = lock().keeper.add(entry);
+        let decision = lock().policy.add(entry);
         if !decision.keep {
             continue;
         }
         let written = write(directory, capture.number, &bytes);
         if let Err(error) = written {
             let mut shared = lock();
-            shared.keeper.forget(capture.number);
+            shared.policy.forget(capture.number);
             shared.error.get_or_insert(error);
             return;
         }

@@ -10,7 +10,7 @@ use crate::{
     spikes::{Spikes, SpikesRecord},
     vms, ClockSample, RunError, JOURNEYS,
 };
-use latpath_capture::{Bounds, Counted, RankedCapture};
+use latpath_capture::{LateCounts, RankedCapture, RetentionLimits};
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::{Ns, Point};
 use latpath_vms::Vm;
@@ -186,7 +186,7 @@ impl Writer {
     }
 
     /// Captures will come, and this is the room for them.
-    pub fn begin_spikes(&mut self, bounds: Bounds) -> Result<(), RunError> {
+    pub fn begin_spikes(&mut self, bounds: RetentionLimits) -> Result<(), RunError> {
         self.spikes = Some(Spikes::begin(&self.path, bounds)?);
         self.manifest.spikes = Some(SpikesRecord::default());
         Ok(())
@@ -201,12 +201,12 @@ impl Writer {
     }
 
     /// Captures whose latest packet took no longer than this would not be kept.
-    pub fn spike_bar(&self) -> Ns {
-        self.spikes.as_ref().map_or(Ns::MAX, Spikes::bar)
+    pub fn keep_threshold(&self) -> Ns {
+        self.spikes.as_ref().map_or(Ns::MAX, Spikes::keep_threshold)
     }
 
     /// Tells how many packets were late, and how many captures were not frozen; what became of the others is known here.
-    pub fn count_spikes(&mut self, counted: &Counted) {
+    pub fn count_spikes(&mut self, counted: &LateCounts) {
         if let Some(record) = &mut self.manifest.spikes {
             record.late.clone_from(&counted.late);
             self.passed_over = counted.passed_over;

@@ -1,7 +1,7 @@
 //! What a run survives: its writer killed at any instant, its disk full. Each case needs a process of its own, which is
 //! this test program again.
 
-use latpath_capture::{Bounds, Capture, Kind, Packet, RankedCapture, Seen};
+use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits};
 use latpath_journey::Journey;
 use latpath_model::{Link, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
@@ -97,11 +97,11 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
 fn spike(number: u32, packets: u32) -> RankedCapture {
     let packet = |key: u32| {
         let t = i64::from(key) * 250_000 + i64::from(key.wrapping_mul(0x9e37_79b1) >> 12);
-        let sightings = vec![Seen { point: 0, t, cpu: 3, tid: key }];
+        let sightings = vec![PacketSighting { point: 0, t, cpu: 3, tid: key }];
         Packet { stream: 0, key, number: key.into(), late: true, sightings }
     };
     let packets = (0..packets).map(packet).collect();
-    let capture = Capture { number, kind: Kind::Spike, from: 0, to: 9, machines: vec![], packets, more_late: 0 };
+    let capture = Capture { number, kind: CaptureKind::Spike, from: 0, to: 9, machines: vec![], packets, more_late: 0 };
     RankedCapture { capture, worst: number.into(), late: vec![1] }
 }
 
@@ -109,7 +109,9 @@ fn spike(number: u32, packets: u32) -> RankedCapture {
 fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_micros(500));
-    writer.begin_spikes(Bounds { captures: CAPTURES, ..Bounds::default() }).expect("room on the disk");
+    writer
+        .begin_spikes(RetentionLimits { captures: CAPTURES, ..RetentionLimits::default() })
+        .expect("room on the disk");
     let (mut number, mut said) = (0, 0);
     loop {
         for _ in 0..100 {
@@ -190,7 +192,7 @@ fn fill_a_disk(directory: &Path, push: &mut dyn FnMut(&mut Writer, u64) -> Resul
     let directory = directory.join("run");
     let mut writer = Writer::create(&directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_millis(5));
-    writer.begin_spikes(Bounds::default()).expect("room on the disk");
+    writer.begin_spikes(RetentionLimits::default()).expect("room on the disk");
     // Far more than fits.
     let error = (0..20_000_000).find_map(|number| push(&mut writer, number).err());
     let Some(error) = error else { return ExitCode::FAILURE };

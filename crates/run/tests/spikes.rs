@@ -1,6 +1,8 @@
 //! Captures that are written into a run, and read from it.
 
-use latpath_capture::{Bounds, Capture, Counted, Kind, MachineRecord, Packet, RankedCapture, Seen};
+use latpath_capture::{
+    Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionLimits,
+};
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Run, RunError, Writer, SPIKES};
@@ -18,15 +20,15 @@ fn manifest() -> Manifest {
     Manifest { points, streams: vec![StreamSpec::svid("A"), StreamSpec::svid("B")], ..Manifest::begin() }
 }
 
-fn frozen(number: u32, kind: Kind, worst: Ns) -> RankedCapture {
+fn frozen(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
     let t = 1_000_000 * Ns::from(number);
     let events = (0..50).map(|n| Event { t: t + n * 1_000, pid: 5, what: What::IrqEntry(n as u32) }).collect();
     let cpu = CpuRecord { cpu: 0, events, since: t, overwritten: 0, unfinished: 0 };
     let window = Window { from: t, to: t + 50_000, cpus: vec![cpu] };
     let record = Ok(Snapshot { window, ..Snapshot::default() });
     let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
-    let seen = |point, dt| Seen { point, t: t + dt, cpu: 0, tid: 7 };
-    let late = kind == Kind::Spike;
+    let seen = |point, dt| PacketSighting { point, t: t + dt, cpu: 0, tid: 7 };
+    let late = kind == CaptureKind::Spike;
     let sightings = vec![seen(0, 0), seen(1, worst)];
     let packets = vec![Packet { stream: 0, key: number, number: number.into(), late, sightings }];
     let capture = Capture { number, kind, from: t, to: t + 50_000, machines, packets, more_late: 0 };
@@ -35,7 +37,7 @@ fn frozen(number: u32, kind: Kind, worst: Ns) -> RankedCapture {
 
 fn writer(run: &Path, captures: usize) -> Writer {
     let mut writer = Writer::create(run, manifest()).unwrap();
-    writer.begin_spikes(Bounds { captures, ..Bounds::default() }).unwrap();
+    writer.begin_spikes(RetentionLimits { captures, ..RetentionLimits::default() }).unwrap();
     writer
 }
 
@@ -44,11 +46,11 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
-    writer.spike(frozen(1, Kind::OnTime, 10_000));
+    writer.spike(frozen(1, CaptureKind::Baseline, 10_000));
     for number in 2..=20 {
-        writer.spike(frozen(number, Kind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
+        writer.spike(frozen(number, CaptureKind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
     }
-    writer.count_spikes(&Counted { late: vec![100, 2], passed_over: 3 });
+    writer.count_spikes(&LateCounts { late: vec![100, 2], passed_over: 3 });
     let manifest = writer.finish().unwrap();
     let run = Run::open(&path).unwrap();
     let found = run.spikes();
@@ -62,7 +64,7 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
     assert_eq!(run.manifest().spikes, manifest.spikes);
     for number in numbers {
         let (read, was) =
-            (run.spike(number).unwrap(), frozen(number, Kind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
+            (run.spike(number).unwrap(), frozen(number, CaptureKind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
         assert_eq!(read.capture.machines[0].record, was.capture.machines[0].record);
         if number != 1 {
             assert_eq!((read.capture.packets, read.worst), (was.capture.packets, was.worst));
@@ -75,8 +77,8 @@ fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_told()
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
-    writer.spike(frozen(1, Kind::Spike, 5));
-    writer.spike(frozen(2, Kind::Spike, 5));
+    writer.spike(frozen(1, CaptureKind::Spike, 5));
+    writer.spike(frozen(2, CaptureKind::Spike, 5));
     writer.finish().unwrap();
     let spikes = path.join(SPIKES);
     std::fs::write(spikes.join(".000003.spike.tmp"), b"half").unwrap();
@@ -101,7 +103,7 @@ fn sightings_at_points_that_the_run_does_not_have_are_left_out() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
-    let mut strange = frozen(1, Kind::Spike, 5);
+    let mut strange = frozen(1, CaptureKind::Spike, 5);
     strange.capture.packets[0].sightings[0].point = 2;
     writer.spike(strange);
     writer.finish().unwrap();
@@ -114,7 +116,7 @@ fn a_run_without_spikes_has_none() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = Writer::create(&path, manifest()).unwrap();
-    writer.spike(frozen(1, Kind::Spike, 5));
+    writer.spike(frozen(1, CaptureKind::Spike, 5));
     let manifest = writer.finish().unwrap();
     assert_eq!(manifest.spikes, None);
     let found = Run::open(&path).unwrap().spikes();

@@ -1,7 +1,7 @@
 //! Captures made by hand: what each CPU of each machine did, told in the order of times, and where packets were seen.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
+use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_cause::{Analyst, Ground, Piece, Who};
 use latpath_flight::*;
 use latpath_model::{Link, Ns, Point, PointInfo};
@@ -152,7 +152,7 @@ impl Stage {
     pub fn new(threads: &[(u32, &str)]) -> Self {
         let capture = Capture {
             number: 1,
-            kind: Kind::Spike,
+            kind: CaptureKind::Spike,
             from: 0,
             to: 100_000,
             machines: Vec::new(),
@@ -219,13 +219,13 @@ impl Stage {
 
     /// A packet and where it was seen: point, time on the host's timeline, CPU, thread.
     pub fn packet(&mut self, sightings: &[(&str, Ns, u16, u32)]) -> &mut Self {
-        let seen = |(point, t, cpu, tid): &(&str, Ns, u16, u32)| Seen {
+        let seen = |(point, t, cpu, tid): &(&str, Ns, u16, u32)| PacketSighting {
             point: self.point(point),
             t: *t,
             cpu: *cpu,
             tid: *tid,
         };
-        let sightings: Vec<Seen> = sightings.iter().map(seen).collect();
+        let sightings: Vec<PacketSighting> = sightings.iter().map(seen).collect();
         let number = self.capture.packets.len() as u64;
         self.capture.packets.push(Packet { stream: 0, key: number as u32, number, late: true, sightings });
         self

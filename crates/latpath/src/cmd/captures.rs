@@ -2,7 +2,7 @@
 
 use super::Usage;
 use anyhow::{bail, Result};
-use latpath_capture::{Capture, Kind, Packet};
+use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_report::{Candidate, RunContext, Wanted};
 use latpath_run::{Run, RunError, SpikeFiles};
 use std::io::ErrorKind;
@@ -31,7 +31,7 @@ impl<'a> Captures<'a> {
     }
 
     /// Hands over all of a kind.
-    pub fn each(&mut self, kind: Kind, mut take: impl FnMut(&Capture)) {
+    pub fn each(&mut self, kind: CaptureKind, mut take: impl FnMut(&Capture)) {
         let numbers: Vec<u32> =
             self.files.files.iter().filter(|f| f.head.kind == kind).map(|f| f.head.number).collect();
         for number in numbers {
@@ -56,7 +56,7 @@ impl<'a> Captures<'a> {
     pub fn find(&mut self, wanted: &Wanted, context: &RunContext) -> Result<Found> {
         // Of a packet that is in two captures the one that has all of its way comes first.
         let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
-        for kind in [Kind::Spike, Kind::OnTime] {
+        for kind in [CaptureKind::Spike, CaptureKind::Baseline] {
             self.each(kind, |capture| {
                 for packet in &capture.packets {
                     let Some(one) = candidate(capture, packet, context).filter(|c| wanted.may_be(c, context)) else {

@@ -5,7 +5,7 @@ use super::report::print;
 use super::Outcome;
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_capture::Kind;
+use latpath_capture::CaptureKind;
 use latpath_report::{
     explanation_json, explanation_text, packet_text, Explainer, Explanation, Head, RunContext, Wanted,
 };
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             Explanation { worst: vec![told], ..explainer.explanation() }
         }
         None => {
-            captures.each(Kind::Spike, |capture| explainer.add(capture));
+            captures.each(CaptureKind::Spike, |capture| explainer.add(capture));
             explainer.explanation()
         }
     };
@@ -107,11 +107,11 @@ fn ranked(mut explanation: Explanation, by: By) -> Explanation {
 
 /// What is usual; from captures with late packets where there are no others.
 fn learn(captures: &mut Captures, explainer: &mut Explainer) {
-    captures.each(Kind::OnTime, |capture| explainer.learn(capture));
+    captures.each(CaptureKind::Baseline, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
         return;
     }
-    captures.each(Kind::Spike, |capture| explainer.learn(capture));
+    captures.each(CaptureKind::Spike, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
         let note = "what is usual is known from packets beside late ones alone: the run has no moment in which all were on time";
         captures.files.notes.push(note.into());

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::{interrupt, Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
-use latpath_capture::{Kind, Packet};
+use latpath_capture::{CaptureKind, Packet};
 use latpath_model::{Ns, StreamId};
 use latpath_perfetto::{Export, Ground, Summary};
 use latpath_report::{RunContext, Wanted};
@@ -265,7 +265,7 @@ fn worst<'a>(
         packet: Option<(StreamId, u64)>,
         file: &'a SpikeFile,
     }
-    let mut spikes: Vec<&SpikeFile> = files.iter().filter(|file| file.head.kind == Kind::Spike).collect();
+    let mut spikes: Vec<&SpikeFile> = files.iter().filter(|file| file.head.kind == CaptureKind::Spike).collect();
     spikes.sort_by_key(|file| (std::cmp::Reverse(file.head.worst), file.head.number));
     let mut worst: Vec<Late> = Vec::new();
     for file in spikes {

@@ -5,7 +5,7 @@ use super::Usage;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
-use latpath_capture::Rule;
+use latpath_capture::LatenessRule;
 use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_model::{Ns, StreamSpec, HOST};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,15 +141,15 @@ fn one_of(text: &str) -> Result<u64, String> {
 }
 
 impl Flight {
-    /// The rooms' options. `patience`: how long to wait for packets that are under way when their time is frozen.
-    pub fn options(&self, threshold: Ns, patience: Duration) -> Option<FlightOptions> {
+    /// The rooms' options. `max_wait`: how long to wait for packets that are under way when their time is frozen.
+    pub fn options(&self, threshold: Ns, max_wait: Duration) -> Option<FlightOptions> {
         let rule = match (self.worst, self.top) {
-            (Some(n), _) => Rule::WorstPerMinute(n.into()),
-            (_, Some(n)) => Rule::OneOf(n),
-            _ => Rule::Over(threshold),
+            (Some(n), _) => LatenessRule::WorstPerMinute(n.into()),
+            (_, Some(n)) => LatenessRule::OneOf(n),
+            _ => LatenessRule::Over(threshold),
         };
         let options =
-            FlightOptions { bytes_per_cpu: usize::from(self.flight_buffer) << 20, rule, patience: ns(patience) };
+            FlightOptions { bytes_per_cpu: usize::from(self.flight_buffer) << 20, rule, max_wait: ns(max_wait) };
         (!self.no_flight).then_some(options)
     }
 

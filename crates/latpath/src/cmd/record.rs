@@ -8,7 +8,7 @@ use super::progress::Progress;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_capture::Kind;
+use latpath_capture::CaptureKind;
 use latpath_flight::Figures;
 use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
 use latpath_model::StreamId;
@@ -46,7 +46,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
-    options.flight = args.flight.options(options.threshold, args.spikes.patience());
+    options.flight = args.flight.options(options.threshold, args.spikes.max_wait());
     let mut end = End::new(&args.what)?;
     refuse_what_exists(&args.output)?;
     let avoided = keep_off_isolated_cpus();
@@ -161,10 +161,10 @@ impl Recorder {
     fn take_captures(&mut self, follow: &mut Follow) -> usize {
         let mut spikes = 0;
         while let Some(frozen) = follow.next_capture() {
-            spikes += usize::from(frozen.capture.kind == Kind::Spike);
+            spikes += usize::from(frozen.capture.kind == CaptureKind::Spike);
             self.writer.spike(frozen);
         }
-        follow.set_capture_bar(self.writer.spike_bar());
+        follow.set_keep_threshold(self.writer.keep_threshold());
         spikes
     }
 

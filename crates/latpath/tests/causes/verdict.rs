@@ -1,7 +1,7 @@
 //! What latpath said of a run, against what was done.
 
 use crate::{blame::Blame, fault::Injection};
-use latpath_capture::Kind;
+use latpath_capture::CaptureKind;
 use latpath_cause::{Analyst, Cause, Explained, Folk, Ground, Usual, Verdict};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, Select};
@@ -69,11 +69,11 @@ impl Seen {
             let capture = run.spike(file.head.number)?.capture;
             let analyst = Analyst::new(&capture, Ground { points: run.points(), vms: &vms });
             for packet in &capture.packets {
-                if !packet.late && capture.kind != Kind::OnTime {
+                if !packet.late && capture.kind != CaptureKind::Baseline {
                     continue;
                 }
                 let explained = Explained::of(&analyst, &capture, packet, &way, run.points());
-                if capture.kind == Kind::OnTime {
+                if capture.kind == CaptureKind::Baseline {
                     usual.add(&explained);
                 } else {
                     packets.push(explained);
@@ -88,7 +88,7 @@ impl Seen {
             Some(Late { first, last: first + packet.time(), with_daemon, verdict })
         });
         let explained = explained.collect();
-        let captures = files.iter().filter(|f| f.head.kind != Kind::OnTime).count();
+        let captures = files.iter().filter(|f| f.head.kind != CaptureKind::Baseline).count();
         let run = path.to_owned();
         Ok(Self { journeys, late, explained, captures, on_time: usual.packets(), offset, run, kept: None })
     }

@@ -4,7 +4,7 @@ use crate::live::shows;
 use crate::support::{bench, latpath, trial, Bench, Lack, Started};
 use crate::waits::{has_read, sent};
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
-use latpath_capture::{Kind, RankedCapture, Rule};
+use latpath_capture::{CaptureKind, LatenessRule, RankedCapture};
 use latpath_follow::{FlightOptions, Options, PointFilter, Watch};
 use latpath_lab::PUBLISHER;
 use latpath_model::{Point, PointKind};
@@ -90,7 +90,7 @@ impl Stage {
 
 /// The worst spike of this time.
 fn spike_of(run: &Run, (from, to): (i64, i64)) -> Option<SpikeFile> {
-    let of_it = |f: &SpikeFile| f.head.kind == Kind::Spike && f.head.from < to && f.head.to > from;
+    let of_it = |f: &SpikeFile| f.head.kind == CaptureKind::Spike && f.head.from < to && f.head.to > from;
     run.spikes().files.into_iter().filter(of_it).max_by_key(|f| f.head.worst)
 }
 
@@ -104,7 +104,7 @@ fn stall() -> Result<(), Failed> {
     let recorder = stage.record(&format!("{THRESHOLD} {ROOM}"))?;
     let times = stage.stall(60)?;
     is_kept(&recorder, times)?;
-    let has_usual = |run: Run| run.spikes().files.iter().any(|f| f.head.kind == Kind::OnTime);
+    let has_usual = |run: Run| run.spikes().files.iter().any(|f| f.head.kind == CaptureKind::Baseline);
     until("a usual time is kept too", || Run::open(&recorder.run).is_ok_and(has_usual))?;
     let run = Run::open(&recorder.end()?)?;
     equal("what cannot be read", run.spikes().notes.len(), 0)?;
@@ -153,7 +153,8 @@ fn bounds() -> Result<(), Failed> {
     let run = Run::open(&recorder.end()?)?;
     let files = run.spikes().files;
     equal("captures", files.len() <= 3, true)?;
-    let worst: Vec<_> = files.iter().filter(|f| f.head.kind == Kind::Spike).map(|f| f.head.worst / 1_000_000).collect();
+    let worst: Vec<_> =
+        files.iter().filter(|f| f.head.kind == CaptureKind::Spike).map(|f| f.head.worst / 1_000_000).collect();
     let told = told(&run);
     equal(&format!("only the worst are left: {worst:?}, {told:?}"), worst.iter().all(|ms| *ms >= 95), true)?;
     equal("late packets that are kept", told.late_kept[0] < told.late[0], true)
@@ -198,7 +199,7 @@ fn stop_on_spike() -> Result<(), Failed> {
         true,
     )?;
     let run = Run::open(&recorder.run)?;
-    equal("a spike", run.spikes().files.iter().any(|f| f.head.kind == Kind::Spike), true)?;
+    equal("a spike", run.spikes().files.iter().any(|f| f.head.kind == CaptureKind::Spike), true)?;
     let mut trace = std::fs::read_to_string(recorder.run.join("trace.txt"))?;
     trace += &std::fs::read_to_string(recorder.run.join("trace.txt.snapshot")).unwrap_or_default();
     equal("the mark", trace.contains("latpath spike 1: packet") || trace.contains("latpath spike "), true)?;
@@ -214,7 +215,7 @@ fn worst() -> Result<(), Failed> {
     let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;
     let run = Run::open(&recorder.end()?)?;
-    let spikes = run.spikes().files.iter().filter(|f| f.head.kind == Kind::Spike).count();
+    let spikes = run.spikes().files.iter().filter(|f| f.head.kind == CaptureKind::Spike).count();
     // A test that goes on over a minute's end has the worst of two.
     equal(&format!("{spikes} spikes"), (1..=40).contains(&spikes), true)?;
     equal("the stall is one of them", spike_of(&run, times).is_some(), true)
@@ -249,7 +250,7 @@ fn told() -> Result<(), Failed> {
 fn live() -> Result<(), Failed> {
     let stage = Stage::new("watched")?;
     let ms = 1_000_000;
-    let flight = FlightOptions { bytes_per_cpu: 64 << 20, rule: Rule::Over(20 * ms), patience: 300 * ms };
+    let flight = FlightOptions { bytes_per_cpu: 64 << 20, rule: LatenessRule::Over(20 * ms), max_wait: 300 * ms };
     let mut watch = Watch::start(Options {
         streams: vec![format!("svid:{}", stage.svid).parse()?],
         machines: Vec::new(),
@@ -280,7 +281,7 @@ fn live() -> Result<(), Failed> {
         let waited = until("a spike of the stall comes", || {
             look(&mut watch, &mut came);
             let of_stall = |(_, f): &&(i64, RankedCapture)| {
-                f.capture.kind == Kind::Spike && f.capture.from < to && f.capture.to > from
+                f.capture.kind == CaptureKind::Spike && f.capture.from < to && f.capture.to > from
             };
             found = came.iter().filter(of_stall).max_by_key(|(_, f)| f.worst).cloned();
             found.is_some()
@@ -300,7 +301,7 @@ fn live() -> Result<(), Failed> {
     equal(&format!("spikes came {after:?} ms after the stalls"), after.iter().any(|ms| *ms < 1_000), true)?;
     until("a usual time", || {
         look(&mut watch, &mut came);
-        came.iter().any(|(_, f)| f.capture.kind == Kind::OnTime)
+        came.iter().any(|(_, f)| f.capture.kind == CaptureKind::Baseline)
     })?;
     let frozen = frozen.ok_or("no spike")?;
     let late: Vec<_> = frozen.capture.packets.iter().filter(|p| p.late).collect();

@@ -1,7 +1,9 @@
 //! `latpath explain` on a run whose late packets have a known culprit.
 
 use crate::runs::{stderr, stdout, Bench};
-use latpath_capture::{Bounds, Capture, Counted, Kind, MachineRecord, Packet, RankedCapture, Seen};
+use latpath_capture::{
+    Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionLimits,
+};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Stamp, Writer};
@@ -43,7 +45,7 @@ fn manifest() -> Manifest {
 }
 
 /// A packet that waits so long for the hog, which leaves its CPU to the reader then.
-fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> RankedCapture {
+fn frozen(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture {
     let read = begin + 10_000 + waits;
     let event = |t, pid, what| Event { t, pid, what };
     let left = |next, left, prev, next_class| What::Switch { next, left, prev, next_class };
@@ -69,8 +71,11 @@ fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> RankedCapture {
         ..Snapshot::default()
     };
     let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record: Ok(record) }];
-    let late = kind == Kind::Spike;
-    let sightings = vec![Seen { point: 0, t: begin, cpu: 0, tid: 0 }, Seen { point: 1, t: read, cpu: 1, tid: RELAY }];
+    let late = kind == CaptureKind::Spike;
+    let sightings = vec![
+        PacketSighting { point: 0, t: begin, cpu: 0, tid: 0 },
+        PacketSighting { point: 1, t: read, cpu: 1, tid: RELAY },
+    ];
     let packets = vec![Packet { stream: 0, key: number % 4, number: number.into(), late, sightings }];
     let capture = Capture { number, kind, from, to: read + MS, machines, packets, more_late: 0 };
     RankedCapture { capture, worst: waits, late: vec![u64::from(late), 0] }
@@ -80,12 +85,17 @@ fn frozen(number: u32, kind: Kind, begin: Ns, waits: Ns) -> RankedCapture {
 fn with_spikes() -> Bench {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
-    writer.begin_spikes(Bounds::default()).unwrap();
-    writer.spike(frozen(1, Kind::OnTime, START + 500 * MS, 20_000));
+    writer.begin_spikes(RetentionLimits::default()).unwrap();
+    writer.spike(frozen(1, CaptureKind::Baseline, START + 500 * MS, 20_000));
     for n in 0..4 {
-        writer.spike(frozen(2 + n, Kind::Spike, START + (1000 + 1000 * Ns::from(n)) * MS, (10 + Ns::from(n)) * MS));
+        writer.spike(frozen(
+            2 + n,
+            CaptureKind::Spike,
+            START + (1000 + 1000 * Ns::from(n)) * MS,
+            (10 + Ns::from(n)) * MS,
+        ));
     }
-    writer.count_spikes(&Counted { late: vec![9, 0], passed_over: 1 });
+    writer.count_spikes(&LateCounts { late: vec![9, 0], passed_over: 1 });
     writer.finish().unwrap();
     bench
 }
@@ -195,7 +205,7 @@ fn a_run_without_a_flight_recorder_says_what_to_do() {
 fn a_run_without_late_packets_says_so() {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
-    writer.begin_spikes(Bounds::default()).unwrap();
+    writer.begin_spikes(RetentionLimits::default()).unwrap();
     writer.finish().unwrap();
     let out = explain(&bench, &[]);
     assert_eq!(out.status.code(), Some(0));
@@ -206,8 +216,8 @@ fn a_run_without_late_packets_says_so() {
 fn a_run_that_goes_on_is_explained_so_far() {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
-    writer.begin_spikes(Bounds::default()).unwrap();
-    writer.spike(frozen(2, Kind::Spike, START + 1000 * MS, 10 * MS));
+    writer.begin_spikes(RetentionLimits::default()).unwrap();
+    writer.spike(frozen(2, CaptureKind::Spike, START + 1000 * MS, 10 * MS));
     let file = bench.run().join("spikes/000002.spike");
     let begun = std::time::Instant::now();
     while !file.exists() {

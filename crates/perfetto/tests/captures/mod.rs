@@ -3,7 +3,7 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
-use latpath_capture::{Capture, Kind, MachineRecord, Packet, Seen};
+use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_perfetto::{proto, Export, Ground, Segment, Summary};
@@ -195,7 +195,7 @@ pub fn guest(t: Ns) -> Snapshot {
 
 /// Two packets from `t` on: one is late.
 pub fn packets(t: Ns) -> Vec<Packet> {
-    let seen = |point, us: Ns, cpu, tid| Seen { point, t: t + us * US, cpu, tid };
+    let seen = |point, us: Ns, cpu, tid| PacketSighting { point, t: t + us * US, cpu, tid };
     let packet =
         |number: u64, late, sightings| Packet { stream: 0, key: number as u32 % 4000, number, late, sightings };
     vec![
@@ -225,7 +225,7 @@ pub fn capture(number: u32, t: Ns) -> Capture {
     };
     Capture {
         number,
-        kind: Kind::Spike,
+        kind: CaptureKind::Spike,
         from: t,
         to: t + 20_000 * US,
         machines: vec![machine("host", 0, host(t)), machine("guest0", OFFSET, guest(t))],

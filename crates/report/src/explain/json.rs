@@ -310,7 +310,7 @@ fn packet(told: &Told, context: &RunContext) -> Packet {
         time_ns: p.end.saturating_sub(p.begin),
         pieces: p.pieces.iter().map(piece).collect(),
     };
-    let point = |s: &latpath_capture::Seen| Point {
+    let point = |s: &latpath_capture::PacketSighting| Point {
         point: context.point(s.point),
         since_first_ns: since(s.t),
         cpu: s.cpu,

@@ -5,7 +5,7 @@ use super::wanted::name;
 use super::waterfall;
 use super::{Explanation, Ranked, RunContext, Told, ToldSpike};
 use crate::page::{Page, Table};
-use latpath_capture::Kind;
+use latpath_capture::CaptureKind;
 use latpath_cause::{Advice, Cause, Others};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
@@ -134,7 +134,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
         0 => "none left out".into(),
         n => format!("{} less bad ones left out", page.count(n)),
     };
-    page.item("spikes", &format!("{} kept, {not_kept}, {}", of(Kind::Spike).count(), bytes(size)));
+    page.item("spikes", &format!("{} kept, {not_kept}, {}", of(CaptureKind::Spike).count(), bytes(size)));
     let late: u64 = record.late.iter().sum();
     let time = format!(
         "{} together, {} of it beyond the usual",

@@ -1,6 +1,6 @@
 //! Explains late packets while they come: in a thread of its own, since figures must not wait for it.
 
-use latpath_capture::{Capture, Kind, RankedCapture};
+use latpath_capture::{Capture, CaptureKind, RankedCapture};
 use latpath_follow::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
 use latpath_report::{late_figures, Explainer, RunContext};
@@ -54,7 +54,7 @@ impl Explaining {
 
     /// A capture, with the points and the way as they are known now.
     pub fn take(&mut self, frozen: RankedCapture, points: Vec<PointInfo>, layout: Layout) {
-        let spike = frozen.capture.kind == Kind::Spike;
+        let spike = frozen.capture.kind == CaptureKind::Spike;
         let order = Order::Capture(Box::new(frozen), points, Box::new(layout));
         match self.orders.try_send(order) {
             Err(TrySendError::Full(_)) if spike => self.skipped += 1,
@@ -143,8 +143,8 @@ fn explain(come: &Receiver<Order>, known: &Mutex<Known>, streams: Vec<StreamSpec
                 context.segments = layout.segments;
                 context.points = points;
                 match frozen.capture.kind {
-                    Kind::OnTime => explainer.learn(&frozen.capture),
-                    Kind::Spike => {
+                    CaptureKind::Baseline => explainer.learn(&frozen.capture),
+                    CaptureKind::Spike => {
                         explainer.add(&frozen.capture);
                         end = first_end(&frozen.capture);
                     }

@@ -1,7 +1,7 @@
 //! What is frozen around late packets: how much of it is kept, and what else a spike sets off.
 
 use clap::Args as ClapArgs;
-use latpath_capture::Bounds;
+use latpath_capture::RetentionLimits;
 use latpath_run::SpikesRecord;
 use latpath_stats::units::count;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Args {
 
 impl Args {
     /// How long to wait for packets that are still on their way when their time is frozen.
-    pub fn patience(&self) -> Duration {
+    pub fn max_wait(&self) -> Duration {
         if self.stop {
             SHORT_PATIENCE
         } else {
@@ -41,8 +41,8 @@ impl Args {
     }
 
     /// Room for spikes.
-    pub fn bounds(&self, per_minute: Option<usize>) -> Bounds {
-        Bounds { captures: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
+    pub fn bounds(&self, per_minute: Option<usize>) -> RetentionLimits {
+        RetentionLimits { captures: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `--trace-instance`: the kernel's own trace, stopped by the first spike, for those who want to read it raw.
 
 use anyhow::Result;
-use latpath_capture::Order;
+use latpath_capture::CaptureRequest;
 use latpath_model::StreamSpec;
 use latpath_tracefs::{Instance, Options};
 use std::path::Path;
@@ -28,12 +28,12 @@ impl Trace {
     }
 
     /// Packets were late: the first time, marks it in the trace, takes a snapshot and stops it.
-    pub fn spotted(&mut self, order: &Order, streams: &[StreamSpec]) {
+    pub fn spotted(&mut self, order: &CaptureRequest, streams: &[StreamSpec]) {
         if std::mem::replace(&mut self.spotted, true) {
             return;
         }
         let stream = streams.get(usize::from(order.stream)).map(ToString::to_string).unwrap_or_default();
-        let Order { number, worst, packet, from, to, .. } = order;
+        let CaptureRequest { number, worst, packet, from, to, .. } = order;
         let mark = format!(
             "latpath spike {number}: packet {packet} of {stream} took {worst} ns, between {}.{:09} and {}.{:09} s",
             from.div_euclid(1_000_000_000),
