@@ -2,7 +2,7 @@
 
 use latpath_capture::{CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, Options};
 use latpath_journey::{Journey, Segment};
-use latpath_model::Ns;
+use latpath_model::{Ns, SegmentKind};
 use proptest::prelude::*;
 
 const MS: Ns = 1_000_000;
@@ -47,7 +47,7 @@ impl Told {
 
 fn detector(rule: LatenessRule, streams: usize) -> LateDetector {
     let mut detector = LateDetector::new(Options { rule, max_wait: 1_200 * MS, baselines: true }, streams);
-    let segment = |from, to| Segment { name: String::new(), from, to };
+    let segment = |from, to| Segment { kind: SegmentKind::Named, name: String::new(), from, to };
     detector.set_layout(&[segment(0, 1), segment(1, 2), segment(0, 2)], &vec![vec![0, 1, 2]; streams]);
     detector
 }

@@ -31,18 +31,8 @@ fn any_left() -> impl Strategy<Value = Left> {
     use Sleep::*;
     prop_oneof![
         (any::<bool>(), any::<bool>()).prop_map(|(preempted, throttled)| Left::Ready { preempted, throttled }),
-        prop::sample::select(vec![
-            Interruptible,
-            Blocked,
-            Idle,
-            Stopped,
-            Traced,
-            Parked,
-            RankedCapture,
-            Ended,
-            Unknown
-        ])
-        .prop_map(Left::Asleep),
+        prop::sample::select(vec![Interruptible, Blocked, Idle, Stopped, Traced, Parked, Frozen, Ended, Unknown])
+            .prop_map(Left::Asleep),
     ]
 }
 

@@ -165,7 +165,7 @@ pub enum Sleep {
     /// Put aside: P.
     Parked,
     /// By the freezer.
-    RankedCapture,
+    Frozen,
     /// It has ended: X, Z.
     Ended,
     /// It slept, and how is not known.
@@ -177,7 +177,7 @@ impl Sleep {
     fn of(state: u32) -> Self {
         const IDLE: u32 = 0x402;
         match state {
-            s if s & 0x8000 != 0 => Self::RankedCapture,
+            s if s & 0x8000 != 0 => Self::Frozen,
             s if s & (0x80 | 0x30) != 0 => Self::Ended,
             s if s & 0x4 != 0 => Self::Stopped,
             s if s & 0x8 != 0 => Self::Traced,
@@ -199,7 +199,7 @@ impl Sleep {
             Self::Stopped => 0x4,
             Self::Traced => 0x8,
             Self::Parked => 0x40,
-            Self::RankedCapture => 0x8000,
+            Self::Frozen => 0x8000,
             Self::Ended => 0x80,
             // TASK_WAKING, which nobody sleeps in.
             Self::Unknown => 0x200,
@@ -215,7 +215,7 @@ impl fmt::Display for Sleep {
             Self::Stopped => "stopped",
             Self::Traced => "stopped by a debugger",
             Self::Parked => "parked",
-            Self::RankedCapture => "frozen",
+            Self::Frozen => "frozen",
             Self::Ended => "ended",
             Self::Unknown => "asleep or blocked",
         })

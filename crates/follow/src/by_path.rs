@@ -3,7 +3,6 @@
 use latpath_journey::{PathClass, Paths, Segment};
 use latpath_model::{PointId, StreamId};
 use latpath_probe::{HeldUp, LiveStream, Probe};
-use latpath_stats::figures::is_told_by_path;
 use latpath_stats::kernel::KernelHistogram;
 use latpath_stats::{PathFigures, SegmentFigures};
 
@@ -92,7 +91,7 @@ impl ByPath {
         let figures = |class: PathClass| {
             let times = &self.times[held_up(class) as usize];
             let has_times = held_up(class) != HeldUp::No || Some(class) == commonest;
-            let told = shown.iter().filter(|(s, _)| has_times && is_told_by_path(&s.name));
+            let told = shown.iter().filter(|(s, _)| has_times && s.kind.is_counted_by_path());
             PathFigures {
                 path: class.to_string(),
                 journeys: self.journeys[class as usize],

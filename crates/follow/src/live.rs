@@ -340,6 +340,7 @@ fn wanted(filter: &PointFilter, points: &[PointInfo]) -> u64 {
 fn row(s: &Segment, histogram: &KernelHistogram, points: &[PointInfo], elapsed: Ns) -> SegmentFigures {
     let name = |id: PointId| points[usize::from(id)].point.to_string();
     SegmentFigures {
+        kind: s.kind,
         name: s.name.clone(),
         from: name(s.from),
         to: name(s.to),

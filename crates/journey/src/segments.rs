@@ -11,11 +11,13 @@
 //! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, whatever way it goes.
 
 use crate::route::Route;
-use latpath_model::{PointId, PointInfo, PointKind, HOST};
+use latpath_model::{PointId, PointInfo, PointKind, SegmentKind, HOST};
 
 /// From one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// What it is.
+    pub kind: SegmentKind,
     /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbours.
     pub name: String,
     /// Where it starts.
@@ -25,6 +27,11 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// A classic segment.
+    fn classic(kind: SegmentKind, from: PointId, to: PointId) -> Self {
+        Self { kind, name: kind.name().unwrap_or_default().into(), from, to }
+    }
+
     /// Whether it is a packet's time with Open vSwitch's daemon. A packet may go there twice, first because no flow fits, then
     /// by an action of what the daemon told to do with it; it is back from the first before it leaves for the second. So
     /// only a packet that was back after it had left has crossed this segment.
@@ -76,8 +83,7 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
         };
         of_kind(PointKind::OvsReturn).find(same).map(|to| (**from, *to))
     };
-    let segment = |(from, to)| Segment { name: "Tupcall".into(), from, to };
-    leaves.filter_map(|from| back(&from)).map(segment).collect()
+    leaves.filter_map(|from| back(&from)).map(|(from, to)| Segment::classic(SegmentKind::Tupcall, from, to)).collect()
 }
 
 /// The segments of one way.
@@ -99,48 +105,49 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
     let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
 
-    let mut classic: Vec<(&str, usize, usize)> = Vec::new();
+    let mut classic: Vec<(SegmentKind, usize, usize)> = Vec::new();
     match (nic, vm_nic) {
         (Some(nic), None) if by_vm => {
             // Out by a NIC. Where that is a cable to another namespace of this machine, its hops are the network's.
             let netns = info(line[nic]).netns;
             let sends = |p: &PointId| on_host(*p) && kind(*p) == PointKind::Tx && info(*p).netns == netns;
             if let Some(out) = line.iter().rposition(sends).filter(|out| *out > nic) {
-                classic.push(("Thyp", nic, out));
+                classic.push((SegmentKind::Thyp, nic, out));
                 if kind(*last) != PointKind::TxDone && out + 1 < line.len() {
-                    classic.push(("Tnet", out, line.len() - 1));
+                    classic.push((SegmentKind::Tnet, out, line.len() - 1));
                 }
             }
         }
         _ => inward(&mut all.notes, &mut classic, line, (nic, vm_nic, by_vm), points),
     }
 
-    let whole = ("total", 0, line.len() - 1);
+    let whole = (SegmentKind::Total, 0, line.len() - 1);
     let mut told = 0;
     let mut neighbours = |upto: usize, out: &mut Vec<Segment>| {
         for at in told..upto {
             let (from, to) = (line[at], line[at + 1]);
             let named = classic.iter().chain([&whole]).any(|(_, a, b)| (*a, *b) == (at, at + 1));
             if !named {
-                out.push(Segment { name: format!("{}→{}", name(from), name(to)), from, to });
+                let name = format!("{}→{}", name(from), name(to));
+                out.push(Segment { kind: SegmentKind::Step, name, from, to });
             }
         }
         told = told.max(upto);
     };
-    for (title, from, to) in &classic {
+    for (kind, from, to) in &classic {
         neighbours(*from, &mut all.segments);
-        all.segments.push(Segment { name: (*title).into(), from: line[*from], to: line[*to] });
+        all.segments.push(Segment::classic(*kind, line[*from], line[*to]));
         neighbours(*to, &mut all.segments);
     }
     neighbours(line.len() - 1, &mut all.segments);
-    all.segments.push(Segment { name: "total".into(), from: *first, to: *last });
+    all.segments.push(Segment::classic(SegmentKind::Total, *first, *last));
     all
 }
 
 /// The classic segments of a way that leads to an application, given where it enters the host and the VM.
 fn inward(
     notes: &mut Vec<String>,
-    classic: &mut Vec<(&str, usize, usize)>,
+    classic: &mut Vec<(SegmentKind, usize, usize)>,
     line: &[PointId],
     (nic, vm_nic, by_vm): (Option<usize>, Option<usize>, bool),
     points: &[PointInfo],
@@ -150,11 +157,11 @@ fn inward(
     match nic {
         Some(_) if by_vm => {}
         Some(0) => notes.push("Tnet: the publisher is on another machine, so the way begins at the host's NIC".into()),
-        Some(nic) => classic.push(("Tnet", 0, nic)),
+        Some(nic) => classic.push((SegmentKind::Tnet, 0, nic)),
         None => notes.push("Tnet, Thyp: no packet was seen entering by a NIC of this host".into()),
     }
     if let (Some(nic), Some(vm)) = (nic, vm_nic) {
-        classic.push(("Thyp", nic, vm));
+        classic.push((SegmentKind::Thyp, nic, vm));
         if point(vm).kind == PointKind::VmRead {
             notes.push(format!(
                 "Thyp ends at {}: nobody looks into the guest (run latpath agent there, and name it by --machine)",
@@ -163,10 +170,10 @@ fn inward(
         }
     }
     match (vm_nic, nic) {
-        (Some(vm), _) if point(last).kind.is_application() => classic.push(("Tsub", vm, last)),
+        (Some(vm), _) if point(last).kind.is_application() => classic.push((SegmentKind::Tsub, vm, last)),
         (None, Some(nic)) if point(last).kind.is_application() => {
             notes.push("Thyp: no VM is on the way; Tsub is from the host's NIC to the application".into());
-            classic.push(("Tsub", nic, last));
+            classic.push((SegmentKind::Tsub, nic, last));
         }
         _ => notes.push(format!("Tsub: no application was seen to read the stream; the way ends at {}", point(last))),
     }
@@ -210,7 +217,7 @@ pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<S
     };
     match (find(from), find(to)) {
         (Some(from), Some(to)) if from == to => Err(format!("{text}: begins and ends at the same point")),
-        (Some(from), Some(to)) => Ok(Some(Segment { name: name.into(), from, to })),
+        (Some(from), Some(to)) => Ok(Some(Segment { kind: SegmentKind::Named, name: name.into(), from, to })),
         _ => Ok(None),
     }
 }

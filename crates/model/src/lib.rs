@@ -4,11 +4,13 @@
 //! `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the kernel).
 
 pub mod point;
+pub mod segment;
 pub mod sighting;
 pub mod stream;
 pub mod text;
 
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
+pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source};
 pub use stream::{KeyRule, Matcher, StreamId, StreamSpec};
 

@@ -105,7 +105,7 @@ fn prev_state(left: Left) -> i64 {
         Left::Asleep(sleep) => match sleep {
             Sleep::Interruptible => 0x1,
             // The kernel itself calls frozen threads so.
-            Sleep::Blocked | Sleep::RankedCapture => 0x2,
+            Sleep::Blocked | Sleep::Frozen => 0x2,
             Sleep::Idle => UNTOLD,
             Sleep::Stopped => 0x4,
             Sleep::Traced => 0x8,

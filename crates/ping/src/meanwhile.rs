@@ -364,7 +364,7 @@ impl ThreadMeanwhile {
                     let shares = cpu.map(|cpu| timeline.shares(cpu, tile.from, tile.to));
                     add(&mut behind, shares.unwrap_or_else(|| vec![Share { doing: Doing::Unknown, ns }]));
                 }
-                State::Asleep(Sleep::Stopped | Sleep::Traced | Sleep::RankedCapture) => of.stopped_ns += ns,
+                State::Asleep(Sleep::Stopped | Sleep::Traced | Sleep::Frozen) => of.stopped_ns += ns,
                 State::Asleep(_) => {
                     of.asleep_ns += ns;
                     if ns > longest {

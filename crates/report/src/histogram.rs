@@ -2,7 +2,7 @@
 //! is a line with its count.
 
 use crate::page::{right, Page};
-use latpath_model::Ns;
+use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{Bucket, SegmentFigures, Summary};
 
 /// Columns for the longest bar.
@@ -15,7 +15,7 @@ const GAP: usize = 2;
 /// The segments to draw: those named, else `total`, else the last.
 pub(crate) fn chosen<'a>(summary: &'a Summary, names: &[String]) -> Vec<&'a SegmentFigures> {
     if names.is_empty() {
-        let total = summary.segments.iter().find(|s| s.name == "total").or(summary.segments.last());
+        let total = summary.segments.iter().find(|s| s.kind == SegmentKind::Total).or(summary.segments.last());
         return total.into_iter().collect();
     }
     let of_name = |name: &String| summary.segments.iter().find(|s| s.name == *name);

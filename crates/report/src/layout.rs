@@ -45,7 +45,7 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
     let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
     let recorded = manifest.segments.iter().filter_map(|s| {
         let (from, to) = (id(&s.from)?, id(&s.to)?);
-        Some(Segment { name: s.name.clone(), from, to })
+        Some(Segment { kind: s.kind, name: s.name.clone(), from, to })
     });
     let mut layout = Layout { segments: recorded.take(MAX_SEGMENTS).collect(), ..Layout::default() };
     let left_out = manifest.segments.len().saturating_sub(MAX_SEGMENTS);

@@ -4,16 +4,18 @@ use crate::{
     page::{Page, Table},
     segments::is_within,
 };
+use latpath_model::SegmentKind;
 use latpath_stats::{PathFigures, SegmentFigures, Summary};
 
 /// A row per path; its times are those of `Thyp`, or of `total` where no host is between.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
-    let Some(name) = shown(&summary.paths) else { return };
+    let Some(kind) = shown(&summary.paths) else { return };
+    let name = kind.name().unwrap_or_default();
     page.heading(&format!("Paths through the host (times of {name})"));
     let over = format!("over {}", page.duration(summary.threshold_ns));
     let mut table = Table::new(&["<path", "packets", "of all", "lost", "p50", "p99", "p99.9", "max", &over]);
     for path in &summary.paths {
-        let times = path.segments.iter().find(|s| s.name == name);
+        let times = path.segments.iter().find(|s| s.kind == kind);
         let time = |of: fn(&SegmentFigures) -> i64| match times {
             Some(s) if is_within(of(s), s.error_bound_ns) => format!("<{}", page.duration(s.error_bound_ns)),
             Some(s) if s.count > 0 => page.duration(of(s)),
@@ -35,7 +37,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
 }
 
 /// The segment whose times tell paths apart best.
-pub(crate) fn shown(paths: &[PathFigures]) -> Option<&'static str> {
-    let has = |name: &&str| paths.iter().flat_map(|p| &p.segments).any(|s| s.name == **name);
-    (!paths.is_empty()).then(|| ["Thyp", "total"].iter().find(|n| has(n)).copied().unwrap_or("total"))
+pub(crate) fn shown(paths: &[PathFigures]) -> Option<SegmentKind> {
+    let has_thyp = || paths.iter().flat_map(|p| &p.segments).any(|s| s.kind == SegmentKind::Thyp);
+    (!paths.is_empty()).then(|| if has_thyp() { SegmentKind::Thyp } else { SegmentKind::Total })
 }

@@ -1,7 +1,7 @@
 //! A row per segment.
 
 use crate::page::{Page, Table};
-use latpath_model::Ns;
+use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{SegmentFigures, Summary};
 use std::collections::HashMap;
 
@@ -62,8 +62,7 @@ pub(crate) fn is_within(time: Ns, bound: Ns) -> bool {
 
 /// A segment's name; none for neighbours, which are named by their ends anyway.
 pub(crate) fn short_name(page: &Page, segment: &SegmentFigures) -> String {
-    let neighbours = segment.name.contains('→') || segment.name.contains("->");
-    if neighbours {
+    if segment.kind == SegmentKind::Step {
         String::new()
     } else {
         page.clean(&segment.name)

@@ -4,6 +4,7 @@ use crate::{
     page::{Page, Table},
     worst::stream,
 };
+use latpath_model::SegmentKind;
 use latpath_stats::Summary;
 
 /// A row per stream; its times are those of `total`, or of the last segment.
@@ -12,7 +13,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         return;
     }
     let chosen = |s: &latpath_stats::StreamFigures| {
-        s.segments.iter().find(|s| s.name == "total").or(s.segments.last()).cloned().unwrap_or_default()
+        s.segments.iter().find(|s| s.kind == SegmentKind::Total).or(s.segments.last()).cloned().unwrap_or_default()
     };
     let name = summary.streams.iter().map(chosen).map(|s| s.name).find(|n| !n.is_empty()).unwrap_or_default();
     let name = page.clean(&name);

@@ -3,7 +3,7 @@
 use latpath_capture::{CaptureKind, PacketSighting};
 use latpath_cause::{advise, Case, Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
-use latpath_model::{Link, Ns, PointInfo};
+use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_report::{
     explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, RunContext, Told, ToldSpike, WIDTH,
 };
@@ -58,7 +58,12 @@ fn context() -> RunContext {
         ifindex: 0,
         clock: String::new(),
     };
-    let segment = |name: &str, from, to| latpath_journey::Segment { name: name.into(), from, to };
+    let segment = |name: &str, from, to| latpath_journey::Segment {
+        kind: SegmentKind::classic(name).unwrap_or_default(),
+        name: name.into(),
+        from,
+        to,
+    };
     RunContext {
         points: [
             "host/nic-rx@enp7s0",

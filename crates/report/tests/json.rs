@@ -77,6 +77,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "error_bound_ns",
         "from",
         "histogram",
+        "kind",
         "max_ns",
         "mean_ns",
         "min_ns",

@@ -3,7 +3,7 @@
 use crate::{facts::HostFacts, part::sync_directory, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
-use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, StreamSpec};
+use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
 use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -69,6 +69,9 @@ impl Stamp {
 /// A segment as the run names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSegment {
+    /// What it is.
+    #[serde(default)]
+    pub kind: SegmentKind,
     /// `Tnet`, `total`, or the user's own.
     pub name: String,
     /// Where it starts.

@@ -2,12 +2,11 @@
 
 use crate::{
     keys::Key,
-    names,
     theme::Theme,
     watch::{self, Flow, Watch},
     Action,
 };
-use latpath_model::Ns;
+use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
 use std::{cmp::Reverse, time::Duration};
 
@@ -150,7 +149,7 @@ impl Model {
     /// The segments to show, sorted.
     pub fn rows<'a>(&self, shown: &Shown<'a>) -> Vec<&'a SegmentFigures> {
         let mut rows: Vec<_> = shown.segments().iter().collect();
-        rows.sort_by_key(|s| names::rank(&s.name));
+        rows.sort_by_key(|s| s.kind);
         match self.sort {
             Sort::Path => {}
             Sort::P99 => rows.sort_by_key(|s| Reverse(s.p99_ns)),
@@ -162,8 +161,9 @@ impl Model {
 
     /// The selected one of these rows: the one that the user chose, else `total`, else the first.
     pub fn selected(&self, rows: &[&SegmentFigures]) -> usize {
-        let find = |name: &str| rows.iter().position(|s| s.name == name);
-        self.segment.as_deref().and_then(find).or_else(|| find("total")).unwrap_or(0)
+        let chosen = self.segment.as_deref().and_then(|name| rows.iter().position(|s| s.name == name));
+        let total = || rows.iter().position(|s| s.kind == SegmentKind::Total);
+        chosen.or_else(total).unwrap_or(0)
     }
 
     /// Does what a key asks; returns what the caller has to do.

@@ -1,7 +1,7 @@
 //! Short names: the points of the path numbered from 1, and segments as `2→3`.
 
 use crate::theme::{columns, Theme};
-use latpath_model::{Point, StreamSpec, HOST};
+use latpath_model::{Point, SegmentKind, StreamSpec, HOST};
 use latpath_stats::{SegmentFigures, Summary};
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ impl<'a> Path<'a> {
     /// A segment's name in at most `width` columns: `Thyp 2→5`, or `2→3 tx@vnet0` (where it leads) for neighbours.
     pub fn segment(&self, segment: &SegmentFigures, theme: &Theme, width: usize) -> String {
         let Some(numbers) = self.numbers(segment, theme) else { return theme.cut(&theme.clean(&segment.name), width) };
-        if !is_neighbours(&segment.name) {
+        if segment.kind != SegmentKind::Step {
             let name = theme.clean(&segment.name);
             let both = format!("{name:5} {numbers}");
             return if columns(&both) <= width { both } else { theme.cut(&name, width) };
@@ -72,20 +72,6 @@ fn short(point: &Point) -> String {
     format!("{}@{}", point.kind, point.device)
 }
 
-/// Whether a segment is named by its ends.
-pub fn is_neighbours(name: &str) -> bool {
-    name.contains('→') || name.contains("->")
-}
-
-/// Where a segment stands in the table: the classic names first, then names that users gave, then neighbours.
-pub fn rank(name: &str) -> usize {
-    match ["Tnet", "Thyp", "Tsub", "total"].iter().position(|n| *n == name) {
-        Some(i) => i,
-        None if !is_neighbours(name) => 4,
-        None => 5,
-    }
-}
-
 /// A stream's short name: the svID of Sampled Values.
 pub fn stream(text: &str, theme: &Theme) -> String {
     theme.clean(&text.parse::<StreamSpec>().map_or_else(|_| text.to_string(), |s| s.short()))
@@ -111,6 +97,7 @@ mod tests {
         let (summary, theme) = (summary(), Theme::of(Letters::Unicode, "xterm", ""));
         let path = Path::of(&summary);
         let mut segment = SegmentFigures {
+            kind: SegmentKind::Step,
             name: "host/tx@vnet0→guest0/nic-rx@eth1".into(),
             from: "host/tx@vnet0".into(),
             to: "guest0/nic-rx@eth1".into(),
@@ -118,17 +105,10 @@ mod tests {
         };
         assert_eq!(path.segment(&segment, &theme, 40), "2→3 tx@vnet0→nic-rx@eth1");
         assert_eq!(path.segment(&segment, &theme, 16), "2→3 nic-rx@eth1");
-        segment.name = "Thyp".into();
+        (segment.kind, segment.name) = (SegmentKind::Thyp, "Thyp".into());
         assert_eq!(path.segment(&segment, &theme, 16), "Thyp  2→3");
         segment.to = "guest0/app-read@x".into();
         assert_eq!(path.segment(&segment, &theme, 16), "Thyp");
-    }
-
-    #[test]
-    fn classic_names_come_first_and_neighbours_last() {
-        let mut names = ["a→b", "mine", "total", "Tsub", "Thyp", "Tnet"];
-        names.sort_by_key(|n| rank(n));
-        assert_eq!(names, ["Tnet", "Thyp", "Tsub", "total", "mine", "a→b"]);
     }
 
     #[test]

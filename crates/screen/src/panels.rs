@@ -7,6 +7,7 @@ use crate::{
     names::{self, Path},
     table::pad,
 };
+use latpath_model::SegmentKind;
 use latpath_stats::{units, Loss, MachineFigures, PathFigures};
 use ratatui::{
     style::Style,
@@ -74,7 +75,12 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
     let one = |(i, path): (usize, &PathFigures)| {
         let share = percent(path.journeys, shown.journeys());
         let mut text = format!("{} {} ({share})", theme.clean(&path.path), theme.count(path.journeys));
-        let times = path.segments.iter().find(|s| s.name == "Thyp").or(path.segments.first()).filter(|s| s.count > 0);
+        let times = path
+            .segments
+            .iter()
+            .find(|s| s.kind == SegmentKind::Thyp)
+            .or(path.segments.first())
+            .filter(|s| s.count > 0);
         if let Some(s) = times {
             let (p50, max) = (theme.duration(s.p50_ns), theme.duration(s.max_ns));
             text.push_str(&format!(", {} p50 {p50} max {max}", theme.clean(&s.name)));

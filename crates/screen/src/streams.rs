@@ -9,6 +9,7 @@ use crate::{
     trouble,
     watch::{self, Flowing},
 };
+use latpath_model::SegmentKind;
 use latpath_stats::{SegmentFigures, StreamFigures};
 use ratatui::{
     buffer::Buffer,
@@ -67,7 +68,7 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
 
 fn cell(title: &str, stream: &StreamFigures, model: &Model, width: usize) -> (String, Style) {
     let theme = &model.theme;
-    let whole = stream.segments.iter().find(|s| s.name == "total").or(stream.segments.first());
+    let whole = stream.segments.iter().find(|s| s.kind == SegmentKind::Total).or(stream.segments.first());
     let time = |of: fn(&SegmentFigures) -> i64, theme: &Theme| {
         (whole.filter(|s| s.count > 0).map_or_else(|| "-".into(), |s| theme.cell(of(s))), Style::new())
     };

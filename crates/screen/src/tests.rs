@@ -2,7 +2,7 @@
 //! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them anew; look at the difference before committing it.
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
-use latpath_model::{Point, PointKind};
+use latpath_model::{Point, PointKind, SegmentKind};
 use latpath_stats::{
     units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter,
     StreamFigures, Summary, ToolCost,
@@ -316,8 +316,10 @@ impl Pool {
     }
 
     fn segment(&mut self) -> SegmentFigures {
+        let name = self.text();
         SegmentFigures {
-            name: self.text(),
+            kind: SegmentKind::classic(&name).unwrap_or_default(),
+            name,
             from: self.text(),
             to: self.text(),
             count: self.count(),

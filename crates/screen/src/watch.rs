@@ -2,7 +2,7 @@
 //!
 //! Times here are the screen's own (since it started), so that a stream that stops is seen even if the figures stop too.
 
-use latpath_model::Ns;
+use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{SegmentFigures, Summary};
 use std::{
     collections::{HashMap, VecDeque},
@@ -162,7 +162,7 @@ pub fn worst_negative(segments: &[SegmentFigures]) -> Option<&SegmentFigures> {
 
 /// Journeys over the threshold: of `total`, else of the segment that has most of them.
 fn over_threshold(segments: &[SegmentFigures]) -> u64 {
-    let total = segments.iter().find(|s| s.name == "total").map(|s| s.over_threshold);
+    let total = segments.iter().find(|s| s.kind == SegmentKind::Total).map(|s| s.over_threshold);
     total.or_else(|| segments.iter().map(|s| s.over_threshold).max()).unwrap_or(0)
 }
 

@@ -340,6 +340,7 @@ impl Aggregate {
     ) -> StreamFigures {
         let lost = stream.losses(|id| self.point(id), context.drop_notes);
         let row = |(segment, times): (&Segment, &Times)| SegmentFigures {
+            kind: segment.kind,
             name: segment.name.clone(),
             from: self.point(segment.from),
             to: self.point(segment.to),

@@ -1,12 +1,15 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
-use latpath_model::{Ns, Point};
+use latpath_model::{Ns, Point, SegmentKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// One row: the times of one segment. All times in ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SegmentFigures {
+    /// What it is: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (by the user) or `step` (to the next point).
+    #[serde(default)]
+    pub kind: SegmentKind,
     /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbouring points.
     pub name: String,
     /// Where it starts, as `machine/kind@device`.
@@ -294,11 +297,6 @@ pub struct Summary {
     pub tool: ToolCost,
     /// What the reader must know: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
-}
-
-/// Whether a segment is shown for each path: those that end behind what paths differ in.
-pub fn is_told_by_path(segment: &str) -> bool {
-    matches!(segment, "Thyp" | "total")
 }
 
 /// Equal losses as one, the greatest first.

@@ -1,6 +1,5 @@
 //! The times of one segment, under construction.
 
-use crate::figures::is_told_by_path;
 use crate::Histogram;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::Segment;
@@ -33,7 +32,7 @@ impl Ends {
             both: bit(s.from) | bit(s.to),
             from: s.from.into(),
             to: s.to.into(),
-            by_path: is_told_by_path(&s.name),
+            by_path: s.kind.is_counted_by_path(),
             in_order: s.is_with_daemon(points),
         }
     }

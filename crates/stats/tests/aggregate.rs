@@ -1,7 +1,7 @@
 //! The aggregate against a slow one that looks at all journeys again for each figure.
 
 use latpath_journey::{Journey, Segment};
-use latpath_model::{DropNote, Link, Ns, PointId, PointInfo};
+use latpath_model::{DropNote, Link, Ns, PointId, PointInfo, SegmentKind};
 use latpath_run::Rows;
 use latpath_stats::{Aggregate, Context, Setup, Summary};
 use proptest::prelude::*;
@@ -23,7 +23,12 @@ fn setup(worst: usize) -> Setup {
         ifindex: 0,
         clock: String::new(),
     };
-    let segment = |(name, from, to): (&str, _, _)| Segment { name: name.into(), from, to };
+    let segment = |(name, from, to): (&str, _, _)| Segment {
+        kind: SegmentKind::classic(name).unwrap_or_default(),
+        name: name.into(),
+        from,
+        to,
+    };
     Setup {
         streams: STREAMS,
         points: POINTS.iter().map(point).collect(),
@@ -321,8 +326,8 @@ fn packets_are_counted_by_the_path_that_they_took() {
         clock: String::new(),
     };
     let points = ["host/nic-rx@nic0", "host/ovs-exec@nic0", "host/ovs-upcall@nic0", "host/tx@vnet0"];
-    let total = Segment { name: "total".into(), from: 0, to: 3 };
-    let part = Segment { name: "host/nic-rx@nic0→host/tx@vnet0".into(), from: 0, to: 3 };
+    let total = Segment { kind: SegmentKind::Total, name: "total".into(), from: 0, to: 3 };
+    let part = Segment { kind: SegmentKind::Step, name: "host/nic-rx@nic0→host/tx@vnet0".into(), from: 0, to: 3 };
     let setup = Setup {
         streams: 1,
         points: points.iter().map(|p| info(p)).collect(),
@@ -348,7 +353,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
     (95..98).for_each(|n| other.add(&journey(n, 0b0101, 0).lend()));
     aggregate.merge(&other);
     // A segment that comes on top costs nothing that was counted.
-    let daemon = Segment { name: "Tupcall".into(), from: 2, to: 3 };
+    let daemon = Segment { kind: SegmentKind::Tupcall, name: "Tupcall".into(), from: 2, to: 3 };
     aggregate.extend(&aggregate.setup().points.clone(), &[daemon]);
     aggregate.add(&journey(98, 0b1101, 5_000).lend());
     let summary = summary(&aggregate);
@@ -372,7 +377,12 @@ fn packets_are_counted_by_the_path_that_they_took() {
 fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_crossed_that_segment() {
     let points =
         ["host/nic-rx@nic0", "host/ovs-upcall@nic0", "host/ovs-slow@nic0", "host/ovs-return@nic0", "host/tx@vnet0"];
-    let segment = |name: &str, from, to| Segment { name: name.into(), from, to };
+    let segment = |name: &str, from, to| Segment {
+        kind: SegmentKind::classic(name).unwrap_or_default(),
+        name: name.into(),
+        from,
+        to,
+    };
     let setup = Setup {
         streams: 1,
         points: points

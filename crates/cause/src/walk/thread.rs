@@ -182,7 +182,7 @@ impl Walk<'_> {
         let name = |w: &Waker| self.machine.who_on(w.cpu, &w.context, w.t);
         let label = Label { actor, ..Label::default() };
         match (sleep, waker) {
-            (Sleep::Stopped | Sleep::Traced | Sleep::RankedCapture, waker) => {
+            (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
                 let note = waker.map(|w| format!("it went on by {}", name(&w).name));
                 self.lay(tile.from, Cause::Stopped, Label { note, ..label });
                 Ok(None)

@@ -164,7 +164,7 @@ impl Walk<'_> {
                 State::Ready { cpu, since, throttled } => self.was_ready(vcpu, cpu, since, throttled, tile.from),
                 State::Asleep(sleep) => {
                     let cause = match sleep {
-                        Sleep::Stopped | Sleep::Traced | Sleep::RankedCapture => Cause::Stopped,
+                        Sleep::Stopped | Sleep::Traced | Sleep::Frozen => Cause::Stopped,
                         Sleep::Blocked => Cause::Blocked,
                         _ if self.halted(vcpu, tile.from) => Cause::VcpuHalted,
                         _ => asleep,

@@ -209,7 +209,12 @@ impl Recorder {
                 m.route = layout.line(follow.points());
                 m.routes = layout.lines(follow.points());
                 m.segments = (layout.segments.iter())
-                    .map(|s| NamedSegment { name: s.name.clone(), from: point(&s.from), to: point(&s.to) })
+                    .map(|s| NamedSegment {
+                        kind: s.kind,
+                        name: s.name.clone(),
+                        from: point(&s.from),
+                        to: point(&s.to),
+                    })
                     .collect();
                 m.machines = machines;
                 m.counters = sum(&counters);

@@ -5,7 +5,7 @@ use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_journey::Route;
-use latpath_model::PointId;
+use latpath_model::{PointId, SegmentKind};
 use latpath_report::{layout_of, Layout};
 use latpath_run::Run;
 use serde_json::json;
@@ -40,7 +40,10 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     let names = |ids: &[PointId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>();
-    let segments = layout.segments.iter().map(|s| json!({ "name": s.name, "from": name(s.from), "to": name(s.to) }));
+    let segments = layout
+        .segments
+        .iter()
+        .map(|s| json!({ "kind": s.kind, "name": s.name, "from": name(s.from), "to": name(s.to) }));
     let all = json!({
         "points": names(&layout.route.line),
         "aside": names(&layout.route.aside),
@@ -74,7 +77,8 @@ fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     };
     for s in &layout.segments {
         // Neighbours are named by their ends.
-        let ends = if s.name.contains('→') { String::new() } else { format!("  {}..{}", name(s.from), name(s.to)) };
+        let ends =
+            if s.kind == SegmentKind::Step { String::new() } else { format!("  {}..{}", name(s.from), name(s.to)) };
         let _ = writeln!(out, "  {:>2}..{:<2}  {:<width$}{ends}", number(&s.from), number(&s.to), s.name);
     }
     out

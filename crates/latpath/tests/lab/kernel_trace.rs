@@ -113,7 +113,7 @@ fn in_words(event: &Event, names: &Names<'_>) -> String {
                 Left::Ready { preempted: false, .. } => "R",
                 Left::Asleep(Sleep::Interruptible) => "S",
                 // So the kernel calls what its freezer holds.
-                Left::Asleep(Sleep::Blocked | Sleep::RankedCapture) => "D",
+                Left::Asleep(Sleep::Blocked | Sleep::Frozen) => "D",
                 Left::Asleep(Sleep::Idle) => "I",
                 Left::Asleep(Sleep::Stopped) => "T",
                 Left::Asleep(Sleep::Traced) => "t",

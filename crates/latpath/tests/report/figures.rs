@@ -193,7 +193,7 @@ fn segments_lists_the_path_and_what_is_measured_on_it() {
     let bench = Bench::with_run();
     insta::assert_snapshot!(stdout(&bench.latpath(&["segments", "run", "--segment", "vhost=2..3"])));
     let listed: Value = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
-    assert_eq!(listed["segments"][0], json!({ "name": "Thyp", "from": POINTS[0], "to": POINTS[4] }));
+    assert_eq!(listed["segments"][0], json!({ "kind": "thyp", "name": "Thyp", "from": POINTS[0], "to": POINTS[4] }));
     assert_eq!((listed["points"].as_array().unwrap().len(), &listed["aside"]), (5, &json!([])));
 }
 

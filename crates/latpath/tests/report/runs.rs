@@ -1,7 +1,7 @@
 //! Runs of known journeys, made with latpath's own writer.
 
 use latpath_journey::Journey;
-use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo};
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, SegmentKind};
 use latpath_run::{MachineRecord, Manifest, NamedSegment, Stamp, StreamRecord, ToolRecord, Writer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -105,8 +105,12 @@ pub fn manifest() -> Manifest {
         clock: "CLOCK_MONOTONIC".into(),
     };
     let point = |p: usize| POINTS[p].parse::<Point>().unwrap();
-    let segment =
-        |(name, from, to): (&str, usize, usize)| NamedSegment { name: name.into(), from: point(from), to: point(to) };
+    let segment = |(name, from, to): (&str, usize, usize)| NamedSegment {
+        kind: SegmentKind::classic(name).unwrap_or_default(),
+        name: name.into(),
+        from: point(from),
+        to: point(to),
+    };
     let machine = |machine: &str, method: &str, error_bound_ns| MachineRecord {
         machine: machine.into(),
         method: method.into(),

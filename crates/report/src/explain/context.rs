@@ -5,7 +5,7 @@ use crate::layout::layout_of;
 use latpath_capture::{Capture, Packet};
 use latpath_cause::{advise, Analyst, Case, Explained, Folk, Ground, Surroundings, Usual, Verdict};
 use latpath_journey::Segment;
-use latpath_model::{Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
+use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
 use latpath_run::Run;
 use latpath_vms::{Cpus, Vm};
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl RunContext {
     /// The classic segment that a part of the way lies in; its ends where there is none.
     pub fn segment(&self, (from, to): (PointId, PointId)) -> String {
         let place = |line: &[PointId], point| line.iter().position(|p| *p == point);
-        let named = self.segments.iter().filter(|s| s.name != "total" && !s.name.contains('→'));
+        let named = self.segments.iter().filter(|s| !matches!(s.kind, SegmentKind::Total | SegmentKind::Step));
         let mut best: Option<(usize, &str)> = None;
         for segment in named {
             for line in &self.lines {

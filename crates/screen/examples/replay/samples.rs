@@ -1,6 +1,6 @@
 //! Made-up figures for trying the screen, the same at every call: Sampled Values through a host into a guest.
 
-use latpath_model::Point;
+use latpath_model::{Point, SegmentKind};
 use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost};
 
 const SECOND: i64 = 1_000_000_000;
@@ -151,6 +151,8 @@ fn segments(points: &[Point], journeys: u64, second: u64, slow: i64, guest: bool
         let spread = steps[from..to].iter().map(|s| s.1).fold(1.0, f64::max);
         let (a, b) = (&points[from], &points[to]);
         let mut segment = segment(middle * slow as f64, spread, journeys, second);
+        let own = if name.is_empty() { SegmentKind::Step } else { SegmentKind::Named };
+        segment.kind = SegmentKind::classic(name).unwrap_or(own);
         segment.name = if name.is_empty() { format!("{a}→{b}") } else { name.into() };
         (segment.from, segment.to) = (a.to_string(), b.to_string());
         segment.error_bound_ns = if a.machine == b.machine { 0 } else { 4_850 };
