@@ -1,15 +1,14 @@
 //! Which packets are late.
 
+use latpath_histogram::Histogram;
 use latpath_model::Ns;
 
 /// A minute.
 const MINUTE: Ns = 60_000_000_000;
 /// Of each time as long as this, one packet can be among the worst of its minute: a stall makes many late at once.
 const SLICE: Ns = 200_000_000;
-/// A threshold that follows the times of all packets is set anew after so many.
-const SET_EVERY: u64 = 1000;
-/// Steps of an octave in which times are counted.
-const STEPS: u32 = 64;
+/// The threshold of [`LatenessRule::OneOf`] is updated once per this many packets.
+const UPDATE_INTERVAL: u64 = 1000;
 
 /// Which packets are late.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,37 +133,17 @@ impl Worst {
     }
 }
 
-/// The top part of all.
+/// The slowest of all packets.
 #[derive(Debug)]
 pub(crate) struct Top {
     one_of: u64,
-    /// Times counted in log-linear steps.
-    counts: Vec<u64>,
-    all: u64,
+    times: Histogram,
     threshold: Option<Ns>,
-}
-
-fn step(time: Ns) -> usize {
-    let time = time.max(0) as u64;
-    if time < u64::from(STEPS) {
-        return time as usize;
-    }
-    let octave = time.ilog2() - STEPS.ilog2();
-    ((octave + 1) * STEPS) as usize + ((time >> octave) as usize - STEPS as usize)
-}
-
-/// The least time of a step.
-fn from_step(step: usize) -> Ns {
-    let (octave, rest) = (step as u32 / STEPS, step as u64 % u64::from(STEPS));
-    match octave {
-        0 => rest as Ns,
-        octave => ((u64::from(STEPS) + rest) << (octave - 1)).min(Ns::MAX as u64) as Ns,
-    }
 }
 
 impl Top {
     fn new(one_of: u64) -> Self {
-        Self { one_of: one_of.max(1), counts: vec![0; step(Ns::MAX) + 1], all: 0, threshold: None }
+        Self { one_of: one_of.max(1), times: Histogram::new(), threshold: None }
     }
 
     fn classify(&mut self, time: Ns) -> Lateness {
@@ -172,25 +151,12 @@ impl Top {
             Some(threshold) if time >= threshold => Lateness::Late(threshold),
             _ => Lateness::OnTime,
         };
-        self.counts[step(time)] += 1;
-        self.all += 1;
-        if self.all >= self.one_of && (self.all.is_multiple_of(SET_EVERY) || self.all == self.one_of) {
-            self.set();
+        self.times.record(time.max(0));
+        let all = self.times.count();
+        if all >= self.one_of && (all.is_multiple_of(UPDATE_INTERVAL) || all == self.one_of) {
+            self.threshold = Some(self.times.exceeded_by(all / self.one_of).max(1));
         }
         lateness
-    }
-
-    /// The threshold stands above the step that the last of the others is in.
-    fn set(&mut self) {
-        let (most, mut above) = (self.all / self.one_of, 0);
-        for at in (0..self.counts.len()).rev() {
-            above += self.counts[at];
-            if above > most {
-                self.threshold = Some(from_step(at + 1).max(1));
-                return;
-            }
-        }
-        self.threshold = Some(1);
     }
 }
 
@@ -201,17 +167,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_step_holds_the_times_from_its_own_to_the_next(time in 0..Ns::MAX) {
-            let at = step(time);
-            prop_assert!(from_step(at) <= time);
-            prop_assert!(at == step(Ns::MAX) || from_step(at + 1) > time);
-        }
-
-        #[test]
         fn the_top_part_is_not_much_more_than_asked(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
             let mut classifier = LatenessClassifier::new(LatenessRule::OneOf(100));
             let late = times.iter().filter(|t| classifier.classify(0, **t) != Lateness::OnTime).count();
-            // The threshold follows what was seen before, and moves in steps of 1.6 %.
+            // The threshold follows what was seen before, and moves in steps of 0.4 %.
             prop_assert!(late <= times.len() * 4 / 100, "{} of {}", late, times.len());
             prop_assert!(matches!(classifier.classify(0, 20_000_000), Lateness::Late(_)));
         }

@@ -347,7 +347,7 @@ impl Aggregate {
             rate_hz: rate(times.histogram.count(), context.elapsed),
             over_threshold: times.over,
             error_bound_ns: bounds(segment.from, segment.to),
-            ..times.histogram.figures()
+            ..SegmentFigures::of(&times.histogram)
         };
         StreamFigures {
             stream: name,

@@ -1,5 +1,6 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
+use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,15 +50,27 @@ pub struct SegmentFigures {
     pub histogram: Vec<Bucket>,
 }
 
-/// One bucket of a histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bucket {
-    /// Lower edge, inclusive.
-    pub from_ns: Ns,
-    /// Upper edge, exclusive.
-    pub to_ns: Ns,
-    /// Journeys in it.
-    pub count: u64,
+impl SegmentFigures {
+    /// The row of a histogram, without name, ends, rate, threshold and error bound.
+    pub fn of(histogram: &Histogram) -> Self {
+        let [p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns] =
+            histogram.percentiles([500_000, 900_000, 990_000, 999_000, 999_900]);
+        Self {
+            count: histogram.count(),
+            min_ns: histogram.min(),
+            mean_ns: histogram.mean(),
+            stddev_ns: histogram.stddev(),
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p99_9_ns,
+            p99_99_ns,
+            max_ns: histogram.max(),
+            negative: histogram.negatives(),
+            histogram: histogram.buckets(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Packets that did not arrive, by the last place that saw them.
@@ -326,5 +339,15 @@ pub fn error_bound((from, from_bound): (&str, Ns), (to, to_bound): (&str, Ns)) -
         0
     } else {
         from_bound.saturating_add(to_bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_histogram_gives_an_empty_row() {
+        assert_eq!(SegmentFigures::of(&Histogram::new()), SegmentFigures::default());
     }
 }

@@ -6,9 +6,8 @@
 //! ```
 //! Values above `u32::MAX` ns (4.29 s) count as that. A bucket's middle is at most 0.8 % off.
 
-use crate::figures::{Bucket, SegmentFigures};
-use crate::histogram::{draw, ranks, rounded_mean, stddev};
-use crate::layout;
+use crate::figures::SegmentFigures;
+use latpath_histogram::{draw, layout, ranks, rounded_mean, stddev, Bucket};
 use latpath_model::Ns;
 
 const BITS: u32 = 6;
@@ -166,7 +165,7 @@ mod tests {
         fn figures_agree_with_those_of_all_values(values in values()) {
             let (kernel, mut all) = (of(&values, 200_000).figures(), Histogram::new());
             values.iter().for_each(|v| all.record((*v).into()));
-            let all = all.figures();
+            let all = SegmentFigures::of(&all);
             prop_assert_eq!(
                 (kernel.count, kernel.min_ns, kernel.max_ns, kernel.mean_ns),
                 (all.count, all.min_ns, all.max_ns, all.mean_ns)

@@ -3,9 +3,7 @@
 pub mod aggregate;
 mod by_path;
 pub mod figures;
-pub mod histogram;
 pub mod kernel;
-pub mod layout;
 pub mod lost;
 mod times;
 pub mod units;
@@ -13,7 +11,7 @@ mod worst;
 
 pub use aggregate::{Aggregate, Context, Setup};
 pub use figures::{
-    Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter, StreamFigures,
-    Summary, ToolCost, Worst, WorstStep,
+    CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter, StreamFigures, Summary,
+    ToolCost, Worst, WorstStep,
 };
-pub use histogram::Histogram;
+pub use latpath_histogram::{Bucket, Histogram};

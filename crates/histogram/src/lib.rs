@@ -1,17 +1,31 @@
-//! A histogram of durations in ns: log-linear, at most 0.2 % off, with exact count, sum, square sum, least and greatest.
+//! A histogram of durations in ns. Percentiles are at most 0.2 % off; count, sum, mean, standard deviation, minimum and
+//! maximum are exact.
 //!
-//! 256 buckets to each doubling (see [`crate::layout`]); only the range that was hit is allocated. Negative values are a
-//! clock's fault: they are counted, and have buckets of their own so that percentiles stay right.
+//! Each doubling has 256 buckets (see [`layout`]). Only the range that was hit is allocated. A clock fault causes negative
+//! values; the histogram counts them and keeps them in buckets of their own, so that percentiles stay right.
 
-use crate::figures::{Bucket, SegmentFigures};
-use crate::layout;
+#[doc(hidden)]
+pub mod layout;
+
 use latpath_model::Ns;
+use serde::{Deserialize, Serialize};
 
 const BITS: u32 = 8;
 /// Least step by which the allocated range grows: one doubling.
 const GROW: usize = 1 << BITS;
 
-/// See the module's text.
+/// One bucket of a drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Lower edge, inclusive.
+    pub from_ns: Ns,
+    /// Upper edge, exclusive.
+    pub to_ns: Ns,
+    /// Values in it.
+    pub count: u64,
+}
+
+/// Counts durations; see the crate's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     positive: Counts,
@@ -217,6 +231,17 @@ impl Histogram {
         ranks(below.chain(above), self.count, per_million).map(|v| v.clamp(self.min, self.max))
     }
 
+    /// The least duration that at most `n` of the values reach. It is a bucket's edge, so at most 0.4 % greater than the
+    /// value with `n` greater ones; 0 if at most `n` values are in the histogram.
+    pub fn exceeded_by(&self, n: u64) -> Ns {
+        let mut above = 0;
+        let bucket = self.positive.filled().rev().find(|(_, count)| {
+            above += count;
+            above > n
+        });
+        bucket.map_or(0, |(i, _)| layout::lower::<BITS>(i + 1).min(Ns::MAX as u64) as Ns)
+    }
+
     /// Non-empty buckets for drawing, rising, about 10 a decade, with edges at 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a
     /// power of ten. A value may stand in the neighbour of its bucket if it is within 0.2 % of the edge. Negative values
     /// share one bucket, from the least value to 0.
@@ -229,35 +254,11 @@ impl Histogram {
         draw(values, &mut out);
         out
     }
-
-    /// A row without name, ends, rate, threshold and error bound.
-    pub fn figures(&self) -> SegmentFigures {
-        let [p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns] =
-            self.percentiles([500_000, 900_000, 990_000, 999_000, 999_900]);
-        SegmentFigures {
-            count: self.count,
-            min_ns: self.min,
-            mean_ns: self.mean(),
-            stddev_ns: self.stddev(),
-            p50_ns,
-            p90_ns,
-            p99_ns,
-            p99_9_ns,
-            p99_99_ns,
-            max_ns: self.max,
-            negative: self.negatives,
-            histogram: self.buckets(),
-            ..SegmentFigures::default()
-        }
-    }
 }
 
 /// Values at nearest ranks of a rising list of values and counts.
-pub(crate) fn ranks<const N: usize>(
-    values: impl Iterator<Item = (Ns, u64)>,
-    count: u64,
-    per_million: [u32; N],
-) -> [Ns; N] {
+#[doc(hidden)]
+pub fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64, per_million: [u32; N]) -> [Ns; N] {
     let rank = |p: u32| ((u128::from(count) * u128::from(p)).div_ceil(1_000_000) as u64).max(1);
     let (mut out, mut next, mut so_far) = ([0; N], 0, 0);
     for (value, n) in values {
@@ -270,7 +271,8 @@ pub(crate) fn ranks<const N: usize>(
     out
 }
 
-pub(crate) fn rounded_mean(sum: i128, count: u64) -> Ns {
+#[doc(hidden)]
+pub fn rounded_mean(sum: i128, count: u64) -> Ns {
     if count == 0 {
         return 0;
     }
@@ -278,7 +280,8 @@ pub(crate) fn rounded_mean(sum: i128, count: u64) -> Ns {
     (2 * sum + n).div_euclid(2 * n) as Ns
 }
 
-pub(crate) fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
+#[doc(hidden)]
+pub fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
     if count == 0 {
         return 0;
     }
@@ -294,7 +297,8 @@ pub(crate) fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
 }
 
 /// Sorts rising values into the buckets of a drawing.
-pub(crate) fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
+#[doc(hidden)]
+pub fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
     for (value, count) in values {
         match out.last_mut() {
             Some(bucket) if (bucket.from_ns..bucket.to_ns).contains(&value) => bucket.count += count,
@@ -329,12 +333,18 @@ mod tests {
         h
     }
 
+    /// All that a histogram says.
+    fn all_of(h: &Histogram) -> impl PartialEq + std::fmt::Debug {
+        let percentiles = h.percentiles([1, 500_000, 900_000, 990_000, 999_000, 999_900, 1_000_000]);
+        (h.count, h.negatives, h.sum, h.squares, (h.min, h.max), (h.mean(), h.stddev()), percentiles, h.buckets())
+    }
+
     #[test]
     fn known_answers() {
         let h = of(&[2, 4, 4, 4, 5, 5, 7, 9]);
         assert_eq!((h.count(), h.min(), h.max(), h.mean(), h.stddev()), (8, 2, 9, 5, 2));
         assert_eq!(h.percentiles([500_000, 900_000, 999_999]), [4, 9, 9]);
-        assert_eq!(Histogram::new().figures(), SegmentFigures::default());
+        assert_eq!((Histogram::new().percentile(500_000), Histogram::new().buckets()), (0, vec![]));
     }
 
     #[test]
@@ -371,7 +381,8 @@ mod tests {
         let h = of(&[Ns::MIN, Ns::MIN, Ns::MAX, Ns::MAX, Ns::MAX, 0]);
         assert_eq!((h.min(), h.max(), h.count()), (Ns::MIN, Ns::MAX, 6));
         assert_eq!(h.buckets().iter().map(|b| b.count).sum::<u64>(), 6);
-        h.figures();
+        h.percentiles([1, 500_000, 1_000_000]);
+        (h.mean(), h.stddev());
     }
 
     fn values() -> impl Strategy<Value = Vec<Ns>> {
@@ -410,15 +421,27 @@ mod tests {
             h.record_all(&values);
             h.record_all(&more);
             let all = of(&[values, more].concat());
-            prop_assert_eq!(h.figures(), all.figures());
-            prop_assert_eq!((h.sum, h.squares), (all.sum, all.squares));
+            prop_assert_eq!(all_of(&h), all_of(&all));
         }
 
         #[test]
         fn a_merge_equals_recording_all(a in values(), b in values()) {
             let mut merged = of(&a);
             merged.merge(&of(&b));
-            prop_assert_eq!(merged.figures(), of(&[a, b].concat()).figures());
+            prop_assert_eq!(all_of(&merged), all_of(&of(&[a, b].concat())));
+        }
+
+        #[test]
+        fn at_most_n_values_reach_what_n_exceed(values in values(), n in 0..600_u64) {
+            let edge = of(&values).exceeded_by(n);
+            let mut above: Vec<Ns> = values.into_iter().filter(|v| *v >= 0).collect();
+            above.sort_unstable_by(|a, b| b.cmp(a));
+            prop_assert!(above.iter().filter(|v| **v >= edge && edge < Ns::MAX).count() as u64 <= n || edge == 0);
+            match above.get(n as usize) {
+                Some(next) => prop_assert!(edge > *next || edge == Ns::MAX, "{edge} {next}"),
+                None => prop_assert_eq!(edge, 0),
+            }
+            prop_assert!(above.get(n as usize).is_none_or(|next| edge as f64 <= *next as f64 * 1.004 + 1.0));
         }
 
         #[test]
