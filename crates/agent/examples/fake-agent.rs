@@ -3,7 +3,7 @@
 //! `fake-agent die-after N` ends without a word when it has told of N packets; `fake-agent refuse WHY` cannot attach its probe.
 
 use latpath_agent::{listen, Listen, ServeOptions, StartRequest};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 
 struct Invented {
@@ -36,7 +36,7 @@ impl Source for Invented {
             eprintln!("out of luck");
             std::process::abort();
         }
-        let now = now_monotonic();
+        let now = monotonic();
         loop {
             let t = self.began + Ns::from(self.next) * 250_000;
             if t + 100_000 >= now {
@@ -67,7 +67,7 @@ fn main() {
     }
     let make = move |_: &StartRequest| match refusal {
         Some(why) => Err(why),
-        None => Ok(Invented { next: 0, began: now_monotonic(), last }.into()),
+        None => Ok(Invented { next: 0, began: monotonic(), last }.into()),
     };
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
     if let Err(e) = listen(&at, at == Listen::Stdio, &mut ServeOptions::default(), None, &mut log, make) {

@@ -2,7 +2,7 @@
 //! sighting and CPU time for both ends.
 
 use latpath_agent::{serve, Machine, ServeOptions, StartRequest, Stream, Timeouts};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -51,7 +51,7 @@ impl Source for Invented {
             });
         }
         self.next = until;
-        Ok(out.last().map_or(now_monotonic(), |s| s.t))
+        Ok(out.last().map_or(monotonic(), |s| s.t))
     }
 
     fn counters(&mut self) -> Result<Counters, String> {
@@ -98,13 +98,13 @@ fn million(at_once: i64) -> Result<(), Box<dyn std::error::Error>> {
         let every = std::time::Duration::from_micros(50);
         let mut options = ServeOptions { every, ..ServeOptions::default() };
         let make = move |_: &StartRequest| {
-            Ok::<_, String>(Invented { next: 0, began: now_monotonic() - 90_000_000_000, at_once }.into())
+            Ok::<_, String>(Invented { next: 0, began: monotonic() - 90_000_000_000, at_once }.into())
         };
         serve(&mut Stream::new(guest)?, &mut options, None, make).map_err(|e| std::io::Error::other(e.to_string()))
     })?;
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(near)?, Timeouts::default())?;
     let (bytes, cpu, began) =
-        (counted.load(Ordering::Relaxed), [cpu_ns(&["agent"]), cpu_ns(&["lp-guest0"])], now_monotonic());
+        (counted.load(Ordering::Relaxed), [cpu_ns(&["agent"]), cpu_ns(&["lp-guest0"])], monotonic());
     machine.start(&StartRequest { streams: vec!["svid:MU01".parse()?], options: vec![] })?;
     let (mut got, mut sightings) = (0, Vec::new());
     while got < MILLION as usize {
@@ -120,7 +120,7 @@ fn million(at_once: i64) -> Result<(), Box<dyn std::error::Error>> {
     let ms = |names: &[&str], before| (cpu_ns(names) - before) as f64 / 1e6;
     println!("a million sightings, {at_once} at a time: {:.2} bytes each on the wire", bytes as f64 / MILLION as f64);
     println!("  CPU: agent {:.0} ms, host {:.0} ms", ms(&["agent"], cpu[0]), ms(&["lp-guest0"], cpu[1]));
-    println!("  {:.1} s", (now_monotonic() - began) as f64 / 1e9);
+    println!("  {:.1} s", (monotonic() - began) as f64 / 1e9);
     let clock = machine.clock();
     println!("  clock: {} ns ± {} ns after {} exchanges", clock.offset_ns, clock.error_bound_ns, clock.exchanges);
     machine.stop()?;

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     for _ in 0..seconds.parse()? {
         std::thread::sleep(Duration::from_secs(1));
-        let behind = latpath_clock::now_monotonic() - take(&mut machine)?;
+        let behind = latpath_linux::monotonic() - take(&mut machine)?;
         println!("watermark {:.1} ms behind; {:?}", behind as f64 / 1e6, machine.clock());
     }
     machine.stop()?;

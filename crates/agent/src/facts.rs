@@ -1,6 +1,6 @@
 //! What an agent tells about its machine.
 
-use std::fs;
+use latpath_linux::proc;
 
 /// What an agent tells about its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,8 @@ pub struct Facts {
 impl Facts {
     /// The facts of this machine.
     pub fn of_this_machine() -> Self {
-        let line = |path: &str| fs::read_to_string(path).map_or_else(|_| "unknown".into(), |s| s.trim().to_string());
+        let line =
+            |path: &str| Some(proc::line(path)).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into());
         Self {
             program: env!("CARGO_PKG_VERSION").into(),
             kernel: line("/proc/sys/kernel/osrelease"),

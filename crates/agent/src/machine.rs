@@ -5,8 +5,8 @@ use crate::message::{Empty, Message, Start};
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
 use crate::{Address, Facts, GuestWindow, StartRequest, Stream};
-use latpath_clock::now_monotonic;
 use latpath_flight::Figures;
+use latpath_linux::monotonic;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::io::Write;
@@ -262,14 +262,14 @@ impl Machine {
     pub fn clock(&self) -> MachineClock {
         let state = self.state();
         let clock = &state.clock;
-        let since = now_monotonic().saturating_sub(state.last_exchange);
+        let since = monotonic().saturating_sub(state.last_exchange);
         let refused = state.refused;
         let fault = if let Some(fault) = &state.fault {
             Some(fault.clone())
         } else if !state.over && since > OVERDUE {
             Some(format!("no answer for {:.1} s", since as f64 / 1e9))
         } else if let Some((at, what)) = &clock.last_fault {
-            let ago = now_monotonic().saturating_sub(*at) as f64 / 1e9;
+            let ago = monotonic().saturating_sub(*at) as f64 / 1e9;
             Some(format!("{what} ({ago:.0} s ago, {} in all)", clock.faults))
         } else if refused > 0 {
             Some(format!("{refused} sightings had impossible times and were left out"))
@@ -332,7 +332,7 @@ impl Source for Machine {
         if !fresh.is_sorted_by_key(|s| s.t) {
             fresh.sort_by_key(|s| s.t);
         }
-        let reached = if over { Some(now_monotonic()) } else { watermark };
+        let reached = if over { Some(monotonic()) } else { watermark };
         self.watermark = self.watermark.max(reached.unwrap_or(Ns::MIN));
         Ok(self.watermark)
     }

@@ -8,8 +8,8 @@ use crate::message::StartRequest;
 use crate::recorder::Record;
 use crate::stream::{Got, Stream};
 use crate::Facts;
-use latpath_clock::now_monotonic;
 use latpath_clock::ptp_kvm::Reader;
+use latpath_linux::monotonic;
 use latpath_model::{Ns, Source};
 use session::Session;
 use std::os::fd::BorrowedFd;
@@ -48,7 +48,7 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
-            clock: Box::new(now_monotonic),
+            clock: Box::new(monotonic),
             facts: Facts::of_this_machine(),
             hypervisor: None,
             silence: Duration::from_secs(10),

@@ -8,8 +8,9 @@ use crate::message::*;
 use crate::stream::{Got, Stream};
 use crate::windows::Answer;
 use crate::{Facts, Timeouts};
-use latpath_clock::{now_monotonic, ClockState};
+use latpath_clock::ClockState;
 use latpath_flight::Figures;
+use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -116,8 +117,7 @@ impl Session {
     pub fn new(machine: &str, line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
         let now = Instant::now();
         // Only to tell sessions on one device apart, not a secret; never 0.
-        let nonce =
-            (now_monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
+        let nonce = (monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
         Self {
             stream: line.stream,
             carrier: line.command,
@@ -173,7 +173,7 @@ impl Session {
                 return Ok(());
             }
             self.check_waits()?;
-            self.inbox.windows.expire(now_monotonic());
+            self.inbox.windows.expire(monotonic());
             if !self.inbox.windows.done.is_empty() {
                 self.publish(false);
             }
@@ -190,7 +190,7 @@ impl Session {
             }
             if ready.read || ready.hangup {
                 let got = self.stream.read();
-                let now = now_monotonic();
+                let now = monotonic();
                 match got.map_err(|e| format!("reading from the agent failed: {e}"))? {
                     Got::Bytes(n) => {
                         self.heard = Instant::now();
@@ -220,7 +220,7 @@ impl Session {
         let within = self.timeouts.window.as_nanos() as Ns;
         for (id, from, to) in requests {
             let Inbox { windows, timeline, .. } = &mut self.inbox;
-            let request = windows.ask(id, (from, to), timeline, (now_monotonic(), within));
+            let request = windows.ask(id, (from, to), timeline, (monotonic(), within));
             request.into_iter().for_each(|request| self.out.push(Message::WindowRequest(request)));
         }
         for command in commands {
@@ -274,7 +274,7 @@ impl Session {
                     // 12 to 20 a second, never in step with the agent's own rhythm.
                     asked => Duration::from_micros(50_000 + asked.wrapping_mul(0x9e37_79b9) % 32_768),
                 };
-            inbox.ask(now_monotonic()).map(Message::TimeRequest)
+            inbox.ask(monotonic()).map(Message::TimeRequest)
         };
         let written = out.flush(|bytes| stream.write(bytes), question, || None);
         written.map(|_| ()).map_err(|e| format!("writing to the agent failed: {e}"))
@@ -353,7 +353,7 @@ impl Session {
         (state.counters, state.cost) = (inbox.counters, inbox.cost);
         state.refused = inbox.refused;
         if clock {
-            state.clock = inbox.timeline.state(now_monotonic());
+            state.clock = inbox.timeline.state(monotonic());
             self.clock_told = Instant::now();
         }
         if state.facts.is_none() {

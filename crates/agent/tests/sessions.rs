@@ -4,8 +4,8 @@ mod fake;
 
 use fake::{agent, agent_with, drain, eventually, patient, request};
 use latpath_agent::{listen, Attached, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
-use latpath_clock::now_monotonic;
 use latpath_clock::ptp_kvm::{Reader, Reading};
+use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -24,9 +24,9 @@ fn connected(clock: impl Fn() -> Ns + Send + 'static) -> (Machine, fake::Agent) 
 
 #[test]
 fn a_million_sightings_arrive_unchanged_and_in_order() {
-    let (mut machine, agent) = connected(now_monotonic);
+    let (mut machine, agent) = connected(monotonic);
     machine.start(&request()).unwrap();
-    let began = now_monotonic() - 2_000_000_000;
+    let began = monotonic() - 2_000_000_000;
     let made: Vec<Sighting> = (0..1_000_000u32)
         .map(|i| Sighting {
             t: began + Ns::from(i) * 1500,
@@ -65,13 +65,13 @@ fn a_million_sightings_arrive_unchanged_and_in_order() {
 #[test]
 fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
     // Ahead by 100 s and fast by 80 ppm.
-    let began = now_monotonic();
+    let began = monotonic();
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
-    let (mut machine, agent) = connected(move || guest(now_monotonic()));
+    let (mut machine, agent) = connected(move || guest(monotonic()));
     machine.start(&request()).unwrap();
     let mut seen = Vec::new();
     for _ in 0..40 {
-        let host_times: Vec<Ns> = (0..20).map(|i| now_monotonic() - 25_000_000 + i * 1_000_000).collect();
+        let host_times: Vec<Ns> = (0..20).map(|i| monotonic() - 25_000_000 + i * 1_000_000).collect();
         let sighting =
             |(i, &t): (usize, &Ns)| Sighting { t: guest(t), key: (seen.len() + i) as u32, ..Sighting::default() };
         agent.tell.send(host_times.iter().enumerate().map(sighting).collect()).unwrap();
@@ -86,19 +86,19 @@ fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
     }
     // Where nothing has been exchanged for a while, both go apart for so long.
     eventually("the clock is as it is", || {
-        let (clock, now) = (machine.clock(), now_monotonic());
+        let (clock, now) = (machine.clock(), monotonic());
         let off = clock.offset_ns - (guest(now) - now);
         off.abs() <= clock.error_bound_ns + 10_000 && clock.fault.is_none() && clock.exchanges > 30
     });
     assert_eq!(machine.clock().method, "timed exchanges");
-    assert!(machine.drain(&mut Vec::new()).unwrap() <= now_monotonic());
+    assert!(machine.drain(&mut Vec::new()).unwrap() <= monotonic());
 }
 
 #[test]
 fn points_carry_the_name_that_the_user_gave_the_machine() {
-    let (mut machine, agent) = connected(now_monotonic);
+    let (mut machine, agent) = connected(monotonic);
     machine.start(&request()).unwrap();
-    agent.tell.send(vec![Sighting { t: now_monotonic(), ..Sighting::default() }]).unwrap();
+    agent.tell.send(vec![Sighting { t: monotonic(), ..Sighting::default() }]).unwrap();
     drain(&mut machine, 1);
     let points = machine.points().unwrap();
     assert_eq!(points.len(), 5);
@@ -109,7 +109,7 @@ fn points_carry_the_name_that_the_user_gave_the_machine() {
 
 #[test]
 fn the_agent_detaches_when_its_host_goes_away() {
-    let (mut machine, agent) = connected(now_monotonic);
+    let (mut machine, agent) = connected(monotonic);
     machine.start(&request()).unwrap();
     assert!(agent.attached.load(Ordering::SeqCst));
     drop(machine);
@@ -121,10 +121,10 @@ fn the_agent_detaches_when_its_host_goes_away() {
 fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
     let (host, guest) = UnixStream::pair().unwrap();
     let cut = guest.try_clone().unwrap();
-    let agent = agent(guest, now_monotonic);
+    let agent = agent(guest, monotonic);
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
     machine.start(&request()).unwrap();
-    let t = now_monotonic();
+    let t = monotonic();
     agent.tell.send((0..100).map(|i| Sighting { t: t + i, ..Sighting::default() }).collect()).unwrap();
     let mut got = drain(&mut machine, 1);
     cut.shutdown(std::net::Shutdown::Both).unwrap();
@@ -134,7 +134,7 @@ fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
     let fault = machine.fault().unwrap().to_string();
     assert_eq!(fault, "guest0 (socket pair): the agent closed the stream");
     assert!(machine.clock().fault.unwrap().contains("closed the stream"));
-    let before = now_monotonic();
+    let before = monotonic();
     assert!(machine.drain(&mut got).unwrap() >= before);
     assert!(!machine.is_alive());
     assert!(machine.stop().is_ok());
@@ -230,7 +230,7 @@ fn what_an_older_session_left_in_the_pipe_is_skipped_on_both_sides() {
     rubbish.extend(b"\xfe\xffLATP\xfe\xff\xfe");
     host.write_all(&rubbish).unwrap();
     guest.write_all(b"Last login: Mon\r\n\xfe\xfflatpth12345678\x04\0\0\0zzzz").unwrap();
-    let agent = agent(guest, now_monotonic);
+    let agent = agent(guest, monotonic);
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
     machine.start(&request()).unwrap();
     machine.stop().unwrap();

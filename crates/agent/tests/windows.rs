@@ -4,8 +4,8 @@ mod fake;
 
 use fake::{agent_recording, agent_with, drain, eventually, patient, recorded, request, Agent, Begun, LIMIT};
 use latpath_agent::{Facts, GuestWindow, Machine, Record, ServeOptions, Stream, Timeouts};
-use latpath_clock::now_monotonic;
 use latpath_flight::{CpuRecord, Event, Figures, Snapshot, Thread, What, Window};
+use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -90,13 +90,13 @@ fn only(machine: &mut Machine) -> Result<GuestWindow, String> {
 #[test]
 fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
     // Ahead by 100 s and fast by 80 ppm.
-    let began = now_monotonic();
+    let began = monotonic();
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
-    let options = ServeOptions { clock: Box::new(move || guest(now_monotonic())), ..ServeOptions::default() };
+    let options = ServeOptions { clock: Box::new(move || guest(monotonic())), ..ServeOptions::default() };
     let invents = Invents { events: 1000, ..Invents::default() };
     let (mut machine, agent) = started(options, invents.boxed(), patient());
     // Sightings say how far its clock is.
-    let t = now_monotonic();
+    let t = monotonic();
     agent.tell.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
     let seen = drain(&mut machine, 1)[0].t;
     let (from, to) = (seen - 30 * MS, seen);
@@ -114,10 +114,10 @@ fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
 #[test]
 fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
     let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now, now + 200 * MS);
     let to = only(&mut machine).unwrap().snapshot.window.to;
-    assert!(to > now + 150 * MS && now_monotonic() >= to, "both ends have one clock here");
+    assert!(to > now + 150 * MS && monotonic() >= to, "both ends have one clock here");
     machine.request_window(now + 59_000 * MS, now + 60_000 * MS);
     assert!(only(&mut machine).unwrap_err().contains("far future"));
     machine.request_window(now, now);
@@ -130,7 +130,7 @@ fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
 fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
     let invents = Invents { events: 20_000, takes: Duration::from_millis(20), ..Invents::default() };
     let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     let mut ids: Vec<u64> = (0..40).map(|_| machine.request_window(now - 20 * MS, now)).collect();
     let mut got = windows(&mut machine, 40);
     let refused: Vec<_> = got.iter().filter_map(|(_, window)| window.as_ref().err()).collect();
@@ -194,7 +194,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
     let invents = Invents { events: EVENTS, ..Invents::default() };
     line.more.send(100 << 10).unwrap();
     let (mut machine, agent) = started_over(host, guest, ServeOptions::default(), invents.boxed(), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now - 20 * MS, now);
     let mut allowed = 0;
     eventually("the window is made", || {
@@ -203,7 +203,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
     });
     let before = machine.clock().exchanges;
     for key in 0..20 {
-        agent.tell.send(vec![Sighting { t: now_monotonic(), key, ..Sighting::default() }]).unwrap();
+        agent.tell.send(vec![Sighting { t: monotonic(), key, ..Sighting::default() }]).unwrap();
         let mut seen = Vec::new();
         eventually("the sighting", || {
             allowed += line.allow();
@@ -221,7 +221,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
 #[test]
 fn what_a_recorder_lacks_and_costs_is_told() {
     let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
     // However busy it is.
@@ -238,7 +238,7 @@ fn what_a_recorder_lacks_and_costs_is_told() {
 #[test]
 fn without_a_recorder_a_window_is_an_error_that_says_why() {
     let window = |mut machine: Machine| {
-        let now = now_monotonic();
+        let now = monotonic();
         machine.request_window(now - MS, now);
         let answer = only(&mut machine);
         assert!(machine.is_alive());
@@ -252,7 +252,7 @@ fn without_a_recorder_a_window_is_an_error_that_says_why() {
 
     let (mut machine, _agent) = started(ServeOptions::default(), Some(Err("no BTF".into())), patient());
     eventually("the refusal", || machine.recorder() == Some(Err("no BTF".into())));
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine), Err("no BTF".into()));
 
@@ -266,7 +266,7 @@ fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so()
     let facts = Facts { program: "0.0.9".into(), records: false, ..Facts::default() };
     let (mut machine, _agent) =
         started(ServeOptions { facts, ..ServeOptions::default() }, Invents::default().boxed(), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now - MS, now);
     let why = only(&mut machine).unwrap_err();
     assert_eq!(why, "its agent (latpath 0.0.9) has no flight recorder: install the same latpath on both");
@@ -302,7 +302,7 @@ fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped(
     let (recorder, go_on) = Waits::boxed(&invents);
     let timeouts = Timeouts { window: Duration::from_millis(200), ..patient() };
     let (mut machine, _agent) = started(ServeOptions::default(), recorder, timeouts);
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine).unwrap_err(), "the agent did not tell in time");
     drop(go_on);
@@ -328,14 +328,14 @@ impl Record for Panics {
 #[test]
 fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
     let (mut machine, agent) = started(ServeOptions::default(), Some(Ok(Box::new(Panics))), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     machine.request_window(now - MS, now);
     machine.request_window(now - MS, now);
     for (_, window) in windows(&mut machine, 2) {
         assert!(window.unwrap_err().contains("a panic"));
     }
     assert!(machine.recorder().unwrap().unwrap_err().contains("a panic"));
-    agent.tell.send(vec![Sighting { t: now_monotonic(), ..Sighting::default() }]).unwrap();
+    agent.tell.send(vec![Sighting { t: monotonic(), ..Sighting::default() }]).unwrap();
     drain(&mut machine, 1);
     machine.stop().unwrap();
 }
@@ -346,7 +346,7 @@ fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
     let cut = guest.try_clone().unwrap();
     let (recorder, _go_on) = Waits::boxed(&Invents::default());
     let (mut machine, _agent) = started_over(host, guest, ServeOptions::default(), recorder, patient());
-    let now = now_monotonic();
+    let now = monotonic();
     let ids = [0, 1, 2].map(|_| machine.request_window(now - MS, now));
     cut.shutdown(std::net::Shutdown::Both).unwrap();
     let got = windows(&mut machine, 3);
@@ -360,7 +360,7 @@ fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
 fn a_session_that_is_stopped_answers_what_is_open() {
     let invents = Invents { takes: Duration::from_millis(100), ..Invents::default() };
     let (mut machine, agent) = started(ServeOptions::default(), invents.boxed(), patient());
-    let now = now_monotonic();
+    let now = monotonic();
     for _ in 0..5 {
         machine.request_window(now - MS, now);
     }

@@ -11,8 +11,9 @@ mod words;
 use crate::member::{Folk, Member};
 use crate::{Cause, Held, Row};
 use latpath_flight::{Class, Doing, Vector};
+use latpath_linux::Cpus;
 use latpath_model::{PointId, PointInfo, StreamId, StreamSpec, HOST};
-use latpath_vms::{Cpus, Role, Thread, Vm};
+use latpath_vms::{Role, Thread, Vm};
 use std::collections::BTreeMap;
 use words::{flow, group_of, in_namespace, list, old_cpu_group_of, quoted, text};
 

@@ -13,7 +13,6 @@
 mod estimator;
 mod exchange;
 mod kernel;
-mod now;
 pub mod phc;
 pub mod ptp_kvm;
 mod slope;
@@ -22,7 +21,6 @@ mod timeline;
 
 pub use estimator::{Assumed, Causality, Estimate, OffsetEstimator};
 pub use exchange::{Exchange, Fault, FaultKind};
-pub use now::now_monotonic;
 pub use phc::{Phc, PhcWatch};
 pub use ptp_kvm::PtpPair;
 pub use tie::{ClockTie, RealtimeWatch, Step};

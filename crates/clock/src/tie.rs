@@ -1,6 +1,6 @@
 //! What ties `CLOCK_MONOTONIC` to the time of day.
 
-use crate::now::{now_monotonic, read};
+use latpath_linux::{monotonic, read_clock as read};
 use latpath_model::Ns;
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
@@ -27,9 +27,9 @@ impl ClockTie {
     /// Reads the clocks now: each reading lies between two of `CLOCK_MONOTONIC`, the tightest of several is kept.
     pub fn read() -> Self {
         let one = || {
-            let before = now_monotonic();
+            let before = monotonic();
             let (realtime_ns, tai_ns) = (read(ClockId::CLOCK_REALTIME), read(ClockId::CLOCK_TAI));
-            let width = now_monotonic() - before;
+            let width = monotonic() - before;
             Self { monotonic_ns: before + width / 2, realtime_ns, tai_ns, uncertainty_ns: (width + 1) / 2 }
         };
         (0..READINGS).map(|_| one()).min_by_key(|tie| tie.uncertainty_ns).expect("there are several readings")

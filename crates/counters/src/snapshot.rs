@@ -9,7 +9,6 @@ use crate::{
     Inode, Netns,
 };
 use latpath_model::Ns;
-use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -148,7 +147,7 @@ impl Snapshot {
     }
 
     fn begin() -> Self {
-        let t_ns = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec());
+        let t_ns = latpath_linux::monotonic();
         let softnet = Softnet::read();
         let unread = if softnet.is_none() { vec!["/proc/net/softnet_stat: cannot be read".into()] } else { Vec::new() };
         Self { t_ns, softnet: softnet.unwrap_or_default(), unread, ..Self::default() }

@@ -9,9 +9,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         eprintln!("{missing}");
     }
     std::thread::sleep(std::time::Duration::from_millis(ms as u64 + 10));
-    let to = latpath_probe::monotonic();
+    let to = latpath_linux::monotonic();
     let window = recorder.window(to - ms * 1_000_000, to);
-    eprintln!("read in {} µs", (latpath_probe::monotonic() - to) / 1000);
+    eprintln!("read in {} µs", (latpath_linux::monotonic() - to) / 1000);
     let (names, timeline) = (recorder.names(), Timeline::of(&window));
     for (record, row) in window.cpus.iter().zip(&timeline.cpus) {
         println!(

@@ -3,6 +3,7 @@
 use crate::hooks::{Hooks, Missing, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
+use latpath_linux::{proc::line, Cpus};
 use latpath_probe::{attach_program, last_words, listen, release, Mapped, Unable};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -84,16 +85,14 @@ pub(crate) struct Attached {
     pub rings: usize,
 }
 
-/// One more than the highest number in a list as `0-3,8`.
-fn behind_the_last(list: &str) -> Option<usize> {
-    let numbers = list.trim().split([',', '-']).map(|number| number.parse::<usize>().ok());
-    numbers.collect::<Option<Vec<_>>>()?.into_iter().max()?.checked_add(1)
+/// The highest CPU of a list.
+fn last(list: &str) -> Option<usize> {
+    list.parse::<Cpus>().ok()?.iter().max().map(|cpu| cpu as usize)
 }
 
 /// CPUs that get a ring: machines that could have hundreds of CPUs more than they have must not pay for them.
 fn rings(cpus: usize) -> usize {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    behind_the_last(&online).unwrap_or(cpus).min(cpus)
+    last(&line("/sys/devices/system/cpu/online")).map_or(cpus, |last| last + 1).min(cpus)
 }
 
 fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
@@ -200,8 +199,8 @@ mod tests {
 
     #[test]
     fn rings_are_for_cpus_that_are_there() {
-        let all = ["0\n", "0-3", "0-3,8-11,15", "", "0-x"].map(behind_the_last);
-        assert_eq!(all, [Some(1), Some(4), Some(16), None, None]);
+        let all = ["0\n", "0-3", "0-3,8-11,15", "", "0-x"].map(last);
+        assert_eq!(all, [Some(0), Some(3), Some(15), None, None]);
     }
 
     #[test]

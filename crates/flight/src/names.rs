@@ -4,6 +4,7 @@ use crate::cpu::Doing;
 use crate::event::softirq_name;
 use crate::idle::IdleStates;
 use crate::layout::{RawName, NAMES, UNKNOWN};
+use latpath_linux::proc::field;
 use latpath_model::text::{of_field, printable};
 use latpath_probe::{Functions, Mapped};
 use std::borrow::Cow;
@@ -77,8 +78,7 @@ impl<'a> Names<'a> {
         // Another machine's threads are none of ours.
         self.table?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
-        Some(Thread { name: printable(field("Name:")?), tgid: field("Tgid:")?.parse().ok()? })
+        Some(Thread { name: printable(field(&status, "Name")?), tgid: field(&status, "Tgid")?.parse().ok()? })
     }
 
     /// Threads of this name.

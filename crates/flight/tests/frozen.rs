@@ -53,9 +53,9 @@ fn busy(rounds: usize) {
 }
 
 fn frozen(recorder: &Recorder, rounds: usize) -> Snapshot {
-    let from = latpath_probe::monotonic();
+    let from = latpath_linux::monotonic();
     busy(rounds);
-    recorder.snapshot(from, latpath_probe::monotonic())
+    recorder.snapshot(from, latpath_linux::monotonic())
 }
 
 fn same() -> Outcome {

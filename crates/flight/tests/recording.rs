@@ -68,7 +68,7 @@ fn start() -> Result<Recorder, Failed> {
 }
 
 fn now() -> i64 {
-    latpath_probe::monotonic()
+    latpath_linux::monotonic()
 }
 
 fn tid() -> u32 {

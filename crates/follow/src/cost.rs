@@ -23,9 +23,7 @@ fn cpu_ns() -> i64 {
 fn max_rss_bytes() -> u64 {
     // ru_maxrss is inherited across exec; VmHWM is this program's own.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    latpath_linux::proc::number(&status, "VmHWM").unwrap_or(0) * 1024
 }
 
 impl CostMeter {

@@ -13,8 +13,9 @@ use latpath_capture::{CaptureRequest, LateCounts, RankedCapture};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
+use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
-use latpath_probe::{monotonic, AttachError, Mode, Options as ProbeOptions, Probe};
+use latpath_probe::{AttachError, Mode, Options as ProbeOptions, Probe};
 use latpath_stats::{MachineFigures, ToolCost};
 
 /// How often the route is looked for, and looked at again.

@@ -39,7 +39,7 @@ impl Search {
         let ring = builder.build().map_err(SearchError::Reading)?;
         let open = Counts::open(attached.pages);
         attached.counts.update(&0u32.to_ne_bytes(), &open, MapFlags::ANY).map_err(SearchError::Reading)?;
-        let last = latpath_probe::monotonic();
+        let last = latpath_linux::monotonic();
         Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last })
     }
 

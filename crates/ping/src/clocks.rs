@@ -199,7 +199,7 @@ impl Watcher {
 
 /// `/proc/sys/kernel/random/boot_id` and the time namespace as bytes; random where it cannot be read, so that no two machines are taken for one.
 fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let text = latpath_linux::proc::boot_id();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     let mut id = [0; 16];
     if digits.len() == 32 {
@@ -220,15 +220,15 @@ fn boot_id() -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_clock::now_monotonic;
+    use latpath_linux::monotonic;
     use std::time::{SystemTime, UNIX_EPOCH};
 
     #[test]
     fn the_kernels_times_become_monotonic_ones() {
         let clocks = Clocks::watch(None);
-        let before = now_monotonic();
+        let before = monotonic();
         let realtime = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as Ns;
-        let after = now_monotonic();
+        let after = monotonic();
         let converted = clocks.monotonic_of(realtime);
         assert!((before - 1_000..=after + 1_000).contains(&converted), "{before} {converted} {after}");
         assert_ne!(clocks.boot_id(), [0; 16]);

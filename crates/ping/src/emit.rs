@@ -10,7 +10,7 @@ use crate::timeline::{Relation, Timeline};
 use crate::transaction::{Stamp, Stamps, Transaction};
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL, HEADER};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_traffic::Pace;
 use std::collections::VecDeque;
@@ -269,7 +269,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             Err(Halt::Why(why)) => Ok(why),
             Err(Halt::Failed(e)) => Err(e),
         };
-        self.last_event = now_monotonic();
+        self.last_event = monotonic();
         let settled = match why {
             Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
             // Nobody was found whom to ask.
@@ -304,7 +304,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     }
 
     fn measure(&mut self) -> Step<T> {
-        self.started = now_monotonic();
+        self.started = monotonic();
         let until = self.plan.duration.map(|d| self.started.saturating_add(d));
         self.send_many(self.plan.count, until)
     }
@@ -314,10 +314,10 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         let first = self.table.next();
         let last = count.map(|n| first + n);
         let refused = self.table.counts().refused;
-        let begun = now_monotonic();
+        let begun = monotonic();
         self.heard(begun);
         loop {
-            let now = now_monotonic();
+            let now = monotonic();
             if last.is_some_and(|last| self.table.next() >= last) || until.is_some_and(|until| now >= until) {
                 return Ok(());
             }
@@ -340,7 +340,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         self.make_room();
         let Some(t1) = self.send_probe()? else {
             std::thread::sleep(REFUSED_REST);
-            self.close(now_monotonic() - self.plan.lost_after);
+            self.close(monotonic() - self.plan.lost_after);
             return Ok(());
         };
         let give_up = t1 + self.plan.lost_after;
@@ -355,7 +355,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             }
             spins += 1;
             if !self.plan.spin || spins % SPINS == 0 {
-                let now = now_monotonic();
+                let now = monotonic();
                 if now >= give_up || self.stop.load(Ordering::Relaxed) {
                     break;
                 }
@@ -383,7 +383,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             idle = false;
         }
         self.take_stamps()?;
-        let now = now_monotonic();
+        let now = monotonic();
         self.close(now - self.plan.lost_after);
         if idle && !self.plan.spin {
             let latest = now + 50_000_000;
@@ -397,7 +397,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     #[inline]
     fn send_probe(&mut self) -> Result<Option<Ns>, T::Error> {
         let sequence = self.table.next();
-        let t1 = now_monotonic();
+        let t1 = monotonic();
         let header = Header { kind: Kind::Probe, session: self.plan.session, sequence, first: t1, second: 0 };
         header.write(&mut self.message);
         if self.unanswered == 0 {
@@ -422,7 +422,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     fn take(&mut self, wait: Wait) -> Result<bool, T::Error> {
         match self.transport.receive(&mut self.buffer, wait)? {
             Got::Message(arrived) => {
-                let t4 = now_monotonic();
+                let t4 = monotonic();
                 self.message_came(&arrived, t4);
                 Ok(true)
             }

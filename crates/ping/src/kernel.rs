@@ -178,7 +178,7 @@ fn header<T>(level: i32, kind: i32, _info: &T) -> (libc::cmsghdr, usize) {
 
 /// Waits for a message until `deadline` (`CLOCK_MONOTONIC`); a signal ends it early. A message of the error queue ends it too.
 pub(crate) fn wait_until(fd: BorrowedFd<'_>, deadline: Ns) {
-    let left = (deadline - latpath_clock::now_monotonic()).max(0);
+    let left = (deadline - latpath_linux::monotonic()).max(0);
     let timeout = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
     let mut one = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd and one timespec that outlive the call, no signal mask. Whatever it returns, the caller looks at its

@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::transaction::Stamp;
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::wire::{self, Answer, Header, Kind, NicClock, Welcome, CONTROL};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,7 @@ pub fn reflect<T: Transport, W: Witness<T::Peer>>(
         buffer: vec![0; LONGEST.max(CONTROL) + 1],
         sum: Reflected::default(),
         ended: 0,
-        looked: now_monotonic(),
+        looked: monotonic(),
     };
     let result = reflector.run(stop);
     reflector.end_all();
@@ -135,7 +135,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     /// Ends sessions of which nothing is heard; once a second.
     #[inline]
     fn look_around(&mut self) -> Result<(), T::Error> {
-        let now = now_monotonic();
+        let now = monotonic();
         if now - self.looked < 1_000_000_000 {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
 
     #[inline]
     fn message_came(&mut self, arrived: &Arrived<T::Peer>) -> Result<(), T::Error> {
-        let t2 = now_monotonic();
+        let t2 = monotonic();
         let bytes = &self.buffer[..arrived.len.min(self.buffer.len())];
         match Header::read(bytes) {
             Some(h) if h.kind == Kind::Probe => self.answer(arrived, &h, t2),
@@ -233,7 +233,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         let clock = self.transport.kernel_clock();
         let kernel = arrived.kernel.map(|k| self.clocks.of_kernel(clock, k));
         Answer { nic: arrived.nic, kernel, afterwards: session.next_afterwards() }.write(message);
-        let t3 = now_monotonic();
+        let t3 = monotonic();
         Header { kind: Kind::Answer, first: t2, second: t3, ..*h }.write(message);
         let sent = self.transport.send(arrived.from, message)?;
         session.answered(h.sequence, t2, t3, arrived.nic, sent == Sent::Taken);
@@ -265,7 +265,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.sessions[i].1.heard(t2);
         let mut message = [0; CONTROL];
         welcome.write(&mut message);
-        let t3 = now_monotonic();
+        let t3 = monotonic();
         Header { kind: Kind::Welcome, first: t2, second: t3, ..*h }.write(&mut message);
         self.transport.send(arrived.from, &message).map(drop)
     }

@@ -456,7 +456,7 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut emitter = UdpEmitter::connect(free, None, &UdpOptions::default()).unwrap();
         emitter.send((), &[0; 40]).unwrap();
-        let got = emitter.receive(&mut [0; 40], Wait::Until(latpath_clock::now_monotonic() + 1_000_000_000)).unwrap();
+        let got = emitter.receive(&mut [0; 40], Wait::Until(latpath_linux::monotonic() + 1_000_000_000)).unwrap();
         assert_eq!(got, Got::NobodyThere);
     }
 }

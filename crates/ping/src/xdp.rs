@@ -387,7 +387,7 @@ impl Transport for Xdp {
         let longest = match wait {
             Wait::No => 0,
             Wait::Some => WAIT_NS,
-            Wait::Until(deadline) => deadline.saturating_sub(latpath_clock::now_monotonic()).clamp(0, WAIT_NS),
+            Wait::Until(deadline) => deadline.saturating_sub(latpath_linux::monotonic()).clamp(0, WAIT_NS),
         };
         if longest > 0 {
             kernel::wait(&self.sockets, longest);

@@ -31,7 +31,7 @@ pub struct Abilities {
 
 /// The kernel's release.
 pub fn release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string()
+    latpath_linux::proc::line("/proc/sys/kernel/osrelease")
 }
 
 /// Whether anything can be traced at all.
@@ -63,8 +63,8 @@ pub fn abilities(udp: bool) -> Result<Abilities, Unable> {
 /// Whether the process has CAP_PERFMON and CAP_BPF (bits 38 and 39) without being root.
 fn has_capabilities() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    let effective = latpath_linux::proc::field(&status, "CapEff");
+    let bits = effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     bits >> 38 & 3 == 3
 }
 

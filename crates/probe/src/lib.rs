@@ -34,4 +34,3 @@ pub use maps::Mapped;
 pub use names::{namespaces, Functions, Reasons};
 pub use probe::{Never, Probe};
 pub use refusal::{last_words, listen};
-pub use ring::monotonic;

@@ -4,7 +4,7 @@ use crate::held_up::HeldUp;
 use crate::layout::{from_bytes, DropKey, EndedKey, Hist, SegmentsTo, Slot, StreamState};
 use crate::layout::{ENDED_NEAR, MAX_SEGMENTS, POINTS_NEAR, SEGMENTS_TO};
 use crate::probe::Probe;
-use crate::ring::monotonic;
+use latpath_linux::monotonic;
 use latpath_model::{Ns, PointId, StreamId};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;

@@ -97,7 +97,7 @@ impl Source for Probe {
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Never> {
         let Self { attached, points, notes, options, reader, detached } = self;
         if attached.ring_size == 0 {
-            return Ok(crate::ring::monotonic());
+            return Ok(latpath_linux::monotonic());
         }
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {

@@ -2,6 +2,7 @@
 
 use crate::layout::{PerCpu, Record};
 use crate::maps::Mapped;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};
@@ -23,14 +24,6 @@ pub(crate) struct Reader {
     size: u64,
     pending: Vec<Record>,
     watermark: Ns,
-}
-
-/// This machine's CLOCK_MONOTONIC, as `bpf_ktime_get_ns` reads it.
-pub fn monotonic() -> Ns {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: t is a valid timespec; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as Ns * 1_000_000_000 + t.tv_nsec as Ns
 }
 
 impl Reader {

@@ -1,7 +1,8 @@
 //! What the host is, as far as it changes latencies: read once, at a run's start.
 
+use latpath_linux::proc::{boot_id, field, line, number};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
 /// Facts of the host. What cannot be read is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,42 +42,33 @@ impl HostFacts {
     /// Reads them from `/proc` and `/sys`.
     pub fn read() -> Self {
         let cpu = |name: &str| line(format!("/sys/devices/system/cpu/{name}"));
-        let (mut governors, cpuinfo) =
-            (BTreeSet::new(), line_of("/proc/cpuinfo", &["model name", "Model", "cpu model"]));
+        let mut governors = BTreeSet::new();
         if let Ok(policies) = std::fs::read_dir("/sys/devices/system/cpu/cpufreq") {
             governors.extend(policies.flatten().map(|p| line(p.path().join("scaling_governor"))));
         }
         governors.remove("");
-        let kib = line_of("/proc/meminfo", &["MemTotal"]);
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
             name: line("/proc/sys/kernel/hostname"),
             kernel: line("/proc/sys/kernel/osrelease"),
             kernel_version: line("/proc/sys/kernel/version"),
             kernel_command_line: line("/proc/cmdline"),
             architecture: std::env::consts::ARCH.into(),
-            cpu_model: cpuinfo,
+            cpu_model: cpu_model(),
             cpus_online: cpu("online"),
             cpus_isolated: cpu("isolated"),
             cpus_nohz_full: cpu("nohz_full").replace("(null)", ""),
             governors: governors.into_iter().collect(),
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             smt: cpu("smt/control"),
-            memory_bytes: kib.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024),
-            boot_id: line("/proc/sys/kernel/random/boot_id"),
+            memory_bytes: number(&memory, "MemTotal").unwrap_or(0).saturating_mul(1024),
+            boot_id: boot_id(),
         }
     }
 }
 
-fn line(path: impl AsRef<Path>) -> String {
-    std::fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default()
-}
-
-/// The value of the first line `NAME : value` with one of these names.
-fn line_of(path: &str, names: &[&str]) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let value = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        names.contains(&name.trim()).then(|| value.trim().to_owned())
-    };
-    text.lines().find_map(value).unwrap_or_default()
+/// A CPU's name: each architecture has another field for it.
+fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    ["model name", "Model", "cpu model"].iter().find_map(|name| field(&text, name)).unwrap_or_default().into()
 }

@@ -3,8 +3,9 @@
 use crate::{facts::HostFacts, part::sync_directory, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
+use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
-use nix::time::{clock_gettime, ClockId};
+use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -48,15 +49,11 @@ pub struct Stamp {
 impl Stamp {
     /// This instant.
     pub fn now() -> Self {
-        let read = |clock| {
-            let t = clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
-            Ns::try_from(t.as_nanos()).unwrap_or(Ns::MAX)
-        };
         // The shortest of a few readings: a preemption in between would shift the clocks against each other.
         let reading = || {
-            let before = read(ClockId::CLOCK_MONOTONIC);
-            let (utc, tai) = (read(ClockId::CLOCK_REALTIME), read(ClockId::CLOCK_TAI));
-            let after = read(ClockId::CLOCK_MONOTONIC);
+            let before = monotonic();
+            let (utc, tai) = (realtime(), read_clock(ClockId::CLOCK_TAI));
+            let after = monotonic();
             (after - before, before + (after - before) / 2, utc, tai)
         };
         let (_, monotonic_ns, utc_ns, tai_ns) =

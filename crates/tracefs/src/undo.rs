@@ -281,7 +281,7 @@ fn steps(text: &str) -> Vec<Step> {
 }
 
 fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    latpath_linux::proc::boot_id()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Sends frames by absolute deadlines, and says how well it kept them.
 
-use crate::kernel::{monotonic, wait_until, DeviceError, PacketSocket, Woken};
+use crate::kernel::{wait_until, DeviceError, PacketSocket, Woken};
 use crate::Spread;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};

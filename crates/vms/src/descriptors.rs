@@ -1,6 +1,6 @@
 //! What a process has open: the descriptors that make it a virtual machine, and those of its taps and vhost devices.
 
-use crate::proc::Root;
+use latpath_linux::proc::Root;
 use std::{collections::BTreeMap, fs, io, os::unix::fs::FileTypeExt};
 
 /// Descriptors that are looked at, of one process. QEMU has some hundred.

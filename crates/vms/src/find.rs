@@ -7,14 +7,16 @@ use crate::{
     libvirt::{self, Domain},
     neighbours::mark_alone,
     ovsdb,
-    proc::{Root, Stat, PF_KTHREAD},
     taps::{taps, Devices},
     text::plain,
     threads::{self, Guest},
     vm::{Accel, Role, Tap, Thread, Vm},
-    Cpus,
 };
 use latpath_counters::{interfaces, Inode, Netns};
+use latpath_linux::{
+    proc::{Root, Stat, PF_KTHREAD},
+    Cpus,
+};
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
 

@@ -13,14 +13,12 @@
 //! What other processes say of themselves (names, arguments) is bounded, and holds no control codes when it comes from here.
 
 mod command_line;
-mod cpus;
 mod descriptors;
 mod error;
 mod find;
 mod libvirt;
 mod neighbours;
 mod ovsdb;
-mod proc;
 #[cfg(test)]
 mod recorded;
 mod taps;
@@ -28,7 +26,6 @@ mod text;
 mod threads;
 mod vm;
 
-pub use cpus::{BadCpus, Cpus};
 pub use error::Error;
 pub use find::{find, Found};
 pub use vm::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};

@@ -1,6 +1,7 @@
 //! What libvirt noted of a running guest: `/run/libvirt/qemu/NAME.xml`, its status file, which only root may read.
 
-use crate::{command_line::mac, proc::Root, text::plain};
+use crate::{command_line::mac, text::plain};
+use latpath_linux::proc::Root;
 use roxmltree::{Document, Node};
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Who else may run on a guest's CPUs.
 
-use crate::{
+use crate::vm::{Thread, Vm};
+use latpath_linux::{
     proc::{cpus_allowed, Root, Stat, PF_KTHREAD},
-    vm::{Thread, Vm},
     Cpus,
 };
 

@@ -1,7 +1,7 @@
 //! Which bridge of Open vSwitch a port is on. The kernel knows one datapath for all bridges; ovsdb-server knows the rest and
 //! answers on a socket (RFC 7047).
 
-use crate::proc::Root;
+use latpath_linux::proc::Root;
 use serde_json::{json, Value};
 use std::{
     collections::HashMap,

@@ -2,12 +2,12 @@
 
 use crate::{
     find::{find_in, Found},
-    proc::Root,
     taps::Devices,
     vm::{Accel, FoundBy, Isolated, Role, Thread, Vm},
     Error,
 };
 use latpath_counters::{Inode, Interface};
+use latpath_linux::proc::Root;
 use std::{
     fs,
     os::unix::fs::symlink,

@@ -3,9 +3,11 @@
 use crate::{
     descriptors::Descriptors,
     libvirt::Domain,
-    proc::{cpus_allowed, Root, Stat, PF_IO_WORKER, PF_KTHREAD, PF_USER_WORKER, PF_VCPU},
     text::plain,
     vm::{Accel, FoundBy, Isolated, Policy, Role, Thread},
+};
+use latpath_linux::{
+    proc::{cpus_allowed, Root, Stat, PF_IO_WORKER, PF_KTHREAD, PF_USER_WORKER, PF_VCPU},
     Cpus,
 };
 use std::{collections::HashMap, thread::sleep, time::Duration};

@@ -1,6 +1,6 @@
 //! What is known of a virtual machine.
 
-use crate::Cpus;
+use latpath_linux::Cpus;
 use serde::{Deserialize, Serialize};
 
 /// A virtual machine: a process that runs a guest.

@@ -1,8 +1,8 @@
 //! Parts of commands, as a shell and its tools take them.
 
+use latpath_linux::Cpus;
 use latpath_model::stream::Matcher;
 use latpath_model::StreamSpec;
-use latpath_vms::Cpus;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.
@@ -68,12 +68,9 @@ pub(super) fn quoted(name: &str) -> String {
 }
 
 pub(super) fn list(cpus: &Cpus) -> Vec<u32> {
-    // As many as Linux can have.
-    (0..8192).filter(|cpu| cpus.contains(*cpu)).collect()
+    cpus.iter().collect()
 }
 
 pub(super) fn text(cpus: &[u32]) -> String {
-    let mut all = Cpus::default();
-    cpus.iter().filter_map(|cpu| cpu.to_string().parse().ok()).for_each(|one| all.join(one));
-    all.to_string()
+    cpus.iter().copied().collect::<Cpus>().to_string()
 }

@@ -10,11 +10,11 @@ use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_follow::keep_off_isolated_cpus;
+use latpath_linux::monotonic;
 use latpath_model::{Ns, StreamSpec};
 use latpath_path::{
     find_device, functions, CompileError, Counts, Options, Packet, Remains, Search, SearchError, With, MAX_PACKETS,
 };
-use latpath_probe::monotonic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 

@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut trace = args.spikes.trace_instance.as_deref().map(Trace::prepare).transpose()?;
     let mut follow = Follow::start(options.clone())?;
     // From here on all journeys count; a run that exists is one that records.
-    let wait = follow.begin() - latpath_probe::monotonic();
+    let wait = follow.begin() - latpath_linux::monotonic();
     std::thread::sleep(Duration::from_nanos(wait.max(0) as u64));
     let mut manifest =
         Manifest { threshold_ns: options.threshold, streams: options.streams.clone(), ..Manifest::begin() };
@@ -173,7 +173,7 @@ impl Recorder {
         let counters = follow.counters();
         let (clocks, kernels) = (follow.machines(), follow.kernels());
         let cost = follow.cost();
-        let t_ns = latpath_probe::monotonic();
+        let t_ns = latpath_linux::monotonic();
         let layout = follow.layout().clone();
         let flights = follow.flights().into_iter().map(|flight| flight.map(flight_record));
         let known = clocks.iter().zip(kernels).zip(&counters).zip(flights);

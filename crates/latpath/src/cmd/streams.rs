@@ -5,10 +5,10 @@ use super::report::print;
 use super::Outcome;
 use anyhow::Result;
 use clap::{ArgGroup, Args as ClapArgs};
+use latpath_linux::monotonic;
 use latpath_model::stream::format_mac;
 use latpath_model::Ns;
 use latpath_stats::units::{count, rate};
-use latpath_traffic::kernel::monotonic;
 use latpath_traffic::{
     Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
 };

@@ -2,8 +2,9 @@
 
 use crate::fault::{ns, spin_until, tell, Done, Injection, Rounds, Words};
 use crate::storm;
+use latpath_linux::monotonic;
 use latpath_traffic::{
-    kernel::{monotonic, pin, set_fifo, set_name},
+    kernel::{pin, set_fifo, set_name},
     Groups, Listen, PacketSocket, Received, Receiver,
 };
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};

@@ -8,8 +8,8 @@ use crate::{
 };
 use latpath_cause::{advise, Advice, Case, Cause, Held, Member, Surroundings};
 use latpath_flight::{Doing, Running};
+use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
-use latpath_vms::Cpus;
 use libtest_mimic::{Failed, Trial};
 use nix::{
     sched::{sched_getaffinity, sched_setaffinity, CpuSet},

@@ -2,8 +2,9 @@
 //! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
 
 use crate::{application, group::quota, storm::Storm};
+use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_traffic::kernel::{monotonic, pin, set_fifo, set_name};
+use latpath_traffic::kernel::{pin, set_fifo, set_name};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,

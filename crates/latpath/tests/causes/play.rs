@@ -224,8 +224,7 @@ impl Play {
         };
         let mut seen = Seen::read(&self.run)?;
         if let Ok(kept) = std::env::var("LATPATH_KEEP_RUNS") {
-            let to =
-                PathBuf::from(kept).join(self.svid.clone() + "." + &latpath_traffic::kernel::monotonic().to_string());
+            let to = PathBuf::from(kept).join(self.svid.clone() + "." + &latpath_linux::monotonic().to_string());
             let _ = Command::new("cp").arg("-r").arg(&self.run).arg(&to).status();
             seen.kept = Some(to);
         }

@@ -39,7 +39,7 @@ fn kill_9() -> Result<(), Failed> {
         let recorder = Recorder::start(&bench, &format!("run{round}"), &format!("--stream svid:{svid}"))?;
         recorder.has(8_000)?;
         std::thread::sleep(Duration::from_millis(350) * round);
-        let killed = latpath_probe::monotonic();
+        let killed = latpath_linux::monotonic();
         kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
         let ended = recorder.process.finish(LIMIT)?;
         equal("exit code", ended.code, None)?;

@@ -73,7 +73,7 @@ impl Stage {
 
     fn stop_for(&self, ms: u64) -> Result<(i64, i64), Failed> {
         let application = Pid::from_raw(self.application.pid() as i32);
-        let from = latpath_probe::monotonic();
+        let from = latpath_linux::monotonic();
         kill(application, Signal::SIGSTOP)?;
         // A publisher that does not run has sent nothing that could be late.
         let sent = || sent(self.publisher.pid(), PUBLISHER);
@@ -84,7 +84,7 @@ impl Stage {
         });
         std::thread::sleep(Duration::from_millis(25));
         kill(application, Signal::SIGCONT)?;
-        waited.map(|()| (from, latpath_probe::monotonic()))
+        waited.map(|()| (from, latpath_linux::monotonic()))
     }
 }
 
@@ -265,7 +265,7 @@ fn live() -> Result<(), Failed> {
     let mut came: Vec<(i64, RankedCapture)> = Vec::new();
     let look = |watch: &mut Watch, came: &mut Vec<(i64, RankedCapture)>| {
         watch.step();
-        came.extend(std::iter::from_fn(|| watch.next_capture()).map(|capture| (latpath_probe::monotonic(), capture)));
+        came.extend(std::iter::from_fn(|| watch.next_capture()).map(|capture| (latpath_linux::monotonic(), capture)));
     };
     until("the way is known", || {
         look(&mut watch, &mut came);

@@ -134,7 +134,7 @@ fn many_points() -> Result<(), Failed> {
         points.iter().rposition(|p| p.point.kind == latpath_model::PointKind::NicRx).ok_or("no nic-rx")? as PointId;
     assert_eq!(probe.set_segments(&[(first, last)], 0), 1);
     let from = probe.count_anew();
-    until("what comes now is counted", || latpath_probe::monotonic() > from)?;
+    until("what comes now is counted", || latpath_linux::monotonic() > from)?;
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&stream, i))).collect();
     send(&bench, &frames)?;
     let counted = || probe.histogram(0, 0, HeldUp::No).map_or(0, |h| h.count);

@@ -5,7 +5,7 @@ use super::{Emitter, Observer, Step};
 use crate::table::End;
 use crate::transaction::{Stamp, Transaction};
 use crate::transport::{Transport, Wait};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
@@ -83,28 +83,28 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     /// Waits for the answers and stamps of what is under way.
     pub(super) fn settle(&mut self) -> Step<T> {
         self.settling = true;
-        let begun = now_monotonic();
+        let begun = monotonic();
         while self.table.open() > 0 {
             let counts = self.table.counts();
             let waits = counts.answered + counts.lost < counts.sent;
-            if now_monotonic() - begun >= if waits { SETTLE_NS.max(self.plan.lost_after) } else { SETTLE_NS } {
+            if monotonic() - begun >= if waits { SETTLE_NS.max(self.plan.lost_after) } else { SETTLE_NS } {
                 break;
             }
             // The reflector's stamps of its last answers come with its welcomes.
             self.ask(1_000_000)?;
             self.take_stamps()?;
-            self.close(now_monotonic() - self.plan.lost_after);
+            self.close(monotonic() - self.plan.lost_after);
             if self.table.open() > 0 {
-                self.take(Wait::Until(now_monotonic() + 1_000_000))?;
+                self.take(Wait::Until(monotonic() + 1_000_000))?;
             }
         }
         self.close_all();
         // What the reflector saw of these probes: a welcome to any hello from now on says it.
-        let (asked, begun) = (self.hello.number, now_monotonic());
+        let (asked, begun) = (self.hello.number, monotonic());
         while !self.told_all {
             // Not by time alone: while this thread stands still nobody is asked.
             let enough = self.hello.number >= asked + LAST_HELLOS;
-            if enough && now_monotonic() - begun > self.plan.lost_after {
+            if enough && monotonic() - begun > self.plan.lost_after {
                 break;
             }
             self.ask(HELLO_WAIT_NS)?;

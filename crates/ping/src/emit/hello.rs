@@ -5,7 +5,8 @@ use crate::timeline::{Relation, Timeline};
 use crate::transaction::Stamp;
 use crate::transport::{Sent, Transport, Wait};
 use crate::wire::{Header, Kind, Welcome, CONTROL, FULL};
-use latpath_clock::{now_monotonic, Exchange};
+use latpath_clock::Exchange;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,11 +38,11 @@ pub(super) struct Hello {
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     /// Finds the reflector, what it can do, and its clock.
     pub(super) fn greet(&mut self) -> Step<T> {
-        let begun = now_monotonic();
+        let begun = monotonic();
         self.heard(begun);
         while self.welcome.is_none() {
             self.ask(HELLO_WAIT_NS)?;
-            let now = now_monotonic();
+            let now = monotonic();
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Halt::Why(Why::Stopped));
             }
@@ -74,7 +75,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.follow_clocks();
         let mut message = [0; CONTROL];
         self.hello.number += 1;
-        let sent_at = now_monotonic();
+        let sent_at = monotonic();
         let header = Header {
             kind: Kind::Hello,
             session: self.plan.session,
@@ -88,7 +89,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         let every = if self.timeline.has_nic_clocks() { HELLO_WITH_NIC_NS } else { HELLO_EVERY_NS };
         self.hello = Hello { sent_at, waiting: sent == Sent::Taken, next: sent_at + every, ..self.hello };
         while self.hello.waiting && (self.settling || !self.stop.load(Ordering::Relaxed)) {
-            let left = sent_at + wait - now_monotonic();
+            let left = sent_at + wait - monotonic();
             let nobody = self.welcome.is_none() && self.nobody_there == Some(self.hello.number);
             if left <= 0 || nobody {
                 break;
@@ -109,7 +110,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     /// Sleeps for what is left of the last hello's wait. Where it was refused, or nobody is there, the next one is not to be sent as
     /// fast as that answer comes.
     pub(super) fn rest(&self) {
-        let left = self.hello.sent_at + HELLO_WAIT_NS - now_monotonic();
+        let left = self.hello.sent_at + HELLO_WAIT_NS - monotonic();
         if left > 0 {
             std::thread::sleep(Duration::from_nanos(left as u64));
         }

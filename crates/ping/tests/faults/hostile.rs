@@ -2,7 +2,7 @@
 
 use crate::run::{at_a_rate, one_by_one, Chance, Run, Told, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::Why;
@@ -148,8 +148,8 @@ fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
         what.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
         // Whatever it gets, it still answers a hello: then it has read all.
         wire.another_says(u32::MAX, &hello(u32::MAX));
-        let until = now_monotonic() + 25_000 * MS;
-        while now_monotonic() < until && !wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX) {
+        let until = monotonic() + 25_000 * MS;
+        while monotonic() < until && !wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX) {
             thread::sleep(Duration::from_millis(1));
         }
         stop.store(true, Ordering::Relaxed);
@@ -236,9 +236,9 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
     let reflected = thread::scope(|scope| {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &told, &stop));
-        let until = now_monotonic() + 25_000 * MS;
+        let until = monotonic() + 25_000 * MS;
         let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 96);
-        while now_monotonic() < until && !answered() {
+        while monotonic() < until && !answered() {
             thread::sleep(Duration::from_millis(1));
         }
         stop.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! A run over the wire, and what must be true of every run, whatever the wire did.
 
 use crate::wire::{End as WireEnd, Fate, Ledger, OnStamp, Wire, WireError, ALL, PHC_AHEAD};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::emit::{emit, Ended, Observer, Pacing, Plan};
@@ -96,7 +96,7 @@ impl Phc {
 
 impl NicClockSource for Phc {
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
-        let (set, at) = (self.set.load(Ordering::Relaxed), now_monotonic());
+        let (set, at) = (self.set.load(Ordering::Relaxed), monotonic());
         let clock = NicClock { index: 0, at, offset: PHC_AHEAD + set, bound: 100, drift_ppb: 0 };
         let before = self.last.replace((at, set)).filter(|(_, before)| *before != set);
         let step = before.map(|(from, _)| Disturbance {

@@ -1,7 +1,7 @@
 //! A wire in memory between an emitter and a reflector, which does to messages and stamps what real wires, kernels and NICs do,
 //! and keeps count of it.
 
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::transport::{Arrived, Got, Left, Sent, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
@@ -138,14 +138,14 @@ pub fn realtime() -> Ns {
 }
 
 /// `CLOCK_REALTIME` when `CLOCK_MONOTONIC` was this.
-pub fn realtime_at(monotonic: Ns) -> Ns {
-    realtime() - (now_monotonic() - monotonic)
+pub fn realtime_at(at: Ns) -> Ns {
+    realtime() - (monotonic() - at)
 }
 
 impl Wire {
     /// Without a fault.
     pub fn new() -> Arc<Self> {
-        let until = now_monotonic() + LONGEST;
+        let until = monotonic() + LONGEST;
         Arc::new(Self { state: Mutex::default(), moved: Condvar::new(), until, phc_set: Arc::default() })
     }
 
@@ -197,7 +197,7 @@ impl Wire {
 
     /// Another than the emitter says this to the reflector.
     pub fn another_says(&self, from: u32, bytes: &[u8]) {
-        let came = now_monotonic();
+        let came = monotonic();
         self.state().there.queue.push_back(Message { from, bytes: bytes.to_vec(), came, nic: self.phc(came) });
         self.moved.notify_all();
     }
@@ -227,7 +227,7 @@ impl Wire {
             self.moved.notify_all();
             return Sent::Taken;
         }
-        let came = now_monotonic();
+        let came = monotonic();
         let message = |bytes: Vec<u8>| Message { from: 0, bytes, came, nic: self.phc(came) };
         let before = way.overtaken.take();
         match fate {
@@ -254,7 +254,7 @@ impl Wire {
 
     /// The next message for one end, as a socket would wait for it.
     fn receive(&self, at_reflector: bool, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {
-        let begun = now_monotonic();
+        let begun = monotonic();
         if begun > self.until {
             return Err(WireError::TooLong);
         }
@@ -280,7 +280,7 @@ impl Wire {
             if !at_reflector && std::mem::take(&mut state.nobody_there) {
                 return Ok(Got::NobodyThere);
             }
-            let left = until - now_monotonic();
+            let left = until - monotonic();
             if left <= 0 {
                 return Ok(Got::Nothing);
             }
@@ -333,7 +333,7 @@ impl End {
     }
 
     fn stamp(&mut self, message: &[u8], header: &Header, stamp: Stamp) {
-        let now = if stamp == Stamp::T1Nic { self.wire.phc(now_monotonic()) } else { realtime() };
+        let now = if stamp == Stamp::T1Nic { self.wire.phc(monotonic()) } else { realtime() };
         let fate = self.fate.as_mut().map_or(StampFate::Comes, |fate| fate(stamp, header));
         let mut comes = |after, bytes: &[u8], time| self.coming.push((self.sent + after, bytes.to_vec(), stamp, time));
         match fate {

@@ -6,7 +6,7 @@ mod space;
 mod wires;
 mod xdp;
 
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_nic_timestamps::Stamps;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
@@ -123,7 +123,7 @@ fn hear_stamped<T: Transport>(transport: &mut T) -> Result<(Arrived<T::Peer>, Ve
 
 /// Nothing comes for a while.
 fn silent<T: Transport>(transport: &mut T) -> Result<(), Failed> {
-    match transport.receive(&mut [0; 4000], Wait::Until(now_monotonic() + 30_000_000))? {
+    match transport.receive(&mut [0; 4000], Wait::Until(monotonic() + 30_000_000))? {
         Got::Nothing => Ok(()),
         got => Err(format!("{got:?} came").into()),
     }
@@ -289,7 +289,7 @@ fn dropped() -> Result<(), Failed> {
         here.send(peer, &message(Kind::Probe, 7, sequence, 96))?;
     }
     let mut received = 0;
-    while let Got::Message(_) = there.receive(&mut [0; 4000], Wait::Until(now_monotonic() + 30_000_000))? {
+    while let Got::Message(_) = there.receive(&mut [0; 4000], Wait::Until(monotonic() + 30_000_000))? {
         received += 1;
     }
     let dropped = there.dropped();

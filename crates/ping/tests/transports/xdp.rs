@@ -3,7 +3,7 @@
 use crate::space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use crate::wires::{hear_all, receive_of, send_frame};
 use crate::{equal, exchange, hear, hear_stamped, message, peers, ping, silent, GROUP, LIMIT, SV};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_ping::ethernet::{Ethernet, Framing, Options, Peer};
 use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
@@ -161,7 +161,7 @@ pub fn dropped() -> Result<(), Failed> {
         here.send(OWN, &message(Kind::Probe, 7, sequence, 96))?;
     }
     let mut received = 0;
-    while let Got::Message(_) = there.receive(&mut [0; 4000], Wait::Until(now_monotonic() + 30_000_000))? {
+    while let Got::Message(_) = there.receive(&mut [0; 4000], Wait::Until(monotonic() + 30_000_000))? {
         received += 1;
     }
     equal("it was too much", received < SENT, true)?;
@@ -260,10 +260,10 @@ pub fn stamps() -> Result<(), Failed> {
         equal("what it says that it takes", there.takes() == Stamp::T4Kernel.bit(), stamps)?;
         // More than there are places for frames.
         for sequence in 0..5000 {
-            let before = now_monotonic();
+            let before = monotonic();
             here.send(OWN, &message(Kind::Probe, 7, sequence, 96))?;
             let (arrived, _) = hear_stamped(&mut there)?;
-            let after = now_monotonic();
+            let after = monotonic();
             match arrived.kernel {
                 Some(time) => equal("its stamp's place", stamps && [before, time, after].is_sorted(), true)?,
                 None => equal("a stamp", stamps, false)?,

@@ -5,9 +5,10 @@ use crate::layout::layout_of;
 use latpath_capture::{Capture, Packet};
 use latpath_cause::{advise, Analyst, Case, Explained, Folk, Ground, Surroundings, Usual, Verdict};
 use latpath_journey::Segment;
+use latpath_linux::Cpus;
 use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
 use latpath_run::Run;
-use latpath_vms::{Cpus, Vm};
+use latpath_vms::Vm;
 use std::collections::BTreeMap;
 
 /// Where packets passed.

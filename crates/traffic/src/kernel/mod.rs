@@ -8,7 +8,7 @@ mod thread;
 
 pub use ring::RingReceiver;
 pub use socket::{device_list, tag_of, CopyReceiver, DeviceError, Groups, Listen, PacketSocket, Received, Sent};
-pub use thread::{lock_memory, monotonic, pin, realtime, set_fifo, set_name, wait_until, Awake, ThreadError, Woken};
+pub use thread::{lock_memory, pin, set_fifo, set_name, wait_until, Awake, ThreadError, Woken};
 
 /// Sets a socket option to a plain C value.
 fn set_option<T: Copy>(fd: std::os::fd::BorrowedFd<'_>, level: i32, name: i32, value: &T) -> std::io::Result<()> {

@@ -3,8 +3,8 @@
 //! V2, not V3: a V3 block is handed over when it is full or its timer fires, at the earliest after a millisecond; a V2 frame as
 //! soon as it is there.
 
-use super::realtime;
 use super::socket::{tag_of, DeviceError, PacketSocket, Received, WAIT_MS};
+use latpath_linux::realtime;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;

@@ -1,6 +1,7 @@
 //! AF_PACKET sockets: opening, sending in batches, receiving copies.
 
-use super::{realtime, set_option};
+use super::set_option;
+use latpath_linux::realtime;
 use latpath_model::Ns;
 use latpath_protocols::{sv::ETHERTYPE, Tag};
 use nix::net::if_::{if_nameindex, if_nametoindex};

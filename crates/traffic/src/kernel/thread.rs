@@ -1,9 +1,10 @@
 //! What makes a thread punctual, and the clocks.
 
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::prctl;
-use nix::time::{clock_gettime, clock_nanosleep, ClockId, ClockNanosleepFlags};
+use nix::time::{clock_nanosleep, ClockId, ClockNanosleepFlags};
 use nix::unistd::Pid;
 use std::ffi::CString;
 use std::fs::File;
@@ -37,21 +38,6 @@ pub enum ThreadError {
     /// Memory could not be locked.
     #[error("locking memory: {0}; it needs root, CAP_IPC_LOCK or a higher limit (ulimit -l)")]
     Memory(io::Error),
-}
-
-/// `CLOCK_MONOTONIC`.
-pub fn monotonic() -> Ns {
-    read(ClockId::CLOCK_MONOTONIC)
-}
-
-/// `CLOCK_REALTIME`, the clock of the kernel's packet times.
-pub fn realtime() -> Ns {
-    read(ClockId::CLOCK_REALTIME)
-}
-
-fn read(clock: ClockId) -> Ns {
-    // These two clocks exist on every Linux; reading them cannot fail.
-    clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }
 
 /// The end of a wait.

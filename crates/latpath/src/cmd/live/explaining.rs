@@ -81,7 +81,7 @@ impl Explaining {
             let mut known = locked(&self.known);
             (known.figures.clone(), std::mem::take(&mut known.fresh))
         };
-        let now = latpath_probe::monotonic();
+        let now = latpath_linux::monotonic();
         for end in fresh {
             self.latest = now.saturating_sub(end);
             self.after.record(self.latest);

@@ -3,8 +3,8 @@
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_clock::now_monotonic;
 use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader, Trouble};
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_nic_timestamps::{verify, BusyPoll, Caps, Check, HardwareStamps, RxHardware, Stamps, Trial};
 use latpath_ping::clocks::{Clocks, NicClockSource};
@@ -232,7 +232,7 @@ impl NicClockSource for NicWatch {
             Err(e) => {
                 self.failed = true;
                 let what = format!("the NIC's clock (/dev/ptp{}) can no longer be read: {e}", self.phc.index());
-                return (None, vec![Disturbance::new(now_monotonic(), what)]);
+                return (None, vec![Disturbance::new(monotonic(), what)]);
             }
         };
         self.failed = false;

@@ -9,7 +9,7 @@ use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::stream::format_mac;
 use latpath_model::Ns;
 use latpath_ping::breach::Breach;
@@ -126,7 +126,7 @@ fn go<T: Transport<Peer: Display>>(
         json: args.json,
         sessions: Vec::new(),
         freeze: breach.as_ref(),
-        began: now_monotonic(),
+        began: monotonic(),
         disturbances: Vec::new(),
     };
     let result = reflect(transport, plan, &prepared.clocks, &mut told, stop);

@@ -12,8 +12,8 @@ use crate::{
 };
 use anyhow::{anyhow, ensure};
 use latpath_lab::{Switch, VETH};
+use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_traffic::kernel::monotonic;
 use nix::{
     sched::{sched_setaffinity, CpuSet},
     unistd::Pid,

@@ -34,13 +34,13 @@ fn run(_: &Scale) -> Outcome {
     let traced = Traced { events: there, buffer_kb: Some(48 << 10), ..Traced::default() };
     let instance = Instance::open_or_make("latpath-flight-test", &traced)?;
 
-    let from = latpath_probe::monotonic();
+    let from = latpath_linux::monotonic();
     let mut publishing = stage.start_publishing(&stream)?;
     while publishing.runs() {
         stage.open_vswitch()?.forget_flows()?;
         thread::sleep(Duration::from_millis(500));
     }
-    let to = latpath_probe::monotonic();
+    let to = latpath_linux::monotonic();
     thread::sleep(Duration::from_millis(50));
     let window = recorder.window(from, to);
     instance.stop()?;

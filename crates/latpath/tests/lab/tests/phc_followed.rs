@@ -7,10 +7,10 @@ use crate::{
 };
 use anyhow::{bail, ensure, Context, Result};
 use latpath_clock::{
-    now_monotonic,
     phc::{Disturbance, Method, Reader, Reading, Trouble},
     Phc, PhcWatch,
 };
+use latpath_linux::monotonic;
 use std::{
     thread,
     time::{Duration, Instant},
@@ -48,7 +48,7 @@ fn offset_and_drift_are_within_their_bounds(nics: &StampingNics) -> Outcome {
     let mut followed = Followed::start(nics, 1)?;
     let found = followed.for_a_while(Duration::from_secs(4))?;
     ensure!(found.is_empty(), "nothing happened, but it says {found:?}");
-    let now = now_monotonic();
+    let now = monotonic();
     let at = followed.watch.offset_at(now).context("no offset")?;
     let wrong = at.offset_ns - (shows(&nics.truth()?, 1, DRIFT_PPB, now) - now);
     ensure!(wrong.abs() <= at.bound_ns, "the offset is wrong by {wrong} ns, not by {} at most", at.bound_ns);
@@ -62,9 +62,9 @@ fn disturbances_are_told(nics: &StampingNics) -> Outcome {
     let mut followed = Followed::start(nics, 0)?;
     followed.for_a_while(Duration::from_secs(3))?;
 
-    let before = now_monotonic();
+    let before = monotonic();
     nics.phc_ctl(0, "adj -0.25")?;
-    let after = now_monotonic();
+    let after = monotonic();
     let step = followed.until_disturbed()?;
     let Trouble::Step { by_ns } = step.trouble else { bail!("a step is said to be {step:?}") };
     ensure!((by_ns + 250_000_000).abs() < 10_000_000, "a step by -0.25 s is said to be by {by_ns} ns");

@@ -8,7 +8,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use std::{thread, time::Duration};
 
 pub const TEST: Test = Test { name: "ping_clocks", only_whole: true, seconds: 200, run };
@@ -122,9 +122,9 @@ fn a_step_is_told(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
     thread::sleep(Duration::from_secs(2));
-    let before = now_monotonic();
+    let before = monotonic();
     nics.phc_ctl(0, "adj -0.25")?;
-    let after = now_monotonic();
+    let after = monotonic();
     let session = Session::of(running)?;
     let reflected = reflector.end()?;
     let (at, said) = session.disturbed_by("was set")?;
@@ -146,7 +146,7 @@ fn a_clock_that_stands_still_is_told(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
     thread::sleep(Duration::from_secs(2));
-    let before = now_monotonic();
+    let before = monotonic();
     nics.set("frozen", "1,1")?;
     let session = Session::of(running);
     nics.set("frozen", "0,0")?;

@@ -5,7 +5,7 @@ use super::super::target::Target;
 use super::Args;
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
-use latpath_clock::now_monotonic;
+use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::breach::{Breach, Happened};
 use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
@@ -115,7 +115,7 @@ impl Observer for Watching<'_> {
         let now = Now { sent: counts.sent, lost: counts.lost, p50: times.percentile(500_000), max: times.max() };
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if let Some(log) = &mut self.log {
-            log.tick(now_monotonic());
+            log.tick(monotonic());
         }
     }
 

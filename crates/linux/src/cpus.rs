@@ -29,7 +29,17 @@ impl Cpus {
 
     /// Whether all of this one's CPUs are in the other, and there are any.
     pub fn within(&self, other: &Self) -> bool {
-        !self.is_empty() && self.0.iter().cloned().flatten().all(|cpu| other.contains(cpu))
+        !self.is_empty() && self.iter().all(|cpu| other.contains(cpu))
+    }
+
+    /// The CPUs, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().cloned().flatten()
+    }
+
+    /// Those that the other lacks.
+    pub fn without(&self, other: &Self) -> Self {
+        self.iter().filter(|cpu| !other.contains(*cpu)).collect()
     }
 
     /// Adds the other's CPUs.
@@ -46,6 +56,14 @@ impl Cpus {
             }
         }
         self.0 = joined;
+    }
+}
+
+impl FromIterator<u32> for Cpus {
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
+        let mut all = Self::default();
+        all.join(Self(cpus.into_iter().map(|cpu| cpu..=cpu).collect()));
+        all
     }
 }
 
@@ -128,5 +146,6 @@ mod tests {
         let mut joined = cpus("0-1");
         joined.join(cpus("2,7"));
         assert_eq!(joined.to_string(), "0-2,7");
+        assert_eq!(cpus("0-3,8").without(&cpus("1,8-9")), cpus("0,2-3"));
     }
 }

@@ -1,4 +1,4 @@
-//! Reading /proc, which changes while it is read: what is gone is `None`, never an error.
+//! Reading `/proc`, which changes while it is read: what is gone is `None`, never an error.
 
 use crate::Cpus;
 use std::{
@@ -10,13 +10,14 @@ use std::{
 /// The longest file of /proc that is read here: a command line may have megabytes, QEMU's has some 20 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// include/linux/sched.h
+/// A vCPU that runs its guest (include/linux/sched.h has all of these flags).
 pub const PF_VCPU: u64 = 0x1;
 /// A worker of io_uring; always a user worker too from 6.4 on.
 pub const PF_IO_WORKER: u64 = 0x10;
 /// A kernel thread inside a user process: vhost's workers from 6.4 on. Before 5.17 the bit was PF_USED_ASYNC, which only
 /// a thread that loads a module has.
 pub const PF_USER_WORKER: u64 = 0x4000;
+/// A thread of the kernel.
 pub const PF_KTHREAD: u64 = 0x20_0000;
 
 /// Where the kernel's file systems are, so that tests can bring their own.
@@ -29,6 +30,7 @@ impl Root {
         Self(root.to_owned())
     }
 
+    /// The place of a file of the machine.
     pub fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
@@ -68,18 +70,24 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// `stat` of a thread (proc_pid_stat(5)), as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
+    /// The thread's name.
     pub comm: String,
+    /// `PF_*`.
     pub flags: u64,
+    /// Its nice value.
     pub nice: i32,
     /// Last CPU it ran on.
     pub cpu: u32,
+    /// Its real-time priority; 0 where it has none.
     pub rt_priority: u32,
+    /// `SCHED_*`.
     pub policy: u32,
     /// Time it spent running a guest, in clock ticks.
     pub guest_ticks: u64,
 }
 
 impl Stat {
+    /// Reads the `stat` of a folder such as `proc/7/task/8`.
     pub fn read(root: &Root, folder: &str) -> Option<Self> {
         Self::parse(&root.text(&format!("{folder}/stat"))?)
     }
@@ -105,8 +113,29 @@ impl Stat {
 
 /// The CPUs that a thread may run on.
 pub fn cpus_allowed(root: &Root, folder: &str) -> Option<Cpus> {
-    let status = root.text(&format!("{folder}/status"))?;
-    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.parse().ok()
+    field(&root.text(&format!("{folder}/status"))?, "Cpus_allowed_list")?.parse().ok()
+}
+
+/// A file of one line, without its line's end; empty where the file cannot be read.
+pub fn line(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+/// The value of the first line `NAME: value`, as `status`, `meminfo` and `cpuinfo` have them.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let value =
+        |line: &'a str| line.split_once(':').filter(|(key, _)| key.trim_end() == name).map(|(_, value)| value.trim());
+    text.lines().find_map(value)
+}
+
+/// The first number of such a line: `MemTotal: 16 kB` has 16.
+pub fn number(text: &str, name: &str) -> Option<u64> {
+    field(text, name)?.split(' ').next()?.parse().ok()
+}
+
+/// What the kernel calls this boot: another after each start of the machine. Empty where it cannot be read.
+pub fn boot_id() -> String {
+    line("/proc/sys/kernel/random/boot_id")
 }
 
 #[cfg(test)]
@@ -132,6 +161,16 @@ mod tests {
         for cut in [0, 5, 30, text.len() - 3] {
             assert_eq!(Stat::parse(&text[..cut]), None);
         }
+    }
+
+    #[test]
+    fn a_lines_value_is_found_by_its_whole_name() {
+        let text = "MemTotalX:\t1 kB\nMemTotal:      16303312 kB\nmodel name\t: A: B\nName:\t\n";
+        assert_eq!(
+            (number(text, "MemTotal"), number(text, "Name"), number(text, "Total")),
+            (Some(16_303_312), None, None)
+        );
+        assert_eq!((field(text, "model name"), field(text, "Name")), (Some("A: B"), Some("")));
     }
 
     proptest::proptest! {

@@ -1,0 +1,30 @@
+//! This machine's clocks.
+
+use latpath_model::Ns;
+use nix::time::{clock_gettime, ClockId};
+
+/// `CLOCK_MONOTONIC` in ns: the clock of `bpf_ktime_get_ns`, and so of every sighting.
+pub fn monotonic() -> Ns {
+    read_clock(ClockId::CLOCK_MONOTONIC)
+}
+
+/// `CLOCK_REALTIME` in ns: the clock of the kernel's packet times.
+pub fn realtime() -> Ns {
+    read_clock(ClockId::CLOCK_REALTIME)
+}
+
+/// Reads one of the system's clocks, in ns. 0 if this kernel lacks it: every Linux has the clocks that latpath reads.
+pub fn read_clock(clock: ClockId) -> Ns {
+    clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monotonic_clock_never_goes_back() {
+        let times: Vec<Ns> = (0..1000).map(|_| monotonic()).collect();
+        assert!(times.is_sorted() && times[0] > 0);
+    }
+}

@@ -1,0 +1,10 @@
+//! What every part of latpath asks of the Linux that it runs on: its clocks, its CPU lists, `/proc`, and a place in the
+//! background for latpath's own threads.
+
+pub mod background;
+mod clock;
+mod cpus;
+pub mod proc;
+
+pub use clock::{monotonic, read_clock, realtime};
+pub use cpus::{BadCpus, Cpus};
