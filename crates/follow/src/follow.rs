@@ -15,7 +15,7 @@ use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
-use latpath_probe::{AttachError, Mode, Options as ProbeOptions, Probe};
+use latpath_probe::{AttachError, Options as ProbeOptions, Probe};
 use latpath_stats::{MachineFigures, ToolCost};
 
 /// How often the route is looked for, and looked at again.
@@ -61,6 +61,28 @@ pub enum FollowError {
     Machine(#[from] MachineError),
 }
 
+/// What is known where the layout changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The layout from now on.
+    pub layout: &'a Layout,
+    /// All points.
+    pub points: &'a [PointInfo],
+    /// What the joiner has counted of each stream so far.
+    pub totals: &'a [Totals],
+    /// Up to when all sightings have been taken, host's `CLOCK_MONOTONIC`.
+    pub now: Ns,
+}
+
+/// Takes what [`Follow`] finds.
+pub trait JourneySink {
+    /// The route or the segments are known, or have changed. Called before the first journey that they apply to.
+    fn layout(&mut self, _found: Found) {}
+
+    /// A finished journey; `points` has all points that it names.
+    fn journey(&mut self, journey: &Journey, points: &[PointInfo]);
+}
+
 /// Streams being followed on all machines. Dropping it detaches everything.
 pub struct Follow {
     options: Options,
@@ -90,16 +112,16 @@ impl Follow {
         for (name, address) in &options.machines {
             let timeouts = Timeouts { window: MACHINE_TIMEOUT, ..Timeouts::default() };
             let mut machine = Machine::connect(name, address, timeouts)?;
-            let mut said = vec![("window_ns".to_string(), options.window.to_string())];
-            let bytes = options.flight.as_ref().map(|f| f.bytes_per_cpu.to_string());
-            said.extend(bytes.map(|bytes| (StartRequest::FLIGHT.to_string(), bytes)));
-            machine.start(&StartRequest { streams: options.streams.clone(), options: said })?;
+            let bytes =
+                options.flight.as_ref().map(|f| (StartRequest::FLIGHT.to_string(), f.bytes_per_cpu.to_string()));
+            let request = StartRequest { streams: options.streams.clone(), options: bytes.into_iter().collect() };
+            machine.start(&request)?;
             feeds.push(Feed::new(Origin::Machine(Box::new(machine))));
         }
         let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
         let counted = Counted::begin();
-        let mut probe = ProbeOptions::new(HOST, options.streams.clone(), Mode::Record);
-        (probe.window, probe.ring_bytes) = (options.window, options.ring_bytes);
+        let mut probe = ProbeOptions::new(HOST, options.streams.clone());
+        probe.ring_bytes = options.ring_bytes;
         let probe = Probe::attach(probe)?;
         notes.extend(probe.abilities().notes());
         feeds.insert(0, Feed::new(Origin::Host(Box::new(probe))));
@@ -127,10 +149,10 @@ impl Follow {
         })
     }
 
-    /// One round: takes what all probes have, joins it, and hands over the journeys that are done. Call it some
-    /// hundred times a second. True if the points or the layout changed: look at them before the next journeys.
-    pub fn step(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) -> bool {
-        let laid = self.look_before_the_first();
+    /// One round: takes what all probes have, joins it, and hands over the finished journeys. Call it some hundred times a
+    /// second.
+    pub fn step(&mut self, sink: &mut impl JourneySink) {
+        self.find_route_before_the_first(sink);
         let Self { merge, tables, joiner, finder, span, flight, ahead, layout, .. } = self;
         let known = tables.points.len();
         let (sightings, now) = merge.step(tables);
@@ -145,7 +167,7 @@ impl Follow {
                 if let Some(flight) = flight.as_mut().filter(|_| !ahead.was_told(j)) {
                     flight.take(j);
                 }
-                sink(j, points);
+                sink.journey(j, points);
             }
         };
         for s in sightings {
@@ -162,12 +184,10 @@ impl Follow {
         let changed = tables.points.len() != known;
         self.freeze();
         if self.now >= self.route_due || changed {
-            let new = self.look_at_route();
+            self.update_route(sink);
             let every = if self.layout.segments.is_empty() { SEARCH_EVERY } else { ROUTE_EVERY };
             self.route_due = self.now.saturating_add(every);
-            return new || changed || laid;
         }
-        laid
     }
 
     /// One round of what is to be frozen.
@@ -209,14 +229,14 @@ impl Follow {
     }
 
     /// What is on its way at the end: which packets are late is known some time after they have come.
-    fn freeze_the_last(&mut self, sink: &mut impl FnMut(&Journey, &[PointInfo])) {
+    fn freeze_the_last(&mut self, sink: &mut impl JourneySink) {
         if self.flight.is_none() {
             return;
         }
         let until = monotonic() + LAST;
         while monotonic() < until {
             std::thread::sleep(ROUND);
-            self.step(&mut *sink);
+            self.step(sink);
         }
         let until = monotonic() + LAST_CAPTURES;
         if let Some(flight) = &mut self.flight {
@@ -229,8 +249,8 @@ impl Follow {
     }
 
     /// Ends it: detaches all probes and hands over what is done. Packets still on their way are left out.
-    pub fn stop(&mut self, mut sink: impl FnMut(&Journey, &[PointInfo])) {
-        self.freeze_the_last(&mut sink);
+    pub fn stop(&mut self, sink: &mut impl JourneySink) {
+        self.freeze_the_last(sink);
         let end = monotonic();
         self.span.end = end;
         for feed in &mut self.merge.feeds {
@@ -245,30 +265,30 @@ impl Follow {
         }
         while self.now < end {
             let before = self.now;
-            self.step(&mut sink);
+            self.step(sink);
             if self.now == before {
                 break;
             }
         }
-        self.step(&mut sink);
+        self.step(sink);
         let Self { joiner, finder, span, tables, layout, .. } = self;
         joiner.finish(end, &mut |j: &Journey| {
             if span.counts(j, &layout.route) {
                 finder.observe(j);
-                sink(j, &tables.points);
+                sink.journey(j, &tables.points);
             }
         });
-        self.look_at_route();
+        self.update_route(sink);
     }
 
-    /// Where the first packets are about to be handed out, their way is to be known: it tells whether they count.
-    fn look_before_the_first(&mut self) -> bool {
+    /// Finds the route before the first journeys are handed over: it decides whether they count.
+    fn find_route_before_the_first(&mut self, sink: &mut impl JourneySink) {
         if !self.layout.route.line.is_empty() || self.joiner.open() == 0 {
-            return false;
+            return;
         }
         let (oldest, window) = (self.joiner.reached(), self.options.window);
         if oldest.saturating_add(window) > monotonic() {
-            return false;
+            return;
         }
         // Those in the middle were not on their way when the probes were attached, and are not any more; a slow stream may have none.
         let middle = oldest.saturating_add(window / 3)..oldest.saturating_add(window / 3 * 2);
@@ -276,25 +296,26 @@ impl Follow {
         let any = self.joiner.open_journeys().any(|j| is_in(&j));
         let journeys = self.joiner.open_journeys().filter(|j| is_in(j) || !any);
         journeys.for_each(|j| self.finder.observe(&j));
-        self.look_at_route()
+        self.update_route(sink);
     }
 
-    fn look_at_route(&mut self) -> bool {
+    fn update_route(&mut self, sink: &mut impl JourneySink) {
         let points = &self.tables.points;
         let route = self.finder.route(points);
         let layout = Layout::new(route, points, &self.options.segments);
         if layout == self.layout {
-            return false;
+            return;
         }
         for stream in 0..self.options.streams.len() {
             let line = layout.route.line_of(stream as StreamId);
             self.joiner.set_expected_of(stream as StreamId, line.iter().fold(0, |mask, p| mask | 1 << p));
         }
+        let totals = self.all_totals();
+        sink.layout(Found { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
         self.layout = layout;
         if let Some(flight) = &mut self.flight {
             flight.detector.set_layout(&self.layout.segments, &self.layout.route.lines_of(self.options.streams.len()));
         }
-        true
     }
 
     /// The points found so far.
@@ -310,6 +331,11 @@ impl Follow {
     /// The route and the segments as they are known now.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// What the joiner counted of each stream.
+    pub fn all_totals(&self) -> Vec<Totals> {
+        (0..self.options.streams.len()).map(|id| self.totals(id as StreamId)).collect()
     }
 
     /// What the joiner counted of a stream.

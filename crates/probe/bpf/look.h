@@ -231,7 +231,7 @@ static __always_inline int look_at(struct sk_buff *skb, const struct bytes *raw,
 	w.point = point;
 	w.kind = kind;
 	w.aux = aux;
-	w.tid = live && !keep_who ? 0 : (__u32)bpf_get_current_pid_tgid();
+	w.tid = (__u32)bpf_get_current_pid_tgid();
 	if (kind >= POINT_OVS_EXEC || (kind == POINT_APP_READ && want_ip)) {
 		__u32 first = work ? work->found.at[0].stream : stream, its = work ? work->found.at[0].key : key;
 

@@ -61,10 +61,6 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 		have = bpf_map_lookup_elem(&point_of, key);
 		return have ? *have : -1;
 	}
-	if (key->kind == POINT_OVS_UPCALL || key->kind == POINT_OVS_RETURN)
-		__sync_fetch_and_or(&upcall_points, 1u << (idx & (MAX_POINTS - 1)));
-	else if (key->kind == POINT_OVS_SLOW)
-		__sync_fetch_and_or(&slow_points, 1u << (idx & (MAX_POINTS - 1)));
 	e->valid = 1;
 	return idx;
 }

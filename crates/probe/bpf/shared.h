@@ -7,18 +7,12 @@
 #define LATPATH_SHARED_H
 
 #define MAX_STREAMS 256
-#define MAX_POINTS 32        /* points of one machine: the width of slot.seen */
-#define POINTS_NEAR 10       /* points whose times stand in the slot itself */
-#define ENDED_NEAR 4         /* sets of points that a stream counts itself, the others in a hash */
-#define MAX_SEGMENTS 16      /* histograms of one stream */
-#define SEGMENTS_TO 6        /* segments that may end at one point */
+#define MAX_POINTS 32        /* points of one machine */
 #define SVID_SHORT 32        /* svIDs up to this length take the open table */
 #define SVID_PLACES 2048
 #define SVID_PROBES 4
 #define SVID_LONG 135
 #define NONE 0xffff
-#define BUCKETS 1728         /* log-linear: 0..127 ns exact, then 64 buckets an octave up to 2^32 ns */
-#define REORDER 256          /* journeys by which a point may see packets out of order */
 
 enum stream_kind { KIND_SV = 0, KIND_UDP = 1, KIND_ETHER = 2 };
 enum key_rule { KEY_SMPCNT = 0, KEY_SEQ = 1, KEY_HASH = 2 };
@@ -122,86 +116,18 @@ struct cached {
 /* One CPU's counters and its ring's ends. `tail` is written by user space alone, on a cache line of its own. */
 struct percpu {
 	__u64 head;
-	__u64 sightings;
 	__u64 dropped;
 	__u64 malformed;
 	__u64 points_overflow;
 	__u64 unreadable;
 	__u64 others; /* packets that were looked at and are in no stream */
-	__u64 pad0;
+	__u64 pad0[2];
 	__u64 cost_ns;
 	__u64 cost_samples;
 	__u64 pad1[6];
 	__u64 tail;
 	__u64 pad2[7];
 	struct cached known[KINDS][CACHE];
-};
-
-/*
- * Live mode: one journey, in one cache line. Times are offsets from t0, which saturate at 4.29 s; those of points past the
- * first ten stand in a table of their own.
- */
-struct slot {
-	__u64 t0;
-	__u32 number; /* order of first sighting in the stream; 0 is an empty slot */
-	__u32 key;
-	__u32 prev;   /* the journey before it in the same bucket of the index */
-	__u32 seen;
-	__u32 dt[POINTS_NEAR];
-};
-
-struct slot_far {
-	__u32 dt[MAX_POINTS]; /* by point; the first ten are not used */
-};
-
-/* Live mode, where it is wanted: by point, the CPU that took the sighting above the thread that ran. */
-struct slot_who {
-	__u64 at[MAX_POINTS];
-};
-
-/* Live mode: one stream's counters. */
-struct stream_state {
-	__u64 next;
-	__u64 duplicates;
-	__u64 out_of_order;
-	__u64 late;
-	__u64 last_t;
-	__u64 sequence; /* whether keys count up, so that they tell order */
-	__u32 ended_seen[ENDED_NEAR]; /* the commonest sets of points among journeys that left the table; 0 is free */
-	__u64 ended[ENDED_NEAR];
-	__u64 count_from; /* journeys that began before are in no count and no histogram */
-	__u64 pad[3];
-	__u32 last[MAX_POINTS]; /* the last journey that each point saw */
-};
-
-/* Live mode: journeys that left the table, by the set of points that saw them. */
-struct ended_key {
-	__u32 stream;
-	__u32 seen;
-};
-
-struct drop_key {
-	__u32 stream;
-	__u32 point;
-	__u64 at;
-};
-
-/* Live mode: the segments that end at one point. */
-struct segments_to {
-	__u8 count;
-	__u8 from[SEGMENTS_TO];
-	__u8 hist[SEGMENTS_TO];
-	__u8 pad[3];
-};
-
-/* Live mode: one segment's times. The buckets' sum is their number. */
-struct hist {
-	__u64 sum;
-	__u64 min;
-	__u64 max;
-	__u64 over;
-	__u64 negative;
-	__u64 bucket[BUCKETS];
 };
 
 #endif

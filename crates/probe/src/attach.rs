@@ -1,26 +1,16 @@
 //! Loading the programs and attaching them.
 
 use crate::config::{BadStreams, Table};
-use crate::held_up::HeldUp;
 use crate::kernel::{self, Abilities, Unable};
-use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record, MAX_SEGMENTS};
+use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record};
 use crate::maps::Mapped;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::{fentry, refusal};
-use latpath_model::{Ns, StreamSpec};
+use latpath_model::StreamSpec;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
+use libbpf_rs::{MapCore, MapFlags, OpenMapMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-
-/// Where sightings go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Into in-kernel histograms; nothing crosses to user space per packet.
-    Live,
-    /// One by one to user space.
-    Record,
-}
 
 /// What to attach.
 #[derive(Clone, Debug)]
@@ -29,31 +19,14 @@ pub struct Options {
     pub machine: String,
     /// The streams.
     pub streams: Vec<StreamSpec>,
-    /// Where sightings go.
-    pub mode: Mode,
-    /// Record: memory for rings, all CPUs together, in bytes.
+    /// Memory for rings, all CPUs together, in bytes.
     pub ring_bytes: usize,
-    /// A packet that comes to a point later than this after its first sighting is not matched any more.
-    pub window: Ns,
-    /// Live: times above this are counted.
-    pub threshold: Ns,
-    /// Live: CPUs and threads of sightings are kept too, so that
-    /// [`Probe::live_journey`](crate::Probe::live_journey) gives whole journeys.
-    pub keep_who: bool,
 }
 
 impl Options {
-    /// The usual choice for these streams on this machine.
-    pub fn new(machine: &str, streams: Vec<StreamSpec>, mode: Mode) -> Self {
-        Self {
-            machine: machine.into(),
-            streams,
-            mode,
-            ring_bytes: 16 << 20,
-            window: 1_000_000_000,
-            threshold: 200_000,
-            keep_who: false,
-        }
+    /// The defaults for these streams on this machine: 16 MiB of rings.
+    pub fn new(machine: &str, streams: Vec<StreamSpec>) -> Self {
+        Self { machine: machine.into(), streams, ring_bytes: 16 << 20 }
     }
 }
 
@@ -120,43 +93,12 @@ pub(crate) struct Attached {
     pub ring: Mapped<Record>,
     pub ring_size: usize,
     pub cpus: usize,
-    pub live: Option<LiveMaps>,
-}
-
-/// The tables of live mode.
-pub(crate) struct LiveMaps {
-    pub slots: Mapped<layout::Slot>,
-    pub slots_far: Mapped<layout::SlotFar>,
-    /// Where that was wanted.
-    pub slots_who: Option<Mapped<layout::SlotWho>>,
-    pub slots_each: usize,
-    pub states: Mapped<layout::StreamState>,
-    pub segments: Mapped<layout::SegmentsTo>,
-    pub hists: Mapped<layout::Hist>,
-    /// Histograms of each segment of a stream.
-    pub path_classes: usize,
-    pub ended: MapHandle,
-    pub drops: MapHandle,
 }
 
 /// Largest power of two not above `n`, at least `least`.
 fn power_of_two(n: usize, least: usize) -> usize {
     let n = n.max(least);
     1 << (usize::BITS - 1 - n.leading_zeros())
-}
-
-/// Journeys that live mode keeps of one stream.
-fn slots_each(streams: usize) -> usize {
-    power_of_two((1 << 16) / streams, 1 << 10).min(1 << 14)
-}
-
-/// Where Open vSwitch may hold packets up, live mode counts those by themselves.
-fn path_classes(abilities: &Abilities) -> usize {
-    if abilities.hooks.has("ovs_upcall") {
-        HeldUp::ALL.len()
-    } else {
-        1
-    }
 }
 
 fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
@@ -171,45 +113,25 @@ fn configure(
     abilities: &Abilities,
     cpus: usize,
 ) -> libbpf_rs::Result<usize> {
-    let streams = table.streams.len();
-    let live = options.mode == Mode::Live;
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
-    let each = slots_each(streams);
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
     consts.first_other = table.first_other;
-    consts.stream_count = streams as u32;
+    consts.stream_count = table.streams.len() as u32;
     (consts.want_sv, consts.want_ip, consts.want_ether) =
         (table.wants[0].into(), table.wants[1].into(), table.wants[2].into());
     consts.want_long = (!table.long.is_empty()).into();
-    consts.live = live.into();
-    consts.keep_who = u32::from(live && options.keep_who);
     consts.ring_size = ring_size as u32;
-    consts.slots_each = each as u32;
-    consts.window_ns = options.window as u64;
-    consts.threshold_ns = options.threshold as u64;
-    consts.path_classes = path_classes(abilities) as u32;
     let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").svids_short;
     for (place, svid) in &table.short {
         names[*place as usize] = *svid;
     }
     size(&mut skel.maps.percpu, cpus)?;
     size(&mut skel.maps.works, cpus * 4)?;
-    if live {
-        size(&mut skel.maps.slots, streams * each)?;
-        size(&mut skel.maps.slots_far, streams * each)?;
-        if options.keep_who {
-            size(&mut skel.maps.slots_who, streams * each)?;
-        }
-        size(&mut skel.maps.slot_index, streams * each)?;
-        size(&mut skel.maps.stream_states, streams)?;
-        size(&mut skel.maps.hists, streams * path_classes(abilities) * MAX_SEGMENTS)?;
-    } else {
-        size(&mut skel.maps.ring, cpus * ring_size)?;
-    }
+    size(&mut skel.maps.ring, cpus * ring_size)?;
     for mut program in skel.open_object_mut().progs_mut() {
         program.set_autoload(program.name().to_str().is_some_and(|name| abilities.hooks.has(name)));
     }
-    Ok(if live { 0 } else { ring_size })
+    Ok(ring_size)
 }
 
 /// Hands the streams to the loaded programs.
@@ -264,33 +186,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     name_streams(&table, &maps.streams, &maps.svids_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
     let points = Mapped::new(&maps.points.as_fd(), layout::MAX_POINTS)?;
-    let ring = Mapped::new(&maps.ring.as_fd(), (cpus * ring_size).max(1))?;
-    let live = match options.mode {
-        Mode::Record => None,
-        Mode::Live => {
-            let (streams, each) = (table.streams.len(), slots_each(table.streams.len()));
-            let states: Mapped<layout::StreamState> = Mapped::new(&maps.stream_states.as_fd(), streams)?;
-            for (i, conf) in table.streams.iter().enumerate() {
-                let sequence = (conf.rule != crate::config::RULE_HASH).into();
-                states.set(i, layout::StreamState { sequence, ..Default::default() });
-            }
-            Some(LiveMaps {
-                slots: Mapped::new(&maps.slots.as_fd(), streams * each)?,
-                slots_far: Mapped::new(&maps.slots_far.as_fd(), streams * each)?,
-                slots_who: match options.keep_who {
-                    true => Some(Mapped::new(&maps.slots_who.as_fd(), streams * each)?),
-                    false => None,
-                },
-                slots_each: each,
-                states,
-                segments: Mapped::new(&maps.segments.as_fd(), layout::MAX_POINTS)?,
-                hists: Mapped::new(&maps.hists.as_fd(), streams * path_classes(&abilities) * MAX_SEGMENTS)?,
-                path_classes: path_classes(&abilities),
-                ended: MapHandle::try_from(&maps.ended).map_err(refused("sharing their tables"))?,
-                drops: MapHandle::try_from(&maps.drops).map_err(refused("sharing their tables"))?,
-            })
-        }
-    };
+    let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
     let mut links = Vec::new();
     for program in skel.object().progs_mut() {
         match program.name().to_str() {
@@ -301,5 +197,5 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
             _ => {}
         }
     }
-    Ok(Attached { links, table, abilities, percpu, points, ring, ring_size, cpus, live })
+    Ok(Attached { links, table, abilities, percpu, points, ring, ring_size, cpus })
 }

@@ -1,21 +1,11 @@
 //! What user space and the kernel programs share. The types come from the programs' own type information (bpf/shared.h).
 
 pub use crate::skel::types::{
-    drop_key as DropKey, ended_key as EndedKey, hist as Hist, percpu as PerCpu, point_entry as PointEntry,
-    record as Record, segments_to as SegmentsTo, slot as Slot, slot_far as SlotFar, slot_who as SlotWho,
-    stream_conf as StreamConf, stream_state as StreamState, svid_short as SvidShort,
+    percpu as PerCpu, point_entry as PointEntry, record as Record, stream_conf as StreamConf, svid_short as SvidShort,
 };
 
 /// Points of one machine.
 pub const MAX_POINTS: usize = 32;
-/// Sets of points that a stream counts itself.
-pub const ENDED_NEAR: usize = 4;
-/// Points whose times stand in the slot itself.
-pub const POINTS_NEAR: usize = 10;
-/// Histograms of one stream.
-pub const MAX_SEGMENTS: usize = 16;
-/// Segments that may end at one point.
-pub const SEGMENTS_TO: usize = 6;
 /// Longest svID that takes the open table.
 pub const SVID_SHORT: usize = 32;
 /// Places of the open table of short svIDs.
@@ -39,23 +29,7 @@ macro_rules! plain {
         unsafe impl Plain for $t {}
     )* };
 }
-plain!(
-    u32,
-    u64,
-    DropKey,
-    EndedKey,
-    Hist,
-    PerCpu,
-    PointEntry,
-    Record,
-    SegmentsTo,
-    Slot,
-    SlotFar,
-    SlotWho,
-    StreamConf,
-    StreamState,
-    SvidShort
-);
+plain!(u32, u64, PerCpu, PointEntry, Record, StreamConf, SvidShort);
 
 /// The bytes of a plain value.
 pub fn bytes_of<T: Plain>(v: &T) -> &[u8] {
@@ -85,12 +59,8 @@ mod tests {
     fn plain_types_have_no_gaps() {
         assert_eq!(size_of::<Record>(), 32);
         assert_eq!(size_of::<PerCpu>(), 192 + 16 * 13 * 32);
-        assert_eq!(size_of::<Slot>(), 64, "a cache line");
-        assert_eq!(size_of::<SlotFar>(), 4 * MAX_POINTS);
-        assert_eq!(size_of::<SlotWho>(), 8 * MAX_POINTS);
         assert_eq!(size_of::<SvidShort>(), 64, "a cache line");
         assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
-        assert_eq!(size_of::<SegmentsTo>(), 1 + 2 * SEGMENTS_TO + 3);
         assert_eq!(std::mem::offset_of!(PerCpu, tail) % 64, 0, "user space writes to a cache line of its own");
         assert_eq!(std::mem::offset_of!(Record, point), 28, "publish() in bpf/sight.h relies on it");
     }

@@ -71,18 +71,8 @@ impl Points {
         &self.known
     }
 
-    /// Points known so far.
-    pub fn known(&self) -> &[PointInfo] {
-        &self.known
-    }
-
     /// The id of the kernel's point `i`, if user space knows it.
     pub fn id(&self, i: usize) -> Option<PointId> {
         self.ids.get(i).copied().flatten()
-    }
-
-    /// The kernel's index of a point.
-    pub fn index(&self, id: PointId) -> Option<usize> {
-        self.ids.iter().position(|known| *known == Some(id))
     }
 }

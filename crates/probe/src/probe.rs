@@ -5,7 +5,7 @@ use crate::kernel::Abilities;
 use crate::names::{Functions, Reasons};
 use crate::points::Points;
 use crate::ring::Reader;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamId};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::collections::HashMap;
 
 /// Names of functions and reasons, read when the first drop is seen.
@@ -72,11 +72,6 @@ impl Probe {
         // A program that is running right now ends within the settling time.
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-
-    /// The user's number of the kernel's stream.
-    pub(crate) fn stream(&self, kernel: usize) -> Option<StreamId> {
-        self.attached.table.user.get(kernel).copied()
-    }
 }
 
 /// A source on this machine cannot fail once it is attached.
@@ -96,9 +91,6 @@ impl Source for Probe {
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Never> {
         let Self { attached, points, notes, options, reader, detached } = self;
-        if attached.ring_size == 0 {
-            return Ok(latpath_linux::monotonic());
-        }
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
             let kernel_point = usize::from(r.point);
@@ -122,8 +114,8 @@ impl Source for Probe {
         let (mut cost, mut samples) = (0, 0);
         for cpu in 0..self.attached.cpus {
             let p = self.attached.percpu.get(cpu);
-            // In record mode the ring's head counts them.
-            let sightings = p.sightings + p.head;
+            // The ring's head counts them.
+            let sightings = p.head;
             c.sightings += sightings;
             c.dropped += p.dropped;
             c.malformed += p.malformed;

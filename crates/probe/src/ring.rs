@@ -1,4 +1,4 @@
-//! Reading the per-CPU rings of record mode.
+//! Reading the per-CPU rings.
 
 use crate::layout::{PerCpu, Record};
 use crate::maps::Mapped;

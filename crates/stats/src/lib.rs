@@ -3,7 +3,6 @@
 pub mod aggregate;
 mod by_path;
 pub mod figures;
-pub mod kernel;
 pub mod lost;
 mod times;
 pub mod units;

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use latpath_agent::{listen, Attached, Facts, Listen, Record, ServeOptions, StartRequest};
 use latpath_clock::ptp_kvm;
 use latpath_flight::Recorder;
-use latpath_probe::{Mode, Options, Probe};
+use latpath_probe::{Options, Probe};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -74,11 +74,8 @@ pub fn run(args: Args) -> Result<Outcome> {
 /// Attaches the probe as the host wishes, and the flight recorder where it wishes for that; what it does not say, or says amiss,
 /// is as usual.
 fn attach(request: &StartRequest) -> Result<Attached<Probe>, String> {
-    let mut options = Options::new("here", request.streams.clone(), Mode::Record);
+    let mut options = Options::new("here", request.streams.clone());
     let number = |name: &str| request.option(name).and_then(|text| text.parse::<i64>().ok());
-    if let Some(window) = number("window_ns").filter(|w| (1_000_000..=4_000_000_000).contains(w)) {
-        options.window = window;
-    }
     if let Some(bytes) = number("ring_bytes").filter(|b| (1 << 16..=1 << 28).contains(b)) {
         options.ring_bytes = bytes as usize;
     }

@@ -7,7 +7,7 @@ use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use explaining::Explaining;
-use latpath_follow::{keep_off_isolated_cpus, Options, Watch};
+use latpath_follow::{keep_off_isolated_cpus, Live, Options};
 use latpath_report::Lines;
 use latpath_screen::{Action, Screen};
 use latpath_stats::units::Letters;
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     options.flight = args.flight.options(options.threshold, explaining::PATIENCE);
     keep_off_isolated_cpus();
     let mut end = End::new(&args.what)?;
-    let mut watch = Watch::start(options.clone())?;
+    let mut watch = Live::start(options.clone())?;
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
     let mut explaining = options.flight.is_some().then(|| Explaining::begin(&options.streams)).transpose()?;
@@ -125,15 +125,15 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 /// The figures, and what is known of late packets by now.
-fn summary(watch: &mut Watch, explaining: &mut Option<Explaining>) -> Summary {
+fn summary(watch: &mut Live, explaining: &mut Option<Explaining>) -> Summary {
     let mut summary = watch.summary();
-    let late = watch.late().map_or(0, |late| late.iter().sum());
+    let late = watch.follow().late().map_or(0, |counted| counted.late.iter().sum());
     summary.late = explaining.as_mut().map(|explaining| explaining.figures(late));
     summary
 }
 
 fn follow(
-    watch: &mut Watch,
+    watch: &mut Live,
     explaining: &mut Option<Explaining>,
     show: &mut Show,
     end: &End,
@@ -154,7 +154,7 @@ fn follow(
         }
         watch.step();
         while let Some(frozen) = watch.next_capture() {
-            let (points, layout) = (watch.points(), watch.layout());
+            let (points, layout) = (watch.follow().points().to_vec(), watch.follow().layout().clone());
             if let Some(explaining) = explaining {
                 explaining.take(frozen, points, layout);
             }

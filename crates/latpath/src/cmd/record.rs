@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_capture::CaptureKind;
 use latpath_flight::Figures;
-use latpath_follow::{keep_off_isolated_cpus, sum, Follow};
-use latpath_model::StreamId;
+use latpath_follow::{keep_off_isolated_cpus, sum, Follow, JourneySink};
+use latpath_journey::Journey;
+use latpath_model::{PointInfo, StreamId};
 use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
 use latpath_stats::units::{bytes, count};
 use std::path::PathBuf;
@@ -80,7 +81,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut told = Instant::now();
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);
-        follow.step(|journey, points| recorder.take(journey, points));
+        follow.step(&mut recorder);
         while let Some(order) = follow.next_spotted() {
             if let Some(trace) = &mut trace {
                 trace.spotted(&order, &options.streams);
@@ -98,7 +99,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }
-    follow.stop(|journey, points| recorder.take(journey, points));
+    follow.stop(&mut recorder);
     recorder.take_captures(&mut follow);
     recorder.tell(&mut follow);
     let counted = follow.counted();
@@ -142,19 +143,21 @@ struct Recorder {
     failed: Option<RunError>,
 }
 
-impl Recorder {
-    fn check(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), RunError>) {
-        if self.failed.is_none() {
-            self.failed = write(&mut self.writer).err();
-        }
-    }
-
-    fn take(&mut self, journey: &latpath_journey::Journey, points: &[latpath_model::PointInfo]) {
+impl JourneySink for Recorder {
+    fn journey(&mut self, journey: &Journey, points: &[PointInfo]) {
         if points.len() > self.writer.manifest().points.len() {
             self.check(|writer| writer.update(|m| m.points = points.to_vec()));
         }
         self.seen[usize::from(journey.stream)] += 1;
         self.check(|writer| writer.push(journey));
+    }
+}
+
+impl Recorder {
+    fn check(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), RunError>) {
+        if self.failed.is_none() {
+            self.failed = write(&mut self.writer).err();
+        }
     }
 
     /// Hands over what was frozen; how many captures with late packets there were.

@@ -5,7 +5,7 @@ use crate::support::{bench, latpath, trial, Bench, Lack, Started};
 use crate::waits::{has_read, sent};
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
 use latpath_capture::{CaptureKind, LatenessRule, RankedCapture};
-use latpath_follow::{FlightOptions, Options, PointFilter, Watch};
+use latpath_follow::{FlightOptions, Live, Options, PointFilter};
 use latpath_lab::PUBLISHER;
 use latpath_model::{Point, PointKind};
 use latpath_run::{Condition, Run, Select, SpikeFile};
@@ -246,12 +246,12 @@ fn told() -> Result<(), Failed> {
     equal("the first that tells how soon has explained packets", first["late"]["explained"].as_u64() > Some(0), true)
 }
 
-/// Where the kernel itself joins and counts, late packets come out of its table.
+/// `live` gets the late packets of the joiner that `record` has too.
 fn live() -> Result<(), Failed> {
     let stage = Stage::new("watched")?;
     let ms = 1_000_000;
     let flight = FlightOptions { bytes_per_cpu: 64 << 20, rule: LatenessRule::Over(20 * ms), max_wait: 300 * ms };
-    let mut watch = Watch::start(Options {
+    let mut watch = Live::start(Options {
         streams: vec![format!("svid:{}", stage.svid).parse()?],
         machines: Vec::new(),
         points: PointFilter::default(),
@@ -261,15 +261,14 @@ fn live() -> Result<(), Failed> {
         ring_bytes: 1 << 20,
         flight: Some(flight),
     })?;
-    equal("the kernel joins", matches!(watch, Watch::Kernel(_)), true)?;
     let mut came: Vec<(i64, RankedCapture)> = Vec::new();
-    let look = |watch: &mut Watch, came: &mut Vec<(i64, RankedCapture)>| {
+    let look = |watch: &mut Live, came: &mut Vec<(i64, RankedCapture)>| {
         watch.step();
         came.extend(std::iter::from_fn(|| watch.next_capture()).map(|capture| (latpath_linux::monotonic(), capture)));
     };
     until("the way is known", || {
         look(&mut watch, &mut came);
-        let (points, line) = (watch.points(), watch.layout().route.line);
+        let (points, line) = (watch.follow().points(), &watch.follow().layout().route.line);
         line.last().is_some_and(|p| points[usize::from(*p)].point.kind == PointKind::AppRead)
     })?;
     // A machine that is busy may keep everybody from looking for a while, but not after each stall.
@@ -291,7 +290,7 @@ fn live() -> Result<(), Failed> {
                 (at - from, f.capture.kind, f.capture.from - from, f.capture.to - from)
             };
             let came: Vec<_> = came.iter().map(times).collect();
-            let late = watch.late();
+            let late = watch.follow().late();
             format!("no spike is of the stall, of {} ns, but of those that came: {came:?}; late: {late:?}", to - from)
         })?;
         after.push((at - to) / ms);
@@ -306,8 +305,8 @@ fn live() -> Result<(), Failed> {
     let frozen = frozen.ok_or("no spike")?;
     let late: Vec<_> = frozen.capture.packets.iter().filter(|p| p.late).collect();
     equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
-    equal("late packets are counted", watch.late().is_some_and(|late| late[0] >= 20), true)?;
-    let points = watch.points();
+    equal("late packets are counted", watch.follow().late().is_some_and(|counted| counted.late[0] >= 20), true)?;
+    let points = watch.follow().points();
     let read = points.iter().position(|p| p.point.kind == PointKind::AppRead).ok_or("no reader")?;
     for packet in late {
         let seen = packet.sightings.iter().find(|s| usize::from(s.point) == read).ok_or("it was not read")?;

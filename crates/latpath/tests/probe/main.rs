@@ -16,7 +16,7 @@ mod taps;
 
 use latpath_lab::{Namespace, PUBLISHER};
 use latpath_model::{Counters, PointInfo, Sighting, Source, StreamSpec};
-use latpath_probe::{Mode, Options, Probe};
+use latpath_probe::{Options as ProbeOptions, Probe};
 use latpath_protocols::{
     sv::{AsduSpec, FrameSpec},
     Tag,
@@ -86,14 +86,9 @@ fn send(bench: &Bench, frames: &[Vec<u8>]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// With the longest window that there is: a busy machine may keep a packet from its next point.
-fn options(streams: Vec<StreamSpec>, mode: Mode) -> Options {
-    Options { window: 4_000_000_000, ..Options::new("host", streams, mode) }
-}
-
 /// Records what the probe sees of `frames`, until all that set out have come to the end of the line.
 fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result<Seen, Failed> {
-    let probe = Probe::attach(options(streams, Mode::Record))?;
+    let probe = Probe::attach(ProbeOptions::new("host", streams))?;
     send(bench, frames)?;
     // What is missing after that, each test tells by itself.
     seen(bench, probe, |seen| seen.at(LINE[3]).len() >= seen.at(LINE[0]).len())

@@ -2,7 +2,6 @@
 
 use crate::support::{bench, trial, Lack};
 use crate::*;
-use latpath_probe::Mode;
 
 pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
     vec![
@@ -190,7 +189,7 @@ fn against_the_devices_counters() -> Result<(), Failed> {
 
 fn two_probes() -> Result<(), Failed> {
     let bench = bench()?;
-    let other = Probe::attach(options(vec![StreamSpec::svid(&own("MU01"))], Mode::Record))?;
+    let other = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&own("MU01"))]))?;
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&own("MU01"), i))).collect();
     let first = record(&bench, vec![StreamSpec::svid(&own("MU01"))], &frames)?;
     let other = seen(&bench, other, |_| true)?;

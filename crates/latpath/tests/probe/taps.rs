@@ -3,7 +3,6 @@
 use crate::support::{bench, trial, Lack};
 use crate::*;
 use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
-use latpath_probe::Mode;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
 use std::fs::File;
@@ -72,7 +71,7 @@ fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
 fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
     let into: Vec<_> = (0..FRAMES).map(|n| bytes(&FrameSpec { dst: to, ..frame("into", n) })).collect();
     let out: Vec<_> = (0..FRAMES).map(|n| bytes(&frame("out", n))).collect();
-    let probe = Probe::attach(options(streams(&["svid:into", "svid:out"]), Mode::Record))?;
+    let probe = Probe::attach(ProbeOptions::new("host", streams(&["svid:into", "svid:out"])))?;
     std::thread::scope(|scope| -> Result<(), Failed> {
         let vm = std::thread::Builder::new().name("vm".into());
         let vm = vm.spawn_scoped(scope, || {
