@@ -62,7 +62,7 @@ fn wraps() -> Result<(), Failed> {
         assert!(segment.min_ns > 0 && segment.min_ns <= segment.p50_ns && segment.p99_99_ns <= segment.max_ns);
     }
     assert_eq!(summary.worst.len(), 10, "the worst packets are kept");
-    assert!(summary.worst.iter().all(|worst| worst.steps.len() == LINE.len()), "with all their sightings");
+    assert!(summary.worst.iter().all(|worst| worst.steps.len() >= LINE.len()), "with all their sightings");
     let longest = summary.segments.iter().find(|s| s.name == "total").map(|s| s.max_ns);
     assert_eq!(Some(summary.worst[0].total_ns), longest);
     Ok(())
@@ -77,7 +77,9 @@ fn duplicates() -> Result<(), Failed> {
     let summary = count(&bench, live, &frames, 7)?;
     let figures = &summary.streams[0];
     assert_eq!((figures.journeys, figures.complete, figures.out_of_order), (7, 7, 0));
-    assert_eq!(figures.duplicates, LINE.len() as u64, "the frame that was sent twice is a duplicate at each point");
+    let seen_at = summary.points.iter().chain(&summary.aside);
+    let points = seen_at.filter(|p| p.kind != latpath_model::PointKind::Drop).count() as u64;
+    assert_eq!(figures.duplicates, points, "the frame that was sent twice is a duplicate at each point");
     Ok(())
 }
 
