@@ -13,7 +13,7 @@ const POINTS: [&str; 6] =
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&kind, mut rest)) = bytes.split_first() else { return };
-    let rules = [KeyRule::SmpCnt, KeyRule::Hash { offset: 0, len: 4 }, KeyRule::Seq { offset: 0, len: 1 }];
+    let rules = [KeyRule::SMP_CNT, KeyRule::Hash { offset: 0, len: 4 }, KeyRule::Seq { offset: 0, len: 1 }];
     let points = POINTS.map(|text| PointInfo {
         point: text.parse::<Point>().expect("a point"),
         link: Link::Nic,

@@ -79,7 +79,7 @@ mod tests {
 
     /// A stream of packets each 10 ms, seen at two points; the second of them only once, and `late` at `late_at`.
     fn told(late: u32, late_at: Ns) -> Vec<(Ns, u64)> {
-        let mut joiner = Joiner::new([KeyRule::SmpCnt], Options::default());
+        let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
         joiner.set_expected(0b11);
         let mut ahead = Ahead::new(1);
         let mut told = Vec::new();

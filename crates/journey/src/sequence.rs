@@ -101,15 +101,10 @@ impl Line {
 }
 
 impl Sequence {
-    /// For a stream with this rule; `None` for hashes, which have no order. `reach`: packets by which order may differ.
+    /// For a stream with this rule; `None` where keys have no order. `reach`: packets by which order may differ.
     pub fn new(rule: KeyRule, reach: u64) -> Option<Self> {
-        let range = match rule {
-            KeyRule::SmpCnt => 1 << 16,
-            KeyRule::Seq { len, .. } => 1 << (8 * len.min(4)),
-            KeyRule::Hash { .. } => return None,
-        };
         Some(Self {
-            range,
+            range: rule.range()?,
             reach,
             wrap: None,
             step: 0,
@@ -383,7 +378,7 @@ mod tests {
     const MS: Ns = 1_000_000;
 
     fn sv() -> Sequence {
-        Sequence::new(KeyRule::SmpCnt, 256).unwrap()
+        Sequence::new(KeyRule::SMP_CNT, 256).unwrap()
     }
 
     /// Packets `range` of a sender with this step and wrap, one a ms, without those in `skip`.

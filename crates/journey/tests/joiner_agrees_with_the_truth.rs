@@ -31,7 +31,7 @@ struct Outcome {
 fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outcome {
     let rules = networks.iter().map(|n| match n.wrap {
         256 => KeyRule::Seq { offset: 0, len: 1 },
-        _ => KeyRule::SmpCnt,
+        _ => KeyRule::SMP_CNT,
     });
     let mut joiner = Joiner::new(rules, options);
     joiner.set_points(&network::points());

@@ -46,7 +46,7 @@ impl Bench {
     }
 
     fn sv() -> Self {
-        Self::new(KeyRule::SmpCnt, Options::default())
+        Self::new(KeyRule::SMP_CNT, Options::default())
     }
 
     fn see(&mut self, point: u16, key: u32, t: Ns) {
@@ -213,7 +213,7 @@ fn a_point_that_is_found_when_its_queue_is_older_than_the_window_makes_no_journe
     // The application begins to read after 0.8 s: what it reads first has waited longer than the window, what it reads last has not.
     let (window, begin) = (500 * MS, sent(0) + 800 * MS);
     let read = |n: u64, t: Ns| Some((t + 50 * US).max(begin + n as Ns * 3 * US));
-    let mut b = Bench::new(KeyRule::SmpCnt, Options { window, ..Options::default() });
+    let mut b = Bench::new(KeyRule::SMP_CNT, Options { window, ..Options::default() });
     b.stream(0..3900, read);
     b.flush();
     assert_eq!(b.out.len(), 3900);
@@ -235,7 +235,7 @@ fn after_a_queue_overflow_the_newest_packet_is_right() {
 
 #[test]
 fn an_outage_of_just_one_lap_heals_within_r_packets() {
-    let mut b = Bench::new(KeyRule::SmpCnt, Options { window: 1500 * MS, ..Options::default() });
+    let mut b = Bench::new(KeyRule::SMP_CNT, Options { window: 1500 * MS, ..Options::default() });
     b.joiner.set_expected(LINE);
     b.stream(0..20_000, |n, t| (!(5000..9000).contains(&n)).then_some(t + 50 * US));
     b.flush();
@@ -366,7 +366,7 @@ fn hashes_have_no_order_and_mean_a_new_packet_after_the_window() {
 #[test]
 fn too_many_open_journeys_are_handed_out_early_and_counted() {
     let options = Options { max_open: 256, ..Options::default() };
-    let mut b = Bench::new(KeyRule::SmpCnt, options);
+    let mut b = Bench::new(KeyRule::SMP_CNT, options);
     (0..1000).for_each(|n| b.see(NIC, n, n.into()));
     assert_eq!((b.out.len(), b.joiner.open()), (744, 256));
     assert_eq!(b.joiner.totals(0).evicted, 744);
@@ -460,7 +460,7 @@ fn many_points_and_strange_ones_are_taken_or_refused() {
 
 #[test]
 fn no_sightings_make_it_panic() {
-    for rule in [KeyRule::SmpCnt, KeyRule::Hash { offset: 0, len: 1 }, KeyRule::Seq { offset: 0, len: 4 }] {
+    for rule in [KeyRule::SMP_CNT, KeyRule::Hash { offset: 0, len: 1 }, KeyRule::Seq { offset: 0, len: 4 }] {
         let mut b = Bench::new(rule, Options { max_open: 1000, ..Options::default() });
         b.joiner.set_expected(LINE);
         let mut x = 1_u64;

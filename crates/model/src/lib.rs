@@ -6,13 +6,13 @@
 pub mod point;
 pub mod segment;
 pub mod sighting;
-pub mod stream;
 pub mod text;
 
+pub use latpath_protocols::{stream, KeyRule, Matcher, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source};
-pub use stream::{KeyRule, Matcher, StreamId, StreamSpec};
+pub use stream::StreamId;
 
 /// Nanoseconds: a time in a named clock, or a difference of two.
 pub type Ns = i64;

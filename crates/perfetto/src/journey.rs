@@ -4,7 +4,7 @@ use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
 use crate::{Ground, Segment};
 use latpath_cause::{Cause, Explained, Piece, Who};
-use latpath_model::{KeyRule, Ns, PointId};
+use latpath_model::{Ns, PointId};
 use latpath_stats::units::duration;
 use std::io::{self, Write};
 
@@ -102,22 +102,12 @@ fn in_words(piece: &Piece) -> String {
     text
 }
 
-/// How the name of a stream's key is.
-fn key_name(rule: KeyRule) -> &'static str {
-    match rule {
-        KeyRule::SmpCnt => "smpCnt",
-        KeyRule::Seq { .. } => "seq",
-        KeyRule::Hash { .. } => "hash",
-    }
-}
-
 impl Ground {
     /// A packet as it is called: `MU01 4711`.
     pub(crate) fn packet_name(&self, stream: u16, key: u32) -> String {
         let stream = self.streams.get(usize::from(stream));
-        match stream.map(|s| (s.short(), s.key)) {
-            Some((name, KeyRule::Hash { .. })) => format!("{name} {key:#010x}"),
-            Some((name, _)) => format!("{name} {key}"),
+        match stream {
+            Some(stream) => format!("{} {}", stream.short(), stream.key.text(key)),
             None => format!("packet {key}"),
         }
     }
@@ -159,7 +149,7 @@ pub(crate) fn write<W: Write>(
     let mut spans = Vec::new();
     let whole = |said: Said| {
         said.arg("stream", spec.map_or_else(String::new, ToString::to_string))
-            .arg(spec.map_or("key", |s| key_name(s.key)), i64::from(packet.key))
+            .arg(spec.map_or("key", |s| s.key.name()), i64::from(packet.key))
             .arg("number", i64::try_from(packet.number).unwrap_or(i64::MAX))
             .arg("spike", i64::from(packet.capture))
             .arg("late", packet.late)

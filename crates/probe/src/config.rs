@@ -3,6 +3,7 @@
 use crate::layout::{StreamConf, SvidShort, NONE, SVID_LONG, SVID_PLACES, SVID_PROBES, SVID_SHORT};
 use latpath_model::stream::LinkFilter;
 use latpath_model::{KeyRule, Matcher, StreamId, StreamSpec};
+use latpath_protocols::{ether::Ether, sv::Sv, udp::Udp};
 use std::{collections::HashMap, net::IpAddr};
 
 const FILTER_APPID: u8 = 1;
@@ -104,9 +105,9 @@ fn address(addr: Option<IpAddr>) -> [u8; 16] {
 }
 
 fn conf(spec: &StreamSpec) -> StreamConf {
-    let LinkFilter { mac, vlan } = spec.link();
+    let LinkFilter { mac, vlan } = spec.link;
     let (rule, key_off, key_len) = match spec.key {
-        KeyRule::SmpCnt => (RULE_SMPCNT, 0, 0),
+        KeyRule::Own(_) => (RULE_SMPCNT, 0, 0),
         KeyRule::Seq { offset, len } => (RULE_SEQ, offset, len),
         KeyRule::Hash { offset, len } => (RULE_HASH, offset, len),
     };
@@ -118,20 +119,21 @@ fn conf(spec: &StreamSpec) -> StreamConf {
         (c.vlan, c.filters) = (vlan, c.filters | FILTER_VLAN);
     }
     match &spec.matcher {
-        Matcher::Sv { appid, .. } => {
+        Matcher::Sv(Sv { appid, .. }) => {
             c.kind = KIND_SV;
             if let Some(appid) = appid {
                 (c.appid, c.filters) = (*appid, c.filters | FILTER_APPID);
             }
         }
-        Matcher::Udp { src, src_port, dst, dst_port, .. } => {
+        Matcher::Goose(_) | Matcher::Ptp(_) => c.kind = KIND_ETHER,
+        Matcher::Udp(Udp { src, src_port, dst, dst_port }) => {
             c.kind = KIND_UDP;
             (c.src_port, c.dst_port) = (*src_port, *dst_port);
             (c.src, c.dst) = (address(*src), address(*dst));
             c.filters |= src.map_or(0, |_| FILTER_SRC) | dst.map_or(0, |_| FILTER_DST);
             c.ip_version = dst.or(*src).map_or(0, |a| if a.is_ipv4() { 4 } else { 6 });
         }
-        Matcher::Ether { ethertype, .. } => (c.kind, c.ethertype) = (KIND_ETHER, *ethertype),
+        Matcher::Ether(Ether { ethertype }) => (c.kind, c.ethertype) = (KIND_ETHER, *ethertype),
     }
     c
 }
@@ -151,7 +153,7 @@ impl Table {
         if let Some(i) = (1..specs.len()).find(|i| specs[..*i].contains(&specs[*i])) {
             return Err(BadStreams::Twice(specs[i].to_string()));
         }
-        let is_sv = |s: &StreamSpec| matches!(s.matcher, Matcher::Sv { .. });
+        let is_sv = |s: &StreamSpec| matches!(s.matcher, Matcher::Sv(_));
         let mut order: Vec<usize> = (0..specs.len()).collect();
         order.sort_by_key(|i| !is_sv(&specs[*i]));
         let mut table = Self::default();
@@ -160,7 +162,7 @@ impl Table {
             let at = table.streams.len();
             let c = conf(&specs[i]);
             table.wants[usize::from(c.kind)] = true;
-            if let Matcher::Sv { svid, .. } = &specs[i].matcher {
+            if let Matcher::Sv(Sv { svid, .. }) = &specs[i].matcher {
                 let chain = chains.entry(svid).or_default();
                 match chain.last() {
                     Some(last) => table.streams[*last].next = at as u16,

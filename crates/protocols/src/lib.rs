@@ -5,7 +5,19 @@
 mod ber;
 mod error;
 mod ethernet;
-pub mod sv;
+mod named;
+pub mod protocol;
+pub mod stream;
+
+// The order is that of the numbers in the kernel programs. The first one's frames may take the fast path.
+protocol::protocols! {
+    sv::Sv,
+    goose::Goose,
+    ptp::Ptp,
+    udp::Udp,
+    ether::Ether,
+}
 
 pub use error::FrameError;
-pub use ethernet::{Header, Tag};
+pub use ethernet::{Header, Iec61850, Tag};
+pub use stream::{BadStream, KeyRule, LinkFilter, StreamSpec};

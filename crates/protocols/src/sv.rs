@@ -15,6 +15,11 @@ mod parse;
 mod profile;
 mod samples;
 
+use crate::named;
+use crate::protocol::{Info, KernelMatch, OwnKey, Protocol};
+use crate::stream::{BadStream, Options};
+use std::fmt;
+
 pub use build::{AsduSpec, BuildError, FrameSpec};
 pub use parse::{Asdu, Asdus, Frame};
 pub use profile::{Profile, UnknownProfile, SAMPLE_RATES};
@@ -29,3 +34,40 @@ pub const MAX_SVID: usize = 129;
 pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x04, 0x00, 0x01];
 /// APPID of a stream that nobody configured (9-2LE, 6.2).
 pub const DEFAULT_APPID: u16 = 0x4000;
+
+/// A stream of Sampled Values: the frames with this svID in any ASDU.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Sv {
+    /// svID, 1 to [`MAX_SVID`] bytes.
+    pub svid: Vec<u8>,
+    /// APPID, where it matters.
+    pub appid: Option<u16>,
+}
+
+impl Protocol for Sv {
+    const INFO: Info = Info {
+        prefix: "svid",
+        title: "Sampled Values",
+        form: "svid:ID",
+        example: "svid:MU01",
+        options: &["appid"],
+        ethertypes: &[ETHERTYPE],
+        key: Some(OwnKey::counter16("smpCnt")),
+    };
+
+    fn parse(name: &str, options: &mut Options<'_>) -> Result<Self, BadStream> {
+        named::parse(name, "an svID", MAX_SVID, options).map(|(svid, appid)| Self { svid, appid })
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named::write(f, &self.svid, self.appid)
+    }
+
+    fn short(&self) -> Option<String> {
+        Some(String::from_utf8_lossy(&self.svid).into_owned())
+    }
+
+    fn kernel(&self) -> KernelMatch {
+        named::kernel(&self.svid, self.appid)
+    }
+}

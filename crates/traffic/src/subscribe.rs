@@ -74,8 +74,8 @@ impl Subscription {
     pub fn new(streams: &[StreamSpec]) -> Result<Self, StreamSpec> {
         let mut by_svid: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
         for (i, s) in streams.iter().enumerate() {
-            let Matcher::Sv { svid, .. } = &s.matcher else { return Err(s.clone()) };
-            by_svid.entry(svid.clone()).or_default().push(i);
+            let Matcher::Sv(sv) = &s.matcher else { return Err(s.clone()) };
+            by_svid.entry(sv.svid.clone()).or_default().push(i);
         }
         Ok(Self {
             streams: streams.iter().cloned().map(StreamReceived::new).collect(),
@@ -140,8 +140,8 @@ impl Subscription {
     /// The streams that this ASDU belongs to.
     fn find(&mut self, frame: &Frame<'_>, asdu: &Asdu<'_>, vlan: Option<u16>) -> Vec<usize> {
         let (streams, fits) = (&self.streams, |i: &usize, streams: &[StreamReceived]| {
-            let Matcher::Sv { appid, link, .. } = &streams[*i].stream.matcher else { return false };
-            appid.is_none_or(|a| a == frame.link.appid)
+            let StreamSpec { matcher: Matcher::Sv(sv), link, .. } = &streams[*i].stream else { return false };
+            sv.appid.is_none_or(|a| a == frame.link.appid)
                 && link.mac.is_none_or(|m| m == frame.header.dst)
                 && link.vlan.is_none_or(|v| v == vlan.unwrap_or(0))
         });
@@ -151,12 +151,10 @@ impl Subscription {
             return found;
         }
         let mut spec = StreamSpec::svid(&String::from_utf8_lossy(asdu.svid));
-        if let Matcher::Sv { svid, appid, link } = &mut spec.matcher {
-            *svid = asdu.svid.to_vec();
-            *appid = Some(frame.link.appid);
-            link.mac = Some(frame.header.dst);
-            link.vlan = Some(vlan.unwrap_or(0));
+        if let Matcher::Sv(sv) = &mut spec.matcher {
+            (sv.svid, sv.appid) = (asdu.svid.to_vec(), Some(frame.link.appid));
         }
+        (spec.link.mac, spec.link.vlan) = (Some(frame.header.dst), Some(vlan.unwrap_or(0)));
         let i = self.streams.len();
         self.streams.push(StreamReceived::new(spec));
         self.by_svid.entry(asdu.svid.to_vec()).or_default().push(i);

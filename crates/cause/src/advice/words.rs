@@ -1,7 +1,6 @@
 //! Parts of commands, as a shell and its tools take them.
 
 use latpath_linux::Cpus;
-use latpath_model::stream::Matcher;
 use latpath_model::StreamSpec;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
@@ -31,23 +30,8 @@ pub(super) fn in_namespace(device: &str) -> (&str, String) {
 
 /// A stream as ovs-fields(7) matches it.
 pub(super) fn flow(stream: &StreamSpec) -> String {
-    let mut text = match &stream.matcher {
-        Matcher::Sv { .. } => "dl_type=0x88ba".to_owned(),
-        Matcher::Ether { ethertype, .. } => format!("dl_type=0x{ethertype:04x}"),
-        Matcher::Udp { dst, dst_port, .. } => {
-            let address = match dst {
-                Some(std::net::IpAddr::V6(ip)) => format!("udp6,ipv6_dst={ip}"),
-                Some(ip) => format!("udp,nw_dst={ip}"),
-                None => "udp".into(),
-            };
-            if *dst_port > 0 {
-                format!("{address},tp_dst={dst_port}")
-            } else {
-                address
-            }
-        }
-    };
-    let link = stream.link();
+    let mut text = stream.matcher.flow();
+    let link = stream.link;
     if let Some(vlan) = link.vlan {
         text += &format!(",dl_vlan={vlan}");
     }

@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: not Sampled Values; subscribe takes streams of the form svid:ID")))?;
     // An unknown VLAN's tag is gone where a frame is delivered by its protocol: to tell VLANs apart takes the wider socket.
-    let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link().vlan.is_some());
+    let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
     let socket = PacketSocket::open(&args.interface, if vlans { Listen::Incoming } else { Listen::Sv })?;
     socket.join(&groups(&args))?;
     let mut receiver = Receiver::new(socket, args.ring)?;
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 fn groups(args: &Args) -> Groups {
-    let wanted = |s: &StreamSpec| s.link().mac.filter(|m| m[0] & 1 == 1);
+    let wanted = |s: &StreamSpec| s.link.mac.filter(|m| m[0] & 1 == 1);
     let of_streams: Option<Vec<[u8; 6]>> = args.streams.iter().map(wanted).collect();
     match of_streams {
         _ if !args.groups.is_empty() => Groups::These(args.groups.clone()),
@@ -207,7 +207,7 @@ fn spread_json(into: &mut Map<String, Value>, name: &str, spread: &Spread) {
 fn stream_json(s: &StreamReceived) -> Value {
     let totals = s.totals();
     let svid = match &s.stream.matcher {
-        Matcher::Sv { svid, .. } => String::from_utf8_lossy(svid).into_owned(),
+        Matcher::Sv(sv) => String::from_utf8_lossy(&sv.svid).into_owned(),
         _ => String::new(),
     };
     let mut row = Map::new();

@@ -1,0 +1,41 @@
+//! Any ethertype: every frame that has it.
+
+use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
+use crate::stream::{bad, number_u16, BadStream, Options};
+use std::fmt;
+
+/// The stream of all frames of an ethertype.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ether {
+    /// The ethertype after any 802.1Q tag.
+    pub ethertype: u16,
+}
+
+impl Protocol for Ether {
+    const INFO: Info = Info {
+        prefix: "ether",
+        title: "any ethertype",
+        form: "ether:0xTYPE",
+        example: "ether:0x8892",
+        options: &[],
+        ethertypes: &[],
+        key: None,
+    };
+
+    fn parse(name: &str, _: &mut Options<'_>) -> Result<Self, BadStream> {
+        let ethertype = number_u16(name).filter(|t| *t >= 0x600);
+        Ok(Self { ethertype: ethertype.ok_or_else(|| bad(name, "an ethertype is 0x0600 to 0xffff"))? })
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.ethertype)
+    }
+
+    fn ethertypes(&self) -> Vec<u16> {
+        vec![self.ethertype]
+    }
+
+    fn kernel(&self) -> KernelMatch {
+        KernelMatch { name: None, own: OwnBytes::default().put(&self.ethertype.to_ne_bytes()) }
+    }
+}

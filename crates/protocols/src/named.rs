@@ -1,0 +1,31 @@
+//! Streams that are found by a name in their frames, with the link layer of IEC 61850: Sampled Values and GOOSE.
+
+use crate::protocol::{KernelMatch, OwnBytes};
+use crate::stream::{number_u16, BadStream, Options};
+use std::fmt;
+
+/// Reads a name of at most `most` bytes and the option `appid`.
+pub(crate) fn parse(
+    name: &str,
+    what: &'static str,
+    most: usize,
+    options: &mut Options<'_>,
+) -> Result<(Vec<u8>, Option<u16>), BadStream> {
+    if name.is_empty() || name.len() > most {
+        return Err(BadStream::Name { name: name.into(), what, most });
+    }
+    Ok((name.as_bytes().to_vec(), options.take("appid", "an APPID is 0 to 0xffff", number_u16)?))
+}
+
+pub(crate) fn write(f: &mut fmt::Formatter<'_>, name: &[u8], appid: Option<u16>) -> fmt::Result {
+    write!(f, "{}", String::from_utf8_lossy(name).replace('\\', "\\\\").replace(',', "\\,"))?;
+    match appid {
+        Some(appid) => write!(f, ",appid={appid:#06x}"),
+        None => Ok(()),
+    }
+}
+
+/// `struct iec61850_conf` of the kernel programs.
+pub(crate) fn kernel(name: &[u8], appid: Option<u16>) -> KernelMatch {
+    KernelMatch { name: Some(name.to_vec()), own: OwnBytes::default().put_optional(appid) }
+}

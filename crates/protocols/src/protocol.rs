@@ -1,0 +1,224 @@
+//! What each protocol says of itself, and the table of all of them.
+//!
+//! To add one: a module here that implements [`Protocol`], its line in the table of lib.rs, and a header of the same name in
+//! `crates/bpf/protocols`. All else follows from the table: the grammar of streams, help and errors, which frames the kernel
+//! programs look at and which function reads them.
+
+use crate::stream::{BadStream, Options};
+use std::fmt;
+
+/// Bytes of a stream's configuration that belong to its protocol alone (`stream_conf.own` of the kernel programs).
+pub const OWN_LEN: usize = 40;
+
+/// What is fixed about a protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// What a stream's text begins with, before the colon.
+    pub prefix: &'static str,
+    /// The protocol's name in sentences.
+    pub title: &'static str,
+    /// The form of a stream, for help and errors.
+    pub form: &'static str,
+    /// A stream as a user would write it.
+    pub example: &'static str,
+    /// Options of this protocol alone, each `name=VALUE`.
+    pub options: &'static [&'static str],
+    /// The ethertypes that carry it; empty for any.
+    pub ethertypes: &'static [u16],
+    /// How the protocol itself tells a packet from the next; `None` where it does not.
+    pub key: Option<OwnKey>,
+}
+
+/// How a protocol tells a packet from the next.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnKey {
+    /// The name of the field that the key is read from.
+    pub name: &'static str,
+    /// One past the largest number where each packet's number is greater than the one before by the same step; `None` where a
+    /// jump means nothing.
+    pub range: Option<u64>,
+    /// The key as people read it.
+    pub text: fn(u32) -> String,
+    /// Reads what `text` writes.
+    pub read: fn(&str) -> Option<u32>,
+}
+
+impl OwnKey {
+    /// A counter of 16 bits in a field of this name.
+    pub const fn counter16(name: &'static str) -> Self {
+        Self { name, range: Some(1 << 16), text: |key| key.to_string(), read: |text| text.parse().ok() }
+    }
+}
+
+/// What the kernel programs need to recognise a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelMatch {
+    /// The name that the programs look up, of protocols whose frames carry one.
+    pub name: Option<Vec<u8>>,
+    /// What the protocol's header in `crates/bpf/protocols` reads.
+    pub own: OwnBytes,
+}
+
+/// Writes fields one after another into a stream's own bytes, in the machine's byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnBytes {
+    bytes: [u8; OWN_LEN],
+    len: usize,
+}
+
+impl Default for OwnBytes {
+    fn default() -> Self {
+        Self { bytes: [0; OWN_LEN], len: 0 }
+    }
+}
+
+impl OwnBytes {
+    /// Appends a field. Fields of two bytes must stand at even places.
+    #[must_use]
+    pub fn put(mut self, field: &[u8]) -> Self {
+        self.bytes[self.len..self.len + field.len()].copy_from_slice(field);
+        self.len += field.len();
+        self
+    }
+
+    /// Appends a number, then whether there is one.
+    #[must_use]
+    pub fn put_optional(self, number: Option<u16>) -> Self {
+        self.put(&number.unwrap_or(0).to_ne_bytes()).put(&u16::from(number.is_some()).to_ne_bytes())
+    }
+
+    /// All of them.
+    pub fn bytes(&self) -> [u8; OWN_LEN] {
+        self.bytes
+    }
+}
+
+/// How streams of one protocol are recognised; the value is one stream's.
+pub trait Protocol: Sized {
+    /// What is fixed about it.
+    const INFO: Info;
+
+    /// Reads the part of a stream's text between the prefix and the options, and takes its own options.
+    ///
+    /// # Errors
+    /// Where the text names no stream.
+    fn parse(name: &str, options: &mut Options<'_>) -> Result<Self, BadStream>;
+
+    /// Writes what [`parse`](Self::parse) reads.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+
+    /// A name for tables, shorter than the whole text.
+    fn short(&self) -> Option<String> {
+        None
+    }
+
+    /// The ethertypes of this stream's frames.
+    fn ethertypes(&self) -> Vec<u16> {
+        Self::INFO.ethertypes.to_vec()
+    }
+
+    /// What the kernel programs need.
+    fn kernel(&self) -> KernelMatch;
+
+    /// The stream as ovs-fields(7) matches it.
+    fn flow(&self) -> String {
+        format!("dl_type={:#06x}", self.ethertypes().first().copied().unwrap_or_default())
+    }
+}
+
+/// Makes the table of protocols: each module is declared, and its type is a [`Matcher`](crate::Matcher).
+macro_rules! protocols {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        $(pub mod $module;)*
+
+        /// How a stream's packets are recognised.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Matcher {
+            $(
+                #[doc = concat!("See [`", stringify!($module), "`].")]
+                $name($module::$name),
+            )*
+        }
+
+        /// A protocol. Its number is the one that the kernel programs know it by.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum ProtocolId {
+            $(
+                #[doc = concat!("See [`", stringify!($module), "`].")]
+                $name,
+            )*
+        }
+
+        impl ProtocolId {
+            /// All protocols, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// What is fixed about it.
+            pub const fn info(self) -> $crate::protocol::Info {
+                match self {
+                    $(Self::$name => <$module::$name as $crate::protocol::Protocol>::INFO,)*
+                }
+            }
+
+            /// The name of its module here, and of its header in `crates/bpf/protocols`.
+            pub const fn module(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($module),)*
+                }
+            }
+
+            fn parse(self, name: &str, options: &mut $crate::stream::Options<'_>) -> Result<Matcher, $crate::BadStream> {
+                match self {
+                    $(Self::$name => $crate::protocol::Protocol::parse(name, options).map(Matcher::$name),)*
+                }
+            }
+        }
+
+        impl Matcher {
+            /// The protocol.
+            pub fn protocol(&self) -> ProtocolId {
+                match self {
+                    $(Self::$name(_) => ProtocolId::$name,)*
+                }
+            }
+
+            fn write(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::write(m, f),)*
+                }
+            }
+
+            fn short(&self) -> Option<String> {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::short(m),)*
+                }
+            }
+
+            /// The ethertypes of the stream's frames.
+            pub fn ethertypes(&self) -> Vec<u16> {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::ethertypes(m),)*
+                }
+            }
+
+            /// What the kernel programs need.
+            pub fn kernel(&self) -> $crate::protocol::KernelMatch {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::kernel(m),)*
+                }
+            }
+
+            /// The stream as ovs-fields(7) matches it.
+            pub fn flow(&self) -> String {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::flow(m),)*
+                }
+            }
+        }
+    };
+}
+pub(crate) use protocols;

@@ -1,0 +1,441 @@
+//! Streams: how the user names one, how the kernel recognises it, how a packet's key is read.
+//!
+//! ```text
+//! svid:MU01                      Sampled Values with this svID; key: smpCnt of its first ASDU in the frame
+//! svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01
+//! goose:IED1LD0/LLN0.gcb01       GOOSE with this goID; key: stNum and sqNum
+//! ptp:sync,source=001122.fffe.334455-1        PTP Sync of this port, over Ethernet or UDP; key: sequenceId
+//! udp:10.0.0.2:5000              UDP to this address and port; key: hash of the first 32 payload bytes
+//! udp:10.0.0.1:7000>10.0.0.2:5000,seq=4:4     key: big-endian number, 4 bytes at payload offset 4
+//! ether:0x8892,hash=0:46         any ethertype; key: hash of 46 payload bytes from offset 0
+//! ```
+//! A comma in a name is written `\,`, a backslash `\\`. The payload begins after the last ethertype; that of UDP after its header.
+
+use crate::{Matcher, ProtocolId};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A stream's index in the order in which the user named them.
+pub type StreamId = u16;
+
+/// Streams that can be followed at once.
+pub const MAX_STREAMS: usize = 256;
+/// Most bytes that a hash may cover.
+pub const MAX_HASH_LEN: u16 = 128;
+/// Last byte of the payload, exclusive, that a key may be read from.
+pub const MAX_KEY_END: u16 = 1500;
+/// Hash that a stream without a sequence number uses by default: this many bytes from the payload's start.
+pub const DEFAULT_HASH_LEN: u16 = 32;
+
+/// Filters on the Ethernet header, for any protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LinkFilter {
+    /// Destination MAC.
+    pub mac: Option<[u8; 6]>,
+    /// VLAN identifier (802.1Q VID).
+    pub vlan: Option<u16>,
+}
+
+/// How a packet's key is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyRule {
+    /// By the protocol's own field.
+    Own(ProtocolId),
+    /// Big-endian number of `len` (1, 2 or 4) bytes at `offset` of the payload.
+    Seq {
+        /// Bytes from the payload's start.
+        offset: u16,
+        /// 1, 2 or 4.
+        len: u16,
+    },
+    /// 32-bit hash over `len` bytes at `offset` of the payload.
+    Hash {
+        /// Bytes from the payload's start.
+        offset: u16,
+        /// 1 to [`MAX_HASH_LEN`].
+        len: u16,
+    },
+}
+
+impl KeyRule {
+    /// smpCnt of the stream's first ASDU in the frame.
+    pub const SMP_CNT: Self = Self::Own(ProtocolId::Sv);
+
+    /// The rule of streams that ask for no other.
+    pub fn default_of(protocol: ProtocolId) -> Self {
+        match protocol.info().key {
+            Some(_) => Self::Own(protocol),
+            None => Self::Hash { offset: 0, len: DEFAULT_HASH_LEN },
+        }
+    }
+
+    /// One past the largest number where keys count packets; `None` where they have no order.
+    pub fn range(self) -> Option<u64> {
+        match self {
+            Self::Own(protocol) => protocol.info().key?.range,
+            Self::Seq { len, .. } => Some(1 << (8 * len.min(4))),
+            Self::Hash { .. } => None,
+        }
+    }
+
+    /// What a key is called: the field that it is read from.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own(protocol) => protocol.info().key.map_or("key", |key| key.name),
+            Self::Seq { .. } => "seq",
+            Self::Hash { .. } => "hash",
+        }
+    }
+
+    /// A key as people read it.
+    pub fn text(self, key: u32) -> String {
+        match self {
+            Self::Own(protocol) => protocol.info().key.map_or_else(|| key.to_string(), |own| (own.text)(key)),
+            Self::Seq { .. } => key.to_string(),
+            Self::Hash { .. } => format!("{key:#010x}"),
+        }
+    }
+
+    /// Reads a key as [`text`](Self::text) writes it, or as a number, decimal or `0x…`.
+    pub fn read(self, text: &str) -> Option<u32> {
+        let own = match self {
+            Self::Own(protocol) => protocol.info().key.and_then(|own| (own.read)(text)),
+            _ => None,
+        };
+        own.or_else(|| match text.strip_prefix("0x") {
+            Some(hex) => u32::from_str_radix(hex, 16).ok(),
+            None => text.parse().ok(),
+        })
+    }
+}
+
+/// One stream as the user named it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StreamSpec {
+    /// How its packets are recognised.
+    pub matcher: Matcher,
+    /// Filters on the Ethernet header.
+    pub link: LinkFilter,
+    /// How a key is read.
+    pub key: KeyRule,
+}
+
+/// Why a text names no stream.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadStream {
+    /// The part before `:` is unknown.
+    #[error("{0:?}: not a stream; write {forms}", forms = forms())]
+    Form(String),
+    /// The name is empty or too long.
+    #[error("{name:?}: {what} has 1 to {most} bytes")]
+    Name {
+        /// As written.
+        name: String,
+        /// What it names.
+        what: &'static str,
+        /// The longest allowed.
+        most: usize,
+    },
+    /// An option after a comma is unknown or its value is out of range.
+    #[error("{option:?} in a stream: {why}")]
+    Option {
+        /// The option as written.
+        option: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+/// The forms of a stream: `svid:ID, goose:GOID or …`.
+pub fn forms() -> String {
+    listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().form))
+}
+
+/// A stream of each protocol as an example: `svid:MU01, … or …`.
+pub fn examples() -> String {
+    listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().example))
+}
+
+fn listed(items: impl Iterator<Item = &'static str>) -> String {
+    let items: Vec<_> = items.collect();
+    match items.split_last() {
+        Some((last, [])) => (*last).into(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+pub(crate) fn bad(option: &str, why: impl Into<String>) -> BadStream {
+    BadStream::Option { option: option.into(), why: why.into() }
+}
+
+/// The options of a stream that nothing has read yet.
+#[derive(Debug)]
+pub struct Options<'a> {
+    left: Vec<(&'a str, &'a str, &'a str)>,
+}
+
+impl<'a> Options<'a> {
+    fn new(texts: Vec<&'a str>) -> Result<Self, BadStream> {
+        let split = |text: &'a str| {
+            let (name, value) = text.split_once('=').ok_or_else(|| bad(text, "write name=value"))?;
+            Ok((name, value, text))
+        };
+        Ok(Self { left: texts.into_iter().map(split).collect::<Result<_, _>>()? })
+    }
+
+    /// Takes the option of this name, its last one if there are several, and reads its value. `why` says what would be right.
+    ///
+    /// # Errors
+    /// Where `read` gives nothing.
+    pub fn take<T>(
+        &mut self,
+        name: &str,
+        why: &'static str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, BadStream> {
+        let mut value = None;
+        for (_, text, whole) in self.left.extract_if(.., |(n, ..)| *n == name) {
+            value = Some(read(text).ok_or_else(|| bad(whole, why))?);
+        }
+        Ok(value)
+    }
+}
+
+impl StreamSpec {
+    /// The stream of this matcher, nothing else asked.
+    pub fn new(matcher: Matcher) -> Self {
+        let key = KeyRule::default_of(matcher.protocol());
+        Self { matcher, link: LinkFilter::default(), key }
+    }
+
+    /// The stream of this svID, nothing else asked.
+    pub fn svid(id: &str) -> Self {
+        Self::new(Matcher::Sv(crate::sv::Sv { svid: id.as_bytes().to_vec(), appid: None }))
+    }
+
+    /// Whether a packet by packet count tells order.
+    pub fn is_ordered(&self) -> bool {
+        self.key.range().is_some()
+    }
+
+    /// Replaces the key rule by a `hash:OFFSET:LEN` or `seq:OFFSET:LEN` (the value of `--match`).
+    pub fn with_match(mut self, rule: &str) -> Result<Self, BadStream> {
+        let (kind, at) = rule.split_once(':').unwrap_or((rule, ""));
+        self.key = match (kind, at) {
+            ("hash", "") => KeyRule::Hash { offset: 0, len: DEFAULT_HASH_LEN },
+            ("hash" | "seq", at) => key_rule(kind, at, rule)?,
+            _ => return Err(bad(rule, "write hash[:OFFSET:LEN] or seq:OFFSET:LEN")),
+        };
+        Ok(self)
+    }
+
+    /// A short name for tables: the svID or goID, or the whole text of streams without a name.
+    pub fn short(&self) -> String {
+        self.matcher.short().unwrap_or_else(|| self.to_string())
+    }
+}
+
+/// Reads `OFFSET:LEN` of a key rule named `kind`; `whole` is the option for the error.
+fn key_rule(kind: &str, at: &str, whole: &str) -> Result<KeyRule, BadStream> {
+    let (offset, len) = at.split_once(':').ok_or_else(|| bad(whole, "write OFFSET:LEN, both in bytes"))?;
+    let number = |s: &str| s.parse::<u16>().map_err(|_| bad(whole, "offset and length are whole numbers of bytes"));
+    let (offset, len) = (number(offset)?, number(len)?);
+    if offset.checked_add(len).is_none_or(|end| end > MAX_KEY_END) {
+        return Err(bad(whole, "the key must lie in the first 1500 bytes of the payload"));
+    }
+    match kind {
+        "hash" if (1..=MAX_HASH_LEN).contains(&len) => Ok(KeyRule::Hash { offset, len }),
+        "hash" => Err(bad(whole, "a hash covers 1 to 128 bytes")),
+        _ if matches!(len, 1 | 2 | 4) => Ok(KeyRule::Seq { offset, len }),
+        _ => Err(bad(whole, "a sequence number has 1, 2 or 4 bytes")),
+    }
+}
+
+/// Splits at commas that no backslash protects, and takes the backslashes off the first part.
+fn split_options(s: &str) -> (String, Vec<&str>) {
+    let mut first = String::new();
+    let mut chars = s.char_indices();
+    while let Some((i, c)) = chars.next() {
+        match c {
+            '\\' => first.extend(chars.next().map(|(_, c)| c)),
+            ',' => return (first, s[i + 1..].split(',').collect()),
+            c => first.push(c),
+        }
+    }
+    (first, Vec::new())
+}
+
+/// Reads a number, decimal or `0x…`.
+pub(crate) fn number_u16(s: &str) -> Option<u16> {
+    match s.strip_prefix("0x").or_else(|| s.strip_prefix("0X")) {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => s.parse().ok(),
+    }
+}
+
+/// Reads `01:0c:cd:04:00:01`.
+pub fn parse_mac(s: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = s.split([':', '-']);
+    for byte in &mut mac {
+        let part = parts.next().filter(|p| (1..=2).contains(&p.len()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+/// Writes a MAC as `01:0c:cd:04:00:01`.
+pub fn format_mac(mac: &[u8; 6]) -> String {
+    mac.map(|b| format!("{b:02x}")).join(":")
+}
+
+impl FromStr for StreamSpec {
+    type Err = BadStream;
+
+    fn from_str(s: &str) -> Result<Self, BadStream> {
+        let form = || BadStream::Form(s.into());
+        let (prefix, rest) = s.split_once(':').ok_or_else(form)?;
+        let protocol = *ProtocolId::ALL.iter().find(|p| p.info().prefix == prefix).ok_or_else(form)?;
+        let (name, options) = split_options(rest);
+        let mut options = Options::new(options)?;
+        let vlan = |v: &str| number_u16(v).filter(|v| *v < 4095);
+        let link = LinkFilter {
+            vlan: options.take("vlan", "a VLAN is 0 to 4094", vlan)?,
+            mac: options.take("mac", "write a MAC as 01:0c:cd:04:00:01", parse_mac)?,
+        };
+        let mut key = KeyRule::default_of(protocol);
+        for (kind, at, whole) in options.left.extract_if(.., |(name, ..)| matches!(*name, "seq" | "hash")) {
+            key = key_rule(kind, at, whole)?;
+        }
+        let matcher = protocol.parse(&name, &mut options)?;
+        match options.left.first() {
+            None => Ok(Self { matcher, link, key }),
+            Some((_, _, whole)) => {
+                let own: String = protocol.info().options.iter().map(|o| format!("{o}, ")).collect();
+                Err(bad(whole, format!("options of {prefix} are {own}vlan, mac, seq, hash")))
+            }
+        }
+    }
+}
+
+impl fmt::Display for StreamSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.matcher.protocol().info().prefix)?;
+        self.matcher.write(f)?;
+        if let Some(v) = self.link.vlan {
+            write!(f, ",vlan={v}")?;
+        }
+        if let Some(m) = self.link.mac {
+            write!(f, ",mac={}", format_mac(&m))?;
+        }
+        match self.key {
+            KeyRule::Own(_) => Ok(()),
+            KeyRule::Seq { offset, len } => write!(f, ",seq={offset}:{len}"),
+            KeyRule::Hash { offset, len } => write!(f, ",hash={offset}:{len}"),
+        }
+    }
+}
+
+impl Serialize for StreamSpec {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for StreamSpec {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_form_in_the_docs_reads_back_the_same() {
+        for text in [
+            "svid:MU01",
+            "svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01",
+            "svid:a\\,b\\\\c",
+            "udp:10.0.0.1:7000>10.0.0.2:5000,seq=4:4",
+            "udp:[fe80::1]:5000,hash=0:32",
+            "udp::5000,hash=0:32",
+            "goose:IED1LD0/LLN0.gcb01",
+            "goose:a\\,b,appid=0x0001,vlan=7",
+            "ptp:sync",
+            "ptp:pdelay_resp,source=001122.fffe.334455-1,domain=24",
+            "ether:0x88b8,hash=0:46",
+        ] {
+            assert_eq!(text.parse::<StreamSpec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_names_no_stream_is_refused() {
+        for text in [
+            "MU01",
+            "svid:",
+            "svid:x,appid=70000",
+            "svid:x,vlan=4095",
+            "udp:nobody",
+            "ether:0x10",
+            "svid:x,hash=0:0",
+            "goose:",
+            "ptp:announce",
+            "ptp:sync,source=1-2",
+            "udp::5000,appid=1",
+        ] {
+            assert!(text.parse::<StreamSpec>().is_err(), "{text}");
+        }
+        assert!(format!("svid:{}", "x".repeat(130)).parse::<StreamSpec>().is_err());
+        assert!("ether:0x88b8,hash=65000:1000".parse::<StreamSpec>().is_err());
+    }
+
+    #[test]
+    fn every_protocol_reads_its_own_example_and_no_two_share_a_prefix() {
+        for (i, protocol) in ProtocolId::ALL.iter().enumerate() {
+            let info = protocol.info();
+            assert_eq!(info.example.parse::<StreamSpec>().unwrap().matcher.protocol(), *protocol);
+            assert_eq!(*protocol as usize, i);
+            assert!(ProtocolId::ALL[..i].iter().all(|p| p.info().prefix != info.prefix));
+            assert!(BadStream::Form(String::new()).to_string().contains(info.form));
+            if let Some(own) = info.key {
+                assert!([0, 1, 65_536, u32::MAX].iter().all(|k| (own.read)(&(own.text)(*k)) == Some(*k)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_reads_as_its_protocol_writes_it() {
+        let goose = "goose:A".parse::<StreamSpec>().unwrap().key;
+        assert_eq!(
+            (goose.text(0x1_0002), goose.read("1:2"), goose.read("65538")),
+            ("1:2".into(), Some(0x1_0002), Some(65_538))
+        );
+        assert_eq!((goose.read("1:70000"), goose.range()), (None, None));
+        assert_eq!((KeyRule::SMP_CNT.text(7), KeyRule::SMP_CNT.range()), ("7".into(), Some(65_536)));
+    }
+
+    #[test]
+    fn a_match_option_replaces_the_key() {
+        let spec = StreamSpec::svid("A").with_match("hash:10:64").unwrap();
+        assert_eq!(spec.key, KeyRule::Hash { offset: 10, len: 64 });
+        assert!(StreamSpec::svid("A").with_match("crc").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_svid_survives_being_written(id in "[ -~]{1,129}") {
+            let spec = StreamSpec::svid(&id);
+            prop_assert_eq!(spec.to_string().parse::<StreamSpec>().unwrap(), spec);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(s in ".{0,64}") {
+            let _ = s.parse::<StreamSpec>();
+        }
+    }
+}
