@@ -1,7 +1,7 @@
 //! What the recorder of the running kernel gives, frozen: it is the same when it has been bytes, and has all names.
 
 use latpath_flight::{Doing, IdleStates, Options, Recorder, Snapshot, Timeline, What};
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{trial, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
@@ -11,18 +11,13 @@ use std::time::{Duration, Instant};
 type Outcome = Result<(), Failed>;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    let lack = Recorder::start(&Options::default()).err();
-    if let Some(lack) = &lack {
-        eprintln!("skipped, {lack}");
-    }
-    let trial = |name: &str, test: fn() -> Outcome| Trial::test(name, test).with_ignored_flag(lack.is_some());
+    let lack = &[Recorder::start(&Options::default()).err().map(|e| e.to_string())];
     let tests = vec![
-        trial("a_real_snapshot_is_the_same_when_it_has_been_bytes_and_so_are_its_rows", same),
-        trial("threads_functions_and_interrupts_of_a_snapshot_have_their_names", named),
-        trial("a_snapshot_waits_for_no_names", at_once),
+        trial("a_real_snapshot_is_the_same_when_it_has_been_bytes_and_so_are_its_rows", lack, same),
+        trial("threads_functions_and_interrupts_of_a_snapshot_have_their_names", lack, named),
+        trial("a_snapshot_waits_for_no_names", lack, at_once),
     ];
-    libtest_mimic::run(&arguments, tests).exit_code()
+    latpath_testkit::main(tests)
 }
 
 fn start() -> Result<Recorder, Failed> {

@@ -1,13 +1,12 @@
 //! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
 
 use latpath_flight::{Doing, Options, Recorder, Since, Sleep, State, Timeline, What};
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{trial, waits::until, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Makes this binary a child that records until it is killed.
@@ -18,9 +17,6 @@ type Outcome = Result<(), Failed>;
 /// More than anything here needs, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Tests that need a CPU for themselves do not fight for it.
-static ALONE: Mutex<()> = Mutex::new(());
-
 fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
         let _recorder = Recorder::start(&Options::default()).expect("it could be started before");
@@ -28,24 +24,10 @@ fn main() -> ExitCode {
         std::thread::sleep(2 * LIMIT);
         return ExitCode::SUCCESS;
     }
-    let arguments = Arguments::from_args();
-    let lack = Recorder::start(&Options::default()).err();
-    if let Some(lack) = &lack {
-        eprintln!("skipped, {lack}");
-    }
-    let groups = cpu_groups();
-    if groups.is_none() {
-        eprintln!(
-            "skipped, there is no hierarchy of control groups with the cpu controller that a test may use: throttling"
-        );
-    }
-    let trial = |name: &str, test: fn() -> Outcome| {
-        let run = move || {
-            let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            test()
-        };
-        Trial::test(name, run).with_ignored_flag(lack.is_some())
-    };
+    let lack = Recorder::start(&Options::default()).err().map(|e| e.to_string());
+    let no_groups = || cpu_groups().is_none().then(|| "needs control groups with the cpu controller".into());
+    let throttling = [lack.clone().or_else(no_groups)];
+    let trial = |name: &str, test: fn() -> Outcome| trial(name, &[lack.clone()], test);
     let tests = vec![
         trial("who_kept_a_ready_thread_from_its_cpu_is_named", hog),
         trial("who_woke_a_sleeping_thread_is_named", waker),
@@ -55,12 +37,15 @@ fn main() -> ExitCode {
         trial("a_thread_that_is_gone_has_the_name_that_it_gave_itself", gone),
         trial("a_stopped_process_is_seen_to_be_stopped", stopped),
         trial("events_that_are_read_while_others_are_written_over_them_are_whole", torn),
-        Trial::test("a_thread_whose_control_group_has_used_up_its_time_is_said_to_be_throttled", throttled)
-            .with_ignored_flag(lack.is_some() || groups.is_none()),
+        latpath_testkit::trial(
+            "a_thread_whose_control_group_has_used_up_its_time_is_said_to_be_throttled",
+            &throttling,
+            throttled,
+        ),
         trial("what_it_costs_is_measured", cost),
         trial("after_kill_9_nothing_is_left_in_the_kernel", killed),
     ];
-    libtest_mimic::run(&arguments, tests).exit_code()
+    latpath_testkit::main(tests)
 }
 
 fn start() -> Result<Recorder, Failed> {
@@ -74,18 +59,6 @@ fn now() -> i64 {
 fn tid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::gettid() as u32 }
-}
-
-/// Waits for what another thread or process does.
-fn until(what: &str, mut done: impl FnMut() -> bool) -> Outcome {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        if Instant::now() > end {
-            return Err(format!("waited for {LIMIT:?}: {what}").into());
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
 }
 
 /// Whether a thread of this process sleeps.
@@ -392,7 +365,6 @@ impl Drop for Group {
 }
 
 fn throttled() -> Outcome {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (folder, limit) = cpu_groups().ok_or("it was there before")?;
     let group = Group(folder.join(format!("latpath-flight-{}", std::process::id())));
     std::fs::create_dir(&group.0)?;

@@ -2,15 +2,14 @@
 //! even when the process that made the lab is killed.
 
 use latpath_lab::{
-    missing, Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP,
-    VETH,
+    Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP, VETH,
 };
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{need_guest, need_lab, trial, Failed, Lack};
 use nix::sys::signal::Signal;
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Command, Stdio},
+    process::{Command, ExitCode, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -19,41 +18,36 @@ use std::{
 const VICTIM: &str = "--victim";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
-fn main() {
+fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
     if let Some(at) = words.iter().position(|w| w == VICTIM) {
         victim(words.get(at + 1).is_some_and(|w| w == "guest"));
-        return;
+        return ExitCode::SUCCESS;
     }
-    let skip = |application| {
-        let reason = missing(application);
-        if let Some(reason) = &reason {
-            eprintln!("skipped: {reason}");
-        }
-        reason.is_some()
-    };
-    let (no_namespaces, no_guest) = (skip(Application::Namespace), skip(Application::Guest));
-    let lacks_kernel = || {
-        let reason = KERNELS[0].fetch(&mut |line| eprintln!("{line}"), NEVER).err();
-        if let Some(reason) = &reason {
-            eprintln!("skipped: {reason}");
-        }
-        reason.is_some()
-    };
-    let no_hypervisor = no_guest || cfg!(not(target_arch = "x86_64")) || lacks_kernel();
-    let tests = vec![
-        Trial::test("a_packet_crosses_the_bridge_between_namespaces_and_is_counted", crosses)
-            .with_ignored_flag(no_namespaces),
-        Trial::test("a_lab_is_gone_with_its_last_handle", gone).with_ignored_flag(no_namespaces),
-        Trial::test("two_labs_stand_side_by_side", side_by_side).with_ignored_flag(no_namespaces),
-        Trial::test("what_a_killed_process_leaves_is_swept_up_by_the_next_lab", swept).with_ignored_flag(no_namespaces),
-        Trial::test("a_guest_boots_runs_scripts_and_answers_packets", guest_answers).with_ignored_flag(no_guest),
-        Trial::test("a_guest_dies_with_the_process_that_booted_it", guest_swept).with_ignored_flag(no_guest),
-        Trial::test("a_guest_that_is_killed_is_reported_and_no_call_hangs", guest_killed).with_ignored_flag(no_guest),
-        Trial::test("a_hypervisor_is_this_machine_on_another_kernel_and_leaves_no_trace", hypervisor)
-            .with_ignored_flag(no_hypervisor),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+    let (namespaces, guest) = ([need_lab()], [need_guest()]);
+    latpath_testkit::main(vec![
+        trial("a_packet_crosses_the_bridge_between_namespaces_and_is_counted", &namespaces, crosses),
+        trial("a_lab_is_gone_with_its_last_handle", &namespaces, gone),
+        trial("two_labs_stand_side_by_side", &namespaces, side_by_side),
+        trial("what_a_killed_process_leaves_is_swept_up_by_the_next_lab", &namespaces, swept),
+        trial("a_guest_boots_runs_scripts_and_answers_packets", &guest, guest_answers).in_lab(),
+        trial("a_guest_dies_with_the_process_that_booted_it", &guest, guest_swept).in_lab(),
+        trial("a_guest_that_is_killed_is_reported_and_no_call_hangs", &guest, guest_killed).in_lab(),
+        trial(
+            "a_hypervisor_is_this_machine_on_another_kernel_and_leaves_no_trace",
+            &[guest[0].clone(), lacks_hypervisor()],
+            hypervisor,
+        )
+        .in_lab(),
+    ])
+}
+
+/// The hypervisor's kernel must be fetched first.
+fn lacks_hypervisor() -> Lack {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Some("the lab's hypervisor is x86-64".into());
+    }
+    KERNELS[0].fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string())
 }
 
 /// Lays a lab, says its name and what to look for, and waits to be killed.

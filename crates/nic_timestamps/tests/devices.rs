@@ -2,26 +2,21 @@
 //! skipped without.
 
 use latpath_nic_timestamps::{verify, Caps, Check, Trial};
-use libtest_mimic::{Arguments, Failed, Trial as Test};
+use latpath_testkit::{need_root, trial, Failed};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 type Result = std::result::Result<(), Failed>;
 
-fn main() {
-    let arguments = Arguments::from_args();
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipping what needs root");
-    }
-    let test = |name: &str, run: fn() -> Result| Test::test(name, run).with_ignored_flag(!root);
+fn main() -> std::process::ExitCode {
+    let test = |name: &str, run: fn() -> Result| trial(name, &[need_root()], run);
     let tests = vec![
         test("on_lo_a_test_frame_is_stamped_before_the_queue_and_by_the_driver", lo),
         test("a_veth_has_the_kernels_stamps_and_no_others", veth),
         test("a_nic_whose_setting_cannot_be_read_is_not_switched_on_but_its_driver_is_tried", unreadable),
         test("a_device_that_takes_no_ethernet_frames_is_not_sent_any", no_ethernet),
     ];
-    libtest_mimic::run(&arguments, tests).exit();
+    latpath_testkit::main(tests)
 }
 
 const SEND: Trial = Trial { send: true, listen: Duration::ZERO };

@@ -4,31 +4,21 @@
 
 use latpath_path::try_filter::Interpreter;
 use latpath_path::{Code, Instruction, Library};
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{need_root, trial, Failed};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    // SAFETY: geteuid cannot fail and touches nothing.
-    let lack = match (unsafe { libc::geteuid() }, Library::load()) {
-        (0, Ok(_)) => None,
-        (0, Err(e)) => Some(e.to_string()),
-        _ => Some("needs root".to_string()),
-    };
-    if let Some(lack) = &lack {
-        eprintln!("skipped, {lack}");
-    }
-    let trial =
-        |name: &str, test: fn() -> Result<(), Failed>| Trial::test(name, test).with_ignored_flag(lack.is_some());
+    let needs = [need_root(), Library::load().err().map(|e| e.to_string())];
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| trial(name, &needs, test);
     let tests = vec![
         trial("expressions_choose_the_frames_that_libpcap_chooses", expressions),
         trial("any_filter_returns_what_libpcap_returns", any_filter),
         trial("a_filter_of_the_greatest_length_runs_to_its_end", longest),
     ];
-    libtest_mimic::run(&arguments, tests).exit_code()
+    latpath_testkit::main(tests)
 }
 
 /// What is asked of packets, from the simple to the odd; each compiles with libpcap 1.10.

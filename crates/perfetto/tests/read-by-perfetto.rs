@@ -1,22 +1,15 @@
 //! Traces as Perfetto's own trace processor reads them.
 
 mod captures;
-mod processor;
 
 use captures::{capture, event, export, ground, switch, OTHER, PREEMPTED, QEMU, SLEEPS, T};
-use libtest_mimic::{Arguments, Failed, Trial};
-use processor::{Cell, Processor};
+use latpath_testkit::trace_processor::{self, Cell, Processor};
+use latpath_testkit::{equal, trial, Failed};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let lack = processor::lack();
-    if let Some(why) = &lack {
-        eprintln!("skipped: {why}");
-    }
-    let trial =
-        |name: &str, test: fn() -> Result<(), Failed>| Trial::test(name, test).with_ignored_flag(lack.is_some());
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
+    let needs = [trace_processor::lack()];
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| trial(name, &needs, test);
     let tests = vec![
         trial("each_switch_is_a_slice_of_its_cpu", switches),
         trial("threads_have_their_states", states),
@@ -29,7 +22,7 @@ fn main() -> ExitCode {
         trial("spikes_that_overlap_or_lie_apart_are_one_trace", several),
         trial("a_switch_that_was_missed_is_no_error", missed),
     ];
-    libtest_mimic::run(&arguments, tests).exit_code()
+    latpath_testkit::main(tests)
 }
 
 fn load(captures: &[latpath_capture::Capture]) -> Result<(Processor, latpath_perfetto::Summary), Failed> {
@@ -37,13 +30,6 @@ fn load(captures: &[latpath_capture::Capture]) -> Result<(Processor, latpath_per
     let mut processor = Processor::load(&trace)?;
     equal("errors", processor.errors()?, Vec::new())?;
     Ok((processor, summary))
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    match got == want {
-        true => Ok(()),
-        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
-    }
 }
 
 fn ints(rows: &[Vec<Cell>]) -> Vec<Vec<i64>> {

@@ -6,8 +6,8 @@ use latpath_ping::{
     log::{Keep, Log, LogOptions},
     Line, Stamp, Transaction,
 };
+use latpath_testkit::{trial, Failed};
 use latpath_tracefs::{Instance, Options, Tracefs};
-use libtest_mimic::{Arguments, Failed, Trial};
 use nix::{
     mount::{mount, MsFlags},
     sched::{unshare, CloneFlags},
@@ -47,7 +47,6 @@ fn main() -> ExitCode {
 }
 
 fn tests() -> ExitCode {
-    let arguments = Arguments::from_args();
     let disk = tempfile::tempdir().is_ok_and(|f| role("small-disk", f.path()).status().is_ok_and(|s| s.success()));
     let no_disk = (!disk).then(|| "a small file system needs root to mount".to_owned());
     let probe = Instance::open_or_make(&unique("probe"), &Options::default());
@@ -60,13 +59,7 @@ fn tests() -> ExitCode {
         ("a_run_without_a_breach_leaves_nothing", nothing_happened, no_tracefs.clone()),
         ("a_breach_is_held_until_enter", held, no_tracefs),
     ];
-    let trials = trials.into_iter().map(|(name, test, skip)| {
-        if let Some(why) = &skip {
-            eprintln!("{name}: skipped, {why}");
-        }
-        Trial::test(name, test).with_ignored_flag(skip.is_some())
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    latpath_testkit::main(trials.into_iter().map(|(name, test, lack)| trial(name, &[lack], test)).collect())
 }
 
 fn role(name: &str, folder: &Path) -> Command {

@@ -5,7 +5,7 @@ use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCaptur
 use latpath_journey::Journey;
 use latpath_model::{Link, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{trial, Failed};
 use nix::{
     mount::{mount, MsFlags},
     sched::{unshare, CloneFlags},
@@ -44,17 +44,13 @@ fn main() -> ExitCode {
         Ok("try-disk") => return small_disk(&directory).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         _ => {}
     }
-    let arguments = Arguments::from_args();
-    let disk = can_mount();
-    if !disk {
-        eprintln!("a_full_disk_stops_the_run_and_leaves_it_readable: skipped, a small file system needs root to mount");
-    }
+    let disk = &[(!can_mount()).then(|| "a small file system needs root to mount".into())];
     let trials = vec![
-        Trial::test("a_writer_killed_at_any_instant_loses_only_its_open_part", killed),
-        Trial::test("a_full_disk_stops_the_run_and_leaves_it_readable", full_disk).with_ignored_flag(!disk),
-        Trial::test("a_disk_full_of_spikes_does_too", full_of_spikes).with_ignored_flag(!disk),
+        trial("a_writer_killed_at_any_instant_loses_only_its_open_part", &[], killed),
+        trial("a_full_disk_stops_the_run_and_leaves_it_readable", disk, full_disk),
+        trial("a_disk_full_of_spikes_does_too", disk, full_of_spikes),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    latpath_testkit::main(trials)
 }
 
 fn role(name: &str, directory: &Path) -> Result<Command, Failed> {

@@ -1,7 +1,7 @@
 //! The kernel's own tracefs: what is made goes, what was changed is put back, and nothing hides it from us.
 
+use latpath_testkit::{trial, Failed};
 use latpath_tracefs::{Error, Instance, Options, Tracefs};
-use libtest_mimic::{Arguments, Failed, Trial};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -24,9 +24,6 @@ fn main() -> ExitCode {
         Ok("mark") => return mark_once(&name),
         _ => {}
     }
-    // One after the other: what one leaves on purpose, and its children for a moment after their fork, would be in the way of others.
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
     let probed = Instance::open_or_make(&unique("probe"), &Options { snapshot: true, ..Options::default() });
     let why = probed.as_ref().err().map(|e| format!("no tracefs instance can be made: {e}"));
     let snapshots = probed.as_ref().is_ok_and(|i| i.snapshot().is_ok_and(|taken| taken));
@@ -47,14 +44,8 @@ fn main() -> ExitCode {
         ("tracefs_is_found_where_sys_is_hidden", hidden, no_isolation.clone()),
         ("tracefs_is_reached_where_it_is_mounted_nowhere", nowhere, no_isolation),
     ];
-    let trials = trials.into_iter().map(|(name, test, lacks)| {
-        let skip = why.clone().or(lacks);
-        if let Some(why) = &skip {
-            eprintln!("{name}: skipped, {why}");
-        }
-        Trial::test(name, test).with_ignored_flag(skip.is_some())
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    let trials = trials.into_iter().map(|(name, test, lack)| trial(name, &[why.clone(), lack], test));
+    latpath_testkit::main(trials.collect())
 }
 
 fn unique(what: &str) -> String {

@@ -1,14 +1,11 @@
 //! What the kernel says of each drop (tracepoint `skb:kfree_skb`), and the place that it means.
 
-use crate::{
-    equal, no_tc,
-    space::{
-        pair, send_frames, send_frames_to, settle, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting,
-        Space, SV,
-    },
+use crate::space::{
+    pair, send_frames, send_frames_to, settle, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, Space,
+    SV,
 };
 use latpath_counters::{place_of_drop, Place};
-use libtest_mimic::Failed;
+use latpath_testkit::{equal, need_tool, Failed};
 use nix::{
     mount::{mount, umount, MsFlags},
     sched::{unshare, CloneFlags},
@@ -73,12 +70,14 @@ fn drop_event(line: &str) -> Option<(String, String)> {
 }
 
 /// Kernels up to 6.4 or so print an address instead of a function.
-pub fn no_drop_events() -> Option<&'static str> {
+pub fn no_drop_events() -> latpath_testkit::Lack {
     let format = |trace: Trace| fs::read_to_string(trace.mount.path().join("events/skb/kfree_skb/format"));
     let format = thread::spawn(move || Trace::start().ok().and_then(|trace| format(trace).ok())).join().ok().flatten();
     match format {
-        None => Some("needs tracefs"),
-        Some(format) if !format.contains("location=%pS") => Some("needs a kernel whose drop events name the function"),
+        None => Some("needs tracefs".into()),
+        Some(format) if !format.contains("location=%pS") => {
+            Some("needs a kernel whose drop events name the function".into())
+        }
         Some(_) => None,
     }
 }
@@ -138,7 +137,7 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
 
     let space = Space::new("place-qdisc")?;
     pair(&space)?;
-    if no_tc().is_none() {
+    if need_tool("tc").is_none() {
         slow_qdisc(&space, "lpv0")?;
         let drops = trace.drops(|| space.inside(|| send_frames("lpv0", 100)))?;
         let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == Place::QueueingDiscipline).count();

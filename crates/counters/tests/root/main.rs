@@ -7,11 +7,8 @@ mod space;
 
 use events::{no_drop_events, places};
 use latpath_counters::{place_of_drop, Device, Netns, Place, Snapshot};
-use libtest_mimic::{Arguments, Failed, Trial};
-use nix::{
-    sched::{setns, CloneFlags},
-    unistd::geteuid,
-};
+use latpath_testkit::{equal, need_root, need_tool, trial, Failed, Lack};
+use nix::sched::{setns, CloneFlags};
 use space::{
     pair, send_frames, send_frames_to, settle, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, Space,
     SV,
@@ -25,73 +22,45 @@ use std::{
 };
 
 fn main() -> ExitCode {
-    let lack = lack();
-    let trial = |name: &'static str, lack: &Option<&str>, test: fn() -> Result<(), Failed>| {
-        if let Some(lack) = lack {
-            eprintln!("{name}: skipped, {lack}");
-        }
-        Trial::test(name, test).with_ignored_flag(lack.is_some())
-    };
+    let lack = &[lack()];
+    let or = |other: fn() -> Lack| [lack[0].clone().or_else(other)];
     let tests = vec![
-        trial("a_taps_full_queue_is_what_was_sent_less_what_was_queued", &lack, full_tap),
-        trial("a_macvtaps_full_queue_is_what_was_sent_less_what_was_queued", &lack.or(no_device_files()), full_macvtap),
+        trial("a_taps_full_queue_is_what_was_sent_less_what_was_queued", lack, full_tap),
+        trial("a_macvtaps_full_queue_is_what_was_sent_less_what_was_queued", &or(no_device_files), full_macvtap),
         trial(
             "a_socket_that_is_not_read_drops_what_was_sent_less_what_is_read",
-            &lack.or(no_packet_diag()),
+            &or(no_packet_diag),
             full_packet_socket,
         ),
-        trial("a_udp_socket_that_is_not_read_drops_what_was_sent_less_what_is_read", &lack, full_udp_socket),
-        trial("a_queueing_discipline_drops_what_it_has_no_room_for", &lack.or(no_tc()), full_qdisc),
-        trial("frames_that_nobody_takes_are_counted_at_the_device", &lack, nobody_listens),
-        trial(
-            "what_the_kernel_says_of_each_drop_means_the_place_where_it_happened",
-            &lack.or(no_drop_events()),
-            places,
-        ),
-        trial("the_callers_thread_stays_in_its_namespace", &lack, stays),
-        trial("a_namespace_that_only_a_process_holds_is_found", &lack, unnamed),
-        trial("all_namespaces_are_looked_at_without_being_named", &lack, everywhere),
+        trial("a_udp_socket_that_is_not_read_drops_what_was_sent_less_what_is_read", lack, full_udp_socket),
+        trial("a_queueing_discipline_drops_what_it_has_no_room_for", &or(|| need_tool("tc")), full_qdisc),
+        trial("frames_that_nobody_takes_are_counted_at_the_device", lack, nobody_listens),
+        trial("what_the_kernel_says_of_each_drop_means_the_place_where_it_happened", &or(no_drop_events), places),
+        trial("the_callers_thread_stays_in_its_namespace", lack, stays),
+        trial("a_namespace_that_only_a_process_holds_is_found", lack, unnamed),
+        trial("all_namespaces_are_looked_at_without_being_named", lack, everywhere),
     ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    latpath_testkit::main(tests)
 }
 
-fn lack() -> Option<&'static str> {
-    if !geteuid().is_root() {
-        return Some("needs root");
-    }
-    if Command::new("ip").arg("-V").output().is_err() {
-        return Some("needs ip, which is not installed");
-    }
-    (!Path::new("/dev/net/tun").exists()).then_some("needs /dev/net/tun")
+fn lack() -> Lack {
+    let tun = || (!Path::new("/dev/net/tun").exists()).then(|| "needs /dev/net/tun".into());
+    need_root().or_else(|| need_tool("ip")).or_else(tun)
 }
 
 /// The kernel makes `/dev/tapN` by itself only there.
-fn no_device_files() -> Option<&'static str> {
+fn no_device_files() -> Lack {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let there = mounts.lines().any(|line| line.contains(" /dev devtmpfs "));
-    (!there).then_some("needs /dev to be a devtmpfs, for /dev/tapN")
-}
-
-fn no_tc() -> Option<&'static str> {
-    Command::new("tc").arg("-V").output().is_err().then_some("needs tc, which is not installed")
+    (!there).then(|| "needs /dev to be a devtmpfs, for /dev/tapN".into())
 }
 
 /// docs/drops.md: without the module the kernel does not tell, and latpath loads none.
-fn no_packet_diag() -> Option<&'static str> {
+fn no_packet_diag() -> Lack {
     let own = Netns::own().ok()?.inode();
     let taken = Snapshot::take(&[Device::name(own, "lo")]);
     let told = taken.namespaces.get(&own).is_some_and(|space| space.sockets.packet.is_some());
-    (!told).then_some("needs the kernel's packet_diag (modprobe packet_diag)")
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    if got == want {
-        Ok(())
-    } else {
-        Err(format!("{what}: {got:?}, should be {want:?}").into())
-    }
+    (!told).then(|| "needs the kernel's packet_diag (modprobe packet_diag)".into())
 }
 
 fn full_tap() -> Result<(), Failed> {

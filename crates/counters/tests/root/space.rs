@@ -1,7 +1,7 @@
 //! A namespace to lose packets in, and what sends them.
 
 use latpath_counters::{Device, Difference, Snapshot};
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
 use nix::{
     sched::{setns, CloneFlags},
     sys::socket::{

@@ -1,13 +1,10 @@
 //! `latpath demo` as a newcomer runs it: every frame has its journey, counts agree with the kernel's, segments add up, and
 //! nothing stays behind.
 
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/waits.rs"]
-mod waits;
-
 use latpath_lab::PUBLISHER;
-use libtest_mimic::Failed;
+use latpath_testkit::waits::{until, until_within};
+use latpath_testkit::Failed;
+use latpath_testkit::{latpath, need_btf, need_guest, need_lab, trial};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,
@@ -19,13 +16,11 @@ use std::{
     process::{Child, ExitCode, Stdio},
     time::Duration,
 };
-use support::{latpath, need_btf, need_guest, need_lab, trial};
-use waits::{until, until_within};
 
 fn main() -> ExitCode {
     let host = [need_lab(), need_btf()];
     let guest = [need_lab(), need_btf(), need_guest()];
-    support::main(vec![
+    latpath_testkit::main(vec![
         trial("without_a_guest_every_frame_has_a_complete_journey", &host, without_guest),
         trial("several_streams_are_followed_at_once", &host, several_streams),
         trial("two_demos_at_once_do_not_see_each_other", &host, two_at_once),
@@ -226,5 +221,5 @@ fn sends(pid: u32) -> bool {
     let line = |child: &String| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
     let children = children(pid);
     let publisher = children.iter().find(|c| line(c).split('\0').nth(1) == Some("publish"));
-    publisher.and_then(|p| p.parse().ok()).is_some_and(|p| waits::sent(p, PUBLISHER) > 100)
+    publisher.and_then(|p| p.parse().ok()).is_some_and(|p| latpath_testkit::waits::sent(p, PUBLISHER) > 100)
 }

@@ -1,31 +1,22 @@
 //! `latpath export perfetto` as users run it, on a run that is recorded here.
 
-#[path = "../support/names.rs"]
-mod names;
-#[path = "../../../perfetto/tests/processor/mod.rs"]
-mod processor;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/waits.rs"]
-mod waits;
-
 use latpath_capture::CaptureKind;
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
-use libtest_mimic::Failed;
-use names::own;
-use processor::Processor;
+use latpath_testkit::names::own;
+use latpath_testkit::trace_processor::Processor;
+use latpath_testkit::waits::{listens, until, LIMIT};
+use latpath_testkit::Failed;
+use latpath_testkit::{bench, equal, latpath, need_btf, need_lab, need_root, trial};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Output};
 use std::sync::OnceLock;
-use support::{bench, latpath, need_btf, need_lab, need_root, trial};
-use waits::{listens, until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut with_processor = needs.to_vec();
-    with_processor.push(processor::lack());
-    let code = support::main(vec![
+    with_processor.push(latpath_testkit::trace_processor::lack());
+    let code = latpath_testkit::main(vec![
         trial("a_recorded_run_is_a_trace_without_errors", &with_processor, reads),
         trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
         trial("a_full_disk_is_told_and_nothing_is_left", &needs, full),
@@ -42,13 +33,6 @@ fn main() -> ExitCode {
 
 /// The run that all tests export.
 static RUN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    match got == want {
-        true => Ok(()),
-        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
-    }
-}
 
 /// A run with late packets: of a path on which all are.
 fn recorded() -> Result<&'static Path, Failed> {

@@ -1,10 +1,10 @@
 //! What goes wrong around a recording, and what is left of it.
 
-use crate::support::{bench, latpath, trial, Lack};
 use crate::{equal, number, own, publish, report, until, Recorder, LIMIT};
 use latpath_lab::PUBLISHER;
 use latpath_run::{Condition, Run};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{bench, latpath, trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;

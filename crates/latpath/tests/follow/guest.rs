@@ -1,10 +1,10 @@
 //! `latpath live` into a guest: two machines, two clocks, one line of figures.
 
-use crate::support::{latpath, trial, Lack};
-use crate::waits::until_within;
 use crate::{equal, number, own, LIMIT};
 use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::until_within;
+use latpath_testkit::{latpath, trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs::{self, File};

@@ -1,9 +1,9 @@
 //! `latpath live` where its output is no terminal.
 
-use crate::support::{bench, latpath, trial, Bench, Lack, Started};
 use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_LAPS, PATIENT};
 use latpath_lab::PUBLISHER;
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
+use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 use std::process::Stdio;
 

@@ -1,13 +1,6 @@
 //! `latpath record` and `latpath live` as users run them: on a path with a bridge, beside a publisher and an application
 //! that count for themselves.
 
-#[path = "../support/names.rs"]
-mod names;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/waits.rs"]
-mod waits;
-
 mod breaks;
 mod guest;
 mod live;
@@ -16,13 +9,13 @@ mod spikes;
 
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
-use libtest_mimic::Failed;
-use names::own;
+use latpath_testkit::names::own;
+use latpath_testkit::waits::{listens, until, LIMIT};
+use latpath_testkit::Failed;
+use latpath_testkit::{equal, latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use support::{latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
-use waits::{listens, until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
@@ -33,7 +26,7 @@ fn main() -> ExitCode {
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
     tests.extend(guest::trials(&in_guest));
-    support::main(tests)
+    latpath_testkit::main(tests)
 }
 
 /// A window that is longer than a busy machine keeps a process from running, and smpCnt that does not wrap meanwhile: where a
@@ -111,12 +104,4 @@ fn report(run: &Path, words: &str) -> Result<Value, Failed> {
 
 fn number(value: &Value, key: &str) -> Result<u64, Failed> {
     value[key].as_u64().ok_or_else(|| format!("no number {key:?} in {value}").into())
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    if got == want {
-        Ok(())
-    } else {
-        Err(format!("{what}: {got:?}, should be {want:?}").into())
-    }
 }

@@ -1,12 +1,12 @@
 //! What a recording holds, against what the ends counted.
 
-use crate::support::{bench, latpath, need_tool, trial, Lack};
-use crate::waits::{has_read, sent};
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
 use latpath_lab::{NIC, PUBLISHER, VETH};
 use latpath_model::StreamId;
 use latpath_run::{Run, Select};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::{has_read, sent};
+use latpath_testkit::{bench, latpath, need_tool, trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use pcap_file::pcap::PcapReader;
 use std::process::Command;
 

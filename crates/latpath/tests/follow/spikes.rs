@@ -1,15 +1,15 @@
 //! What is kept of late packets: an application that is stopped on purpose makes them.
 
 use crate::live::shows;
-use crate::support::{bench, latpath, trial, Bench, Lack, Started};
-use crate::waits::{has_read, sent};
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
 use latpath_capture::{CaptureKind, LatenessRule, RankedCapture};
 use latpath_follow::{FlightOptions, Live, Options, PointFilter};
 use latpath_lab::PUBLISHER;
 use latpath_model::{Point, PointKind};
 use latpath_run::{Condition, Run, Select, SpikeFile};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::{has_read, sent};
+use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
+use latpath_testkit::{Failed, Trial};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;

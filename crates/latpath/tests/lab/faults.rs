@@ -1,14 +1,14 @@
-//! Faults on purpose in the hypervisor and in its guest, and whether latpath blames the right one: as in `tests/causes`, with
+//! Faults on purpose in the hypervisor and in its guest, and whether latpath blames the right one: as in `causes`, with
 //! longer times, since all of this is emulated.
 
 use crate::{
     fault::{self, Injection},
     stage::{keep, Stage, Stream},
-    support::{Finished, Started},
     verdict::Seen,
 };
 use anyhow::{anyhow, bail, Context, Result};
 use latpath_lab::{APPLICATION, GUEST_DEVICE};
+use latpath_testkit::{Finished, Started};
 use latpath_vms::{Role, Vm};
 use nix::{
     sched::{sched_setaffinity, CpuSet},
@@ -23,7 +23,7 @@ pub const THRESHOLD: Duration = Duration::from_millis(60);
 /// Longer than all rounds.
 const LIMIT: Duration = Duration::from_secs(120);
 /// This program in the guest.
-pub const IN_GUEST: &str = "/bin/causes";
+pub const IN_GUEST: &str = "/bin/faults";
 
 /// The stream that is followed meanwhile.
 pub fn stream() -> Stream {
@@ -119,7 +119,7 @@ pub fn pin(vm: &Vm, role: Role, cpu: usize) -> Result<()> {
 }
 
 /// Several verdicts as one.
-pub fn all(outcomes: Vec<Result<(), libtest_mimic::Failed>>) -> Result<()> {
+pub fn all(outcomes: Vec<Result<(), latpath_testkit::Failed>>) -> Result<()> {
     let failed: Vec<String> =
         outcomes.into_iter().filter_map(|o| o.err()).map(|e| e.message().unwrap_or("failed").to_owned()).collect();
     match failed.is_empty() {

@@ -5,13 +5,13 @@
 //!  10.47.0.1, left ───────── right, 10.47.0.2
 //! ```
 
-use crate::support::{self, Bench, Finished, Started};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
 use latpath_nic_timestamps::{
     ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Queued, Stamps, TxKind,
 };
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
+use latpath_testkit::{Bench, Finished, Started};
 use serde_json::Value;
 use std::{
     fs,
@@ -36,7 +36,7 @@ pub struct Linked {
 impl Linked {
     /// Puts them where they belong, and waits for the link.
     pub fn new(names: [impl Into<String>; 2]) -> Result<Self> {
-        let linked = Self { names: names.map(Into::into), bench: support::bench().map_err(plain)? };
+        let linked = Self { names: names.map(Into::into), bench: latpath_testkit::bench().map_err(plain)? };
         for (at, address) in ADDRESSES.iter().enumerate() {
             let (nic, space) = (&linked.names[at], linked.space(at));
             run(Command::new("ip").args(["link", "set", nic, "netns", space.name()]))?;
@@ -69,7 +69,7 @@ impl Linked {
 
     /// Starts `latpath WORDS…` where a NIC is.
     pub fn start(&self, nic: usize, words: &str) -> Result<Started> {
-        self.bench.start(self.space(nic), support::latpath(words)).map_err(plain)
+        self.bench.start(self.space(nic), latpath_testkit::latpath(words)).map_err(plain)
     }
 
     /// Starts a command where a NIC is.

@@ -4,47 +4,24 @@
 //! This program runs twice. Outside (outside.rs) it boots one virtual machine for each kernel and hands it the tests, one
 //! after the other. Inside it is called with [`INSIDE`] and the name of one test, runs that, and says how it went.
 
-#[path = "../support/mod.rs"]
-mod support;
+//!
+//! Beside these it holds the tests of causes that need no virtual machine (causes/).
 
-// Faults and the judge are those of the tests that need no virtual machine.
-#[path = "../causes/application.rs"]
-#[allow(dead_code)]
-mod application;
-#[path = "../causes/blame.rs"]
-#[allow(dead_code)]
-mod blame;
-// Words for tests that are yet to be written stand beside those in use.
-#[allow(dead_code)]
+mod causes;
 mod expect;
-#[path = "../causes/fault.rs"]
-#[allow(dead_code)]
-mod fault;
 mod faults;
-#[path = "../causes/group.rs"]
-#[allow(dead_code)]
-mod group;
 mod kernel_trace;
-#[allow(dead_code)]
 mod linked;
 mod module;
 mod outside;
-#[allow(dead_code)]
 mod pinging;
 mod search;
-#[allow(dead_code)]
 mod stage;
-#[allow(dead_code)]
 mod stamping;
-#[path = "../causes/storm.rs"]
-#[allow(dead_code)]
-mod storm;
 mod tests;
-#[path = "../causes/verdict.rs"]
-#[allow(dead_code)]
-mod verdict;
 mod xdp;
 
+use causes::{blame, fault, group, verdict};
 use std::{fmt, process::ExitCode};
 
 /// The word by which the program knows that it is inside.
@@ -58,7 +35,9 @@ type Outcome = anyhow::Result<()>;
 /// One test, written in a file of its own in tests/.
 struct Test {
     name: &'static str,
-    /// Only in `make lab`, not in `make test`.
+    /// Also in `make test`, on the oldest kernel.
+    smoke: bool,
+    /// Only in `make lab`, never when it is run by its name alone.
     only_whole: bool,
     /// More than it ever needs on a busy machine, in seconds.
     seconds: u64,
@@ -94,7 +73,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// So many frames in `make test`, and so many in `make lab`.
+    /// So many frames where it is run by its name, and so many in `make lab`.
     fn frames(&self, few: u64, many: u64) -> u64 {
         if self.whole {
             many
@@ -111,7 +90,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
     match words.iter().position(|w| w == INSIDE) {
         Some(at) => inside(words.get(at + 1).map_or("", String::as_str), words.iter().any(|w| w == WHOLE)),
-        None => outside::main(),
+        None => outside::main(causes::trials()),
     }
 }
 

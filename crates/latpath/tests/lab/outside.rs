@@ -1,14 +1,10 @@
 //! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
 
-use crate::{
-    module::MODULE,
-    support::{self, PROGRAM},
-    tests, Need, Test, INSIDE, WHOLE,
-};
+use crate::{module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
     complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Nics, Output, OwnModule, Progress, KERNELS,
 };
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{trial, Failed, Tier, Trial, PROGRAM};
 use std::{
     env, fs, io,
     path::{Path, PathBuf},
@@ -19,16 +15,15 @@ use std::{
 
 /// Names kernels, or `all`. Whatever it names is tested at full length.
 const CHOICE: &str = "LATPATH_LAB";
-/// What `cargo test` runs unasked.
-const USUAL: &str = "6.1";
+/// What is used where none is named; verifiers of later kernels accept more.
+const OLDEST: &str = "6.1";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
-pub fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // They share one virtual machine, which takes all CPUs.
-    arguments.test_threads = Some(1);
+/// Runs these tests, and those of each kernel that is asked for.
+pub fn main(mut trials: Vec<Trial>) -> ExitCode {
+    let arguments = latpath_testkit::arguments();
     let choice = env::var(CHOICE).ok().filter(|c| !c.is_empty());
-    let kernels = match chosen(choice.as_deref().unwrap_or(USUAL)) {
+    let kernels = match chosen(choice.as_deref().unwrap_or(OLDEST)) {
         Ok(kernels) => kernels,
         Err(why) => {
             eprintln!("{CHOICE}: {why}");
@@ -44,25 +39,34 @@ pub fn main() -> ExitCode {
         }
     };
     let pool = Arc::new(Mutex::new(None));
-    let mut trials = Vec::new();
     for kernel in kernels {
         for (need, tests) in tests::ALL {
             let usual = tests.iter().filter(|t| whole || !t.only_whole);
             let named: Vec<(String, &Test)> = usual.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
             // What nobody asked to run needs nothing.
-            let asked = !arguments.list && named.iter().any(|(name, _)| is_asked(&arguments, name));
+            let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
             let mut home = Home { kernel, nics: Nics::default(), module: None };
-            let lack = if asked { home.provide(*need).err() } else { None };
-            if let Some(lack) = &lack {
-                eprintln!("{}, {need}: skipped, {lack}", kernel.name);
-            }
+            let asked = !arguments.list && named.iter().any(asked);
+            let lack = if asked { home.provide(*need).err().map(|lack| format!("{need}: {lack}")) } else { None };
             trials.extend(named.into_iter().map(|(name, test)| {
                 let (pool, programs, home) = (pool.clone(), programs.clone(), home.clone());
-                Trial::test(name, move || run(&pool, &programs, &home, test, whole)).with_ignored_flag(lack.is_some())
+                let trial = trial(&name, &[lack.clone()], move || run(&pool, &programs, &home, test, whole));
+                match tier(test, &kernel) {
+                    Tier::Lab => trial.in_lab(),
+                    _ => trial,
+                }
             }));
         }
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    latpath_testkit::main(trials)
+}
+
+/// `make test` boots the oldest kernel, and loads all programs there.
+fn tier(test: &Test, kernel: &LabKernel) -> Tier {
+    match test.smoke && kernel.name == OLDEST {
+        true => Tier::Test,
+        false => Tier::Lab,
+    }
 }
 
 fn chosen(choice: &str) -> Result<Vec<LabKernel>, String> {
@@ -74,12 +78,6 @@ fn chosen(choice: &str) -> Result<Vec<LabKernel>, String> {
         LabKernel::named(name).ok_or_else(|| format!("{name}: no such kernel (there are: all, {})", known()))
     };
     choice.split(',').map(|name| named(name.trim())).collect()
-}
-
-/// As libtest-mimic decides it.
-fn is_asked(arguments: &Arguments, name: &str) -> bool {
-    let fits = |pattern: &str| if arguments.exact { name == pattern } else { name.contains(pattern) };
-    arguments.filter.as_deref().is_none_or(fits) && !arguments.skip.iter().any(|s| fits(s))
 }
 
 /// Where a test runs.
@@ -137,7 +135,7 @@ impl Programs {
         let folder = all.join(std::process::id().to_string());
         fs::create_dir_all(&folder)?;
         let (me, latpath) = (folder.join("lab"), folder.join("latpath"));
-        for (from, to) in [(env::current_exe()?, &me), (support::program(), &latpath)] {
+        for (from, to) in [(env::current_exe()?, &me), (latpath_testkit::program(), &latpath)] {
             // A linker makes a new file, and leaves the old one to its other names.
             fs::hard_link(&from, to).or_else(|_| fs::copy(&from, to).map(drop))?;
         }
@@ -163,7 +161,7 @@ fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) 
         match attempt(pool, programs, home, test, whole)? {
             Attempt::Done => return Ok(()),
             Attempt::Unsound(why) if left == 0 => return Err(why.into()),
-            Attempt::Unsound(why) => eprintln!("{}::{}: TRIED AGAIN: {why}", home.kernel.name, test.name),
+            Attempt::Unsound(why) => latpath_testkit::retried(&format!("{}::{}", home.kernel.name, test.name), &why),
         }
         left -= 1;
     }

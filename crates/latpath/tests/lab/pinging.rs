@@ -1,10 +1,8 @@
 //! `latpath ping` between two linked NICs: a reflector at the right one, runs from the left one, and what is said of them.
 
-use crate::{
-    linked::{plain, Linked, ADDRESSES},
-    support::{program, Started},
-};
+use crate::linked::{plain, Linked, ADDRESSES};
 use anyhow::{bail, ensure, Context, Result};
+use latpath_testkit::{program, Started};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,

@@ -1,7 +1,8 @@
 //! `latpath path` in the hypervisor, and what it found.
 
-use crate::{stage::Stage, support::Started};
+use crate::stage::Stage;
 use anyhow::{anyhow, bail, ensure, Context, Result};
+use latpath_testkit::Started;
 use serde_json::Value;
 use std::{
     thread,
@@ -19,7 +20,7 @@ pub struct Search {
 impl Search {
     /// Starts `latpath path WORDS…` in the hypervisor's namespace; returns when it looks.
     pub fn start(stage: &Stage, words: &str, expression: &str) -> Result<Self> {
-        let mut command = crate::support::latpath(&format!("path --json {words}"));
+        let mut command = latpath_testkit::latpath(&format!("path --json {words}"));
         command.args(Some(expression).filter(|e| !e.is_empty()));
         let mut process = stage.start_command(&stage.path().hypervisor, command)?;
         let until = Instant::now() + PATIENCE;

@@ -5,18 +5,15 @@
 //!  lp-pub ────veth──── nic0 ── br0 (bridge or OVS) ── vnet0 ── vhost ── eth0 ── relay
 //! ```
 
-use crate::{
-    expect::Report,
-    support::{latpath, program, Bench, Started},
-    Outcome,
-};
+use crate::{expect::Report, Outcome};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::{
     Acceleration, Application, Counters, Guest, GuestPlan, Lab, LabPath, Namespace, OpenVswitch, Switch, GUEST_DEVICE,
     PUBLISHER,
 };
 use latpath_run::Run;
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
+use latpath_testkit::{latpath, program, Bench, Started};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{

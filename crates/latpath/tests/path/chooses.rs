@@ -1,9 +1,9 @@
 //! Which packets are followed.
 
-use crate::support::{bench, trial, Lack};
 use crate::{equal, found, list, own, publish, reader, start, LIMIT};
 use latpath_lab::{NIC, VETH};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{bench, trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {

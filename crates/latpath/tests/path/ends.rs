@@ -1,8 +1,8 @@
 //! How it ends, and with what exit code.
 
-use crate::support::{bench, latpath, trial, Finished, Lack};
 use crate::{equal, list, own, publish, start, until, LIMIT};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{bench, latpath, trial, Finished, Lack};
+use latpath_testkit::{Failed, Trial};
 use std::path::Path;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {

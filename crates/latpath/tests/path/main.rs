@@ -1,31 +1,24 @@
 //! `latpath path` as users run it, on tracepoints alone, which every kernel has: on a path with a bridge, in namespaces. What
 //! needs kprobes is tested on whole kernels (tests/lab).
 
-#[path = "../support/names.rs"]
-mod names;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/waits.rs"]
-mod waits;
-
 mod chooses;
 mod ends;
 mod ways;
 
 use latpath_lab::APPLICATION;
-use libtest_mimic::Failed;
-use names::own;
+use latpath_testkit::names::own;
+use latpath_testkit::waits::{listens, until, LIMIT};
+use latpath_testkit::Failed;
+use latpath_testkit::{equal, latpath, need_btf, need_lab, need_root, Bench, Finished, Started};
 use serde_json::Value;
 use std::process::ExitCode;
-use support::{latpath, need_btf, need_lab, need_root, Bench, Finished, Started};
-use waits::{listens, until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut tests = ways::trials(&needs);
     tests.extend(chooses::trials(&needs));
     tests.extend(ends::trials(&needs));
-    support::main(tests)
+    latpath_testkit::main(tests)
 }
 
 /// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns when it looks. A copy of a
@@ -64,12 +57,4 @@ fn found(started: Started) -> Result<Value, Failed> {
 /// The items of a list.
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>, Failed> {
     value[key].as_array().ok_or_else(|| format!("no list {key:?} in {value}").into())
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    if got == want {
-        Ok(())
-    } else {
-        Err(format!("{what}: {got:?}, should be {want:?}").into())
-    }
 }

@@ -1,10 +1,10 @@
 //! What is told of a packet's way.
 
-use crate::support::{bench, latpath, trial, Lack};
 use crate::{equal, found, list, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
 use latpath_run::Run;
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{bench, latpath, trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {

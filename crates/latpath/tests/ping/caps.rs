@@ -1,8 +1,8 @@
 //! `latpath ping caps` on devices that need no NIC: a veth pair, lo.
 
-use crate::support::{latpath, need_lab, need_root, trial, Finished};
-use crate::waits::until;
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::until;
+use latpath_testkit::{equal, Failed, Trial};
+use latpath_testkit::{latpath, need_lab, need_root, trial, Finished};
 use serde_json::{json, Value};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,8 +15,8 @@ pub fn tests() -> Vec<Trial> {
         trial("nothing_is_sent_with_no_verify", &needs, no_verify),
         trial("lo_is_tried_too", &needs, lo),
         trial("a_device_that_is_down_is_not_tried_and_how_to_bring_it_up_is_said", &needs, down),
-        Trial::test("a_device_that_is_not_there_is_named_with_those_that_are", no_device),
-        Trial::test("without_a_device_it_is_wrong_usage", no_name),
+        trial("a_device_that_is_not_there_is_named_with_those_that_are", &[], no_device),
+        trial("without_a_device_it_is_wrong_usage", &[], no_name),
     ]
 }
 
@@ -62,7 +62,7 @@ impl Space {
 
     fn caps(&self, words: &str) -> Result<Finished, Failed> {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0]).arg(crate::support::program());
+        command.args(["netns", "exec", &self.0]).arg(latpath_testkit::program());
         ends(command.args(["ping", "caps"]).args(words.split_whitespace()))
     }
 
@@ -83,13 +83,6 @@ fn ends(command: &mut Command) -> Result<Finished, Failed> {
     let output = command.stdin(Stdio::null()).output()?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     Ok(Finished { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) })
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    match got == want {
-        true => Ok(()),
-        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
-    }
 }
 
 fn veth() -> Result<(), Failed> {

@@ -1,10 +1,10 @@
 //! How runs end: by a breach, by Ctrl-C, because the other end died or never was; and that what was measured is printed first.
 
-use crate::link::{adds_up, equal, is, need, number, Link, ANSWER_WITHIN};
+use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
 use crate::relay;
-use crate::support::{trial, PROGRAM};
-use crate::waits::{sent, until};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::{sent, until};
+use latpath_testkit::{equal, Failed, Trial};
+use latpath_testkit::{trial, PROGRAM};
 use serde_json::{json, Value};
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
@@ -193,7 +193,7 @@ fn stdout() -> Result<(), Failed> {
     let _reflector = link.reflect("")?;
     let run = |stdout: Stdio| -> Result<std::process::Output, Failed> {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", link.here.name()]).arg(crate::support::program());
+        command.args(["netns", "exec", link.here.name()]).arg(latpath_testkit::program());
         command.args(["ping", "emit", "10.77.0.2", "--count", "20", "--timeout", "60s"]).env_remove(PROGRAM);
         Ok(command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn()?.wait_with_output()?)
     };

@@ -1,8 +1,8 @@
 //! The keys of `--json` are those that docs/json.md describes.
 
 use crate::link::{is, need, Link};
-use crate::support::trial;
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::trial;
+use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

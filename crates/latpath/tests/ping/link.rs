@@ -1,10 +1,10 @@
 //! Two namespaces and a cable between them, the commands that run there, and what must be true of every session.
 //! With tests of a link whose cable is pulled, and of one that drops.
 
-use crate::support::{latpath, need_lab, need_root, need_tool, start, trial, Finished, Lack, Started};
-use crate::waits::{sent, until, LIMIT};
 use latpath_lab::{Lab, Namespace};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::{sent, until, LIMIT};
+use latpath_testkit::{equal, Failed, Trial};
+use latpath_testkit::{latpath, need_lab, need_root, need_tool, start, trial, Finished, Lack, Started};
 use nix::sys::signal::Signal;
 use serde_json::{json, Value};
 use std::fs;
@@ -220,25 +220,10 @@ impl Says for Finished {
     }
 }
 
-impl Finished {
-    /// See [`Says`].
-    pub fn session(&self) -> Result<Value, Failed> {
-        Says::session(self)
-    }
-}
-
 /// A number in it, by its path: `counts.sent`.
 pub fn number(value: &Value, path: &str) -> Result<i64, Failed> {
     let at = path.split('.').fold(value, |v, key| &v[key]);
     at.as_i64().ok_or_else(|| format!("no {path} in {value}").into())
-}
-
-/// The two are equal, or the test has failed.
-pub fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    match got == want {
-        true => Ok(()),
-        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
-    }
 }
 
 /// It is so, or the test has failed.

@@ -1,10 +1,5 @@
 //! `latpath ping` as users run it.
 
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/waits.rs"]
-mod waits;
-
 mod caps;
 mod ends;
 mod keys;
@@ -28,5 +23,5 @@ fn main() -> ExitCode {
         keys::tests(),
         meanwhile::tests(),
     ];
-    support::main(files.into_iter().flatten().collect())
+    latpath_testkit::main(files.into_iter().flatten().collect())
 }

@@ -1,8 +1,8 @@
 //! What went on during a breach: who kept the emitter's thread, or the reflector's, from its CPU.
 
-use crate::link::{equal, is, need, number, Link, ANSWER_WITHIN};
-use crate::support::{need_btf, trial, Finished, Lack, Started};
-use libtest_mimic::{Failed, Trial};
+use crate::link::{is, need, number, Link, Says, ANSWER_WITHIN};
+use latpath_testkit::{equal, Failed, Trial};
+use latpath_testkit::{need_btf, trial, Finished, Lack, Started};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::{gettid, Pid};
 use serde_json::{json, Value};

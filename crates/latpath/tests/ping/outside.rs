@@ -1,11 +1,11 @@
 //! `latpath ping` against what others say of the same packets: tcpdump, and the kernel's counters.
 
-use crate::link::{adds_up, equal, is, need, number, Link, ANSWER_WITHIN};
-use crate::support::{need_tool, start, trial, Started};
-use crate::waits::until;
+use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
 use latpath_clock::ClockTie;
 use latpath_lab::Namespace;
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::waits::until;
+use latpath_testkit::{equal, Failed, Trial};
+use latpath_testkit::{need_tool, start, trial, Started};
 use pcap_file::pcap::PcapReader;
 use std::collections::HashMap;
 use std::fs::File;

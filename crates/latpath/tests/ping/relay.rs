@@ -1,10 +1,10 @@
 //! A relay between emitter and reflector that loses, repeats, delays and reorders messages and adds foreign ones: the counts
 //! that `latpath ping` prints are those of the relay.
 
-use crate::link::{adds_up, equal, is, number, Link, ANSWER_WITHIN};
-use crate::support::{trial, Lack};
-use crate::waits::until;
-use libtest_mimic::{Failed, Trial};
+use crate::link::{adds_up, is, number, Link, Says, ANSWER_WITHIN};
+use latpath_testkit::waits::until;
+use latpath_testkit::{equal, Failed, Trial};
+use latpath_testkit::{trial, Lack};
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,8 +1,8 @@
 //! Emitters and reflectors that find each other: addresses, sizes, paces, several at once.
 
-use crate::link::{adds_up, equal, is, need, number, Link, ANSWER_WITHIN};
-use crate::support::trial;
-use libtest_mimic::{Failed, Trial};
+use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
+use latpath_testkit::trial;
+use latpath_testkit::{equal, Failed, Trial};
 use serde_json::{json, Value};
 
 pub fn tests() -> Vec<Trial> {

@@ -1,13 +1,13 @@
 //! What is refused before anything is sent, with the next step.
 
-use crate::link::{equal, is};
-use crate::support::latpath;
-use libtest_mimic::{Failed, Trial};
+use crate::link::is;
+use latpath_testkit::latpath;
+use latpath_testkit::{equal, trial, Failed, Trial};
 
 pub fn tests() -> Vec<Trial> {
     vec![
-        Trial::test("wrong_usage_is_refused_with_the_next_step", usage),
-        Trial::test("an_address_or_port_that_is_not_free_is_named", taken),
+        trial("wrong_usage_is_refused_with_the_next_step", &[], usage),
+        trial("an_address_or_port_that_is_not_free_is_named", &[], taken),
     ]
 }
 

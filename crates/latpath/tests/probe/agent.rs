@@ -1,17 +1,17 @@
 //! `latpath agent` as a process on this machine, reached by its unix socket: what its flight recorder says is what happened here.
 
-use crate::support::{latpath, trial, Lack};
 use crate::*;
 use latpath_agent::{Address, Machine, StartRequest, Timeouts};
 use latpath_flight::{State, Timeline};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
+use latpath_testkit::{latpath, trial, Lack};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("an_agents_flight_recorder_tells_what_this_machine_did", needs, tells),
         trial("an_agent_that_is_killed_owes_its_windows", needs, killed),

@@ -1,16 +1,16 @@
 //! The kernel programs in a guest's kernel, which is another than this machine's: they load there and recognise the same.
 
-use crate::support::{trial, Lack};
 use crate::*;
 use latpath_agent::{Address, Machine, StartRequest, Timeouts};
 use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE};
+use latpath_testkit::{trial, Lack};
 use std::time::Instant;
 
 /// A guest that is emulated on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(180);
 const NEVER: &dyn Fn() -> bool = &|| false;
 
-pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![trial("a_guests_kernel_takes_the_programs_and_recognises_the_same", needs, recognises)]
 }
 

@@ -1,12 +1,12 @@
 //! Broken frames: at worst ignored and counted. What both parsers accept, they read alike.
 
-use crate::support::{bench, trial, Lack};
 use crate::*;
 use latpath_model::Ns;
 use latpath_protocols::sv::Frame;
+use latpath_testkit::{bench, trial, Lack};
 use latpath_traffic::{Corrupted, Frames};
 
-pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("broken_frames_are_read_like_the_user_side_parser_reads_them", needs, like_the_user_side),
         trial("a_flood_of_broken_frames_hides_no_good_one", needs, flood),

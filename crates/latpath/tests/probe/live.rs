@@ -1,11 +1,11 @@
 //! Live figures, against what was sent.
 
-use crate::support::{bench, trial, Lack};
 use crate::*;
 use latpath_follow::{Live, Options, PointFilter};
 use latpath_stats::Summary;
+use latpath_testkit::{bench, trial, Lack};
 
-pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("live_joins_across_wraps_and_counts_every_segment", needs, wraps),
         trial("live_counts_duplicates", needs, duplicates),

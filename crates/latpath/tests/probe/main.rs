@@ -1,12 +1,5 @@
 //! The kernel programs, fed with frames of our own over a bridge: what they recognise, how they read keys, what they count.
 
-#[path = "../support/names.rs"]
-mod names;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/waits.rs"]
-mod waits;
-
 mod agent;
 mod guest;
 mod hostile;
@@ -21,17 +14,17 @@ use latpath_protocols::{
     sv::{AsduSpec, FrameSpec},
     Tag,
 };
+use latpath_testkit::names::own;
+use latpath_testkit::waits::{until, LIMIT};
+use latpath_testkit::Failed;
+use latpath_testkit::{need_btf, need_guest, need_lab, need_root, Bench};
 use latpath_traffic::{Listen, PacketSocket};
-use libtest_mimic::Failed;
-use names::own;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use support::{need_btf, need_guest, need_lab, need_root, Bench};
-use waits::{until, LIMIT};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
@@ -41,7 +34,7 @@ fn main() -> ExitCode {
     tests.extend(taps::trials(&needs));
     tests.extend(agent::trials(&needs));
     tests.extend(guest::trials(&[need_root(), need_guest()]));
-    support::main(tests)
+    latpath_testkit::main(tests)
 }
 
 /// What a probe saw.

@@ -1,9 +1,9 @@
 //! Streams are recognised exactly, in every legal shape of a frame.
 
-use crate::support::{bench, trial, Lack};
 use crate::*;
+use latpath_testkit::{bench, trial, Lack};
 
-pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("every_length_of_svid_is_read_tagged_and_untagged", needs, every_length),
         trial("streams_of_any_asdu_of_a_frame_are_found", needs, any_asdu),

@@ -1,8 +1,8 @@
 //! Taps and macvtaps, with a thread of the test in QEMU's place: what it reads left the host for a VM, what it writes is the VM's.
 
-use crate::support::{bench, trial, Lack};
 use crate::*;
 use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
+use latpath_testkit::{bench, trial, Lack};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
 use std::fs::File;
@@ -15,7 +15,7 @@ const TAP: &str = "vnet0";
 const FRAMES: u16 = 500;
 const GROUP: [u8; 6] = [1, 12, 205, 4, 0, 1];
 
-pub fn trials(needs: &[Lack]) -> Vec<libtest_mimic::Trial> {
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     let mut needs_macvtap = needs.to_vec();
     needs_macvtap.push(needs.iter().all(Option::is_none).then(no_macvtap).flatten());
     vec![

@@ -1,6 +1,6 @@
 //! Two namespaces joined by a veth pair, and the commands that run in them.
 
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;

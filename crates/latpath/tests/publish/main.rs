@@ -8,7 +8,8 @@ mod receives;
 mod refuses;
 mod sends;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use latpath_testkit::{trial, Failed};
+use std::process::ExitCode;
 
 /// What a test needs that may not be there.
 #[derive(Clone, Copy)]
@@ -30,26 +31,19 @@ enum Needs {
 /// A test and what it needs.
 type Test = (&'static str, Needs, fn() -> Result<(), Failed>);
 
-fn main() {
-    let args = Arguments::from_args();
-    let no_root = bench::why_no_namespaces();
-    let no_tools = ["tshark", "tcpdump"].into_iter().find_map(bench::why_no_tool);
-    let no_tshark = bench::why_no_tool("tshark");
-    let no_shared = bench::why_not_shared();
-    for why in [&no_shared, &no_root, &no_tools, &no_tshark].into_iter().flatten() {
-        eprintln!("skipping what needs it: {why}");
-    }
+fn main() -> ExitCode {
+    let root = bench::why_no_namespaces();
+    let tshark = bench::why_no_tool("tshark");
+    let tools = [&tshark, &bench::why_no_tool("tcpdump")].into_iter().flatten().next().cloned();
+    let shared = bench::why_not_shared();
     let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS].concat();
-    let trials = tests.into_iter().map(|(name, needs, test)| {
-        let missing = match needs {
-            Needs::Nothing => false,
-            Needs::Tshark => no_tshark.is_some(),
-            Needs::Root => no_root.is_some(),
-            Needs::Capture => no_root.is_some() || no_tools.is_some(),
-            Needs::Shared => no_shared.is_some(),
-            Needs::CaptureShared => no_root.is_some() || no_tools.is_some() || no_shared.is_some(),
-        };
-        Trial::test(name, test).with_ignored_flag(missing)
+    let trials = tests.into_iter().map(|(name, needs, test)| match needs {
+        Needs::Nothing => trial(name, &[], test),
+        Needs::Tshark => trial(name, &[tshark.clone()], test),
+        Needs::Root => trial(name, &[root.clone()], test),
+        Needs::Shared => trial(name, &[shared.clone()], test),
+        Needs::Capture => trial(name, &[root.clone(), tools.clone()], test),
+        Needs::CaptureShared => trial(name, &[root.clone(), tools.clone(), shared.clone()], test),
     });
-    libtest_mimic::run(&args, trials.collect()).exit();
+    latpath_testkit::main(trials.collect())
 }

@@ -1,10 +1,8 @@
 //! `latpath vms` as users run it, beside real guests.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 use latpath_lab::{Application, Guest, GuestPlan, Lab, Namespace, Running, BRIDGE, TAP};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::Failed;
+use latpath_testkit::{equal, latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -12,7 +10,6 @@ use std::os::unix::{fs::MetadataExt, fs::PermissionsExt, process::CommandExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::{latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
 
 const QEMU: &str = "qemu-system-x86_64";
 const NEVER: &dyn Fn() -> bool = &|| false;
@@ -21,13 +18,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     let needs = [need_root(), need_lab(), need_tool(QEMU)];
     let with = |more: Lack| [&needs[..], &[more]].concat();
-    support::main(vec![
+    latpath_testkit::main(vec![
         trial("a_guest_is_listed_with_its_tap_its_vcpus_and_its_main_loop", &with(need_guest()), listed),
         trial("a_macvtap_is_found_by_its_descriptor", &with(need_device_files()), macvtap),
         trial("a_tap_in_another_namespace_than_its_guest_is_found", &needs, moved),
         trial("without_root_guests_are_listed_and_what_is_not_seen_is_said", &needs, without_root),
         trial("what_a_guest_is_called_does_not_reach_the_terminal_as_a_control_code", &needs, hostile_name),
-        Trial::test("the_list_ends_well_whether_there_are_guests_or_not", ends_well),
+        trial("the_list_ends_well_whether_there_are_guests_or_not", &[], ends_well),
     ])
 }
 
@@ -36,14 +33,6 @@ fn need_device_files() -> Lack {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let there = mounts.lines().any(|line| line.contains(" /dev devtmpfs "));
     (!there).then(|| "needs /dev to be a devtmpfs, for /dev/tapN".into())
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    if got == want {
-        Ok(())
-    } else {
-        Err(format!("{what}: {got:?}, should be {want:?}").into())
-    }
 }
 
 fn run(command: &mut Command) -> Result<Output, Failed> {

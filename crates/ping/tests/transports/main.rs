@@ -21,8 +21,7 @@ use latpath_protocols::{
     sv::{AsduSpec, FrameSpec},
     Tag,
 };
-use libtest_mimic::{Arguments, Failed, Trial};
-use nix::unistd::geteuid;
+use latpath_testkit::{equal, need_root, need_tool, trial, Failed};
 use space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,13 +35,7 @@ const SV: Framing = Framing::Sv { appid: 0x4000 };
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let lack = lack();
-    let trial = |name: &'static str, lack: &Option<String>, test: fn() -> Result<(), Failed>| {
-        if let Some(lack) = lack {
-            eprintln!("{name}: skipped, {lack}");
-        }
-        Trial::test(name, test).with_ignored_flag(lack.is_some())
-    };
+    let lack = [lack()];
     let tests = vec![
         trial("frames_carry_messages_there_and_back_in_every_framing", &lack, there_and_back),
         trial("a_group_is_heard_by_who_joined_it_and_its_answer_goes_to_who_asked", &lack, groups),
@@ -52,10 +45,10 @@ fn main() -> ExitCode {
         trial("frames_without_room_are_counted", &lack, dropped),
         trial("a_device_that_goes_down_is_silence_and_one_that_vanishes_an_end", &lack, down),
         trial("wrong_devices_are_named", &lack, wrong),
-        trial("tshark_reads_a_session_as_sampled_values", &lack.clone().or(no_tshark()), tshark),
+        trial("tshark_reads_a_session_as_sampled_values", &[lack[0].clone(), need_tool("tshark")], tshark),
         trial("a_session_in_frames_adds_up", &lack, session),
     ];
-    let no_xdp = lack.clone().or_else(xdp::lack);
+    let no_xdp = [lack[0].clone().or_else(xdp::lack)];
     let xdp = [
         trial("xdp_carries_messages_there_and_back_wherever_its_program_stands", &no_xdp, xdp::there_and_back),
         trial("xdp_and_packet_sockets_understand_each_other", &no_xdp, xdp::with_packet_sockets),
@@ -70,32 +63,13 @@ fn main() -> ExitCode {
         trial("xdp_stamps_what_comes_where_it_is_asked_to", &no_xdp, xdp::stamps),
         trial("a_session_by_xdp_adds_up", &no_xdp, xdp::session),
     ];
-    let tests = tests.into_iter().chain(xdp).collect();
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    latpath_testkit::main(tests.into_iter().chain(xdp).collect())
 }
 
 fn lack() -> Option<String> {
-    if !geteuid().is_root() {
-        return Some("needs root".into());
-    }
-    if Command::new("ip").arg("-V").output().is_err() {
-        return Some("needs ip, which is not installed".into());
-    }
-    Pair::new(1).err().map(|e| format!("needs two network namespaces and a veth pair: {}", e.message().unwrap_or("?")))
-}
-
-fn no_tshark() -> Option<String> {
-    Command::new("tshark").arg("-v").output().is_err().then(|| "needs tshark, which is not installed".into())
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
-    if got == want {
-        Ok(())
-    } else {
-        Err(format!("{what}: {got:?}, should be {want:?}").into())
-    }
+    let pair = || Pair::new(1).err().map(|e| e.message().unwrap_or("?").to_owned());
+    let lacks = || pair().map(|e| format!("needs two network namespaces and a veth pair: {e}"));
+    need_root().or_else(|| need_tool("ip")).or_else(lacks)
 }
 
 fn message(kind: Kind, session: u32, sequence: u64, len: usize) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use crate::wires::{has_frame, hear_all, send_frame};
 use crate::LIMIT;
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
 use nix::sched::{setns, CloneFlags};
 use std::fs::{self, File};
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! Frames as they stand on a wire: sent and captured past all transports.
 
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
 use nix::libc;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::socket::{

@@ -10,7 +10,7 @@ use latpath_ping::wire::Kind;
 use latpath_ping::xdp::{Place, Xdp, XdpError, XdpOptions};
 use latpath_ping::{Line, Stamp};
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
 use std::net::UdpSocket;
 use std::time::Instant;
 

@@ -6,7 +6,7 @@ use crate::{
 };
 use latpath_lab::Switch;
 
-pub const TEST: Test = Test { name: "agent_by_vsock", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "agent_by_vsock", smoke: false, only_whole: true, seconds: 200, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;

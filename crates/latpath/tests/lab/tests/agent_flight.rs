@@ -12,7 +12,7 @@ use latpath_lab::Switch;
 use latpath_model::{Ns, PointKind, Sighting, Source};
 use std::time::{Duration, Instant};
 
-pub const TEST: Test = Test { name: "agent_flight", only_whole: false, seconds: 400, run };
+pub const TEST: Test = Test { name: "agent_flight", smoke: false, only_whole: false, seconds: 400, run };
 
 const NET_RX: u32 = 3;
 /// How far a sighting may lie from what the recorder tells, where the clocks' difference is known better than that.

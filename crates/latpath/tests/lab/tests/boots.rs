@@ -4,7 +4,7 @@ use crate::{Outcome, Scale, Test};
 use anyhow::ensure;
 use std::{fs, path::Path};
 
-pub const TEST: Test = Test { name: "boots", only_whole: false, seconds: 30, run };
+pub const TEST: Test = Test { name: "boots", smoke: true, only_whole: false, seconds: 30, run };
 
 fn run(_: &Scale) -> Outcome {
     for (what, file) in [

@@ -5,7 +5,7 @@ use anyhow::{ensure, Context};
 use latpath_lab::{Switch, GUEST_DEVICE, NIC, PUBLISHER, TAP};
 use std::{process::Command, time::Duration};
 
-pub const TEST: Test = Test { name: "both_directions", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "both_directions", smoke: false, only_whole: true, seconds: 200, run };
 
 /// Of ICMP behind an IPv4 header without options (RFC 792): the sequence number.
 const SEQUENCE: &str = "seq:26:2";

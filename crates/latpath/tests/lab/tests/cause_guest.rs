@@ -9,7 +9,7 @@ use crate::{
 use latpath_lab::Switch;
 use std::{thread, time::Duration};
 
-pub const TEST: Test = Test { name: "cause_guest", only_whole: true, seconds: 700, run };
+pub const TEST: Test = Test { name: "cause_guest", smoke: false, only_whole: true, seconds: 700, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;

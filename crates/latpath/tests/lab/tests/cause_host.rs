@@ -9,11 +9,12 @@ use crate::{
 };
 use anyhow::Result;
 use latpath_lab::Switch;
+use latpath_testkit::Failed;
 use latpath_vms::{Role, Vm};
-use libtest_mimic::Failed;
 
-pub const CPU: Test = Test { name: "cause_host_cpu", only_whole: true, seconds: 400, run: cpu };
-pub const STOPPED: Test = Test { name: "cause_host_stopped", only_whole: true, seconds: 400, run: stopped };
+pub const CPU: Test = Test { name: "cause_host_cpu", smoke: false, only_whole: true, seconds: 400, run: cpu };
+pub const STOPPED: Test =
+    Test { name: "cause_host_stopped", smoke: false, only_whole: true, seconds: 400, run: stopped };
 
 /// Where vhost runs, beside the fault, and where the vCPU does, beside the publisher.
 const CPUS: (usize, usize) = (1, 0);

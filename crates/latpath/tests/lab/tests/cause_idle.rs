@@ -8,12 +8,12 @@ use crate::{
     linked,
     module::Module,
     stage::{Stage, RELAY},
-    support::{Finished, Started},
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context, Result};
 use latpath_lab::{OwnModule, Switch, APPLICATION};
 use latpath_model::Ns;
+use latpath_testkit::{Finished, Started};
 use nix::{
     sched::{sched_setaffinity, CpuSet},
     unistd::Pid,
@@ -21,7 +21,7 @@ use nix::{
 use serde_json::Value;
 use std::{fs, process::Command, thread, time::Duration};
 
-pub const TEST: Test = Test { name: "cause_idle", only_whole: true, seconds: 400, run };
+pub const TEST: Test = Test { name: "cause_idle", smoke: false, only_whole: true, seconds: 400, run };
 
 /// The application's, and that of all others.
 const CPU: usize = 1;

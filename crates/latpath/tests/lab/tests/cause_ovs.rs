@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-pub const TEST: Test = Test { name: "cause_ovs", only_whole: true, seconds: 500, run };
+pub const TEST: Test = Test { name: "cause_ovs", smoke: false, only_whole: true, seconds: 500, run };
 
 /// An upcall takes longer here, the fast path does not.
 const SHORT: Duration = Duration::from_millis(1);

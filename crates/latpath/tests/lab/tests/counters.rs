@@ -14,7 +14,7 @@ use nix::{
 };
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
 
-pub const TEST: Test = Test { name: "counters", only_whole: true, seconds: 120, run };
+pub const TEST: Test = Test { name: "counters", smoke: false, only_whole: true, seconds: 120, run };
 
 /// More than the queues of two CPUs hold: some 12,000 each.
 const FRAMES: u64 = 30_000;

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-pub const TEST: Test = Test { name: "flight_recorder", only_whole: true, seconds: 400, run };
+pub const TEST: Test = Test { name: "flight_recorder", smoke: false, only_whole: true, seconds: 400, run };
 
 const MIB: u64 = 1 << 20;
 

@@ -8,7 +8,7 @@ use crate::{
 use anyhow::ensure;
 use std::time::Duration;
 
-pub const TEST: Test = Test { name: "igb", only_whole: true, seconds: 120, run };
+pub const TEST: Test = Test { name: "igb", smoke: false, only_whole: true, seconds: 120, run };
 
 fn run(_: &Scale) -> Outcome {
     let nics = Linked::new(emulated("igb")?)?;

@@ -7,7 +7,7 @@ use crate::{
 };
 use latpath_lab::Switch;
 
-pub const TEST: Test = Test { name: "linux_bridge", only_whole: false, seconds: 200, run };
+pub const TEST: Test = Test { name: "linux_bridge", smoke: false, only_whole: false, seconds: 200, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;

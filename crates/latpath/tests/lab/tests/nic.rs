@@ -9,7 +9,7 @@ use anyhow::ensure;
 use latpath_lab::Switch;
 use std::{process::Command, time::Duration};
 
-pub const TEST: Test = Test { name: "nic", only_whole: true, seconds: 100, run };
+pub const TEST: Test = Test { name: "nic", smoke: false, only_whole: true, seconds: 100, run };
 
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;

@@ -9,7 +9,7 @@ use latpath_lab::Switch;
 use nix::sys::signal::Signal;
 use std::{thread, time::Duration};
 
-pub const TEST: Test = Test { name: "ovs_daemon_stops", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "ovs_daemon_stops", smoke: false, only_whole: true, seconds: 200, run };
 
 /// How late a packet may be.
 const WINDOW: Duration = Duration::from_secs(4);

@@ -7,7 +7,7 @@ use crate::{
 use anyhow::ensure;
 use latpath_lab::Switch;
 
-pub const TEST: Test = Test { name: "ovs_fast_path", only_whole: true, seconds: 400, run };
+pub const TEST: Test = Test { name: "ovs_fast_path", smoke: false, only_whole: true, seconds: 400, run };
 
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;

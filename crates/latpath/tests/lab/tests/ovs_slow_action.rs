@@ -7,7 +7,7 @@ use crate::{
 use anyhow::ensure;
 use latpath_lab::Switch;
 
-pub const TEST: Test = Test { name: "ovs_slow_action", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "ovs_slow_action", smoke: false, only_whole: true, seconds: 200, run };
 
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;

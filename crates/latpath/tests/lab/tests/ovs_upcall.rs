@@ -9,7 +9,7 @@ use anyhow::{anyhow, ensure, Context};
 use latpath_lab::Switch;
 use std::{thread, time::Duration};
 
-pub const TEST: Test = Test { name: "ovs_upcall", only_whole: false, seconds: 300, run };
+pub const TEST: Test = Test { name: "ovs_upcall", smoke: false, only_whole: false, seconds: 300, run };
 
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;

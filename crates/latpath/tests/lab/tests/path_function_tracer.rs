@@ -16,7 +16,7 @@ use std::{
     process,
 };
 
-pub const TEST: Test = Test { name: "path_function_tracer", only_whole: false, seconds: 240, run };
+pub const TEST: Test = Test { name: "path_function_tracer", smoke: false, only_whole: false, seconds: 240, run };
 
 /// Packets to compare.
 const PACKETS: usize = 5;

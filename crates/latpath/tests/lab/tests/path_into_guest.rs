@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{ensure, Context};
 use latpath_lab::{Switch, GUEST_DEVICE, NIC, TAP};
 
-pub const TEST: Test = Test { name: "path_into_guest", only_whole: true, seconds: 300, run };
+pub const TEST: Test = Test { name: "path_into_guest", smoke: false, only_whole: true, seconds: 300, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;

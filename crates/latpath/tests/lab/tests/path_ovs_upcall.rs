@@ -10,7 +10,7 @@ use anyhow::{ensure, Context};
 use latpath_lab::Switch;
 use std::{thread, time::Duration};
 
-pub const TEST: Test = Test { name: "path_ovs_upcall", only_whole: true, seconds: 240, run };
+pub const TEST: Test = Test { name: "path_ovs_upcall", smoke: false, only_whole: true, seconds: 240, run };
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::OpenVswitch)?;

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::ensure;
 use latpath_lab::Switch;
 
-pub const TEST: Test = Test { name: "path_pcap_filter", only_whole: true, seconds: 240, run };
+pub const TEST: Test = Test { name: "path_pcap_filter", smoke: false, only_whole: true, seconds: 240, run };
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::OpenVswitch)?;

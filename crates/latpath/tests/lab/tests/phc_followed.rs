@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub const TEST: Test = Test { name: "phc_followed", only_whole: true, seconds: 100, run };
+pub const TEST: Test = Test { name: "phc_followed", smoke: false, only_whole: true, seconds: 100, run };
 
 /// Of lpn1's clock.
 const DRIFT_PPB: i64 = 40_000;

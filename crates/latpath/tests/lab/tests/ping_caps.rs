@@ -2,7 +2,7 @@
 
 use crate::{linked::Caps, stamping::StampingNics, Outcome, Scale, Test};
 
-pub const TEST: Test = Test { name: "ping_caps", only_whole: true, seconds: 100, run };
+pub const TEST: Test = Test { name: "ping_caps", smoke: false, only_whole: true, seconds: 100, run };
 
 const ALL: [&str; 5] = ["clock", "tx_sched", "tx_driver", "tx_nic", "rx_nic"];
 

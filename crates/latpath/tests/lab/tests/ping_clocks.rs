@@ -11,7 +11,7 @@ use anyhow::{ensure, Context};
 use latpath_linux::monotonic;
 use std::{thread, time::Duration};
 
-pub const TEST: Test = Test { name: "ping_clocks", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "ping_clocks", smoke: false, only_whole: true, seconds: 200, run };
 
 const WIRE_NS: i64 = 20_000;
 /// A clock is looked at some twenty times a second, on a machine that takes its time.

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub const TEST: Test = Test { name: "ping_hardware", only_whole: false, seconds: 200, run };
+pub const TEST: Test = Test { name: "ping_hardware", smoke: false, only_whole: false, seconds: 200, run };
 
 const WIRE_NS: i64 = 20_000;
 /// lpn1's (crates/lab/module/nics.c).

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub const TEST: Test = Test { name: "stamping_nics", only_whole: false, seconds: 60, run };
+pub const TEST: Test = Test { name: "stamping_nics", smoke: false, only_whole: false, seconds: 60, run };
 
 const WIRE_NS: i64 = 20_000;
 

@@ -9,7 +9,7 @@ use anyhow::{ensure, Context};
 use latpath_lab::{Switch, TAP};
 use latpath_vms::Role;
 
-pub const TEST: Test = Test { name: "tap_overflow", only_whole: false, seconds: 200, run };
+pub const TEST: Test = Test { name: "tap_overflow", smoke: false, only_whole: false, seconds: 200, run };
 
 const CPU: usize = 0;
 

@@ -7,7 +7,7 @@ use latpath_lab::{Switch, BRIDGE, PUBLISHER};
 use nix::sys::socket::{recv, send, MsgFlags};
 use std::{net::UdpSocket, ops::Range, os::fd::AsRawFd, process::Command, thread, time::Duration};
 
-pub const TEST: Test = Test { name: "udp_read", only_whole: true, seconds: 150, run };
+pub const TEST: Test = Test { name: "udp_read", smoke: false, only_whole: true, seconds: 150, run };
 
 const TO: &str = "192.0.2.2:5000";
 const READER: &str = "udp-reader";

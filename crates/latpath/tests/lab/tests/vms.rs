@@ -3,15 +3,15 @@
 
 use crate::{
     stage::{Reach, Stage},
-    support::latpath,
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
 use latpath_lab::{Switch, BRIDGE, TAP};
+use latpath_testkit::latpath;
 use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
 
-pub const TEST: Test = Test { name: "vms", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "vms", smoke: false, only_whole: true, seconds: 200, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;

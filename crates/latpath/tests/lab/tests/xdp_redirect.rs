@@ -9,7 +9,7 @@ use crate::{
 use anyhow::ensure;
 use latpath_lab::{Switch, NIC, TAP};
 
-pub const TEST: Test = Test { name: "xdp_redirect", only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "xdp_redirect", smoke: false, only_whole: true, seconds: 200, run };
 
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;

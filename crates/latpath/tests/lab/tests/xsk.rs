@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{ensure, Context};
 use latpath_lab::{Switch, NIC};
 
-pub const TEST: Test = Test { name: "xsk", only_whole: true, seconds: 100, run };
+pub const TEST: Test = Test { name: "xsk", smoke: false, only_whole: true, seconds: 100, run };
 
 fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", scale.frames(2_000, 5_000));

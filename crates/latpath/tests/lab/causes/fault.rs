@@ -1,7 +1,7 @@
 //! Faults made on purpose: this test program, started anew with [`WORD`], does one of them again and again, and prints when
 //! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
 
-use crate::{application, group::quota, storm::Storm};
+use super::{application, group::quota, storm::Storm};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_traffic::kernel::{pin, set_fifo, set_name};

@@ -1,11 +1,7 @@
 //! Waiting for what other processes do. A busy machine may keep any of them from running for seconds: a test waits for what it
 //! needs to see, and never just for a while.
 
-// Each test program uses a part of this.
-#![allow(dead_code)]
-
-use crate::support::Started;
-use libtest_mimic::Failed;
+use crate::{Failed, Started};
 use std::fs;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! The application at the end of the path, and others that send: parts of the test program itself, so that they can be faulty.
 
-use crate::fault::{ns, spin_until, tell, Done, Injection, Rounds, Words};
-use crate::storm;
+use super::fault::{ns, spin_until, tell, Done, Injection, Rounds, Words};
+use super::storm;
 use latpath_linux::monotonic;
 use latpath_traffic::{
     kernel::{pin, set_fifo, set_name},

@@ -1,14 +1,14 @@
 //! What runs while faults are done: an application, a publisher, a recorder, and a guest where one is wanted.
 
-use crate::{
+use super::{
     blame::GUEST,
     fault::{self, Injection},
-    support::{latpath, program, Bench, Started},
     verdict::Seen,
 };
 use latpath_lab::{Application, Guest, GuestPlan, Lab, APPLICATION, GUEST_DEVICE, PUBLISHER};
 use latpath_run::Run;
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
+use latpath_testkit::{latpath, program, Bench, Started};
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use std::{
@@ -70,8 +70,8 @@ fn myself() -> Result<String, Failed> {
     Ok(std::env::current_exe()?.to_str().ok_or("this program's path is no text")?.to_owned())
 }
 
-/// A play that goes on.
-pub struct Play {
+/// A scenario that goes on.
+pub struct Scenario {
     // Ends before the namespaces that it is in.
     guest: Option<Guest>,
     pub bench: Bench,
@@ -82,8 +82,8 @@ pub struct Play {
     run: PathBuf,
 }
 
-/// A stage for several plays, one after the other.
-impl Play {
+/// The same path serves several runs, one after the other.
+impl Scenario {
     /// Lays the path; `guest`: the application is in one.
     pub fn lay(in_guest: bool) -> Result<Self, Failed> {
         let (lab, _) = Lab::new()?;
@@ -93,11 +93,11 @@ impl Play {
         // Probes see all namespaces: the name is of this process alone.
         let svid = format!("why.{}", std::process::id());
         let bench = Bench { lab, path };
-        let mut play = Self { guest: None, bench, svid, application: None, recorder: None, publisher: None, run };
+        let mut scenario = Self { guest: None, bench, svid, application: None, recorder: None, publisher: None, run };
         if in_guest {
-            play.boot()?;
+            scenario.boot()?;
         }
-        Ok(play)
+        Ok(scenario)
     }
 
     fn boot(&mut self) -> Result<(), Failed> {
@@ -110,7 +110,7 @@ impl Play {
         };
         let programs = vec![
             (small(program(), "latpath"), "/bin/latpath".into()),
-            (small(std::env::current_exe()?, "causes"), "/bin/causes".into()),
+            (small(std::env::current_exe()?, "faults"), "/bin/faults".into()),
         ];
         // Of one CPU, so that its thread can be real-time without waiting for one that is not run.
         let plan = GuestPlan { programs, name: GUEST.into(), cpus: 1, ..GuestPlan::default() };
@@ -122,7 +122,7 @@ impl Play {
 
     /// The guest's QEMU.
     pub fn qemu(&self) -> Result<Qemu, Failed> {
-        let pid = self.guest.as_ref().ok_or("this play has no guest")?.pid();
+        let pid = self.guest.as_ref().ok_or("this scenario has no guest")?.pid();
         let mut threads = Vec::new();
         for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
             let name = fs::read_to_string(task.path().join("comm"))?.trim().to_owned();
@@ -144,7 +144,7 @@ impl Play {
         match &mut self.guest {
             Some(guest) => {
                 let words = reader.words(GUEST_DEVICE, 0);
-                guest.start("relay", &format!("/bin/causes {} {words}", fault::WORD), false, NEVER)?;
+                guest.start("relay", &format!("/bin/faults {} {words}", fault::WORD), false, NEVER)?;
                 machine = format!("--machine {GUEST}=unix:{}", guest.agent_socket().display());
             }
             None => {
@@ -191,8 +191,8 @@ impl Play {
 
     /// The same in the guest; times are the guest's.
     pub fn fault_in_guest(&mut self, words: &str) -> Result<Vec<Injection>, Failed> {
-        let guest = self.guest.as_mut().ok_or("this play has no guest")?;
-        Ok(fault::told(&guest.expect(&format!("/bin/causes {} {words}", fault::WORD), NEVER)?)?)
+        let guest = self.guest.as_mut().ok_or("this scenario has no guest")?;
+        Ok(fault::told(&guest.expect(&format!("/bin/faults {} {words}", fault::WORD), NEVER)?)?)
     }
 
     /// Whether it has come to its end.

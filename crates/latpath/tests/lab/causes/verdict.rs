@@ -1,11 +1,11 @@
 //! What latpath said of a run, against what was done.
 
-use crate::{blame::Blame, fault::Injection};
+use super::{blame::Blame, fault::Injection};
 use latpath_capture::CaptureKind;
 use latpath_cause::{Analyst, Cause, Explained, Folk, Ground, Usual, Verdict};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, Select};
-use libtest_mimic::Failed;
+use latpath_testkit::Failed;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

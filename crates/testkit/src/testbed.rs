@@ -1,94 +1,26 @@
-//! What the tests of the whole command share: what this machine must offer for a test to run, and the lab it runs in.
-//!
-//! A test that cannot run here counts as skipped, with the reason on stderr:
-//!
-//! ```ignore
-//! fn main() -> std::process::ExitCode {
-//!     support::main(vec![
-//!         support::trial("frames_sent_decode_in_tshark", &[need_tool("tshark")], decode),
-//!         support::trial("every_frame_has_a_journey", &[need_lab(), need_btf()], journeys),
-//!     ])
-//! }
-//! ```
+//! A testbed of network namespaces, and commands that run in it.
 
-// Each test program uses a part of this.
-#![allow(dead_code)]
-
+use crate::Failed;
 use latpath_lab::{Application, Lab, LabPath, Namespace, Running};
-use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::Signal;
 use std::{
     env,
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-/// What a test lacks here; `None` when it can run.
-pub type Lack = Option<String>;
-
-/// Root, for namespaces, packet sockets and eBPF.
-pub fn need_root() -> Lack {
-    (!nix::unistd::geteuid().is_root()).then(|| "needs root".into())
-}
-
-/// A program in `PATH`.
-pub fn need_tool(program: &str) -> Lack {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    (!found).then(|| format!("needs {program}, which is not installed"))
-}
-
-/// The kernel's own types, without which no eBPF program of latpath loads.
-pub fn need_btf() -> Lack {
-    let there = Path::new("/sys/kernel/btf/vmlinux").exists();
-    (!there).then(|| "needs a kernel with BTF (/sys/kernel/btf/vmlinux)".into())
-}
-
-/// Root and `ip`: [`lab`] works.
-pub fn need_lab() -> Lack {
-    latpath_lab::missing(Application::Namespace).map(|e| e.to_string())
-}
-
-/// QEMU and what else a guest is made of. A kernel that must be fetched first shows only when it is.
-pub fn need_guest() -> Lack {
-    latpath_lab::missing(Application::Guest).map(|e| e.to_string())
-}
-
-/// Real captures, which stand beside the workspace where they are there at all.
-pub fn need_data(name: &str) -> Lack {
-    (!data(name).is_file()).then(|| format!("needs the capture {name}"))
-}
-
-/// Where such a capture is.
-pub fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name)
-}
-
-/// A test that runs when nothing is lacking, and is skipped with the first reason otherwise.
-pub fn trial(name: &'static str, needs: &[Lack], test: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
-    let lack = needs.iter().flatten().next();
-    if let Some(lack) = lack {
-        eprintln!("{name}: skipped, {lack}");
-    }
-    Trial::test(name, test).with_ignored_flag(lack.is_some())
-}
-
-/// Runs the tests one after another: they measure, and share two or so CPUs.
-pub fn main(tests: Vec<Trial>) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
-}
-
 /// Where the program under test is, when it is not where cargo put it.
 pub const PROGRAM: &str = "LATPATH_UNDER_TEST";
 
-/// The program under test.
+/// The program under test: cargo builds it beside the folder that this test program is in.
 pub fn program() -> PathBuf {
-    env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_latpath").into()).into()
+    env::var_os(PROGRAM).map(PathBuf::from).unwrap_or_else(|| {
+        let me = env::current_exe().expect("this program has a file");
+        me.ancestors().nth(2).expect("it is in target/PROFILE/deps").join("latpath")
+    })
 }
 
 /// The command under test.

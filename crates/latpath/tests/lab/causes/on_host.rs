@@ -1,12 +1,12 @@
 //! Faults on one machine, without a guest: the application is in a namespace.
 
-use crate::{
+use super::{
     blame::{self, Blame},
-    play::{tc, write_sysfs, Play, Reader, CPU, ITS_CPU, ROUNDS},
-    support::{program, trial, Lack},
+    scenario::{tc, write_sysfs, Reader, Scenario, CPU, ITS_CPU, ROUNDS},
 };
 use latpath_lab::{PUBLISHER, VETH};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{program, trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use std::{thread, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -22,20 +22,20 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Lays, plays, does the fault, and judges.
+/// Lays the path, starts all that runs, does the fault, and judges.
 fn judge(reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    play.begin(reader)?;
-    let truth = play.fault(&format!("{words} {ROUNDS}"))?;
-    let (seen, _) = play.end()?;
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(reader)?;
+    let truth = scenario.fault(&format!("{words} {ROUNDS}"))?;
+    let (seen, _) = scenario.end()?;
     seen.expect(&truth, blame)
 }
 
 fn none() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    play.begin(&Reader::URGENT)?;
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(&Reader::URGENT)?;
     thread::sleep(Duration::from_secs(3));
-    play.end()?.0.expect_no_fault()
+    scenario.end()?.0.expect_no_fault()
 }
 
 fn hog() -> Result<(), Failed> {
@@ -52,45 +52,48 @@ fn storm() -> Result<(), Failed> {
 
 /// Other frames, which keep the softirq of the application's CPU busy.
 fn flood() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    let space = &play.bench.path.hypervisor;
+    let mut scenario = Scenario::lay(false)?;
+    let space = &scenario.bench.path.hypervisor;
     for words in ["link add lpf0 type veth peer name lpf1", "link set lpf0 up", "link set lpf1 up"] {
         space.ip(words)?;
     }
     write_sysfs(space, "/sys/class/net/lpf1/queues/rx-0/rps_cpus", &format!("{:x}", 1 << CPU))?;
-    play.begin(&Reader::URGENT)?;
-    let truth = play.fault(&format!("flood cpu={ITS_CPU} device=lpf0 at=lpf1 frames=150 cost=100 {ROUNDS}"))?;
-    let (seen, _) = play.end()?;
+    scenario.begin(&Reader::URGENT)?;
+    let truth = scenario.fault(&format!("flood cpu={ITS_CPU} device=lpf0 at=lpf1 frames=150 cost=100 {ROUNDS}"))?;
+    let (seen, _) = scenario.end()?;
     seen.expect(&truth, &blame::FLOOD)
 }
 
 fn sleeper() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    play.begin(&Reader { rounds: ROUNDS, ..Reader::URGENT })?;
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(&Reader { rounds: ROUNDS, ..Reader::URGENT })?;
     thread::sleep(Duration::from_secs(6));
-    let (seen, truth) = play.end()?;
+    let (seen, truth) = scenario.end()?;
     seen.expect(&truth, &blame::SLEEPER)
 }
 
 /// Each frame costs the application 30 µs, and 600 of another stream come at once.
 fn burst() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    let other = format!("{}b", play.svid);
-    play.begin_with(&Reader { work: 30, ..Reader::URGENT }, &format!("--stream svid:{other}"))?;
+    let mut scenario = Scenario::lay(false)?;
+    let other = format!("{}b", scenario.svid);
+    scenario.begin_with(&Reader { work: 30, ..Reader::URGENT }, &format!("--stream svid:{other}"))?;
     let words =
         format!("publish,-i,{PUBLISHER},--svid,{other},--cpu,{ITS_CPU},--fifo,60,--rate,max,--count,600,--dst,01:0c:cd:04:00:77");
     let words = format!("burst program={} words={words} {ROUNDS}", program().display());
-    let truth = play.fault_in(&play.bench.path.publisher.clone(), &words)?;
-    let (seen, _) = play.end()?;
+    let truth = scenario.fault_in(&scenario.bench.path.publisher.clone(), &words)?;
+    let (seen, _) = scenario.end()?;
     seen.expect(&truth, &blame::BURST)
 }
 
 /// A token bucket on the way, to which hardly any tokens come at times.
 fn gate() -> Result<(), Failed> {
-    let mut play = Play::lay(false)?;
-    tc(&play.bench.path.hypervisor, &format!("qdisc add dev {VETH} root tbf rate 10gbit burst 4000 limit 4000000"))?;
-    play.begin(&Reader::URGENT)?;
-    let truth = play.fault(&format!("gate device={VETH} {ROUNDS}"))?;
-    let (seen, _) = play.end()?;
+    let mut scenario = Scenario::lay(false)?;
+    tc(
+        &scenario.bench.path.hypervisor,
+        &format!("qdisc add dev {VETH} root tbf rate 10gbit burst 4000 limit 4000000"),
+    )?;
+    scenario.begin(&Reader::URGENT)?;
+    let truth = scenario.fault(&format!("gate device={VETH} {ROUNDS}"))?;
+    let (seen, _) = scenario.end()?;
     seen.expect(&truth, &blame::GATE)
 }

@@ -1,39 +1,27 @@
 //! Does latpath blame the right one? Faults are made on purpose among normal traffic, each at least 20 times, and what
 //! `latpath explain` says of the late packets is compared with what was really done, which the fault itself wrote down.
 //!
-//! This program is also each of the faults ([`fault`]): started anew, on the host or in the guest.
+//! The test program is also each of the faults ([`fault`]): started again, on the host or in the guest.
 
-#[path = "../support/mod.rs"]
-mod support;
-
-mod application;
-// The lab's tests use these too.
-#[allow(dead_code)]
-mod blame;
-mod cures;
-#[allow(dead_code)]
-mod fault;
-mod group;
+pub mod application;
+pub mod blame;
+pub mod fault;
+mod fixes;
+pub mod group;
 mod in_guest;
 mod on_host;
-mod play;
-mod storm;
-#[allow(dead_code)]
-mod verdict;
+mod scenario;
+pub mod storm;
+pub mod verdict;
 
-use std::process::ExitCode;
-use support::{need_btf, need_guest, need_lab, Lack};
+use latpath_testkit::{need_btf, need_guest, need_lab, Lack, Trial};
 
-fn main() -> ExitCode {
-    if let Some(code) = fault::main() {
-        return code;
-    }
+/// Tests that need no virtual machine, or the guest of the demo. But for those of commands that are advised, they take long.
+pub fn trials() -> Vec<Trial> {
     let host = [need_lab(), need_btf(), need_two_cpus()];
-    let mut tests = on_host::trials(&host);
     let guest = [&host[..], &[need_guest()]].concat();
-    tests.extend(in_guest::trials(&guest));
-    tests.extend(cures::trials());
-    support::main(tests)
+    let faults = on_host::trials(&host).into_iter().chain(in_guest::trials(&guest));
+    fixes::trials().into_iter().chain(faults.map(Trial::in_lab)).collect()
 }
 
 /// The publisher keeps one, the victim and its fault are on the other.

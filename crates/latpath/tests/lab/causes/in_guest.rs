@@ -1,14 +1,14 @@
 //! Faults on the way into a guest and in it: QEMU's main loop reads the tap.
 
-use crate::{
+use super::{
     blame::{self, Blame},
     fault::Injection,
     group::{need_group, Group},
-    play::{Play, Reader, CPU, ITS_CPU},
-    support::{trial, Lack},
+    scenario::{Reader, Scenario, CPU, ITS_CPU},
     verdict::Seen,
 };
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{trial, Lack};
+use latpath_testkit::{Failed, Trial};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -19,21 +19,21 @@ use std::{
 const ROUNDS: &str = "times=40 busy=30000 every=150000";
 
 /// One guest for all of them; it goes with the last.
-type Shared = Arc<Mutex<Option<Play>>>;
+type Shared = Arc<Mutex<Option<Scenario>>>;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     let shared = Shared::default();
-    let one = |name, needs: &[Lack], fault: fn(&mut Play) -> Result<(), Failed>| {
+    let one = |name, needs: &[Lack], fault: fn(&mut Scenario) -> Result<(), Failed>| {
         let shared = shared.clone();
         trial(name, needs, move || {
-            let mut play = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut taken = match play.take() {
-                Some(play) => play,
-                None => Play::lay(true)?,
+            let mut scenario = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut taken = match scenario.take() {
+                Some(scenario) => scenario,
+                None => Scenario::lay(true)?,
             };
             let outcome = fault(&mut taken);
             // One that failed half-way is not used again.
-            *play = Some(taken).filter(Play::is_over);
+            *scenario = Some(taken).filter(Scenario::is_over);
             outcome
         })
     };
@@ -65,14 +65,14 @@ enum Qemu {
     Usual,
 }
 
-/// Plays once more on the same stage.
+/// Runs the scenario once more on the same path.
 fn judge(
-    play: &mut Play,
+    scenario: &mut Scenario,
     kind: Qemu,
     reader: &Reader,
-    fault: impl FnOnce(&mut Play) -> Result<Vec<Injection>, Failed>,
+    fault: impl FnOnce(&mut Scenario) -> Result<Vec<Injection>, Failed>,
 ) -> Result<(Seen, Vec<Injection>), Failed> {
-    let qemu = play.qemu()?;
+    let qemu = scenario.qemu()?;
     match kind {
         Qemu::VcpuAlone => qemu.pin(ITS_CPU, CPU)?,
         _ => qemu.pin(CPU, ITS_CPU)?,
@@ -82,75 +82,75 @@ fn judge(
         Qemu::UsualMainAlone => qemu.urgent(70, 0, 0)?,
         Qemu::Usual => qemu.urgent(0, 0, -20)?,
     }
-    play.begin(reader)?;
-    let truth = fault(play)?;
-    let (seen, slept) = play.end()?;
+    scenario.begin(reader)?;
+    let truth = fault(scenario)?;
+    let (seen, slept) = scenario.end()?;
     Ok((seen, if truth.is_empty() { slept } else { truth }))
 }
 
-fn on_host(play: &mut Play, kind: Qemu, words: &str, blame: &Blame) -> Result<(), Failed> {
+fn on_host(scenario: &mut Scenario, kind: Qemu, words: &str, blame: &Blame) -> Result<(), Failed> {
     let words = format!("{words} {ROUNDS}");
-    let (seen, truth) = judge(play, kind, &Reader::URGENT, |play| play.fault(&words))?;
+    let (seen, truth) = judge(scenario, kind, &Reader::URGENT, |scenario| scenario.fault(&words))?;
     seen.expect(&truth, blame)
 }
 
-fn in_guest(play: &mut Play, reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
+fn in_guest(scenario: &mut Scenario, reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
     let words = format!("{words} {ROUNDS}");
-    let (seen, truth) = judge(play, Qemu::VcpuAlone, reader, |play| play.fault_in_guest(&words))?;
+    let (seen, truth) = judge(scenario, Qemu::VcpuAlone, reader, |scenario| scenario.fault_in_guest(&words))?;
     seen.expect(&seen.in_host_time(&truth), blame)
 }
 
-fn none(play: &mut Play) -> Result<(), Failed> {
-    let wait = |_: &mut Play| {
+fn none(scenario: &mut Scenario) -> Result<(), Failed> {
+    let wait = |_: &mut Scenario| {
         thread::sleep(Duration::from_secs(3));
         Ok(Vec::new())
     };
-    judge(play, Qemu::MainAlone, &Reader::URGENT, wait)?.0.expect_no_fault()
+    judge(scenario, Qemu::MainAlone, &Reader::URGENT, wait)?.0.expect_no_fault()
 }
 
-fn hog(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::MainAlone, &format!("hog cpu={CPU} fifo=90"), &blame::HOG)
+fn hog(scenario: &mut Scenario) -> Result<(), Failed> {
+    on_host(scenario, Qemu::MainAlone, &format!("hog cpu={CPU} fifo=90"), &blame::HOG)
 }
 
-fn crowd(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::UsualMainAlone, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
+fn crowd(scenario: &mut Scenario) -> Result<(), Failed> {
+    on_host(scenario, Qemu::UsualMainAlone, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
 }
 
-fn vcpu(play: &mut Play) -> Result<(), Failed> {
-    on_host(play, Qemu::VcpuAlone, &format!("hog cpu={CPU} fifo=90"), &blame::VCPU)
+fn vcpu(scenario: &mut Scenario) -> Result<(), Failed> {
+    on_host(scenario, Qemu::VcpuAlone, &format!("hog cpu={CPU} fifo=90"), &blame::VCPU)
 }
 
-fn stop(play: &mut Play) -> Result<(), Failed> {
-    let words = format!("stop pid={}", play.qemu()?.pid);
-    on_host(play, Qemu::MainAlone, &words, &blame::STOP)
+fn stop(scenario: &mut Scenario) -> Result<(), Failed> {
+    let words = format!("stop pid={}", scenario.qemu()?.pid);
+    on_host(scenario, Qemu::MainAlone, &words, &blame::STOP)
 }
 
-fn throttle(play: &mut Play) -> Result<(), Failed> {
+fn throttle(scenario: &mut Scenario) -> Result<(), Failed> {
     let group = Group::new()?;
     // Real-time threads cannot be throttled, nor moved to a group without real-time.
-    let qemu = play.qemu()?;
+    let qemu = scenario.qemu()?;
     qemu.urgent(0, 0, -20)?;
     group.take(qemu.pid)?;
-    on_host(play, Qemu::Usual, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
+    on_host(scenario, Qemu::Usual, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
 }
 
-fn guest_hog(play: &mut Play) -> Result<(), Failed> {
-    in_guest(play, &Reader::URGENT, "hog cpu=0 fifo=90", &blame::GUEST_HOG)
+fn guest_hog(scenario: &mut Scenario) -> Result<(), Failed> {
+    in_guest(scenario, &Reader::URGENT, "hog cpu=0 fifo=90", &blame::GUEST_HOG)
 }
 
-fn guest_crowd(play: &mut Play) -> Result<(), Failed> {
-    in_guest(play, &Reader::USUAL, "crowd cpu=0 threads=4", &blame::GUEST_CROWD)
+fn guest_crowd(scenario: &mut Scenario) -> Result<(), Failed> {
+    in_guest(scenario, &Reader::USUAL, "crowd cpu=0 threads=4", &blame::GUEST_CROWD)
 }
 
-fn guest_storm(play: &mut Play) -> Result<(), Failed> {
-    in_guest(play, &Reader::URGENT, "storm cpu=0 period=1000", &blame::GUEST_STORM)
+fn guest_storm(scenario: &mut Scenario) -> Result<(), Failed> {
+    in_guest(scenario, &Reader::URGENT, "storm cpu=0 period=1000", &blame::GUEST_STORM)
 }
 
-fn guest_sleeper(play: &mut Play) -> Result<(), Failed> {
-    let wait = |_: &mut Play| {
+fn guest_sleeper(scenario: &mut Scenario) -> Result<(), Failed> {
+    let wait = |_: &mut Scenario| {
         thread::sleep(Duration::from_secs(6));
         Ok(Vec::new())
     };
-    let (seen, truth) = judge(play, Qemu::VcpuAlone, &Reader { rounds: ROUNDS, ..Reader::URGENT }, wait)?;
+    let (seen, truth) = judge(scenario, Qemu::VcpuAlone, &Reader { rounds: ROUNDS, ..Reader::URGENT }, wait)?;
     seen.expect(&seen.in_host_time(&truth), &blame::GUEST_SLEEPER)
 }

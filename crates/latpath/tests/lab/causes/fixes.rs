@@ -1,16 +1,15 @@
 //! Commands that `latpath explain` advises do what they are advised for. Each is run as a shell runs it, on threads, groups and
 //! devices of the test's own.
 
-use crate::{
+use super::{
     group::{need_group, Group},
-    play::tc,
-    support::{bench, need_lab, need_tool, trial, Lack},
+    scenario::tc,
 };
 use latpath_cause::{advise, Advice, Case, Cause, Held, Member, Surroundings};
 use latpath_flight::{Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
-use libtest_mimic::{Failed, Trial};
+use latpath_testkit::{bench, need_lab, need_tool, trial, Failed, Lack, Trial};
 use nix::{
     sched::{sched_getaffinity, sched_setaffinity, CpuSet},
     sys::signal::{kill, Signal},
@@ -26,7 +25,7 @@ use std::{
 };
 
 pub fn trials() -> Vec<Trial> {
-    let two = crate::need_two_cpus();
+    let two = super::need_two_cpus();
     let (ip, tc) = (need_lab(), need_tool("tc"));
     vec![
         trial("all_threads_of_a_name_are_moved_and_no_others", &[two, need_tool("taskset")], moved),

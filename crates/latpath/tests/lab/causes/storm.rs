@@ -1,6 +1,6 @@
 //! Long times in the kernel: eBPF programs that spin, in a timer's interrupt and in the softirq that takes packets.
 
-use crate::fault::ns;
+use super::fault::ns;
 use latpath_linux::monotonic;
 use libbpf_sys::*;
 use std::{

