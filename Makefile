@@ -7,7 +7,7 @@ ARGS ?=
 # Root installs what is missing; anyone else is told what it is.
 DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
 
-.PHONY: build deps demo test lab bench lint install uninstall clean help
+.PHONY: build deps demo check test lab bench lint install uninstall clean help
 
 build: ## Build target/release/latpath (no root needed)
 	@$(DEPS) build
@@ -21,14 +21,18 @@ demo: ## Build, then follow 4,000 frames/s into a real guest (root); ARGS="--no-
 	scripts/build
 	$(LATPATH) demo $(ARGS)
 
-test: ## Run all tests; those that need root or a guest are skipped without, and counted
-	@$(DEPS) $(if $(filter 0,$(shell id -u)),test,build)
-	scripts/test
+check: ## Run the tests that need no root, in two minutes after the build, and check the formatting
+	@$(DEPS) build
+	. scripts/rust && cargo fmt --all --check
+	LATPATH_TIER=check scripts/test $(ARGS)
 
-lab: ## Test on whole hypervisors in virtual machines (root); LATPATH_LAB=6.12,6.1-rt picks kernels, ARGS=NAME a test
+test: ## Run all tests but the lab's (root; what cannot run is skipped and counted); ARGS="-p latpath-journey"
+	@$(DEPS) $(if $(filter 0,$(shell id -u)),test,build)
+	LATPATH_TIER=test scripts/test $(ARGS)
+
+lab: ## Test in guests, on whole hypervisors of all kernels, and with faults (root, hours); LATPATH_LAB=6.12,6.1-rt ARGS=NAME
 	@$(DEPS) test
-	scripts/build
-	. scripts/rust && LATPATH_LAB=$${LATPATH_LAB:-all} cargo test --release -p latpath --test lab -- $(ARGS)
+	LATPATH_TIER=lab LATPATH_LAB=$${LATPATH_LAB:-all} scripts/test --test '*' -- $(ARGS)
 
 bench: ## Measure what latpath itself costs (root)
 	@$(DEPS) bench
