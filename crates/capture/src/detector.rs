@@ -2,7 +2,7 @@
 
 use crate::recent::{Recent, RecentPacket};
 use crate::rule::{Lateness, LatenessClassifier, LatenessRule};
-use crate::{CaptureKind, Packet};
+use crate::{CaptureKind, Packet, RetentionPolicy};
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
@@ -135,8 +135,7 @@ pub struct LateDetector {
     requests: VecDeque<CaptureRequest>,
     pending: Vec<Pending>,
     number: u32,
-    /// Captures must be worse than this to be kept.
-    keep_threshold: Ns,
+    retention: RetentionPolicy,
     /// When the captures that were requested are paid for.
     paid: Ns,
     worst: Ns,
@@ -148,8 +147,8 @@ pub struct LateDetector {
 }
 
 impl LateDetector {
-    /// Chooses among the packets of so many streams.
-    pub fn new(options: Options, streams: usize) -> Self {
+    /// A detector for this many streams. It requests no capture that the retention policy would discard.
+    pub fn new(options: Options, streams: usize, retention: RetentionPolicy) -> Self {
         Self {
             classifier: LatenessClassifier::new(options.rule),
             options,
@@ -161,7 +160,7 @@ impl LateDetector {
             requests: VecDeque::new(),
             pending: Vec::new(),
             number: 0,
-            keep_threshold: 0,
+            retention,
             paid: Ns::MIN,
             worst: 0,
             worst_until: Ns::MIN,
@@ -184,11 +183,6 @@ impl LateDetector {
             route.segments.dedup();
             route.points = points.iter().fold(0, |set, p| set | 1 << p);
         }
-    }
-
-    /// Captures that are no worse than this would not be kept: they need not be frozen.
-    pub fn set_keep_threshold(&mut self, worst: Ns) {
-        self.keep_threshold = worst;
     }
 
     /// What was counted so far.
@@ -253,7 +247,7 @@ impl LateDetector {
             (self.worst, self.worst_until) = (0, self.clock.saturating_add(WHILE));
         }
         let pays = self.paid <= self.clock.saturating_add(BURST * EACH);
-        let may = open.worst > self.keep_threshold && (pays || open.worst > self.worst);
+        let may = open.worst > self.retention.keep_threshold() && (pays || open.worst > self.worst);
         if !may {
             self.counts.passed_over += 1;
             return;

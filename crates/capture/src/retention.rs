@@ -1,20 +1,21 @@
-//! Which captures are kept: the worst first, in bounded number and bytes.
+//! Which captures are kept: the worst, in a limited number and a limited size.
 
 use crate::CaptureKind;
 use latpath_model::Ns;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MINUTE: Ns = 60_000_000_000;
-/// Captures in which all packets are on time have this part of the room at most.
+/// Baseline captures take at most this fraction of the limits: one in so many.
 const BASELINE_PART: usize = 4;
 
-/// Room for captures.
+/// How many captures may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// Captures.
     pub captures: usize,
     /// Their bytes together.
     pub bytes: u64,
-    /// Captures with late packets of one minute, where only the worst of each minute are wanted.
+    /// Captures of spikes per minute, where only the worst of each minute are kept.
     pub per_minute: Option<usize>,
 }
 
@@ -25,121 +26,132 @@ impl Default for RetentionLimits {
     }
 }
 
-/// A capture, as far as it matters for its being kept.
+/// What the policy knows of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCapture {
-    /// The capture's.
+    /// The capture's number.
     pub number: u32,
-    /// The capture's.
+    /// Spike or baseline.
     pub kind: CaptureKind,
     /// When it ends.
     pub to: Ns,
     /// What its latest packet took.
     pub worst: Ns,
-    /// How much it takes.
+    /// Its size in the store.
     pub bytes: u64,
-    /// Late packets in it, of each stream.
+    /// Late packets in it, per stream.
     pub late: Vec<u64>,
 }
 
-/// What is kept, and what was not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RetentionPolicy {
-    bounds: RetentionLimits,
+/// Decides which captures are kept. Clones share one state: the detector asks which captures would not be kept, so that nobody
+/// makes them; the store asks what to write and what to delete.
+#[derive(Clone, Debug, Default)]
+pub struct RetentionPolicy(Arc<Mutex<Retained>>);
+
+#[derive(Debug, Default)]
+struct Retained {
+    limits: RetentionLimits,
     kept: Vec<StoredCapture>,
     not_kept: u64,
 }
 
-/// What is to be done with a capture.
+/// What to do with a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// It is kept.
+    /// Keep it.
     pub keep: bool,
-    /// These are not kept any more, for they are less bad.
+    /// Delete these less severe ones.
     pub remove: Vec<u32>,
 }
 
 impl RetentionPolicy {
-    /// Nothing kept yet.
-    pub fn new(bounds: RetentionLimits) -> Self {
-        Self { bounds, ..Self::default() }
+    /// Nothing is kept yet.
+    pub fn new(limits: RetentionLimits) -> Self {
+        Self(Arc::new(Mutex::new(Retained { limits, ..Retained::default() })))
     }
 
-    /// Decides on one more.
-    pub fn add(&mut self, entry: StoredCapture) -> Decision {
-        let may = entry.kind == CaptureKind::Spike || self.has_room_for_on_time(&entry);
-        let room = may.then(|| self.make_room(&entry)).flatten();
+    fn retained(&self) -> MutexGuard<'_, Retained> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides on one more capture.
+    pub fn add(&self, capture: StoredCapture) -> Decision {
+        let mut retained = self.retained();
+        let may = capture.kind == CaptureKind::Spike || retained.has_room_for_baseline(&capture);
+        let room = may.then(|| retained.make_room(&capture)).flatten();
         let decision = Decision { keep: room.is_some(), remove: room.unwrap_or_default() };
-        self.kept.retain(|e| !decision.remove.contains(&e.number));
-        self.not_kept += decision.remove.len() as u64;
+        retained.kept.retain(|c| !decision.remove.contains(&c.number));
+        retained.not_kept += decision.remove.len() as u64;
         match decision.keep {
-            true => self.kept.push(entry),
-            // Who loses a usual time has lost nothing.
-            false => self.not_kept += u64::from(entry.kind == CaptureKind::Spike),
+            true => retained.kept.push(capture),
+            // A discarded baseline capture is not counted.
+            false => retained.not_kept += u64::from(capture.kind == CaptureKind::Spike),
         }
         decision
     }
 
-    fn has_room_for_on_time(&self, entry: &StoredCapture) -> bool {
-        let all = || self.kept.iter().filter(|e| e.kind == CaptureKind::Baseline);
-        let bytes = all().map(|e| e.bytes).sum::<u64>() + entry.bytes;
-        // One is worth more than a part of little.
-        let captures = (self.bounds.captures / BASELINE_PART).max(usize::from(self.bounds.captures > 0));
-        all().count() < captures && bytes <= self.bounds.bytes / BASELINE_PART as u64
+    /// The policy discards a spike whose latest packet took no longer than this. It may discard others for their size.
+    pub fn keep_threshold(&self) -> Ns {
+        let retained = self.retained();
+        match retained.kept.len() >= retained.limits.captures {
+            true => retained.spikes().map(|c| c.worst).min().unwrap_or(Ns::MAX),
+            false => 0,
+        }
     }
 
-    /// Those that must go for a capture; nothing if it is itself the least bad.
-    fn make_room(&self, entry: &StoredCapture) -> Option<Vec<u32>> {
+    /// The captures that are kept.
+    pub fn kept(&self) -> Vec<StoredCapture> {
+        self.retained().kept.clone()
+    }
+
+    /// Spikes whose captures were discarded.
+    pub fn not_kept(&self) -> u64 {
+        self.retained().not_kept
+    }
+
+    /// Removes a capture that could not be stored.
+    pub fn forget(&self, number: u32) {
+        self.retained().kept.retain(|c| c.number != number);
+    }
+}
+
+impl Retained {
+    fn spikes(&self) -> impl Iterator<Item = &StoredCapture> {
+        self.kept.iter().filter(|c| c.kind == CaptureKind::Spike)
+    }
+
+    fn has_room_for_baseline(&self, capture: &StoredCapture) -> bool {
+        let all = || self.kept.iter().filter(|c| c.kind == CaptureKind::Baseline);
+        let bytes = all().map(|c| c.bytes).sum::<u64>() + capture.bytes;
+        // One baseline is always worth its place.
+        let captures = (self.limits.captures / BASELINE_PART).max(usize::from(self.limits.captures > 0));
+        all().count() < captures && bytes <= self.limits.bytes / BASELINE_PART as u64
+    }
+
+    /// The captures to delete for a new one; `None` if the new one is the least severe.
+    fn make_room(&self, new: &StoredCapture) -> Option<Vec<u32>> {
         let mut remove = Vec::new();
-        // What is usual must be known, or no spike can be explained.
-        let is_worse = |e: &StoredCapture| e.worst < entry.worst || entry.kind == CaptureKind::Baseline;
-        if let Some(most) = self.bounds.per_minute.filter(|_| entry.kind == CaptureKind::Spike) {
-            let same = |e: &&StoredCapture| {
-                e.kind == CaptureKind::Spike && e.to.div_euclid(MINUTE) == entry.to.div_euclid(MINUTE)
-            };
-            if self.kept.iter().filter(same).count() >= most {
-                let least = self.kept.iter().filter(same).min_by_key(|e| e.worst).filter(|e| is_worse(e))?;
+        // Without a baseline no spike can be explained.
+        let is_worse = |c: &StoredCapture| c.worst < new.worst || new.kind == CaptureKind::Baseline;
+        if let Some(most) = self.limits.per_minute.filter(|_| new.kind == CaptureKind::Spike) {
+            let same = |c: &&StoredCapture| c.to.div_euclid(MINUTE) == new.to.div_euclid(MINUTE);
+            if self.spikes().filter(same).count() >= most {
+                let least = self.spikes().filter(same).min_by_key(|c| c.worst).filter(|c| is_worse(c))?;
                 remove.push(least.number);
             }
         }
-        let left = self.kept.iter().filter(|e| !remove.contains(&e.number));
-        let (mut captures, mut bytes) = left.clone().fold((1, entry.bytes), |(n, b), e| (n + 1, b + e.bytes));
-        // Of two that are equally bad the earlier one stays: it was before whatever it set off.
-        let mut less: Vec<&StoredCapture> = left.filter(|e| e.kind == CaptureKind::Spike && is_worse(e)).collect();
-        less.sort_by_key(|e| (e.worst, std::cmp::Reverse(e.number)));
+        let left = self.kept.iter().filter(|c| !remove.contains(&c.number));
+        let (mut captures, mut bytes) = left.clone().fold((1, new.bytes), |(n, b), c| (n + 1, b + c.bytes));
+        // Of two equally severe captures the earlier one stays: it may be the cause of the later one.
+        let mut less: Vec<&StoredCapture> = left.filter(|c| c.kind == CaptureKind::Spike && is_worse(c)).collect();
+        less.sort_by_key(|c| (c.worst, std::cmp::Reverse(c.number)));
         let mut less = less.into_iter();
-        while captures > self.bounds.captures || bytes > self.bounds.bytes {
+        while captures > self.limits.captures || bytes > self.limits.bytes {
             let least = less.next()?;
             remove.push(least.number);
             (captures, bytes) = (captures - 1, bytes - least.bytes);
         }
         Some(remove)
-    }
-
-    /// Captures that are no worse than this would not be kept, as far as that can be told without knowing their bytes.
-    pub fn keep_threshold(&self) -> Ns {
-        let is_full = self.kept.len() >= self.bounds.captures;
-        let least = || self.kept.iter().filter(|e| e.kind == CaptureKind::Spike).map(|e| e.worst).min();
-        if is_full {
-            least().unwrap_or(Ns::MAX)
-        } else {
-            0
-        }
-    }
-
-    /// What is kept.
-    pub fn kept(&self) -> &[StoredCapture] {
-        &self.kept
-    }
-
-    /// Captures with late packets that were not kept.
-    pub fn not_kept(&self) -> u64 {
-        self.not_kept
-    }
-
-    /// A capture that could not be stored after all.
-    pub fn forget(&mut self, number: u32) {
-        self.kept.retain(|e| e.number != number);
     }
 }
 
@@ -159,7 +171,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_worst_are_kept_and_all_are_counted(worst in prop::collection::vec(1..1000_i64, 0..100), captures in 1..20_usize) {
-            let mut policy = RetentionPolicy::new(RetentionLimits { captures, ..RetentionLimits::default() });
+            let policy = RetentionPolicy::new(RetentionLimits { captures, ..RetentionLimits::default() });
             for (n, worst) in worst.iter().enumerate() {
                 policy.add(spike(n as u32 + 1, *worst, 10));
             }
@@ -177,7 +189,7 @@ mod tests {
             captures in prop::collection::vec((any::<bool>(), 1..1000_i64, 0..500_u64), 0..100),
             bytes in 0..2000_u64,
         ) {
-            let mut policy = RetentionPolicy::new(RetentionLimits { captures: 10, bytes, per_minute: None });
+            let policy = RetentionPolicy::new(RetentionLimits { captures: 10, bytes, per_minute: None });
             for (n, (baseline, worst, bytes)) in captures.into_iter().enumerate() {
                 let kind = if baseline { CaptureKind::Baseline } else { CaptureKind::Spike };
                 policy.add(StoredCapture { kind, ..spike(n as u32, worst, bytes) });
@@ -188,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_big_throws_nothing_out() {
-        let mut policy = RetentionPolicy::new(RetentionLimits { captures: 10, bytes: 100, per_minute: None });
+    fn a_capture_that_is_too_big_displaces_none() {
+        let policy = RetentionPolicy::new(RetentionLimits { captures: 10, bytes: 100, per_minute: None });
         policy.add(spike(1, 5, 60));
         assert_eq!(policy.add(spike(2, 9, 101)), Decision { keep: false, remove: vec![] });
         assert_eq!(policy.add(spike(3, 9, 90)), Decision { keep: true, remove: vec![1] });
@@ -198,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_is_no_worse_than_the_threshold_is_not_kept() {
-        let mut policy = RetentionPolicy::new(RetentionLimits { captures: 2, ..RetentionLimits::default() });
+        let policy = RetentionPolicy::new(RetentionLimits { captures: 2, ..RetentionLimits::default() });
         policy.add(spike(1, 5, 1));
         assert_eq!(policy.keep_threshold(), 0);
         policy.add(spike(2, 7, 1));
@@ -207,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn usual_times_take_a_part_of_the_room_and_are_never_thrown_out() {
-        let mut policy = RetentionPolicy::new(RetentionLimits { captures: 8, ..RetentionLimits::default() });
+    fn baselines_take_a_part_of_the_limits_and_are_never_discarded() {
+        let policy = RetentionPolicy::new(RetentionLimits { captures: 8, ..RetentionLimits::default() });
         for number in 1..=5 {
             policy.add(StoredCapture { kind: CaptureKind::Baseline, ..spike(number, 1, 1) });
         }
@@ -217,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn of_a_minute_so_many_are_kept_as_are_wanted() {
-        let mut policy = RetentionPolicy::new(RetentionLimits { per_minute: Some(2), ..RetentionLimits::default() });
+    fn the_worst_of_each_minute_are_kept() {
+        let policy = RetentionPolicy::new(RetentionLimits { per_minute: Some(2), ..RetentionLimits::default() });
         for (number, worst) in [(1, 5), (2, 3), (3, 4), (4, 2)] {
             policy.add(spike(number, worst, 1));
         }

@@ -1,6 +1,9 @@
 //! Which times are chosen, of a made-up stream of 4,000 packets a second over three points.
 
-use latpath_capture::{CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, Options};
+use latpath_capture::{
+    CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, Options, RetentionLimits,
+    RetentionPolicy, StoredCapture,
+};
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Ns, SegmentKind};
 use proptest::prelude::*;
@@ -46,7 +49,11 @@ impl Told {
 }
 
 fn detector(rule: LatenessRule, streams: usize) -> LateDetector {
-    let mut detector = LateDetector::new(Options { rule, max_wait: 1_200 * MS, baselines: true }, streams);
+    with_retention(rule, streams, RetentionPolicy::default())
+}
+
+fn with_retention(rule: LatenessRule, streams: usize, retention: RetentionPolicy) -> LateDetector {
+    let mut detector = LateDetector::new(Options { rule, max_wait: 1_200 * MS, baselines: true }, streams, retention);
     let segment = |from, to| Segment { kind: SegmentKind::Named, name: String::new(), from, to };
     detector.set_layout(&[segment(0, 1), segment(1, 2), segment(0, 2)], &vec![vec![0, 1, 2]; streams]);
     detector
@@ -181,8 +188,10 @@ fn where_all_are_late_few_are_frozen_and_all_are_counted() {
 
 #[test]
 fn a_capture_that_would_not_be_kept_is_not_frozen_but_counted() {
-    let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
-    detector.set_keep_threshold(20 * MS);
+    let retention = RetentionPolicy::new(RetentionLimits { captures: 1, ..RetentionLimits::default() });
+    let worst = 20 * MS;
+    retention.add(StoredCapture { number: 1, kind: CaptureKind::Spike, to: 0, worst, bytes: 1, late: vec![1] });
+    let mut detector = with_retention(LatenessRule::Over(THRESHOLD), 1, retention);
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(1_000 * MS, 1_030 * MS)(t);
     let told = run(&mut detector, &packets(8_000, two));
     assert_eq!((told.spikes().len(), detector.counts().passed_over), (1, 1));
@@ -236,7 +245,11 @@ fn packets_of_other_streams_are_in_the_capture_and_late_ones_are_counted_by_stre
 
 #[test]
 fn without_a_way_nothing_is_late() {
-    let mut detector = LateDetector::new(Options { rule: LatenessRule::Over(1), max_wait: MS, baselines: true }, 1);
+    let mut detector = LateDetector::new(
+        Options { rule: LatenessRule::Over(1), max_wait: MS, baselines: true },
+        1,
+        RetentionPolicy::default(),
+    );
     let told = run(&mut detector, &packets(8_000, |_| MS));
     assert!(told.requests.is_empty() && detector.counts().late == [0]);
 }

@@ -4,7 +4,7 @@ use crate::freezer::Freezer;
 use latpath_agent::{GuestWindow, Machine};
 use latpath_capture::{
     Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineRecord,
-    Options as Choice, RankedCapture,
+    Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
 use latpath_flight::{Figures, Options as RecorderOptions};
 use latpath_journey::Journey;
@@ -30,6 +30,8 @@ pub struct FlightOptions {
     pub rule: LatenessRule,
     /// How long to wait for packets that are under way when their time is frozen; no longer than the window in any case.
     pub max_wait: Ns,
+    /// How many captures are kept.
+    pub retention: RetentionLimits,
 }
 
 /// A capture that is not whole yet.
@@ -48,6 +50,7 @@ fn without(machine: &str, why: String) -> MachineRecord {
 /// See the module's text.
 pub(crate) struct Flight {
     pub detector: LateDetector,
+    pub retention: RetentionPolicy,
     freezer: Result<Freezer, String>,
     under_way: Vec<UnderWay>,
     done: VecDeque<RankedCapture>,
@@ -60,8 +63,14 @@ impl Flight {
     pub fn start(options: &FlightOptions, window: Ns, streams: usize) -> Self {
         let recorder = RecorderOptions { bytes_per_cpu: options.bytes_per_cpu, ..RecorderOptions::default() };
         let max_wait = options.max_wait.min(window.saturating_add(200_000_000));
+        let retention = RetentionPolicy::new(options.retention);
         Self {
-            detector: LateDetector::new(Choice { rule: options.rule, max_wait, baselines: true }, streams),
+            detector: LateDetector::new(
+                Choice { rule: options.rule, max_wait, baselines: true },
+                streams,
+                retention.clone(),
+            ),
+            retention,
             freezer: Freezer::start(&recorder),
             under_way: Vec::new(),
             done: VecDeque::new(),

@@ -9,7 +9,7 @@ use crate::merge::{Feed, Merge, Origin};
 use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
-use latpath_capture::{CaptureRequest, LateCounts, RankedCapture};
+use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
@@ -212,11 +212,9 @@ impl Follow {
         self.flight.as_ref().map(Flight::counted)
     }
 
-    /// Captures that are no worse than this would not be kept: they need not be frozen.
-    pub fn set_keep_threshold(&mut self, worst: Ns) {
-        if let Some(flight) = &mut self.flight {
-            flight.detector.set_keep_threshold(worst);
-        }
+    /// Which captures are kept; the store of the captures decides by it too. `None` without a flight recorder.
+    pub fn retention(&self) -> Option<RetentionPolicy> {
+        self.flight.as_ref().map(|flight| flight.retention.clone())
     }
 
     /// How each machine's flight recorder does, or why it does not; nothing where none was asked for.

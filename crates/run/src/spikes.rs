@@ -1,11 +1,8 @@
 //! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
 
 use crate::{part::sync_directory, RunError};
-use latpath_capture::{
-    BadCapture, CaptureKind, Head, RankedCapture, RetentionLimits, RetentionPolicy, StoredCapture, MAX_ENCODED,
-};
+use latpath_capture::{BadCapture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED};
 use latpath_flight::give_way;
-use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -56,7 +53,6 @@ fn number_of(name: &str) -> Option<u32> {
 /// What the thread and the writer share.
 #[derive(Debug, Default)]
 struct Shared {
-    policy: RetentionPolicy,
     /// Captures that found no place on the way.
     too_fast: u64,
     error: Option<RunError>,
@@ -66,19 +62,22 @@ struct Shared {
 pub(crate) struct Spikes {
     captures: Option<SyncSender<RankedCapture>>,
     thread: Option<JoinHandle<()>>,
+    retention: RetentionPolicy,
     shared: Arc<Mutex<Shared>>,
 }
 
 impl Spikes {
-    pub fn begin(run: &Path, bounds: RetentionLimits) -> Result<Self, RunError> {
+    pub fn begin(run: &Path, retention: RetentionPolicy) -> Result<Self, RunError> {
         let directory = run.join(SPIKES);
         std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
-        let shared = Arc::new(Mutex::new(Shared { policy: RetentionPolicy::new(bounds), ..Shared::default() }));
+        let shared = Arc::<Mutex<Shared>>::default();
         let (captures, come) = sync_channel(UNDER_WAY);
         let thread = std::thread::Builder::new().name("latpath-captures".into());
-        let of_thread = Arc::clone(&shared);
-        let thread = thread.spawn(move || write_all(&directory, &come, &of_thread)).map_err(RunError::write(run))?;
-        Ok(Self { captures: Some(captures), thread: Some(thread), shared })
+        let of_thread = (retention.clone(), Arc::clone(&shared));
+        let thread = thread
+            .spawn(move || write_all(&directory, &come, &of_thread.0, &of_thread.1))
+            .map_err(RunError::write(run))?;
+        Ok(Self { captures: Some(captures), thread: Some(thread), retention, shared })
     }
 
     fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
@@ -92,10 +91,6 @@ impl Spikes {
         }
     }
 
-    pub fn keep_threshold(&self) -> Ns {
-        self.shared().policy.keep_threshold()
-    }
-
     /// What went wrong, once.
     pub fn error(&self) -> Option<RunError> {
         self.shared().error.take()
@@ -103,13 +98,12 @@ impl Spikes {
 
     /// Fills in what is known here.
     pub fn tell(&self, record: &mut SpikesRecord, passed_over: u64) {
-        let shared = self.shared();
-        let kept = shared.policy.kept();
+        let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
         record.captures = spikes().count() as u64;
         record.on_time = kept.len() as u64 - record.captures;
         record.bytes = kept.iter().map(|e| e.bytes).sum();
-        record.captures_not_kept = shared.policy.not_kept() + shared.too_fast + passed_over;
+        record.captures_not_kept = self.retention.not_kept() + self.shared().too_fast + passed_over;
         record.late_kept = vec![0; record.late.len()];
         for entry in spikes() {
             record.late_kept.iter_mut().zip(&entry.late).for_each(|(all, n)| *all += n);
@@ -132,7 +126,7 @@ impl Drop for Spikes {
     }
 }
 
-fn write_all(directory: &Path, come: &Receiver<RankedCapture>, shared: &Mutex<Shared>) {
+fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &RetentionPolicy, shared: &Mutex<Shared>) {
     give_way();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for frozen in come {
@@ -150,15 +144,14 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, shared: &Mutex<Sh
             lock().too_fast += u64::from(capture.kind == CaptureKind::Spike);
             continue;
         }
-        let decision = lock().policy.add(entry);
+        let decision = retention.add(entry);
         if !decision.keep {
             continue;
         }
         let written = write(directory, capture.number, &bytes);
         if let Err(error) = written {
-            let mut shared = lock();
-            shared.policy.forget(capture.number);
-            shared.error.get_or_insert(error);
+            retention.forget(capture.number);
+            lock().error.get_or_insert(error);
             return;
         }
         for number in decision.remove {

@@ -10,9 +10,9 @@ use crate::{
     spikes::{Spikes, SpikesRecord},
     vms, ClockSample, RunError, JOURNEYS,
 };
-use latpath_capture::{LateCounts, RankedCapture, RetentionLimits};
+use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_journey::{journey::MAX_POINTS, Journey};
-use latpath_model::{Ns, Point};
+use latpath_model::Point;
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
@@ -185,9 +185,9 @@ impl Writer {
         vms::keep(&self.path, vms)
     }
 
-    /// Captures will come, and this is the room for them.
-    pub fn begin_spikes(&mut self, bounds: RetentionLimits) -> Result<(), RunError> {
-        self.spikes = Some(Spikes::begin(&self.path, bounds)?);
+    /// Captures will come; the policy says which of them to keep.
+    pub fn begin_spikes(&mut self, retention: RetentionPolicy) -> Result<(), RunError> {
+        self.spikes = Some(Spikes::begin(&self.path, retention)?);
         self.manifest.spikes = Some(SpikesRecord::default());
         Ok(())
     }
@@ -198,11 +198,6 @@ impl Writer {
         if let Some(spikes) = &self.spikes {
             spikes.push(frozen);
         }
-    }
-
-    /// Captures whose latest packet took no longer than this would not be kept.
-    pub fn keep_threshold(&self) -> Ns {
-        self.spikes.as_ref().map_or(Ns::MAX, Spikes::keep_threshold)
     }
 
     /// Tells how many packets were late, and how many captures were not frozen; what became of the others is known here.

@@ -1,7 +1,7 @@
 //! What a run survives: its writer killed at any instant, its disk full. Each case needs a process of its own, which is
 //! this test program again.
 
-use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits};
+use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
 use latpath_model::{Link, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
@@ -106,7 +106,7 @@ fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_micros(500));
     writer
-        .begin_spikes(RetentionLimits { captures: CAPTURES, ..RetentionLimits::default() })
+        .begin_spikes(RetentionPolicy::new(RetentionLimits { captures: CAPTURES, ..RetentionLimits::default() }))
         .expect("room on the disk");
     let (mut number, mut said) = (0, 0);
     loop {
@@ -188,7 +188,7 @@ fn fill_a_disk(directory: &Path, push: &mut dyn FnMut(&mut Writer, u64) -> Resul
     let directory = directory.join("run");
     let mut writer = Writer::create(&directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_millis(5));
-    writer.begin_spikes(RetentionLimits::default()).expect("room on the disk");
+    writer.begin_spikes(RetentionPolicy::default()).expect("room on the disk");
     // Far more than fits.
     let error = (0..20_000_000).find_map(|number| push(&mut writer, number).err());
     let Some(error) = error else { return ExitCode::FAILURE };

@@ -2,6 +2,7 @@
 
 use latpath_capture::{
     Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionLimits,
+    RetentionPolicy,
 };
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
@@ -37,7 +38,7 @@ fn frozen(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
 
 fn writer(run: &Path, captures: usize) -> Writer {
     let mut writer = Writer::create(run, manifest()).unwrap();
-    writer.begin_spikes(RetentionLimits { captures, ..RetentionLimits::default() }).unwrap();
+    writer.begin_spikes(RetentionPolicy::new(RetentionLimits { captures, ..RetentionLimits::default() })).unwrap();
     writer
 }
 

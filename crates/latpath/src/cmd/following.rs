@@ -5,7 +5,7 @@ use super::Usage;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
-use latpath_capture::LatenessRule;
+use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_model::{Ns, StreamSpec, HOST};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,14 +142,18 @@ fn one_of(text: &str) -> Result<u64, String> {
 
 impl Flight {
     /// The rooms' options. `max_wait`: how long to wait for packets that are under way when their time is frozen.
-    pub fn options(&self, threshold: Ns, max_wait: Duration) -> Option<FlightOptions> {
+    pub fn options(&self, threshold: Ns, max_wait: Duration, retention: RetentionLimits) -> Option<FlightOptions> {
         let rule = match (self.worst, self.top) {
             (Some(n), _) => LatenessRule::WorstPerMinute(n.into()),
             (_, Some(n)) => LatenessRule::OneOf(n),
             _ => LatenessRule::Over(threshold),
         };
-        let options =
-            FlightOptions { bytes_per_cpu: usize::from(self.flight_buffer) << 20, rule, max_wait: ns(max_wait) };
+        let options = FlightOptions {
+            bytes_per_cpu: usize::from(self.flight_buffer) << 20,
+            rule,
+            max_wait: ns(max_wait),
+            retention,
+        };
         (!self.no_flight).then_some(options)
     }
 

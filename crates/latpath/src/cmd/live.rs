@@ -7,6 +7,7 @@ use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use explaining::Explaining;
+use latpath_capture::RetentionLimits;
 use latpath_follow::{keep_off_isolated_cpus, Live, Options};
 use latpath_report::Lines;
 use latpath_screen::{Action, Screen};
@@ -105,7 +106,7 @@ fn print(text: &str) -> Result<bool> {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
-    options.flight = args.flight.options(options.threshold, explaining::PATIENCE);
+    options.flight = args.flight.options(options.threshold, explaining::PATIENCE, RetentionLimits::default());
     keep_off_isolated_cpus();
     let mut end = End::new(&args.what)?;
     let mut watch = Live::start(options.clone())?;

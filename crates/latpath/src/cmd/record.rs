@@ -47,7 +47,8 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
-    options.flight = args.flight.options(options.threshold, args.spikes.max_wait());
+    let retention = args.spikes.retention(args.flight.per_minute());
+    options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
     let mut end = End::new(&args.what)?;
     refuse_what_exists(&args.output)?;
     let avoided = keep_off_isolated_cpus();
@@ -66,8 +67,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         seen: vec![0; options.streams.len()],
         failed: None,
     };
-    if options.flight.is_some() {
-        recorder.check(|writer| writer.begin_spikes(args.spikes.bounds(args.flight.per_minute())));
+    if let Some(retention) = follow.retention() {
+        recorder.check(|writer| writer.begin_spikes(retention));
     }
     recorder.tell(&mut follow);
     end.begin(&args.what);
@@ -167,7 +168,6 @@ impl Recorder {
             spikes += usize::from(frozen.capture.kind == CaptureKind::Spike);
             self.writer.spike(frozen);
         }
-        follow.set_keep_threshold(self.writer.keep_threshold());
         spikes
     }
 

@@ -2,7 +2,7 @@
 
 use crate::live::shows;
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
-use latpath_capture::{CaptureKind, LatenessRule, RankedCapture};
+use latpath_capture::{CaptureKind, LatenessRule, RankedCapture, RetentionLimits};
 use latpath_follow::{FlightOptions, Live, Options, PointFilter};
 use latpath_lab::PUBLISHER;
 use latpath_model::{Point, PointKind};
@@ -250,7 +250,12 @@ fn told() -> Result<(), Failed> {
 fn live() -> Result<(), Failed> {
     let stage = Stage::new("watched")?;
     let ms = 1_000_000;
-    let flight = FlightOptions { bytes_per_cpu: 64 << 20, rule: LatenessRule::Over(20 * ms), max_wait: 300 * ms };
+    let flight = FlightOptions {
+        bytes_per_cpu: 64 << 20,
+        rule: LatenessRule::Over(20 * ms),
+        max_wait: 300 * ms,
+        retention: RetentionLimits::default(),
+    };
     let mut watch = Live::start(Options {
         streams: vec![format!("svid:{}", stage.svid).parse()?],
         machines: Vec::new(),

@@ -2,7 +2,7 @@
 
 use crate::runs::{stderr, stdout, Bench};
 use latpath_capture::{
-    Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionLimits,
+    Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionPolicy,
 };
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
@@ -85,7 +85,7 @@ fn frozen(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture
 fn with_spikes() -> Bench {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
-    writer.begin_spikes(RetentionLimits::default()).unwrap();
+    writer.begin_spikes(RetentionPolicy::default()).unwrap();
     writer.spike(frozen(1, CaptureKind::Baseline, START + 500 * MS, 20_000));
     for n in 0..4 {
         writer.spike(frozen(
@@ -205,7 +205,7 @@ fn a_run_without_a_flight_recorder_says_what_to_do() {
 fn a_run_without_late_packets_says_so() {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
-    writer.begin_spikes(RetentionLimits::default()).unwrap();
+    writer.begin_spikes(RetentionPolicy::default()).unwrap();
     writer.finish().unwrap();
     let out = explain(&bench, &[]);
     assert_eq!(out.status.code(), Some(0));
@@ -216,7 +216,7 @@ fn a_run_without_late_packets_says_so() {
 fn a_run_that_goes_on_is_explained_so_far() {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
-    writer.begin_spikes(RetentionLimits::default()).unwrap();
+    writer.begin_spikes(RetentionPolicy::default()).unwrap();
     writer.spike(frozen(2, CaptureKind::Spike, START + 1000 * MS, 10 * MS));
     let file = bench.run().join("spikes/000002.spike");
     let begun = std::time::Instant::now();

@@ -6,10 +6,10 @@ use latpath_run::SpikesRecord;
 use latpath_stats::units::count;
 use std::time::Duration;
 
-/// Nobody waits for a capture: packets that are under way when it is frozen are waited for until they are lost.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Unless the recording ends with it.
-const SHORT_PATIENCE: Duration = Duration::from_millis(300);
+/// A capture waits this long for packets that are under way: after that they count as lost. Nothing else waits for the capture.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// The same where the recording ends with the capture.
+const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Flags of spikes.
 #[derive(ClapArgs, Debug)]
@@ -34,14 +34,14 @@ impl Args {
     /// How long to wait for packets that are still on their way when their time is frozen.
     pub fn max_wait(&self) -> Duration {
         if self.stop {
-            SHORT_PATIENCE
+            SHORT_WAIT
         } else {
-            PATIENCE
+            MAX_WAIT
         }
     }
 
-    /// Room for spikes.
-    pub fn bounds(&self, per_minute: Option<usize>) -> RetentionLimits {
+    /// How many captures the run keeps.
+    pub fn retention(&self, per_minute: Option<usize>) -> RetentionLimits {
         RetentionLimits { captures: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
     }
 }
