@@ -31,7 +31,6 @@ pub use facts::Facts;
 pub use listen::{listen, Listen, ListenError};
 pub use machine::{Machine, MachineClock, MachineError, Timeouts};
 pub use message::{StartRequest, VERSION};
-pub use recorder::Record;
 pub use serve::{serve, Attached, Ended, ServeError, ServeOptions};
 pub use stream::Stream;
 pub use windows::GuestWindow;

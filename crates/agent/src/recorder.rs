@@ -3,59 +3,19 @@
 
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
-use latpath_flight::{give_way, Figures, Recorder, Snapshot, MAX_ENCODED};
+use latpath_flight::{Figures, NoSnapshot, Record, RecorderThread, MAX_ENCODED};
 use latpath_model::{text::cut, Ns};
 use std::collections::VecDeque;
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// Packed windows that may wait for the host; of more than that none is begun.
 const MAX_READY: usize = 16 << 20;
 /// Bytes of a piece: few, so that an answer about the time never waits long behind it.
 const CHUNK: usize = 8 << 10;
-/// How often figures are told.
-const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// How long it is measured at the start what an event costs: as on the host.
-const SAMPLED: Duration = Duration::from_millis(200);
-
-/// What a flight recorder is to an agent: [`Recorder`], or another in tests.
-pub trait Record: Send {
-    /// What happened from one time to another, both of the machine's `CLOCK_MONOTONIC`.
-    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
-    /// How it does.
-    fn figures(&self) -> Figures;
-    /// Finds out, once, what an event costs, and waits for so long; the figures tell it from then on.
-    fn sample(&self, _time: Duration) {}
-}
-
-impl Record for Recorder {
-    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
-        Self::snapshot(self, from, to)
-    }
-
-    fn figures(&self) -> Figures {
-        Self::figures(self)
-    }
-
-    fn sample(&self, time: Duration) {
-        Self::sample(self, time);
-    }
-}
-
-/// What the recorder's thread tells.
-enum Told {
-    Figures(Figures),
-    /// The window that was asked for, packed.
-    Window(Vec<u8>),
-}
 
 /// The recorder's thread, and what waits before and behind it.
 pub struct Recording {
-    /// `None` in the end: that ends the thread.
-    requests: Option<Sender<(Ns, Ns)>>,
-    told: Receiver<Told>,
-    thread: Option<JoinHandle<()>>,
+    /// `None` once it has ended.
+    thread: Option<RecorderThread<Vec<u8>>>,
     /// Asked for; not yet begun.
     coming: Vec<WindowRequest>,
     /// What the thread is at.
@@ -68,42 +28,14 @@ pub struct Recording {
     introduced: bool,
 }
 
-fn work(record: &dyn Record, requests: &Receiver<(Ns, Ns)>, told: &Sender<Told>) {
-    give_way();
-    // What it lacks is told at once.
-    let _ = told.send(Told::Figures(record.figures()));
-    record.sample(SAMPLED);
-    let mut due = Instant::now();
-    loop {
-        let now = Instant::now();
-        if now >= due {
-            due = now + FIGURES_EVERY;
-            // Nobody hears it when the session is over.
-            if told.send(Told::Figures(record.figures())).is_err() {
-                return;
-            }
-        }
-        match requests.recv_timeout(due.saturating_duration_since(now)) {
-            Ok((from, to)) => drop(told.send(Told::Window(record.snapshot(from, to).encode()))),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-    }
-}
-
 fn error(id: u64, why: &str) -> Message {
     Message::WindowReply(WindowReply { id, error: cut(why, MAX_TEXT).into(), ..WindowReply::default() })
 }
 
 impl Recording {
     pub fn begin(record: Box<dyn Record>) -> std::io::Result<Self> {
-        let (requests, asked) = channel();
-        let (tell, told) = channel();
-        let thread = std::thread::Builder::new().name("lp-flight".into());
-        let thread = thread.spawn(move || work(record.as_ref(), &asked, &tell))?;
+        let thread = RecorderThread::start(record, true, |snapshot| snapshot.encode())?;
         Ok(Self {
-            requests: Some(requests),
-            told,
             thread: Some(thread),
             coming: Vec::new(),
             working: None,
@@ -130,19 +62,21 @@ impl Recording {
 
     /// Begins what is due, takes what is done; messages for the host.
     pub fn tick(&mut self, now: Ns, out: &mut Vec<Message>) {
+        if let Some(figures) = self.thread.as_ref().and_then(RecorderThread::new_figures) {
+            out.push(self.figures(figures));
+        }
         loop {
-            match self.told.try_recv() {
-                Ok(Told::Figures(figures)) => out.push(self.figures(figures)),
-                Ok(Told::Window(bytes)) => {
-                    let Some(id) = self.working.take() else { continue };
+            match self.thread.as_ref().map_or(Err(NoSnapshot::Ended), RecorderThread::result) {
+                Ok(Some((id, bytes))) => {
+                    self.working = None;
                     self.windows += 1;
                     match bytes.len() {
                         ..=MAX_ENCODED => self.ready.push_back((id, bytes)),
                         long => out.push(error(id, &format!("the window has {long} bytes (limit: {MAX_ENCODED})"))),
                     }
                 }
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return self.broken(out),
+                Ok(None) => break,
+                Err(why) => return self.broken(&why.to_string(), out),
             }
         }
         let Some(due) = self.coming.iter().position(|request| request.to <= now) else { return };
@@ -153,10 +87,11 @@ impl Recording {
         let WindowRequest { id, from, to } = self.coming.remove(due);
         if waiting > MAX_READY {
             out.push(error(id, &format!("{waiting} bytes of other windows wait for the host")));
-        } else if self.requests.as_ref().is_some_and(|requests| requests.send((from, to)).is_ok()) {
-            self.working = Some(id);
-        } else {
-            out.push(error(id, "the flight recorder has ended"));
+            return;
+        }
+        match self.thread.as_ref().map_or(Err(NoSnapshot::Ended), |thread| thread.request(id, from, to)) {
+            Ok(()) => self.working = Some(id),
+            Err(why) => out.push(error(id, &why.to_string())),
         }
     }
 
@@ -177,13 +112,12 @@ impl Recording {
         })
     }
 
-    /// The thread is gone: a panic.
-    fn broken(&mut self, out: &mut Vec<Message>) {
-        const WHY: &str = "the flight recorder failed within latpath (a panic)";
+    /// The thread is gone.
+    fn broken(&mut self, why: &str, out: &mut Vec<Message>) {
         let coming = std::mem::take(&mut self.coming);
-        out.extend(self.working.take().into_iter().chain(coming.iter().map(|r| r.id)).map(|id| error(id, WHY)));
-        if self.requests.take().is_some() {
-            out.push(Message::Recording(message::Recording { error: WHY.into(), ..message::Recording::default() }));
+        out.extend(self.working.take().into_iter().chain(coming.iter().map(|r| r.id)).map(|id| error(id, why)));
+        if self.thread.take().is_some() {
+            out.push(Message::Recording(message::Recording { error: why.into(), ..message::Recording::default() }));
         }
     }
 
@@ -204,14 +138,5 @@ impl Recording {
     /// Whether pieces wait for the host.
     pub fn is_telling(&self) -> bool {
         !self.ready.is_empty()
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        self.requests = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }

@@ -5,10 +5,10 @@ mod telling;
 
 use crate::frame::{FrameReader, HOST_MAGIC};
 use crate::message::StartRequest;
-use crate::recorder::Record;
 use crate::stream::{Got, Stream};
 use crate::Facts;
 use latpath_clock::ptp_kvm::Reader;
+use latpath_flight::Record;
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Source};
 use session::Session;
@@ -43,6 +43,8 @@ pub struct ServeOptions {
     pub opening: Option<Duration>,
     /// How often the source is emptied.
     pub every: Duration,
+    /// The process runs in the background while the source does: the sightings that the source's rings hold. `None` in tests.
+    pub background: Option<usize>,
 }
 
 impl Default for ServeOptions {
@@ -54,6 +56,7 @@ impl Default for ServeOptions {
             silence: Duration::from_secs(10),
             opening: None,
             every: Duration::from_millis(10),
+            background: None,
         }
     }
 }

@@ -3,8 +3,8 @@
 mod fake;
 
 use fake::{agent_recording, agent_with, drain, eventually, patient, recorded, request, Agent, Begun, LIMIT};
-use latpath_agent::{Facts, GuestWindow, Machine, Record, ServeOptions, Stream, Timeouts};
-use latpath_flight::{CpuRecord, Event, Figures, Snapshot, Thread, What, Window};
+use latpath_agent::{Facts, GuestWindow, Machine, ServeOptions, Stream, Timeouts};
+use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! Names of interrupts and functions: read from /proc once, by a thread of its own, and again when a number is new.
 
-use crate::behind::give_way;
 use crate::names::irqs_now;
+use latpath_linux::background::lower_priority;
 use latpath_probe::Functions;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ impl Learnt {
         drop(known);
         let learnt = self.clone();
         let reader = std::thread::Builder::new().name("lp-names".into()).spawn(move || {
-            give_way();
+            lower_priority();
             let (irqs, functions) = (irqs_now(), Functions::read());
             let mut known = learnt.lock();
             (known.irqs, known.functions, known.done) = (irqs, functions, true);

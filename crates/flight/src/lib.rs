@@ -18,7 +18,6 @@
 //! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
 
 mod attach;
-mod behind;
 pub mod bytes;
 mod cpu;
 mod event;
@@ -28,6 +27,7 @@ mod layout;
 mod learnt;
 mod names;
 mod recorder;
+mod recorder_thread;
 mod snapshot;
 mod thread;
 mod window;
@@ -37,13 +37,13 @@ mod skel {
 }
 
 pub use attach::{Options, StartError};
-pub use behind::give_way;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Missing;
 pub use idle::IdleStates;
 pub use names::{Names, Thread};
 pub use recorder::{Cost, Figures, ProgramCost, Recorder};
+pub use recorder_thread::{NoSnapshot, Record, RecorderThread};
 pub use snapshot::{BadSnapshot, Snapshot, MAX_ENCODED};
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};
 pub use window::{CpuRecord, Window};

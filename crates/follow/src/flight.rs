@@ -1,12 +1,11 @@
 //! What all machines did around late packets: chosen, frozen and put together, while the following goes on.
 
-use crate::freezer::Freezer;
 use latpath_agent::{GuestWindow, Machine};
 use latpath_capture::{
     Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineRecord,
     Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
-use latpath_flight::{Figures, Options as RecorderOptions};
+use latpath_flight::{Figures, Options as RecorderOptions, Recorder, RecorderThread};
 use latpath_journey::Journey;
 use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
@@ -47,11 +46,18 @@ fn without(machine: &str, why: String) -> MachineRecord {
     MachineRecord { machine: machine.into(), offset_ns: 0, error_bound_ns: 0, record: Err(why) }
 }
 
+/// Starts this machine's recorder.
+fn start(options: &RecorderOptions) -> Result<RecorderThread, String> {
+    let recorder = Recorder::start(options).map_err(|e| e.to_string())?;
+    recorder.learn();
+    RecorderThread::start(Box::new(recorder), true, |snapshot| snapshot).map_err(|e| e.to_string())
+}
+
 /// See the module's text.
 pub(crate) struct Flight {
     pub detector: LateDetector,
     pub retention: RetentionPolicy,
-    freezer: Result<Freezer, String>,
+    recorder: Result<RecorderThread, String>,
     under_way: Vec<UnderWay>,
     done: VecDeque<RankedCapture>,
     /// The first request of each time that is frozen for late packets, for those who want to know at once.
@@ -71,7 +77,7 @@ impl Flight {
                 retention.clone(),
             ),
             retention,
-            freezer: Freezer::start(&recorder),
+            recorder: start(&recorder),
             under_way: Vec::new(),
             done: VecDeque::new(),
             spotted: VecDeque::new(),
@@ -80,7 +86,7 @@ impl Flight {
 
     /// How this machine's recorder does, or why it does not.
     pub fn figures(&self) -> Result<Figures, String> {
-        self.freezer.as_ref().map(Freezer::figures).map_err(Clone::clone)
+        self.recorder.as_ref().map(RecorderThread::figures).map_err(Clone::clone)
     }
 
     pub fn take(&mut self, journey: &Journey) {
@@ -97,10 +103,10 @@ impl Flight {
     fn request_captures(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         while let Some(request) = self.detector.next_request() {
             let CaptureRequest { number, from, to, .. } = request;
-            let mut machines = vec![match &self.freezer {
-                Ok(freezer) => match freezer.ask(number, from, to) {
+            let mut machines = vec![match &self.recorder {
+                Ok(recorder) => match recorder.request(number.into(), from, to) {
                     Ok(()) => Err(number.into()),
-                    Err(why) => Ok(without(HOST, why)),
+                    Err(why) => Ok(without(HOST, why.to_string())),
                 },
                 Err(why) => Ok(without(HOST, why.clone())),
             }];
@@ -136,9 +142,9 @@ impl Flight {
             let waiting = self.under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
             waiting.filter(|m| matches!(m, Err(n) if *n == number)).for_each(|m| *m = Ok(record.clone()));
         };
-        while let Some((number, snapshot)) = self.freezer.as_ref().ok().and_then(Freezer::answer) {
+        while let Some((number, snapshot)) = self.recorder.as_ref().ok().and_then(|recorder| recorder.result().ok()?) {
             let record = MachineRecord { record: Ok(snapshot), ..without(HOST, String::new()) };
-            came(0, number.into(), record);
+            came(0, number, record);
         }
         for (at, machine) in others.iter_mut().enumerate() {
             for (number, answer) in machine.take_windows() {

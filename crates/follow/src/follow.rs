@@ -13,9 +13,9 @@ use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy
 use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
-use latpath_linux::monotonic;
+use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
-use latpath_probe::{AttachError, Options as ProbeOptions, Probe};
+use latpath_probe::{AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_stats::{MachineFigures, ToolCost};
 
 /// How often the route is looked for, and looked at again.
@@ -99,6 +99,7 @@ pub struct Follow {
     notes: Vec<String>,
     flight: Option<Flight>,
     ahead: Ahead,
+    background: Option<Background>,
 }
 
 impl Follow {
@@ -145,17 +146,24 @@ impl Follow {
             notes,
             flight,
             ahead: Ahead::new(options.streams.len()),
+            background: None,
             options,
         })
+    }
+
+    /// Puts the process into the background until [`Self::stop`]: all its threads, so that they do not make packets late.
+    pub fn enter_background(&mut self, mut background: Background) {
+        background.enter(self.options.ring_bytes / RECORD_BYTES);
+        self.background = Some(background);
     }
 
     /// One round: takes what all probes have, joins it, and hands over the finished journeys. Call it some hundred times a
     /// second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
-        let Self { merge, tables, joiner, finder, span, flight, ahead, layout, .. } = self;
+        let Self { merge, tables, joiner, finder, span, flight, ahead, layout, background, .. } = self;
         let known = tables.points.len();
-        let (sightings, now) = merge.step(tables);
+        let (sightings, now) = merge.step(tables, background);
         self.now = now;
         if tables.points.len() != known {
             joiner.set_points(&tables.points);
@@ -249,6 +257,8 @@ impl Follow {
     /// Ends it: detaches all probes and hands over what is done. Packets still on their way are left out.
     pub fn stop(&mut self, sink: &mut impl JourneySink) {
         self.freeze_the_last(sink);
+        // The user waits from here on.
+        self.background = None;
         let end = monotonic();
         self.span.end = end;
         for feed in &mut self.merge.feeds {

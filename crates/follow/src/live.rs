@@ -3,6 +3,7 @@
 use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 use latpath_capture::RankedCapture;
 use latpath_journey::{Journey, Segment, Totals};
+use latpath_linux::background::Background;
 use latpath_model::{Ns, PointInfo, StreamId};
 use latpath_stats::lost::explain;
 use latpath_stats::{figures::error_bound, Aggregate, Context, Setup, Summary};
@@ -51,6 +52,11 @@ impl Live {
     /// Where the journeys come from.
     pub fn follow(&self) -> &Follow {
         &self.follow
+    }
+
+    /// As [`Follow::enter_background`].
+    pub fn enter_background(&mut self, background: Background) {
+        self.follow.enter_background(background);
     }
 
     /// A capture that is complete. Each is returned once; take them each round.

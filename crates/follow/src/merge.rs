@@ -2,6 +2,7 @@
 
 use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
+use latpath_linux::background::Background;
 use latpath_model::{Counters, Ns, Sighting, Source};
 use latpath_probe::Probe;
 
@@ -49,10 +50,14 @@ impl Feed {
     }
 
     /// Takes what the origin has ready, from a time on.
-    fn fill(&mut self, from: Ns, tables: &mut Tables, fresh: &mut Vec<Sighting>) {
+    fn fill(&mut self, from: Ns, tables: &mut Tables, fresh: &mut Vec<Sighting>, background: &mut Option<Background>) {
         fresh.clear();
         let watermark = match &mut self.origin {
-            Origin::Host(probe) => probe.drain(fresh).unwrap_or_else(|never| match never {}),
+            Origin::Host(probe) => {
+                let watermark = probe.drain(fresh).unwrap_or_else(|never| match never {});
+                background.iter_mut().for_each(|background| background.round(fresh));
+                watermark
+            }
             // A machine that died gives no more; its watermark goes on with the clock.
             Origin::Machine(machine) => machine.drain(fresh).unwrap_or(self.watermark),
         };
@@ -103,9 +108,9 @@ impl Merge {
     }
 
     /// The sightings, in order of time, that no origin can precede any more, and how far time has come.
-    pub fn step(&mut self, tables: &mut Tables) -> (&[Sighting], Ns) {
+    pub fn step(&mut self, tables: &mut Tables, background: &mut Option<Background>) -> (&[Sighting], Ns) {
         for feed in &mut self.feeds {
-            feed.fill(self.from, tables, &mut self.fresh);
+            feed.fill(self.from, tables, &mut self.fresh, background);
         }
         let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
         let waiting: usize = self.feeds.iter().map(|f| f.waiting.len()).sum();

@@ -8,6 +8,7 @@
 
 use crate::proc::{field, line, Root};
 use crate::Cpus;
+use latpath_model::Sighting;
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use std::path::Path;
@@ -24,8 +25,8 @@ const NORMAL_AT_MOST: Duration = Duration::from_secs(64);
 const MOST_THREADS: usize = 4096;
 /// A CPU that has less than this share of the sightings is not one of the route: 1 / this.
 const LEAST_SHARE: u64 = 100;
-/// Most CPUs that Linux has (CONFIG_NR_CPUS).
-const MOST_CPUS: usize = 8192;
+/// How often the route's CPUs are looked at.
+const ROUTE_EVERY: Duration = Duration::from_secs(1);
 
 /// Lets other threads go before the calling one, for good: nice 19. Names, packing, files and explanations can wait some ms.
 pub fn lower_priority() {
@@ -75,9 +76,14 @@ impl Governor {
     }
 }
 
-/// This process's place in the background. All its threads have it, also those that are started later.
+/// This process's place in the background. All its threads have it, also those that are started later. Dropping it returns
+/// to normal priority.
 pub struct Background {
     governor: Option<Governor>,
+    route: RouteCpus,
+    route_due: Instant,
+    /// Sightings that the ring holds.
+    ring: usize,
     set: Priority,
     isolated: Cpus,
     /// The CPUs that the process may use: those that it was given, without the isolated ones.
@@ -97,7 +103,16 @@ impl Background {
         if home.is_empty() || isolated.is_empty() || !pin(Pid::from_raw(0), &home) {
             (isolated, home) = (Cpus::default(), allowed);
         }
-        Self { governor: None, set: Priority::Normal, isolated, used: home.clone(), home }
+        Self {
+            governor: None,
+            route: RouteCpus::default(),
+            route_due: Instant::now() + ROUTE_EVERY,
+            ring: 1,
+            set: Priority::Normal,
+            isolated,
+            used: home.clone(),
+            home,
+        }
     }
 
     /// The isolated CPUs that the process keeps off.
@@ -105,26 +120,34 @@ impl Background {
         &self.isolated
     }
 
-    /// Goes to the background: when all is attached, since a busy machine would delay that. Does nothing where the user gave
-    /// the process another policy, or the process may not return.
-    pub fn enter(&mut self) {
+    /// Goes to the background: when all is attached, since a busy machine would delay that. `ring` is how many sightings the
+    /// kernel's rings hold. Priority stays as it is where the user gave the process another policy, or it may not return.
+    pub fn enter(&mut self, ring: usize) {
+        self.ring = ring.max(1);
         if may_return() {
             self.governor = Some(Governor::new(Instant::now()));
             self.set(Priority::Idle);
         }
     }
 
-    /// Call it in each round of the main loop, at least five times a second. `filled` is the share of the ring's memory that
-    /// this round took, from 0 to 1.
-    pub fn round(&mut self, filled: f64) {
+    /// Call it in each round of the main loop, at least five times a second, with the sightings of this machine that the round
+    /// took out of the rings.
+    pub fn round(&mut self, sightings: &[Sighting]) {
+        let now = Instant::now();
         if let Some(governor) = &mut self.governor {
-            let priority = governor.round(Instant::now(), filled);
+            let priority = governor.round(now, sightings.len() as f64 / self.ring as f64);
             self.set(priority);
+        }
+        sightings.iter().for_each(|sighting| self.route.count(sighting.cpu));
+        if now >= self.route_due {
+            self.route_due = now + ROUTE_EVERY;
+            let route = self.route.cpus();
+            self.keep_off(&route);
         }
     }
 
     /// Keeps all threads off these CPUs, as far as others are left.
-    pub fn keep_off(&mut self, route: &Cpus) {
+    fn keep_off(&mut self, route: &Cpus) {
         let off = self.home.without(route);
         let cpus = if off.is_empty() { &self.home } else { &off };
         if *cpus != self.used {
@@ -133,12 +156,6 @@ impl Background {
                 pin(thread, &self.used);
             }
         }
-    }
-
-    /// Returns to normal priority: at the end, when the user waits.
-    pub fn leave(&mut self) {
-        self.governor = None;
-        self.set(Priority::Normal);
     }
 
     fn set(&mut self, priority: Priority) {
@@ -164,6 +181,12 @@ impl Background {
 impl Default for Background {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.set(Priority::Normal);
     }
 }
 
@@ -193,25 +216,22 @@ fn may_return() -> bool {
 
 /// Learns from sightings which CPUs the route uses.
 #[derive(Debug, Default)]
-pub struct RouteCpus {
+struct RouteCpus {
     sightings: Vec<u64>,
 }
 
 impl RouteCpus {
     /// Counts a sighting of this machine.
-    pub fn count(&mut self, cpu: u32) {
-        let cpu = cpu as usize;
+    fn count(&mut self, cpu: u16) {
+        let cpu = usize::from(cpu);
         if cpu >= self.sightings.len() {
-            if cpu >= MOST_CPUS {
-                return;
-            }
             self.sightings.resize(cpu + 1, 0);
         }
         self.sightings[cpu] += 1;
     }
 
     /// The CPUs that saw at least 1 % of the sightings. Call it once a second: it forgets half of what was.
-    pub fn cpus(&mut self) -> Cpus {
+    fn cpus(&mut self) -> Cpus {
         let all: u64 = self.sightings.iter().sum();
         let used = self.sightings.iter().enumerate().filter(|(_, n)| **n > 0 && **n * LEAST_SHARE >= all);
         let cpus = used.map(|(cpu, _)| cpu as u32).collect();
@@ -283,7 +303,6 @@ mod tests {
         (0..1000).for_each(|_| route.count(2));
         (0..100).for_each(|_| route.count(5));
         route.count(3);
-        route.count(u32::MAX);
         assert_eq!(route.cpus().to_string(), "2,5", "one of 1,101 was chance");
         (0..20).for_each(|_| {
             (0..1000).for_each(|_| route.count(7));
@@ -306,10 +325,10 @@ mod tests {
         let policy = || unsafe { libc::sched_getscheduler(tid.as_raw()) };
         let mut background = Background::new();
         let before = policy();
-        background.enter();
+        background.enter(1000);
         let expected = if may_return() && before == libc::SCHED_OTHER { libc::SCHED_IDLE } else { before };
         assert_eq!(policy(), expected);
-        background.leave();
+        drop(background);
         assert_eq!(policy(), before);
         drop(end);
         thread.join().unwrap();

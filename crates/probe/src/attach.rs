@@ -24,9 +24,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults for these streams on this machine: 16 MiB of rings.
+    /// Memory for rings where nothing else is asked for.
+    pub const RING_BYTES: usize = 16 << 20;
+
+    /// The defaults for these streams on this machine.
     pub fn new(machine: &str, streams: Vec<StreamSpec>) -> Self {
-        Self { machine: machine.into(), streams, ring_bytes: 16 << 20 }
+        Self { machine: machine.into(), streams, ring_bytes: Self::RING_BYTES }
     }
 }
 

@@ -29,6 +29,9 @@ macro_rules! plain {
         unsafe impl Plain for $t {}
     )* };
 }
+/// Memory that a sighting takes in the kernel's rings.
+pub const RECORD_BYTES: usize = size_of::<Record>();
+
 plain!(u32, u64, PerCpu, PointEntry, Record, StreamConf, SvidShort);
 
 /// The bytes of a plain value.

@@ -24,7 +24,7 @@ pub use attach::{AttachError, Because, Options};
 pub use config::{BadStreams, Table};
 pub use fentry::attach as attach_program;
 pub use kernel::{abilities, able, release, Abilities, Unable};
-pub use layout::{bytes_of, from_bytes, Plain, StreamConf, SvidShort};
+pub use layout::{bytes_of, from_bytes, Plain, StreamConf, SvidShort, RECORD_BYTES};
 pub use maps::Mapped;
 pub use names::{namespaces, Functions, Reasons};
 pub use probe::{Never, Probe};

@@ -2,7 +2,7 @@
 
 use crate::{part::sync_directory, RunError};
 use latpath_capture::{BadCapture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED};
-use latpath_flight::give_way;
+use latpath_linux::background::lower_priority;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -127,7 +127,7 @@ impl Drop for Spikes {
 }
 
 fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &RetentionPolicy, shared: &Mutex<Shared>) {
-    give_way();
+    lower_priority();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for frozen in come {
         let bytes = frozen.encode();

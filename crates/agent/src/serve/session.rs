@@ -4,10 +4,11 @@ use super::telling::Telling;
 use super::{Attached, Ended, ServeError, ServeOptions};
 use crate::frame::{preamble, FrameError, FrameReader, Item, Outgoing, AGENT_MAGIC};
 use crate::message::*;
-use crate::recorder::{self, Record};
+use crate::recorder;
 use crate::stream::{Got, Stream};
 use latpath_clock::ptp_kvm::read_pair;
 use latpath_clock::{ClockTie, RealtimeWatch};
+use latpath_flight::Record;
 use latpath_model::text::cut;
 use latpath_model::{Ns, Source};
 use std::collections::VecDeque;
@@ -244,6 +245,9 @@ where
             match attached.try_recv() {
                 Ok(Ok(Attached { source, recorder })) => {
                     self.probe = Probe::Running(source);
+                    if let Some(ring) = self.options.background {
+                        self.telling.enter_background(ring);
+                    }
                     self.out.push(Message::Started(Empty {}));
                     recorder.into_iter().for_each(|recorder| self.record(recorder));
                 }

@@ -5,6 +5,7 @@ use crate::columns::{Encoder, BATCH};
 use crate::cost::{Cost, Meter};
 use crate::frame::Outgoing;
 use crate::message::*;
+use latpath_linux::background::Background;
 use latpath_model::{Ns, Sighting, Source};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub(super) struct Telling {
     totals: (Totals, Instant),
     meter: Meter,
     cost_told: Option<Instant>,
+    background: Option<Background>,
 }
 
 fn failed(error: impl std::fmt::Display) -> ServeError {
@@ -51,7 +53,15 @@ impl Telling {
             totals: (Totals::default(), now),
             meter: Meter::new(),
             cost_told: None,
+            background: None,
         }
+    }
+
+    /// Puts the process into the background for as long as this lives.
+    pub fn enter_background(&mut self, ring: usize) {
+        let mut background = Background::new();
+        background.enter(ring);
+        self.background = Some(background);
     }
 
     /// One round: sightings, and now and then the rest.
@@ -79,6 +89,7 @@ impl Telling {
         let mut sightings = std::mem::take(&mut self.sightings);
         sightings.clear();
         let watermark = source.drain(&mut sightings).map_err(failed)?;
+        self.background.iter_mut().for_each(|background| background.round(&sightings));
         let known = |s: &Sighting| usize::from(s.point) < self.points && usize::from(s.note) <= self.notes;
         if !sightings.iter().all(known) {
             self.tables(source, out)?;

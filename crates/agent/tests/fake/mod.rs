@@ -1,9 +1,8 @@
 //! A source that is told what it sees, and an agent that serves it over a socket pair.
 #![allow(dead_code)] // each test file uses a part
 
-use latpath_agent::{
-    serve, Attached, Ended, Machine, Record, ServeError, ServeOptions, StartRequest, Stream, Timeouts,
-};
+use latpath_agent::{serve, Attached, Ended, Machine, ServeError, ServeOptions, StartRequest, Stream, Timeouts};
+use latpath_flight::Record;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,10 +3,10 @@
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_agent::{listen, Attached, Facts, Listen, Record, ServeOptions, StartRequest};
+use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
 use latpath_clock::ptp_kvm;
-use latpath_flight::Recorder;
-use latpath_probe::{Options, Probe};
+use latpath_flight::{Record, Recorder};
+use latpath_probe::{Options, Probe, RECORD_BYTES};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -62,6 +62,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let device = ptp_kvm::Device::open();
     let mut options = ServeOptions {
         facts: Facts { capabilities: capabilities(), ..Facts::of_this_machine() },
+        background: Some(Options::RING_BYTES / RECORD_BYTES),
         hypervisor: device.map(|device| Box::new(device) as Box<dyn ptp_kvm::Reader>),
         ..ServeOptions::default()
     };

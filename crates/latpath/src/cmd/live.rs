@@ -8,7 +8,8 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use explaining::Explaining;
 use latpath_capture::RetentionLimits;
-use latpath_follow::{keep_off_isolated_cpus, Live, Options};
+use latpath_follow::{Live, Options};
+use latpath_linux::background::Background;
 use latpath_report::Lines;
 use latpath_screen::{Action, Screen};
 use latpath_stats::units::Letters;
@@ -107,12 +108,13 @@ fn print(text: &str) -> Result<bool> {
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
     options.flight = args.flight.options(options.threshold, explaining::PATIENCE, RetentionLimits::default());
-    keep_off_isolated_cpus();
+    let background = Background::new();
     let mut end = End::new(&args.what)?;
     let mut watch = Live::start(options.clone())?;
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
     let mut explaining = options.flight.is_some().then(|| Explaining::begin(&options.streams)).transpose()?;
+    watch.enter_background(background);
     let finished = follow(&mut watch, &mut explaining, &mut show, &end, &options);
     // The terminal is given back before anything else is said.
     let screen = matches!(show, Show::Screen(_));

@@ -9,7 +9,7 @@ use super::report::print;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_follow::keep_off_isolated_cpus;
+use latpath_linux::background::Background;
 use latpath_linux::monotonic;
 use latpath_model::{Ns, StreamSpec};
 use latpath_path::{
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let options = options(&args)?;
     let stop = stop_flag()?;
-    keep_off_isolated_cpus();
+    Background::new();
     let search = Search::start(&options).map_err(|e| match e {
         SearchError::Streams(e) => Usage(e.to_string()).into(),
         e => anyhow::Error::from(e),

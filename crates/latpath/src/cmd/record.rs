@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_capture::CaptureKind;
 use latpath_flight::Figures;
-use latpath_follow::{keep_off_isolated_cpus, sum, Follow, JourneySink};
+use latpath_follow::{sum, Follow, JourneySink};
 use latpath_journey::Journey;
+use latpath_linux::background::Background;
 use latpath_model::{PointInfo, StreamId};
 use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
 use latpath_stats::units::{bytes, count};
@@ -51,7 +52,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
     let mut end = End::new(&args.what)?;
     refuse_what_exists(&args.output)?;
-    let avoided = keep_off_isolated_cpus();
+    let background = Background::new();
     let mut trace = args.spikes.trace_instance.as_deref().map(Trace::prepare).transpose()?;
     let mut follow = Follow::start(options.clone())?;
     // From here on all journeys count; a run that exists is one that records.
@@ -59,8 +60,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     std::thread::sleep(Duration::from_nanos(wait.max(0) as u64));
     let mut manifest =
         Manifest { threshold_ns: options.threshold, streams: options.streams.clone(), ..Manifest::begin() };
-    if !avoided.is_empty() {
-        manifest.notes.push(format!("latpath kept off the isolated CPUs {avoided:?}"));
+    if !background.isolated().is_empty() {
+        manifest.notes.push(format!("latpath kept off the isolated CPUs {}", background.isolated()));
     }
     let mut recorder = Recorder {
         writer: Writer::create(&args.output, manifest)?,
@@ -79,6 +80,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
         Err(error) => eprintln!("latpath: virtual machines of this host are not named: {error}"),
     }
+    follow.enter_background(background);
     let mut told = Instant::now();
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);

@@ -108,7 +108,7 @@ fn first_end(capture: &Capture) -> Option<Ns> {
 
 fn explain(come: &Receiver<Order>, known: &Mutex<Known>, streams: Vec<StreamSpec>) {
     // What it explains must not be what it did itself.
-    latpath_flight::give_way();
+    latpath_linux::background::lower_priority();
     let (facts, start) = (HostFacts::read(), Stamp::now());
     let context = RunContext {
         streams,

@@ -1,0 +1,177 @@
+//! The flight recorder on a thread of its own: whoever measures does not wait while it copies and names what was recorded.
+
+use crate::recorder::{Figures, Recorder};
+use crate::snapshot::Snapshot;
+use latpath_linux::background::lower_priority;
+use latpath_model::Ns;
+use std::sync::mpsc::{
+    channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Requests that may wait.
+const WAITING: usize = 64;
+/// How long the kernel measures at the start what an event costs.
+const SAMPLED: Duration = Duration::from_millis(200);
+/// How often figures are read.
+const FIGURES_EVERY: Duration = Duration::from_secs(1);
+
+/// What records: [`Recorder`], or another in tests.
+pub trait Record: Send {
+    /// What happened from one time to another, both of the machine's `CLOCK_MONOTONIC`.
+    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
+    /// How it does.
+    fn figures(&self) -> Figures;
+    /// Measures once, for so long, what an event costs; the figures have it from then on.
+    fn sample(&self, _time: Duration) {}
+}
+
+impl Record for Recorder {
+    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        Self::snapshot(self, from, to)
+    }
+
+    fn figures(&self) -> Figures {
+        Self::figures(self)
+    }
+
+    fn sample(&self, time: Duration) {
+        Self::sample(self, time);
+    }
+}
+
+/// Why a request is not taken, or has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSnapshot {
+    /// Too many wait.
+    #[error("the flight recorder was still busy with other times")]
+    Busy,
+    /// A panic.
+    #[error("the flight recorder failed within latpath (a panic)")]
+    Ended,
+}
+
+struct Request {
+    id: u64,
+    from: Ns,
+    to: Ns,
+}
+
+#[derive(Default)]
+struct Shared {
+    figures: Figures,
+    is_new: bool,
+}
+
+/// The thread. A result is a [`Snapshot`], or what `finish` makes of it there. Dropping it ends the recording.
+pub struct RecorderThread<T = Snapshot> {
+    requests: Option<SyncSender<Request>>,
+    results: Receiver<(u64, T)>,
+    shared: Arc<Mutex<Shared>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Send + 'static> RecorderThread<T> {
+    /// Starts the thread, at nice 19. `finish` runs there too. With `sampled`, the kernel first measures for 0.2 s what an
+    /// event costs.
+    ///
+    /// # Errors
+    /// Where there can be no more threads.
+    pub fn start(record: Box<dyn Record>, sampled: bool, finish: fn(Snapshot) -> T) -> std::io::Result<Self> {
+        let (requests, come) = sync_channel(WAITING);
+        let (done, results) = channel();
+        let shared = Arc::new(Mutex::new(Shared { figures: record.figures(), is_new: true }));
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("lp-flight".into()).spawn(move || {
+            lower_priority();
+            if sampled {
+                record.sample(SAMPLED);
+            }
+            run(record.as_ref(), &come, &of_thread, &done, finish);
+        })?;
+        Ok(Self { requests: Some(requests), results, shared, thread: Some(thread) })
+    }
+
+    /// Asks for what happened from one time to another, both `CLOCK_MONOTONIC`. Returns at once.
+    ///
+    /// # Errors
+    /// Where it will not come.
+    pub fn request(&self, id: u64, from: Ns, to: Ns) -> Result<(), NoSnapshot> {
+        let requests = self.requests.as_ref().ok_or(NoSnapshot::Ended)?;
+        requests.try_send(Request { id, from, to }).map_err(|e| match e {
+            TrySendError::Full(_) => NoSnapshot::Busy,
+            TrySendError::Disconnected(_) => NoSnapshot::Ended,
+        })
+    }
+
+    /// A result that has come, with its request's number.
+    ///
+    /// # Errors
+    /// Where no more will come.
+    pub fn result(&self) -> Result<Option<(u64, T)>, NoSnapshot> {
+        match self.results.try_recv() {
+            Ok(result) => Ok(Some(result)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(NoSnapshot::Ended),
+        }
+    }
+
+    /// Waits for the next result.
+    ///
+    /// # Errors
+    /// Where no more will come.
+    pub fn wait(&self) -> Result<(u64, T), NoSnapshot> {
+        self.results.recv().map_err(|_| NoSnapshot::Ended)
+    }
+
+    /// How the recorder does; up to a second old.
+    pub fn figures(&self) -> Figures {
+        lock(&self.shared).figures.clone()
+    }
+
+    /// The same, once each time that they were read.
+    pub fn new_figures(&self) -> Option<Figures> {
+        let mut shared = lock(&self.shared);
+        std::mem::take(&mut shared.is_new).then(|| shared.figures.clone())
+    }
+}
+
+impl<T> Drop for RecorderThread<T> {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run<T>(
+    record: &dyn Record,
+    requests: &Receiver<Request>,
+    shared: &Mutex<Shared>,
+    done: &Sender<(u64, T)>,
+    finish: fn(Snapshot) -> T,
+) {
+    let mut due = Instant::now();
+    loop {
+        let now = Instant::now();
+        // Also where requests come faster than that.
+        if now >= due {
+            due = now + FIGURES_EVERY;
+            let figures = record.figures();
+            *lock(shared) = Shared { figures, is_new: true };
+        }
+        match requests.recv_timeout(due.saturating_duration_since(now)) {
+            // The other end may be gone.
+            Ok(Request { id, from, to }) => drop(done.send((id, finish(record.snapshot(from, to))))),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
