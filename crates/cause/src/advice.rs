@@ -8,13 +8,12 @@
 
 mod words;
 
-use crate::member::{Folk, Member};
-use crate::{Cause, Held, Row};
+use crate::member::Member;
+use crate::{Cause, Held, Row, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
-use latpath_model::{PointId, PointInfo, StreamId, StreamSpec, HOST};
+use latpath_model::{PointId, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use std::collections::BTreeMap;
 use words::{flow, group_of, in_namespace, list, old_cpu_group_of, quoted, text};
 
 /// A cure.
@@ -26,21 +25,6 @@ pub struct Advice {
     pub commands: Vec<String>,
     /// Where.
     pub machine: String,
-}
-
-/// What is known of the machines.
-#[derive(Clone, Debug, Default)]
-pub struct Surroundings<'a> {
-    /// Whose threads are whose.
-    pub folk: Folk<'a>,
-    /// The run's points.
-    pub points: &'a [PointInfo],
-    /// The run's streams.
-    pub streams: &'a [StreamSpec],
-    /// CPUs of each machine, as far as they are known.
-    pub cpus: BTreeMap<String, Cpus>,
-    /// The host's frequency governors.
-    pub governors: &'a [String],
 }
 
 /// What is to be cured.
@@ -100,7 +84,7 @@ fn is_deadline(class: Option<Class>) -> bool {
 }
 
 /// What would cure a case; the best first, none where latpath knows of none.
-pub fn advise(case: &Case, known: &Surroundings) -> Vec<Advice> {
+pub fn advise(case: &Case, known: &RunContext) -> Vec<Advice> {
     let cure = Cure { case, known };
     // As the one who had to act it is a program of latpath's that the user runs as an application.
     if let Some(tool) = case.by.filter(|member| member.is_tool) {
@@ -126,7 +110,7 @@ pub fn advise(case: &Case, known: &Surroundings) -> Vec<Advice> {
 
 struct Cure<'c> {
     case: &'c Case<'c>,
-    known: &'c Surroundings<'c>,
+    known: &'c RunContext,
 }
 
 impl Cure<'_> {
@@ -148,7 +132,7 @@ impl Cure<'_> {
         let all = cpus.len();
         cpus.retain(|cpu| Some(*cpu) != self.case.cpu);
         if self.is_on_host() {
-            let vcpus = self.known.folk.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
+            let vcpus = self.known.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
             let pinned: Vec<&Cpus> = vcpus.map(|t| &t.cpus_allowed).filter(|c| list(c).len() < all).collect();
             let free: Vec<u32> = cpus.iter().copied().filter(|c| !pinned.iter().any(|p| p.contains(*c))).collect();
             if !free.is_empty() {
@@ -160,13 +144,13 @@ impl Cure<'_> {
 
     /// A thread's virtual machine, where that is libvirt's.
     fn libvirts(&self, pid: u32) -> Option<(&Vm, &Thread)> {
-        self.known.folk.vm_of(self.case.machine, pid).filter(|(vm, _)| vm.libvirt)
+        self.known.vm_of(self.case.machine, pid).filter(|(vm, _)| vm.libvirt)
     }
 
     /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
     fn moving(&self, member: &Member, cpus: &str) -> Vec<String> {
         let Some(pid) = member.pid() else { return Vec::new() };
-        let is_vms = self.known.folk.vm_of(self.case.machine, pid).is_some();
+        let is_vms = self.known.vm_of(self.case.machine, pid).is_some();
         let mut commands = vec![match member.pids.as_slice() {
             [_] => format!("taskset -cp {cpus} {pid}"),
             // Their names are latpath's (`vhost of guest7`), and they live as long as their virtual machine.
@@ -206,7 +190,7 @@ impl Cure<'_> {
         let elsewhere = self.elsewhere();
         let cpu = self.case.cpu.map_or("that CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let is_vcpu = |m: &Member| {
-            let thread = m.pid().and_then(|pid| self.known.folk.vm_of(self.case.machine, pid));
+            let thread = m.pid().and_then(|pid| self.known.vm_of(self.case.machine, pid));
             thread.is_some_and(|(_, thread)| thread.role == Role::Vcpu)
         };
         let move_victim = elsewhere.as_ref().map(|cpus| {
@@ -370,7 +354,7 @@ impl Cure<'_> {
     fn of_blocking(&self) -> Vec<Advice> {
         let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
         let mut all = Vec::new();
-        if let Some((vm, _)) = self.known.folk.vm_of(self.case.machine, pid) {
+        if let Some((vm, _)) = self.known.vm_of(self.case.machine, pid) {
             let what = format!("{} waited for a lock, a page or a disk: keep the guest's memory locked", actor.name);
             all.push(match vm.libvirt {
                 true => self.one(
@@ -411,12 +395,12 @@ impl Cure<'_> {
     }
 
     fn of_upcalls(&self) -> Vec<Advice> {
-        let vms = self.known.folk.vms;
+        let vms = &self.known.vms;
         let tap =
             vms.iter().flat_map(|vm| &vm.taps).find(|tap| tap.bridge.as_ref().is_some_and(|b| b.kind == "openvswitch"));
         let bridge = tap.and_then(|tap| tap.bridge.as_ref()).map_or("BRIDGE", |b| &b.name);
         let port = tap.map_or("PORT", |tap| &tap.device);
-        let streams = self.known.streams;
+        let streams = &self.known.streams;
         let stream = match self.case.stream {
             Some(id) => streams.get(usize::from(id)),
             None => streams.first().filter(|_| streams.len() == 1),

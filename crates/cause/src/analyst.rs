@@ -6,21 +6,11 @@ use crate::{
     machine::Machine,
     queue::Sightings,
     trail::{unsaid, Sighting, Trail},
-    Cause,
+    Cause, RunContext,
 };
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
 use latpath_model::{Ns, PointInfo, HOST};
-use latpath_vms::Vm;
-
-/// What is known beside the capture.
-#[derive(Clone, Copy, Debug)]
-pub struct Ground<'a> {
-    /// The run's points.
-    pub points: &'a [PointInfo],
-    /// The host's virtual machines.
-    pub vms: &'a [Vm],
-}
 
 /// Who held a packet, or kept another from acting.
 ///
@@ -90,7 +80,7 @@ impl Piece {
 
 /// Explains the packets of one capture.
 pub struct Analyst<'a> {
-    ground: Ground<'a>,
+    points: &'a [PointInfo],
     machines: Vec<Machine>,
     guests: Guests,
     sightings: Sightings,
@@ -98,11 +88,11 @@ pub struct Analyst<'a> {
 
 impl<'a> Analyst<'a> {
     /// Prepares all machines' rows: the work of some ten milliseconds for 100,000 events.
-    pub fn new(capture: &'a Capture, ground: Ground<'a>) -> Self {
+    pub fn new(capture: &'a Capture, context: &'a RunContext) -> Self {
         Self {
-            ground,
+            points: &context.points,
             machines: capture.machines.iter().map(Machine::new).collect(),
-            guests: Guests::of(capture, ground),
+            guests: Guests::of(capture, context),
             sightings: Sightings::of(capture),
         }
     }
@@ -123,7 +113,7 @@ impl<'a> Analyst<'a> {
     }
 
     fn sighting<'s>(&'s self, seen: &'s PacketSighting) -> Result<Sighting<'s>, String> {
-        let Some(info) = self.ground.points.get(usize::from(seen.point)) else {
+        let Some(info) = self.points.get(usize::from(seen.point)) else {
             return Err("the run does not name this point".into());
         };
         let name = &info.point.machine;

@@ -1,6 +1,6 @@
 //! Which guest is which virtual machine, and which threads of the host work for it.
 
-use crate::Ground;
+use crate::RunContext;
 use latpath_capture::Capture;
 use latpath_model::{Link, PointInfo, PointKind, HOST};
 use latpath_vms::{Role, Vm};
@@ -53,15 +53,15 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    pub fn of(capture: &Capture, ground: Ground) -> Self {
+    pub fn of(capture: &Capture, context: &RunContext) -> Self {
         let mut found = Self::default();
-        let mut guests: Vec<Option<usize>> = vec![None; ground.vms.len()];
+        let mut guests: Vec<Option<usize>> = vec![None; context.vms.len()];
         for (place, machine) in capture.machines.iter().enumerate().skip(1) {
-            if let Some(vm) = vm_of(&machine.machine, capture, ground) {
+            if let Some(vm) = vm_of(&machine.machine, capture, context) {
                 guests[vm] = Some(place);
             }
         }
-        for (vm, guest) in ground.vms.iter().zip(guests) {
+        for (vm, guest) in context.vms.iter().zip(guests) {
             for thread in &vm.threads {
                 match (thread.role, guest) {
                     (Role::Vcpu, _) => drop(found.vcpus.0.insert(thread.tid, Vcpu { guest, number: thread.vcpu })),
@@ -82,9 +82,9 @@ impl Guests {
 }
 
 /// The virtual machine that is a machine of the capture: most of the guest's packets come and go by its taps.
-fn vm_of(machine: &str, capture: &Capture, ground: Ground) -> Option<usize> {
-    let mut votes = vec![0u64; ground.vms.len()];
-    let point = |p: u16| ground.points.get(usize::from(p));
+fn vm_of(machine: &str, capture: &Capture, context: &RunContext) -> Option<usize> {
+    let mut votes = vec![0u64; context.vms.len()];
+    let point = |p: u16| context.points.get(usize::from(p));
     for packet in &capture.packets {
         let points = packet.sightings.iter().filter_map(|seen| point(seen.point));
         let pairs = points.clone().zip(points.skip(1));
@@ -94,15 +94,15 @@ fn vm_of(machine: &str, capture: &Capture, ground: Ground) -> Option<usize> {
                 (false, true) if a.point.machine == machine => b,
                 _ => continue,
             };
-            for (vm, votes) in ground.vms.iter().zip(&mut votes) {
+            for (vm, votes) in context.vms.iter().zip(&mut votes) {
                 *votes += u64::from(has_tap(vm, tap));
             }
         }
     }
     let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
-    let named = || ground.vms.iter().position(|vm| vm.name == machine);
+    let named = || context.vms.iter().position(|vm| vm.name == machine);
     // Where there is one of each, they are the same.
-    let alone = || (ground.vms.len() == 1 && capture.machines.len() == 2).then_some(0);
+    let alone = || (context.vms.len() == 1 && capture.machines.len() == 2).then_some(0);
     best.map(|(vm, _)| vm).or_else(named).or_else(alone)
 }
 

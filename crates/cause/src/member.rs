@@ -2,8 +2,7 @@
 
 use crate::Who;
 use latpath_flight::{Class, Doing};
-use latpath_model::HOST;
-use latpath_vms::{Role, Vm};
+use latpath_vms::{Role, Thread, Vm};
 
 /// Threads of one name whose numbers are kept.
 const MOST_PIDS: usize = 8;
@@ -24,6 +23,26 @@ pub struct Member {
 }
 
 impl Member {
+    /// `vm` is the virtual machine that it works for, with its thread.
+    pub(crate) fn new(who: &Who, vm: Option<(&Vm, &Thread)>) -> Self {
+        let pid = who.doing.thread().filter(|pid| *pid != 0);
+        let comm = bare(&who.name);
+        let name = match (who.doing, vm) {
+            (_, Some((vm, thread))) => match thread.role {
+                Role::Vcpu => format!("vCPU{} of {}", number(thread.vcpu), vm.name),
+                Role::MainLoop => format!("main loop of {}", vm.name),
+                Role::Vhost => format!("vhost of {}", vm.name),
+                Role::Io => format!("I/O thread of {}", vm.name),
+                Role::Kvm | Role::Other => format!("{} of {}", thread.comm, vm.name),
+            },
+            (Doing::Thread(_), None) => thread_name(comm, &who.name),
+            (Doing::Idle { .. }, None) => "idle".into(),
+            _ => who.name.clone(),
+        };
+        let is_tool = pid.is_some() && (comm.starts_with("latpath") || comm.starts_with("lp-"));
+        Self { name, doing: who.doing, class: who.class, pids: pid.into_iter().collect(), is_tool }
+    }
+
     /// The latest thread's number.
     pub fn pid(&self) -> Option<u32> {
         self.pids.last().copied()
@@ -38,43 +57,6 @@ impl Member {
         }
         let more = self.pids.len().saturating_sub(MOST_PIDS);
         self.pids.drain(..more);
-    }
-}
-
-/// Knows what threads do for virtual machines.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Folk<'a> {
-    /// The host's virtual machines.
-    pub vms: &'a [Vm],
-}
-
-impl<'a> Folk<'a> {
-    /// The virtual machine and its thread of this number. Only the host's threads are known.
-    pub fn vm_of(&self, machine: &str, pid: u32) -> Option<(&'a Vm, &'a latpath_vms::Thread)> {
-        if machine != HOST || pid == 0 {
-            return None;
-        }
-        self.vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == pid)?)))
-    }
-
-    /// Of somebody on a machine.
-    pub fn member(&self, machine: &str, who: &Who) -> Member {
-        let pid = who.doing.thread().filter(|pid| *pid != 0);
-        let comm = bare(&who.name);
-        let name = match (who.doing, pid.and_then(|pid| self.vm_of(machine, pid))) {
-            (_, Some((vm, thread))) => match thread.role {
-                Role::Vcpu => format!("vCPU{} of {}", number(thread.vcpu), vm.name),
-                Role::MainLoop => format!("main loop of {}", vm.name),
-                Role::Vhost => format!("vhost of {}", vm.name),
-                Role::Io => format!("I/O thread of {}", vm.name),
-                Role::Kvm | Role::Other => format!("{} of {}", thread.comm, vm.name),
-            },
-            (Doing::Thread(_), None) => thread_name(comm, &who.name),
-            (Doing::Idle { .. }, None) => "idle".into(),
-            _ => who.name.clone(),
-        };
-        let is_tool = pid.is_some() && (comm.starts_with("latpath") || comm.starts_with("lp-"));
-        Member { name, doing: who.doing, class: who.class, pids: pid.into_iter().collect(), is_tool }
     }
 }
 
@@ -105,7 +87,9 @@ fn thread_name(comm: &str, shown: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RunContext;
     use latpath_flight::Running;
+    use latpath_model::HOST;
 
     fn thread(pid: u32, name: &str) -> Who {
         let doing = Doing::Thread(Running { pid, class: None, guest: false, work: None });
@@ -114,7 +98,7 @@ mod tests {
 
     #[test]
     fn numbers_do_not_tell_culprits_apart() {
-        let folk = Folk::default();
+        let context = RunContext::default();
         for (shown, name) in [
             ("rustc (18491)", "rustc"),
             ("CPU 0/KVM (6154) in its guest", "CPU 0/KVM"),
@@ -125,21 +109,21 @@ mod tests {
             ("odd (name) (12)", "odd (name)"),
             ("thread 12", "thread 12"),
         ] {
-            assert_eq!(folk.member(HOST, &thread(12, shown)).name, name);
+            assert_eq!(context.member(HOST, &thread(12, shown)).name, name);
         }
-        assert!(folk.member(HOST, &thread(3, "latpath (3)")).is_tool);
+        assert!(context.member(HOST, &thread(3, "latpath (3)")).is_tool);
         let idle = Who { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None };
-        assert_eq!(folk.member(HOST, &idle).name, "idle");
+        assert_eq!(context.member(HOST, &idle).name, "idle");
     }
 
     #[test]
     fn the_latest_threads_of_a_name_are_known_by_number() {
-        let folk = Folk::default();
-        let mut one = folk.member(HOST, &thread(1, "x (1)"));
+        let context = RunContext::default();
+        let mut one = context.member(HOST, &thread(1, "x (1)"));
         for pid in 2..20 {
-            one.update(&folk.member(HOST, &thread(pid, &format!("x ({pid})"))));
+            one.update(&context.member(HOST, &thread(pid, &format!("x ({pid})"))));
         }
-        one.update(&folk.member(HOST, &thread(15, "x (15)")));
+        one.update(&context.member(HOST, &thread(15, "x (15)")));
         assert_eq!(one.pids, [12, 13, 14, 16, 17, 18, 19, 15]);
         assert_eq!(one.pid(), Some(15));
     }

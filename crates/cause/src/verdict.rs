@@ -5,10 +5,10 @@
 //! taken off its other causes, each by its share: no excess is negative, and all of them sum to the packet's time beyond the
 //! usual, exactly.
 
-use crate::member::{Folk, Member};
+use crate::member::Member;
 use crate::sums::{add, longest_first, plus};
 use crate::usual::{Means, Usual};
-use crate::{Cause, Explained};
+use crate::{Cause, Explained, RunContext};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Member>, by: &'a [(Mem
 
 impl Verdict {
     /// Of a packet. `way` is its stream's.
-    pub fn of(packet: &Explained, way: &[PointId], usual: &Usual, folk: &Folk) -> Self {
+    pub fn of(packet: &Explained, way: &[PointId], usual: &Usual, context: &RunContext) -> Self {
         let mut verdict = Self { time_ns: packet.time(), ..Self::default() };
         let means: Vec<Option<Means>> = packet.parts.iter().map(|p| usual.of(p.from, p.to, way)).collect();
         verdict.without_usual = means.iter().any(Option::is_none);
@@ -101,7 +101,7 @@ impl Verdict {
             for piece in &part.pieces {
                 let ns = piece.to.saturating_sub(piece.from);
                 let machine = packet.machine(piece);
-                let actor = piece.actor.as_ref().map(|who| folk.member(machine, who));
+                let actor = piece.actor.as_ref().map(|who| context.member(machine, who));
                 let (place, named) = match piece.cause {
                     // All of it is one, wherever it was.
                     Cause::Unexplained => (0, None),
@@ -132,7 +132,7 @@ impl Verdict {
                 if let (Some(known), Some(actor)) = (&mut held.actor, &actor) {
                     known.update(actor);
                 }
-                if let Some(by) = piece.by.as_ref().map(|who| folk.member(machine, who)) {
+                if let Some(by) = piece.by.as_ref().map(|who| context.member(machine, who)) {
                     match held.by.iter_mut().find(|(known, _)| known.name == by.name) {
                         Some((known, sum)) => {
                             known.update(&by);

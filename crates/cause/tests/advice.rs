@@ -1,6 +1,6 @@
 //! What is advised, and that nothing is advised where it does not apply.
 
-use latpath_cause::{advise, Advice, Case, Cause, Folk, Held, Member, Surroundings};
+use latpath_cause::{advise, Advice, Case, Cause, Held, Member, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::PointInfo;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
@@ -88,13 +88,11 @@ fn advice_of(held: &Held) -> Vec<Advice> {
 
 /// The same beside a guest like this.
 fn advice_beside(vm: Vm, held: &Held) -> Vec<Advice> {
-    let (vms, points) = ([vm], points());
-    let streams = ["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
+    let streams = vec!["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
     let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
-    let governors = ["powersave".to_owned()];
-    let known =
-        Surroundings { folk: Folk { vms: &vms }, points: &points, streams: &streams, cpus, governors: &governors };
-    advise(&Case::of_packet(held, 0), &known)
+    let governors = vec!["powersave".to_owned()];
+    let context = RunContext { vms: vec![vm], points: points(), streams, cpus, governors, ..RunContext::default() };
+    advise(&Case::of_packet(held, 0), &context)
 }
 
 fn commands(held: &Held) -> Vec<String> {
@@ -234,7 +232,7 @@ fn a_device_is_looked_for_in_its_own_namespace() {
         let mut points = points();
         points[1].point.device = device.into();
         let held = held(Cause::QdiscHeld, "host", None, None);
-        let known = Surroundings { points: &points, ..Surroundings::default() };
+        let known = RunContext { points, ..RunContext::default() };
         let all = advise(&Case::of_packet(&held, 0), &known);
         all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
     };

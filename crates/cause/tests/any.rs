@@ -3,7 +3,7 @@
 mod stage;
 
 use latpath_capture::{Packet, PacketSighting};
-use latpath_cause::{Analyst, Cause, Ground};
+use latpath_cause::{Analyst, Cause, RunContext};
 use latpath_flight::*;
 use latpath_model::Ns;
 use latpath_vms::Role;
@@ -136,8 +136,8 @@ proptest! {
         packets in prop::collection::vec(prop::collection::vec(any_seen(), 0..8), 1..6),
     ) {
         let stage = stage(host, guest, offset, packets);
-        let ground = Ground { points: &stage.points, vms: &stage.vms };
-        let analyst = Analyst::new(&stage.capture, ground);
+        let context = RunContext { points: stage.points.clone(), vms: stage.vms.clone(), ..RunContext::default() };
+        let analyst = Analyst::new(&stage.capture, &context);
         for packet in &stage.capture.packets {
             for (a, b) in packet.sightings.iter().flat_map(|a| packet.sightings.iter().map(move |b| (a, b))) {
                 let pieces = analyst.explain(packet, a, b);

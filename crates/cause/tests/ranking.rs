@@ -1,7 +1,7 @@
 //! What the ranking says of packets that were explained by hand.
 
 use latpath_capture::PacketSighting;
-use latpath_cause::{Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
+use latpath_cause::{Cause, Explained, Part, Piece, Ranking, RunContext, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, PointId};
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn what_is_usual_is_not_blamed() {
     }
     let waits = (14_000, Cause::WaitingForCpu, Some(vhost.clone()), Some(hog.clone()));
     let late = packet(2, true, &[(0, 1, vec![waits, work(230, &vhost)]), (1, 2, vec![work(50, &vhost)])]);
-    let verdict = Verdict::of(&late, &WAY, &usual, &Folk::default());
+    let verdict = Verdict::of(&late, &WAY, &usual, &RunContext::default());
     assert_eq!((verdict.time_ns, verdict.usual_ns, verdict.excess_ns), (14_280, 250, 14_030));
     let first = verdict.first().unwrap();
     assert_eq!(
@@ -81,7 +81,7 @@ fn what_a_packet_was_spared_is_taken_off_what_held_it_instead() {
     usual.add(&packet(1, false, &[(0, 1, vec![exit, work(60, &vhost)])]));
     let waits = (1000, Cause::WaitingForCpu, Some(vhost.clone()), Some(hog));
     let late = packet(2, true, &[(0, 1, vec![waits, work(60, &vhost)])]);
-    let verdict = Verdict::of(&late, &WAY, &usual, &Folk::default());
+    let verdict = Verdict::of(&late, &WAY, &usual, &RunContext::default());
     assert_eq!(verdict.excess_ns, 960);
     assert_eq!(verdict.first().unwrap().excess_ns, 960, "it waited instead of coming out of idle for 40 ns");
 }
@@ -92,9 +92,9 @@ fn a_part_that_skips_a_point_has_the_usual_of_both_that_it_is_made_of() {
     let mut usual = Usual::default();
     usual.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
     let late = packet(2, true, &[(0, 2, vec![work(1150, &vhost)])]);
-    let verdict = Verdict::of(&late, &WAY, &usual, &Folk::default());
+    let verdict = Verdict::of(&late, &WAY, &usual, &RunContext::default());
     assert_eq!((verdict.usual_ns, verdict.excess_ns, verdict.without_usual), (150, 1000, false));
-    let unknown = Verdict::of(&packet(3, true, &[(2, 7, vec![work(9, &vhost)])]), &WAY, &usual, &Folk::default());
+    let unknown = Verdict::of(&packet(3, true, &[(2, 7, vec![work(9, &vhost)])]), &WAY, &usual, &RunContext::default());
     assert_eq!((unknown.excess_ns, unknown.without_usual), (9, true));
 }
 
@@ -103,7 +103,8 @@ fn a_packet_that_took_no_longer_than_usual_blames_nobody() {
     let vhost = thread(5, "vhost-4");
     let mut usual = Usual::default();
     usual.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)])]));
-    let verdict = Verdict::of(&packet(2, true, &[(0, 1, vec![work(80, &vhost)])]), &WAY, &usual, &Folk::default());
+    let verdict =
+        Verdict::of(&packet(2, true, &[(0, 1, vec![work(80, &vhost)])]), &WAY, &usual, &RunContext::default());
     assert_eq!((verdict.excess_ns, verdict.first()), (0, None));
 }
 
@@ -114,7 +115,7 @@ fn the_same_culprit_is_one_row_however_often_it_was_started() {
     for n in 0..100 {
         let waits = (1000 + n, Cause::WaitingForCpu, Some(thread(5, "vhost-4")), Some(thread(100 + n as u32, "rustc")));
         let late = packet(n as u64, true, &[(0, 1, vec![waits, work(10, &thread(5, "vhost-4"))])]);
-        ranking.add(&Verdict::of(&late, &WAY, &usual, &Folk::default()));
+        ranking.add(&Verdict::of(&late, &WAY, &usual, &RunContext::default()));
     }
     let rows = ranking.rows();
     assert_eq!(rows.len(), 2);
@@ -128,7 +129,7 @@ fn the_same_culprit_is_one_row_however_often_it_was_started() {
 fn what_is_unexplained_is_one_row_and_the_last() {
     let mut ranking = Ranking::default();
     let held = vec![(9000, Cause::Unexplained, None, None), work(10, &thread(5, "vhost-4"))];
-    ranking.add(&Verdict::of(&packet(1, true, &[(0, 1, held)]), &WAY, &Usual::default(), &Folk::default()));
+    ranking.add(&Verdict::of(&packet(1, true, &[(0, 1, held)]), &WAY, &Usual::default(), &RunContext::default()));
     let rows = ranking.rows();
     assert_eq!(rows.iter().map(|r| r.cause).collect::<Vec<_>>(), [Cause::Work, Cause::Unexplained]);
     assert_eq!(ranking.unexplained_per_mille(), 998);
@@ -158,7 +159,7 @@ proptest! {
     ) {
         let mut known = Usual::default();
         usual.iter().for_each(|p| known.add(p));
-        let verdict = Verdict::of(&late, &WAY, &known, &Folk::default());
+        let verdict = Verdict::of(&late, &WAY, &known, &RunContext::default());
         prop_assert_eq!(verdict.held.iter().map(|h| h.time_ns).sum::<Ns>(), late.time());
         prop_assert_eq!(verdict.held.iter().map(|h| h.excess_ns).sum::<Ns>(), verdict.excess_ns);
         prop_assert!(verdict.excess_ns == (verdict.time_ns - verdict.usual_ns).max(0));
@@ -172,7 +173,7 @@ proptest! {
     #[test]
     fn rows_and_others_sum_to_the_excess_of_all(late in prop::collection::vec(any_packet(1 << 40), 1..300)) {
         let mut ranking = Ranking::default();
-        late.iter().for_each(|p| ranking.add(&Verdict::of(p, &WAY, &Usual::default(), &Folk::default())));
+        late.iter().for_each(|p| ranking.add(&Verdict::of(p, &WAY, &Usual::default(), &RunContext::default())));
         let rows = ranking.rows();
         let others = ranking.others();
         prop_assert_eq!(rows.iter().map(|r| r.excess_ns).sum::<Ns>() + others.excess_ns, ranking.excess_ns());
@@ -186,7 +187,7 @@ proptest! {
         let mut known = Usual::default();
         (0..3).for_each(|_| known.add(&usual));
         let mut ranking = Ranking::default();
-        (0..40).for_each(|_| ranking.add(&Verdict::of(&late, &WAY, &known, &Folk::default())));
+        (0..40).for_each(|_| ranking.add(&Verdict::of(&late, &WAY, &known, &RunContext::default())));
         prop_assert!(ranking.excess_ns() >= 0);
     }
 }

@@ -7,9 +7,8 @@ use crate::people::People;
 use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
-use crate::Ground;
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
-use latpath_cause::{Analyst, Explained};
+use latpath_cause::{Analyst, Explained, RunContext};
 use latpath_flight::{CpuTimeline, Doing, Names};
 use latpath_model::{Ns, PointKind, StreamId, HOST};
 use latpath_stats::units::duration;
@@ -55,7 +54,7 @@ struct Machine {
 /// A trace being written.
 pub struct Export<W: Write> {
     out: Writer<W>,
-    ground: Rc<Ground>,
+    context: Rc<RunContext>,
     tracks: Tracks,
     /// Packets that have rows.
     shown: HashSet<(StreamId, u64, Ns)>,
@@ -72,10 +71,10 @@ impl<W: Write> Export<W> {
     ///
     /// # Errors
     /// What writing gives.
-    pub fn begin(out: W, ground: Ground) -> io::Result<Self> {
+    pub fn begin(out: W, context: RunContext) -> io::Result<Self> {
         let mut export = Self {
             out: Writer::new(out),
-            ground: Rc::new(ground),
+            context: Rc::new(context),
             tracks: Tracks::default(),
             shown: HashSet::new(),
             machines: Vec::new(),
@@ -83,7 +82,8 @@ impl<W: Write> Export<W> {
             summary: Summary::default(),
             recorded: Ns::MIN,
         };
-        if let Some((monotonic, utc)) = export.ground.utc.filter(|(monotonic, utc)| *monotonic >= 0 && *utc >= 0) {
+        let (monotonic, utc) = (export.context.start_ns, export.context.utc(export.context.start_ns));
+        if monotonic >= 0 && utc > 0 {
             let clock = |clock_id, t| Clock { clock_id: Some(clock_id), timestamp: Some(at(t)) };
             // Events of the kernel have boot time in Perfetto's world. Here both are the host's CLOCK_MONOTONIC, as in the run.
             let clocks = vec![clock(BOOTTIME, monotonic), clock(MONOTONIC, monotonic), clock(REALTIME, utc)];
@@ -100,8 +100,7 @@ impl<W: Write> Export<W> {
             return Ok(*place);
         }
         let place = self.machines.len();
-        let release = self.ground.kernels.iter().find(|(machine, _)| machine == name).map(|(_, release)| release);
-        let release = release.filter(|r| r.starts_with(|c: char| c.is_ascii_digit()));
+        let release = self.context.kernels.get(name).filter(|r| r.starts_with(|c: char| c.is_ascii_digit()));
         let utsname = Utsname {
             sysname: Some("Linux".into()),
             // Where Perfetto shows no name of a machine, this is.
@@ -147,10 +146,10 @@ impl<W: Write> Export<W> {
     fn record(&mut self, record: &MachineRecord) -> io::Result<()> {
         let Ok(snapshot) = &record.record else { return Ok(()) };
         let machine = self.machine(&record.machine)?;
-        let Self { out, tracks, machines, ground, .. } = self;
+        let Self { out, tracks, machines, context, .. } = self;
         let (name, Machine { kernel, people, details }) = &mut machines[machine];
         let shift = Shift { offset: record.offset_ns };
-        let (vms, guest) = if machine == 0 { (ground.vms.as_slice(), None) } else { (&[][..], Some(name.as_str())) };
+        let (vms, guest) = if machine == 0 { (context.vms.as_slice(), None) } else { (&[][..], Some(name.as_str())) };
         people.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms, guest)?;
         let names = snapshot.names();
         let place = Place { machine, shift, people, snapshot, names: &names };
@@ -160,13 +159,13 @@ impl<W: Write> Export<W> {
 
     /// All packets, at their points.
     fn points(&mut self, capture: &Capture) -> io::Result<()> {
-        let Self { out, tracks, ground, recorded, .. } = self;
+        let Self { out, tracks, context, recorded, .. } = self;
         for packet in &capture.packets {
             // Those of an earlier capture stand there.
             for seen in packet.sightings.iter().filter(|seen| seen.t > *recorded) {
                 let point = usize::from(seen.point);
-                let track = tracks.of(out, Track::Point(point), || ground.point_name(seen.point))?;
-                let name = ground.packet_name(packet.stream, packet.key);
+                let track = tracks.of(out, Track::Point(point), || context.point(seen.point))?;
+                let name = journey::packet_name(context, packet.stream, packet.key);
                 let said = Said::named(if packet.late { name + " late" } else { name });
                 let said = said.arg("cpu", i64::from(seen.cpu)).arg("thread", i64::from(seen.tid));
                 out.instant(0, at(seen.t), track, said)?;
@@ -195,13 +194,13 @@ impl<W: Write> Export<W> {
         if shown.is_empty() {
             return Ok(left_out);
         }
-        let ground = Rc::clone(&self.ground);
-        let analyst = Analyst::new(capture, latpath_cause::Ground { points: &ground.points, vms: &ground.vms });
+        let context = Rc::clone(&self.context);
+        let analyst = Analyst::new(capture, &context);
         for packet in shown {
-            let explained = Explained::of(&analyst, capture, packet, ground.way(packet.stream), &ground.points);
+            let explained = Explained::of(&analyst, capture, packet, context.route(packet.stream), &context.points);
             self.summary.packets += 1;
             let number = Number(self.summary.packets);
-            journey::write(&mut self.out, &mut self.tracks, &ground, number, &explained)?;
+            journey::write(&mut self.out, &mut self.tracks, &context, number, &explained)?;
             for (place, seen) in explained.seen.iter().enumerate() {
                 self.sighting(capture, rows, number, place, seen, &explained)?;
             }
@@ -219,11 +218,16 @@ impl<W: Write> Export<W> {
         seen: &PacketSighting,
         packet: &Explained,
     ) -> io::Result<()> {
-        let Some(point) = self.ground.points.get(usize::from(seen.point)).map(|info| info.point.clone()) else {
+        let Some(point) = self.context.points.get(usize::from(seen.point)).map(|info| info.point.clone()) else {
             return Ok(());
         };
         let machine = self.machine(&point.machine)?;
-        let name = format!("{}@{} {}", point.kind, point.device, self.ground.packet_name(packet.stream, packet.key));
+        let name = format!(
+            "{}@{} {}",
+            point.kind,
+            point.device,
+            journey::packet_name(&self.context, packet.stream, packet.key)
+        );
         let said =
             |flows| Said { flows, category: "sighting", ..Said::named(name.clone()) }.arg("point", point.to_string());
         let t = at(seen.t);

@@ -2,9 +2,9 @@
 
 use crate::tracks::{Track, Tracks};
 use crate::writer::{Said, Writer};
-use crate::{Ground, Segment};
-use latpath_cause::{Cause, Explained, Piece, Who};
-use latpath_model::{Ns, PointId};
+use latpath_cause::{Cause, Explained, Piece, RunContext, Who};
+use latpath_journey::Segment;
+use latpath_model::Ns;
 use latpath_stats::units::duration;
 use std::io::{self, Write};
 
@@ -102,18 +102,11 @@ fn in_words(piece: &Piece) -> String {
     text
 }
 
-impl Ground {
-    /// A packet as it is called: `MU01 4711`.
-    pub(crate) fn packet_name(&self, stream: u16, key: u32) -> String {
-        let stream = self.streams.get(usize::from(stream));
-        match stream {
-            Some(stream) => format!("{} {}", stream.short(), stream.key.text(key)),
-            None => format!("packet {key}"),
-        }
-    }
-
-    pub(crate) fn point_name(&self, point: PointId) -> String {
-        self.points.get(usize::from(point)).map_or_else(|| format!("point {point}"), |p| p.point.to_string())
+/// A packet as it is called: `MU01 4711`.
+pub(crate) fn packet_name(context: &RunContext, stream: u16, key: u32) -> String {
+    match context.streams.get(usize::from(stream)) {
+        Some(stream) => format!("{} {}", stream.short(), stream.key.text(key)),
+        None => format!("packet {key}"),
     }
 }
 
@@ -136,15 +129,15 @@ fn causes(packet: &Explained) -> Vec<String> {
 pub(crate) fn write<W: Write>(
     out: &mut Writer<W>,
     tracks: &mut Tracks,
-    ground: &Ground,
+    context: &RunContext,
     number: Number,
     packet: &Explained,
 ) -> io::Result<()> {
     let (Some(first), Some(last)) = (packet.seen.first(), packet.seen.last()) else { return Ok(()) };
-    let name = ground.packet_name(packet.stream, packet.key);
+    let name = packet_name(context, packet.stream, packet.key);
     let row_name = || format!("{name}: {}", duration(packet.time()));
     let track = tracks.of(out, Track::Packet(number.0), row_name)?;
-    let spec = ground.streams.get(usize::from(packet.stream));
+    let spec = context.streams.get(usize::from(packet.stream));
     let seen = |point| packet.seen.iter().find(|seen| seen.point == point).map(|seen| seen.t);
     let mut spans = Vec::new();
     let whole = |said: Said| {
@@ -156,13 +149,13 @@ pub(crate) fn write<W: Write>(
             .args("causes", causes(packet))
     };
     let mut is_whole = false;
-    for Segment { name, from, to } in &ground.segments {
+    for Segment { name, from, to, .. } in &context.segments {
         let (Some(begin), Some(end)) = (seen(*from), seen(*to)) else { continue };
         if begin >= end {
             continue;
         }
         let said = Said { category: "segment", ..Said::named(name.clone()) };
-        let said = said.arg("from", ground.point_name(*from)).arg("to", ground.point_name(*to));
+        let said = said.arg("from", context.point(*from)).arg("to", context.point(*to));
         let said = said.arg("took_ns", end.saturating_sub(begin));
         let all = (begin, end) == (first.t, last.t) && !is_whole;
         is_whole |= all;
@@ -175,7 +168,7 @@ pub(crate) fn write<W: Write>(
     }
     let mut instants = Vec::new();
     for (place, pair) in packet.seen.windows(2).enumerate() {
-        let (from, to) = (ground.point_name(pair[0].point), ground.point_name(pair[1].point));
+        let (from, to) = (context.point(pair[0].point), context.point(pair[1].point));
         let said = Said {
             category: "step",
             flows: vec![number.sighting(place)],
@@ -187,7 +180,7 @@ pub(crate) fn write<W: Write>(
             false => instants.push((pair[0].t, said)),
         }
     }
-    let end = ground.point_name(last.point);
+    let end = context.point(last.point);
     let flows = vec![number.sighting(packet.seen.len() - 1)];
     instants.push((last.t, Said { category: "step", flows, ..Said::named(short(&end)) }.arg("at", end)));
     for (n, spans) in rows(spans).into_iter().enumerate() {

@@ -8,7 +8,6 @@
 
 mod details;
 mod export;
-mod ground;
 mod journey;
 mod kernel;
 mod people;
@@ -17,5 +16,4 @@ mod tracks;
 mod writer;
 
 pub use export::{Export, Summary};
-pub use ground::{Ground, Segment};
 pub use kernel::Written;

@@ -2,7 +2,7 @@
 
 mod captures;
 
-use captures::{export, ground, read, thread};
+use captures::{context, export, read, thread};
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Vector, What, Window};
 use latpath_model::Ns;
@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn any_captures_are_a_trace_that_perfetto_can_read(captures in vec(capture(), 1..4)) {
-        let (trace, summary) = export(ground(), &captures);
+        let (trace, summary) = export(context(), &captures);
         prop_assert_eq!(summary.bytes, trace.len() as u64);
         let packets = read(&trace);
         let mut runs: HashMap<(u32, u32), i32> = HashMap::new();

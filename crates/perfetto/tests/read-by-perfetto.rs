@@ -2,7 +2,7 @@
 
 mod captures;
 
-use captures::{capture, event, export, ground, switch, OTHER, PREEMPTED, QEMU, SLEEPS, T};
+use captures::{capture, context, event, export, switch, OTHER, PREEMPTED, QEMU, SLEEPS, T};
 use latpath_testkit::trace_processor::{self, Cell, Processor};
 use latpath_testkit::{equal, trial, Failed};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 }
 
 fn load(captures: &[latpath_capture::Capture]) -> Result<(Processor, latpath_perfetto::Summary), Failed> {
-    let (trace, summary) = export(ground(), captures);
+    let (trace, summary) = export(context(), captures);
     let mut processor = Processor::load(&trace)?;
     equal("errors", processor.errors()?, Vec::new())?;
     Ok((processor, summary))

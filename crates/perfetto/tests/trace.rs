@@ -2,7 +2,7 @@
 
 mod captures;
 
-use captures::{capture, event, export, ground, read, switch, OFFSET, OTHER, T, UTC};
+use captures::{capture, context, event, export, read, switch, OFFSET, OTHER, T, UTC};
 use latpath_flight::{Left, Sleep, What};
 use latpath_perfetto::proto::{Data, Ftrace, FtraceEvent, TracePacket, TrackEvent, OUT_OF_IDLE};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ fn track_events(packets: &[TracePacket]) -> Vec<(u64, &TrackEvent)> {
 
 #[test]
 fn each_machine_has_a_sequence_that_begins_by_forgetting() {
-    let packets = read(&export(ground(), &[capture(1, T)]).0);
+    let packets = read(&export(context(), &[capture(1, T)]).0);
     for machine in [None, Some(1)] {
         let mut of_machine = packets.iter().filter(|p| p.machine_id == machine);
         let first = of_machine.next().unwrap();
@@ -42,7 +42,7 @@ fn each_machine_has_a_sequence_that_begins_by_forgetting() {
 
 #[test]
 fn a_cpus_events_stand_in_the_order_of_their_times_on_the_hosts_timeline() {
-    let (trace, _) = export(ground(), &[capture(1, T)]);
+    let (trace, _) = export(context(), &[capture(1, T)]);
     let events = kernel(&read(&trace));
     assert_eq!(events.len(), 3);
     for (cpu, events) in &events {
@@ -55,7 +55,7 @@ fn a_cpus_events_stand_in_the_order_of_their_times_on_the_hosts_timeline() {
 
 #[test]
 fn who_leaves_a_cpu_is_who_came_to_it() {
-    for (cpu, events) in kernel(&read(&export(ground(), &[capture(1, T), capture(2, T + 1_000_000_000)]).0)) {
+    for (cpu, events) in kernel(&read(&export(context(), &[capture(1, T), capture(2, T + 1_000_000_000)]).0)) {
         let mut runs = None;
         for event in events {
             if let Some(Ftrace::SchedSwitch(switch)) = event.event {
@@ -71,7 +71,7 @@ fn who_leaves_a_cpu_is_who_came_to_it() {
 
 #[test]
 fn what_begins_ends_and_what_ends_has_begun() {
-    for (cpu, events) in kernel(&read(&export(ground(), &[capture(1, T)]).0)) {
+    for (cpu, events) in kernel(&read(&export(context(), &[capture(1, T)]).0)) {
         let mut open = Vec::new();
         for event in events {
             match event.event.unwrap() {
@@ -94,7 +94,7 @@ fn what_begins_ends_and_what_ends_has_begun() {
 
 #[test]
 fn slices_of_each_row_end_in_the_opposite_order_of_their_beginning() {
-    let packets = read(&export(ground(), &[capture(1, T)]).0);
+    let packets = read(&export(context(), &[capture(1, T)]).0);
     let mut rows: HashMap<u64, Vec<(u64, i32)>> = HashMap::new();
     for (t, event) in track_events(&packets) {
         rows.entry(event.track_uuid.unwrap()).or_default().push((t, event.r#type.unwrap()));
@@ -117,7 +117,7 @@ fn slices_of_each_row_end_in_the_opposite_order_of_their_beginning() {
 
 #[test]
 fn threads_of_a_virtual_machine_say_what_they_do_and_for_which_guest() {
-    let packets = read(&export(ground(), &[capture(1, T)]).0);
+    let packets = read(&export(context(), &[capture(1, T)]).0);
     let mut names: Vec<(u32, String)> = Vec::new();
     for packet in &packets {
         if let Some(Data::ProcessTree(tree)) = &packet.data {
@@ -139,7 +139,7 @@ fn threads_of_a_virtual_machine_say_what_they_do_and_for_which_guest() {
 
 #[test]
 fn utc_is_tied_to_the_timeline_once() {
-    let packets = read(&export(ground(), &[capture(1, T)]).0);
+    let packets = read(&export(context(), &[capture(1, T)]).0);
     let snapshots = packets.iter().filter_map(|p| match &p.data {
         Some(Data::ClockSnapshot(snapshot)) => Some(snapshot),
         _ => None,
@@ -157,7 +157,7 @@ fn states_are_those_that_the_kernel_reports() {
         let snapshot = one.machines[0].record.as_mut().unwrap();
         snapshot.window.cpus.truncate(1);
         snapshot.window.cpus[0].events = vec![switch(T + 10, 42, left, 0, OTHER)];
-        let events = kernel(&read(&export(ground(), &[one]).0));
+        let events = kernel(&read(&export(context(), &[one]).0));
         let state = events[&(0, 0)].iter().rev().find_map(|e| match e.event.as_ref()? {
             Ftrace::SchedSwitch(switch) => switch.prev_state,
             _ => None,
@@ -185,7 +185,7 @@ fn what_perfetto_would_refuse_is_left_out_and_counted() {
         event(T + 3, 42, What::Other(99)),
         event(T + 4, 42, What::Idle(None)),
     ];
-    let (trace, summary) = export(ground(), &[odd]);
+    let (trace, summary) = export(context(), &[odd]);
     let events = kernel(&read(&trace));
     assert!(!events.contains_key(&(0, 1024)));
     assert_eq!(summary.machines[0].1.left_out, not_taken + 3);
@@ -201,7 +201,7 @@ fn what_perfetto_would_refuse_is_left_out_and_counted() {
 fn a_machine_without_a_record_is_said_to_have_none() {
     let mut silent = capture(1, T);
     silent.machines[1].record = Err("the agent did not answer".into());
-    let packets = read(&export(ground(), &[silent]).0);
+    let packets = read(&export(context(), &[silent]).0);
     let said = track_events(&packets).into_iter().flat_map(|(_, e)| e.debug_annotations.clone());
     let lines: Vec<_> = said.flat_map(|a| a.array_values).filter_map(|a| a.value).collect();
     let text = format!("{lines:?}");
@@ -212,7 +212,7 @@ fn a_machine_without_a_record_is_said_to_have_none() {
 
 #[test]
 fn only_wanted_packets_have_rows_and_the_others_are_counted() {
-    let mut export = latpath_perfetto::Export::begin(Vec::new(), ground()).unwrap();
+    let mut export = latpath_perfetto::Export::begin(Vec::new(), context()).unwrap();
     export.capture(&capture(1, T), |packet| packet.number != 4711).unwrap();
     let (trace, summary) = export.finish().unwrap();
     assert_eq!((summary.packets, summary.more_late), (0, 1));
@@ -233,10 +233,10 @@ fn a_full_disk_is_an_error_and_no_panic() {
             Ok(())
         }
     }
-    let whole = export(ground(), &[capture(1, T)]).0.len();
+    let whole = export(context(), &[capture(1, T)]).0.len();
     for room in [0, 100, whole / 2, whole - 1] {
         let write = || {
-            let mut export = latpath_perfetto::Export::begin(Full(room), ground())?;
+            let mut export = latpath_perfetto::Export::begin(Full(room), context())?;
             export.capture(&capture(1, T), |_| true)?;
             export.finish().map(drop)
         };

@@ -12,14 +12,15 @@ mod told;
 mod wanted;
 mod waterfall;
 
-pub use context::RunContext;
+pub use context::run_context;
+use context::{judge, with_advice};
 pub use figures::late_figures;
 pub use json::explanation_json;
 pub use text::{explanation_text, packet_text, Head};
 pub use wanted::{Ambiguous, BadPacket, Candidate, Wanted};
 
 use latpath_capture::{Capture, CaptureKind, Packet};
-use latpath_cause::{advise, Advice, Case, Explained, Others, Ranking, Row, Usual, Verdict};
+use latpath_cause::{advise, Advice, Analyst, Case, Explained, Others, Ranking, Row, RunContext, Usual, Verdict};
 use latpath_model::{Ns, StreamId};
 use std::collections::HashSet;
 
@@ -144,13 +145,13 @@ impl Explainer {
         if on_time.is_empty() {
             return;
         }
-        let analyst = self.context.analyst(capture);
+        let analyst = Analyst::new(capture, &self.context);
         for packet in on_time.iter().step_by(on_time.len().div_ceil(LEARNT)) {
-            let way = self.context.line(packet.stream);
+            let way = self.context.route(packet.stream);
             self.usual.add(&Explained::of(&analyst, capture, packet, way, &self.context.points));
         }
         self.usual_captures += 1;
-        self.context.see(capture);
+        self.context.learn_cpus(capture);
     }
 
     /// Explains a capture's late packets by what is usual as far as that is known now.
@@ -158,7 +159,7 @@ impl Explainer {
         if capture.kind == CaptureKind::Baseline {
             return;
         }
-        self.context.see(capture);
+        self.context.learn_cpus(capture);
         self.note(capture);
         self.more_late = self.more_late.saturating_add(capture.more_late);
         let Self { context, usual, ranking, worst, most_worst, seen, .. } = self;
@@ -173,7 +174,7 @@ impl Explainer {
         if late.is_empty() {
             return;
         }
-        let analyst = context.analyst(capture);
+        let analyst = Analyst::new(capture, context);
         for packet in late {
             if seen.len() >= REMEMBERED {
                 seen.clear();
@@ -182,7 +183,7 @@ impl Explainer {
                 continue;
             }
             count += 1;
-            let (explained, verdict) = context.judge(&analyst, capture, packet, usual);
+            let (explained, verdict) = judge(context, &analyst, capture, packet, usual);
             ranking.add(&verdict);
             let mine = rank(&verdict, &explained);
             let at = worst.partition_point(|told| rank_of(told) <= mine);
@@ -190,7 +191,7 @@ impl Explainer {
             if at >= *most_worst && !is_worst_here {
                 continue;
             }
-            let told = context.told(explained, verdict);
+            let told = with_advice(context, explained, verdict);
             if is_worst_here {
                 here = Some(told.clone());
             }
@@ -223,8 +224,9 @@ impl Explainer {
 
     /// One packet of a capture, late or not.
     pub fn one(&self, capture: &Capture, packet: &Packet) -> Told {
-        let (explained, verdict) = self.context.judge(&self.context.analyst(capture), capture, packet, &self.usual);
-        self.context.told(explained, verdict)
+        let (explained, verdict) =
+            judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.usual);
+        with_advice(&self.context, explained, verdict)
     }
 
     fn note(&mut self, capture: &Capture) {
@@ -246,9 +248,8 @@ impl Explainer {
 
     /// What is known so far.
     pub fn explanation(&self) -> Explanation {
-        let known = self.context.surroundings();
         let ranked = |row: Row| {
-            let advice = advise(&Case::of_row(&row), &known);
+            let advice = advise(&Case::of_row(&row), &self.context);
             Ranked { row, advice }
         };
         Explanation {

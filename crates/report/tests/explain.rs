@@ -1,11 +1,11 @@
 //! What people read of late packets that were explained by hand.
 
 use latpath_capture::{CaptureKind, PacketSighting};
-use latpath_cause::{advise, Case, Cause, Explained, Folk, Part, Piece, Ranking, Usual, Verdict, Who};
+use latpath_cause::{advise, Case, Cause, Explained, Part, Piece, Ranking, RunContext, Usual, Verdict, Who};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, RunContext, Told, ToldSpike, WIDTH,
+    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, Told, ToldSpike, WIDTH,
 };
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::units::Letters;
@@ -76,12 +76,13 @@ fn context() -> RunContext {
         ]
         .map(info)
         .into(),
-        lines: vec![vec![0, 1, 2, 3, 4]],
+        routes: vec![vec![0, 1, 2, 3, 4]],
         segments: vec![segment("Thyp", 0, 3), segment("Tsub", 3, 4), segment("total", 0, 4)],
         streams: vec!["svid:MU01,mac=01:0c:cd:04:00:01".parse().unwrap()],
         vms: vec![vm()],
         cpus: [("host".to_owned(), "0-7".parse().unwrap()), ("guest7".to_owned(), "0".parse().unwrap())].into(),
         governors: vec!["performance".into()],
+        kernels: Default::default(),
         start_ns: 0,
         utc_offset_ns: START,
     }
@@ -166,16 +167,8 @@ fn usual_way(number: u64, at: Ns, late: bool, read: Vec<Told1>, guest: Vec<Told1
 }
 
 fn told(explained: Explained, usual: &Usual, context: &RunContext) -> Told {
-    let folk = Folk { vms: &context.vms };
-    let verdict = Verdict::of(&explained, &context.lines[0], usual, &folk);
-    let known = latpath_cause::Surroundings {
-        folk,
-        points: &context.points,
-        streams: &context.streams,
-        cpus: context.cpus.clone(),
-        governors: &context.governors,
-    };
-    let advice = verdict.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), &known));
+    let verdict = Verdict::of(&explained, &context.routes[0], usual, context);
+    let advice = verdict.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), context));
     Told { explained, verdict, advice }
 }
 
@@ -216,15 +209,8 @@ fn story() -> (Explanation, RunContext) {
     let mut worst: Vec<Told> = all.into_iter().map(|packet| told(packet, &usual, &context)).collect();
     worst.iter().for_each(|told| ranking.add(&told.verdict));
     worst.sort_by_key(|told| std::cmp::Reverse(told.verdict.time_ns));
-    let known = latpath_cause::Surroundings {
-        folk: Folk { vms: &context.vms },
-        points: &context.points,
-        streams: &context.streams,
-        cpus: context.cpus.clone(),
-        governors: &context.governors,
-    };
     let ranked = |row| {
-        let advice = advise(&Case::of_row(&row), &known);
+        let advice = advise(&Case::of_row(&row), &context);
         Ranked { row, advice }
     };
     let explanation = Explanation {

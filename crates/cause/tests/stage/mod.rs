@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
-use latpath_cause::{Analyst, Ground, Piece, Who};
+use latpath_cause::{Analyst, Piece, RunContext, Who};
 use latpath_flight::*;
 use latpath_model::{Link, Ns, Point, PointInfo};
 use latpath_vms::{Accel, Role, Tap, Vm};
@@ -235,8 +235,8 @@ impl Stage {
     pub fn pieces(&self) -> Vec<Piece> {
         let packet = self.capture.packets.last().unwrap();
         let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
-        let ground = Ground { points: &self.points, vms: &self.vms };
-        let pieces = Analyst::new(&self.capture, ground).explain(packet, a, b);
+        let context = RunContext { points: self.points.clone(), vms: self.vms.clone(), ..RunContext::default() };
+        let pieces = Analyst::new(&self.capture, &context).explain(packet, a, b);
         let mut cursor = a.t;
         for piece in &pieces {
             assert!(piece.from == cursor && piece.to > piece.from, "{pieces:#?}");

@@ -3,7 +3,8 @@
 use super::Usage;
 use anyhow::{bail, Result};
 use latpath_capture::{Capture, CaptureKind, Packet};
-use latpath_report::{Candidate, RunContext, Wanted};
+use latpath_cause::RunContext;
+use latpath_report::{Candidate, Wanted};
 use latpath_run::{Run, RunError, SpikeFiles};
 use std::io::ErrorKind;
 
@@ -92,7 +93,7 @@ impl<'a> Captures<'a> {
 
 /// A packet, as far as is told of it in a list.
 fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
-    let way = context.line(packet.stream);
+    let way = context.route(packet.stream);
     let on_way = || packet.sightings.iter().filter(|s| way.is_empty() || way.contains(&s.point)).map(|s| s.t);
     let (first, last) = (on_way().min()?, on_way().max()?);
     Some(Candidate {

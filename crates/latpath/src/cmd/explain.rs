@@ -7,7 +7,7 @@ use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_capture::CaptureKind;
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, Explainer, Explanation, Head, RunContext, Wanted,
+    explanation_json, explanation_text, packet_text, run_context, Explainer, Explanation, Head, Wanted,
 };
 use latpath_run::{Condition, Run};
 use latpath_stats::units::{duration, Letters};
@@ -55,7 +55,7 @@ pub fn run(args: Args) -> Result<Outcome> {
              flight recorder (without --no-flight, as root). latpath report {name} --worst 10 shows where they were late"
         );
     }
-    let mut explainer = Explainer::new(RunContext::of_run(&run), args.worst.into());
+    let mut explainer = Explainer::new(run_context(&run), args.worst.into());
     let mut captures = Captures::new(&run, files);
     learn(&mut captures, &mut explainer);
     let explanation = match &args.packet {

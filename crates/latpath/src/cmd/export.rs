@@ -7,8 +7,8 @@ use anyhow::{bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_capture::{CaptureKind, Packet};
 use latpath_model::{Ns, StreamId};
-use latpath_perfetto::{Export, Ground, Summary};
-use latpath_report::{RunContext, Wanted};
+use latpath_perfetto::{Export, Summary};
+use latpath_report::{run_context, Wanted};
 use latpath_run::{Run, SpikeFile};
 use latpath_stats::units::{bytes, count};
 use std::collections::HashSet;
@@ -81,9 +81,9 @@ fn perfetto(args: Perfetto) -> Result<Outcome> {
     let mut progress = Progress::begin(args.quiet);
     let Chosen { captures, packets } = chosen(&run, &args, &stop)?;
     let wanted = |p: &Packet| packets.as_ref().is_none_or(|packets| packets.contains(&(p.stream, p.number)));
-    let ground = Ground::of(run.manifest(), run.points(), run.vms());
+    let context = run_context(&run);
     let mut write = |out: &mut dyn Write| -> Result<Summary> {
-        let mut export = Export::begin(out, ground.clone())?;
+        let mut export = Export::begin(out, context.clone())?;
         for (done, number) in captures.iter().enumerate() {
             if stop.load(Ordering::Relaxed) {
                 bail!("interrupted");
@@ -214,7 +214,7 @@ fn chosen(run: &Run, args: &Perfetto, stop: &AtomicBool) -> Result<Chosen> {
     let path = args.run.display();
     let mut packets = None;
     let mut files: Vec<&SpikeFile> = if let Some(wanted) = args.packet.as_ref().filter(|_| !found.files.is_empty()) {
-        let Found { packet, captures } = Captures::new(run, run.spikes()).find(wanted, &RunContext::of_run(run))?;
+        let Found { packet, captures } = Captures::new(run, run.spikes()).find(wanted, &run_context(run))?;
         packets = Some(HashSet::from([(packet.stream, packet.number)]));
         found.files.iter().filter(|file| captures.contains(&file.head.number)).collect()
     } else if args.spikes.is_empty() {

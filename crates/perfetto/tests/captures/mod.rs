@@ -4,9 +4,11 @@
 #![allow(dead_code)]
 
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
+use latpath_cause::RunContext;
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
-use latpath_model::{Link, Ns, PointInfo, StreamSpec};
-use latpath_perfetto::{proto, Export, Ground, Segment, Summary};
+use latpath_journey::Segment;
+use latpath_model::{Link, Ns, PointInfo, SegmentKind, StreamSpec};
+use latpath_perfetto::{proto, Export, Summary};
 use latpath_vms::{Accel, Role, Vm};
 use prost::Message;
 
@@ -51,7 +53,7 @@ pub const POINTS: [&str; 6] = [
     "guest0/app-read@relay",
 ];
 
-pub fn ground() -> Ground {
+pub fn context() -> RunContext {
     let point = |name: &&str| PointInfo {
         point: name.parse().unwrap(),
         link: Link::Nic,
@@ -59,11 +61,16 @@ pub fn ground() -> Ground {
         ifindex: 1,
         clock: "CLOCK_MONOTONIC".into(),
     };
-    let segment = |name: &str, from, to| Segment { name: name.into(), from, to };
-    Ground {
+    let segment = |name: &str, from, to| Segment {
+        kind: SegmentKind::classic(name).unwrap_or_default(),
+        name: name.into(),
+        from,
+        to,
+    };
+    RunContext {
         points: POINTS.iter().map(point).collect(),
         streams: vec![StreamSpec::svid("MU01")],
-        ways: vec![(0..6).collect()],
+        routes: vec![(0..6).collect()],
         segments: vec![
             segment("Tnet", 0, 1),
             segment("Thyp", 1, 4),
@@ -72,8 +79,12 @@ pub fn ground() -> Ground {
             segment("own", 2, 5),
         ],
         vms: vec![vm()],
-        kernels: vec![("host".into(), "6.12.9+deb13-rt-amd64".into()), ("guest0".into(), "6.1.0-18-amd64".into())],
-        utc: Some((T, UTC)),
+        kernels: [("host", "6.12.9+deb13-rt-amd64"), ("guest0", "6.1.0-18-amd64")]
+            .map(|(m, k)| (m.into(), k.into()))
+            .into(),
+        start_ns: T,
+        utc_offset_ns: UTC - T,
+        ..RunContext::default()
     }
 }
 
@@ -235,8 +246,8 @@ pub fn capture(number: u32, t: Ns) -> Capture {
 }
 
 /// The trace of some captures.
-pub fn export(ground: Ground, captures: &[Capture]) -> (Vec<u8>, Summary) {
-    let mut export = Export::begin(Vec::new(), ground).unwrap();
+pub fn export(context: RunContext, captures: &[Capture]) -> (Vec<u8>, Summary) {
+    let mut export = Export::begin(Vec::new(), context).unwrap();
     for capture in captures {
         export.capture(capture, |_| true).unwrap();
     }

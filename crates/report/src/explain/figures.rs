@@ -3,8 +3,9 @@
 use super::text::{one_line, place_of_row};
 use super::told::subject;
 use super::wanted::name;
-use super::{Explanation, Ranked, RunContext, Told};
+use super::{Explanation, Ranked, Told};
 use crate::page::Page;
+use latpath_cause::RunContext;
 use latpath_stats::{units::Letters, CauseFigures, LateFigures};
 
 /// Causes that a summary has; the rest is in `latpath explain`.

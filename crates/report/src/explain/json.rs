@@ -1,9 +1,9 @@
 //! `latpath explain --json`. docs/json.md is its schema.
 
 use super::wanted::{date, name};
-use super::{Explanation, Ranked, RunContext, Told};
+use super::{Explanation, Ranked, Told};
 use crate::json::RunHead;
-use latpath_cause::{Advice, Held, Member};
+use latpath_cause::{Advice, Held, Member, RunContext};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, SpikeFiles, SpikesRecord};
 use serde::Serialize;
@@ -283,10 +283,10 @@ fn cause(held: &Held, all: Ns, context: &RunContext) -> PacketCause {
 
 fn packet(told: &Told, context: &RunContext) -> Packet {
     let (explained, verdict) = (&told.explained, &told.verdict);
-    let folk = context.folk();
     let begin = explained.begin();
     let since = |t: Ns| t.saturating_sub(begin.unwrap_or(0));
-    let who = |machine: &str, who: &Option<latpath_cause::Who>| who.as_ref().map(|w| party(&folk.member(machine, w)));
+    let who =
+        |machine: &str, who: &Option<latpath_cause::Who>| who.as_ref().map(|w| party(&context.member(machine, w)));
     let piece = |p: &latpath_cause::Piece| {
         let machine = explained.machine(p);
         Piece {

@@ -3,10 +3,10 @@
 use super::told::{sentence, subject, verdict};
 use super::wanted::name;
 use super::waterfall;
-use super::{Explanation, Ranked, RunContext, Told, ToldSpike};
+use super::{Explanation, Ranked, Told, ToldSpike};
 use crate::page::{Page, Table};
 use latpath_capture::CaptureKind;
-use latpath_cause::{Advice, Cause, Others};
+use latpath_cause::{Advice, Cause, Others, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
 use latpath_stats::units::{bytes, elapsed, Letters};
@@ -261,9 +261,8 @@ fn place(page: &Page, ranked: &Ranked, context: &RunContext) -> String {
 
 /// A classic name; ends of others are too long for a table.
 pub(crate) fn place_of_row(part: (u16, u16), context: &RunContext) -> String {
-    let name = context.segment(part);
-    if !name.contains('→') {
-        return name;
+    if let Some(segment) = context.segment_of(part) {
+        return segment.name.clone();
     }
     let kind = |id: u16| context.points.get(usize::from(id)).map_or("?".into(), |p| p.point.kind.to_string());
     format!("{}→{}", kind(part.0), kind(part.1))

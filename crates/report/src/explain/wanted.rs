@@ -2,8 +2,8 @@
 //!
 //! A count of samples begins anew each second, so the time tells which is meant; without it, it must be the only one.
 
-use super::RunContext;
 use crate::When;
+use latpath_cause::RunContext;
 use latpath_model::{Ns, StreamId};
 use std::{
     fmt::Write,

@@ -2,9 +2,9 @@
 
 use super::told::{briefly, idle_state, sentence, who};
 use super::wanted::date;
-use super::{RunContext, Told};
+use super::Told;
 use crate::page::{cut, pad, right, Page, WIDTH};
-use latpath_cause::{Cause, Explained, Member, Piece};
+use latpath_cause::{Cause, Explained, Member, Piece, RunContext};
 use latpath_model::{Ns, HOST};
 use unicode_width::UnicodeWidthStr;
 
@@ -133,7 +133,6 @@ struct Lane {
 }
 
 fn lanes(explained: &Explained, context: &RunContext) -> Vec<Lane> {
-    let folk = context.folk();
     let mut lanes: Vec<Lane> = Vec::new();
     let mut put = |machine: &str, name: String, piece: &Piece, mark: Mark, acted: bool| {
         let Piece { cpu, from, to, .. } = *piece;
@@ -158,7 +157,7 @@ fn lanes(explained: &Explained, context: &RunContext) -> Vec<Lane> {
     };
     for (_, piece) in explained.pieces() {
         let machine = explained.machine(piece);
-        let actor = piece.actor.as_ref().map_or(String::new(), |who| folk.member(machine, who).name);
+        let actor = piece.actor.as_ref().map_or(String::new(), |who| context.member(machine, who).name);
         put(machine, actor, piece, Mark::of(piece.cause), true);
         // Who ran instead, in a row of its own.
         let took_the_cpu = matches!(
@@ -166,7 +165,7 @@ fn lanes(explained: &Explained, context: &RunContext) -> Vec<Lane> {
             Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait
         );
         if let Some(by) = piece.by.as_ref().filter(|_| took_the_cpu) {
-            put(machine, folk.member(machine, by).name, piece, Mark::Works, false);
+            put(machine, context.member(machine, by).name, piece, Mark::Works, false);
         }
     }
     lanes
@@ -281,12 +280,11 @@ struct Step {
 }
 
 fn steps_of(explained: &Explained, context: &RunContext, from: Ns, to: Ns) -> Vec<Step> {
-    let folk = context.folk();
     let mut steps: Vec<Step> = Vec::new();
     for (_, piece) in explained.pieces().filter(|(_, p)| p.from >= from && p.to <= to) {
         let machine = explained.machine(piece);
-        let actor = piece.actor.as_ref().map(|who| folk.member(machine, who));
-        let by = piece.by.as_ref().map(|who| folk.member(machine, who));
+        let actor = piece.actor.as_ref().map(|who| context.member(machine, who));
+        let by = piece.by.as_ref().map(|who| context.member(machine, who));
         let took = piece.to.saturating_sub(piece.from);
         let step = Step {
             from: piece.from,

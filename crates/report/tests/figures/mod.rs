@@ -15,7 +15,7 @@ fn buckets(counts: &[(Ns, u64)]) -> Vec<Bucket> {
 fn segment(name: &str, from: usize, to: usize, times: [Ns; 9], over: u64, bound: Ns) -> SegmentFigures {
     let [min_ns, mean_ns, stddev_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, max_ns] = times;
     SegmentFigures {
-        kind: SegmentKind::classic(name).unwrap_or_default(),
+        kind: SegmentKind::classic(name).unwrap_or(SegmentKind::Step),
         name: name.into(),
         from: POINTS[from].into(),
         to: POINTS[to].into(),

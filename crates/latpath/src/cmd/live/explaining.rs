@@ -1,9 +1,10 @@
 //! Explains late packets while they come: in a thread of its own, since figures must not wait for it.
 
 use latpath_capture::{Capture, CaptureKind, RankedCapture};
+use latpath_cause::RunContext;
 use latpath_follow::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
-use latpath_report::{late_figures, Explainer, RunContext};
+use latpath_report::{late_figures, Explainer};
 use latpath_run::{facts::HostFacts, Stamp};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
@@ -139,7 +140,7 @@ fn explain(come: &Receiver<Order>, known: &Mutex<Known>, streams: Vec<StreamSpec
             Order::Reset => explainer.reset(),
             Order::Capture(frozen, points, layout) => {
                 let context = explainer.context_mut();
-                context.lines = layout.route.lines_of(context.streams.len());
+                context.routes = layout.route.lines_of(context.streams.len());
                 context.segments = layout.segments;
                 context.points = points;
                 match frozen.capture.kind {

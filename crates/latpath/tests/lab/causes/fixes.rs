@@ -5,7 +5,7 @@ use super::{
     group::{need_group, Group},
     scenario::tc,
 };
-use latpath_cause::{advise, Advice, Case, Cause, Held, Member, Surroundings};
+use latpath_cause::{advise, Advice, Case, Cause, Held, Member, RunContext};
 use latpath_flight::{Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
@@ -61,7 +61,8 @@ fn advice(cause: Cause, actor: Option<Member>, by: Option<Member>, points: &[Poi
         notes: vec![],
     };
     let cpus: Cpus = "0-1".parse().unwrap_or_default();
-    let known = Surroundings { points, cpus: BTreeMap::from([("host".into(), cpus)]), ..Surroundings::default() };
+    let known =
+        RunContext { points: points.to_vec(), cpus: BTreeMap::from([("host".into(), cpus)]), ..RunContext::default() };
     advise(&Case::of_packet(&held, 0), &known)
 }
 

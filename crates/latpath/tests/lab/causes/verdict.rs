@@ -2,7 +2,7 @@
 
 use super::{blame::Blame, fault::Injection};
 use latpath_capture::CaptureKind;
-use latpath_cause::{Analyst, Cause, Explained, Folk, Ground, Usual, Verdict};
+use latpath_cause::{Analyst, Cause, Explained, RunContext, Usual, Verdict};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, Select};
 use latpath_testkit::Failed;
@@ -62,12 +62,12 @@ impl Seen {
         let place = |name: &String| run.points().iter().position(|p| p.point.to_string() == *name);
         let way: Vec<PointId> =
             run.manifest().route.iter().filter_map(|p| place(&p.to_string())).map(|p| p as PointId).collect();
-        let vms = run.vms();
+        let context = RunContext { points: run.points().to_vec(), vms: run.vms(), ..RunContext::default() };
         let (mut packets, mut usual) = (Vec::new(), Usual::default());
         let files = run.spikes().files;
         for file in &files {
             let capture = run.spike(file.head.number)?.capture;
-            let analyst = Analyst::new(&capture, Ground { points: run.points(), vms: &vms });
+            let analyst = Analyst::new(&capture, &context);
             for packet in &capture.packets {
                 if !packet.late && capture.kind != CaptureKind::Baseline {
                     continue;
@@ -80,9 +80,8 @@ impl Seen {
                 }
             }
         }
-        let folk = Folk { vms: &vms };
         let explained = packets.iter().filter_map(|packet| {
-            let verdict = Verdict::of(packet, &way, &usual, &folk);
+            let verdict = Verdict::of(packet, &way, &usual, &context);
             let first = packet.begin()?;
             let with_daemon = packet.with_daemon(run.points());
             Some(Late { first, last: first + packet.time(), with_daemon, verdict })

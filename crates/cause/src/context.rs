@@ -1,0 +1,111 @@
+//! What a run knows beside its captures: points, routes and their segments, streams, virtual machines, CPUs, clocks.
+
+use crate::member::Member;
+use crate::Who;
+use latpath_capture::Capture;
+use latpath_journey::Segment;
+use latpath_linux::Cpus;
+use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
+use latpath_vms::{Thread, Vm};
+use std::collections::BTreeMap;
+
+/// What explaining, reporting and exporting a run, or a recording under way, need to know.
+#[derive(Clone, Debug, Default)]
+pub struct RunContext {
+    /// The points.
+    pub points: Vec<PointInfo>,
+    /// Each stream's route: its points in the order in which packets pass.
+    pub routes: Vec<Vec<PointId>>,
+    /// The named segments.
+    pub segments: Vec<Segment>,
+    /// The streams.
+    pub streams: Vec<StreamSpec>,
+    /// The host's virtual machines.
+    pub vms: Vec<Vm>,
+    /// Each machine's CPUs, as far as they are known.
+    pub cpus: BTreeMap<String, Cpus>,
+    /// The host's frequency governors.
+    pub governors: Vec<String>,
+    /// Each machine's kernel release, as far as it is known.
+    pub kernels: BTreeMap<String, String>,
+    /// When the run began, on its own timeline.
+    pub start_ns: Ns,
+    /// What to add to a time for UTC.
+    pub utc_offset_ns: Ns,
+}
+
+impl RunContext {
+    /// A stream's route; empty where it is not known.
+    pub fn route(&self, stream: StreamId) -> &[PointId] {
+        self.routes.get(usize::from(stream)).map_or(&[], Vec::as_slice)
+    }
+
+    /// A point's name.
+    pub fn point(&self, id: PointId) -> String {
+        self.points.get(usize::from(id)).map_or_else(|| format!("point {id}"), |p| p.point.to_string())
+    }
+
+    /// A stream's short name.
+    pub fn stream(&self, id: StreamId) -> String {
+        self.streams.get(usize::from(id)).map_or_else(|| format!("stream {id}"), StreamSpec::short)
+    }
+
+    /// The shortest segment with a name of its own that holds all of a hop.
+    pub fn segment_of(&self, (from, to): (PointId, PointId)) -> Option<&Segment> {
+        let place = |route: &[PointId], point| route.iter().position(|p| *p == point);
+        let named = self.segments.iter().filter(|s| !matches!(s.kind, SegmentKind::Total | SegmentKind::Step));
+        let mut best: Option<(usize, &Segment)> = None;
+        for segment in named {
+            for route in &self.routes {
+                let places = [segment.from, from, to, segment.to].map(|p| place(route, p));
+                if let [Some(a), Some(b), Some(c), Some(d)] = places {
+                    if a <= b && b <= c && c <= d && best.is_none_or(|(width, _)| d - a < width) {
+                        best = Some((d - a, segment));
+                    }
+                }
+            }
+        }
+        best.map(|(_, segment)| segment)
+    }
+
+    /// The name of a hop's segment; its ends where there is none.
+    pub fn segment(&self, hop: (PointId, PointId)) -> String {
+        let ends = || format!("{}→{}", self.point(hop.0), self.point(hop.1));
+        self.segment_of(hop).map_or_else(ends, |segment| segment.name.clone())
+    }
+
+    /// A time as UTC, ns since 1970.
+    pub fn utc(&self, t: Ns) -> Ns {
+        t.saturating_add(self.utc_offset_ns)
+    }
+
+    /// Learns which CPUs the machines of a capture have.
+    pub fn learn_cpus(&mut self, capture: &Capture) {
+        for machine in &capture.machines {
+            let Ok(snapshot) = &machine.record else { continue };
+            if machine.machine == HOST && self.cpus.contains_key(HOST) {
+                continue;
+            }
+            let known = self.cpus.entry(machine.machine.clone()).or_default();
+            for cpu in &snapshot.window.cpus {
+                if !known.contains(cpu.cpu) {
+                    cpu.cpu.to_string().parse().into_iter().for_each(|one| known.join(one));
+                }
+            }
+        }
+    }
+
+    /// The virtual machine and its thread of this number. Only the host's threads are known.
+    pub fn vm_of(&self, machine: &str, pid: u32) -> Option<(&Vm, &Thread)> {
+        if machine != HOST || pid == 0 {
+            return None;
+        }
+        self.vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == pid)?)))
+    }
+
+    /// The actor that a thread, softirq or interrupt of a machine is.
+    pub fn member(&self, machine: &str, who: &Who) -> Member {
+        let vm = who.doing.thread().and_then(|pid| self.vm_of(machine, pid));
+        Member::new(who, vm)
+    }
+}
