@@ -14,9 +14,10 @@ use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_linux::{background::Background, monotonic};
-use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
+use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_probe::{AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
-use latpath_stats::{MachineFigures, ToolCost};
+use latpath_run::{FlightRecord, MachineRecord, Manifest, NamedSegment, ToolRecord};
+use latpath_stats::ToolCost;
 
 /// How often the route is looked for, and looked at again.
 const SEARCH_EVERY: Ns = 100_000_000;
@@ -366,41 +367,65 @@ impl Follow {
         self.merge.feeds.iter_mut().map(Feed::counters).collect()
     }
 
-    /// The machines' clocks against the host's.
-    pub fn machines(&self) -> Vec<MachineFigures> {
-        let figures = |feed: &Feed| match &feed.origin {
-            Origin::Host(_) => {
-                MachineFigures { machine: HOST.into(), method: "same clock".into(), ..Default::default() }
-            }
-            Origin::Machine(m) => {
-                let c = m.clock();
-                MachineFigures {
-                    machine: m.name().into(),
-                    method: c.method,
-                    offset_ns: c.offset_ns,
-                    drift_ppb: c.drift_ppb,
-                    error_bound_ns: c.max_error_bound_ns,
-                    exchanges: c.exchanges,
-                    fault: c.fault,
-                    cpu_percent: m.cpu_percent(),
+    /// Brings a manifest up to date: points, route, machines and their clocks, counters, notes.
+    pub fn describe(&mut self, manifest: &mut Manifest) {
+        let counters = self.counters();
+        let flights = self.flights();
+        let machines = self.merge.feeds.iter().zip(&counters).zip(flights).map(|((feed, counters), flight)| {
+            let flight = flight.map(flight_record);
+            match &feed.origin {
+                Origin::Host(probe) => MachineRecord {
+                    machine: HOST.into(),
+                    kernel: probe.abilities().release.clone(),
+                    method: "same clock".into(),
+                    counters: *counters,
+                    flight,
+                    ..MachineRecord::default()
+                },
+                Origin::Machine(m) => {
+                    let clock = m.clock();
+                    MachineRecord {
+                        machine: m.name().into(),
+                        kernel: m.facts().kernel.clone(),
+                        method: clock.method,
+                        offset_ns: clock.offset_ns,
+                        drift_ppb: clock.drift_ppb,
+                        error_bound_ns: clock.max_error_bound_ns,
+                        exchanges: clock.exchanges,
+                        fault: clock.fault,
+                        counters: *counters,
+                        flight,
+                        cpu_percent: m.cpu_percent(),
+                    }
                 }
             }
-        };
-        self.merge.feeds.iter().map(figures).collect()
-    }
-
-    /// The kernels of the machines, the host first.
-    pub fn kernels(&self) -> Vec<String> {
-        let kernel = |feed: &Feed| match &feed.origin {
-            Origin::Host(probe) => probe.abilities().release.clone(),
-            Origin::Machine(m) => m.facts().kernel.clone(),
-        };
-        self.merge.feeds.iter().map(kernel).collect()
+        });
+        manifest.machines = machines.collect();
+        let points = self.points();
+        let point = |id: PointId| points[usize::from(id)].point.clone();
+        manifest.points = points.to_vec();
+        manifest.drop_notes = self.drop_notes().to_vec();
+        manifest.route = self.layout.line(points);
+        manifest.routes = self.layout.lines(points);
+        let segments = self.layout.segments.iter();
+        manifest.segments = segments
+            .map(|s| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) })
+            .collect();
+        manifest.counters = sum(&counters);
+        manifest.joined = self.all_totals().into_iter().map(Into::into).collect();
+        let cost = self.cost();
+        manifest.tool = ToolRecord { cpu_percent: cost.cpu_percent, max_rss_bytes: cost.max_rss_bytes };
+        manifest.notes = self.notes();
     }
 
     /// What this host's kernel counted itself since the start.
     pub fn counted(&self) -> Difference {
         self.counted.since(&self.tables.points)
+    }
+
+    /// Adds to what the user must know.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     /// What latpath itself costs.
@@ -445,6 +470,15 @@ impl Follow {
             notes.push(format!("--points {pattern}: no packet was seen at such a point yet"));
         }
         notes
+    }
+}
+
+fn flight_record(figures: Result<Figures, String>) -> FlightRecord {
+    match figures {
+        Ok(Figures { events, missed, bytes, ns_per_event, missing, .. }) => {
+            FlightRecord { events, missed, bytes, ns_per_event, missing, fault: None }
+        }
+        Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
     }
 }
 

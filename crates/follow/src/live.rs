@@ -1,12 +1,13 @@
 //! Figures of the moment: the journeys that `record` would store, counted as they are finished.
 
-use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
+use crate::follow::{Follow, FollowError, Found, JourneySink, Options};
 use latpath_capture::RankedCapture;
-use latpath_journey::{Journey, Segment, Totals};
+use latpath_journey::{Journey, Segment};
 use latpath_linux::background::Background;
-use latpath_model::{Ns, PointInfo, StreamId};
-use latpath_stats::lost::explain;
-use latpath_stats::{figures::error_bound, Aggregate, Context, Setup, Summary};
+use latpath_model::{Ns, PointInfo};
+use latpath_run::{Manifest, StreamRecord};
+use latpath_stats::{summarise, Aggregate, Facts, Setup, Summary};
+use latpath_vms::Vm;
 
 /// Worst packets that are kept.
 const WORST: usize = 10;
@@ -15,18 +16,20 @@ const WORST: usize = 10;
 pub struct Live {
     follow: Follow,
     figures: Figures,
+    manifest: Manifest,
+    vms: Vec<Vm>,
 }
 
 /// What is counted since the start or the last reset.
 struct Figures {
-    names: Vec<String>,
+    streams: usize,
     threshold: Ns,
     aggregate: Aggregate,
     /// Journeys of each stream since the start.
     seen: Vec<u64>,
     since: Ns,
     /// What the joiner had counted of each stream then.
-    before: Vec<Totals>,
+    before: Vec<StreamRecord>,
 }
 
 impl Live {
@@ -35,18 +38,20 @@ impl Live {
     /// # Errors
     /// As [`Follow::start`].
     pub fn start(options: Options) -> Result<Self, FollowError> {
-        let names: Vec<String> = options.streams.iter().map(ToString::to_string).collect();
-        let (streams, threshold) = (names.len(), options.threshold);
+        let (streams, threshold) = (options.streams.len(), options.threshold);
+        let manifest = Manifest { threshold_ns: threshold, streams: options.streams.clone(), ..Manifest::begin() };
         let follow = Follow::start(options)?;
         let figures = Figures {
-            names,
+            streams,
             threshold,
             aggregate: Aggregate::new(Setup::default()),
             seen: vec![0; streams],
             since: follow.begin(),
-            before: vec![Totals::default(); streams],
+            before: vec![StreamRecord::default(); streams],
         };
-        Ok(Self { follow, figures })
+        // What the threads of the host's virtual machines do, while they are there to ask.
+        let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
+        Ok(Self { follow, figures, manifest, vms })
     }
 
     /// Where the journeys come from.
@@ -71,7 +76,7 @@ impl Live {
 
     /// Starts all figures from zero.
     pub fn reset(&mut self) {
-        let Self { follow, figures } = self;
+        let Self { follow, figures, .. } = self;
         let (layout, points, totals) = (follow.layout(), follow.points(), follow.all_totals());
         figures.start_from_zero(Found { layout, points, totals: &totals, now: follow.now() });
     }
@@ -83,39 +88,20 @@ impl Live {
 
     /// All figures as of now.
     pub fn summary(&mut self) -> Summary {
-        let counters = sum(&self.follow.counters());
-        let machines = self.follow.machines();
-        let (figures, points) = (&self.figures, self.follow.points());
-        let mut summary = Summary {
-            points: self.follow.layout().line(points),
-            aside: self.follow.layout().aside(points),
-            malformed: counters.malformed,
-            ..Default::default()
-        };
-        let bound = |p: u16| {
-            let machine = points.get(usize::from(p)).map_or("", |info| info.point.machine.as_str());
-            let clock = machines.iter().find(|m| m.machine == machine);
-            (machine, clock.map_or(0, |m| m.error_bound_ns))
-        };
-        let context = Context {
-            streams: &figures.names,
-            drop_notes: self.follow.drop_notes(),
-            elapsed: (self.follow.now() - figures.since).max(1),
-            utc_offset: 0,
-        };
-        figures.aggregate.fill(&mut summary, context, |from, to| error_bound(bound(from), bound(to)));
-        for (id, (stream, before)) in summary.streams.iter_mut().zip(&figures.before).enumerate() {
-            let now = self.follow.totals(id as StreamId);
-            stream.never_seen = now.never_seen.saturating_sub(before.never_seen);
-            stream.duplicates = now.duplicates.saturating_sub(before.duplicates);
+        let elapsed = (self.follow.now() - self.figures.since).max(1);
+        self.summary_over(elapsed)
+    }
+
+    fn summary_over(&mut self, elapsed: Ns) -> Summary {
+        let Self { follow, figures, manifest, vms } = self;
+        follow.describe(manifest);
+        if manifest.joined.iter().any(|joined| joined.journeys > 0) {
+            manifest.kernel = Some(follow.counted());
         }
-        summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
-        if !summary.lost.is_empty() {
-            explain(&mut summary, points, Some(&self.follow.counted()));
-        }
-        summary.notes = self.follow.notes();
-        summary.machines = machines;
-        summary.tool = self.follow.cost();
+        let (points, route, before) = (follow.points(), &follow.layout().route, &figures.before[..]);
+        let facts = Facts { manifest, points, route, before, whole: true, vms, elapsed };
+        let mut summary = summarise(&figures.aggregate, &facts);
+        summary.notes.splice(0..0, manifest.notes.iter().cloned());
         summary
     }
 
@@ -128,9 +114,9 @@ impl Live {
 impl Figures {
     fn setup(&self, found: Found) -> Setup {
         Setup {
-            streams: self.names.len(),
+            streams: self.streams,
             points: found.points.to_vec(),
-            lines: found.layout.route.lines_of(self.names.len()),
+            lines: found.layout.route.lines_of(self.streams),
             segments: found.layout.segments.clone(),
             threshold: self.threshold,
             worst: WORST,
@@ -139,7 +125,7 @@ impl Figures {
 
     fn start_from_zero(&mut self, found: Found) {
         self.aggregate = Aggregate::new(self.setup(found));
-        (self.since, self.before) = (found.now, found.totals.to_vec());
+        (self.since, self.before) = (found.now, found.totals.iter().map(|t| (*t).into()).collect());
     }
 }
 
@@ -152,7 +138,7 @@ impl JourneySink for Figures {
             return;
         }
         let all = |s: &Segment| layout.segments.contains(s);
-        if setup.lines != layout.route.lines_of(self.names.len()) || !setup.segments.iter().all(all) {
+        if setup.lines != layout.route.lines_of(self.streams) || !setup.segments.iter().all(all) {
             return self.start_from_zero(found);
         }
         // Counting goes on where points and segments are only added: a first upcall after hours must not cost the hours.

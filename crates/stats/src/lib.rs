@@ -4,6 +4,7 @@ pub mod aggregate;
 mod by_path;
 pub mod figures;
 pub mod lost;
+mod summarise;
 mod times;
 pub mod units;
 mod worst;
@@ -14,3 +15,4 @@ pub use figures::{
     ToolCost, Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
+pub use summarise::{summarise, Facts};

@@ -9,12 +9,11 @@ use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_capture::CaptureKind;
-use latpath_flight::Figures;
 use latpath_follow::{sum, Follow, JourneySink};
 use latpath_journey::Journey;
 use latpath_linux::background::Background;
-use latpath_model::{PointInfo, StreamId};
-use latpath_run::{ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, RunError, ToolRecord, Writer};
+use latpath_model::PointInfo;
+use latpath_run::{ClockSample, Manifest, RunError, Writer};
 use latpath_stats::units::{bytes, count};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -58,11 +57,10 @@ pub fn run(args: Args) -> Result<Outcome> {
     // From here on all journeys count; a run that exists is one that records.
     let wait = follow.begin() - latpath_linux::monotonic();
     std::thread::sleep(Duration::from_nanos(wait.max(0) as u64));
-    let mut manifest =
-        Manifest { threshold_ns: options.threshold, streams: options.streams.clone(), ..Manifest::begin() };
     if !background.isolated().is_empty() {
-        manifest.notes.push(format!("latpath kept off the isolated CPUs {}", background.isolated()));
+        follow.note(format!("latpath kept off the isolated CPUs {}", background.isolated()));
     }
+    let manifest = Manifest { threshold_ns: options.threshold, streams: options.streams.clone(), ..Manifest::begin() };
     let mut recorder = Recorder {
         writer: Writer::create(&args.output, manifest)?,
         seen: vec![0; options.streams.len()],
@@ -71,7 +69,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     if let Some(retention) = follow.retention() {
         recorder.check(|writer| writer.begin_spikes(retention));
     }
-    recorder.tell(&mut follow);
+    recorder.update(&mut follow);
     end.begin(&args.what);
     let mut absent = Absent::new(&options.streams);
     let mut progress = Progress::begin(args.quiet);
@@ -97,14 +95,14 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
         if told.elapsed() >= TELL {
             told = Instant::now();
-            recorder.tell(&mut follow);
+            recorder.update(&mut follow);
             absent.look(|i| recorder.seen[i]);
             progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }
     follow.stop(&mut recorder);
     recorder.take_captures(&mut follow);
-    recorder.tell(&mut follow);
+    recorder.update(&mut follow);
     let counted = follow.counted();
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
     progress.end();
@@ -173,70 +171,17 @@ impl Recorder {
         spikes
     }
 
-    /// Brings the manifest up to date: points, route, clocks, counters.
-    fn tell(&mut self, follow: &mut Follow) {
-        let counters = follow.counters();
-        let (clocks, kernels) = (follow.machines(), follow.kernels());
-        let cost = follow.cost();
-        let t_ns = latpath_linux::monotonic();
-        let layout = follow.layout().clone();
-        let flights = follow.flights().into_iter().map(|flight| flight.map(flight_record));
-        let known = clocks.iter().zip(kernels).zip(&counters).zip(flights);
-        let machines = known.map(|(((c, kernel), counters), flight)| MachineRecord {
-            machine: c.machine.clone(),
-            kernel,
-            method: c.method.clone(),
-            offset_ns: c.offset_ns,
-            drift_ppb: c.drift_ppb,
-            error_bound_ns: c.error_bound_ns,
-            exchanges: c.exchanges,
-            fault: c.fault.clone(),
-            counters: *counters,
-            flight,
-            cpu_percent: c.cpu_percent,
-        });
-        let machines: Vec<_> = machines.collect();
-        for c in clocks.iter().skip(1) {
-            let (offset_ns, error_bound_ns) = (c.offset_ns, c.error_bound_ns);
-            self.writer.clock_sample(ClockSample { clock: c.machine.clone(), t_ns, offset_ns, error_bound_ns });
-        }
-        let streams = self.seen.len();
-        let kept: Vec<String> =
-            self.writer.manifest().notes.iter().filter(|n| n.starts_with("latpath kept")).cloned().collect();
+    /// Brings the manifest up to date, and adds a sample of each clock.
+    fn update(&mut self, follow: &mut Follow) {
         if let Some(late) = follow.late() {
             self.writer.count_spikes(late);
         }
-        self.check(|writer| {
-            writer.update(|m| {
-                let point = |id: &u16| follow.points()[usize::from(*id)].point.clone();
-                m.points = follow.points().to_vec();
-                m.drop_notes = follow.drop_notes().to_vec();
-                m.route = layout.line(follow.points());
-                m.routes = layout.lines(follow.points());
-                m.segments = (layout.segments.iter())
-                    .map(|s| NamedSegment {
-                        kind: s.kind,
-                        name: s.name.clone(),
-                        from: point(&s.from),
-                        to: point(&s.to),
-                    })
-                    .collect();
-                m.machines = machines;
-                m.counters = sum(&counters);
-                m.joined = (0..streams).map(|i| follow.totals(i as StreamId).into()).collect();
-                m.tool = ToolRecord { cpu_percent: cost.cpu_percent, max_rss_bytes: cost.max_rss_bytes };
-                m.notes = kept.into_iter().chain(follow.notes()).collect();
-            })
-        });
-    }
-}
-
-fn flight_record(told: Result<Figures, String>) -> FlightRecord {
-    match told {
-        Ok(Figures { events, missed, bytes, ns_per_event, missing, .. }) => {
-            FlightRecord { events, missed, bytes, ns_per_event, missing, fault: None }
+        self.check(|writer| writer.update(|manifest| follow.describe(manifest)));
+        let t_ns = latpath_linux::monotonic();
+        for machine in self.writer.manifest().machines.clone().into_iter().skip(1) {
+            let (clock, offset_ns, error_bound_ns) = (machine.machine, machine.offset_ns, machine.error_bound_ns);
+            self.writer.clock_sample(ClockSample { clock, t_ns, offset_ns, error_bound_ns });
         }
-        Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
     }
 }
 

@@ -1,0 +1,142 @@
+//! From counted journeys to a summary. `live`, a replay and `report` all come through here, so that the same packets give the
+//! same figures.
+
+use crate::figures::error_bound;
+use crate::lost::explain;
+use crate::units::count;
+use crate::{Aggregate, Context, MachineFigures, Summary, ToolCost};
+use latpath_journey::Route;
+use latpath_model::{Ns, PointId, PointInfo, HOST};
+use latpath_run::{Manifest, StreamRecord};
+use latpath_vms::{Role, Vm};
+
+/// What a summary needs beside the counted journeys.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// What was recorded, or is being followed: streams, counters, clocks, drop notes.
+    pub manifest: &'a Manifest,
+    /// The points by their ids.
+    pub points: &'a [PointInfo],
+    /// The points in order.
+    pub route: &'a Route,
+    /// What the joiner had counted of each stream before the figures began; empty for nothing.
+    pub before: &'a [StreamRecord],
+    /// All journeys since `before` are counted. Otherwise the joiner's own counts do not belong to these figures.
+    pub whole: bool,
+    /// The host's virtual machines, which give threads their roles.
+    pub vms: &'a [Vm],
+    /// The time covered, ns.
+    pub elapsed: Ns,
+}
+
+/// All figures that the journeys, the joiner and the machines' counters give.
+pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
+    let Facts { manifest, points, route, .. } = *facts;
+    let name = |p: &PointId| points[usize::from(*p)].point.clone();
+    let mut summary = Summary {
+        points: route.line.iter().map(name).collect(),
+        aside: route.aside.iter().map(name).collect(),
+        malformed: manifest.counters.malformed,
+        machines: machines(manifest),
+        tool: ToolCost {
+            sightings: manifest.counters.sightings,
+            sightings_dropped: manifest.counters.dropped,
+            ns_per_sighting: manifest.counters.ns_per_sighting,
+            cpu_percent: manifest.tool.cpu_percent,
+            max_rss_bytes: manifest.tool.max_rss_bytes,
+        },
+        ..Summary::default()
+    };
+    let context = Context {
+        streams: &manifest.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        drop_notes: &manifest.drop_notes,
+        elapsed: facts.elapsed,
+        utc_offset: manifest.utc_offset_ns(),
+    };
+    let clock = |p: PointId| {
+        let machine = points.get(usize::from(p))?.point.machine.as_str();
+        Some((machine, bound(manifest, machine).unwrap_or(0)))
+    };
+    let between = |from, to| clock(from).zip(clock(to)).map_or(0, |(from, to)| error_bound(from, to));
+    aggregate.fill(&mut summary, context, between);
+    explain(&mut summary, points, manifest.kernel.as_ref());
+    name_threads(&mut summary, facts.vms);
+    for (id, (stream, joined)) in summary.streams.iter_mut().zip(&manifest.joined).enumerate() {
+        let before = facts.before.get(id).copied().unwrap_or_default();
+        stream.never_seen = joined.never_seen.saturating_sub(before.never_seen);
+        if facts.whole {
+            stream.duplicates = joined.duplicates.saturating_sub(before.duplicates);
+        }
+    }
+    summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
+    summary.notes = counted(manifest, facts.before);
+    for info in points.iter().filter(|info| bound(manifest, &info.point.machine).is_none()) {
+        let machine = &info.point.machine;
+        let note = format!("{machine}: its clock is not known; times between it and other machines have no bound");
+        if !summary.notes.contains(&note) {
+            summary.notes.push(note);
+        }
+    }
+    summary
+}
+
+/// How wrong a machine's clock was against the host's at worst.
+fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
+    let known = manifest.machines.iter().find(|m| m.machine == machine);
+    known.map(|m| m.error_bound_ns).or((machine == HOST).then_some(0))
+}
+
+/// The clocks of a run's machines.
+fn machines(manifest: &Manifest) -> Vec<MachineFigures> {
+    let figures = manifest.machines.iter().map(|m| MachineFigures {
+        machine: m.machine.clone(),
+        method: m.method.clone(),
+        offset_ns: m.offset_ns,
+        drift_ppb: m.drift_ppb,
+        error_bound_ns: m.error_bound_ns,
+        exchanges: m.exchanges,
+        fault: m.fault.clone(),
+        cpu_percent: m.cpu_percent,
+    });
+    figures.collect()
+}
+
+/// Says what the worst packets' threads do for the host's virtual machines.
+fn name_threads(summary: &mut Summary, vms: &[Vm]) {
+    let role = |tid: u32| {
+        let (vm, thread) = vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == tid)?)))?;
+        let what = match thread.role {
+            Role::MainLoop => "main loop",
+            Role::Vcpu => "vCPU",
+            Role::Vhost => "vhost",
+            Role::Io => "I/O thread",
+            _ => "thread",
+        };
+        let number = thread.vcpu.map_or(String::new(), |n| format!(" {n}"));
+        Some(format!("{what}{number} of {}", vm.name))
+    };
+    for step in summary.worst.iter_mut().flat_map(|worst| &mut worst.steps) {
+        let on_host = step.point.split_once('/').is_some_and(|(machine, _)| machine == HOST);
+        step.role = if on_host { role(step.tid) } else { None };
+    }
+}
+
+/// What was counted that spoils figures and is in no journey.
+fn counted(manifest: &Manifest, before: &[StreamRecord]) -> Vec<String> {
+    let of_streams = |what: fn(&StreamRecord) -> u64| {
+        let sum = |records: &[StreamRecord]| records.iter().map(what).sum::<u64>();
+        sum(&manifest.joined).saturating_sub(sum(before))
+    };
+    let counts = [
+        (of_streams(|s| s.late), "sightings came later than the window after their packet's first"),
+        (of_streams(|s| s.evicted), "journeys were closed early, because too many were open"),
+        (of_streams(|s| s.crowded), "sightings were joined without looking at all packets with the same key"),
+        (of_streams(|s| s.restarts), "times a sequence jumped as if its sender had restarted"),
+        (
+            manifest.counters.points_overflow,
+            "sightings found no room in the kernel's table of points: narrow with --points",
+        ),
+        (manifest.counters.unreadable, "frames lay in memory that this kernel does not let us read"),
+    ];
+    counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect()
+}
