@@ -7,6 +7,7 @@
 mod context;
 mod figures;
 mod json;
+mod live;
 mod text;
 mod told;
 mod wanted;
@@ -16,6 +17,7 @@ pub use context::run_context;
 use context::{judge, with_advice};
 pub use figures::late_figures;
 pub use json::explanation_json;
+pub use live::LiveExplainer;
 pub use text::{explanation_text, packet_text, Head};
 pub use wanted::{Ambiguous, BadPacket, Candidate, Wanted};
 

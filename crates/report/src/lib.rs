@@ -25,7 +25,7 @@ mod worst;
 pub use csv::write_csv;
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, Ambiguous, BadPacket, Candidate,
-    Explainer, Explanation, Head, Ranked, Told, ToldSpike, Wanted,
+    Explainer, Explanation, Head, LiveExplainer, Ranked, Told, ToldSpike, Wanted,
 };
 pub use json::{report_json, RunHead};
 pub use layout::{layout_of, BadSegment, Layout};

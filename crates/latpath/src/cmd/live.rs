@@ -1,16 +1,13 @@
 //! `latpath live`: figures of the moment, once a second, and why packets are late.
 
-mod explaining;
-
 use super::following::{Absent, End, Flight, What};
 use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use explaining::Explaining;
 use latpath_capture::RetentionLimits;
 use latpath_follow::{Live, Options};
 use latpath_linux::background::Background;
-use latpath_report::Lines;
+use latpath_report::{Lines, LiveExplainer};
 use latpath_screen::{Action, Screen};
 use latpath_stats::units::Letters;
 use latpath_stats::Summary;
@@ -107,20 +104,20 @@ fn print(text: &str) -> Result<bool> {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
-    options.flight = args.flight.options(options.threshold, explaining::PATIENCE, RetentionLimits::default());
+    options.flight = args.flight.options(options.threshold, LiveExplainer::MAX_WAIT, RetentionLimits::default());
     let background = Background::new();
     let mut end = End::new(&args.what)?;
     let mut watch = Live::start(options.clone())?;
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
-    let mut explaining = options.flight.is_some().then(|| Explaining::begin(&options.streams)).transpose()?;
+    let mut explainer = options.flight.is_some().then(|| LiveExplainer::start(&options.streams)).transpose()?;
     watch.enter_background(background);
-    let finished = follow(&mut watch, &mut explaining, &mut show, &end, &options);
+    let finished = follow(&mut watch, &mut explainer, &mut show, &end, &options);
     // The terminal is given back before anything else is said.
     let screen = matches!(show, Show::Screen(_));
     if finished.is_ok() && !screen {
         watch.stop();
-        show.show(&summary(&mut watch, &mut explaining))?;
+        show.show(&summary(&mut watch, &mut explainer))?;
     }
     drop(show);
     finished?;
@@ -128,16 +125,16 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 /// The figures, and what is known of late packets by now.
-fn summary(watch: &mut Live, explaining: &mut Option<Explaining>) -> Summary {
+fn summary(watch: &mut Live, explainer: &mut Option<LiveExplainer>) -> Summary {
     let mut summary = watch.summary();
     let late = watch.follow().late().map_or(0, |counted| counted.late.iter().sum());
-    summary.late = explaining.as_mut().map(|explaining| explaining.figures(late));
+    summary.late = explainer.as_mut().map(|explainer| explainer.figures(late));
     summary
 }
 
 fn follow(
     watch: &mut Live,
-    explaining: &mut Option<Explaining>,
+    explainer: &mut Option<LiveExplainer>,
     show: &mut Show,
     end: &End,
     options: &Options,
@@ -151,26 +148,26 @@ fn follow(
             Some(Action::Quit) => return Ok(()),
             Some(Action::Reset) => {
                 watch.reset();
-                explaining.iter_mut().for_each(Explaining::reset);
+                explainer.iter_mut().for_each(LiveExplainer::reset);
             }
             Some(Action::Pause(_)) | None => {}
         }
         watch.step();
         while let Some(frozen) = watch.next_capture() {
-            let (points, layout) = (watch.follow().points().to_vec(), watch.follow().layout().clone());
-            if let Some(explaining) = explaining {
-                explaining.take(frozen, points, layout);
+            if let Some(explainer) = explainer {
+                let (points, layout) = (watch.follow().points().to_vec(), watch.follow().layout().clone());
+                explainer.take(frozen, points, layout.route, layout.segments);
             }
         }
         if end.is_due(packets) {
             return Ok(());
         }
         let is_due = Instant::now() >= due;
-        let has_news = shown.elapsed() >= SOON && explaining.as_ref().is_some_and(Explaining::has_news);
+        let has_news = shown.elapsed() >= SOON && explainer.as_ref().is_some_and(LiveExplainer::has_news);
         if !is_due && !has_news {
             continue;
         }
-        let summary = summary(watch, explaining);
+        let summary = summary(watch, explainer);
         packets = summary.journeys;
         shown = Instant::now();
         if !(if is_due { show.show(&summary)? } else { show.show_late(&summary)? }) {

@@ -1,0 +1,168 @@
+//! Explains late packets while they come, in a thread of its own: figures do not wait for it.
+
+use super::{late_figures, Explainer};
+use latpath_capture::{Capture, CaptureKind, RankedCapture};
+use latpath_cause::RunContext;
+use latpath_journey::{Route, Segment};
+use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
+use latpath_run::{facts::HostFacts, Stamp};
+use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Captures that may wait. Where more come, one is skipped: a cause that is shown a minute late helps nobody.
+const QUEUED: usize = 16;
+/// Virtual machines come and go. They are looked for this often, while no capture waits.
+const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_millis(500);
+
+enum Request {
+    Capture(Box<RankedCapture>, Box<Layout>),
+    Reset,
+}
+
+/// Points, route and segments as they were known when a capture was taken.
+struct Layout {
+    points: Vec<PointInfo>,
+    route: Route,
+    segments: Vec<Segment>,
+}
+
+#[derive(Default)]
+struct Shared {
+    figures: LateFigures,
+    /// When the first late packet of each spike arrived that is explained and not shown yet.
+    not_shown: Vec<Ns>,
+}
+
+/// Explains the captures of a recording under way. When it is dropped, its thread ends after the captures that wait.
+pub struct LiveExplainer {
+    requests: SyncSender<Request>,
+    shared: Arc<Mutex<Shared>>,
+    skipped: u64,
+    shown_after: Histogram,
+    latest: Ns,
+}
+
+impl LiveExplainer {
+    /// How long a capture may wait for late packets that are still on their way: the user waits for the cause.
+    pub const MAX_WAIT: Duration = Duration::from_millis(300);
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where there can be no more threads.
+    pub fn start(streams: &[StreamSpec]) -> std::io::Result<Self> {
+        let (requests, receiver) = sync_channel(QUEUED);
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let (streams, to) = (streams.to_vec(), Arc::clone(&shared));
+        std::thread::Builder::new().name("lp-explain".into()).spawn(move || explain(&receiver, &to, streams))?;
+        Ok(Self { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 })
+    }
+
+    /// Explains a capture, or learns from it. Points, route and segments are those that are known now.
+    pub fn take(&mut self, capture: RankedCapture, points: Vec<PointInfo>, route: Route, segments: Vec<Segment>) {
+        let is_spike = capture.capture.kind == CaptureKind::Spike;
+        let layout = Layout { points, route, segments };
+        match self.requests.try_send(Request::Capture(Box::new(capture), Box::new(layout))) {
+            Err(TrySendError::Full(_)) if is_spike => self.skipped += 1,
+            _ => {}
+        }
+    }
+
+    /// Counts from zero. The baseline stays.
+    pub fn reset(&mut self) {
+        self.skipped = 0;
+        self.shown_after = Histogram::new();
+        // Where the queue is full, the counts of before stay.
+        let _ = self.requests.try_send(Request::Reset);
+    }
+
+    /// Whether there is an explanation that [`figures`](Self::figures) has not returned yet.
+    pub fn has_news(&self) -> bool {
+        !lock(&self.shared).not_shown.is_empty()
+    }
+
+    /// All that is known by now; the caller shows it at once. `late` is the number of late packets.
+    pub fn figures(&mut self, late: u64) -> LateFigures {
+        let (figures, not_shown) = {
+            let mut shared = lock(&self.shared);
+            (shared.figures.clone(), std::mem::take(&mut shared.not_shown))
+        };
+        let now = latpath_linux::monotonic();
+        for end in not_shown {
+            self.latest = now.saturating_sub(end);
+            self.shown_after.record(self.latest);
+        }
+        let shown_after = (self.shown_after.count() > 0).then(|| ShownAfter {
+            spikes: self.shown_after.count(),
+            latest_ns: self.latest,
+            median_ns: self.shown_after.percentile(500_000),
+            worst_ns: self.shown_after.max(),
+        });
+        LateFigures { late: late.max(figures.explained), skipped: self.skipped, shown_after, ..figures }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When the first late packet of a capture arrived.
+fn first_end(capture: &Capture) -> Option<Ns> {
+    let late = capture.packets.iter().filter(|packet| packet.late);
+    late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
+}
+
+fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, streams: Vec<StreamSpec>) {
+    // Explaining must not be what makes packets late.
+    latpath_linux::background::lower_priority();
+    let (facts, start) = (HostFacts::read(), Stamp::now());
+    let context = RunContext {
+        streams,
+        cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
+        governors: facts.governors,
+        start_ns: start.monotonic_ns,
+        utc_offset_ns: start.utc_ns - start.monotonic_ns,
+        ..RunContext::default()
+    };
+    let mut explainer = Explainer::new(context, 0);
+    let mut found_vms: Option<Instant> = None;
+    let letters = Letters::from_env();
+    loop {
+        if found_vms.is_none() {
+            found_vms = Some(Instant::now());
+            explainer.context_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
+        }
+        let request = match requests.recv_timeout(QUIET) {
+            Ok(request) => request,
+            Err(RecvTimeoutError::Timeout) => {
+                found_vms = found_vms.filter(|found| found.elapsed() < FIND_VMS_EVERY);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let mut end = None;
+        match request {
+            Request::Reset => explainer.reset(),
+            Request::Capture(ranked, layout) => {
+                let context = explainer.context_mut();
+                context.routes = layout.route.lines_of(context.streams.len());
+                context.segments = layout.segments;
+                context.points = layout.points;
+                match ranked.capture.kind {
+                    CaptureKind::Baseline => explainer.learn(&ranked.capture),
+                    CaptureKind::Spike => {
+                        explainer.add(&ranked.capture);
+                        end = first_end(&ranked.capture);
+                    }
+                }
+            }
+        }
+        let figures = late_figures(&explainer.explanation(), explainer.latest(), explainer.context(), letters);
+        let mut shared = lock(shared);
+        shared.figures = figures;
+        shared.not_shown.extend(end);
+    }
+}
