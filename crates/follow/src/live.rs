@@ -28,6 +28,8 @@ struct Figures {
     /// Journeys of each stream since the start.
     seen: Vec<u64>,
     since: Ns,
+    /// First sightings of the first and the last journey that is counted.
+    span: Option<(Ns, Ns)>,
     /// What the joiner had counted of each stream then.
     before: Vec<StreamRecord>,
 }
@@ -47,6 +49,7 @@ impl Live {
             aggregate: Aggregate::new(Setup::default()),
             seen: vec![0; streams],
             since: follow.begin(),
+            span: None,
             before: vec![StreamRecord::default(); streams],
         };
         // What the threads of the host's virtual machines do, while they are there to ask.
@@ -92,6 +95,12 @@ impl Live {
         self.summary_over(elapsed)
     }
 
+    /// All figures after [`Self::stop`], over the time from the first packet to the last, as a report of these packets has them.
+    pub fn final_summary(&mut self) -> Summary {
+        let elapsed = self.figures.span.map_or(0, |(first, last)| last.saturating_sub(first));
+        self.summary_over(elapsed)
+    }
+
     fn summary_over(&mut self, elapsed: Ns) -> Summary {
         let Self { follow, figures, manifest, vms } = self;
         follow.describe(manifest);
@@ -125,6 +134,7 @@ impl Figures {
 
     fn start_from_zero(&mut self, found: Found) {
         self.aggregate = Aggregate::new(self.setup(found));
+        self.span = None;
         (self.since, self.before) = (found.now, found.totals.iter().map(|t| (*t).into()).collect());
     }
 }
@@ -150,7 +160,8 @@ impl JourneySink for Figures {
     /// Counts a journey; in the figures only if it began after they did.
     fn journey(&mut self, journey: &Journey, _: &[PointInfo]) {
         self.seen[usize::from(journey.stream)] += 1;
-        if journey.first().is_some_and(|t| t >= self.since) {
+        if let Some(first) = journey.first().filter(|t| *t >= self.since) {
+            self.span = Some(self.span.map_or((first, first), |(from, to)| (from.min(first), to.max(first))));
             self.aggregate.add(journey);
         }
     }

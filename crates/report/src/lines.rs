@@ -120,6 +120,7 @@ impl Lines {
                 ("p50", s.p50_ns),
                 ("p99", s.p99_ns),
                 ("p99.9", s.p99_9_ns),
+                ("p99.99", s.p99_99_ns),
                 ("max", s.max_ns),
             ];
             for (figure, time) in times.into_iter().filter(|_| s.count > 0) {

@@ -26,7 +26,7 @@ const HELP: [&str; 20] = [
     " t              view: both, table, histogram, streams",
     " d              details: path, losses, clocks, notes in full",
     " ?, F1          this help; any key closes it",
-    " Ctrl-Z suspend (fg comes back), Ctrl-L draw anew",
+    " Ctrl-Z suspend (fg comes back), Ctrl-L redraw",
     "",
     " FIGURES",
     " Tnet publisher to host NIC, Thyp host NIC to VM NIC,",
@@ -125,6 +125,19 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
                 theme.duration(after.worst_ns)
             )
         }));
+    }
+    if !summary.worst.is_empty() {
+        out.push(String::new());
+        out.push(" WORST PACKETS".into());
+    }
+    for worst in &summary.worst {
+        let total = theme.duration(worst.total_ns);
+        out.push(format!("   {total}  {} key {}", names::stream(&worst.stream, theme), worst.key));
+        for step in &worst.steps {
+            let (point, since_last) = (theme.clean(&step.point), theme.duration(step.since_last_ns));
+            let role = step.role.as_ref().map_or(String::new(), |role| format!(" ({})", theme.clean(role)));
+            out.push(format!("      {since_last:>9}  {point}, CPU {}, thread {}{role}", step.cpu, step.tid));
+        }
     }
     out.push(String::new());
     out.push(" CLOCKS".into());

@@ -19,7 +19,7 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(ClapArgs, Debug)]
 pub struct What {
     /// Stream to follow, as svid:MU01, udp:10.0.0.2:5000 or ether:0x88b8; several are allowed
-    #[arg(short, long = "stream", value_name = "STREAM", required = true)]
+    #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// How a packet is told from the next: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: smpCnt for SV,
     /// else hash:0:32]
@@ -70,6 +70,16 @@ fn ns(time: Duration) -> Ns {
 }
 
 impl What {
+    /// Segments that the user named.
+    pub fn segments(&self) -> &[String] {
+        &self.segments
+    }
+
+    /// Whether something on this machine, or on another, is named.
+    pub fn names_any(&self) -> bool {
+        !(self.streams.is_empty() && self.machines.is_empty() && self.points.is_empty())
+    }
+
     /// The rooms' options.
     ///
     /// # Errors
@@ -83,6 +93,10 @@ impl What {
         let window = ns(self.window);
         if !(1_000_000..=4_000_000_000).contains(&window) {
             return Err(Usage("--window is 1ms to 4s".into()).into());
+        }
+        if self.streams.is_empty() {
+            let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)";
+            return Err(Usage(text.into()).into());
         }
         let streams = self.streams.iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
         for (i, stream) in streams.iter().enumerate() {

@@ -1,17 +1,20 @@
-//! `latpath live`: figures of the moment, once a second, and why packets are late.
+//! `latpath live`: figures of the moment, once a second, and why packets are late; of streams or of a recorded run.
 
 use super::following::{Absent, End, Flight, What};
-use super::Outcome;
+use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_capture::RetentionLimits;
-use latpath_follow::{Live, Options};
+use latpath_follow::Live;
 use latpath_linux::background::Background;
-use latpath_report::{Lines, LiveExplainer};
+use latpath_model::StreamSpec;
+use latpath_report::{Lines, LiveExplainer, Replay};
+use latpath_run::Run;
 use latpath_screen::{Action, Screen};
 use latpath_stats::units::Letters;
 use latpath_stats::Summary;
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Between two summaries.
@@ -28,6 +31,12 @@ pub struct Args {
     what: What,
     #[command(flatten)]
     flight: Flight,
+    /// Show a recorded run as it was, instead of streams
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["no_flight", "worst", "top"])]
+    replay: Option<PathBuf>,
+    /// Seconds of the run that pass in one second; max: as fast as it can be read
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed, requires = "replay")]
+    speed: Speed,
     /// Print one JSON object a second
     #[arg(long)]
     json: bool,
@@ -101,65 +110,174 @@ fn print(text: &str) -> Result<bool> {
     }
 }
 
+/// How fast a run is replayed.
+#[derive(Clone, Copy, Debug)]
+enum Speed {
+    Factor(f64),
+    Max,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    match text.parse::<f64>() {
+        _ if text == "max" => Ok(Speed::Max),
+        Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(Speed::Factor(factor)),
+        _ => Err("write a factor from 0.001 to 1000000, or max".into()),
+    }
+}
+
+/// Where the figures come from.
+enum Source {
+    Live(Box<Live>),
+    Replay(Box<Replay>),
+}
+
+impl Source {
+    fn step(&mut self) {
+        match self {
+            Self::Live(live) => live.step(),
+            Self::Replay(replay) => replay.step(),
+        }
+    }
+
+    fn reset(&mut self) {
+        match self {
+            Self::Live(live) => live.reset(),
+            Self::Replay(replay) => replay.reset(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Replay(replay) if replay.is_over())
+    }
+
+    fn stop(&mut self) {
+        if let Self::Live(live) = self {
+            live.stop();
+        }
+    }
+
+    fn seen(&self) -> &[u64] {
+        match self {
+            Self::Live(live) => live.seen(),
+            Self::Replay(replay) => replay.seen(),
+        }
+    }
+
+    /// Hands a capture over to be explained. False if there is none.
+    fn explain_next(&mut self, explainer: &mut LiveExplainer) -> bool {
+        match self {
+            Self::Live(live) => live.next_capture().map(|capture| {
+                let (points, layout) = (live.follow().points().to_vec(), live.follow().layout().clone());
+                explainer.take(capture, points, layout.route, layout.segments);
+            }),
+            Self::Replay(replay) => replay.next_capture().map(|capture| {
+                let (points, layout) = (replay.run().points().to_vec(), replay.layout().clone());
+                explainer.take(capture, points, layout.route, layout.segments);
+            }),
+        }
+        .is_some()
+    }
+
+    /// The figures, and what is known of late packets by now.
+    fn summary(&mut self, explainer: &mut Option<LiveExplainer>, at_the_end: bool) -> Summary {
+        let (mut summary, late) = match self {
+            Self::Live(live) => {
+                let summary = if at_the_end { live.final_summary() } else { live.summary() };
+                (summary, live.follow().late().map_or(0, |counted| counted.late.iter().sum()))
+            }
+            Self::Replay(replay) => (replay.summary(), replay.late()),
+        };
+        summary.late = explainer.as_mut().map(|explainer| explainer.figures(late));
+        summary
+    }
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let mut options = args.what.options()?;
-    options.flight = args.flight.options(options.threshold, LiveExplainer::MAX_WAIT, RetentionLimits::default());
-    let background = Background::new();
     let mut end = End::new(&args.what)?;
-    let mut watch = Live::start(options.clone())?;
+    let (mut source, streams, mut explainer) = match &args.replay {
+        Some(run) => replay(run, &args)?,
+        None => follow(&args)?,
+    };
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
-    let mut explainer = options.flight.is_some().then(|| LiveExplainer::start(&options.streams)).transpose()?;
-    watch.enter_background(background);
-    let finished = follow(&mut watch, &mut explainer, &mut show, &end, &options);
-    // The terminal is given back before anything else is said.
+    let watched = watch(&mut source, &mut explainer, &mut show, &end, &streams);
     let screen = matches!(show, Show::Screen(_));
-    if finished.is_ok() && !screen {
-        watch.stop();
-        show.show(&summary(&mut watch, &mut explainer))?;
+    if screen {
+        // The terminal is given back before anything else is said.
+        show = Show::Lines(Lines::new(Letters::from_env()));
     }
-    drop(show);
-    finished?;
+    watched?;
+    source.stop();
+    let summary = source.summary(&mut explainer, true);
+    if !screen {
+        show.show(&summary)?;
+    }
+    if !args.json {
+        let options = latpath_report::Options { letters: Letters::from_env(), histograms: Vec::new() };
+        print(&format!("\n{}", latpath_report::text(&summary, None, &options)))?;
+    }
     Ok(Outcome::Done)
 }
 
-/// The figures, and what is known of late packets by now.
-fn summary(watch: &mut Live, explainer: &mut Option<LiveExplainer>) -> Summary {
-    let mut summary = watch.summary();
-    let late = watch.follow().late().map_or(0, |counted| counted.late.iter().sum());
-    summary.late = explainer.as_mut().map(|explainer| explainer.figures(late));
-    summary
+type Watched = (Source, Vec<StreamSpec>, Option<LiveExplainer>);
+
+/// Follows streams of this host and other machines.
+fn follow(args: &Args) -> Result<Watched> {
+    let mut options = args.what.options()?;
+    options.flight = args.flight.options(options.threshold, LiveExplainer::MAX_WAIT, RetentionLimits::default());
+    let background = Background::new();
+    let streams = options.streams.clone();
+    let explains = options.flight.is_some();
+    let mut live = Live::start(options)?;
+    let explainer = explains.then(|| LiveExplainer::start(&streams)).transpose()?;
+    live.enter_background(background);
+    Ok((Source::Live(Box::new(live)), streams, explainer))
 }
 
-fn follow(
-    watch: &mut Live,
+/// Replays a run.
+fn replay(path: &Path, args: &Args) -> Result<Watched> {
+    if args.what.names_any() {
+        return Err(Usage("--replay shows all of a run: leave out --stream, --machine and --points".into()).into());
+    }
+    let run = Run::open(path)?;
+    let streams = run.manifest().streams.clone();
+    let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
+    let speed = match args.speed {
+        Speed::Factor(factor) => Some(factor),
+        Speed::Max => None,
+    };
+    let replay = Replay::start(run, args.what.segments(), speed).map_err(|e| Usage(e.to_string()))?;
+    Ok((Source::Replay(Box::new(replay)), streams, explainer))
+}
+
+fn watch(
+    source: &mut Source,
     explainer: &mut Option<LiveExplainer>,
     show: &mut Show,
     end: &End,
-    options: &Options,
+    streams: &[StreamSpec],
 ) -> Result<()> {
-    let quiet = matches!(show, Show::Screen(_));
-    let mut absent = Absent::new(&options.streams);
+    let quiet = matches!((&show, &source), (Show::Screen(_), _) | (_, Source::Replay(_)));
+    let mut absent = Absent::new(streams);
     let mut due = Instant::now() + SHOW;
     let (mut packets, mut shown) = (0, Instant::now());
     loop {
         match show.wait()? {
             Some(Action::Quit) => return Ok(()),
             Some(Action::Reset) => {
-                watch.reset();
+                source.reset();
                 explainer.iter_mut().for_each(LiveExplainer::reset);
             }
             Some(Action::Pause(_)) | None => {}
         }
-        watch.step();
-        while let Some(frozen) = watch.next_capture() {
-            if let Some(explainer) = explainer {
-                let (points, layout) = (watch.follow().points().to_vec(), watch.follow().layout().clone());
-                explainer.take(frozen, points, layout.route, layout.segments);
-            }
+        source.step();
+        if let Some(explainer) = explainer {
+            while source.explain_next(explainer) {}
         }
-        if end.is_due(packets) {
+        // On the screen a run's end stays until the user leaves it.
+        let is_over = source.is_over() && !matches!(show, Show::Screen(_));
+        if end.is_due(packets) || is_over {
             return Ok(());
         }
         let is_due = Instant::now() >= due;
@@ -167,7 +285,7 @@ fn follow(
         if !is_due && !has_news {
             continue;
         }
-        let summary = summary(watch, explainer);
+        let summary = source.summary(explainer, false);
         packets = summary.journeys;
         shown = Instant::now();
         if !(if is_due { show.show(&summary)? } else { show.show_late(&summary)? }) {
@@ -178,8 +296,7 @@ fn follow(
         }
         due += SHOW;
         if !quiet {
-            let seen = watch.seen();
-            absent.look(|i| seen[i]);
+            absent.look(|i| source.seen()[i]);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Explains late packets while they come, in a thread of its own: figures do not wait for it.
 
-use super::{late_figures, Explainer};
+use super::{late_figures, run_context, Explainer};
 use latpath_capture::{Capture, CaptureKind, RankedCapture};
 use latpath_cause::RunContext;
 use latpath_journey::{Route, Segment};
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
-use latpath_run::{facts::HostFacts, Stamp};
+use latpath_run::{facts::HostFacts, Run, Stamp};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,14 @@ const QUIET: Duration = Duration::from_millis(500);
 enum Request {
     Capture(Box<RankedCapture>, Box<Layout>),
     Reset,
+}
+
+/// What explanations are made with.
+enum Context {
+    /// This host as it is now, and the streams that are followed.
+    Host(Vec<StreamSpec>),
+    /// What a run knows.
+    Run(Box<RunContext>),
 }
 
 /// Points, route and segments as they were known when a capture was taken.
@@ -49,15 +57,27 @@ impl LiveExplainer {
     /// How long a capture may wait for late packets that are still on their way: the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread.
+    /// Starts the thread, for streams of this host.
     ///
     /// # Errors
     /// Where there can be no more threads.
     pub fn start(streams: &[StreamSpec]) -> std::io::Result<Self> {
+        Self::spawn(Context::Host(streams.to_vec()))
+    }
+
+    /// The same for captures of a run, which knows its virtual machines and CPUs.
+    ///
+    /// # Errors
+    /// Where there can be no more threads.
+    pub fn for_run(run: &Run) -> std::io::Result<Self> {
+        Self::spawn(Context::Run(Box::new(run_context(run))))
+    }
+
+    fn spawn(context: Context) -> std::io::Result<Self> {
         let (requests, receiver) = sync_channel(QUEUED);
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let (streams, to) = (streams.to_vec(), Arc::clone(&shared));
-        std::thread::Builder::new().name("lp-explain".into()).spawn(move || explain(&receiver, &to, streams))?;
+        let to = Arc::clone(&shared);
+        std::thread::Builder::new().name("lp-explain".into()).spawn(move || explain(&receiver, &to, context))?;
         Ok(Self { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 })
     }
 
@@ -115,23 +135,30 @@ fn first_end(capture: &Capture) -> Option<Ns> {
     late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
 }
 
-fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, streams: Vec<StreamSpec>) {
-    // Explaining must not be what makes packets late.
-    latpath_linux::background::lower_priority();
+fn host_context(streams: Vec<StreamSpec>) -> RunContext {
     let (facts, start) = (HostFacts::read(), Stamp::now());
-    let context = RunContext {
+    RunContext {
         streams,
         cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: facts.governors,
         start_ns: start.monotonic_ns,
         utc_offset_ns: start.utc_ns - start.monotonic_ns,
         ..RunContext::default()
+    }
+}
+
+fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: Context) {
+    // Explaining must not be what makes packets late.
+    latpath_linux::background::lower_priority();
+    let (context, is_live) = match context {
+        Context::Host(streams) => (host_context(streams), true),
+        Context::Run(context) => (*context, false),
     };
     let mut explainer = Explainer::new(context, 0);
     let mut found_vms: Option<Instant> = None;
     let letters = Letters::from_env();
     loop {
-        if found_vms.is_none() {
+        if is_live && found_vms.is_none() {
             found_vms = Some(Instant::now());
             explainer.context_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
         }

@@ -1,0 +1,175 @@
+//! A recorded run, shown as `latpath live` would have shown it.
+
+use crate::layout::{layout_of, BadSegment, Layout};
+use latpath_capture::{CaptureKind, RankedCapture};
+use latpath_linux::monotonic;
+use latpath_model::Ns;
+use latpath_run::{Run, Select};
+use latpath_stats::{summarise, Aggregate, Facts, Setup, Summary};
+use latpath_vms::Vm;
+use std::collections::VecDeque;
+
+/// Worst packets that are kept, as many as live keeps.
+const WORST: usize = 10;
+
+/// A run whose journeys come back at the pace at which they were recorded.
+///
+/// The route and the segments are those that the recording ended with. What the joiner and the kernel counted is known for
+/// the whole run alone, so it is in the last summary only.
+pub struct Replay {
+    run: Run,
+    layout: Layout,
+    vms: Vec<Vm>,
+    aggregate: Aggregate,
+    seen: Vec<u64>,
+    /// First sightings of the first and the last journey, the run's timeline.
+    first: Ns,
+    last: Ns,
+    /// Figures began here.
+    since: Ns,
+    /// Journeys first seen before this are counted.
+    now: Ns,
+    /// When the replay started, `CLOCK_MONOTONIC`.
+    started: Ns,
+    /// Seconds of the run in one second; `None`: as fast as it can be read.
+    speed: Option<f64>,
+    /// Captures that are not shown yet, by the ends of their times.
+    captures: VecDeque<(Ns, u32)>,
+    damaged: Vec<String>,
+}
+
+impl Replay {
+    /// Starts it. `speed` is how many seconds of the run pass in one second; `None` for as fast as it can be read.
+    ///
+    /// # Errors
+    /// Where one of the user's segments cannot be.
+    pub fn start(run: Run, own: &[String], speed: Option<f64>) -> Result<Self, BadSegment> {
+        let layout = layout_of(&run, own)?;
+        let (first, last) = run.times().unwrap_or((0, 0));
+        let heads = run.spikes().files.into_iter().map(|file| file.head);
+        // Baselines are needed before the first spike is explained.
+        let at = |kind, to| if kind == CaptureKind::Baseline { Ns::MIN } else { to };
+        let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind, head.to), head.number)).collect();
+        captures.sort_unstable();
+        let mut replay = Self {
+            vms: run.vms(),
+            aggregate: Aggregate::new(Setup::default()),
+            seen: vec![0; run.manifest().streams.len()],
+            first,
+            last,
+            since: first,
+            now: first,
+            started: monotonic(),
+            speed,
+            captures: captures.into(),
+            damaged: Vec::new(),
+            layout,
+            run,
+        };
+        replay.reset();
+        Ok(replay)
+    }
+
+    /// The run.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// Route and segments.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Counts the journeys up to the time that the replay has reached.
+    pub fn step(&mut self) {
+        let passed = monotonic().saturating_sub(self.started);
+        let until = match self.speed {
+            Some(speed) => self.first.saturating_add((passed as f64 * speed) as Ns),
+            None => Ns::MAX,
+        };
+        let until = if until > self.last { Ns::MAX } else { until };
+        if until <= self.now {
+            return;
+        }
+        let select = Select { from_ns: self.now, to_ns: until, ..Select::default() }.with_cpus_and_threads();
+        let Self { run, aggregate, seen, .. } = self;
+        let damaged = run.for_each(&select, |journey| {
+            if let Some(seen) = seen.get_mut(usize::from(journey.stream)) {
+                *seen += 1;
+            }
+            aggregate.add(journey);
+            true
+        });
+        for damage in damaged.iter().map(ToString::to_string) {
+            if !self.damaged.contains(&damage) {
+                self.damaged.push(damage);
+            }
+        }
+        self.now = until;
+    }
+
+    /// Whether all journeys are counted.
+    pub fn is_over(&self) -> bool {
+        self.now > self.last
+    }
+
+    /// Starts all figures from zero.
+    pub fn reset(&mut self) {
+        let manifest = self.run.manifest();
+        self.aggregate = Aggregate::new(Setup {
+            streams: manifest.streams.len(),
+            points: self.run.points().to_vec(),
+            lines: self.layout.route.lines_of(manifest.streams.len()),
+            segments: self.layout.segments.clone(),
+            threshold: manifest.threshold_ns,
+            worst: WORST,
+        });
+        self.since = self.now;
+    }
+
+    /// Packets of each stream since the start.
+    pub fn seen(&self) -> &[u64] {
+        &self.seen
+    }
+
+    /// The next capture whose time has passed. One that cannot be read is in the notes.
+    pub fn next_capture(&mut self) -> Option<RankedCapture> {
+        while self.captures.front().is_some_and(|(to, _)| *to <= self.now) {
+            let (_, number) = self.captures.pop_front()?;
+            match self.run.spike(number) {
+                Ok(capture) => return Some(capture),
+                Err(error) => self.damaged.push(error.to_string()),
+            }
+        }
+        None
+    }
+
+    /// Late packets so far: those of the captures shown, and all of the run at its end.
+    pub fn late(&self) -> u64 {
+        let late = |record: &latpath_run::SpikesRecord| record.late.iter().sum();
+        let all = self.run.manifest().spikes.as_ref().map_or(0, late);
+        if self.is_over() {
+            all
+        } else {
+            0
+        }
+    }
+
+    /// All figures as of now.
+    pub fn summary(&self) -> Summary {
+        let whole = self.is_over() && self.since <= self.first;
+        let mut manifest = self.run.manifest().clone();
+        if !whole {
+            manifest.joined.clear();
+            manifest.kernel = None;
+        }
+        let until = if self.is_over() { self.last } else { self.now };
+        let elapsed = until.saturating_sub(self.since).max(0);
+        let (points, route, vms) = (self.run.points(), &self.layout.route, &self.vms);
+        let facts = Facts { manifest: &manifest, points, route, before: &[], whole, vms, elapsed };
+        let mut summary = summarise(&self.aggregate, &facts);
+        let notes = self.run.notes().iter().chain(&self.layout.notes).chain(&self.damaged);
+        summary.notes.splice(0..0, notes.cloned());
+        summary
+    }
+}
