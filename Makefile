@@ -7,7 +7,7 @@ ARGS ?=
 # Root installs what is missing; anyone else is told what it is.
 DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
 
-.PHONY: build deps demo check test lab bench lint install uninstall clean help
+.PHONY: build deps demo check test lab fuzz bench lint install uninstall clean help
 
 build: ## Build target/release/latpath (no root needed)
 	@$(DEPS) build
@@ -34,6 +34,10 @@ lab: ## Test in guests, on whole hypervisors of all kernels, and with faults (ro
 	@$(DEPS) test
 	LATPATH_TIER=lab LATPATH_LAB=$${LATPATH_LAB:-all} scripts/test --test '*' -- $(ARGS)
 
+fuzz: ## Run each fuzz target for FUZZ_SECONDS (60), with cargo-fuzz and a nightly compiler; ARGS=TARGET
+	@$(DEPS) build
+	scripts/fuzz $(ARGS)
+
 bench: ## Measure what latpath itself costs (root)
 	@$(DEPS) bench
 	scripts/build
@@ -42,13 +46,16 @@ bench: ## Measure what latpath itself costs (root)
 lint: ## Formatting and clippy, warnings are errors
 	@. scripts/rust && cargo fmt --all --check && cargo clippy --release --workspace --all-targets -- -D warnings
 
-install: ## Install to PREFIX (/usr/local); build first
+install: ## Install to PREFIX (/usr/local), with the debug information where gdb and perf find it; build first
 	@test -x $(LATPATH) || { echo "$(LATPATH): not built yet; run make first" >&2; exit 1; }
-	install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 755 -s $(LATPATH) $(DESTDIR)$(PREFIX)/bin/latpath
+	@scripts/split-debug $(LATPATH)
+	install -d $(DESTDIR)$(PREFIX)/bin/.debug
+	install -m 755 $(LATPATH) $(DESTDIR)$(PREFIX)/bin/latpath
+	install -m 644 $(LATPATH).debug $(DESTDIR)$(PREFIX)/bin/.debug/latpath.debug
 
 uninstall: ## Remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/latpath
+	rm -f $(DESTDIR)$(PREFIX)/bin/latpath $(DESTDIR)$(PREFIX)/bin/.debug/latpath.debug
+	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/bin/.debug
 
 clean: ## Remove everything that was built
 	@. scripts/rust && cargo clean

@@ -1,30 +1,3 @@
-//! Any sequence of frames through a subscriber and the discovery: nothing panics, each frame is counted once.
-//!
-//! Input: frames, each after 2 bytes of time (µs since the one before, signed) and 2 bytes of length.
 #![no_main]
 
-use latpath_traffic::{Discovery, Received, Subscription};
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| {
-    let (mut rest, mut t, mut frames) = (bytes, 0i64, 0u64);
-    let mut subscription = Subscription::new(&[]).expect("no streams are named");
-    let mut found = Discovery::default();
-    while let Some((head, tail)) = rest.split_first_chunk::<4>() {
-        let len = usize::from(u16::from_be_bytes([head[2], head[3]])).min(tail.len());
-        let (frame, tail) = tail.split_at(len);
-        t += i64::from(i16::from_be_bytes([head[0], head[1]])) * 1000;
-        subscription.note(&Received { frame, tag: None, arrival: Some(t), had: t + 1 });
-        found.note(t, frame, None);
-        frames += 1;
-        rest = tail;
-    }
-    assert_eq!(found.frames, frames);
-    assert_eq!(subscription.malformed, found.malformed);
-    assert_eq!(subscription.taken + subscription.others + found.malformed + found.not_sv, frames);
-    for stream in subscription.streams() {
-        let totals = stream.totals();
-        assert!(totals.duplicates + totals.out_of_order <= totals.received);
-        assert_eq!(stream.delay.count(), totals.received);
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| latpath_fuzz::received::run(bytes));

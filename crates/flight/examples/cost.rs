@@ -1,12 +1,11 @@
 //! What an event costs while two threads wake each other as fast as they can, on the CPU that this is run on:
-//! `scripts/bench flight-cost`. Ends with 3 where an event costs more than the nanoseconds that are named.
+//! `scripts/bench flight-cost`. The number of turns may be named.
 
 use latpath_flight::{Options, Recorder};
 use std::ffi::CString;
 use std::io::{Error, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Without, with programs that do nothing, and with the recorder in turns, so that what else the machine does hits all.
@@ -75,10 +74,10 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|n| values[(values.len() - 1) * n / 4])
 }
 
-fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let bar: f64 = std::env::args().nth(1).map_or(Ok(f64::INFINITY), |text| text.parse())?;
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let turns: usize = std::env::args().nth(1).map_or(Ok(TURNS), |text| text.parse())?;
     let (mut without, mut ways, mut wholes, mut events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..TURNS {
+    for _ in 0..turns {
         let alone = rounds()?.1;
         let nothing = PLACES.map(nothing_at).into_iter().collect::<Result<Vec<_>, _>>()?;
         let way = rounds()?.1;
@@ -94,7 +93,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     let ([_, alone, _], [_, events, _]) = (quartiles(without), quartiles(events));
     let ([_, way, _], [low, each, high]) = (quartiles(ways), quartiles(wholes));
-    println!("medians of {TURNS}: a round takes {alone:.0} ns without; {events:.1} events a round: {each:.0} ns each");
+    println!("medians of {turns}: a round takes {alone:.0} ns without; {events:.1} events a round: {each:.0} ns each");
     println!("quartiles {low:.0} and {high:.0}; programs at the same places that do nothing: {way:.0} ns each");
     let recorder = Recorder::start(&Options { measured: true, ..Options::default() })?;
     rounds()?;
@@ -103,5 +102,5 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     for program in cost.programs.iter().filter(|p| p.runs > 1000) {
         println!("  {:28} {:>9} runs, {:>5} ns each", program.name, program.runs, program.ns / program.runs);
     }
-    Ok(if each > bar { ExitCode::from(3) } else { ExitCode::SUCCESS })
+    Ok(())
 }

@@ -1,0 +1,49 @@
+//! Every script of scripts/benches runs to its end and prints figures. Each does only a little (SMOKE=1), and no bar is judged:
+//! other work disturbs what is measured.
+
+use latpath_testkit::{need_root, need_tool, program, trial, Failed, Lack};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+/// More than any of them takes on a busy machine, in seconds.
+const LIMIT: &str = "180";
+
+fn main() -> ExitCode {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/benches");
+    let mut scripts: Vec<PathBuf> = fs::read_dir(folder).expect("the scripts").flatten().map(|e| e.path()).collect();
+    scripts.sort();
+    let trials = scripts.into_iter().map(|script| {
+        let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        trial(&format!("bench_{name}_prints_figures"), &needs(&script), move || runs(&script))
+    });
+    latpath_testkit::main(trials.collect())
+}
+
+/// What a script says that it needs, in its line `needs root jq`; all use `ip` or the CPUs' affinity.
+fn needs(script: &Path) -> Vec<Lack> {
+    let text = fs::read_to_string(script).unwrap_or_default();
+    let words = text.lines().filter_map(|line| line.strip_prefix("needs ")).flat_map(str::split_whitespace);
+    let named = words.map(|word| match word {
+        "root" => need_root(),
+        file if file.starts_with('/') => (!Path::new(file).is_file()).then(|| format!("needs {file}")),
+        tool => need_tool(tool),
+    });
+    named.chain([need_tool("ip")]).collect()
+}
+
+fn runs(script: &Path) -> Result<(), Failed> {
+    let target = program().ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
+    let mut command = Command::new("timeout");
+    command.args(["-k", "10", LIMIT]).arg(script).env("SMOKE", "1").env("CARGO_TARGET_DIR", target);
+    let ended = command.output()?;
+    let (printed, said) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let rows = printed.lines().filter_map(|line| line.strip_prefix("bar: "));
+    let figures = rows.filter(|row| row.split('|').nth(1).is_some_and(|figure| !figure.trim().is_empty())).count();
+    match (ended.status.success(), figures) {
+        (true, 1..) => Ok(()),
+        _ => Err(format!("{}, {figures} figures\n{printed}\n{said}", ended.status).into()),
+    }
+}

@@ -1,0 +1,59 @@
+//! Any bytes as a spike's file: refused, or read, and then written and read again the same. Explaining what was read ends, without a
+//! panic.
+//!
+//! Input: a file without its sum, which is added here: by chance it is never right.
+
+use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineRecord, Packet, PacketSighting, RankedCapture};
+use latpath_cause::{Analyst, Explained, RunContext};
+
+/// Takes one input.
+pub fn run(bytes: &[u8]) {
+    let mut file = bytes.to_vec();
+    // FNV-1a
+    let sum =
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    file.extend(sum.to_le_bytes());
+    let frozen = match RankedCapture::decode(&file) {
+        Ok(frozen) => frozen,
+        Err(BadCapture::Other | BadCapture::Newer(_) | BadCapture::Damaged(_)) => return,
+    };
+    let capture = &frozen.capture;
+    let head = Head::decode(&file).expect("the whole was read");
+    assert_eq!((head.number, head.packets, &head.late), (capture.number, capture.packets.len() as u64, &frozen.late));
+    let again = RankedCapture::decode(&frozen.encode()).expect("what was read can be written and read");
+    assert_eq!(
+        (&again.capture.packets, again.worst, again.capture.from),
+        (&capture.packets, frozen.worst, capture.from)
+    );
+    let context = RunContext::default();
+    let analyst = Analyst::new(capture, &context);
+    for packet in capture.packets.iter().filter(|packet| capture.has_all_of(packet)).take(4) {
+        let _ = Explained::of(&analyst, capture, packet, &[], &[]);
+    }
+}
+
+/// A spike with a late packet and one in time, of a machine that sent its record and one that did not.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let sighting = |t| PacketSighting { point: (t % 7) as u16, t, cpu: 1, tid: 41 };
+    let packet = |number, late| Packet {
+        stream: 0,
+        key: number as u32,
+        number,
+        late,
+        sightings: [1_001_400, 1_004_000, 1_010_000].map(sighting).to_vec(),
+    };
+    let machine =
+        |machine: &str, record| MachineRecord { machine: machine.into(), offset_ns: -12, error_bound_ns: 900, record };
+    let capture = Capture {
+        number: 1,
+        kind: CaptureKind::Spike,
+        from: 1_000_000,
+        to: 1_020_000,
+        machines: vec![machine("host", Ok(crate::snapshot::some())), machine("guest0", Err("no recorder".into()))],
+        packets: vec![packet(3, true), packet(4, false)],
+        more_late: 2,
+    };
+    let mut file = RankedCapture { capture, worst: 9_000, late: vec![1] }.encode();
+    file.truncate(file.len() - 8);
+    vec![file]
+}

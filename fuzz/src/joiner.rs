@@ -1,0 +1,70 @@
+//! Any sequence of sightings through the joiner: nothing panics, each journey comes once and in order, memory is bounded.
+//!
+//! Input: one byte of options, then sightings of 8 bytes: stream and point, key (2), time (3, ns since the one before, signed,
+//! times 64), note, and what to do after it.
+
+use latpath_journey::{Joiner, Journey, Options};
+use latpath_model::{KeyRule, Link, Point, PointInfo, Sighting};
+
+const POINTS: [&str; 6] =
+    ["host/tx@a", "host/nic-rx@b", "host/drop@b", "host/tx@c", "guest0/app-read@d", "guest0/drop@e"];
+
+/// Takes one input.
+pub fn run(bytes: &[u8]) {
+    let Some((&kind, mut rest)) = bytes.split_first() else { return };
+    let rules = [KeyRule::SMP_CNT, KeyRule::Hash { offset: 0, len: 4 }, KeyRule::Seq { offset: 0, len: 1 }];
+    let points = POINTS.map(|text| PointInfo {
+        point: text.parse::<Point>().expect("a point"),
+        link: Link::Nic,
+        netns: 0,
+        ifindex: 0,
+        clock: String::new(),
+    });
+    let options = Options {
+        window: 1 << (10 + kind % 16),
+        linger: 1 << (8 + kind % 8),
+        retain: 3 << (10 + kind % 16),
+        reorder: 1 << (kind >> 4),
+        max_open: 256,
+    };
+    let mut joiner = Joiner::new(rules, options);
+    joiner.set_points(&points);
+    let (mut t, mut next, mut came, mut taken) = (0i64, [0u64; 3], [0u64; 3], [0u64; 3]);
+    let mut sink = |j: &Journey| {
+        let stream = usize::from(j.stream);
+        // At the end, unfinished ones are left out.
+        assert!(j.number >= next[stream]);
+        assert_ne!(j.seen, 0);
+        next[stream] = j.number + 1;
+        came[stream] += 1;
+    };
+    while let Some((s, tail)) = rest.split_first_chunk::<8>() {
+        t += i64::from(i32::from_be_bytes([s[3], s[4], s[5], 0]) >> 8) * 64;
+        let stream = u16::from(s[0] % 3);
+        let key = u32::from(u16::from_be_bytes([s[1], s[2]]));
+        let point = u16::from(s[0] / 3 % POINTS.len() as u8);
+        joiner.push(&Sighting { t, key, point, stream, note: u16::from(s[6]), ..Sighting::default() }, &mut sink);
+        taken[usize::from(stream)] += 1;
+        match s[7] {
+            0..=15 => joiner.advance(t, &mut sink),
+            16 => joiner.set_expected(0b1_1011),
+            17 => joiner.set_expected(0),
+            _ => {}
+        }
+        assert!(joiner.open() <= 256 && joiner.bytes() < 1 << 20);
+        rest = tail;
+    }
+    if kind & 1 == 0 {
+        joiner.flush(&mut sink);
+    } else {
+        joiner.finish(t, &mut sink);
+    }
+    assert_eq!(joiner.open(), 0);
+    for (stream, taken) in taken.into_iter().enumerate() {
+        let totals = joiner.totals(stream as u16);
+        assert_eq!(totals.sightings, taken);
+        assert_eq!(totals.journeys, came[stream]);
+        assert!(next[stream] <= totals.journeys + totals.unfinished);
+        assert!(totals.journeys + totals.unfinished + totals.duplicates + totals.late <= taken);
+    }
+}

@@ -1,0 +1,14 @@
+//! Any bytes as a pcap or pcapng file: an error at worst, and an end.
+
+use latpath_traffic::{Capture, Discovery};
+use std::path::Path;
+
+/// Takes one input.
+pub fn run(bytes: &[u8]) {
+    let Ok(mut capture) = Capture::read(Path::new("fuzz"), bytes) else { return };
+    let mut found = Discovery::default();
+    while let Ok(Some(packet)) = capture.next_packet() {
+        found.note(packet.t, &packet.bytes, None);
+        assert!(found.frames <= bytes.len() as u64, "a packet takes at least one byte of the file");
+    }
+}

@@ -1,0 +1,80 @@
+//! Each target takes every input that is kept for it, and some thousand that are made of these by small changes, the same each time.
+//! An input that a target cannot bear is kept in target/tmp, and named.
+
+use latpath_fuzz::TARGETS;
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::Path;
+
+/// Inputs that are made for each target.
+const MADE: usize = 20_000;
+/// None grows beyond this, bytes.
+const LONGEST: usize = 1 << 16;
+
+/// xorshift64*
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
+    }
+
+    /// An input with one to four changes.
+    fn change(&mut self, kept: &[Vec<u8>]) -> Vec<u8> {
+        let mut input = kept[self.below(kept.len())].clone();
+        for _ in 0..=self.below(4) {
+            let (at, other) = (self.below(input.len()), &kept[self.below(kept.len())]);
+            match self.below(6) {
+                0 if !input.is_empty() => input[at] ^= 1 << self.below(8),
+                1 if !input.is_empty() => input[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
+                2 => input.truncate(at),
+                3 => input.insert(at, self.below(256) as u8),
+                4 => drop(input.drain(at..(at + self.below(16)).min(input.len()))),
+                // A piece of another one.
+                _ => {
+                    let from = self.below(other.len());
+                    let piece = other[from..(from + self.below(64)).min(other.len())].to_vec();
+                    input.splice(at..at, piece);
+                }
+            }
+            input.truncate(LONGEST);
+        }
+        input
+    }
+}
+
+fn kept(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+    let mut files: Vec<_> = fs::read_dir(&folder).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    files.sort();
+    let read = files.iter().map(|file| fs::read(file).expect("a kept input can be read"));
+    read.chain(latpath_fuzz::seeds(name)).collect()
+}
+
+fn feed(name: &str) {
+    let (_, run) = TARGETS.into_iter().find(|target| target.0 == name).expect("a target of that name");
+    let kept = kept(name);
+    assert!(!kept.is_empty(), "no inputs in seeds/{name}");
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let made = (0..MADE).map(|_| noise.change(&kept));
+    for input in kept.iter().cloned().chain(made) {
+        if catch_unwind(|| run(&input)).is_err() {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}"));
+            fs::write(&file, &input).expect("the input can be kept");
+            panic!("{name} does not bear {}; when it is fixed, keep it in fuzz/seeds/{name}", file.display());
+        }
+    }
+}
+
+/// A test for each target; one that has none does not compile.
+macro_rules! targets {
+    ($($name:ident),*) => {
+        $(#[test] fn $name() { feed(stringify!($name)) })*
+        const _: () = assert!([$(stringify!($name)),*].len() == TARGETS.len());
+    };
+}
+
+targets!(capture, joiner, pcap_file, received, snapshot, sv_frame);
