@@ -44,7 +44,7 @@ impl Explained {
     /// Explains a packet of the analyst's capture. `way` is its stream's; all sightings count where that is empty.
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, way: &[PointId], points: &[PointInfo]) -> Self {
         let on_way = |p: PointId| way.is_empty() || way.contains(&p);
-        let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_detour());
+        let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
         let mut seen: Vec<PacketSighting> = Vec::new();
         for one in packet.sightings.iter().filter(|one| on_way(one.point) || detour(one.point)) {
             // Where a point saw it twice, it had passed at the first time.

@@ -292,7 +292,7 @@ impl Follow {
 
     /// Finds the route before the first journeys are handed over: it decides whether they count.
     fn find_route_before_the_first(&mut self, sink: &mut impl JourneySink) {
-        if !self.layout.route.line.is_empty() || self.joiner.open() == 0 {
+        if !self.layout.route.points.is_empty() || self.joiner.open() == 0 {
             return;
         }
         let (oldest, window) = (self.joiner.reached(), self.options.window);
@@ -316,14 +316,16 @@ impl Follow {
             return;
         }
         for stream in 0..self.options.streams.len() {
-            let line = layout.route.line_of(stream as StreamId);
+            let line = layout.route.of_stream(stream as StreamId);
             self.joiner.set_expected_of(stream as StreamId, line.iter().fold(0, |mask, p| mask | 1 << p));
         }
         let totals = self.all_totals();
         sink.layout(Found { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
         self.layout = layout;
         if let Some(flight) = &mut self.flight {
-            flight.detector.set_layout(&self.layout.segments, &self.layout.route.lines_of(self.options.streams.len()));
+            flight
+                .detector
+                .set_layout(&self.layout.segments, &self.layout.route.by_streams(self.options.streams.len()));
         }
     }
 
@@ -405,8 +407,8 @@ impl Follow {
         let point = |id: PointId| points[usize::from(id)].point.clone();
         manifest.points = points.to_vec();
         manifest.drop_notes = self.drop_notes().to_vec();
-        manifest.route = self.layout.line(points);
-        manifest.routes = self.layout.lines(points);
+        manifest.route = self.layout.route_names(points);
+        manifest.routes = self.layout.routes_names(points);
         let segments = self.layout.segments.iter();
         manifest.segments = segments
             .map(|s| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) })

@@ -22,7 +22,7 @@ impl Layout {
     pub fn new(route: Route, points: &[PointInfo], own: &[String]) -> Self {
         let classic = segments::classic(&route, points);
         let (mut all, mut notes) = (classic.segments, classic.notes);
-        if !route.line.is_empty() {
+        if !route.points.is_empty() {
             for text in own {
                 match segments::parse(text, points, &route) {
                     Ok(Some(segment)) => all.push(segment),
@@ -34,29 +34,22 @@ impl Layout {
         Self { route, segments: all, notes, points: points.len() }
     }
 
-    /// Whether this is the other one with the same ways, and all its segments, and perhaps more.
-    pub fn only_adds_to(&self, other: &Self) -> bool {
-        !other.route.line.is_empty()
-            && self.route.lines == other.route.lines
-            && other.segments.iter().all(|segment| self.segments.contains(segment))
+    /// The names of the route's points.
+    pub fn route_names(&self, points: &[PointInfo]) -> Vec<Point> {
+        names(&self.route.points, points)
     }
 
-    /// The names of the way's points.
-    pub fn line(&self, points: &[PointInfo]) -> Vec<Point> {
-        names(&self.route.line, points)
+    /// Those of the points off the route.
+    pub fn off_route_names(&self, points: &[PointInfo]) -> Vec<Point> {
+        names(&self.route.off_route, points)
     }
 
-    /// Those of the points beside it.
-    pub fn aside(&self, points: &[PointInfo]) -> Vec<Point> {
-        names(&self.route.aside, points)
-    }
-
-    /// Those of each stream's way.
-    pub fn lines(&self, points: &[PointInfo]) -> Vec<Vec<Point>> {
-        self.route.lines.iter().map(|line| names(line, points)).collect()
+    /// Those of each stream's route.
+    pub fn routes_names(&self, points: &[PointInfo]) -> Vec<Vec<Point>> {
+        self.route.by_stream.iter().map(|route| names(route, points)).collect()
     }
 }
 
-fn names(line: &[PointId], points: &[PointInfo]) -> Vec<Point> {
-    line.iter().map(|p| points[usize::from(*p)].point.clone()).collect()
+fn names(ids: &[PointId], points: &[PointInfo]) -> Vec<Point> {
+    ids.iter().map(|p| points[usize::from(*p)].point.clone()).collect()
 }

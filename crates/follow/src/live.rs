@@ -125,7 +125,7 @@ impl Figures {
         Setup {
             streams: self.streams,
             points: found.points.to_vec(),
-            lines: found.layout.route.lines_of(self.streams),
+            routes: found.layout.route.by_streams(self.streams),
             segments: found.layout.segments.clone(),
             threshold: self.threshold,
             worst: WORST,
@@ -142,13 +142,13 @@ impl Figures {
 impl JourneySink for Figures {
     fn layout(&mut self, found: Found) {
         let (layout, setup) = (found.layout, self.aggregate.setup());
-        if setup.lines.iter().all(Vec::is_empty) {
+        if setup.routes.iter().all(Vec::is_empty) {
             // Nothing was counted before.
             self.aggregate = Aggregate::new(self.setup(found));
             return;
         }
         let all = |s: &Segment| layout.segments.contains(s);
-        if setup.lines != layout.route.lines_of(self.streams) || !setup.segments.iter().all(all) {
+        if setup.routes != layout.route.by_streams(self.streams) || !setup.segments.iter().all(all) {
             return self.start_from_zero(found);
         }
         // Counting goes on where points and segments are only added: a first upcall after hours must not cost the hours.

@@ -26,7 +26,7 @@ impl Span {
     /// Whether a packet counts. One that was on its way before is left out: it was first seen in the middle of its way. One that set out
     /// while the probes were being detached may be seen by some of them.
     pub fn counts(&self, j: &Journey, route: &Route) -> bool {
-        let from_the_start = || route.line_of(j.stream).first().is_none_or(|head| j.at(*head).is_some());
+        let from_the_start = || route.of_stream(j.stream).first().is_none_or(|head| j.at(*head).is_some());
         j.first().is_some_and(|t| (self.begin..self.end).contains(&t) && (t >= self.settled || from_the_start()))
     }
 }
@@ -41,7 +41,7 @@ mod tests {
     fn packets_that_set_out_before_or_after_do_not_count() {
         let mut span = Span::new(10 * S, S);
         span.end = 20 * S;
-        let route = Route { line: vec![1, 0, 2], ..Route::default() };
+        let route = Route { points: vec![1, 0, 2], ..Route::default() };
         let counts = |seen: u64, first: Ns| {
             let t = [first, first - i64::from(seen >> 1 & 1 == 1), first + 5];
             span.counts(&Journey { seen, t: &t, ..Journey::default() }, &route)

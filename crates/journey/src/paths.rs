@@ -88,7 +88,7 @@ impl Paths {
             *set |= 1 << id;
             if info.point.kind.is_entry() {
                 let port = |i: &PointInfo| (i.point.machine.clone(), i.netns, i.ifindex);
-                let same = |(_, i): &(usize, &PointInfo)| i.point.kind.is_detour() && port(i) == port(info);
+                let same = |(_, i): &(usize, &PointInfo)| i.point.kind.is_optional() && port(i) == port(info);
                 let behind = points.iter().enumerate().take(MAX_POINTS).filter(same);
                 paths.behind[id] = behind.fold(0, |set, (id, _)| set | 1 << id);
             }

@@ -1,72 +1,73 @@
-//! The route: the order in which packets pass the points, and which points lie on the way to the application.
+//! The route: the order in which packets pass the points, and which points lead to the application.
 //!
-//! A packet is seen at more points than those on its way: a bridge floods it to other ports, hands itself a copy, and
-//! somebody may be reading along. The way is found from what journeys show (which points saw them, in which order) and
-//! from what devices are; nothing has to be configured.
+//! A packet is seen at more points than those of its route: a bridge floods it to other ports and hands itself a copy, and
+//! other programs may read along. The route is found from journeys (which points saw them, in which order) and from what
+//! the devices are. You configure nothing.
 
 use crate::journey::{Journey, MAX_POINTS};
 use latpath_model::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
-/// The points in the order in which packets pass, and those on the way.
+/// The points in the order in which packets pass, and those of the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// All points that saw a packet, in the order in which packets pass. Drop points have no place in an order.
     pub order: Vec<PointId>,
-    /// The points on the way of any stream, in order.
-    pub line: Vec<PointId>,
-    /// Points beside all ways: copies that a bridge makes, other readers.
-    pub aside: Vec<PointId>,
-    /// Points that only some packets come to, and that tell which path they took: Open vSwitch's fast path and its daemon.
-    pub detours: Vec<PointId>,
-    /// Each stream's own way, by its id; empty where no packet of it was seen. Streams may lead into different VMs.
-    pub lines: Vec<Vec<PointId>>,
+    /// The points of all streams' routes, in order.
+    pub points: Vec<PointId>,
+    /// Points off all routes: copies that a bridge makes, other readers.
+    pub off_route: Vec<PointId>,
+    /// Points that only some packets pass, and that tell which path they took: Open vSwitch's fast path and its daemon.
+    pub optional: Vec<PointId>,
+    /// Each stream's own route, by its id; empty where no packet of it was seen. Streams may lead into different VMs.
+    pub by_stream: Vec<Vec<PointId>>,
 }
 
 impl Route {
-    /// The route whose ways are known by their points' names, as a run's manifest has them: that of all streams together,
-    /// and each stream's own. Names of no point are passed over.
-    pub fn from_points(line: &[Point], lines: &[Vec<Point>], points: &[PointInfo]) -> Self {
+    /// The route from the names of its points, as a run's manifest has them: that of all streams together, and each
+    /// stream's own. A name that is no point is skipped.
+    pub fn from_points(route: &[Point], by_stream: &[Vec<Point>], points: &[PointInfo]) -> Self {
         let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
-        let ids = |line: &[Point]| -> Vec<PointId> { line.iter().filter_map(id).collect() };
-        let line = ids(line);
+        let ids = |names: &[Point]| -> Vec<PointId> { names.iter().filter_map(id).collect() };
+        let route = ids(route);
         let kind = |p: &PointId| points[usize::from(*p)].point.kind;
-        let others = |p: &PointId| !line.contains(p) && kind(p) != PointKind::Drop;
+        let others = |p: &PointId| !route.contains(p) && kind(p) != PointKind::Drop;
         let others = (0..points.len() as PointId).filter(others);
-        let (detours, aside): (Vec<_>, Vec<_>) = others.partition(|p| kind(p).is_detour());
-        let lines = lines.iter().map(|l| ids(l)).collect();
-        Self { order: line.iter().chain(&detours).chain(&aside).copied().collect(), line, aside, detours, lines }
+        let (optional, off_route): (Vec<_>, Vec<_>) = others.partition(|p| kind(p).is_optional());
+        let by_stream = by_stream.iter().map(|names| ids(names)).collect();
+        let order = route.iter().chain(&optional).chain(&off_route).copied().collect();
+        Self { order, points: route, off_route, optional, by_stream }
     }
 
-    /// The way of one stream: that of all where its own is not known.
-    pub fn line_of(&self, stream: StreamId) -> &[PointId] {
-        self.lines.get(usize::from(stream)).filter(|line| !line.is_empty()).unwrap_or(&self.line)
+    /// The route of one stream: that of all where its own is not known.
+    pub fn of_stream(&self, stream: StreamId) -> &[PointId] {
+        self.by_stream.get(usize::from(stream)).filter(|route| !route.is_empty()).unwrap_or(&self.points)
     }
 
-    /// The ways of so many streams, as [`Self::line_of`] has them.
-    pub fn lines_of(&self, streams: usize) -> Vec<Vec<PointId>> {
-        (0..streams).map(|id| self.line_of(id as StreamId).to_vec()).collect()
+    /// The routes of the first `streams` streams, as [`Self::of_stream`] has them.
+    pub fn by_streams(&self, streams: usize) -> Vec<Vec<PointId>> {
+        (0..streams).map(|id| self.of_stream(id as StreamId).to_vec()).collect()
     }
 
-    /// The ways that differ; each once.
-    pub fn ways(&self) -> Vec<&[PointId]> {
-        let mut ways: Vec<&[PointId]> = Vec::new();
-        for line in self.lines.iter().map(Vec::as_slice).filter(|line| !line.is_empty()) {
-            if !ways.contains(&line) {
-                ways.push(line);
+    /// The different routes; each once.
+    pub fn distinct(&self) -> Vec<&[PointId]> {
+        let mut routes: Vec<&[PointId]> = Vec::new();
+        for route in self.by_stream.iter().map(Vec::as_slice).filter(|route| !route.is_empty()) {
+            if !routes.contains(&route) {
+                routes.push(route);
             }
         }
-        if ways.is_empty() && !self.line.is_empty() {
-            ways.push(&self.line);
+        if routes.is_empty() && !self.points.is_empty() {
+            routes.push(&self.points);
         }
-        ways
+        routes
     }
 }
 
-/// All journeys of a stream are looked at until there were so many.
+/// All journeys of a stream are observed up to this many.
 const ALL: u64 = 4096;
-/// From then on one of so many.
+/// After that, one of this many.
 const EVERY: u64 = 16;
-/// What was seen longer ago than this many journeys counts half.
+/// Counts are halved after this many journeys.
 const MEMORY: u64 = 1 << 20;
 
 /// Finds the route from journeys.
@@ -99,27 +100,27 @@ impl RouteFinder {
     /// The route as far as it is known.
     pub fn route(&self, points: &[PointInfo]) -> Route {
         let mut all = Counts::default();
-        let mut lines = Vec::with_capacity(self.streams.len());
+        let mut by_stream = Vec::with_capacity(self.streams.len());
         for counts in &self.streams {
-            lines.push(match counts {
+            by_stream.push(match counts {
                 Some(counts) => {
                     all.add(counts);
                     let order = counts.order(points);
-                    Way { counts, points, order: &order }.find()
+                    Search { counts, points, order: &order }.find()
                 }
                 None => Vec::new(),
             });
         }
         let order = all.order(points);
-        // Each way keeps its order, which need not be that of all: streams may go both ways.
-        let mut line: Vec<PointId> = Vec::new();
-        for way in &lines {
-            let new: Vec<PointId> = way.iter().copied().filter(|p| !line.contains(p)).collect();
-            line.extend(new);
+        // Each route keeps its order, which may differ from that of all: streams may go in both directions.
+        let mut route: Vec<PointId> = Vec::new();
+        for own in &by_stream {
+            let new: Vec<PointId> = own.iter().copied().filter(|p| !route.contains(p)).collect();
+            route.extend(new);
         }
-        let beside = order.iter().copied().filter(|p| !line.contains(p));
-        let (detours, aside) = beside.partition(|p| points[usize::from(*p)].point.kind.is_detour());
-        Route { order, line, aside, detours, lines }
+        let others = order.iter().copied().filter(|p| !route.contains(p));
+        let (optional, off_route) = others.partition(|p| points[usize::from(*p)].point.kind.is_optional());
+        Route { order, points: route, off_route, optional, by_stream }
     }
 }
 
@@ -183,7 +184,7 @@ impl Counts {
         let side = |p: PointId| match machine(p) {
             HOST => 0,
             name => {
-                // Who only sends is upstream of the host; who receives is downstream.
+                // A machine that only sends is upstream of the host; one that receives is downstream.
                 let here = |p: &PointId| machine(*p) == name && !points[usize::from(*p)].point.kind.is_sending();
                 let receives = all.iter().any(here);
                 if receives {
@@ -212,14 +213,14 @@ impl Counts {
     }
 }
 
-/// Looks for the way among the ordered points.
-struct Way<'a> {
+/// Searches a stream's route among the ordered points.
+struct Search<'a> {
     counts: &'a Counts,
     points: &'a [PointInfo],
     order: &'a [PointId],
 }
 
-impl Way<'_> {
+impl Search<'_> {
     fn info(&self, p: PointId) -> &PointInfo {
         &self.points[usize::from(p)]
     }
@@ -239,7 +240,7 @@ impl Way<'_> {
         self.order.iter().rev().copied().find(|p| fits(*p) && seen(*p) * 10 >= most)
     }
 
-    /// Where the way ends: at the application in a guest, else as far into a guest as can be seen, else where a NIC has
+    /// Where the route ends: at the application in a guest, else as far into a guest as can be seen, else where a NIC has
     /// sent the packet, else at an application here.
     fn sink(&self) -> Option<PointId> {
         let kind = |p, k| self.kind(p) == k;
@@ -260,54 +261,53 @@ impl Way<'_> {
         // Most of what arrives has passed here, and only the end is an application, or a NIC that is done.
         let passes = |p: &PointId| {
             let ends = self.kind(*p).is_application() || self.kind(*p) == PointKind::TxDone;
-            u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_detour()
+            u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_optional()
         };
-        let mut way: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
+        let mut route: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
         let here = self.info(sink).point.machine.clone();
-        self.only_one_vm(&mut way, sink);
+        self.only_one_vm(&mut route, sink);
         // The host's own namespace: where packets come in.
-        let ingress = way.iter().copied().find(|p| self.is_host(*p) && self.kind(*p).is_entry());
+        let ingress = route.iter().copied().find(|p| self.is_host(*p) && self.kind(*p).is_entry());
         if let Some(ingress) = ingress {
-            self.leave_copies(&mut way, ingress, sink, &here);
+            self.remove_copies(&mut route, ingress, sink, &here);
         }
-        way
+        route
     }
 
-    /// Of several VMs that take the packet, the one that the way leads into: for a guest that can be seen, the one whose
-    /// read comes last before it.
-    fn only_one_vm(&self, way: &mut Vec<PointId>, sink: PointId) {
-        let reads: Vec<PointId> = way.iter().copied().filter(|p| self.kind(*p) == PointKind::VmRead).collect();
+    /// Keeps one of several VMs that take the packet: where a guest is seen, the one whose read comes last before it.
+    fn only_one_vm(&self, route: &mut Vec<PointId>, sink: PointId) {
+        let reads: Vec<PointId> = route.iter().copied().filter(|p| self.kind(*p) == PointKind::VmRead).collect();
         let Some(read) = reads.iter().copied().find(|p| *p == sink).or(reads.last().copied()) else { return };
         let tap = self.info(read).point.device.as_str();
-        way.retain(|p| match self.kind(*p) {
+        route.retain(|p| match self.kind(*p) {
             PointKind::VmRead => *p == read,
             PointKind::Tx if self.info(*p).link == Link::Tap && self.is_host(*p) => self.info(*p).point.device == tap,
             _ => true,
         });
         // A read is the end of its tap's transmission, whatever two CPUs' times say.
         let at = |p: &PointId| self.kind(*p) == PointKind::Tx && self.is_host(*p) && self.info(*p).point.device == tap;
-        if let (Some(tx), Some(rx)) = (way.iter().position(at), way.iter().position(|p| *p == read)) {
+        if let (Some(tx), Some(rx)) = (route.iter().position(at), route.iter().position(|p| *p == read)) {
             if tx > rx {
-                let tx = way.remove(tx);
-                way.insert(rx, tx);
+                let tx = route.remove(tx);
+                route.insert(rx, tx);
             }
         }
     }
 
-    /// Takes out what a bridge does beside the way: its own copy, and what it sends to other ports.
-    fn leave_copies(&self, way: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
+    /// Removes what a bridge does off the route: its own copy, and what it sends to other ports.
+    fn remove_copies(&self, route: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
         let hub = self.info(ingress).netns;
         let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
-        let start = way.iter().position(|p| *p == ingress).unwrap_or(0);
+        let start = route.iter().position(|p| *p == ingress).unwrap_or(0);
         let leaves = matches!(self.kind(sink), PointKind::VmRead | PointKind::Tx | PointKind::TxDone);
         let ends_in_hub = in_hub(sink) && !leaves;
         let own_copy = |p: PointId| {
             matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
         };
         let sends = |p: PointId| in_hub(p) && self.kind(p) == PointKind::Tx;
-        // The port by which the way goes on: the VM's tap, else a veth, else the last one.
-        let read = way.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
-        let after: Vec<PointId> = way[start..].iter().copied().filter(|p| sends(*p)).collect();
+        // The port through which the route goes on: the VM's tap, else a veth, else the last one.
+        let read = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
+        let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
         let port = match read {
             Some(read) => {
                 let tap = self.info(read).point.device.as_str();
@@ -327,10 +327,10 @@ impl Way<'_> {
         // Namespaces that the packet only ends in.
         let passes_through = |p: PointId| {
             let ns = self.info(p).netns;
-            way.iter().any(|q| self.is_host(*q) && self.info(*q).netns == ns && self.kind(*q) == PointKind::Tx)
+            route.iter().any(|q| self.is_host(*q) && self.info(*q).netns == ns && self.kind(*q) == PointKind::Tx)
         };
         let sink_ns = self.info(sink).netns;
-        let keep: Vec<PointId> = way
+        let keep: Vec<PointId> = route
             .iter()
             .enumerate()
             .filter(|(i, p)| {
@@ -345,6 +345,6 @@ impl Way<'_> {
             })
             .map(|(_, p)| *p)
             .collect();
-        *way = keep;
+        *route = keep;
     }
 }

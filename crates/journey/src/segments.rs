@@ -56,7 +56,7 @@ pub struct Classic {
 /// ways, those of each way follow each other; a name may then stand for several, told apart by their ends.
 pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
     let mut all = Classic::default();
-    for way in route.ways() {
+    for way in route.distinct() {
         let of_way = along(way, points);
         let new = |s: &Segment| !all.segments.contains(s);
         let segments: Vec<_> = of_way.segments.into_iter().filter(new).collect();
@@ -74,7 +74,7 @@ pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
 /// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.
 fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let info = |p: &PointId| &points[usize::from(*p)];
-    let of_kind = |kind| route.detours.iter().filter(move |p| info(p).point.kind == kind);
+    let of_kind = |kind| route.optional.iter().filter(move |p| info(p).point.kind == kind);
     let leaves = of_kind(PointKind::OvsUpcall).chain(of_kind(PointKind::OvsSlow));
     let back = |from: &&PointId| {
         let same = |p: &&PointId| {

@@ -44,7 +44,7 @@ impl Network {
     }
 
     fn line(&self) -> Vec<String> {
-        self.route().line.iter().map(|p| self.points[usize::from(*p)].point.to_string()).collect()
+        self.route().points.iter().map(|p| self.points[usize::from(*p)].point.to_string()).collect()
     }
 
     fn segments(&self) -> Vec<String> {
@@ -98,7 +98,7 @@ fn the_way_leads_into_the_guest_past_all_copies() {
     ];
     n.packets(100, &[&WAY[..], &copies, &[("host/vm-read@vnet1", 20)]].concat());
     assert_eq!(n.line(), names(&WAY));
-    let aside = n.route().aside.len();
+    let aside = n.route().off_route.len();
     assert_eq!(aside, 5, "all others but the drop are aside");
 }
 
@@ -225,8 +225,8 @@ fn streams_into_different_vms_have_ways_of_their_own() {
     let ids = |way: &[(&str, Ns)]| -> Vec<u16> {
         way.iter().map(|(w, _)| n.points.iter().position(|p| p.point.to_string() == *w).unwrap() as u16).collect()
     };
-    assert_eq!(route.lines, [ids(&WAY), vec![], ids(&other)]);
-    assert_eq!((route.line_of(2), route.ways().len(), route.line.len()), (&ids(&other)[..], 2, 8));
+    assert_eq!(route.by_stream, [ids(&WAY), vec![], ids(&other)]);
+    assert_eq!((route.of_stream(2), route.distinct().len(), route.points.len()), (&ids(&other)[..], 2, 8));
     let totals = n.segments().iter().filter(|s| s.starts_with("total")).count();
     assert_eq!(totals, 2);
 }
@@ -244,7 +244,7 @@ fn a_manifests_route_reads_back() {
     n.packets(10, &[&WAY[..], &[("host/nic-rx@br0", 14)]].concat());
     let names: Vec<Point> = n.line().iter().map(|p| p.parse().unwrap()).collect();
     let again = Route::from_points(&names, std::slice::from_ref(&names), &n.points);
-    assert_eq!((again.line, again.lines), (n.route().line, n.route().lines));
+    assert_eq!((again.points, again.by_stream), (n.route().points, n.route().by_stream));
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn both_directions_of_an_exchange_have_a_way_each() {
     n.packets_of(1, 100, &[&OUT_OF[..], &[("guest0/tx-done@eth0", 150)]].concat());
     let route = n.route();
     let name = |p: &u16| n.points[usize::from(*p)].point.to_string();
-    let way = |stream| route.line_of(stream).iter().map(name).collect::<Vec<_>>();
+    let way = |stream| route.of_stream(stream).iter().map(name).collect::<Vec<_>>();
     assert_eq!(way(0), names(&INTO));
     assert_eq!(way(1), names(&OUT_OF));
     assert_eq!(n.line(), [names(&INTO), names(&OUT_OF)].concat());
@@ -315,7 +315,7 @@ fn what_open_vswitch_does_with_a_packet_is_beside_the_way_and_no_gap_in_it() {
     n.packets(10, &[&INTO[..], &[("host/ovs-upcall@nic0", 8), ("host/ovs-return@nic0", 18)]].concat());
     assert_eq!(n.line(), names(&INTO));
     let route = n.route();
-    assert_eq!((route.detours.len(), route.aside.len()), (3, 0));
+    assert_eq!((route.optional.len(), route.off_route.len()), (3, 0));
     let segments = n.segments();
     assert!(segments.contains(&"Tupcall: host/ovs-upcall@nic0 host/ovs-return@nic0".to_owned()), "{segments:?}");
     assert!(!segments.iter().any(|s| s.contains("ovs-exec")), "the segments add up for all paths: {segments:?}");
@@ -342,10 +342,10 @@ fn a_way_that_leads_out_reads_back_from_its_names() {
     n.packets(90, &[&OUT_OF[..], &[("host/ovs-exec@nic0", 125)]].concat());
     let route = n.route();
     let point = |p: &u16| n.points[usize::from(*p)].point.clone();
-    let line: Vec<Point> = route.line.iter().map(point).collect();
+    let line: Vec<Point> = route.points.iter().map(point).collect();
     let read = Route::from_points(&line, std::slice::from_ref(&line), &n.points);
-    assert_eq!((read.line, read.lines), (route.line, route.lines));
-    assert_eq!(read.detours.len(), 3, "points of Open vSwitch are no copies");
+    assert_eq!((read.points, read.by_stream), (route.points, route.by_stream));
+    assert_eq!(read.optional.len(), 3, "points of Open vSwitch are no copies");
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl PointKind {
 
     /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to packet.
     /// Lacking such a point is no loss.
-    pub fn is_detour(self) -> bool {
+    pub fn is_optional(self) -> bool {
         matches!(self, Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn)
     }
 

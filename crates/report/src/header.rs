@@ -90,9 +90,9 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
             page.line(format!("  {:>2}  {}", numbers.of_point(&point), page.clean(&point)));
         }
     }
-    for point in &summary.aside {
+    for point in &summary.off_route {
         let point = page.clean(&point.to_string());
-        page.line(format!("      {point} (beside the way)"));
+        page.line(format!("      {point} (off the route)"));
     }
     let others: Vec<_> = summary.machines.iter().filter(|m| m.method != "same clock").collect();
     if others.is_empty() {

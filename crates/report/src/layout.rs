@@ -38,7 +38,7 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
     let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
-    if route.line.is_empty() || (route.line == found.line && route.lines == found.lines) {
+    if route.points.is_empty() || (route.points == found.points && route.by_stream == found.by_stream) {
         // The recorder keeps the way alone; the journeys also tell where the points beside it stand.
         route = found;
     }
@@ -85,7 +85,7 @@ fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, BadSe
     };
     let end = |end: &str| match end.parse::<usize>() {
         Ok(number) => {
-            let id = number.checked_sub(1).and_then(|i| route.line.get(i));
+            let id = number.checked_sub(1).and_then(|i| route.points.get(i));
             let none = || BadSegment(format!("{text}: the path has no point {number} (its points: {})", known()));
             Ok(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
         }

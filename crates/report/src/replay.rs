@@ -119,7 +119,7 @@ impl Replay {
         self.aggregate = Aggregate::new(Setup {
             streams: manifest.streams.len(),
             points: self.run.points().to_vec(),
-            lines: self.layout.route.lines_of(manifest.streams.len()),
+            routes: self.layout.route.by_streams(manifest.streams.len()),
             segments: self.layout.segments.clone(),
             threshold: manifest.threshold_ns,
             worst: WORST,

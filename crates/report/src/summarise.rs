@@ -36,7 +36,7 @@ pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> 
     let setup = Setup {
         streams: manifest.streams.len(),
         points: points.to_vec(),
-        lines: route.lines_of(manifest.streams.len()),
+        routes: route.by_streams(manifest.streams.len()),
         segments,
         threshold: question.threshold_ns.unwrap_or(manifest.threshold_ns),
         worst: question.worst,

@@ -51,7 +51,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     let json: Value = serde_json::from_str(&report_json(&summary(), &run).unwrap()).unwrap();
 
     let expected = [
-        "aside",
+        "off_route",
         "complete",
         "duplicates",
         "elapsed_ns",

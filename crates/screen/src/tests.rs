@@ -424,7 +424,7 @@ impl Pool {
 
     fn summary(&mut self) -> Summary {
         Summary {
-            aside: vec![],
+            off_route: vec![],
             elapsed_ns: self.number(),
             threshold_ns: self.number(),
             points: self.many(9, Self::point),

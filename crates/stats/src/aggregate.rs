@@ -27,8 +27,8 @@ pub struct Setup {
     pub streams: usize,
     /// The points by their ids.
     pub points: Vec<PointInfo>,
-    /// Each stream's way, by its id: its points in the order in which packets pass, the last one the sink.
-    pub lines: Vec<Vec<PointId>>,
+    /// Each stream's route, by its id: its points in the order in which packets pass, the last one the sink.
+    pub routes: Vec<Vec<PointId>>,
     /// The segments to measure.
     pub segments: Vec<Segment>,
     /// Times over this are counted.
@@ -53,8 +53,8 @@ pub struct Aggregate {
 /// What became of one stream's packets.
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    /// The points of its way, as a journey's `seen` has them, and the last of them.
-    way: u64,
+    /// The points of its route, as a journey's `seen` has them, and the last of them.
+    route: u64,
     sink: u64,
     complete: u64,
     incomplete: u64,
@@ -69,10 +69,10 @@ struct Stream {
 }
 
 impl Stream {
-    /// Whether a segment is one of this stream's: on its way, or crossed all the same.
+    /// Whether a segment is one of this stream's: on its route, or crossed all the same.
     fn shows(&self, (segment, times): &(&Segment, &Times)) -> bool {
-        let is_on_way = |p: PointId| self.way >> p & 1 == 1;
-        times.histogram.count() > 0 || (is_on_way(segment.from) && is_on_way(segment.to))
+        let is_on_route = |p: PointId| self.route >> p & 1 == 1;
+        times.histogram.count() > 0 || (is_on_route(segment.from) && is_on_route(segment.to))
     }
 
     /// Counts what became of a packet; `last` tells where a lost one was seen last.
@@ -87,7 +87,7 @@ impl Stream {
             }
             self.survived[note] += 1;
         }
-        if seen & self.way == self.way && self.way != 0 {
+        if seen & self.route == self.route && self.route != 0 {
             self.complete += 1;
         } else if arrived {
             self.incomplete += 1;
@@ -143,13 +143,13 @@ impl Aggregate {
     /// Nothing counted yet.
     ///
     /// # Panics
-    /// If a way or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
+    /// If a route or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
     pub fn new(setup: Setup) -> Self {
         let stream = |id: usize| {
-            let line = setup.lines.get(id).map_or(&[][..], Vec::as_slice);
+            let route = setup.routes.get(id).map_or(&[][..], Vec::as_slice);
             Stream {
-                way: line.iter().fold(0, |set, p| set | bit(*p)),
-                sink: line.last().map_or(0, |p| bit(*p)),
+                route: route.iter().fold(0, |set, p| set | bit(*p)),
+                sink: route.last().map_or(0, |p| bit(*p)),
                 segments: vec![Times::default(); setup.segments.len()],
                 ..Stream::default()
             }
@@ -204,16 +204,16 @@ impl Aggregate {
         }
         stream.duplicates += u64::from(journey.duplicates);
         stream.out_of_order += u64::from(journey.out_of_order);
-        let line = line_of(&self.setup, journey.stream);
+        let route = route_of(&self.setup, journey.stream);
         let paths = self.paths;
-        stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, line)));
-        self.slowest.offer(journey, line);
+        stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, route)));
+        self.slowest.offer(journey, route);
     }
 
     /// Adds a batch of journeys: as if each was added, in half the time.
     ///
     /// # Panics
-    /// If the batch has fewer points than a segment or a way names.
+    /// If the batch has fewer points than a segment or a route names.
     pub fn add_rows(&mut self, rows: &Rows) {
         let mut begin = 0;
         for same in rows.stream.chunk_by(|a, b| a == b) {
@@ -254,18 +254,18 @@ impl Aggregate {
                 path.add(rows.seen[row], stream.sink, &self.ends, self.setup.threshold, |point| rows.t[point][row]);
             }
         }
-        let line = line_of(&self.setup, id);
-        let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
+        let route = route_of(&self.setup, id);
+        let (Some(first), Some(last)) = (route.first(), route.last()) else { return };
         let ends = 1 << first | 1 << last;
         let (from, to) = (&rows.t[usize::from(*first)], &rows.t[usize::from(*last)]);
         let paths = self.paths;
         for row in range {
             let seen = rows.seen[row];
-            let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, line)));
+            let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
             stream.end(seen, rows.drop_note[row], last);
             // What is whole and not slow need not be looked at any closer.
             if seen & ends != ends || self.slowest.may_take(between(from[row], to[row])) {
-                rows.with_journey(row, |journey| self.slowest.offer(journey, line));
+                rows.with_journey(row, |journey| self.slowest.offer(journey, route));
             }
         }
     }
@@ -305,7 +305,7 @@ impl Aggregate {
         let mut all = Stream { segments: vec![Times::default(); self.setup.segments.len()], ..Stream::default() };
         self.streams.iter().for_each(|stream| all.merge(stream));
         let figures = |stream: &Stream, name: String| self.stream(stream, name, context, &bounds);
-        all.way = u64::MAX;
+        all.route = u64::MAX;
         let of = figures(&all, String::new());
         summary.elapsed_ns = context.elapsed;
         summary.threshold_ns = self.setup.threshold;
@@ -316,8 +316,8 @@ impl Aggregate {
         summary.streams = self.streams.iter().enumerate().map(|(id, stream)| figures(stream, name(id))).collect();
         for (id, stream) in summary.streams.iter_mut().enumerate() {
             let info = |p: &PointId| self.setup.points.get(usize::from(*p));
-            let line = line_of(&self.setup, id as StreamId).iter();
-            stream.points = line.filter_map(info).map(|info| info.point.clone()).collect();
+            let route = route_of(&self.setup, id as StreamId).iter();
+            stream.points = route.filter_map(info).map(|info| info.point.clone()).collect();
         }
         // Of the streams' own, since what explains a loss in one need not in another.
         let lost = summary.streams.iter().flat_map(|s| &s.lost);
@@ -376,14 +376,14 @@ impl Aggregate {
     }
 }
 
-/// A stream's way; none for one whose packets were never seen.
-fn line_of(setup: &Setup, stream: StreamId) -> &[PointId] {
-    setup.lines.get(usize::from(stream)).map_or(&[], Vec::as_slice)
+/// A stream's route; none for one whose packets were never seen.
+fn route_of(setup: &Setup, stream: StreamId) -> &[PointId] {
+    setup.routes.get(usize::from(stream)).map_or(&[], Vec::as_slice)
 }
 
-/// The last point of the way that saw a packet; where none did, the point that saw it last.
-fn last_place(journey: &Journey, line: &[PointId]) -> PointId {
-    let on_line = line.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
+/// The last point of the route that saw a packet; where none did, the point that saw it last.
+fn last_place(journey: &Journey, route: &[PointId]) -> PointId {
+    let on_route = route.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
     let anywhere = || (0..MAX_POINTS as PointId).filter_map(|p| Some((journey.at(p)?, p))).max();
-    on_line.copied().or_else(|| Some(anywhere()?.1)).unwrap_or(NOWHERE)
+    on_route.copied().or_else(|| Some(anywhere()?.1)).unwrap_or(NOWHERE)
 }

@@ -272,11 +272,11 @@ pub struct Summary {
     pub elapsed_ns: Ns,
     /// The threshold that `over_threshold` counts against.
     pub threshold_ns: Ns,
-    /// The points on the way, in the order in which packets pass.
+    /// The points of the route, in the order in which packets pass.
     pub points: Vec<Point>,
-    /// Points beside the way, which saw packets too: copies that a bridge makes, other readers.
+    /// Points off the route that saw packets too: copies that a bridge makes, other readers.
     #[serde(default)]
-    pub aside: Vec<Point>,
+    pub off_route: Vec<Point>,
     /// All streams together: packets seen at any point.
     pub journeys: u64,
     /// Packets seen at every point of the path.

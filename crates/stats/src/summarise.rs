@@ -34,8 +34,8 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     let Facts { manifest, points, route, .. } = *facts;
     let name = |p: &PointId| points[usize::from(*p)].point.clone();
     let mut summary = Summary {
-        points: route.line.iter().map(name).collect(),
-        aside: route.aside.iter().map(name).collect(),
+        points: route.points.iter().map(name).collect(),
+        off_route: route.off_route.iter().map(name).collect(),
         malformed: manifest.counters.malformed,
         machines: machines(manifest),
         tool: ToolCost {

@@ -32,7 +32,7 @@ fn setup(worst: usize) -> Setup {
     Setup {
         streams: STREAMS,
         points: POINTS.iter().map(point).collect(),
-        lines: LINES.map(|line| line.to_vec()).to_vec(),
+        routes: LINES.map(|line| line.to_vec()).to_vec(),
         segments: SEGMENTS.map(segment).to_vec(),
         threshold: THRESHOLD,
         worst,
@@ -331,7 +331,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
     let setup = Setup {
         streams: 1,
         points: points.iter().map(|p| info(p)).collect(),
-        lines: vec![vec![0, 3]],
+        routes: vec![vec![0, 3]],
         segments: vec![total, part],
         threshold: 1000,
         worst: 1,
@@ -389,7 +389,7 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
             .iter()
             .map(|name| PointInfo { point: name.parse().unwrap(), ..setup(0).points[0].clone() })
             .collect(),
-        lines: vec![vec![0, 4]],
+        routes: vec![vec![0, 4]],
         segments: vec![
             segment("total", 0, 4),
             segment("Tupcall", 1, 3),

@@ -45,8 +45,8 @@ fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
         .iter()
         .map(|s| json!({ "kind": s.kind, "name": s.name, "from": name(s.from), "to": name(s.to) }));
     let all = json!({
-        "points": names(&layout.route.line),
-        "aside": names(&layout.route.aside),
+        "points": names(&layout.route.points),
+        "off_route": names(&layout.route.off_route),
         "segments": segments.collect::<Vec<_>>(),
         "notes": layout.notes,
     });
@@ -55,16 +55,16 @@ fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
 
 fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     let mut out = String::from("Path\n");
-    let Route { line, aside, .. } = &layout.route;
-    if line.is_empty() {
+    let Route { points: route, off_route, .. } = &layout.route;
+    if route.is_empty() {
         out.push_str("  no point saw a packet\n");
     }
     // Writing to a string cannot fail.
-    for (i, id) in line.iter().enumerate() {
+    for (i, id) in route.iter().enumerate() {
         let _ = writeln!(out, "  {:>2}  {}", i + 1, name(*id));
     }
-    for id in aside {
-        let _ = writeln!(out, "      {} (beside the way)", name(*id));
+    for id in off_route {
+        let _ = writeln!(out, "      {} (off the route)", name(*id));
     }
     out.push_str("Segments\n");
     if layout.segments.is_empty() {
@@ -72,7 +72,7 @@ fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
     }
     let width = layout.segments.iter().map(|s| s.name.chars().count()).filter(|n| *n < 24).max().unwrap_or(0);
     let number = |id: &PointId| {
-        let at = line.iter().position(|p| p == id);
+        let at = route.iter().position(|p| p == id);
         at.map_or("-".into(), |at| (at + 1).to_string())
     };
     for s in &layout.segments {

@@ -273,7 +273,7 @@ fn live() -> Result<(), Failed> {
     };
     until("the way is known", || {
         look(&mut watch, &mut came);
-        let (points, line) = (watch.follow().points(), &watch.follow().layout().route.line);
+        let (points, line) = (watch.follow().points(), &watch.follow().layout().route.points);
         line.last().is_some_and(|p| points[usize::from(*p)].point.kind == PointKind::AppRead)
     })?;
     // A machine that is busy may keep everybody from looking for a while, but not after each stall.

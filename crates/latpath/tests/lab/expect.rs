@@ -27,7 +27,7 @@ impl Report {
             shown["incomplete"],
             shown["lost"],
             shown["points"],
-            shown["aside"],
+            shown["off_route"],
             self.paths(),
             shown["tool"]["sightings"],
             shown["tool"]["sightings_dropped"]

@@ -77,7 +77,7 @@ fn duplicates() -> Result<(), Failed> {
     let summary = count(&bench, live, &frames, 7)?;
     let figures = &summary.streams[0];
     assert_eq!((figures.journeys, figures.complete, figures.out_of_order), (7, 7, 0));
-    let seen_at = summary.points.iter().chain(&summary.aside);
+    let seen_at = summary.points.iter().chain(&summary.off_route);
     let points = seen_at.filter(|p| p.kind != latpath_model::PointKind::Drop).count() as u64;
     assert_eq!(figures.duplicates, points, "the frame that was sent twice is a duplicate at each point");
     Ok(())
@@ -103,7 +103,7 @@ fn many_points() -> Result<(), Failed> {
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&stream, i))).collect();
     let summary = count(&bench, live, &frames, 500)?;
     // Each of the five ports sends, and each of their other ends receives.
-    assert!(summary.points.len() + summary.aside.len() > 12, "{:?} {:?}", summary.points, summary.aside);
+    assert!(summary.points.len() + summary.off_route.len() > 12, "{:?} {:?}", summary.points, summary.off_route);
     assert_eq!(summary.journeys, 500);
     assert!(summary.worst.iter().all(|worst| worst.steps.len() > 12));
     Ok(())

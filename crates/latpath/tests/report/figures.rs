@@ -47,7 +47,7 @@ fn the_json_has_the_keys_that_others_script_against() {
         "elapsed_ns",
         "threshold_ns",
         "points",
-        "aside",
+        "off_route",
         "malformed",
         "segments",
         "paths",
@@ -194,7 +194,7 @@ fn segments_lists_the_path_and_what_is_measured_on_it() {
     insta::assert_snapshot!(stdout(&bench.latpath(&["segments", "run", "--segment", "vhost=2..3"])));
     let listed: Value = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
     assert_eq!(listed["segments"][0], json!({ "kind": "thyp", "name": "Thyp", "from": POINTS[0], "to": POINTS[4] }));
-    assert_eq!((listed["points"].as_array().unwrap().len(), &listed["aside"]), (5, &json!([])));
+    assert_eq!((listed["points"].as_array().unwrap().len(), &listed["off_route"]), (5, &json!([])));
 }
 
 /// All keys of objects in a value, however deep.

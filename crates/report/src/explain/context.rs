@@ -16,7 +16,7 @@ pub fn run_context(run: &Run) -> RunContext {
     let cpus = host.cpus_online.parse().ok().filter(|cpus: &Cpus| !cpus.is_empty());
     RunContext {
         points: run.points().to_vec(),
-        routes: layout.route.lines_of(manifest.streams.len()),
+        routes: layout.route.by_streams(manifest.streams.len()),
         segments: layout.segments,
         streams: manifest.streams.clone(),
         vms: run.vms(),

@@ -175,7 +175,7 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: Contex
             Request::Reset => explainer.reset(),
             Request::Capture(ranked, layout) => {
                 let context = explainer.context_mut();
-                context.routes = layout.route.lines_of(context.streams.len());
+                context.routes = layout.route.by_streams(context.streams.len());
                 context.segments = layout.segments;
                 context.points = layout.points;
                 match ranked.capture.kind {

@@ -155,7 +155,7 @@ pub fn summary() -> Summary {
         elapsed_ns: 60_000_000_000,
         threshold_ns: 200_000,
         points: POINTS.iter().map(|p| p.parse().unwrap()).collect(),
-        aside: vec!["host/nic-rx@br0".parse().unwrap()],
+        off_route: vec!["host/nic-rx@br0".parse().unwrap()],
         journeys: 240_000,
         complete: 239_987,
         incomplete: 0,
