@@ -1,9 +1,5 @@
-//! Compiles the eBPF programs, as the probe's are.
-
-#[path = "../probe/compile.rs"]
-mod compile;
+//! Compiles the eBPF programs.
 
 fn main() {
-    println!("cargo:rerun-if-changed=../probe/compile.rs");
-    compile::compile("flight");
+    latpath_bpf::compile("flight");
 }

@@ -1,9 +1,5 @@
-//! Compiles the eBPF program, as the probe's are.
-
-#[path = "../probe/compile.rs"]
-mod compile;
+//! Compiles the eBPF programs.
 
 fn main() {
-    println!("cargo:rerun-if-changed=../probe/compile.rs");
-    compile::compile("xsk");
+    latpath_bpf::compile("xsk");
 }

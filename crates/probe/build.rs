@@ -1,8 +1,5 @@
 //! Compiles the eBPF programs.
 
-mod compile;
-
 fn main() {
-    println!("cargo:rerun-if-changed=compile.rs");
-    compile::compile("probe");
+    latpath_bpf::compile("probe");
 }

@@ -60,7 +60,7 @@ struct event {
 	__u64 time; /* CLOCK_MONOTONIC */
 	__u32 pid;  /* the thread on the CPU */
 	__u16 kind;
-	__u16 lap; /* written last: it says that the event is whole */
+	__u16 generation; /* written last: it says that the event is whole */
 	__u64 b;
 	__u64 c;
 };

@@ -62,9 +62,9 @@ static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 ki
 #if defined(__TARGET_ARCH_x86)
 	e->kind = kind;
 	asm volatile("" ::: "memory");
-	*(volatile __u16 *)&e->lap = at >> ring_shift;
+	*(volatile __u16 *)&e->generation = at >> ring_shift;
 #else
-	/* An exchange is a full barrier; kind and lap share a word. */
+	/* An exchange is a full barrier; kind and generation share a word. */
 	__sync_lock_test_and_set((__u32 *)&e->kind, (__u32)kind | (__u32)(at >> ring_shift) << 16);
 #endif
 }

@@ -3,8 +3,8 @@
 use crate::hooks::{Hooks, Missing, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
+use latpath_bpf::{attach_program, last_words, listen, release, Mapped, Unable};
 use latpath_linux::{proc::line, Cpus};
-use latpath_probe::{attach_program, last_words, listen, release, Mapped, Unable};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
@@ -130,7 +130,7 @@ fn accused(said: &str) -> Option<&str> {
 
 /// Loads and attaches what this kernel takes; what it refuses is missing.
 pub(crate) fn attach(options: &Options) -> Result<Attached, StartError> {
-    latpath_probe::able()?;
+    latpath_bpf::able()?;
     let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
     let mut hooks = Hooks::find(&btf);
     drop(btf);
@@ -155,7 +155,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, StartError> {
         };
         let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
         for cpu in 0..cpus {
-            // Laps count from 1, so that memory nobody has written to is no event.
+            // Generations count from 1, so that memory nobody has written to is no event.
             heads.set_field::<u64>(cpu, 0, 1 << shift);
         }
         let mut attached = Attached {

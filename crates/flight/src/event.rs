@@ -353,7 +353,7 @@ impl RawEvent {
         Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
     }
 
-    /// An event's bytes, of which [`Self::decode`] makes the same event again. `lap` is left 0.
+    /// An event's bytes, of which [`Self::decode`] makes the same event again. `generation` is left 0.
     pub(crate) fn encode(event: &Event) -> Self {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };
@@ -403,7 +403,7 @@ impl RawEvent {
             What::OvsUpcall { command } => (27, command.into(), 0),
             What::Other(kind) => (kind, 0, 0),
         };
-        Self { time: event.t as u64, pid: event.pid, kind, lap: 0, b, c }
+        Self { time: event.t as u64, pid: event.pid, kind, generation: 0, b, c }
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
     use super::*;
 
     fn raw(kind: u16, b: u64, c: u64) -> RawEvent {
-        RawEvent { time: 7, pid: 3, kind, lap: 1, b, c }
+        RawEvent { time: 7, pid: 3, kind, generation: 1, b, c }
     }
 
     #[test]
@@ -453,7 +453,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_some_event(time: u64, pid: u32, kind: u16, b: u64, c: u64) {
-            let event = RawEvent { time, pid, kind: kind % 40, lap: 0, b, c }.decode();
+            let event = RawEvent { time, pid, kind: kind % 40, generation: 0, b, c }.decode();
             proptest::prop_assert!(event.t >= 0);
         }
 
@@ -462,7 +462,7 @@ mod tests {
             time: u64, pid: u32, kind: u16, b: u64, c: u64, small: bool,
         ) {
             let (b, c) = if small { (b & 0xf_0000_000f, c & 0x3_0001_0000_0003) } else { (b, c) };
-            let event = RawEvent { time, pid, kind: kind % 30, lap: 0, b, c }.decode();
+            let event = RawEvent { time, pid, kind: kind % 30, generation: 0, b, c }.decode();
             proptest::prop_assert_eq!(RawEvent::encode(&event).decode(), event);
         }
     }

@@ -1,19 +1,16 @@
 //! What user space and the programs share. The types come from the programs' own type information (bpf/event.h).
 
 pub(crate) use crate::skel::types::{event as RawEvent, head as Head, name as RawName};
-use latpath_probe::Plain;
 
-// SAFETY: repr(C) with integers only; bpf/event.h spells out every gap as a field.
-unsafe impl Plain for RawEvent {}
-// SAFETY: the same.
-unsafe impl Plain for Head {}
-// SAFETY: the same.
-unsafe impl Plain for RawName {}
+mod constants {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
+pub(crate) use constants::NAMES;
 
-/// Threads whose names are known.
-pub(crate) const NAMES: usize = 16384;
+latpath_bpf::plain!(RawEvent, Head, RawName);
+
 /// What is not known, of vCPUs and exit reasons; and a name that is being written.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
+pub(crate) const UNKNOWN: u32 = constants::UNKNOWN as u32;
 
 #[cfg(test)]
 mod tests {

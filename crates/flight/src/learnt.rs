@@ -1,8 +1,8 @@
 //! Names of interrupts and functions: read from /proc once, by a thread of its own, and again when a number is new.
 
 use crate::names::irqs_now;
+use latpath_bpf::Functions;
 use latpath_linux::background::lower_priority;
-use latpath_probe::Functions;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use crate::event::Event;
 use crate::layout::{Head, RawEvent};
+use latpath_bpf::Mapped;
 use latpath_model::Ns;
-use latpath_probe::Mapped;
 use std::sync::atomic::{fence, Ordering};
 use std::time::{Duration, Instant};
 
@@ -85,8 +85,8 @@ impl Rings<'_> {
         loop {
             let raw = self.ring.get(place);
             fence(Ordering::Acquire);
-            if raw.lap == (at >> self.shift) as u16 {
-                // The lap was the last of it to be written, and may have been the first to be read.
+            if raw.generation == (at >> self.shift) as u16 {
+                // The generation was the last of it to be written, and may have been the first to be read.
                 return Some(self.ring.get(place));
             }
             if Instant::now() >= until {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The contract between the kernel programs of `path` and user space: src/layout.rs has the Rust twins. */
+/* The contract between the kernel programs of `path` and user space; the build makes the Rust twins. */
 #ifndef LATPATH_PATH_EVENT_H
 #define LATPATH_PATH_EVENT_H
 
@@ -10,26 +10,26 @@
 
 enum event_kind { EVENT_FUNCTION = 0, EVENT_TRACEPOINT = 1, EVENT_COPY = 2 };
 
-/* Tracepoints, in the order of src/tracepoints.rs. */
+/* Tracepoints, in the order of the table in src/tracepoints.rs. */
 enum tracepoint {
-	TP_NET_DEV_QUEUE,
-	TP_NET_DEV_START_XMIT,
-	TP_NET_DEV_XMIT,
-	TP_NAPI_GRO_FRAGS_ENTRY,
-	TP_NAPI_GRO_RECEIVE_ENTRY,
-	TP_NETIF_RECEIVE_SKB_ENTRY,
-	TP_NETIF_RECEIVE_SKB_LIST_ENTRY,
-	TP_NETIF_RX_ENTRY,
-	TP_NETIF_RECEIVE_SKB,
-	TP_NETIF_RX,
-	TP_QDISC_ENQUEUE,
-	TP_QDISC_DEQUEUE,
-	TP_OVS_DP_UPCALL,
-	TP_OVS_DO_EXECUTE_ACTION,
-	TP_SKB_COPY_DATAGRAM_IOVEC,
-	TP_CONSUME_SKB,
-	TP_KFREE_SKB,
-	TRACEPOINTS,
+	TP_NET_DEV_QUEUE = 0,
+	TP_NET_DEV_START_XMIT = 1,
+	TP_NET_DEV_XMIT = 2,
+	TP_NAPI_GRO_FRAGS_ENTRY = 3,
+	TP_NAPI_GRO_RECEIVE_ENTRY = 4,
+	TP_NETIF_RECEIVE_SKB_ENTRY = 5,
+	TP_NETIF_RECEIVE_SKB_LIST_ENTRY = 6,
+	TP_NETIF_RX_ENTRY = 7,
+	TP_NETIF_RECEIVE_SKB = 8,
+	TP_NETIF_RX = 9,
+	TP_QDISC_ENQUEUE = 10,
+	TP_QDISC_DEQUEUE = 11,
+	TP_OVS_DP_UPCALL = 12,
+	TP_OVS_DO_EXECUTE_ACTION = 13,
+	TP_SKB_COPY_DATAGRAM_IOVEC = 14,
+	TP_CONSUME_SKB = 15,
+	TP_KFREE_SKB = 16,
+	TRACEPOINTS = 17,
 };
 
 #define FLAG_NEW 1     /* the first event of a packet */
@@ -86,8 +86,6 @@ struct trial {
 /* What user space says, and what was not seen. */
 struct counts {
 	__u64 open;           /* user space is ready: nothing is chosen before */
-	__u64 vmemmap_base;   /* where the kernel keeps the address of its struct pages, 0 if that is not known */
-	__u64 page_offset_base; /* … and that of its pages */
 	__u64 events_lost;    /* the ring was full */
 	__u64 skbs_lost;      /* the table of followed skbs was full */
 	__u64 packets_over;   /* packets beyond the asked number */

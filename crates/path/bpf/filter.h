@@ -2,7 +2,7 @@
 /*
  * An interpreter of classic BPF (Linux: Documentation/networking/filter.rst), for the filters that libpcap makes. It works on a
  * copy of the frame as it was on the wire: a tag that the NIC took off stands in its place again. State lives in memory, so
- * that the verifier sees one step once and not each way through a filter.
+ * that the verifier sees one step once and not each path through a filter.
  */
 #ifndef LATPATH_PATH_FILTER_H
 #define LATPATH_PATH_FILTER_H
@@ -14,7 +14,7 @@ struct capture {
 	__u64 aux;
 	__u32 reason;
 	__u32 tracepoint;
-	__u32 door;
+	__u32 hook;
 	__u32 busy;
 	__u32 have; /* bytes in frame */
 	__u32 len;  /* bytes of the frame on the wire */
@@ -50,7 +50,7 @@ static __always_inline int load(struct capture *c, __u64 off, __u32 size, __u32 
 			c->beyond = 1;
 		return -1;
 	}
-	BOUND_TO(at, CAPTURE);
+	BOUND(at, CAPTURE);
 	if (size == 1)
 		*to = c->frame[at];
 	else if (size == 2)
@@ -194,7 +194,7 @@ __noinline int filter_step(struct capture *c)
 	pc = c->pc;
 	if (!p || pc >= p->len)
 		return 1;
-	BOUND_TO(pc, MAX_CODE);
+	BOUND(pc, MAX_CODE);
 	i = p->at[pc];
 	c->pc = pc + 1;
 	switch (OP_CLASS(i.code)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Which skbs are which packet, and what is told of them. */
+/* Which skbs are which packet, and what is reported of them. */
 #ifndef LATPATH_PATH_FOLLOW_H
 #define LATPATH_PATH_FOLLOW_H
 
@@ -22,6 +22,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4 << 20);
 } events SEC(".maps");
+
+const volatile struct event event_type = {}; /* so that user space gets the type */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -52,7 +54,7 @@ struct {
 	__type(value, __u32);
 } functions SEC(".maps");
 
-const volatile __u32 wanted = 0;     /* packets to choose */
+const volatile __u32 requested = 0;  /* packets to choose */
 const volatile __u64 same_ns = 0;    /* an skb with the bytes of a packet seen this long ago, at most, is that packet */
 const volatile __u32 only_tracepoints = 0;
 const volatile __u8 at_device[16] = {}; /* where packets are chosen; empty: anywhere */
@@ -69,7 +71,7 @@ static __always_inline int is_open(void)
 	return c && c->open;
 }
 
-volatile __u64 last_told = 0; /* time of the last event of any packet */
+volatile __u64 last_event = 0; /* time of the last event of any packet */
 
 /* What is known of the device that a packet is on. */
 struct on_device {
@@ -79,28 +81,24 @@ struct on_device {
 	__u8 name[16];
 };
 
-static __always_inline void read_device(struct on_device *d, struct net_device___path *dev)
+static __always_inline void read_device(struct on_device *d, struct net_device *dev)
 {
-	const struct rtnl_link_ops *ops;
+	enum device_kind kind;
 	struct net *net;
-	char kind[8] = {};
 
 	__builtin_memset(d, 0, sizeof(*d));
-	if (!in_kernel((__u64)dev))
+	if (!is_kernel_address((__u64)dev))
 		return;
 	net = BPF_CORE_READ(dev, nd_net.net);
-	if (!in_kernel((__u64)net))
+	if (!is_kernel_address((__u64)net))
 		return;
 	d->ifindex = BPF_CORE_READ(dev, ifindex);
 	d->netns = BPF_CORE_READ(net, ns.inum);
 	bpf_probe_read_kernel(d->name, sizeof(d->name), &dev->name);
-	ops = BPF_CORE_READ(dev, rtnl_link_ops);
-	if (!ops)
-		return;
-	bpf_probe_read_kernel_str(kind, sizeof(kind), BPF_CORE_READ(ops, kind));
-	if (!__builtin_memcmp(kind, "tun", 4))
+	kind = device_kind(BPF_CORE_READ(dev, rtnl_link_ops));
+	if (kind == DEVICE_TAP)
 		d->flags = FLAG_TAP;
-	else if (!__builtin_memcmp(kind, "macvtap", 7))
+	else if (kind == DEVICE_MACVTAP)
 		d->flags = FLAG_TAP | FLAG_MACVTAP;
 }
 
@@ -116,10 +114,10 @@ struct happening {
 	__u8 pad[6];
 };
 
-/* Tells user space. */
-__noinline int tell(struct happening *h)
+/* Reports an event to user space. */
+__noinline int report_event(struct happening *h)
 {
-	struct sk_buff___path *skb;
+	struct sk_buff *skb;
 	struct on_device d;
 	struct packet *p;
 	struct event *e;
@@ -132,7 +130,7 @@ __noinline int tell(struct happening *h)
 	p = bpf_map_lookup_elem(&packets, &packet);
 	if (p)
 		p->last = t;
-	last_told = t;
+	last_event = t;
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
 		COUNT(events_lost);
@@ -202,31 +200,26 @@ static __always_inline int chooses_here(struct on_device *d)
 }
 
 /* How a tracepoint takes part in the search. */
-#define DOOR_SENDS 1   /* the frame begins at skb->data */
-#define DOOR_CHOOSES 2 /* packets are chosen here */
-#define DOOR_ENTERS 4  /* a packet enters the stack: without functions, what was followed at this address may be gone */
+#define HOOK_SENDS 1   /* the frame begins at skb->data */
+#define HOOK_CHOOSES 2 /* packets are chosen here */
+#define HOOK_ENTERS 4  /* a packet enters the stack: without functions, what was followed at this address may be gone */
 
-#define DOOR_LEAVES 8  /* the skb's last user gives it up */
+#define HOOK_LEAVES 8  /* the skb's last user gives it up */
 
 /*
  * Whether a packet that is not followed can become one: asked before a byte of it is read, at every tracepoint for every packet
  * of the machine.
  */
-static __always_inline int worth_a_look(struct sk_buff___path *skb, __u32 door)
+static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 {
 	struct on_device d;
 
-	/* Nobody has looked for anything but SV, and this says to be another thing. */
-	if (has_streams && !want_ip && !want_ether) {
-		__u16 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol));
-
-		if (protocol == ETH_IP || protocol == ETH_IP6 || protocol == 0x0806)
-			return 0;
-	}
+	if (has_streams && !ethertype_selected(BPF_CORE_READ(skb, protocol), 0))
+		return 0;
 	/* It may be a copy of a packet that is under way. */
-	if (chosen && bpf_ktime_get_ns() - last_told < same_ns)
+	if (chosen && bpf_ktime_get_ns() - last_event < same_ns)
 		return 1;
-	if (!(door & DOOR_CHOOSES) || chosen >= wanted)
+	if (!(hook & HOOK_CHOOSES) || chosen >= requested)
 		return 0;
 	if (!at_device[0])
 		return 1;
@@ -234,14 +227,14 @@ static __always_inline int worth_a_look(struct sk_buff___path *skb, __u32 door)
 	return chooses_here(&d);
 }
 
-/* Whether the frame is wanted; then its hash is noted. */
-__noinline int is_wanted(struct capture *c, __u64 *hash)
+/* Whether the frame is one to follow; then its hash is noted. */
+__noinline int is_chosen(struct capture *c, __u64 *hash)
 {
 	struct place w;
 
 	if (!c || !hash)
 		return 0;
-	if (find_frame(&w, c, c->door & DOOR_SENDS)) {
+	if (find_frame(&w, c, c->hook & HOOK_SENDS)) {
 		COUNT(unreadable);
 		return 0;
 	}
@@ -272,7 +265,7 @@ struct found_packet {
 /* Finds which of the chosen packets this one is, or chooses it. */
 __noinline int identify(struct capture *c, struct found_packet *of)
 {
-	struct sk_buff___path *skb;
+	struct sk_buff *skb;
 	struct on_device d;
 	struct packet *p, new = {};
 	__u64 now = bpf_ktime_get_ns(), hash;
@@ -294,14 +287,14 @@ __noinline int identify(struct capture *c, struct found_packet *of)
 			return 1;
 		}
 	}
-	if (!(c->door & DOOR_CHOOSES) || !chooses_here(&d))
+	if (!(c->hook & HOOK_CHOOSES) || !chooses_here(&d))
 		return 0;
-	if (chosen >= wanted) {
+	if (chosen >= requested) {
 		COUNT(packets_over);
 		return 0;
 	}
 	packet = __sync_fetch_and_add(&chosen, 1);
-	if (packet >= wanted) {
+	if (packet >= requested) {
 		__sync_fetch_and_add(&chosen, -1);
 		COUNT(packets_over);
 		return 0;

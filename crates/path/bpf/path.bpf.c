@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * The kernel programs of `latpath path`. At tracepoints that all packets pass (doors) a packet is chosen by its bytes; from there on
+ * The kernel programs of `latpath path`. At tracepoints that all packets pass (hooks) a packet is chosen by its bytes; from there on
  * its skb is followed by address through every function that takes one, to its end; copies join by the functions that make
  * them, and by their bytes where nothing in the kernel ties them to the original (Open vSwitch's daemon, guests).
  */
@@ -11,19 +11,16 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
-#include "../../probe/bpf/kernel.h"
-#include "../../probe/bpf/shared.h"
-#include "../../probe/bpf/parse.h"
-#include "../../probe/bpf/match.h"
+#include "protocols.h"
 #include "event.h"
-#include "look.h"
+#include "read_packet.h"
 #include "follow.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 int decide(struct bpf_raw_tracepoint_args *ctx);
 
-/* The program that looks at packets which are not followed, once for all doors: the verifier's time for it is long. */
+/* The program that looks at packets which are not followed, once for all hooks: the verifier's time for it is long. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -34,22 +31,22 @@ struct {
 };
 
 /* A followed skb at a tracepoint. */
-static __always_inline void known(struct followed *f, __u64 skb, __u32 tracepoint, __u32 door, __u64 aux, __u32 reason)
+static __always_inline void known(struct followed *f, __u64 skb, __u32 tracepoint, __u32 hook, __u64 aux, __u32 reason)
 {
 	struct happening h = {
 		.skb = skb, .at = tracepoint, .aux = aux, .reason = reason, .kind = EVENT_TRACEPOINT,
 		.packet = f->packet,
 	};
 
-	if (door & DOOR_LEAVES)
+	if (hook & HOOK_LEAVES)
 		f->dying = 1;
-	tell(&h);
-	if (door & DOOR_LEAVES && only_tracepoints)
+	report_event(&h);
+	if (hook & HOOK_LEAVES && only_tracepoints)
 		forget(skb);
 }
 
 /* An skb at a tracepoint. */
-static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 door, __u64 aux, __u32 reason)
+static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 hook, __u64 aux, __u32 reason)
 {
 	struct followed *f;
 	struct capture *c;
@@ -57,15 +54,15 @@ static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 
 	if (!is_open())
 		return 0;
 	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
-	if (f && f->dying && !(door & DOOR_LEAVES)) { /* the address is another packet's now */
+	if (f && f->dying && !(hook & HOOK_LEAVES)) { /* the address is another packet's now */
 		forget(skb);
 		f = 0;
 	}
-	if (f && !(only_tracepoints && door & DOOR_ENTERS)) {
-		known(f, skb, tracepoint, door, aux, reason);
+	if (f && !(only_tracepoints && hook & HOOK_ENTERS)) {
+		known(f, skb, tracepoint, hook, aux, reason);
 		return 0;
 	}
-	if (!f && !worth_a_look((void *)skb, door))
+	if (!f && !may_be_chosen((void *)skb, hook))
 		return 0;
 	c = take_capture();
 	if (!c) {
@@ -77,13 +74,13 @@ static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 
 	c->aux = aux;
 	c->reason = reason;
 	c->tracepoint = tracepoint;
-	c->door = door;
+	c->hook = hook;
 	bpf_tail_call(ctx, &decider, 0);
 	leave_capture(c);
 	return 0;
 }
 
-/* A packet that is not followed, or may not be any more: is it wanted? */
+/* A packet that is not followed, or may not be any more: is it one to follow? */
 SEC("raw_tp")
 int decide(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -97,12 +94,12 @@ int decide(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	skb = c->skb;
 	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
-	if (is_wanted(c, &of.hash)) {
+	if (is_chosen(c, &of.hash)) {
 		if (f) {
 			of.packet = f->packet;
 			p = bpf_map_lookup_elem(&packets, &of.packet);
 			if (p && p->hash == of.hash) {
-				known(f, skb, c->tracepoint, c->door, c->aux, c->reason);
+				known(f, skb, c->tracepoint, c->hook, c->aux, c->reason);
 				goto out;
 			}
 		}
@@ -112,11 +109,11 @@ int decide(struct bpf_raw_tracepoint_args *ctx)
 				.kind = EVENT_TRACEPOINT, .packet = of.packet, .flags = of.flags,
 			};
 
-			if (!(c->door & DOOR_LEAVES))
+			if (!(c->hook & HOOK_LEAVES))
 				follow(skb, of.packet);
 			else if (f)
 				forget(skb);
-			tell(&h);
+			report_event(&h);
 			goto out;
 		}
 	}
@@ -127,25 +124,25 @@ out:
 	return 0;
 }
 
-#define RX (DOOR_CHOOSES | DOOR_ENTERS)
-#define TX (DOOR_CHOOSES | DOOR_SENDS)
-#define DOOR(name, number, how)                               \
+#define RX (HOOK_CHOOSES | HOOK_ENTERS)
+#define TX (HOOK_CHOOSES | HOOK_SENDS)
+#define HOOK(name, number, how)                               \
 	SEC("raw_tp/" #name)                                  \
 	int name(struct bpf_raw_tracepoint_args *ctx)         \
 	{                                                     \
 		return passes(ctx, ctx->args[0], number, how, 0, 0); \
 	}
 
-DOOR(net_dev_queue, TP_NET_DEV_QUEUE, TX | DOOR_ENTERS)
-DOOR(net_dev_start_xmit, TP_NET_DEV_START_XMIT, TX)
-DOOR(napi_gro_frags_entry, TP_NAPI_GRO_FRAGS_ENTRY, RX)
-DOOR(napi_gro_receive_entry, TP_NAPI_GRO_RECEIVE_ENTRY, RX)
-DOOR(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, RX)
-DOOR(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, RX)
-DOOR(netif_rx_entry, TP_NETIF_RX_ENTRY, RX)
-DOOR(netif_receive_skb, TP_NETIF_RECEIVE_SKB, RX)
-DOOR(netif_rx, TP_NETIF_RX, 0) /* netif_rx_entry was before it */
-DOOR(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0)
+HOOK(net_dev_queue, TP_NET_DEV_QUEUE, TX | HOOK_ENTERS)
+HOOK(net_dev_start_xmit, TP_NET_DEV_START_XMIT, TX)
+HOOK(napi_gro_frags_entry, TP_NAPI_GRO_FRAGS_ENTRY, RX)
+HOOK(napi_gro_receive_entry, TP_NAPI_GRO_RECEIVE_ENTRY, RX)
+HOOK(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, RX)
+HOOK(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, RX)
+HOOK(netif_rx_entry, TP_NETIF_RX_ENTRY, RX)
+HOOK(netif_receive_skb, TP_NETIF_RECEIVE_SKB, RX)
+HOOK(netif_rx, TP_NETIF_RX, 0) /* netif_rx_entry was before it */
+HOOK(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0)
 
 /* The driver may have freed it by now: only what is known is looked at. */
 SEC("raw_tp/net_dev_xmit")
@@ -156,13 +153,13 @@ int net_dev_xmit(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!f || f->dying)
 		return 0;
-	return passes(ctx, skb, TP_NET_DEV_XMIT, DOOR_SENDS, ctx->args[1], 0);
+	return passes(ctx, skb, TP_NET_DEV_XMIT, HOOK_SENDS, ctx->args[1], 0);
 }
 
 SEC("raw_tp/qdisc_enqueue")
 int qdisc_enqueue(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx, ctx->args[2], TP_QDISC_ENQUEUE, DOOR_SENDS, 0, 0);
+	return passes(ctx, ctx->args[2], TP_QDISC_ENQUEUE, HOOK_SENDS, 0, 0);
 }
 
 SEC("raw_tp/qdisc_dequeue")
@@ -171,47 +168,40 @@ int qdisc_dequeue(struct bpf_raw_tracepoint_args *ctx)
 	__u64 skb = ctx->args[3];
 
 	/* An empty queue gives none. */
-	return skb ? passes(ctx, skb, TP_QDISC_DEQUEUE, DOOR_SENDS, 0, 0) : 0;
+	return skb ? passes(ctx, skb, TP_QDISC_DEQUEUE, HOOK_SENDS, 0, 0) : 0;
 }
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-/* Open vSwitch, net/openvswitch/datapath.h */
-struct dp_upcall_info___path {
-	__u8 cmd;
-};
-#pragma clang attribute pop
 
 SEC("raw_tp/ovs_dp_upcall")
 int ovs_dp_upcall(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct dp_upcall_info___path *info = (void *)ctx->args[3];
+	struct dp_upcall_info *info = (void *)ctx->args[3];
 
-	return passes(ctx, ctx->args[1], TP_OVS_DP_UPCALL, DOOR_CHOOSES, BPF_CORE_READ(info, cmd), 0);
+	return passes(ctx, ctx->args[1], TP_OVS_DP_UPCALL, HOOK_CHOOSES, BPF_CORE_READ(info, cmd), 0);
 }
 
 SEC("raw_tp/ovs_do_execute_action")
 int ovs_do_execute_action(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx, ctx->args[1], TP_OVS_DO_EXECUTE_ACTION, DOOR_CHOOSES, 0, 0);
+	return passes(ctx, ctx->args[1], TP_OVS_DO_EXECUTE_ACTION, HOOK_CHOOSES, 0, 0);
 }
 
 SEC("raw_tp/consume_skb")
 int consume_skb(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx, ctx->args[0], TP_CONSUME_SKB, DOOR_LEAVES, 0, 0);
+	return passes(ctx, ctx->args[0], TP_CONSUME_SKB, HOOK_LEAVES, 0, 0);
 }
 
 SEC("raw_tp/kfree_skb")
 int kfree_skb(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx, ctx->args[0], TP_KFREE_SKB, DOOR_LEAVES, ctx->args[1], ctx->args[2]);
+	return passes(ctx, ctx->args[0], TP_KFREE_SKB, HOOK_LEAVES, ctx->args[1], ctx->args[2]);
 }
 
 /* Kernels before 5.17 give no reason. */
 SEC("raw_tp/kfree_skb")
 int kfree_skb_no_reason(struct bpf_raw_tracepoint_args *ctx)
 {
-	return passes(ctx, ctx->args[0], TP_KFREE_SKB, DOOR_LEAVES, ctx->args[1], 0);
+	return passes(ctx, ctx->args[0], TP_KFREE_SKB, HOOK_LEAVES, ctx->args[1], 0);
 }
 
 /* A function that got an skb. */
@@ -239,7 +229,7 @@ static __always_inline int enters(struct pt_regs *ctx, __u64 skb)
 	h.packet = f->packet;
 	if (is & FUNCTION_BEGINS)
 		f->dying = 1;
-	tell(&h);
+	report_event(&h);
 	if (is & FUNCTION_LAST)
 		forget(skb);
 	return 0;
@@ -288,7 +278,7 @@ static __always_inline int copied(__u64 from, __u64 to, __u32 maker)
 		return 0;
 	h.packet = f->packet;
 	follow(to, h.packet);
-	return tell(&h);
+	return report_event(&h);
 }
 
 #define MAKER2(name, number)                                                       \

@@ -7,7 +7,7 @@ use crate::names::Names;
 use crate::options::{How, Options, With};
 use crate::skel::{OpenPathSkel, PathMaps, PathSkelBuilder};
 use crate::tracepoints::MAKERS;
-use latpath_probe::{bytes_of, BadStreams, Table, Unable};
+use latpath_bpf::{convert, BadStreams, Because, Table, Unable};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramMut};
 use std::collections::{HashMap, HashSet};
@@ -42,18 +42,22 @@ pub enum SearchError {
         instead: &'static str,
     },
     /// The kernel refused a program or map.
-    #[error("kernel {release} refused the tracing programs: {source} {said}")]
+    #[error("kernel {release} refused the tracing programs: {source}")]
     Refused {
         /// `uname -r`.
         release: String,
-        /// libbpf's error.
-        source: libbpf_rs::Error,
-        /// The kernel's last words.
-        said: String,
+        /// What it said.
+        source: Because,
     },
     /// What the programs tell cannot be read.
     #[error("what the tracing programs tell cannot be read: {0}")]
     Reading(libbpf_rs::Error),
+}
+
+impl SearchError {
+    pub(crate) fn refused(source: libbpf_rs::Error) -> Self {
+        Self::Refused { release: latpath_bpf::release(), source: source.into() }
+    }
 }
 
 /// The attached programs.
@@ -61,8 +65,6 @@ pub(crate) struct Attached {
     pub events: MapHandle,
     pub counts: MapHandle,
     pub names: Names,
-    /// See [`Traceable::pages`].
-    pub pages: [u64; 2],
     /// The kernel empties a table of programs that no process holds any more.
     _decider: MapHandle,
     programs: Vec<OwnedFd>,
@@ -126,7 +128,7 @@ impl Kernel {
 }
 
 fn lacks(what: &str, instead: &'static str) -> SearchError {
-    SearchError::Lacks { release: latpath_probe::release(), what: what.into(), instead }
+    SearchError::Lacks { release: latpath_bpf::release(), what: what.into(), instead }
 }
 
 /// What to attach: what was asked for, if the kernel has it, else the best that it has.
@@ -156,14 +158,10 @@ fn configure(
 ) -> libbpf_rs::Result<()> {
     let cpus = libbpf_rs::num_possible_cpus()? as u32;
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
-    consts.first_other = table.first_other;
-    consts.stream_count = table.streams.len() as u32;
-    (consts.want_sv, consts.want_ip, consts.want_ether) =
-        (table.wants[0].into(), table.wants[1].into(), table.wants[2].into());
-    consts.want_long = (!table.long.is_empty()).into();
+    consts.selection = convert(&table.selection);
     consts.has_streams = (!table.streams.is_empty()).into();
     consts.has_code = options.code.is_some().into();
-    consts.wanted = options.count;
+    consts.requested = options.count;
     consts.same_ns = options.same as u64;
     consts.only_tracepoints = (with == With::Tracepoints).into();
     if let Some(device) = &options.device {
@@ -172,13 +170,13 @@ fn configure(
         consts.at_device[..len].copy_from_slice(&name[..len]);
         consts.at_netns = device.netns.unwrap_or(0);
     }
-    let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").svids_short;
-    for (place, svid) in &table.short {
-        let to = &mut names[*place as usize];
-        (to.word, to.len, to.simple, to.first) = (svid.word, svid.len, svid.simple, svid.first);
+    let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
+    for (place, name) in &table.short {
+        names[*place] = convert(name);
     }
-    skel.maps.works.set_max_entries(cpus * 4)?;
-    skel.maps.captures.set_max_entries(cpus * 4)?;
+    for map in [&mut skel.maps.scratches, &mut skel.maps.captures] {
+        map.set_max_entries(cpus * latpath_bpf::SCRATCHES as u32)?;
+    }
     let reasons = kernel.has(REASONS);
     let open_vswitch = Path::new("/sys/kernel/btf/openvswitch").exists();
     for mut program in skel.open_object_mut().progs_mut() {
@@ -232,13 +230,13 @@ fn notes(with: With, asked: Option<With>, kernel: &Kernel, found: &Traceable, li
 /// Loads the programs and attaches them.
 pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> {
     let began = Instant::now();
-    latpath_probe::able()?;
+    latpath_bpf::able()?;
     let table = if options.streams.is_empty() { Table::default() } else { Table::new(&options.streams)? };
     let kernel = Kernel::read();
     let mut with = choose(options.with, &kernel)?;
     // The kernel's lists are long: they are read while the programs are verified.
     let functions = with != With::Tracepoints;
-    let found = std::thread::spawn(move || traceable(functions));
+    let found = std::thread::spawn(move || if functions { traceable() } else { Traceable::default() });
     let mut copies = functions;
     let mut trouble = Vec::new();
     let mut job = Job { options, table: &table, kernel: &kernel, began, found: Found::Reading(found) };
@@ -280,8 +278,7 @@ enum Attempt {
 }
 
 fn refused(source: libbpf_rs::Error) -> Attempt {
-    let said = latpath_probe::last_words();
-    Attempt::Load(SearchError::Refused { release: latpath_probe::release(), source, said })
+    Attempt::Load(SearchError::refused(source))
 }
 
 /// The kernel's lists, on their way or here.
@@ -317,7 +314,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn attempt(&mut self, with: With, copies: bool) -> Result<(Attached, How), Attempt> {
         let (options, began) = (self.options, self.began);
-        latpath_probe::listen();
+        latpath_bpf::listen();
         let mut storage = MaybeUninit::uninit();
         let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
         configure(&mut open, options, self.table, self.kernel, with, copies).map_err(refused)?;
@@ -357,7 +354,6 @@ impl Job<'_> {
             events: MapHandle::try_from(&skel.maps.events).map_err(refused)?,
             counts: MapHandle::try_from(&skel.maps.counts).map_err(refused)?,
             names: Names::new(&found.functions),
-            pages: found.pages,
             _decider: MapHandle::try_from(&skel.maps.decider).map_err(refused)?,
             programs,
             kprobes: if with == With::Kprobes { links.functions.len() } else { 0 },
@@ -370,12 +366,7 @@ impl Job<'_> {
 
 /// Hands the loaded programs what they look for.
 fn fill(maps: &PathMaps<'_>, options: &Options, table: &Table, found: &Traceable) -> libbpf_rs::Result<()> {
-    for (i, conf) in table.streams.iter().enumerate() {
-        maps.streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;
-    }
-    for (svid, first) in &table.long {
-        maps.svids_long.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
-    }
+    table.load(&maps.streams, &maps.names_long)?;
     if let Some(code) = &options.code {
         maps.code.update(&0u32.to_ne_bytes(), &code.bytes(), MapFlags::ANY)?;
     }

@@ -1,6 +1,7 @@
 //! The kernel's functions that take an skb and can be traced.
 
 use crate::btf::{Positions, Types};
+use crate::layout::constants::{FUNCTION_BEGINS, FUNCTION_FREES, FUNCTION_LAST};
 use latpath_tracefs::Tracefs;
 use std::collections::HashMap;
 use std::fs;
@@ -23,8 +24,6 @@ pub struct Function {
 pub(crate) struct Traceable {
     /// In order of address.
     pub functions: Vec<Function>,
-    /// Where the kernel keeps the addresses of its struct pages and of its pages; 0 where that is not known.
-    pub pages: [u64; 2],
     /// Why there are none, or not all.
     pub notes: Vec<String>,
 }
@@ -113,18 +112,9 @@ fn name_and_module(mut words: std::str::SplitWhitespace<'_>) -> Option<(&str, &s
     Some((name, module))
 }
 
-/// Asks the kernel. Without `functions`, for anything else.
-pub(crate) fn traceable(functions: bool) -> Traceable {
+/// Asks the kernel.
+pub(crate) fn traceable() -> Traceable {
     let mut found = Traceable::default();
-    if !functions {
-        let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-        let at = |name: &str| {
-            let line = symbols.lines().find(|l| l.ends_with(name))?;
-            u64::from_str_radix(line.split_whitespace().next()?, 16).ok()
-        };
-        found.pages = [" vmemmap_base", " page_offset_base"].map(|name| at(name).unwrap_or(0));
-        return found;
-    }
     // Two long reads at once: the kernel takes its time for either.
     let list = std::thread::spawn(list);
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
@@ -142,11 +132,6 @@ pub(crate) fn traceable(functions: bool) -> Traceable {
         let kind = words.next().unwrap_or("");
         let Some((name, module)) = name_and_module(words) else { continue };
         hidden &= address == 0;
-        match name {
-            "vmemmap_base" => found.pages[0] = address,
-            "page_offset_base" => found.pages[1] = address,
-            _ => {}
-        }
         if !matches!(kind, "t" | "T" | "w" | "W") || address == 0 || TRACERS.iter().any(|t| name.starts_with(t)) {
             continue;
         }
@@ -291,19 +276,12 @@ pub(crate) fn by_weight(functions: &[Function]) -> Vec<&Function> {
     sorted
 }
 
-/// May run on an skb that is being freed.
-const FREES: u32 = 1;
-/// The last thing that happens to an skb.
-const LAST: u32 = 2;
-/// From here on the skb is being freed.
-const BEGINS: u32 = 4;
-
 /// What the programs must know of a function to tell when an skb's address is no longer its own: what runs while an skb is
 /// freed (net/core/skbuff.c), also its destructors.
 pub(crate) fn role(name: &str) -> u32 {
-    match name {
-        "kfree_skbmem" => FREES | LAST,
-        "skb_release_head_state" => FREES | BEGINS,
+    let role = match name {
+        "kfree_skbmem" => FUNCTION_FREES | FUNCTION_LAST,
+        "skb_release_head_state" => FUNCTION_FREES | FUNCTION_BEGINS,
         "skb_release_all"
         | "skb_release_data"
         | "skb_free_head"
@@ -343,9 +321,10 @@ pub(crate) fn role(name: &str) -> u32 {
         | "skb_ext_reset"
         | "nf_reset_ct"
         | "skb_kfree_head"
-        | "napi_pp_put_page" => FREES,
+        | "napi_pp_put_page" => FUNCTION_FREES,
         _ => 0,
-    }
+    };
+    role as u32
 }
 
 #[cfg(test)]

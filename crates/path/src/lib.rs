@@ -35,5 +35,5 @@ pub use summary::{paths, points, Hop, Path, Stage};
 
 /// The functions that take a packet and can be traced, in order of address.
 pub fn functions() -> Vec<Function> {
-    functions::traceable(true).functions
+    functions::traceable().functions
 }

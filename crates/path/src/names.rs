@@ -1,7 +1,7 @@
 //! Names for what the programs tell in numbers.
 
 use crate::functions::Function;
-use latpath_probe::{namespaces, Functions, Reasons};
+use latpath_bpf::{namespaces, Functions, Reasons};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 

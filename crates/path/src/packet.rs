@@ -1,11 +1,14 @@
-//! A packet's way, step by step.
+//! A packet's path, step by step.
 
-use crate::layout::{Event, EventKind, FLAG_ADOPTED, FLAG_ARRIVED, FLAG_MACVTAP, FLAG_NEW, FLAG_SOCKET, FLAG_TAP};
-use crate::names::Names;
-use crate::tracepoints::{
-    KFREE_SKB, MAKERS, NAPI_GRO_FRAGS_ENTRY, NAPI_GRO_RECEIVE_ENTRY, NETIF_RECEIVE_SKB, NETIF_RECEIVE_SKB_LIST_ENTRY,
-    NET_DEV_START_XMIT, OVS_DO_EXECUTE_ACTION, OVS_DP_UPCALL, SKB_COPY_DATAGRAM_IOVEC, TRACEPOINTS,
+use crate::layout::constants::{
+    EVENT_COPY, EVENT_FUNCTION, EVENT_TRACEPOINT, FLAG_ADOPTED, FLAG_ARRIVED, FLAG_MACVTAP, FLAG_NEW, FLAG_SOCKET,
+    FLAG_TAP, TP_KFREE_SKB, TP_NAPI_GRO_FRAGS_ENTRY, TP_NAPI_GRO_RECEIVE_ENTRY, TP_NETIF_RECEIVE_SKB,
+    TP_NETIF_RECEIVE_SKB_LIST_ENTRY, TP_NET_DEV_START_XMIT, TP_OVS_DO_EXECUTE_ACTION, TP_OVS_DP_UPCALL,
+    TP_SKB_COPY_DATAGRAM_IOVEC,
 };
+use crate::layout::Event;
+use crate::names::Names;
+use crate::tracepoints::{MAKERS, TRACEPOINTS};
 use latpath_model::text::of_field;
 use latpath_model::{Ns, PointKind};
 use std::collections::HashMap;
@@ -90,7 +93,7 @@ impl Packet {
     }
 
     pub(crate) fn push(&mut self, event: &Event, names: &Names) {
-        let new = event.flags & (FLAG_NEW | FLAG_ADOPTED) != 0;
+        let new = has(event, FLAG_NEW | FLAG_ADOPTED);
         let skb = match self.skbs.get(&event.skb) {
             Some(known) if !new => *known,
             _ => self.name(event.skb),
@@ -108,17 +111,16 @@ impl Packet {
     }
 
     fn step(&mut self, event: &Event, skb: usize, names: &Names) -> Step {
-        let what = match event.kind {
-            EventKind::Function => What::Function(names.function(event.at)),
-            EventKind::Tracepoint => {
-                let at = TRACEPOINTS.get(event.at as usize);
-                What::Tracepoint(at.map_or_else(|| "?".into(), |t| format!("{}:{}", t.system, t.name)))
-            }
-            EventKind::Copy => {
-                What::Copy { by: MAKERS.get(event.at as usize).map_or("?", |m| m).into(), to: self.name(event.aux) }
+        let at = event.at as usize;
+        let what = match usize::from(event.kind) {
+            EVENT_FUNCTION => What::Function(names.function(event.at)),
+            EVENT_COPY => What::Copy { by: MAKERS.get(at).map_or("?", |m| m).into(), to: self.name(event.aux) },
+            _ => {
+                let name = TRACEPOINTS.get(at).map_or_else(|| "?".into(), |t| format!("{}:{}", t.system, t.name));
+                What::Tracepoint(name)
             }
         };
-        let is = |tracepoint| event.kind == EventKind::Tracepoint && event.at == tracepoint;
+        let is_drop = usize::from(event.kind) == EVENT_TRACEPOINT && at == TP_KFREE_SKB;
         let device = of_field(&event.device).into_owned();
         Step {
             t: event.t as Ns,
@@ -132,8 +134,8 @@ impl Packet {
             what,
             skb,
             len: event.len,
-            same_bytes: event.flags & FLAG_ADOPTED != 0,
-            drop: is(KFREE_SKB).then(|| (names.reason(event.reason), names.near(event.aux))),
+            same_bytes: has(event, FLAG_ADOPTED),
+            drop: is_drop.then(|| (names.reason(event.reason), names.near(event.aux))),
             point: point(event),
         }
     }
@@ -144,29 +146,36 @@ impl Packet {
     }
 }
 
+fn has(event: &Event, flags: usize) -> bool {
+    usize::from(event.flags) & flags != 0
+}
+
 /// The point of `record` that an event is a sighting at: docs/points.md.
 fn point(event: &Event) -> Option<(PointKind, String)> {
-    if event.kind != EventKind::Tracepoint {
+    if usize::from(event.kind) != EVENT_TRACEPOINT {
         return None;
     }
-    let has = |flag| event.flags & flag != 0;
-    let kind = match event.at {
-        NET_DEV_START_XMIT if has(FLAG_MACVTAP) => PointKind::VmWrite,
-        NET_DEV_START_XMIT => PointKind::Tx,
-        NAPI_GRO_FRAGS_ENTRY | NAPI_GRO_RECEIVE_ENTRY | NETIF_RECEIVE_SKB | NETIF_RECEIVE_SKB_LIST_ENTRY => {
+    let has = |flags| has(event, flags);
+    let kind = match event.at as usize {
+        TP_NET_DEV_START_XMIT if has(FLAG_MACVTAP) => PointKind::VmWrite,
+        TP_NET_DEV_START_XMIT => PointKind::Tx,
+        TP_NAPI_GRO_FRAGS_ENTRY
+        | TP_NAPI_GRO_RECEIVE_ENTRY
+        | TP_NETIF_RECEIVE_SKB
+        | TP_NETIF_RECEIVE_SKB_LIST_ENTRY => {
             if has(FLAG_TAP) && !has(FLAG_MACVTAP) {
                 PointKind::VmWrite
             } else {
                 PointKind::NicRx
             }
         }
-        SKB_COPY_DATAGRAM_IOVEC if has(FLAG_TAP) && !has(FLAG_SOCKET) => PointKind::VmRead,
-        SKB_COPY_DATAGRAM_IOVEC => PointKind::AppRead,
-        OVS_DP_UPCALL if event.aux == MISS => PointKind::OvsUpcall,
-        OVS_DP_UPCALL => PointKind::OvsSlow,
-        OVS_DO_EXECUTE_ACTION if has(FLAG_ARRIVED | FLAG_SOCKET) => PointKind::OvsExec,
-        OVS_DO_EXECUTE_ACTION => PointKind::OvsReturn,
-        KFREE_SKB => PointKind::Drop,
+        TP_SKB_COPY_DATAGRAM_IOVEC if has(FLAG_TAP) && !has(FLAG_SOCKET) => PointKind::VmRead,
+        TP_SKB_COPY_DATAGRAM_IOVEC => PointKind::AppRead,
+        TP_OVS_DP_UPCALL if event.aux == MISS => PointKind::OvsUpcall,
+        TP_OVS_DP_UPCALL => PointKind::OvsSlow,
+        TP_OVS_DO_EXECUTE_ACTION if has(FLAG_ARRIVED | FLAG_SOCKET) => PointKind::OvsExec,
+        TP_OVS_DO_EXECUTE_ACTION => PointKind::OvsReturn,
+        TP_KFREE_SKB => PointKind::Drop,
         _ => return None,
     };
     let on = if kind == PointKind::AppRead { &event.comm } else { &event.device };

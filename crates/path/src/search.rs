@@ -1,9 +1,10 @@
 //! A search: the programs at work, and what they tell.
 
 use crate::attach::{attach, Attached, SearchError};
-use crate::layout::{Counts, Event, COUNTS_BYTES};
+use crate::layout::{Counts, Event, KernelCounts};
 use crate::options::{How, Options};
 use crate::packet::Packet;
+use latpath_bpf::{bytes_of, from_bytes};
 use latpath_model::Ns;
 use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
@@ -32,13 +33,13 @@ impl Search {
         let to = Rc::clone(&inbox);
         let mut builder = RingBufferBuilder::new();
         let take = move |bytes: &[u8]| {
-            to.borrow_mut().extend(Event::read(bytes));
+            to.borrow_mut().extend(from_bytes::<Event>(bytes));
             0
         };
         builder.add(&attached.events, take).map_err(SearchError::Reading)?;
         let ring = builder.build().map_err(SearchError::Reading)?;
-        let open = Counts::open(attached.pages);
-        attached.counts.update(&0u32.to_ne_bytes(), &open, MapFlags::ANY).map_err(SearchError::Reading)?;
+        let open = KernelCounts { open: 1, ..Default::default() };
+        attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&open), MapFlags::ANY).map_err(SearchError::Reading)?;
         let last = latpath_linux::monotonic();
         Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last })
     }
@@ -74,8 +75,8 @@ impl Search {
     pub fn counts(&self) -> Counts {
         let Some(attached) = &self.attached else { return Counts::default() };
         let kept = attached.counts.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        let bytes = kept.filter(|b| b.len() == COUNTS_BYTES).unwrap_or_default();
-        Counts { recursion_misses: attached.recursion_misses(), ..Counts::read(&bytes) }
+        let kept = kept.and_then(|bytes| from_bytes::<KernelCounts>(&bytes)).unwrap_or_default();
+        Counts { recursion_misses: attached.recursion_misses(), ..kept.into() }
     }
 
     /// Ends the search: nothing that happens from here on is told. Packets in the order in which they were chosen, each one's
@@ -84,7 +85,7 @@ impl Search {
         let counts = self.counts();
         if let Some(attached) = &self.attached {
             // What could be written at the start can be written at the end.
-            let _ = attached.counts.update(&0u32.to_ne_bytes(), &[0; COUNTS_BYTES], MapFlags::ANY);
+            let _ = attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&KernelCounts::default()), MapFlags::ANY);
         }
         while self.ring.consume_raw() > 0 {}
         self.take();

@@ -1,7 +1,7 @@
 //! The kernel's interpreter of pcap filters on its own, as its tests run it: no packet is touched.
 
 use crate::attach::SearchError;
-use crate::layout::CAPTURE;
+use crate::layout::{Trial, CAPTURE};
 use crate::pcap::Code;
 use crate::skel::PathSkelBuilder;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -24,14 +24,10 @@ impl Interpreter {
     /// # Errors
     /// Where the kernel does not load it.
     pub fn load() -> Result<Self, SearchError> {
-        latpath_probe::able()?;
-        latpath_probe::listen();
+        latpath_bpf::able()?;
+        latpath_bpf::listen();
         let mut storage = MaybeUninit::uninit();
-        let refused = |source| SearchError::Refused {
-            release: latpath_probe::release(),
-            source,
-            said: latpath_probe::last_words(),
-        };
+        let refused = SearchError::refused;
         let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
         for mut program in open.open_object_mut().progs_mut() {
             // The table of programs wants the one that stands in it.
@@ -54,17 +50,14 @@ impl Interpreter {
         }
         let filled = self.code.update(&0u32.to_ne_bytes(), &code.bytes(), MapFlags::ANY);
         filled.map_err(|e| std::io::Error::other(e.to_string()))?;
-        // struct trial: length, verdict, frame.
-        let mut trial = vec![0u8; 8 + CAPTURE];
-        trial[..4].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
-        trial[8..8 + frame.len()].copy_from_slice(frame);
+        let mut trial = Trial { len: frame.len() as u32, verdict: 0, frame: [0; CAPTURE] };
+        trial.frame[..frame.len()].copy_from_slice(frame);
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            ctx_in: trial.as_ptr().cast(),
-            ctx_size_in: trial.len() as u32,
+            ctx_in: (&raw mut trial).cast(),
+            ctx_size_in: size_of::<Trial>() as u32,
             ..Default::default()
         };
-        options.ctx_in = trial.as_mut_ptr().cast();
         // SAFETY: ctx_in is a buffer of the length that is said, which this function owns; the kernel reads and writes it there.
         let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut options) };
         if ran < 0 {
@@ -73,6 +66,6 @@ impl Interpreter {
         if options.retval != 0 {
             return Err(std::io::Error::other("the interpreter did not take the frame"));
         }
-        Ok(u32::from_ne_bytes(trial[4..8].try_into().expect("four bytes")))
+        Ok(trial.verdict)
     }
 }

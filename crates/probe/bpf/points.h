@@ -19,19 +19,10 @@ struct {
 	__type(value, struct point_entry);
 } points SEC(".maps");
 
-/* Points whose frames pass GRO's door, as a set: at the stack's door they have been seen already. */
+/* Points whose frames pass the hook of GRO, as a set: at the stack's hook they have been seen already. */
 volatile __u32 gro_points = 0;
 
 __u32 point_count = 0;
-
-/* Whether a NIC has sent a packet of a stream: set before its driver gets the first one. */
-volatile __u32 nic_sends = 0;
-
-/* Kernel addresses have their top bits set; a socket keeps other things where skb->dev was. */
-static __always_inline int is_kernel_address(__u64 p)
-{
-	return p >> 47 == 0x1ffff;
-}
 
 /* Adds a point; returns its index, or a negative number if the table is full. */
 static __noinline int register_point(struct point_key *key, struct net_device *dev)
@@ -53,8 +44,6 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 		bpf_probe_read_kernel(e->device, sizeof(e->device), dev->name);
 		if (ops)
 			bpf_probe_read_kernel_str(e->link, sizeof(e->link), ops->kind);
-		else if (key->kind == POINT_TX)
-			nic_sends = 1;
 	}
 	if (bpf_map_update_elem(&point_of, key, &idx, BPF_NOEXIST)) {
 		/* Another CPU came first: this entry stays unused. */

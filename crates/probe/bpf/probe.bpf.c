@@ -11,14 +11,12 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
-#include "kernel.h"
+#include "protocols.h"
+#include "fast_path.h"
 #include "shared.h"
-#include "parse.h"
-#include "match.h"
-#include "quick.h"
 #include "sight.h"
 #include "points.h"
-#include "look.h"
+#include "handle_packet.h"
 #include "xdp.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -26,26 +24,19 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 SEC("tp_btf/net_dev_start_xmit")
 int BPF_PROG(tx, struct sk_buff *skb, struct net_device *dev)
 {
-	return look(skb, dev, POINT_TX, 0, DOOR_ONE); /* it is skb->dev */
+	return handle_skb(skb, dev, POINT_TX, 0, DEDUP_NONE); /* it is skb->dev */
 }
 
 SEC("tp_btf/napi_gro_receive_entry")
 int BPF_PROG(gro, struct sk_buff *skb)
 {
-	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_GRO);
+	return handle_skb(skb, skb->dev, POINT_NIC_RX, 0, DEDUP_GRO);
 }
 
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(stack_rx, struct sk_buff *skb)
 {
-	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
-}
-
-/* Frames that come by lists without having passed GRO's door. */
-SEC("tp_btf/netif_receive_skb_list_entry")
-int BPF_PROG(list_rx, struct sk_buff *skb)
-{
-	return look(skb, skb->dev, POINT_NIC_RX, 0, DOOR_STACK);
+	return handle_skb(skb, skb->dev, POINT_NIC_RX, 0, DEDUP_STACK);
 }
 
 /*
@@ -57,16 +48,15 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 {
 	struct net_device *dev = skb->dev;
 
-	if (!protocol_wanted(skb->protocol, 1))
+	if (!ethertype_selected(skb->protocol, 1))
 		return 0;
 	if (is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
-		char kind[8] = {};
+		enum device_kind kind = device_kind(dev->rtnl_link_ops);
 
-		bpf_probe_read_kernel_str(kind, sizeof(kind), dev->rtnl_link_ops->kind);
-		if (!__builtin_memcmp(kind, "tun", 4) || !__builtin_memcmp(kind, "macvtap", 7))
-			return look(skb, dev, POINT_VM_READ, 0, DOOR_ONE);
+		if (kind == DEVICE_TAP || kind == DEVICE_MACVTAP)
+			return handle_skb(skb, dev, POINT_VM_READ, 0, DEDUP_NONE);
 	}
-	return look(skb, 0, POINT_APP_READ, 0, DOOR_ONE);
+	return handle_skb(skb, 0, POINT_APP_READ, 0, DEDUP_NOTE);
 }
 
 static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 reason)
@@ -74,7 +64,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 	struct net_device *dev;
 	__u64 r;
 
-	if (!protocol_wanted(skb->protocol, 0))
+	if (!ethertype_selected(skb->protocol, 0))
 		return 0;
 	dev = skb->dev;
 	/* Reasons of subsystems carry their number in the upper half: 4 bits of it are kept. */
@@ -82,7 +72,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 
 	if (!is_kernel_address((__u64)dev))
 		dev = 0;
-	return look(skb, dev, POINT_DROP, (location & 0xffffffffffffull) | r << 48, DOOR_ONE);
+	return handle_skb(skb, dev, POINT_DROP, (location & 0xffffffffffffull) | r << 48, DEDUP_NONE);
 }
 
 SEC("tp_btf/kfree_skb")
@@ -99,34 +89,34 @@ int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
 }
 
 /*
- * Asleep until a NIC sends a packet of a stream. A NIC's driver consumes what it has sent. The same call ends packets that the
- * NIC received (skb_iif says so), and the copies that sniffers got of sent ones (they are "outgoing").
+ * Attached while a NIC sends packets of a stream: a NIC's driver consumes what it has sent. The same call ends packets that the NIC
+ * received (skb_iif says so), and the copies that sniffers got of sent ones (they are "outgoing").
  */
 SEC("tp_btf/consume_skb")
 int BPF_PROG(tx_done, struct sk_buff *skb)
 {
 	struct net_device *dev;
 
-	if (!nic_sends || !protocol_wanted(skb->protocol, 0))
+	if (!ethertype_selected(skb->protocol, 0))
 		return 0;
 	dev = skb->dev;
 	if (!is_kernel_address((__u64)dev) || dev->rtnl_link_ops || skb->skb_iif == dev->ifindex)
 		return 0;
 	if (BPF_CORE_READ_BITFIELD_PROBED(skb, pkt_type) == PACKET_OUTGOING)
 		return 0;
-	return look(skb, dev, POINT_TX_DONE, 0, DOOR_ONE);
+	return handle_skb(skb, dev, POINT_TX_DONE, 0, DEDUP_NONE);
 }
 
 /*
  * Open vSwitch. What ovs-vswitchd hands back for execution is an skb made anew: it was never received on a device, and
- * nobody's socket owns it (net/openvswitch/datapath.c, ovs_packet_cmd_execute).
+ * no socket owns it (net/openvswitch/datapath.c, ovs_packet_cmd_execute).
  */
 SEC("tp_btf/ovs_do_execute_action")
 int BPF_PROG(ovs_exec, struct datapath *dp, struct sk_buff *skb)
 {
 	if (!skb) /* as newer verifiers want it asked */
 		return 0;
-	return look(skb, skb->dev, skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0, DOOR_OVS);
+	return handle_skb(skb, skb->dev, skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0, DEDUP_SKIP);
 }
 
 SEC("tp_btf/ovs_dp_upcall")
@@ -134,7 +124,7 @@ int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, st
 {
 	if (!skb || !info)
 		return 0;
-	return look(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DOOR_ONE);
+	return handle_skb(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DEDUP_NOTE);
 }
 
 /*
@@ -146,5 +136,5 @@ int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int len)
 {
 	if (len < 0)
 		return 0;
-	return look(skb, 0, POINT_APP_READ, 0, DOOR_UDP);
+	return handle_skb(skb, 0, POINT_APP_READ, 0, DEDUP_SKIP_ONCE);
 }

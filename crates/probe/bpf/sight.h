@@ -21,9 +21,6 @@ struct {
 	__type(value, struct record);
 } ring SEC(".maps");
 
-/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
-#define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
-
 /* Where and when the packet was seen. */
 struct seen_at {
 	__u64 t;
@@ -31,19 +28,18 @@ struct seen_at {
 	__u32 tid;
 	__u32 cpu;
 	__u32 point;
-	__u32 kind;
 };
 
 /* Makes the record whole for the reader: all other stores first. x86 keeps the order of stores by itself. */
-static __always_inline void publish(struct record *r, __u16 lap)
+static __always_inline void publish(struct record *r, __u16 generation)
 {
 #if defined(__TARGET_ARCH_x86)
 	asm volatile("" ::: "memory");
-	*(volatile __u16 *)&r->lap = lap;
+	*(volatile __u16 *)&r->generation = generation;
 #else
-	/* cpu and point share the word with lap; exchange is a full barrier. */
+	/* point and generation share a word; exchange is a full barrier. */
 	__u32 *word = (__u32 *)((void *)r + 28);
-	__u32 whole = (__u32)r->point | (__u32)lap << 16;
+	__u32 whole = (__u32)r->point | (__u32)generation << 16;
 
 	__sync_lock_test_and_set(word, whole);
 #endif
@@ -56,7 +52,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	struct record *r;
 	__u32 idx;
 
-	/* Some records of room are left for interrupts that come between here and the reservation. */
+	/* Some records are left free for interrupts that come between here and the reservation. */
 	if (head - *(volatile __u64 *)&p->tail >= ring_size - 8) {
 		__sync_fetch_and_add(&p->dropped, 1);
 		return;
@@ -81,13 +77,13 @@ static __always_inline void sight(struct percpu *p, struct seen_at *w, __u32 str
 {
 	to_ring(p, w, stream, key);
 	/* One sighting in 64 says what a sighting costs. */
-	if (seldom(((w->t >> 5) & 63) == 0)) {
+	if (unlikely(((w->t >> 5) & 63) == 0)) {
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);
 	}
 }
 
-/* The same for frames that took the long way, verified once for all programs. */
+/* The same for frames that took the slow path, verified once for all programs. */
 __noinline int sight_any(struct seen_at *w, __u32 stream, __u32 key)
 {
 	struct percpu *p;

@@ -6,43 +6,43 @@
 #ifndef LATPATH_XDP_H
 #define LATPATH_XDP_H
 
-static __always_inline int look_xdp(struct xdp_buff *xdp, __u32 kind)
+static __always_inline int handle_xdp(struct xdp_buff *xdp, __u32 kind)
 {
 	struct bytes raw = { .at = (__u64)xdp->data, .len = (__u32)((__u64)xdp->data_end - (__u64)xdp->data) };
 
-	return look_at(0, &raw, xdp->rxq->dev, kind, 0, DOOR_ONE);
+	return handle_packet(0, &raw, xdp->rxq->dev, kind, 0, DEDUP_NONE);
 }
 
 SEC("fentry/xdp_do_redirect")
 int BPF_PROG(xdp_redirect, struct net_device *dev, struct xdp_buff *xdp)
 {
-	return look_xdp(xdp, POINT_XDP_REDIRECT);
+	return handle_xdp(xdp, POINT_XDP_REDIRECT);
 }
 
 /* The same for devices whose driver has no XDP of its own. */
 SEC("fentry/xdp_do_generic_redirect")
 int BPF_PROG(xdp_generic, struct net_device *dev, struct sk_buff *skb, struct xdp_buff *xdp)
 {
-	return look_xdp(xdp, POINT_XDP_REDIRECT);
+	return handle_xdp(xdp, POINT_XDP_REDIRECT);
 }
 
 SEC("fentry/__xsk_map_redirect")
 int BPF_PROG(xsk_rx, struct xdp_sock *xs, struct xdp_buff *xdp)
 {
-	return look_xdp(xdp, POINT_XSK_RX);
+	return handle_xdp(xdp, POINT_XSK_RX);
 }
 
 SEC("fentry/xsk_generic_rcv")
 int BPF_PROG(xsk_generic, struct xdp_sock *xs, struct xdp_buff *xdp)
 {
-	return look_xdp(xdp, POINT_XSK_RX);
+	return handle_xdp(xdp, POINT_XSK_RX);
 }
 
 /* What XDP sends on a device whose driver takes no frames of it: past the queueing layer, and so past tx's tracepoint. */
 SEC("fentry/generic_xdp_tx")
 int BPF_PROG(xdp_tx, struct sk_buff *skb)
 {
-	return look(skb, skb->dev, POINT_TX, 0, DOOR_ONE);
+	return handle_skb(skb, skb->dev, POINT_TX, 0, DEDUP_NONE);
 }
 
 /* The bytes of a frame on its way from one driver to another. */
@@ -69,7 +69,7 @@ int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + i * sizeof(frame))))
 			break;
 		bytes_of(&raw, frame);
-		look_at(0, &raw, dev, POINT_TX, 0, DOOR_ONE);
+		handle_packet(0, &raw, dev, POINT_TX, 0, DEDUP_NONE);
 	}
 	return 0;
 }
@@ -87,7 +87,7 @@ int BPF_PROG(tap_xdp_read, struct tun_struct *tun)
 	if (bpf_get_func_arg(ctx, 4, &at) || !(at & 1))
 		return 0;
 	bytes_of(&raw, (struct xdp_frame *)(at & ~1ull));
-	return look_at(0, &raw, tun->dev, POINT_VM_READ, 0, DOOR_ONE);
+	return handle_packet(0, &raw, tun->dev, POINT_VM_READ, 0, DEDUP_NONE);
 }
 
 #endif

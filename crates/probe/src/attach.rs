@@ -1,14 +1,13 @@
 //! Loading the programs and attaching them.
 
-use crate::config::{BadStreams, Table};
-use crate::kernel::{self, Abilities, Unable};
-use crate::layout::{self, bytes_of, PerCpu, PointEntry, Record};
-use crate::maps::Mapped;
+use crate::abilities::{self, Abilities};
+use crate::layout::{self, PerCpu, PointEntry, Record};
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
-use crate::{fentry, refusal};
+use crate::tx_done::TxDone;
+use latpath_bpf::{attach_program, convert, BadStreams, Because, Mapped, Table, Unable};
 use latpath_model::StreamSpec;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, OpenMapMut};
+use libbpf_rs::OpenMapMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -70,25 +69,12 @@ pub enum AttachError {
     Map(#[from] std::io::Error),
 }
 
-/// An error of libbpf's, with what the kernel's verifier said last.
-#[derive(Debug)]
-pub struct Because(libbpf_rs::Error, String);
-
-impl std::fmt::Display for Because {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.1[..] {
-            "" => self.0.fmt(f),
-            said => write!(f, "{}: {said}", self.0),
-        }
-    }
-}
-
-impl std::error::Error for Because {}
-
 /// The attached programs: their links and the maps that user space reads.
 pub(crate) struct Attached {
     /// Closing them detaches the programs.
     pub links: Vec<OwnedFd>,
+    /// See [`TxDone`].
+    pub tx_done: Option<TxDone>,
     pub table: Table,
     pub abilities: Abilities,
     pub percpu: Mapped<PerCpu>,
@@ -118,18 +104,14 @@ fn configure(
 ) -> libbpf_rs::Result<usize> {
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
-    consts.first_other = table.first_other;
-    consts.stream_count = table.streams.len() as u32;
-    (consts.want_sv, consts.want_ip, consts.want_ether) =
-        (table.wants[0].into(), table.wants[1].into(), table.wants[2].into());
-    consts.want_long = (!table.long.is_empty()).into();
+    consts.selection = convert(&table.selection);
     consts.ring_size = ring_size as u32;
-    let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").svids_short;
-    for (place, svid) in &table.short {
-        names[*place as usize] = *svid;
+    let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
+    for (place, name) in &table.short {
+        names[*place] = convert(name);
     }
     size(&mut skel.maps.percpu, cpus)?;
-    size(&mut skel.maps.works, cpus * 4)?;
+    size(&mut skel.maps.scratches, cpus * latpath_bpf::SCRATCHES)?;
     size(&mut skel.maps.ring, cpus * ring_size)?;
     for mut program in skel.open_object_mut().progs_mut() {
         program.set_autoload(program.name().to_str().is_some_and(|name| abilities.hooks.has(name)));
@@ -137,21 +119,10 @@ fn configure(
     Ok(ring_size)
 }
 
-/// Hands the streams to the loaded programs.
-fn name_streams(table: &Table, streams: &impl MapCore, long: &impl MapCore) -> libbpf_rs::Result<()> {
-    for (i, conf) in table.streams.iter().enumerate() {
-        streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;
-    }
-    for (svid, first) in &table.long {
-        long.update(svid, &first.to_ne_bytes(), MapFlags::ANY)?;
-    }
-    Ok(())
-}
-
 /// What an error of libbpf's means for the user.
 fn refused(abilities: &Abilities, step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> AttachError {
     let release = abilities.release.clone();
-    move |source| AttachError::Refused { release, step, source: Because(source, refusal::last_words()) }
+    move |source| AttachError::Refused { release, step, source: source.into() }
 }
 
 /// Loads the programs; also returns the records of one CPU's ring.
@@ -173,8 +144,8 @@ fn load<'s>(
 /// what holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
-    let mut abilities = kernel::abilities(table.wants[1])?;
-    refusal::listen();
+    let mut abilities = abilities::abilities(table.is_over_ip())?;
+    latpath_bpf::listen();
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused(&abilities, "counting CPUs"))?;
     let (mut storage, mut second) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     let (skel, ring_size) = match load(&mut storage, options, &table, &abilities, cpus) {
@@ -186,19 +157,21 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     };
     let refused = |step| refused(&abilities, step);
     let maps = &skel.maps;
-    name_streams(&table, &maps.streams, &maps.svids_long).map_err(refused("naming the streams"))?;
+    table.load(&maps.streams, &maps.names_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
     let points = Mapped::new(&maps.points.as_fd(), layout::MAX_POINTS)?;
     let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
-    let mut links = Vec::new();
+    let (mut links, mut tx_done) = (Vec::new(), None);
     for program in skel.object().progs_mut() {
-        match program.name().to_str() {
-            Some(name) if abilities.hooks.has(name) => links.push(fentry::attach(program.as_fd()).map_err(|e| {
-                tracing::debug!("{name}: {e}");
-                AttachError::Attach { release: abilities.release.clone(), program: name.into(), source: e }
-            })?),
-            _ => {}
+        let Some(name) = program.name().to_str().filter(|name| abilities.hooks.has(name)) else { continue };
+        let link = attach_program(program.as_fd()).map_err(|source| {
+            tracing::debug!("{name}: {source}");
+            AttachError::Attach { release: abilities.release.clone(), program: name.into(), source }
+        })?;
+        match name {
+            "tx_done" => tx_done = Some(TxDone::new(program.as_fd().try_clone_to_owned()?, link)),
+            _ => links.push(link),
         }
     }
-    Ok(Attached { links, table, abilities, percpu, points, ring, ring_size, cpus })
+    Ok(Attached { links, tx_done, table, abilities, percpu, points, ring, ring_size, cpus })
 }

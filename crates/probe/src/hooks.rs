@@ -1,6 +1,5 @@
 //! The places in the kernel at which the programs stand, and which of them this kernel has.
 
-use crate::fentry;
 use libbpf_rs::btf::types::{Enum, Func, Typedef};
 use libbpf_rs::btf::Btf;
 
@@ -42,11 +41,10 @@ const fn hook(program: &'static str, place: Place, at: &'static str, shows: &'st
     Hook { program, place, at, shows }
 }
 
-const HOOKS: [Hook; 18] = [
+const HOOKS: [Hook; 17] = [
     hook("tx", Place::Tracepoint, "net_dev_start_xmit", "tx"),
-    hook("gro", Place::Tracepoint, "napi_gro_receive_entry", "nic-rx at GRO's door (the stack's is used)"),
-    hook("stack_rx", Place::Tracepoint, "netif_receive_skb", "nic-rx and vm-write at the stack's door"),
-    hook("list_rx", Place::Tracepoint, "netif_receive_skb_list_entry", "nic-rx of drivers that hand over lists"),
+    hook("gro", Place::Tracepoint, "napi_gro_receive_entry", "nic-rx before GRO (seen in the stack instead)"),
+    hook("stack_rx", Place::Tracepoint, "netif_receive_skb", "nic-rx and vm-write in the stack"),
     hook("copy_out", Place::Tracepoint, "skb_copy_datagram_iovec", "vm-read and app-read"),
     hook("drop", Place::Tracepoint, "kfree_skb", "drop"),
     hook("drop_no_reason", Place::Tracepoint, "kfree_skb", "drop"),
@@ -88,7 +86,7 @@ impl Hooks {
         let mut found =
             Self { drop_reasons: btf.type_by_name::<Enum<'_>>("skb_drop_reason").is_some(), ..Self::default() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|f| f.type_id().into());
-        let fentry = fentry::works(&function);
+        let fentry = latpath_bpf::fentry_works(&function);
         for hook in &HOOKS {
             let wanted = match hook.program {
                 "drop" => found.drop_reasons,

@@ -1,8 +1,7 @@
 //! The points that the kernel programs registered, with names.
 
 use crate::layout::{PointEntry, MAX_POINTS};
-use crate::maps::Mapped;
-use crate::names::namespaces;
+use latpath_bpf::{namespaces, Mapped};
 use latpath_model::text::of_field;
 use latpath_model::{Link, Point, PointId, PointInfo, PointKind};
 
@@ -11,6 +10,8 @@ use latpath_model::{Link, Point, PointId, PointInfo, PointKind};
 pub(crate) struct Points {
     known: Vec<PointInfo>,
     ids: [Option<PointId>; MAX_POINTS],
+    /// A device without a link kind, as NICs are, sends packets of a stream.
+    pub nic_sends: bool,
 }
 
 fn link_of(kind: PointKind, link: &str) -> Link {
@@ -43,6 +44,7 @@ impl Points {
             let entry = table.get(i);
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
             let link = of_field(&entry.link);
+            self.nic_sends |= kind == PointKind::Tx && link.is_empty();
             let kind = as_vms_see(kind, &link);
             let device = match kind {
                 PointKind::AppRead => of_field(&entry.key.comm),

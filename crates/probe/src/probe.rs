@@ -1,10 +1,10 @@
-//! The attached probe: a source of sightings (record) or of histograms (live).
+//! The attached probe: a source of sightings.
 
+use crate::abilities::Abilities;
 use crate::attach::{attach, AttachError, Attached, Options};
-use crate::kernel::Abilities;
-use crate::names::{Functions, Reasons};
 use crate::points::Points;
 use crate::ring::Reader;
+use latpath_bpf::{Functions, Reasons};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::collections::HashMap;
 
@@ -68,6 +68,7 @@ impl Probe {
     /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
     pub fn detach(&mut self) {
         self.attached.links.clear();
+        self.attached.tx_done = None;
         self.detached = true;
         // A program that is running right now ends within the settling time.
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -106,6 +107,9 @@ impl Source for Probe {
             let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
             out.push(Sighting { t: r.t as Ns, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
         });
+        if let Some(tx_done) = &mut attached.tx_done {
+            tx_done.follow(watermark, !out.is_empty(), points.nic_sends);
+        }
         Ok(watermark)
     }
 

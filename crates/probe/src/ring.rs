@@ -1,7 +1,7 @@
 //! Reading the per-CPU rings.
 
 use crate::layout::{PerCpu, Record};
-use crate::maps::Mapped;
+use latpath_bpf::Mapped;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::mem::offset_of;
@@ -38,13 +38,13 @@ impl Reader {
         let mut whole = true;
         while tail < head {
             let at = cpu * self.size as usize + (tail & (self.size - 1)) as usize;
-            let lap = ((tail / self.size) as u16) | 1 << 15;
+            let generation = ((tail / self.size) as u16) | 1 << 15;
             let seen: u32 = ring.field(at, offset_of!(Record, point));
-            if (seen >> 16) as u16 != lap {
+            if (seen >> 16) as u16 != generation {
                 whole = false;
                 break;
             }
-            // The lap is stored last; what follows it was stored before.
+            // The generation is stored last; what follows it was stored before.
             fence(Ordering::Acquire);
             self.pending.push(ring.get(at));
             tail += 1;

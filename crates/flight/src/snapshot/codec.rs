@@ -179,7 +179,7 @@ fn decode_cpu(bytes: &[u8], room: usize) -> Result<CpuRecord, BadSnapshot> {
             time: t as u64,
             pid: here.ok_or(Damaged("a thread has no possible number"))?,
             kind: u16::try_from(kinds.number()?).map_err(|_| Damaged("an event is of no possible kind"))?,
-            lap: 0,
+            generation: 0,
             b: b.number()?,
             c: c.number()?,
         };

@@ -8,7 +8,7 @@ fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
     // Small numbers, as real events have, and any.
     let number = || prop_oneof![0..5u64, (0..3u64, 0..3u64).prop_map(|(l, h)| l | h << 32), any::<u64>()];
     let raw = (prop_oneof![0..10_000u64, any::<u64>()], 0..4u32, 0..32u16, number(), number());
-    let event = raw.prop_map(|(time, pid, kind, b, c)| RawEvent { time, pid, kind, lap: 0, b, c }.decode());
+    let event = raw.prop_map(|(time, pid, kind, b, c)| RawEvent { time, pid, kind, generation: 0, b, c }.decode());
     prop::collection::vec(event, 0..most).prop_map(|mut events| {
         events.sort_by_key(|e| e.t);
         events

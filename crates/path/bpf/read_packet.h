@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Reading a packet: is it wanted, and which bytes tell it from others. */
-#ifndef LATPATH_PATH_LOOK_H
-#define LATPATH_PATH_LOOK_H
-
-/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
-#define BOUND_TO(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
+/* Reading a packet: where its frame lies, whether it is in a stream, and which bytes tell it from others. */
+#ifndef LATPATH_PATH_READ_PACKET_H
+#define LATPATH_PATH_READ_PACKET_H
 
 #define SKB_BYTES 512 /* an skb has some 230 */
 
@@ -12,35 +9,7 @@
 
 #define ETHER 1       /* ARPHRD_… of linux/if_arp.h */
 #define LOOPBACK 772
-#define CAPTURES 4    /* contexts of a CPU that can interrupt each other: task, softirq, hardirq, NMI */
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct net_device___path {
-	char name[16];
-	int ifindex;
-	unsigned short type;
-	possible_net_t nd_net;
-	const struct rtnl_link_ops *rtnl_link_ops;
-};
-
-struct sk_buff___path {
-	struct net_device___path *dev;
-	struct sock *sk;
-	unsigned int len;
-	unsigned int data_len;
-	int skb_iif;
-	__be16 vlan_proto;
-	__u16 vlan_tci;
-	__be16 protocol;
-	__u16 mac_header;
-	__u16 network_header;
-	unsigned int end;
-	unsigned char *head;
-	unsigned char *data;
-};
-
-#pragma clang attribute pop
+#define CAPTURES SCRATCHES
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -78,58 +47,14 @@ struct place {
 			__sync_fetch_and_add(&counts_->what, 1);                    \
 	} while (0)
 
-/* Kernel addresses have their top bits set; a socket keeps other things where skb->dev was. */
-static __always_inline int in_kernel(__u64 p)
-{
-	return p >> 47 == 0x1ffff || p >> 48 == 0xffff;
-}
-
 /* A field of the skb's copy: one read for all of them. */
-#define FIELD(c, type, field) (*(type *)((c)->copy + bpf_core_field_offset(struct sk_buff___path, field)))
-
-static __always_inline __u32 tag_of(struct capture *c)
-{
-	struct sk_buff___with_vlan_present *old = (void *)c->skb;
-	__u32 proto = FIELD(c, __u16, vlan_proto), tci = FIELD(c, __u16, vlan_tci);
-
-	if (bpf_core_field_exists(old->vlan_present)) {
-		if (!BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present))
-			return 0;
-	} else if (!(proto | tci)) {
-		return 0;
-	}
-	return (__u32)bpf_ntohs(proto) << 16 | tci;
-}
-
-/* Notes where the first page fragment lies: struct page's place in vmemmap gives its page's address. */
-static __always_inline void find_fragment(struct place *w, struct capture *c, __u64 head)
-{
-#ifdef __TARGET_ARCH_x86
-	struct fragment frag = {};
-	__u64 at = head + FIELD(c, __u32, end) + bpf_core_field_offset(struct skb_shared_info, frags);
-	__u64 maps = 0, direct = 0;
-	__u32 zero = 0;
-	struct counts *known = bpf_map_lookup_elem(&counts, &zero);
-
-	if (!known || !known->vmemmap_base || !known->page_offset_base)
-		return;
-	if (bpf_probe_read_kernel(&maps, 8, (void *)known->vmemmap_base) ||
-	    bpf_probe_read_kernel(&direct, 8, (void *)known->page_offset_base))
-		return;
-	if (bpf_probe_read_kernel(&frag, sizeof(frag), (void *)at))
-		return;
-	if (frag.page & 1 || frag.page < maps) /* not a page: memory of a device */
-		return;
-	w->frag = direct + ((frag.page - maps) / bpf_core_type_size(struct page) << 12) + frag.off;
-	w->frag_len = frag.len;
-#endif
-}
+#define FIELD(c, type, field) (*(type *)((c)->copy + bpf_core_field_offset(struct sk_buff, field)))
 
 /* Finds the frame of an skb. `sends`: the device is about to send it, so that data is its first byte. */
 static __always_inline int find_frame(struct place *w, struct capture *c, int sends)
 {
-	struct net_device___path *dev;
-	__u32 len, data_len, size = bpf_core_type_size(struct sk_buff___path);
+	struct net_device *dev;
+	__u32 len, data_len, size = bpf_core_type_size(struct sk_buff);
 	__u16 mac, network;
 	__u64 head, data;
 
@@ -142,14 +67,14 @@ static __always_inline int find_frame(struct place *w, struct capture *c, int se
 	mac = FIELD(c, __u16, mac_header);
 	network = FIELD(c, __u16, network_header);
 	dev = (void *)FIELD(c, __u64, dev);
-	if (!in_kernel(head) || !in_kernel(data))
+	if (!is_kernel_address(head) || !is_kernel_address(data))
 		return -1;
 	w->frag = w->frag_len = w->protocol = w->pad = 0;
 	w->mac = data;
 	if (!sends && mac != 0xffff && head + mac <= data)
 		w->mac = head + mac;
-	w->tag = tag_of(c);
-	if (in_kernel((__u64)dev)) {
+	w->tag = removed_tag((void *)c->skb, FIELD(c, __be16, vlan_proto), FIELD(c, __u16, vlan_tci));
+	if (is_kernel_address((__u64)dev)) {
 		__u16 type = BPF_CORE_READ(dev, type);
 
 		if (type != ETHER && type != LOOPBACK) {
@@ -162,7 +87,7 @@ static __always_inline int find_frame(struct place *w, struct capture *c, int se
 	if (w->linear > 0x10000)
 		return -1;
 	if (data_len)
-		find_fragment(w, c, head);
+		find_fragment(head + FIELD(c, __u32, end), &w->frag, &w->frag_len);
 	return 0;
 }
 
@@ -240,40 +165,38 @@ __noinline int copy_frame(struct capture *c, struct place *w)
 		if (rest > CAPTURE / 2)
 			rest = CAPTURE / 2;
 		n = c->have;
-		BOUND_TO(n, CAPTURE / 2);
+		BOUND(n, CAPTURE / 2);
 		if (!bpf_probe_read_kernel(c->frame + n, rest & (CAPTURE - 1), (void *)w->frag))
 			c->have = n + rest;
 	}
 	return 0;
 }
 
-/* Whether the streams that are asked for have this frame. */
+/* Whether the frame is in one of the streams. */
 static __always_inline int in_streams(struct place *w)
 {
-	struct work *work = take_work(bpf_get_smp_processor_id());
+	struct scratch *scratch = take_scratch(bpf_get_smp_processor_id());
 	struct frame *f;
 	__u32 off;
 	int n = 0;
 
-	if (!work)
+	if (!scratch)
 		return 0;
-	f = &work->frame;
+	f = &scratch->frame;
 	f->base = w->mac;
 	f->linear = w->linear;
 	f->frag = w->frag;
 	f->frag_len = w->frag_len;
 	f->have = f->appid = f->ethertype = 0;
 	f->vlan = w->tag ? w->tag & 0xfff : NONE;
-	__builtin_memset(&work->found, 0, sizeof(work->found));
+	__builtin_memset(&scratch->found, 0, sizeof(scratch->found));
 	if (!w->protocol && !fill(f)) {
 		off = ethernet(f);
-		if (off && f->ethertype == ETH_SV && want_sv)
-			match_sv(f, off, &work->found);
-		if (off && (want_ip | want_ether))
-			match_other(f, off, &work->found);
-		n = work->found.n;
+		if (off)
+			match_frame(f, off, &scratch->found);
+		n = scratch->found.n;
 	}
-	leave_work(work);
+	release_scratch(scratch);
 	return n;
 }
 
@@ -321,7 +244,7 @@ __noinline int hash_frame(struct capture *c, __u64 *out)
 
 		if (at >= c->have)
 			break;
-		BOUND_TO(at, CAPTURE);
+		BOUND(at, CAPTURE);
 		b = c->frame[at];
 		factor = factor * 0xff51afd7ed558ccdull + 1;
 		h += (b & kept) * (factor | 1);

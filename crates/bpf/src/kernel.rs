@@ -1,7 +1,5 @@
-//! What the running kernel offers, asked before anything is attached.
+//! Whether anything can be traced, asked before anything is attached.
 
-use crate::hooks::Hooks;
-use libbpf_rs::btf::Btf;
 use std::path::Path;
 
 /// Why nothing can be attached at all.
@@ -19,14 +17,6 @@ pub enum Unable {
     /// The type information cannot be read.
     #[error("/sys/kernel/btf/vmlinux cannot be read: {0}")]
     BadBtf(libbpf_rs::Error),
-}
-
-/// What this kernel offers.
-#[derive(Clone, Debug, Default)]
-pub struct Abilities {
-    /// Kernel release, as `uname -r` says.
-    pub release: String,
-    pub(crate) hooks: Hooks,
 }
 
 /// The kernel's release.
@@ -49,41 +39,10 @@ pub fn able() -> Result<(), Unable> {
     Ok(())
 }
 
-/// Asks what this kernel offers. `udp`: whether any stream is UDP.
-///
-/// # Errors
-/// Where nothing can be traced at all.
-pub fn abilities(udp: bool) -> Result<Abilities, Unable> {
-    able()?;
-    let release = release();
-    let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-    Ok(Abilities { release, hooks: Hooks::find(&btf, udp) })
-}
-
 /// Whether the process has CAP_PERFMON and CAP_BPF (bits 38 and 39) without being root.
 fn has_capabilities() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = latpath_linux::proc::field(&status, "CapEff");
     let bits = effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     bits >> 38 & 3 == 3
-}
-
-impl Abilities {
-    /// What the user must know, a line each: points that this kernel cannot offer.
-    pub fn notes(&self) -> Vec<String> {
-        let Self { release, hooks } = self;
-        let lacks =
-            |(name, lost): &(&str, &str)| format!("kernel {release} has no tracepoint {name}: not seen: {lost}");
-        let mut notes: Vec<String> = hooks.missing.iter().map(lacks).collect();
-        if !hooks.drop_reasons {
-            notes.push(format!("kernel {release} gives no reasons for drops (they came with 5.17)"));
-        }
-        if let Some((why, lost)) = &hooks.no_fentry {
-            notes.push(format!(
-                "kernel {release} lets no program stand at a function ({why}): not seen: {}",
-                lost.join(", ")
-            ));
-        }
-        notes
-    }
 }

@@ -1,7 +1,40 @@
 //! Kernel maps as memory: arrays that were made to be mapped, shared with the running programs.
 
-use crate::layout::Plain;
 use std::{io, marker::PhantomData, os::fd::AsRawFd, ptr::NonNull};
+
+/// Types that are plain bytes: any bit pattern is a value, and there is no padding.
+///
+/// # Safety
+/// Only for `repr(C)` structs of integers whose fields leave no gap.
+pub unsafe trait Plain: Copy + 'static {}
+
+/// Marks structs that the build has made of the programs' types as [`Plain`](crate::Plain).
+#[macro_export]
+macro_rules! plain {
+    ($($t:ty),* $(,)?) => { $(
+        // SAFETY: repr(C) with integers only; the programs' headers spell out every gap as a field.
+        unsafe impl $crate::Plain for $t {}
+    )* };
+}
+
+plain!(u8, u16, u32, u64);
+
+/// The bytes of a plain value.
+pub fn bytes_of<T: Plain>(v: &T) -> &[u8] {
+    // SAFETY: T is Plain: all its bytes are initialised, and the slice borrows it.
+    unsafe { std::slice::from_raw_parts((v as *const T).cast(), size_of::<T>()) }
+}
+
+/// Reads a plain value from exactly its bytes; `None` if there are more or fewer.
+pub fn from_bytes<T: Plain>(b: &[u8]) -> Option<T> {
+    // SAFETY: the length is checked, any bytes are a value of a Plain type, and the read may be unaligned.
+    (b.len() == size_of::<T>()).then(|| unsafe { b.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// The same bytes as another type: programs of several objects have the shared headers' types, each object its own Rust twins.
+pub fn convert<A: Plain, B: Plain>(value: &A) -> B {
+    from_bytes(bytes_of(value)).expect("the types are twins of one C type")
+}
 
 /// An array map in this process's memory. The kernel changes it at any time, so every access is volatile and by copy.
 pub struct Mapped<T: Plain> {

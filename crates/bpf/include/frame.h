@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Reading a frame: where its bytes lie, which streams it belongs to, which key it has. Nothing here trusts a byte of the
- * frame; what does not parse is counted as malformed, at worst.
- *
- * Sampled Values: IEC 61850-9-2, clause 8.5 and annex C for the link layer; BER: ITU-T X.690.
+ * Reading a frame: its bytes, wherever they lie, its Ethernet header, a hash of its bytes. Nothing here trusts a byte of the frame.
  */
-#ifndef LATPATH_PARSE_H
-#define LATPATH_PARSE_H
+#ifndef LATPATH_FRAME_H
+#define LATPATH_FRAME_H
 
-#define ETH_SV 0x88ba
 #define ETH_IP 0x0800
+#define ETH_ARP 0x0806
 #define ETH_IP6 0x86dd
 #define ETH_VLAN 0x8100
 #define ETH_QINQ 0x88a8
 #define WINDOW 88 /* bytes of the frame that are fetched at once */
-#define MAX_ASDU 16
-#define MAX_FIELDS 10
 #define OFF_MASK 0xfff /* no frame that matters is longer; keeps the verifier's view of an offset small */
 
 /* A frame as the parser sees it: addresses are plain numbers, read through bpf_probe_read_kernel only. */
@@ -26,11 +21,11 @@ struct frame {
 	__u32 frag_len; /* bytes at frag */
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
-	__u32 key;      /* what the short way read */
-	__u32 work;     /* where this lies in the table of works */
+	__u32 key;      /* what the fast path read */
+	__u32 scratch;  /* where this lies in the table of scratch memory */
 	__u16 vlan;     /* VID, NONE if untagged */
 	__u16 ethertype;
-	__u8 buf[WINDOW];
+	__u8 buf[WINDOW + 8]; /* the last 8 stay as they are */
 };
 
 static __always_inline int pull(struct frame *f, __u32 off, void *to, __u32 len)
@@ -63,6 +58,7 @@ static __always_inline int fill(struct frame *f)
 
 		if (rest > WINDOW - 32)
 			rest = WINDOW - 32;
+		BOUND(rest, 64); /* 6.1 forgets the bound of a spilled register */
 		if (!bpf_probe_read_kernel(f->buf + (n & 31), rest, (void *)f->frag))
 			f->have = n + rest;
 	}
@@ -94,55 +90,6 @@ static __always_inline int be16_at(struct frame *f, __u32 off)
 	return (hi | lo) < 0 ? -1 : hi << 8 | lo;
 }
 
-/*
- * Reads a BER tag and length at *off, moves *off to the value, and returns tag << 16 | length; -1 if there is none, or it
- * reaches beyond `end`.
- */
-__noinline int tlv(struct frame *f, __u32 *off, __u32 end)
-{
-	__u32 at, len;
-	int tag, b;
-
-	if (!f || !off)
-		return -1;
-	at = *off & OFF_MASK;
-	tag = byte_at(f, at);
-	b = byte_at(f, at + 1);
-	if ((tag | b) < 0)
-		return -1;
-	at += 2;
-	len = b;
-	if (b & 0x80) {
-		if (b == 0x81) {
-			b = byte_at(f, at);
-			at += 1;
-		} else if (b == 0x82) {
-			b = be16_at(f, at);
-			at += 2;
-		} else {
-			return -1;
-		}
-		if (b < 0)
-			return -1;
-		len = b;
-	}
-	len &= 0xffff;
-	if (at > end || len > end - at)
-		return -1;
-	*off = at;
-	return tag << 16 | len;
-}
-
-static __always_inline int value_tag(int tl)
-{
-	return tl >> 16;
-}
-
-static __always_inline __u32 value_len(int tl)
-{
-	return tl & 0xffff;
-}
-
 /* Reads the Ethernet header and tags; returns the payload's offset, 0 if there is none. */
 static __always_inline __u32 ethernet(struct frame *f)
 {
@@ -166,26 +113,7 @@ static __always_inline __u32 ethernet(struct frame *f)
 	return off;
 }
 
-/* Whether the Ethernet filters of a stream let this frame pass. */
-static __always_inline int link_passes(struct frame *f, struct stream_conf *s)
-{
-	__u8 filters = s->filters;
-
-	if (!filters)
-		return 1;
-	if (filters & FILTER_VLAN && s->vlan != f->vlan)
-		return 0;
-	if (filters & FILTER_APPID && s->appid != f->appid)
-		return 0;
-	if (filters & FILTER_MAC) {
-		for (int i = 0; i < 6; i++)
-			if (s->mac[i] != f->buf[i])
-				return 0;
-	}
-	return 1;
-}
-
-/* 32-bit hash of `len` bytes from `off`: FNV-1a by bytes, folded at the end. Same function: src/key.rs. */
+/* 32-bit hash of `len` bytes from `off`: FNV-1a by bytes, folded at the end. */
 __noinline int hash_bytes(struct frame *f, __u32 off, __u32 len, __u32 *out)
 {
 	__u32 h = 2166136261u;
@@ -203,27 +131,6 @@ __noinline int hash_bytes(struct frame *f, __u32 off, __u32 len, __u32 *out)
 		h = (h ^ (__u32)b) * 16777619u;
 	}
 	*out = h ^ h >> 15;
-	return 0;
-}
-
-/* The key of a packet whose payload begins at `payload`, by a rule that is not smpCnt. */
-static __always_inline int payload_key(struct frame *f, struct stream_conf *s, __u32 payload, __u32 *key)
-{
-	__u32 off = payload + s->key_off, k = 0;
-
-	if (s->rule == KEY_HASH)
-		return hash_bytes(f, off, s->key_len, key);
-	for (int i = 0; i < 4; i++) {
-		int b;
-
-		if (i >= s->key_len)
-			break;
-		b = byte_at(f, off + i);
-		if (b < 0)
-			return -1;
-		k = k << 8 | b;
-	}
-	*key = k;
 	return 0;
 }
 

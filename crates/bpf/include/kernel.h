@@ -13,9 +13,6 @@ struct fragment {
 	__u32 off;
 };
 
-/* Where the compiler may put what seldom runs out of the way. */
-#define seldom(x) __builtin_expect(!!(x), 0)
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct ns_common {
@@ -37,6 +34,7 @@ struct rtnl_link_ops {
 struct net_device {
 	char name[16];
 	int ifindex;
+	unsigned short type;
 	possible_net_t nd_net;
 	const struct rtnl_link_ops *rtnl_link_ops;
 };
@@ -55,6 +53,7 @@ struct sk_buff {
 	__u16 vlan_tci;
 	__be16 protocol;
 	__u16 mac_header;
+	__u16 network_header;
 	__u8 pkt_type : 3;
 	unsigned int end;
 	unsigned char *head;
@@ -96,9 +95,51 @@ struct nsproxy {
 	struct net *net_ns;
 };
 
+struct thread_info {
+	__u32 cpu;
+};
+
+struct cfs_rq {
+	int throttle_count;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
+	unsigned int __state;
+	unsigned int flags;
+	int prio;
+	unsigned int policy;
+	struct sched_entity se;
 	int pid;
+	int tgid;
 	struct nsproxy *nsproxy;
+	char comm[16];
+};
+
+/* Up to Linux 5.15 the CPU stands in the task itself. */
+struct task_struct___with_cpu {
+	unsigned int cpu;
+};
+
+/* From Linux 6.18 on each task is throttled by itself. */
+struct task_struct___throttled {
+	_Bool throttled;
+};
+
+struct hrtimer {
+	void *function;
+};
+
+struct timer_list {
+	void *function;
+};
+
+struct work_struct {
+	void *func;
 };
 
 struct skb_shared_info {
@@ -113,6 +154,44 @@ struct new_utsname {
 
 struct page {
 	unsigned long flags;
+};
+
+struct napi_struct {
+	struct net_device *dev;
+};
+
+struct kvm_vcpu {
+	int vcpu_id;
+};
+
+/* arch/x86/kvm/svm/svm.h and vmx/vmx.h: in both the vCPU comes first. */
+struct vmcb_control_area {
+	__u32 exit_code;
+};
+
+struct vmcb {
+	struct vmcb_control_area control;
+};
+
+struct vcpu_svm {
+	struct vmcb *vmcb;
+};
+
+union vmx_exit_reason {
+	__u32 full;
+};
+
+struct vcpu_vmx {
+	union vmx_exit_reason exit_reason;
+};
+
+/* Linux 6.16 and later: arch/x86/kvm/vmx/common.h */
+struct vcpu_vt {
+	union vmx_exit_reason exit_reason;
+};
+
+struct vcpu_vmx___vt {
+	struct vcpu_vt vt;
 };
 
 #pragma clang attribute pop

@@ -11,7 +11,7 @@ const MOST: usize = 64 << 10;
 const LINES: usize = 3;
 
 fn print(level: PrintLevel, text: String) {
-    tracing::debug!(target: "latpath_probe::libbpf", "{}", text.trim_end());
+    tracing::debug!(target: "latpath_bpf::libbpf", "{}", text.trim_end());
     if level == PrintLevel::Warn {
         let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
         log.push_str(&text);
@@ -31,6 +31,27 @@ pub fn listen() {
 pub fn last_words() -> String {
     reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
 }
+
+/// An error of libbpf's, with what the kernel's verifier said last.
+#[derive(Debug)]
+pub struct Because(libbpf_rs::Error, String);
+
+impl From<libbpf_rs::Error> for Because {
+    fn from(error: libbpf_rs::Error) -> Self {
+        Self(error, last_words())
+    }
+}
+
+impl std::fmt::Display for Because {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.1[..] {
+            "" => self.0.fmt(f),
+            said => write!(f, "{}: {said}", self.0),
+        }
+    }
+}
+
+impl std::error::Error for Because {}
 
 /// The program and the last lines of the verifier's log that say something; without one, libbpf's last line.
 fn reason(log: &str) -> String {

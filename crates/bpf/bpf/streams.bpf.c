@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/* The shared headers on their own: tests run these programs on frames, and user space takes the types from here. */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "protocols.h"
+#include "fast_path.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define TRIAL_BYTES 2048
+
+struct trial {
+	__u32 len;
+	__u32 paged; /* bytes of the frame that lie in a page fragment: its last ones */
+	__s32 fast;     /* what the fast path says in the window, or directly */
+	__s32 fast_direct;
+	__u32 fast_key;
+	__u32 fast_direct_key;
+	__u32 bad;
+	__u32 hash;
+	struct found found;
+	__u32 pad;
+	__u8 frame[TRIAL_BYTES];
+};
+
+/* Where tests put the frame: kernel memory, as a packet's is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct trial);
+} trials SEC(".maps");
+
+SEC("syscall")
+int try_frame(void *ctx)
+{
+	__u32 off = 0, zero = 0, len;
+	struct scratch *s = take_scratch(0);
+	struct trial *t = bpf_map_lookup_elem(&trials, &zero);
+	struct frame *f;
+
+	if (!s)
+		return 1;
+	if (!t) {
+		release_scratch(s);
+		return 1;
+	}
+	len = t->len;
+	if (len > TRIAL_BYTES || t->paged > len) {
+		release_scratch(s);
+		return 1;
+	}
+	f = &s->frame;
+	f->base = (__u64)t->frame;
+	f->linear = len - t->paged;
+	f->frag = t->paged ? f->base + f->linear : 0;
+	f->frag_len = t->paged;
+	f->have = f->appid = f->ethertype = f->key = 0;
+	f->vlan = NONE;
+	__builtin_memset(&s->found, 0, sizeof(s->found));
+	t->fast = t->fast_direct = SLOW_PATH;
+	t->bad = t->hash = 0;
+	if (!fill(f)) {
+		t->fast = fast_path_in_window(f);
+		t->fast_key = f->key;
+		off = ethernet(f);
+	}
+	if (reads_directly() && f->linear >= 14)
+		t->fast_direct = fast_path(f->base, f->linear, 0, &t->fast_direct_key);
+	if (off)
+		t->bad = !!match_frame(f, off, &s->found);
+	hash_bytes(f, 0, 128, &t->hash);
+	t->found = s->found;
+	release_scratch(s);
+	return 0;
+}

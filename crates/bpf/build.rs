@@ -1,0 +1,10 @@
+//! Compiles the programs by which the headers are tried, and which give the shared types their Rust twins.
+
+#[path = "src/compile.rs"]
+mod compile;
+
+fn main() {
+    if std::env::var_os("CARGO_FEATURE_LOADER").is_some() {
+        compile::compile("streams");
+    }
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* What all kernel programs share: the checks that verifiers and compilers need, and where a packet's bytes lie. */
+#ifndef LATPATH_COMMON_H
+#define LATPATH_COMMON_H
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
+#define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
+
+/*
+ * Kernel addresses have their top bits set: 17 on x86, 16 in the linear map of arm64. A socket keeps other things where skb->dev
+ * was.
+ */
+static __always_inline int is_kernel_address(__u64 p)
+{
+	return p >> 47 == 0x1ffff || p >> 48 == 0xffff;
+}
+
+/* The VLAN tag that the NIC or the stack took off a frame: its protocol above its TCI; 0 if there is none. */
+static __always_inline __u32 removed_tag(void *skb, __be16 protocol, __u16 tci)
+{
+	struct sk_buff___with_vlan_present *old = skb;
+
+	if (bpf_core_field_exists(old->vlan_present)) {
+		if (!BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present))
+			return 0;
+	} else if (!(protocol | tci)) {
+		return 0;
+	}
+	return (__u32)bpf_ntohs(protocol) << 16 | tci;
+}
+
+#ifdef __TARGET_ARCH_x86
+/* Where struct pages and their pages are mapped. */
+extern const void vmemmap_base __ksym __weak;
+extern const void page_offset_base __ksym __weak;
+#endif
+
+/*
+ * Finds the first page fragment of an skb, whose shared info is at `end`: the place of its struct page in vmemmap gives its page's
+ * address. Where that is not known, there is none.
+ */
+static __always_inline void find_fragment(__u64 end, __u64 *at, __u32 *len)
+{
+#ifdef __TARGET_ARCH_x86
+	struct fragment fragment = {};
+	__u64 maps = 0, direct = 0;
+
+	if (!&vmemmap_base || !&page_offset_base)
+		return;
+	if (bpf_probe_read_kernel(&maps, 8, &vmemmap_base) || bpf_probe_read_kernel(&direct, 8, &page_offset_base))
+		return;
+	end += bpf_core_field_offset(struct skb_shared_info, frags);
+	if (bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)end))
+		return;
+	if (fragment.page & 1 || fragment.page < maps) /* not a page: memory of a device */
+		return;
+	*at = direct + ((fragment.page - maps) / bpf_core_type_size(struct page) << 12) + fragment.off;
+	*len = fragment.len;
+#endif
+}
+
+/* What a device is, as far as the programs tell devices apart by their driver (rtnl_link_ops.kind). */
+enum device_kind { DEVICE_NIC, DEVICE_TAP, DEVICE_MACVTAP, DEVICE_OTHER };
+
+static __always_inline enum device_kind device_kind(const struct rtnl_link_ops *ops)
+{
+	char kind[8] = {};
+
+	if (!ops)
+		return DEVICE_NIC;
+	bpf_probe_read_kernel_str(kind, sizeof(kind), BPF_CORE_READ(ops, kind));
+	if (!__builtin_memcmp(kind, "tun", 4))
+		return DEVICE_TAP;
+	return __builtin_memcmp(kind, "macvtap", 7) ? DEVICE_OTHER : DEVICE_MACVTAP;
+}
+
+#endif

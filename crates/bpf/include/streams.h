@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The user's streams as the programs know them, and what all protocols need to find them. User space fills what is declared here:
+ * src/streams.rs. Each protocol has a header in protocols/; the build makes match_frame() of them.
+ */
+#ifndef LATPATH_STREAMS_H
+#define LATPATH_STREAMS_H
+
+#define MAX_STREAMS 256
+#define MAX_PROTOCOLS 8
+#define MAX_ETHERTYPES 8  /* that are told apart before a byte is read */
+#define MAX_CHAIN 8       /* streams of one name that differ by filters only */
+#define MAX_SCANNED 64    /* streams of one protocol that are not found by name */
+#define NAME_SHORT 32     /* names up to this length take the open table */
+#define NAME_PLACES 2048
+#define NAME_PROBES 4
+#define NAME_LONG 134
+#define OWN_BYTES 40
+#define NONE 0xffff
+
+enum key_rule { KEY_OWN = 0, KEY_SEQ = 1, KEY_HASH = 2 };
+
+#define FILTER_MAC 1
+#define FILTER_VLAN 2
+
+/* One stream as the user asked for it. Streams of the same name hang together by `next`. */
+struct stream_conf {
+	__u8 rule;
+	__u8 filters;
+	__u8 mac[6];
+	__u16 key_off;
+	__u16 key_len;
+	__u16 vlan;
+	__u16 next;
+	__u8 own[OWN_BYTES]; /* what the protocol's header reads */
+};
+
+/* Where the streams of one protocol stand in the table. */
+struct stream_range {
+	__u16 first;
+	__u16 count;
+};
+
+/* Set before the programs are loaded: the verifier removes what no stream needs. */
+struct selection {
+	struct stream_range streams[MAX_PROTOCOLS];
+	__be16 ethertypes[MAX_ETHERTYPES]; /* of all streams; 0 is none */
+	__u8 any_ethertype;                /* there are more */
+	__u8 long_names;
+	__u8 fast_path; /* no stream but those of the first protocol has frames of its ethertype */
+	__u8 over_ip;
+};
+
+const volatile struct selection selection = {};
+
+/* Names up to 32 bytes: an open table, each within NAME_PROBES places of where its hash says. */
+struct name_short {
+	__u64 word[4];  /* the bytes, zeros behind them */
+	__u16 protocol_len; /* protocol << 8 | length */
+	__u16 simple;   /* one stream alone, by the protocol's own key, without filters: nothing else of the frame is asked for */
+	__u32 first;    /* stream plus one; 0 is an empty place */
+	__u64 pad[3];
+};
+
+struct name_long {
+	__u8 protocol;
+	__u8 len;
+	__u8 name[NAME_LONG];
+};
+
+/*
+ * Whether frames of this ethertype can be in a stream: asked before a byte is read. `sure`: the stack has set the protocol; what a
+ * sender's packet socket says may be unset or wrong.
+ */
+static __always_inline int ethertype_selected(__be16 protocol, int sure)
+{
+	if (selection.any_ethertype)
+		return 1;
+#pragma unroll
+	for (int i = 0; i < MAX_ETHERTYPES; i++) {
+		__be16 ethertype = selection.ethertypes[i];
+
+		if (!ethertype)
+			break;
+		if (ethertype == protocol)
+			return 1;
+	}
+	switch (bpf_ntohs(protocol)) {
+	case ETH_VLAN:
+	case ETH_QINQ:
+		return 1;
+	case ETH_IP:
+	case ETH_IP6:
+	case ETH_ARP:
+		return 0;
+	default:
+		return !sure;
+	}
+}
+
+#define MAX_FOUND 8 /* streams that one frame may belong to */
+
+struct found {
+	__u32 n;
+	struct {
+		__u32 stream;
+		__u32 key;
+	} at[MAX_FOUND];
+};
+
+/* What the slow path works on: too much for the stack. */
+struct scratch {
+	__u32 busy;
+	struct found found;
+	struct name_long name;
+	struct frame frame;
+};
+
+/* An interrupt may come while one is in use: a CPU has as many as contexts that interrupt each other, task, softirq, hardirq, NMI. */
+#define SCRATCHES 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SCRATCHES);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+static __always_inline struct scratch *take_scratch(__u32 cpu)
+{
+	for (int i = 0; i < SCRATCHES; i++) {
+		__u32 at = cpu * SCRATCHES + i;
+		struct scratch *s = bpf_map_lookup_elem(&scratches, &at);
+
+		if (s && !__sync_val_compare_and_swap(&s->busy, 0, 1)) {
+			s->frame.scratch = at;
+			return s;
+		}
+	}
+	return 0;
+}
+
+static __always_inline void release_scratch(struct scratch *s)
+{
+	*(volatile __u32 *)&s->busy = 0;
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_STREAMS);
+	__type(key, __u32);
+	__type(value, struct stream_conf);
+} streams SEC(".maps");
+
+struct name_short names_short[NAME_PLACES];
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_STREAMS);
+	__type(key, struct name_long);
+	__type(value, __u32);
+} names_long SEC(".maps");
+
+static __always_inline void add_found(struct found *out, __u32 stream, __u32 key)
+{
+	/* A stream that stands several times in one frame has its first key. */
+	for (int i = 0; i < MAX_FOUND; i++) {
+		if (i == out->n) {
+			out->at[i].stream = stream;
+			out->at[i].key = key;
+			out->n = i + 1;
+			return;
+		}
+		if (out->at[i].stream == stream)
+			return;
+	}
+}
+
+/* Whether the Ethernet filters of a stream let this frame pass. */
+static __always_inline int link_passes(struct frame *f, struct stream_conf *s)
+{
+	__u8 filters = s->filters;
+
+	if (filters & FILTER_VLAN && s->vlan != f->vlan)
+		return 0;
+	if (filters & FILTER_MAC) {
+		for (int i = 0; i < 6; i++)
+			if (s->mac[i] != f->buf[i])
+				return 0;
+	}
+	return 1;
+}
+
+/* The key of a packet whose payload begins at `payload`, by a rule that is not the protocol's own. */
+static __always_inline int payload_key(struct frame *f, struct stream_conf *s, __u32 payload, __u32 *key)
+{
+	__u32 off = payload + s->key_off, k = 0;
+
+	if (s->rule == KEY_HASH)
+		return hash_bytes(f, off, s->key_len, key);
+	for (int i = 0; i < 4; i++) {
+		int b;
+
+		if (i >= s->key_len)
+			break;
+		b = byte_at(f, off + i);
+		if (b < 0)
+			return -1;
+		k = k << 8 | b;
+	}
+	*key = k;
+	return 0;
+}
+
+__noinline int lookup_long(struct frame *f, __u32 protocol, __u32 off, __u32 len)
+{
+	struct name_long *key;
+	__u32 *first, at;
+	struct scratch *s;
+
+	if (!f || len > NAME_LONG)
+		return -1;
+	at = f->scratch;
+	s = bpf_map_lookup_elem(&scratches, &at);
+	if (!s)
+		return -1;
+	key = &s->name;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->protocol = protocol;
+	key->len = len;
+	if (pull(f, off & OFF_MASK, key->name, len))
+		return -1;
+	first = bpf_map_lookup_elem(&names_long, key);
+	return first ? *first : -1;
+}
+
+/* The place where a name's search begins: src/streams.rs has the same. */
+static __always_inline __u32 name_place(const __u64 *w, __u32 len)
+{
+	__u64 h = (w[0] + len) * 0x9e3779b97f4a7c15ull;
+
+	if (len > 8)
+		h = (h ^ h >> 32 ^ w[1]) * 0xff51afd7ed558ccdull;
+	if (len > 16) {
+		h = (h ^ h >> 32 ^ w[2]) * 0xc4ceb9fe1a85ec53ull;
+		h = (h ^ h >> 32 ^ w[3]) * 0x9e3779b97f4a7c15ull;
+	}
+	return h >> 53;
+}
+
+/* The entry of the name in w, zeros behind it; none if no stream has it. */
+static __always_inline struct name_short *lookup_words(__u32 protocol, const __u64 *w, __u32 len)
+{
+	__u32 place = name_place(w, len);
+
+	for (int i = 0; i < NAME_PROBES; i++) {
+		struct name_short *s = &names_short[(place + i) & (NAME_PLACES - 1)];
+
+		if (!s->first)
+			return 0;
+		if (s->protocol_len == (protocol << 8 | len) && s->word[0] == w[0] && s->word[1] == w[1] &&
+		    s->word[2] == w[2] && s->word[3] == w[3])
+			return s;
+	}
+	return 0;
+}
+
+/* The first stream of the protocol whose name stands at `off`, -1 if there is none. */
+static __always_inline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len)
+{
+	struct name_short *s;
+	__u64 w[4] = {};
+
+	if (len > NAME_SHORT)
+		return selection.long_names ? lookup_long(f, protocol, off, len) : -1;
+	if (pull(f, off & OFF_MASK, w, len & 63))
+		return -1;
+	s = lookup_words(protocol, w, len);
+	return s ? s->first - 1 : -1;
+}
+
+/*
+ * Visits the streams of a protocol that are not found by name: `s` is each one's configuration, `stream` its number. The body ends
+ * with `continue` where the frame is not the stream's.
+ */
+#define FOR_EACH_STREAM(protocol, stream, s)                                                                         \
+	for (__u32 i_ = 0, stream; i_ < MAX_SCANNED; i_++)                                                           \
+		if (stream = selection.streams[protocol].first + i_, i_ >= selection.streams[protocol].count)        \
+			break;                                                                                       \
+		else                                                                                                 \
+			for (struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream); s; s = 0)
+
+/* Adds a stream whose frame has this own key and a payload at `payload`. */
+static __always_inline void add_stream(struct frame *f, struct found *out, __u32 stream, struct stream_conf *s,
+				       __u32 payload, __u32 key)
+{
+	if (link_passes(f, s) && (s->rule == KEY_OWN || !payload_key(f, s, payload, &key)))
+		add_found(out, stream, key);
+}
+
+#endif

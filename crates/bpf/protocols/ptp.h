@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* PTP event messages: IEEE 1588-2019, clause 13.3. Over Ethernet, or UDP to port 319; key: sequenceId. */
+#include "ip.h"
+
+struct ptp_conf {
+	__u8 source[10]; /* sourcePortIdentity */
+	__u16 domain;
+	__u16 has_domain;
+	__u8 message;
+	__u8 has_source;
+};
+
+#define PTP_EVENT_PORT 319
+#define PTP_HEADER 34
+
+__noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
+{
+	__u32 l4 = 0;
+	__u8 h[PTP_HEADER];
+
+	if (!f || !out)
+		return 0;
+	if (f->ethertype == ETH_IP || f->ethertype == ETH_IP6) {
+		off = udp_header(f, off, &l4);
+		if (!off || be16_at(f, l4 + 2) != PTP_EVENT_PORT)
+			return 0;
+	}
+	off &= OFF_MASK;
+	if (pull(f, off, h, sizeof(h)) || (h[1] & 15) != 2)
+		return -1;
+	FOR_EACH_STREAM(PROTOCOL_PTP, stream, s) {
+		struct ptp_conf *own = (void *)s->own;
+		int same = 1;
+
+		if (own->message != (h[0] & 15) || (own->has_domain && own->domain != h[4]))
+			continue;
+		for (int i = 0; i < 10; i++)
+			same &= own->source[i] == h[20 + i];
+		if (same || !own->has_source)
+			add_stream(f, out, stream, s, off, h[30] << 8 | h[31]);
+	}
+	return 0;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* UDP flows over IPv4 and IPv6. */
+#include "ip.h"
+
+struct udp_conf {
+	__u8 src[16];
+	__u8 dst[16];
+	__u16 src_port; /* 0: any */
+	__u16 dst_port;
+	__u8 ip_version; /* 0: either */
+	__u8 has_src;
+	__u8 has_dst;
+};
+
+static __noinline int udp_address_is(struct frame *f, __u32 off, const __u8 *want, __u32 len)
+{
+	if (!f || !want)
+		return 0;
+	for (__u32 i = 0; i < 16; i++) {
+		if (i >= len)
+			break;
+		if (byte_at(f, off + i) != want[i])
+			return 0;
+	}
+	return 1;
+}
+
+__noinline int match_udp(struct frame *f, __u32 off, struct found *out)
+{
+	__u32 l4 = 0, payload, len, version;
+	int src_port, dst_port;
+
+	if (!f || !out)
+		return 0;
+	payload = udp_header(f, off, &l4);
+	if (!payload)
+		return 0;
+	src_port = be16_at(f, l4);
+	dst_port = be16_at(f, l4 + 2);
+	if ((src_port | dst_port) < 0)
+		return 0;
+	version = f->ethertype == ETH_IP ? 4 : 6;
+	len = version == 4 ? 4 : 16;
+	FOR_EACH_STREAM(PROTOCOL_UDP, stream, s) {
+		struct udp_conf *own = (void *)s->own;
+
+		if ((own->dst_port && own->dst_port != dst_port) || (own->src_port && own->src_port != src_port))
+			continue;
+		if (own->ip_version && own->ip_version != version)
+			continue;
+		if (own->has_src && !udp_address_is(f, version == 4 ? off + 12 : off + 8, own->src, len))
+			continue;
+		if (own->has_dst && !udp_address_is(f, version == 4 ? off + 16 : off + 24, own->dst, len))
+			continue;
+		add_stream(f, out, stream, s, payload, 0);
+	}
+	return 0;
+}

@@ -1,0 +1,133 @@
+//! For build scripts: compiles eBPF programs with clang and writes their skeleton, which embeds the object.
+
+use latpath_protocols::ProtocolId;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs, process::Command};
+
+/// clang as Debian packages it, newest first; clang before 16 made objects that some kernels refused.
+const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-18", "clang-17", "clang-16", "clang"];
+
+fn works(clang: &str) -> bool {
+    Command::new(clang).arg("--version").output().is_ok_and(|o| o.status.success())
+}
+
+/// Compiles `bpf/NAME.bpf.c` into the skeleton `NAME.skel.rs` in cargo's folder, and writes beside it `constants.rs`: the numbers
+/// that the headers in `bpf` give names to.
+pub fn compile(name: &str) {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (include, protocols) = (shared.join("include"), shared.join("protocols"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    for folder in [Path::new("bpf"), &include, &protocols] {
+        println!("cargo:rerun-if-changed={}", folder.display());
+    }
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").ok().or_else(|| CLANGS.iter().find(|c| works(c)).map(|c| c.to_string()));
+    let Some(clang) = clang else {
+        panic!("no clang found: install clang-19 (Debian: apt install clang-19), or set CLANG to its path")
+    };
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let (bpf_arch, multiarch) = match arch.as_str() {
+        "x86_64" => ("x86", "x86_64-linux-gnu"),
+        "aarch64" => ("arm64", "aarch64-linux-gnu"),
+        other => panic!("no eBPF build for {other}: x86_64 and aarch64 are known"),
+    };
+    write(&out.join("protocols.h"), &dispatch(&protocols));
+    // The crate of the shared headers is built here too.
+    let folders = if Path::new("include").exists() { vec![Path::new("bpf"), &include] } else { vec![Path::new("bpf")] };
+    write(&out.join("constants.rs"), &constants(&folders));
+    // libbpf-sys builds libbpf and says where its headers are.
+    let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys sets it");
+    let args = [
+        format!("-I{libbpf}"),
+        format!("-I/usr/include/{multiarch}"),
+        format!("-I{}", include.display()),
+        format!("-I{}", protocols.display()),
+        format!("-I{}", out.display()),
+        format!("-D__TARGET_ARCH_{bpf_arch}"),
+        "-Wall".into(),
+        "-Wno-unused-function".into(),
+        "-mcpu=v3".into(),
+    ];
+    let source = format!("bpf/{name}.bpf.c");
+    libbpf_cargo::SkeletonBuilder::new()
+        .source(&source)
+        .clang(clang)
+        .clang_args(args)
+        .build_and_generate(out.join(format!("{name}.skel.rs")))
+        .unwrap_or_else(|e| panic!("{source} did not compile: {e:?}"));
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// The header that includes all protocols and calls the one that a frame belongs to.
+fn dispatch(protocols: &Path) -> String {
+    let files = fs::read_dir(protocols).unwrap_or_else(|e| panic!("{}: {e}", protocols.display()));
+    for file in files.flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let known = ProtocolId::ALL.iter().any(|p| name == format!("{}.h", p.module()));
+        assert!(known, "crates/bpf/protocols/{name}: the table in crates/protocols/src/lib.rs has no such protocol");
+    }
+    let (mut numbers, mut includes, mut calls) = (String::new(), String::new(), String::new());
+    for protocol in ProtocolId::ALL {
+        let (module, number) = (protocol.module(), *protocol as u8);
+        let upper = module.to_uppercase();
+        let is = |e: &u16| format!("f->ethertype == {e:#06x}");
+        let any = protocol.info().ethertypes.iter().map(is).collect::<Vec<_>>().join(" || ");
+        let fits = if any.is_empty() { "1".into() } else { any };
+        writeln!(numbers, "#define PROTOCOL_{upper} {number}").expect("a string takes all");
+        writeln!(includes, "#include \"{module}.h\"").expect("a string takes all");
+        writeln!(
+            calls,
+            "\tif (selection.streams[PROTOCOL_{upper}].count && ({fits}))\n\t\tbad |= match_{module}(f, off, out);"
+        )
+        .expect("a string takes all");
+    }
+    format!(
+        "/* Made by crates/bpf/src/compile.rs. */\n#ifndef LATPATH_PROTOCOLS_H\n#define LATPATH_PROTOCOLS_H\n\n\
+         #include \"kernel.h\"\n#include \"common.h\"\n#include \"frame.h\"\n#include \"streams.h\"\n\n{numbers}\n{includes}\n\
+         /* Finds the streams of a frame whose payload begins at `off`. Not 0 for a malformed frame. */\n\
+         __noinline int match_frame(struct frame *f, __u32 off, struct found *out)\n{{\n\tint bad = 0;\n\n\
+         \tif (!f || !out)\n\t\treturn 0;\n{calls}\treturn bad;\n}}\n\n#endif\n"
+    )
+}
+
+/// The numbers that headers name, `#define NAME 1` and `NAME = 1,`, for Rust.
+fn constants(folders: &[&Path]) -> String {
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    let headers = folders.iter().flat_map(|f| fs::read_dir(f).into_iter().flatten().flatten());
+    for header in headers.filter(|h| h.path().extension().is_some_and(|e| e == "h" || e == "c")) {
+        let text = fs::read_to_string(header.path()).unwrap_or_else(|e| panic!("{}: {e}", header.path().display()));
+        for line in text.lines() {
+            let words: Vec<&str> =
+                line.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()).collect();
+            for three in words.windows(3) {
+                let (name, value) = match three {
+                    ["#define", name, value] | [name, "=", value] => (*name, *value),
+                    _ => continue,
+                };
+                let is_name = name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+                let digits = value.strip_prefix("0x").unwrap_or(value);
+                if !is_name
+                    || usize::from_str_radix(digits, 16).is_err()
+                    || !value.starts_with(|c: char| c.is_ascii_digit())
+                {
+                    continue;
+                }
+                let before = found.insert(name.into(), value.into());
+                assert!(before.is_none_or(|b| b == value), "{name} has two values, one in {}", header.path().display());
+            }
+        }
+    }
+    let mut text = String::from("// Made by crates/bpf/src/compile.rs.\n");
+    for (name, value) in &found {
+        writeln!(text, "#[allow(dead_code)]\npub const {name}: usize = {value};").expect("a string takes all");
+    }
+    let all: Vec<_> = found.keys().map(|name| format!("(\"{name}\", {name})")).collect();
+    write!(text, "#[allow(dead_code)]\npub const ALL: &[(&str, usize)] = &[{}];\n", all.join(", "))
+        .expect("a string takes all");
+    text
+}

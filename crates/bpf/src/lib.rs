@@ -1,0 +1,46 @@
+//! What latpath's eBPF programs and their loaders share: the headers in `include` and `protocols`, the build of programs, the user's
+//! streams as the programs know them, maps as memory, errors, names for the kernel's numbers.
+
+#[cfg(feature = "build")]
+mod compile;
+#[cfg(feature = "build")]
+pub use compile::compile;
+
+#[cfg(feature = "loader")]
+mod fentry;
+#[cfg(feature = "loader")]
+mod kernel;
+#[cfg(feature = "loader")]
+mod maps;
+#[cfg(feature = "loader")]
+mod names;
+#[cfg(feature = "loader")]
+mod refusal;
+#[cfg(feature = "loader")]
+mod streams;
+#[cfg(feature = "loader")]
+pub mod trial;
+
+#[cfg(feature = "loader")]
+mod skel {
+    #![allow(unused_imports, missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/streams.skel.rs"));
+}
+#[cfg(feature = "loader")]
+mod constants {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
+
+#[cfg(feature = "loader")]
+pub use loader::*;
+#[cfg(feature = "loader")]
+mod loader {
+    pub use crate::constants::SCRATCHES;
+    pub use crate::fentry::{attach as attach_program, works as fentry_works};
+    pub use crate::kernel::{able, release, Unable};
+    pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
+    pub use crate::names::{namespaces, Functions, Reasons};
+    pub use crate::refusal::{last_words, listen, Because};
+    pub use crate::streams::{BadStreams, Table};
+}

@@ -1,0 +1,110 @@
+//! The shared headers run on frames that no device carries, for tests: BPF_PROG_RUN of bpf/streams.bpf.c.
+
+use crate::refusal::Because;
+use crate::skel::{types, StreamsSkelBuilder};
+use crate::streams::Table;
+use crate::{able, listen, Mapped, Unable};
+use latpath_protocols::stream::StreamId;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Longest frame.
+pub const MOST: usize = crate::constants::TRIAL_BYTES;
+
+crate::plain!(types::trial);
+
+/// What the programs found in a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The streams, each with the frame's key in it.
+    pub streams: Vec<(StreamId, u32)>,
+    /// The frame is malformed.
+    pub malformed: bool,
+    /// What the fast path says, from fetched bytes and by plain loads: `None` that the frame takes the slow path.
+    pub fast: [Option<Option<(StreamId, u32)>>; 2],
+    /// The hash of its first 128 bytes, 0 where it is shorter.
+    pub hash: u32,
+}
+
+/// Why there is nothing to try.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTrial {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// The kernel refused the programs.
+    #[error(transparent)]
+    Refused(#[from] Because),
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// The programs, loaded for some streams.
+pub struct Trial {
+    program: OwnedFd,
+    trial: Mapped<types::trial>,
+    table: Table,
+}
+
+impl Trial {
+    /// Loads them.
+    ///
+    /// # Errors
+    /// Where the kernel does not load them.
+    pub fn load(table: Table) -> Result<Self, NoTrial> {
+        able()?;
+        listen();
+        let mut storage = MaybeUninit::uninit();
+        let mut open = StreamsSkelBuilder::default().open(&mut storage).map_err(Because::from)?;
+        open.maps.rodata_data.as_deref_mut().expect("the programs have constants").selection = table.selection;
+        let names = &mut open.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
+        for (place, name) in &table.short {
+            names[*place] = *name;
+        }
+        let skel = open.load().map_err(Because::from)?;
+        table.load(&skel.maps.streams, &skel.maps.names_long).map_err(Because::from)?;
+        let program = skel.progs.try_frame.as_fd().try_clone_to_owned()?;
+        Ok(Self { program, trial: Mapped::new(&skel.maps.trials.as_fd(), 1)?, table })
+    }
+
+    /// Runs them on a frame whose last `paged` bytes lie in a page fragment.
+    ///
+    /// # Errors
+    /// Where the frame is longer than [`MOST`], or the kernel does not run them.
+    pub fn run(&self, frame: &[u8], paged: usize) -> std::io::Result<Found> {
+        if frame.len() > MOST || paged > frame.len() {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        let mut trial = types::trial { len: frame.len() as u32, paged: paged as u32, ..self.trial.get(0) };
+        trial.frame[..frame.len()].copy_from_slice(frame);
+        self.trial.set(0, trial);
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        // SAFETY: the options point at nothing; the descriptor is that of a loaded program.
+        let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut options) };
+        if ran < 0 {
+            return Err(std::io::Error::from_raw_os_error(-ran));
+        }
+        if options.retval != 0 {
+            return Err(std::io::Error::other("the programs did not take the frame"));
+        }
+        let trial = self.trial.get(0);
+        let user = |stream: u32| self.table.user[stream as usize];
+        let fast = |stream: i32, key: u32| match stream {
+            0.. => Some(Some((user(stream as u32), key))),
+            -1 => Some(None),
+            _ => None,
+        };
+        let n = trial.found.n as usize;
+        Ok(Found {
+            streams: trial.found.at[..n].iter().map(|f| (user(f.stream), f.key)).collect(),
+            malformed: trial.bad != 0,
+            fast: [fast(trial.fast, trial.fast_key), fast(trial.fast_direct, trial.fast_direct_key)],
+            hash: trial.hash,
+        })
+    }
+}

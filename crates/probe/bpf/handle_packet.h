@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* Handles a packet at a hook: which streams it is in, at which point, and the sighting that it makes. */
+#ifndef LATPATH_HANDLE_PACKET_H
+#define LATPATH_HANDLE_PACKET_H
+
+/* How a hook avoids that one packet counts twice at a point. */
+enum dedup_mode {
+	DEDUP_NONE,
+	DEDUP_GRO,       /* of the two hooks of nic-rx the first */
+	DEDUP_STACK,     /* the second: a frame that passed GRO has been seen */
+	DEDUP_NOTE,      /* remembers the packet, for the same thread's next */
+	DEDUP_SKIP,      /* Open vSwitch: a packet comes once for each action */
+	DEDUP_SKIP_ONCE, /* the second hook of a UDP reader */
+};
+
+/* The point of a packet that is in a stream, where the CPU does not know it from the device. */
+static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
+{
+	struct point_key key = { .kind = kind };
+
+	if (kind == POINT_APP_READ)
+		return thread_point(kind);
+	if (dev)
+		return learn_point(p, dev, device, kind);
+	return kind == POINT_DROP ? find_point(&key, 0) : -1;
+}
+
+/* Where the frame of a packet lies. */
+static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear)
+{
+	f->base = base;
+	f->linear = linear;
+	f->frag = 0;
+	f->frag_len = f->have = f->appid = f->ethertype = 0;
+	f->vlan = NONE;
+	if (skb) {
+		__u32 tag = removed_tag(skb, skb->vlan_proto, skb->vlan_tci);
+
+		if (tag)
+			f->vlan = tag & 0xfff;
+		if (skb->data_len)
+			find_fragment((__u64)skb->head + skb->end, &f->frag, &f->frag_len);
+	}
+}
+
+/* The slow path: any legal frame, any stream. Returns the number of streams found. */
+static __always_inline __u32 slow_path(struct percpu *p, struct scratch *scratch, struct sk_buff *skb)
+{
+	struct frame *f = &scratch->frame;
+	struct found *found = &scratch->found;
+	__u32 off;
+
+	__builtin_memset(found, 0, sizeof(*found));
+	if (fill(f))
+		return 0;
+	off = ethernet(f);
+	if (!off)
+		return 0;
+	if (match_frame(f, off, found)) {
+		if (f->have < WINDOW && skb && skb->data_len && !f->frag)
+			__sync_fetch_and_add(&p->unreadable, 1);
+		else
+			__sync_fetch_and_add(&p->malformed, 1);
+	}
+	return found->n;
+}
+
+/* The packet that a thread saw last at such a point; threads share places by chance. */
+struct last_seen {
+	__u64 what;
+	__u32 who;
+	__u32 pad;
+};
+
+#define LAST_SEEN 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LAST_SEEN);
+	__type(key, __u32);
+	__type(value, struct last_seen);
+} last_seen SEC(".maps");
+
+/*
+ * Whether the packet that this thread saw last at such a point is this one. Between the two another thread may take the CPU, on a
+ * real-time kernel from a softirq too. The idle threads are all thread 0, one for each CPU.
+ */
+static __always_inline int is_repeated(__u32 cpu, __u32 tid, __u32 point, __u32 stream, __u32 key, enum dedup_mode mode)
+{
+	__u64 now = (__u64)(point + 1) << 56 | (__u64)stream << 32 | key;
+	__u32 who = tid ? tid : cpu | 1u << 31, slot = who % LAST_SEEN;
+	struct last_seen *last = bpf_map_lookup_elem(&last_seen, &slot);
+	int repeated;
+
+	if (!last)
+		return 0;
+	repeated = mode != DEDUP_NOTE && last->who == who && last->what == now;
+	last->who = who;
+	last->what = mode == DEDUP_SKIP_ONCE ? 0 : now;
+	return repeated;
+}
+
+/* Bytes of a frame that has no skb. */
+struct bytes {
+	__u64 at;
+	__u32 len;
+};
+
+/* Handles a packet, or the bytes of a frame. */
+static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,
+					 __u64 aux, enum dedup_mode mode)
+{
+	struct scratch *scratch = 0;
+	struct seen_at w;
+	struct percpu *p;
+	__u64 mac, data, device = 0;
+	__u32 linear, key = 0, cpu;
+	int point = -1, stream = SLOW_PATH;
+
+	w.cpu = cpu = bpf_get_smp_processor_id();
+	if (mode != DEDUP_STACK)
+		w.t = bpf_ktime_get_ns();
+	p = bpf_map_lookup_elem(&percpu, &cpu);
+	if (unlikely(!p))
+		return 0;
+	if (dev) {
+		device = identity(dev);
+		point = known_point(p, device, kind);
+	}
+	if (mode == DEDUP_STACK) {
+		if (point >= 0 && unlikely(passes_gro(point)))
+			return 0;
+		w.t = bpf_ktime_get_ns();
+	}
+	if (skb) {
+		data = (__u64)skb->data;
+		mac = (__u64)skb->head + skb->mac_header;
+		if (kind == POINT_TX || skb->mac_header == 0xffff)
+			mac = data;
+		linear = (__u32)(data - mac) + skb->len - skb->data_len;
+	} else {
+		mac = raw->at;
+		linear = raw->len;
+	}
+	if (unlikely(linear > 0x10000))
+		return 0;
+	if (reads_directly() && selection.fast_path)
+		stream = fast_path(mac, linear, 0, &key);
+	if (unlikely(stream == SLOW_PATH)) {
+		scratch = take_scratch(cpu);
+		if (!scratch) {
+			__sync_fetch_and_add(&p->unreadable, 1);
+			return 0;
+		}
+		locate_frame(&scratch->frame, skb, mac, linear);
+		if (!reads_directly() && selection.fast_path && !fill(&scratch->frame)) {
+			stream = fast_path_in_window(&scratch->frame);
+			key = scratch->frame.key;
+		}
+		if (stream == SLOW_PATH && !slow_path(p, scratch, skb))
+			stream = IN_NO_STREAM;
+	}
+	if (unlikely(stream == IN_NO_STREAM)) {
+		__sync_fetch_and_add(&p->others, 1);
+		goto out;
+	}
+	if (unlikely(point < 0))
+		point = point_of_packet(p, dev, device, kind);
+	if (unlikely(point < 0 || point >= MAX_POINTS)) {
+		__sync_fetch_and_add(&p->points_overflow, 1);
+		goto out;
+	}
+	if (mode == DEDUP_GRO)
+		note_gro(point);
+	else if (mode == DEDUP_STACK && passes_gro(point))
+		goto out;
+	w.point = point;
+	w.aux = aux;
+	w.tid = (__u32)bpf_get_current_pid_tgid();
+	if (mode >= DEDUP_NOTE && (kind != POINT_APP_READ || selection.over_ip)) {
+		__u32 first = scratch ? scratch->found.at[0].stream : stream, its = scratch ? scratch->found.at[0].key : key;
+
+		if (is_repeated(cpu, w.tid, point, stream < 0 ? first : stream, stream < 0 ? its : key, mode))
+			goto out;
+	}
+	if (likely(stream >= 0)) {
+		if (stream < MAX_STREAMS)
+			sight(p, &w, stream, key);
+		goto out;
+	}
+	for (int i = 0; scratch && i < MAX_FOUND; i++) {
+		struct seen_at at = w; /* a copy: w itself can stay in registers */
+
+		if (i >= scratch->found.n)
+			break;
+		sight_any(&at, scratch->found.at[i].stream, scratch->found.at[i].key);
+	}
+out:
+	if (unlikely(scratch))
+		release_scratch(scratch);
+	return 0;
+}
+
+static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux,
+				      enum dedup_mode mode)
+{
+	if (!ethertype_selected(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
+		return 0;
+	return handle_packet(skb, 0, dev, kind, aux, mode);
+}
+
+#endif
