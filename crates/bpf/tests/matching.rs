@@ -1,1 +1,269 @@
-fn main() {}
+//! The programs' C says of every frame what the parsers and tables of user space say.
+//!
+//! The programs run in the kernel by themselves (BPF_PROG_RUN): no packet and no device is touched.
+
+use latpath_bpf::trial::{Found, Trial};
+use latpath_bpf::Table;
+use latpath_protocols::goose;
+use latpath_protocols::stream::StreamSpec;
+use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec};
+use latpath_protocols::Tag;
+use latpath_testkit::{equal, need_root, trial, Failed};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let needs = [need_root()];
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| trial(name, &needs, test);
+    let tests = vec![
+        trial("a_name_of_any_length_is_found_where_user_space_put_it", names),
+        trial("the_fast_path_finds_what_the_slow_path_finds", fast_path),
+        trial("a_frame_is_malformed_where_the_parser_says_so_and_its_streams_are_the_parsers", broken_frames),
+        trial("a_hash_is_fnv_of_the_bytes", hashes),
+        trial("goose_is_found_by_goid_or_gocbref_and_keyed_by_both_numbers", goose_frames),
+        trial("ptp_is_found_over_ethernet_and_udp_by_type_port_and_domain", ptp_frames),
+        trial("one_frame_may_be_in_streams_of_several_protocols", several_protocols),
+    ];
+    latpath_testkit::main(tests)
+}
+
+fn load(texts: &[&str]) -> Result<Trial, Failed> {
+    let specs =
+        texts.iter().map(|t| t.parse::<StreamSpec>().map_err(|e| e.to_string())).collect::<Result<Vec<_>, _>>()?;
+    load_specs(&specs)
+}
+
+fn load_specs(specs: &[StreamSpec]) -> Result<Trial, Failed> {
+    let table = Table::new(specs).map_err(|e| e.to_string())?;
+    Ok(Trial::load(table).map_err(|e| e.to_string())?)
+}
+
+fn check(runs: u32, test: impl Fn(&mut TestRunner) -> Result<(), String>) -> Result<(), Failed> {
+    Ok(test(&mut TestRunner::new(Config { cases: runs, failure_persistence: None, ..Config::default() }))?)
+}
+
+/// What was found, where the frame is read in one piece.
+fn run(trial: &Trial, frame: &[u8]) -> Result<Found, TestCaseError> {
+    trial.run(frame, 0).map_err(|e| TestCaseError::fail(e.to_string()))
+}
+
+fn sv(svids: &[&[u8]], tags: Vec<Tag>, smp_cnt: u16) -> Vec<u8> {
+    let asdu = |(i, svid): (usize, &&[u8])| AsduSpec {
+        svid: svid.to_vec(),
+        smp_cnt: smp_cnt.wrapping_add(i as u16),
+        conf_rev: 1,
+        data: vec![0; 64],
+        ..AsduSpec::default()
+    };
+    let asdus = svids.iter().enumerate().map(asdu).collect();
+    FrameSpec { tags, asdus, ..FrameSpec::default() }.build().expect("a legal frame")
+}
+
+fn names() -> Result<(), Failed> {
+    let names: Vec<String> = (1..=129).map(|len| format!("{len:03}").chars().cycle().take(len).collect()).collect();
+    let mut specs: Vec<StreamSpec> = names.iter().map(|name| StreamSpec::svid(name)).collect();
+    specs.extend(names.iter().take(100).map(|n| format!("goose:{n}").parse::<StreamSpec>().expect("a stream")));
+    let trial = load_specs(&specs)?;
+    for (i, name) in names.iter().enumerate() {
+        let found = trial.run(&sv(&[name.as_bytes()], vec![], 7), 0)?;
+        equal(name, found.streams, vec![(i as u16, 7)])?;
+        let other = format!("{}x", &name[1..]);
+        equal("another name", trial.run(&sv(&[other.as_bytes()], vec![], 7), 0)?.streams, vec![])?;
+    }
+    Ok(())
+}
+
+fn tags() -> impl Strategy<Value = Vec<Tag>> {
+    prop::collection::vec((0..4095u16, 0..8u8).prop_map(|(vlan, priority)| Tag::new(vlan, priority)), 0..3)
+}
+
+fn svid() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        Just(b"A".to_vec()),
+        Just(b"MU01".to_vec()),
+        Just(b"B".repeat(32)),
+        Just(b"B".repeat(33)),
+        "[A-C]{1,34}".prop_map(Into::into)
+    ]
+}
+
+/// Frames of Sampled Values, whole or with bytes changed or missing.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
+    (prop::collection::vec(svid(), 1..4), tags(), any::<u16>(), changes, 0..40usize).prop_map(
+        |(svids, tags, count, changes, cut)| {
+            let svids: Vec<&[u8]> = svids.iter().map(Vec::as_slice).collect();
+            let mut frame = sv(&svids, tags, count);
+            for (at, byte) in changes {
+                let at = 12 + at.index(frame.len().min(140) - 12);
+                frame[at] = byte;
+            }
+            frame.truncate(frame.len() - cut.saturating_sub(20));
+            frame
+        },
+    )
+}
+
+fn streams_of_sv() -> Vec<String> {
+    vec!["svid:A".into(), "svid:MU01".into(), format!("svid:{}", "B".repeat(32)), format!("svid:{}", "B".repeat(33))]
+}
+
+fn fast_path() -> Result<(), Failed> {
+    let streams = streams_of_sv();
+    let trial = load(&streams.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let taken = std::cell::Cell::new(0);
+    check(4000, |runner| {
+        let run = |frame: Vec<u8>| {
+            let found = run(&trial, &frame)?;
+            for fast in found.fast.iter().flatten() {
+                prop_assert_eq!(fast.iter().copied().collect::<Vec<_>>(), found.streams.clone(), "{:02x?}", frame);
+                taken.set(taken.get() + 1);
+            }
+            Ok(())
+        };
+        runner.run(&frame(), run).map_err(|e| e.to_string())
+    })?;
+    if taken.get() < 100 {
+        return Err(format!("the fast path took {} frames only", taken.get()).into());
+    }
+    Ok(())
+}
+
+fn broken_frames() -> Result<(), Failed> {
+    let streams = streams_of_sv();
+    let trial = load(&streams.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let name = |i: usize| streams[i]["svid:".len()..].as_bytes();
+    check(4000, |runner| {
+        let run = |(bytes, linear): (Vec<u8>, usize)| {
+            let found = run(&trial, &bytes)?;
+            // Drivers that page their frames leave just the headers linear.
+            let paged = trial.run(&bytes, bytes.len().saturating_sub(linear)).expect("it runs");
+            prop_assert_eq!((&paged.streams, paged.malformed), (&found.streams, found.malformed));
+            match Frame::parse(&bytes) {
+                Ok(frame) => {
+                    prop_assert!(!found.malformed, "{:02x?}", bytes);
+                    let mut expected = Vec::new();
+                    for asdu in frame.asdus() {
+                        for i in (0..streams.len()).filter(|i| name(*i) == asdu.svid) {
+                            if expected.iter().all(|(known, _)| *known != i as u16) {
+                                expected.push((i as u16, u32::from(asdu.smp_cnt)));
+                            }
+                        }
+                    }
+                    prop_assert_eq!(found.streams, expected);
+                }
+                // The programs read up to the last svID and smpCnt, the parser all of the frame.
+                Err(e) => prop_assert!(e.is_malformed() || found.streams.is_empty()),
+            }
+            Ok(())
+        };
+        runner.run(&(frame(), 18..32usize), run).map_err(|e| e.to_string())
+    })
+}
+
+fn hashes() -> Result<(), Failed> {
+    let trial = load(&["ether:0x9000,hash=3:100"])?;
+    check(500, |runner| {
+        let run = |mut bytes: Vec<u8>| {
+            bytes[12..14].copy_from_slice(&[0x90, 0]);
+            let fnv = |bytes: &[u8]| {
+                let h = bytes.iter().fold(2_166_136_261u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(16_777_619));
+                h ^ h >> 15
+            };
+            let found = run(&trial, &bytes)?;
+            prop_assert_eq!(found.hash, fnv(&bytes[..128]));
+            prop_assert_eq!(found.streams, vec![(0, fnv(&bytes[17..117]))]);
+            Ok(())
+        };
+        runner.run(&prop::collection::vec(any::<u8>(), 130..300), run).map_err(|e| e.to_string())
+    })
+}
+
+fn element(tag: u8, value: &[u8]) -> Vec<u8> {
+    [&[tag, value.len() as u8][..], value].concat()
+}
+
+/// A frame with what stands in a goosePdu up to sqNum, and some of what follows.
+fn goose_frame(goid: Option<&str>, st_num: &[u8], sq_num: &[u8]) -> Vec<u8> {
+    let mut inside = element(0x80, b"IED1LD0/LLN0$GO$gcb01");
+    inside.extend(element(0x81, &[0x07, 0xd0]));
+    inside.extend(element(0x82, b"IED1LD0/LLN0$ds"));
+    inside.extend(goid.map_or(vec![], |goid| element(0x83, goid.as_bytes())));
+    inside.extend(element(0x84, &[0; 8]));
+    inside.extend(element(0x85, st_num));
+    inside.extend(element(0x86, sq_num));
+    inside.extend(element(0x88, &[1]));
+    let pdu = element(0x61, &inside);
+    let mut frame = vec![0x01, 0x0c, 0xcd, 0x01, 0, 1, 2, 0, 0, 0, 0, 1, 0x88, 0xb8, 0x00, 0x01];
+    frame.extend((8 + pdu.len() as u16).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(pdu);
+    frame
+}
+
+fn goose_frames() -> Result<(), Failed> {
+    let trial = load(&["goose:trip", "goose:IED1LD0/LLN0$GO$gcb01", "goose:trip,appid=2", "svid:trip"])?;
+    let found = |frame: &[u8]| trial.run(frame, 0).map(|found| (found.streams, found.malformed));
+    equal("by goID", found(&goose_frame(Some("trip"), &[1], &[2]))?, (vec![(0, goose::key(1, 2))], false))?;
+    let key = goose::key(0x1_0005, 0xffff);
+    equal("by gocbRef", found(&goose_frame(None, &[1, 0, 5], &[0, 0xff, 0xff]))?, (vec![(1, key)], false))?;
+    equal("an empty goID", found(&goose_frame(Some(""), &[1], &[2]))?.0, vec![(1, goose::key(1, 2))])?;
+    equal("another", found(&goose_frame(Some("close"), &[1], &[2]))?, (vec![], false))?;
+    equal("no number", found(&goose_frame(Some("trip"), &[], &[2]))?, (vec![], true))?;
+    let whole = goose_frame(Some("trip"), &[1], &[2]);
+    for len in 18..whole.len() {
+        equal("cut", found(&whole[..len])?, (vec![], true))?;
+    }
+    Ok(())
+}
+
+fn ptp_message(kind: u8, domain: u8, sequence: u16) -> Vec<u8> {
+    let mut message = vec![0; 44];
+    (message[0], message[1], message[3], message[4]) = (kind, 0x12, 44, domain);
+    message[20..30].copy_from_slice(&[0x00, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55, 0, 1]);
+    message[30..32].copy_from_slice(&sequence.to_be_bytes());
+    message
+}
+
+fn over(header: &[u8], message: &[u8]) -> Vec<u8> {
+    [&[1, 0x1b, 0x19, 0, 0, 0, 2, 0, 0, 0, 0, 1], header, message].concat()
+}
+
+/// An IPv4 and UDP header to this port.
+fn udp4(port: u16) -> Vec<u8> {
+    let mut header = vec![0x08, 0, 0x45, 0, 0, 72, 0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1, 224, 0, 1, 129, 1, 63];
+    header.extend(port.to_be_bytes());
+    header.extend([0, 52, 0, 0]);
+    header
+}
+
+fn ptp_frames() -> Result<(), Failed> {
+    let trial = load(&[
+        "ptp:sync",
+        "ptp:delay_req",
+        "ptp:sync,source=001122.fffe.334455-1",
+        "ptp:sync,source=001122.fffe.334455-2",
+        "ptp:sync,domain=24",
+        "udp::319,seq=30:2",
+    ])?;
+    let found = |frame: &[u8]| trial.run(frame, 0).map(|found| found.streams);
+    let sync = ptp_message(0, 0, 777);
+    equal("Sync over Ethernet", found(&over(&[0x88, 0xf7], &sync))?, vec![(0, 777), (2, 777)])?;
+    equal("Sync over UDP", found(&over(&udp4(319), &sync))?, vec![(0, 777), (2, 777), (5, 777)])?;
+    equal("a general message", found(&over(&udp4(320), &sync))?, vec![])?;
+    equal("Delay_Req", found(&over(&[0x88, 0xf7], &ptp_message(1, 0, 3)))?, vec![(1, 3)])?;
+    equal("Announce", found(&over(&[0x88, 0xf7], &ptp_message(11, 0, 3)))?, vec![])?;
+    equal("a domain", found(&over(&[0x88, 0xf7], &ptp_message(0, 24, 3)))?, vec![(0, 3), (2, 3), (4, 3)])?;
+    let short = trial.run(&over(&[0x88, 0xf7], &sync[..20]), 0)?;
+    equal("a short message", (short.streams, short.malformed), (vec![], true))
+}
+
+fn several_protocols() -> Result<(), Failed> {
+    let frame = sv(&[b"A"], vec![], 5);
+    let beside = load(&["svid:A", "ether:0x8892"])?.run(&frame, 0)?;
+    equal("beside another ethertype", (beside.fast[0], beside.streams), (Some(Some((0, 5))), vec![(0, 5)]))?;
+    let both = load(&["ether:0x88ba,seq=0:2", "svid:A", "svid:A,vlan=7"])?.run(&frame, 0)?;
+    equal("in both", both.streams, vec![(1, 5), (0, 0x4000)])?;
+    equal("the fast path leaves it to the slow one", both.fast[0], None)
+}

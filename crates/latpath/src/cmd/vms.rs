@@ -21,7 +21,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let found = latpath_vms::find()?;
     print(&match args.json {
         true => format!("{}\n", serde_json::to_string(&found)?),
-        false => text(&found, &latpath_probe::namespaces()),
+        false => text(&found, &latpath_bpf::namespaces()),
     })?;
     for note in &found.unseen {
         eprintln!("latpath: {note}");
