@@ -7,8 +7,8 @@
 use crate::journey::{Journey, MAX_POINTS};
 use crate::matching::{self, Meant, Position, Question, Verdict};
 use crate::ring::{Head, Ring, MIN_SLOTS};
-use crate::sequence::{Sequence, Standing};
 use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
+use latpath_protocols::sequence::{Sequence, Standing};
 use std::ops::Range;
 
 /// How journeys are closed.

@@ -7,11 +7,9 @@ pub mod paths;
 mod ring;
 pub mod route;
 pub mod segments;
-pub mod sequence;
 
 pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;
 pub use paths::{PathClass, Paths};
 pub use route::{Route, RouteFinder};
 pub use segments::Segment;
-pub use sequence::Sequence;

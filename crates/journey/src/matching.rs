@@ -1,8 +1,8 @@
 //! To which journey does a sighting belong? The rules; docs/journeys.md gives the reasoning for users.
 
 use crate::ring::Ring;
-use crate::sequence::{Sequence, Standing};
 use latpath_model::Ns;
+use latpath_protocols::sequence::{Sequence, Standing};
 
 /// Sightings in a row that must contradict a point's position before the position is given up.
 const CONTRADICTIONS: u32 = 16;

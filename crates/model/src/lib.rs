@@ -8,14 +8,11 @@ pub mod segment;
 pub mod sighting;
 pub mod text;
 
-pub use latpath_protocols::{stream, KeyRule, Matcher, StreamSpec};
+pub use latpath_protocols::{stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source};
 pub use stream::StreamId;
-
-/// Nanoseconds: a time in a named clock, or a difference of two.
-pub type Ns = i64;
 
 /// The name of the machine that latpath itself runs on.
 pub const HOST: &str = "host";

@@ -10,7 +10,7 @@
 //! jump in it is no loss.
 
 use crate::named;
-use crate::protocol::{Info, KernelMatch, OwnKey, Protocol};
+use crate::protocol::{Info, KernelMatch, Order, OwnKey, Protocol};
 use crate::stream::{BadStream, Options};
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl Protocol for Goose {
         ethertypes: &[ETHERTYPE],
         key: Some(OwnKey {
             name: "stNum:sqNum",
-            range: None,
+            order: Order::States,
             text: |key| format!("{}:{}", key >> 16, key & 0xffff),
             read: |text| {
                 let (st_num, sq_num) = text.split_once(':')?;

@@ -7,7 +7,11 @@ mod error;
 mod ethernet;
 mod named;
 pub mod protocol;
+pub mod sequence;
 pub mod stream;
+
+/// Nanoseconds: a time in a named clock, or a difference of two.
+pub type Ns = i64;
 
 // The order is that of the numbers in the kernel programs. The first one's frames may take the fast path.
 protocol::protocols! {

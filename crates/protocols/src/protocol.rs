@@ -29,14 +29,25 @@ pub struct Info {
     pub key: Option<OwnKey>,
 }
 
+/// How the keys of packets follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Each packet's number is greater than the one before by the same step, until the numbers wrap.
+    Counter {
+        /// One past the largest number.
+        range: u64,
+    },
+    /// A key is the low 16 bits of a count of states, and the low 16 bits of a count of the packets of one state.
+    States,
+}
+
 /// How a protocol tells a packet from the next.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnKey {
     /// The name of the field that the key is read from.
     pub name: &'static str,
-    /// One past the largest number where each packet's number is greater than the one before by the same step; `None` where a
-    /// jump means nothing.
-    pub range: Option<u64>,
+    /// How keys follow each other.
+    pub order: Order,
     /// The key as people read it.
     pub text: fn(u32) -> String,
     /// Reads what `text` writes.
@@ -46,7 +57,12 @@ pub struct OwnKey {
 impl OwnKey {
     /// A counter of 16 bits in a field of this name.
     pub const fn counter16(name: &'static str) -> Self {
-        Self { name, range: Some(1 << 16), text: |key| key.to_string(), read: |text| text.parse().ok() }
+        Self {
+            name,
+            order: Order::Counter { range: 1 << 16 },
+            text: |key| key.to_string(),
+            read: |text| text.parse().ok(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //! ```
 //! A comma in a name is written `\,`, a backslash `\\`. The payload begins after the last ethertype; that of UDP after its header.
 
+use crate::protocol::Order;
 use crate::{Matcher, ProtocolId};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -69,11 +70,11 @@ impl KeyRule {
         }
     }
 
-    /// One past the largest number where keys count packets; `None` where they have no order.
-    pub fn range(self) -> Option<u64> {
+    /// How keys follow each other; `None` where they have no order.
+    pub fn order(self) -> Option<Order> {
         match self {
-            Self::Own(protocol) => protocol.info().key?.range,
-            Self::Seq { len, .. } => Some(1 << (8 * len.min(4))),
+            Self::Own(protocol) => protocol.info().key.map(|key| key.order),
+            Self::Seq { len, .. } => Some(Order::Counter { range: 1 << (8 * len.min(4)) }),
             Self::Hash { .. } => None,
         }
     }
@@ -212,11 +213,6 @@ impl StreamSpec {
     /// The stream of this svID, nothing else asked.
     pub fn svid(id: &str) -> Self {
         Self::new(Matcher::Sv(crate::sv::Sv { svid: id.as_bytes().to_vec(), appid: None }))
-    }
-
-    /// Whether a packet by packet count tells order.
-    pub fn is_ordered(&self) -> bool {
-        self.key.range().is_some()
     }
 
     /// Replaces the key rule by a `hash:OFFSET:LEN` or `seq:OFFSET:LEN` (the value of `--match`).
@@ -415,8 +411,11 @@ mod tests {
             (goose.text(0x1_0002), goose.read("1:2"), goose.read("65538")),
             ("1:2".into(), Some(0x1_0002), Some(65_538))
         );
-        assert_eq!((goose.read("1:70000"), goose.range()), (None, None));
-        assert_eq!((KeyRule::SMP_CNT.text(7), KeyRule::SMP_CNT.range()), ("7".into(), Some(65_536)));
+        assert_eq!((goose.read("1:70000"), goose.order()), (None, Some(Order::States)));
+        assert_eq!(
+            (KeyRule::SMP_CNT.text(7), KeyRule::SMP_CNT.order()),
+            ("7".into(), Some(Order::Counter { range: 65_536 }))
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Lists the streams that are there.
 
-use crate::Tracker;
-use latpath_model::Ns;
+use latpath_model::{KeyRule, Ns};
+use latpath_protocols::sequence::Tracker;
 use latpath_protocols::{sv::Frame, Tag};
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ impl Discovery {
                 src: frame.header.src,
                 frames: 0,
                 asdus: 0,
-                tracker: Tracker::default(),
+                tracker: Tracker::new(KeyRule::SMP_CNT).expect("smpCnt counts"),
                 first: t,
                 last: t,
             });
@@ -122,7 +122,7 @@ impl Discovery {
             stream.frames += 1;
             stream.asdus = samples;
             stream.last = t;
-            stream.tracker.note(t, asdu.smp_cnt, samples);
+            stream.tracker.note(t, asdu.smp_cnt.into(), samples);
         }
     }
 

@@ -2,7 +2,6 @@
 //!
 //! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]) or of a capture ([`Replay`]).
 //! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
-//! - [`Tracker`] follows one stream's smpCnt: gaps, duplicates, order, wrap.
 #![deny(unsafe_code)]
 
 mod capture;
@@ -12,10 +11,8 @@ mod pace;
 mod publish;
 mod receive;
 mod replay;
-mod spread;
 mod subscribe;
 mod synthetic;
-mod track;
 
 pub mod kernel;
 
@@ -27,7 +24,5 @@ pub use pace::{BadRate, Pace};
 pub use publish::{publish, Frames, Pacing, PublishOptions, Punctuality};
 pub use receive::Receiver;
 pub use replay::{Replay, ReplayError};
-pub use spread::Spread;
 pub use subscribe::{StreamReceived, Subscription};
 pub use synthetic::{Synthetic, SyntheticOptions};
-pub use track::{Totals, Tracker, Verdict};

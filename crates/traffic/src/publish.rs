@@ -1,7 +1,7 @@
 //! Sends frames by absolute deadlines, and says how well it kept them.
 
 use crate::kernel::{wait_until, DeviceError, PacketSocket, Woken};
-use crate::Spread;
+use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::io::IoSlice;
@@ -69,9 +69,9 @@ pub struct Punctuality {
     /// Frames were due that were not sent, because the end was over for a second.
     pub gave_up: bool,
     /// Time of handing over minus deadline, of every frame. The time is taken right before the system call.
-    pub error: Spread,
+    pub error: Histogram,
     /// The same of the frames that were waited for, without those that were overdue already: what cyclictest calls latency.
-    pub wakeup: Spread,
+    pub wakeup: Histogram,
     /// Time of the first handing over, `CLOCK_MONOTONIC`.
     pub first: Ns,
     /// Time of the last.
@@ -143,11 +143,11 @@ pub fn publish(
         result.last = now;
         if pacing == Pacing::Deadlines {
             if waited {
-                result.wakeup.add(now - queue.slots[0].due);
+                result.wakeup.record(now - queue.slots[0].due);
             }
             for slot in &queue.slots[..done] {
                 let error = now - slot.due;
-                result.error.add(error);
+                result.error.record(error);
                 result.late += u64::from(error > interval);
             }
         }

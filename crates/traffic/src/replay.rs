@@ -1,7 +1,8 @@
 //! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
 
-use crate::{Capture, CaptureError, Frames, Pace, Tracker};
-use latpath_model::Ns;
+use crate::{Capture, CaptureError, Frames, Pace};
+use latpath_model::{KeyRule, Ns};
+use latpath_protocols::sequence::Tracker;
 use latpath_protocols::sv::{Frame, SAMPLE_RATES};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -129,7 +130,7 @@ impl Replay {
                     let streams = &mut self.streams;
                     let i = *by_name.entry(name).or_insert_with(|| {
                         streams.push(Stream {
-                            tracker: Tracker::new(wrap),
+                            tracker: Tracker::new(KeyRule::SMP_CNT).expect("smpCnt counts").with_wrap(wrap),
                             frames: 0,
                             first_count: asdu.smp_cnt,
                             last_count: 0,
@@ -143,7 +144,7 @@ impl Replay {
                         streams.len() - 1
                     });
                     let stream = &mut streams[i];
-                    stream.tracker.note(due, asdu.smp_cnt, 1);
+                    stream.tracker.note(due, asdu.smp_cnt.into(), 1);
                     stream.frames += u64::from(stream.samples == 0 || stream.last != due);
                     stream.samples += 1;
                     stream.last_count = asdu.smp_cnt;
@@ -185,7 +186,8 @@ impl Replay {
                 let hz = (s.samples > 1 && t > 0).then(|| (s.samples - 1) as f64 * 1e9 / t as f64)?;
                 SAMPLE_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
             };
-            let found = wrap.or(s.tracker.wrap()).or_else(usual).filter(|w| u32::from(s.highest) < *w);
+            let found =
+                wrap.or(s.tracker.wrap().map(|w| w as u32)).or_else(usual).filter(|w| u32::from(s.highest) < *w);
             s.wrap = found.unwrap_or(65536);
             s.advance = (u32::from(s.last_count) + 1 + s.wrap - u32::from(s.first_count)) % s.wrap;
         }

@@ -1,8 +1,10 @@
 //! The application at the end: checks what it receives.
 
-use crate::{Received, Spread, Totals, Tracker};
+use crate::Received;
+use latpath_histogram::Histogram;
 use latpath_model::stream::MAX_STREAMS;
-use latpath_model::{Matcher, Ns, StreamSpec};
+use latpath_model::{KeyRule, Matcher, Ns, StreamSpec};
+use latpath_protocols::sequence::{Totals, Tracker};
 use latpath_protocols::sv::{Asdu, Frame};
 use std::collections::HashMap;
 
@@ -19,9 +21,9 @@ pub struct StreamReceived {
     /// Samples of the stream in the newest frame.
     pub samples: u16,
     /// Time from one arrival to the next, by the kernel's clock at reception.
-    pub interarrival: Spread,
+    pub interarrival: Histogram,
     /// Time from the kernel's reception to the application.
-    pub delay: Spread,
+    pub delay: Histogram,
     /// Arrival of the first frame.
     pub first: Ns,
     /// Arrival of the newest frame.
@@ -51,10 +53,10 @@ impl StreamReceived {
     fn new(stream: StreamSpec) -> Self {
         Self {
             stream,
-            tracker: Tracker::default(),
+            tracker: Tracker::new(KeyRule::SMP_CNT).expect("smpCnt counts"),
             samples: 0,
-            interarrival: Spread::default(),
-            delay: Spread::default(),
+            interarrival: Histogram::default(),
+            delay: Histogram::default(),
             first: 0,
             last: 0,
         }
@@ -168,14 +170,14 @@ impl StreamReceived {
         if self.totals().received == 0 {
             self.first = arrival;
         } else {
-            self.interarrival.add(arrival - self.last);
+            self.interarrival.record(arrival - self.last);
         }
         self.last = arrival;
         if let Some(arrival) = r.arrival {
-            self.delay.add(r.had - arrival);
+            self.delay.record(r.had - arrival);
         }
         self.samples = samples;
-        self.tracker.note(arrival, smp_cnt, samples);
+        self.tracker.note(arrival, smp_cnt.into(), samples);
     }
 }
 
@@ -212,7 +214,7 @@ mod tests {
         let expected = Totals { received: 7, lost: 1, gaps: 1, duplicates: 1, out_of_order: 1, restarts: 0 };
         assert_eq!(row.totals(), expected);
         assert_eq!((s.others, s.other_svids.as_slice()), (7, &["MU02".to_string()][..]));
-        assert_eq!((row.delay.count(), row.delay.max(), row.interarrival.count()), (7, Some(7), 6));
+        assert_eq!((row.delay.count(), row.delay.max(), row.interarrival.count()), (7, 7, 6));
     }
 
     #[test]

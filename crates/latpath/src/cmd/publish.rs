@@ -2,7 +2,7 @@
 
 use super::interrupt::stop_flag;
 use super::report::print;
-use super::subscribe::mac;
+use super::subscribe::{mac, times_json, times_text};
 use super::thread::OnTime;
 use super::{Outcome, Usage};
 use anyhow::Result;
@@ -255,8 +255,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
 }
 
 fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
-    let (e, w) = (&sent.error, &sent.wakeup);
-    json!({
+    let Value::Object(mut row) = json!({
         "interface": args.interface,
         "svids": what.svids,
         "replay": args.replay,
@@ -269,19 +268,12 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
         "elapsed_ns": sent.last - sent.first,
         "target_rate_hz": hz,
         "rate_hz": sent.rate_hz(),
-        "pacing_count": e.count(),
-        "pacing_min_ns": e.min(),
-        "pacing_mean_ns": e.mean(),
-        "pacing_p50_ns": e.percentile(500_000),
-        "pacing_p99_ns": e.percentile(990_000),
-        "pacing_p99_9_ns": e.percentile(999_000),
-        "pacing_max_ns": e.max(),
-        "wakeup_count": w.count(),
-        "wakeup_p50_ns": w.percentile(500_000),
-        "wakeup_p99_ns": w.percentile(990_000),
-        "wakeup_p99_9_ns": w.percentile(999_000),
-        "wakeup_max_ns": w.max(),
-    })
+    }) else {
+        unreachable!("an object was written")
+    };
+    times_json(&mut row, "pacing", &sent.error);
+    times_json(&mut row, "wakeup", &sent.wakeup);
+    Value::Object(row)
 }
 
 fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {
@@ -289,14 +281,9 @@ fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctual
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);
     lines.push(format!("sent     {} frames in {elapsed}, {}/s ({asked})", count(sent.sent), rate(sent.rate_hz())));
-    for (name, spread) in [("pacing", &sent.error), ("wakeup", &sent.wakeup)] {
-        let figure = |per_million| duration(spread.percentile(per_million).unwrap_or(0));
-        if let Some(max) = spread.max() {
-            let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
-            lines.push(format!(
-                "{name}   p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {} after the deadline",
-                duration(max)
-            ));
+    for (name, times) in [("pacing", &sent.error), ("wakeup", &sent.wakeup)] {
+        if let Some(text) = times_text(times) {
+            lines.push(format!("{name}   {text} after the deadline"));
         }
     }
     if sent.error.count() > 0 {

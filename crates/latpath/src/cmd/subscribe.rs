@@ -6,11 +6,12 @@ use super::thread::OnTime;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::stream::parse_mac;
 use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_stats::units::{count, duration, rate};
-use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, Spread, StreamReceived, Subscription};
+use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamReceived, Subscription};
 use serde_json::{json, Map, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -191,17 +192,27 @@ impl Run {
     }
 }
 
-fn spread_json(into: &mut Map<String, Value>, name: &str, spread: &Spread) {
+/// Adds the figures of these times; null where there are none.
+pub(super) fn times_json(into: &mut Map<String, Value>, name: &str, times: &Histogram) {
+    let [p50, p90, p99, p99_9] = times.percentiles([500_000, 900_000, 990_000, 999_000]);
     let figures = [
-        ("min", spread.min()),
-        ("mean", spread.mean()),
-        ("p50", spread.percentile(500_000)),
-        ("p90", spread.percentile(900_000)),
-        ("p99", spread.percentile(990_000)),
-        ("p99_9", spread.percentile(999_000)),
-        ("max", spread.max()),
+        ("min", times.min()),
+        ("mean", times.mean()),
+        ("p50", p50),
+        ("p90", p90),
+        ("p99", p99),
+        ("p99_9", p99_9),
+        ("max", times.max()),
     ];
-    into.extend(figures.map(|(figure, value)| (format!("{name}_{figure}_ns"), json!(value))));
+    into.insert(format!("{name}_count"), json!(times.count()));
+    let figure = |value| (times.count() > 0).then_some(value);
+    into.extend(figures.map(|(key, value)| (format!("{name}_{key}_ns"), json!(figure(value)))));
+}
+
+/// The percentiles and the greatest of these times, for people; `None` if there are none.
+pub(super) fn times_text(times: &Histogram) -> Option<String> {
+    let [p50, p99, p99_9] = times.percentiles([500_000, 990_000, 999_000]).map(duration);
+    (times.count() > 0).then(|| format!("p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {}", duration(times.max())))
 }
 
 fn stream_json(s: &StreamReceived) -> Value {
@@ -222,9 +233,9 @@ fn stream_json(s: &StreamReceived) -> Value {
     row.insert("wrap".into(), json!(s.tracker.wrap()));
     row.insert("asdus".into(), json!(s.samples));
     row.insert("rate_hz".into(), json!(rate_hz(s)));
-    spread_json(&mut row, "interarrival", &s.interarrival);
-    spread_json(&mut row, "delay", &s.delay);
-    row.insert("delay_negative".into(), json!(s.delay.negative()));
+    times_json(&mut row, "interarrival", &s.interarrival);
+    times_json(&mut row, "delay", &s.delay);
+    row.insert("delay_negative".into(), json!(s.delay.negatives()));
     Value::Object(row)
 }
 
@@ -256,18 +267,15 @@ fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     if t.restarts > 0 {
         lines.push(format!("  restarts     {}: the publisher began again", count(t.restarts)));
     }
-    for (name, spread) in [("interarrival", &s.interarrival), ("delay", &s.delay)] {
-        let figure = |per_million| duration(spread.percentile(per_million).unwrap_or(0));
-        if let (Some(min), Some(max)) = (spread.min(), spread.max()) {
-            let (min, max) = (duration(min), duration(max));
-            let (p50, p99, p99_9) = (figure(500_000), figure(990_000), figure(999_000));
-            lines.push(format!("  {name:<12} min {min}, p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max}"));
+    for (name, times) in [("interarrival", &s.interarrival), ("delay", &s.delay)] {
+        if let Some(text) = times_text(times) {
+            lines.push(format!("  {name:<12} min {}, {text}", duration(times.min())));
         }
     }
-    if s.delay.negative() > 0 {
+    if s.delay.negatives() > 0 {
         lines.push(format!(
             "  clock fault  {} delays are negative: the system clock was set back",
-            count(s.delay.negative())
+            count(s.delay.negatives())
         ));
     }
 }

@@ -1,0 +1,126 @@
+//! The joiner and the listing of `latpath streams` count the same of the same packets.
+
+use latpath_journey::{Joiner, Options};
+use latpath_model::{KeyRule, Link, Ns, PointInfo, Sighting};
+use latpath_protocols::sequence::Totals;
+use latpath_protocols::sv::{AsduSpec, FrameSpec};
+use latpath_traffic::Discovery;
+use proptest::prelude::*;
+
+const STEP: Ns = 250_000;
+
+/// What the listing counts, of packets with these numbers at these times.
+fn listed(packets: &[(Ns, u32)], samples: u16) -> Totals {
+    let mut found = Discovery::default();
+    for (t, key) in packets {
+        let asdu = AsduSpec { svid: b"MU".to_vec(), smp_cnt: *key as u16, ..AsduSpec::default() };
+        let spec = FrameSpec { asdus: vec![asdu; samples.into()], ..FrameSpec::default() };
+        found.note(*t, &spec.build().unwrap(), None);
+    }
+    let totals = found.streams().next().unwrap().tracker.totals();
+    totals
+}
+
+use listed as super_listed;
+/// Sightings of two points: where packets are sent, and where they arrive.
+struct Joined {
+    joiner: Joiner,
+    out_of_order: u64,
+    without_arrival: u64,
+}
+
+fn joined(sightings: impl IntoIterator<Item = (Ns, u32, u16)>) -> Joined {
+    let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
+    let info = |text: &str| PointInfo {
+        point: text.parse().unwrap(),
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 1,
+        clock: "monotonic".into(),
+    };
+    joiner.set_points(&["host/tx@a", "host/nic-rx@b"].map(info));
+    let mut journeys = Vec::new();
+    for (t, key, point) in sightings {
+        let s = Sighting { t, key, tid: 1, stream: 0, point, cpu: 0, note: 0 };
+        joiner.push(&s, &mut |j| journeys.push((j.seen, j.out_of_order)));
+    }
+    joiner.flush(&mut |j| journeys.push((j.seen, j.out_of_order)));
+    let last = journeys.iter().rposition(|(seen, _)| seen & 2 != 0).unwrap_or(0);
+    let first = journeys.iter().position(|(seen, _)| seen & 2 != 0).unwrap_or(0);
+    Joined {
+        joiner,
+        out_of_order: journeys.iter().filter(|(_, out_of_order)| *out_of_order).count() as u64,
+        without_arrival: journeys[first..=last].iter().filter(|(seen, _)| seen & 2 == 0).count() as u64,
+    }
+}
+
+prop_compose! {
+    /// Numbers of a sender as they arrive: some lost, some twice, some late, and now and then from the start again. The first ones
+    /// arrive as they are sent, for the joiner has yet to learn the step.
+    fn arrivals()(
+        (wrap, samples) in prop::sample::select(vec![(4000_u64, 1_u64), (4800, 2), (12800, 8), (14400, 6), (65536, 1), (1000, 1)]),
+        start in 0_u64..700,
+        fates in prop::collection::vec((0_u8..20, 0_u8..20, 0_usize..40), 100..4000),
+        restart in prop::option::of(1000_usize..3000),
+    ) -> (u64, u16, Vec<(usize, u64)>) {
+        let mut order = Vec::new();
+        for (i, (loss, twice, delay)) in fates.iter().enumerate() {
+            // Back by 700 packets: further than packets are reordered, and less than half of any wrap but the least.
+            let back = if restart.is_some_and(|at| i >= at) { 700 } else { 0 };
+            let number = (start + i as u64 + 1000 - back) * samples;
+            let calm = i < 50 || restart.is_some_and(|at| i.abs_diff(at) < 50);
+            if *loss > 0 || calm {
+                order.push((i + if *loss == 1 && !calm { *delay } else { 0 }, number));
+            }
+            if *twice == 0 && !calm {
+                order.push((i + delay, number));
+            }
+        }
+        order.sort_by_key(|(place, _)| *place);
+        (wrap, samples as u16, order)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn seen_at_one_point((wrap, samples, arrivals) in arrivals()) {
+        // A step that is not known yet cannot explain a wrap.
+        prop_assume!(arrivals[..4].iter().all(|(_, n)| n % wrap >= arrivals[0].1 % wrap));
+        let packets: Vec<(Ns, u32)> =
+            arrivals.iter().map(|(place, n)| (*place as Ns * STEP, (n % wrap) as u32)).collect();
+        let listed = listed(&packets, samples);
+        let joiner = joined(packets.iter().map(|(t, key)| (*t, *key, 0))).joiner.totals(0);
+        prop_assert_eq!(
+            (listed.received, listed.lost, listed.duplicates, listed.restarts),
+            (joiner.sightings, joiner.never_seen, joiner.duplicates, joiner.restarts)
+        );
+        prop_assert_eq!(joiner.journeys, listed.received - listed.duplicates);
+    }
+
+    #[test]
+    fn seen_where_it_is_sent_and_where_it_arrives((wrap, samples, arrivals) in arrivals()) {
+        // A wrap that no other sender has looks like a restart the first time.
+        prop_assume!(wrap != 1000 && arrivals[..4].iter().all(|(_, n)| n % wrap >= arrivals[0].1 % wrap));
+        let numbers: Vec<u64> = arrivals.iter().map(|(_, n)| *n).collect();
+        let (least, most) = (numbers.iter().min().copied().unwrap_or(0), numbers.iter().max().copied().unwrap_or(0));
+        prop_assume!(numbers.iter().zip(&numbers[1..]).all(|(a, b)| a.abs_diff(*b) < 500 * u64::from(samples)));
+        // Each is sent once, in order, and arrives when it did.
+        let base = numbers[0] as i64;
+        let place = |n: u64| (n as i64 - base) / i64::from(samples) * STEP;
+        let sent = (least..=most).step_by(samples.into()).map(|n| (place(n), (n % wrap) as u32, 0));
+        let arrived = arrivals.iter().map(|(at, n)| (*at as Ns * STEP + STEP / 2, (n % wrap) as u32, 1));
+        let mut all: Vec<_> = sent.chain(arrived.clone()).collect();
+        all.sort_by_key(|(t, ..)| *t);
+        let joined = joined(all);
+        let packets: Vec<(Ns, u32)> = arrived.map(|(t, key, _)| (t, key)).collect();
+        let listed = listed(&packets, samples);
+        let totals = joined.joiner.totals(0);
+        prop_assert_eq!((totals.never_seen, totals.restarts, totals.late), (0, 0, 0));
+        prop_assert_eq!(
+            (listed.lost, listed.duplicates, listed.out_of_order, listed.restarts),
+            (joined.without_arrival, totals.duplicates, joined.out_of_order, 0)
+        );
+    }
+}

@@ -1,0 +1,270 @@
+//! The packets of one stream as one place sees them: what is missing, what came twice or late.
+
+use super::{Sequence, REACH};
+use crate::{KeyRule, Ns};
+use std::collections::VecDeque;
+
+/// A packet with the number of one that came longer ago is no duplicate of it.
+const RETAIN: Ns = 3_000_000_000;
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Packets, duplicates included.
+    pub received: u64,
+    /// Packets missing so far, at least; one that arrives late is taken off again.
+    pub lost: u64,
+    /// Places where packets were missing.
+    pub gaps: u64,
+    /// Packets that came once more.
+    pub duplicates: u64,
+    /// Packets that came behind a later one (RFC 4737, reordered).
+    pub out_of_order: u64,
+    /// Times that the publisher started again.
+    pub restarts: u64,
+}
+
+/// Follows one stream where it passes one place. It counts as the joiner does.
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    sequence: Sequence,
+    /// The packets that came last, without duplicates.
+    recent: VecDeque<(u32, Ns)>,
+    received: u64,
+    duplicates: u64,
+    out_of_order: u64,
+}
+
+impl Tracker {
+    /// A tracker of a stream with this rule; `None` for hashes, which have no order.
+    pub fn new(rule: KeyRule) -> Option<Self> {
+        Some(Self {
+            sequence: Sequence::new(rule, REACH)?,
+            recent: VecDeque::new(),
+            received: 0,
+            duplicates: 0,
+            out_of_order: 0,
+        })
+    }
+
+    /// The same where it is known that the numbers wrap at `wrap`, 1 to the range of the field.
+    pub fn with_wrap(mut self, wrap: Option<u32>) -> Self {
+        self.sequence.wrap = wrap.map(u64::from).filter(|w| (1..=self.sequence.range).contains(w));
+        self
+    }
+
+    /// Where the numbers wrap, once that was seen.
+    pub fn wrap(&self) -> Option<u64> {
+        self.sequence.wrap()
+    }
+
+    /// What was counted.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            received: self.received,
+            lost: self.sequence.never_seen(),
+            gaps: self.sequence.gaps(),
+            duplicates: self.duplicates,
+            out_of_order: self.out_of_order,
+            restarts: self.sequence.restarts(),
+        }
+    }
+
+    /// Takes a packet that came at `t` (any monotonic clock) with this key. `step`: numbers that it stands for, as it says itself
+    /// (samples of the stream in a frame); 0 if it does not.
+    pub fn note(&mut self, t: Ns, key: u32, step: u16) {
+        self.received += 1;
+        if self.sequence.step == 0 {
+            self.sequence.step = step.into();
+        }
+        let near = self.sequence.lap().map_or(REACH, |lap| REACH.min(lap / 2)) as usize;
+        let same = |(k, at): &(u32, Ns)| *k == key && t.saturating_sub(*at) <= RETAIN;
+        if !self.sequence.is_next(key) && self.recent.iter().rev().take(near).any(same) {
+            self.duplicates += 1;
+            return;
+        }
+        if self.recent.len() == REACH as usize {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((key, t));
+        self.out_of_order += u64::from(!self.sequence.lead(key, t));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const STEP: Ns = 250_000;
+
+    fn sv(wrap: Option<u32>) -> Tracker {
+        Tracker::new(KeyRule::SMP_CNT).unwrap().with_wrap(wrap)
+    }
+
+    /// The totals after each packet.
+    fn run(tracker: &mut Tracker, counts: impl IntoIterator<Item = u16>) -> Vec<Totals> {
+        let mut note = |(i, count): (usize, u16)| {
+            tracker.note(i as Ns * STEP, count.into(), 1);
+            tracker.totals()
+        };
+        counts.into_iter().enumerate().map(&mut note).collect()
+    }
+
+    #[test]
+    fn a_full_stream_has_no_losses_and_shows_its_wrap() {
+        let mut t = sv(None);
+        assert!(run(&mut t, (0..12_001u32).map(|n| (n % 4000) as u16))
+            .iter()
+            .all(|t| t.lost + t.duplicates + t.out_of_order == 0));
+        assert_eq!(t.wrap(), Some(4000));
+        assert_eq!(t.totals(), Totals { received: 12_001, ..Totals::default() });
+    }
+
+    #[test]
+    fn loss_across_the_wrap_is_counted() {
+        let mut t = sv(None);
+        let counts = (0..20_000u32).filter(|n| !(3_990..4_020).contains(n)).map(|n| (n % 4000) as u16);
+        let after = run(&mut t, counts);
+        assert_eq!((after[3_989].lost, after[3_990].lost), (0, 30));
+        assert_eq!((t.wrap(), t.totals().lost, t.totals().gaps), (Some(4000), 30, 1));
+    }
+
+    #[test]
+    fn an_unusual_wrap_is_learned_and_what_it_seemed_to_lose_is_taken_back() {
+        for wrap in [1000u32, 3998, 65535, 65536] {
+            let mut t = sv(None);
+            run(&mut t, (0..4 * wrap).map(|n| (n % wrap) as u16));
+            assert_eq!((t.wrap(), t.totals().lost, t.totals().gaps), (Some(wrap.into()), 0, 0), "{wrap}");
+        }
+    }
+
+    #[test]
+    fn a_silence_of_many_wraps_is_measured_by_time() {
+        let mut t = sv(Some(4000));
+        for n in 0..1000i64 {
+            t.note(n * STEP, n as u32, 1);
+        }
+        let back = 1000 + 3 * 4000 + 1234;
+        t.note(back * STEP + 20_000, (back % 4000) as u32, 1);
+        assert_eq!(t.totals().lost, back as u64 - 1000);
+        // What goes on at its pace has not been held up.
+        for n in back + 1..back + 30_000 {
+            t.note(n * STEP, (n % 4000) as u32, 1);
+        }
+        assert_eq!((t.totals().lost, t.totals().gaps), (back as u64 - 1000, 1));
+    }
+
+    #[test]
+    fn after_a_stall_all_comes_at_once_and_nothing_was_lost() {
+        // Where the publisher stood still, or this machine: 12,000 samples late, then as fast as they come, then on time again. Of the
+        // second such stream five are missing in the silence.
+        for gone in [0, 5] {
+            let mut t = sv(Some(4000));
+            let due = |n: i64| if n < 1000 { n * STEP } else { (n * STEP).max(13_000 * STEP + (n - 1000) * 5_000) };
+            let mut most = 0;
+            for n in (0..20_000i64).filter(|n| !(1000..1000 + gone).contains(n)) {
+                t.note(due(n), (n % 4000) as u32, 1);
+                most = most.max(t.totals().lost);
+            }
+            let expected = Totals { received: 20_000 - gone as u64, lost: gone as u64, ..Totals::default() };
+            assert_eq!(Totals { gaps: 0, ..t.totals() }, expected);
+            assert_eq!((t.totals().gaps, most), (u64::from(gone > 0), 12_000 + gone as u64), "until it has caught up");
+        }
+        // Twice, the second time before it has caught up.
+        let mut t = sv(Some(4000));
+        for n in 0..30_000i64 {
+            let held = [(1000, 13_000), (3000, 22_000)].into_iter().filter(|(from, _)| n >= *from);
+            let due = held.map(|(from, until)| until * STEP + (n - from) * 5_000).chain([n * STEP]).max();
+            t.note(due.unwrap_or(0), (n % 4000) as u32, 1);
+        }
+        assert_eq!(t.totals(), Totals { received: 30_000, ..Totals::default() });
+    }
+
+    #[test]
+    fn a_publisher_that_starts_again_is_no_flood_of_duplicates() {
+        let mut t = sv(Some(4000));
+        run(&mut t, (0..1500u16).chain(0..1000));
+        assert_eq!((t.totals().restarts, t.totals().duplicates, t.totals().lost), (1, 0, 0));
+    }
+
+    #[test]
+    fn six_samples_a_frame_count_as_one_packet() {
+        let mut t = sv(None);
+        for n in 0..7200i64 {
+            if n != 2401 && n != 100 {
+                t.note(n * STEP, (n * 6 % 14400) as u32, 6);
+            }
+        }
+        assert_eq!((t.wrap(), t.totals().lost, t.totals().gaps), (Some(14400), 2, 2));
+    }
+
+    #[test]
+    fn a_late_packet_from_before_a_wrap_that_another_was_lost_at_is_no_gap() {
+        let mut t = sv(None);
+        let mut counts: Vec<u16> = (0..12_000u32).filter(|n| *n != 3999).map(|n| (n % 4000) as u16).collect();
+        counts.swap(7998, 7999);
+        run(&mut t, counts);
+        assert_eq!((t.wrap(), t.totals().lost, t.totals().out_of_order), (Some(4000), 1, 1));
+    }
+
+    /// The obviously right count: from true numbers, with sets.
+    fn slow(numbers: &[i64], samples: i64) -> Totals {
+        let (mut seen, mut newest, first) = (HashSet::new(), numbers[0], numbers[0]);
+        let mut totals = Totals { received: numbers.len() as u64, ..Totals::default() };
+        for n in numbers {
+            if !seen.insert(*n) {
+                totals.duplicates += 1;
+            } else if *n < newest {
+                totals.out_of_order += 1;
+            }
+            newest = newest.max(*n);
+        }
+        let came = seen.iter().filter(|n| **n >= first).count() as i64;
+        totals.lost = ((newest - first) / samples + 1 - came) as u64;
+        totals
+    }
+
+    proptest! {
+        #[test]
+        fn losses_duplicates_and_order_are_exact_across_wraps(
+            wrap in prop::sample::select(vec![4000u32, 4800, 14400, 65536]),
+            samples in prop::sample::select(vec![1i64, 2, 6]),
+            start in 0i64..70_000,
+            // Of each packet: lost, sent twice, places that it is late.
+            fates in prop::collection::vec((0u8..20, 0u8..20, 0usize..40), 2..4000),
+        ) {
+            let mut order = Vec::new();
+            for (i, (loss, twice, delay)) in fates.iter().enumerate() {
+                let number = (start / samples + i as i64) * samples;
+                let late = |chance: u8| if chance == 1 { *delay } else { 0 };
+                if *loss > 0 {
+                    order.push((i + late(*loss), number));
+                }
+                if *twice == 0 {
+                    order.push((i + delay, number));
+                }
+            }
+            order.sort_by_key(|(place, _)| *place);
+            prop_assume!(!order.is_empty());
+            let numbers: Vec<i64> = order.iter().map(|(_, n)| *n).collect();
+            let mut tracker = sv(Some(wrap));
+            for (place, n) in &order {
+                tracker.note(*place as Ns * STEP, (n % i64::from(wrap)) as u32, samples as u16);
+            }
+            let got = tracker.totals();
+            prop_assert_eq!(Totals { gaps: 0, ..got }, slow(&numbers, samples));
+        }
+
+        #[test]
+        fn no_stream_makes_it_panic(packets in prop::collection::vec(any::<(i64, u16, u16)>(), 0..400),
+                                    wrap in prop::option::of(any::<u32>())) {
+            let mut tracker = sv(wrap);
+            for (t, count, samples) in &packets {
+                tracker.note(*t, (*count).into(), *samples);
+            }
+            prop_assert_eq!(tracker.totals().received, packets.len() as u64);
+        }
+    }
+}
