@@ -1,18 +1,18 @@
-//! Any bytes as a spike's file: refused, or read, and then written and read again the same. Explaining what was read ends, without a
-//! panic.
+//! Any messages as a capture's file: refused, or read, and then written and read again the same. Explaining what was read ends,
+//! without a panic.
 //!
-//! Input: a file without its sum, which is added here: by chance it is never right.
+//! Input: a byte, so many bytes of the first frame, and the bytes of the second. The frames are made here: by chance no frame is
+//! right.
 
 use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineRecord, Packet, PacketSighting, RankedCapture};
 use latpath_cause::{Analyst, Explained, RunContext};
+use latpath_flight::packed::{pack, unpack};
 
 /// Takes one input.
 pub fn run(bytes: &[u8]) {
-    let mut file = bytes.to_vec();
-    // FNV-1a
-    let sum =
-        bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
-    file.extend(sum.to_le_bytes());
+    let Some((length, messages)) = bytes.split_first() else { return };
+    let (head, body) = messages.split_at(messages.len().min(usize::from(*length)));
+    let file = [b"LPSPIKE\x01", &pack(head)[..], &pack(body)[..]].concat();
     let frozen = match RankedCapture::decode(&file) {
         Ok(frozen) => frozen,
         Err(BadCapture::Other | BadCapture::Newer(_) | BadCapture::Damaged(_)) => return,
@@ -53,7 +53,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         packets: vec![packet(3, true), packet(4, false)],
         more_late: 2,
     };
-    let mut file = RankedCapture { capture, worst: 9_000, late: vec![1] }.encode();
-    file.truncate(file.len() - 8);
-    vec![file]
+    let file = RankedCapture { capture, worst: 9_000, late: vec![1] }.encode();
+    let mut frames = file.strip_prefix(b"LPSPIKE\x01").expect("its magic and version");
+    let [head, body] = [(); 2].map(|()| unpack(&mut frames, 1 << 20).expect("two frames"));
+    vec![[&[head.len() as u8][..], &head, &body].concat()]
 }

@@ -1,11 +1,14 @@
-//! Any bytes as what another machine's flight recorder sends: refused, or read, and then written and read again the same; the
+//! Any messages as what another machine's flight recorder sends: refused, or read, and then written and read again the same; the
 //! names in it cannot steer a terminal.
+//!
+//! Input: the bytes of the frame, which is made here.
 
+use latpath_flight::packed::{pack, unpack};
 use latpath_flight::{CpuRecord, Event, Snapshot, Thread, What, Window};
 
 /// Takes one input.
 pub fn run(bytes: &[u8]) {
-    let Ok(snapshot) = Snapshot::decode(bytes) else { return };
+    let Ok(snapshot) = Snapshot::decode(&[b"LPFS\x01", &pack(bytes)[..]].concat()) else { return };
     let events: usize = snapshot.window.cpus.iter().map(|cpu| cpu.events.len()).sum();
     assert!(events <= bytes.len(), "an event takes at least one byte");
     let names = snapshot.threads.values().map(|thread| &thread.name);
@@ -17,7 +20,8 @@ pub fn run(bytes: &[u8]) {
 
 /// Some of each: two CPUs, events, names.
 pub fn seeds() -> Vec<Vec<u8>> {
-    vec![Snapshot::default().encode(), some().encode()]
+    let messages = |snapshot: Snapshot| unpack(&mut &snapshot.encode()[5..], 1 << 20).expect("a frame");
+    vec![messages(Snapshot::default()), messages(some())]
 }
 
 /// A short window with all kinds of names.

@@ -1,13 +1,8 @@
-//! A capture as bytes, for files.
-//!
-//! ```text
-//! "LPSPIKE" VERSION  length and bytes of the head  length and bytes of the packets  machines …  sum
-//! ```
-//! Numbers are LEB128, signed ones folded (zigzag); the sum is FNV-1a over all before it, 8 bytes, little end first. Whatever
-//! the bytes are, reading them takes bounded memory, and ends.
+//! A capture as bytes, for files: `LPSPIKE`, a version, then two frames of messages ([`latpath_flight::packed`]). The first has
+//! the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as its agent sends it.
 
 use crate::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting, RankedCapture};
-use latpath_flight::bytes::{put, put_block, put_signed, Bytes};
+use latpath_flight::packed::{messages, number, pack, put, put_number, put_signed, signed, unpack};
 use latpath_flight::Snapshot;
 use latpath_model::text::{cut, printable};
 use latpath_model::Ns;
@@ -17,25 +12,28 @@ const MAGIC: &[u8; 7] = b"LPSPIKE";
 pub const VERSION: u8 = 1;
 /// A longer file is none of latpath's.
 pub const MAX_ENCODED: usize = 64 << 20;
-const MAX_STREAMS: u64 = 256;
-const MAX_MACHINES: u64 = 256;
+/// The longest head and the longest rest before they were compressed. Snapshots are compressed already, packets take a few MiB.
+const MAX_HEAD: usize = 8192;
+const MAX_PLAIN: usize = MAX_ENCODED + (16 << 20);
+const MAX_STREAMS: usize = 256;
+const MAX_MACHINES: usize = 256;
 const MAX_PACKETS: u64 = 1 << 16;
-const MAX_SIGHTINGS: u64 = 64;
-const MAX_TEXT: u64 = 4096;
+const MAX_SIGHTINGS: usize = 64;
+const MAX_TEXT: usize = 4096;
 
 /// Why bytes are no capture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadCapture {
     /// Something else.
-    #[error("this is no spike of latpath's")]
+    #[error("this is no capture of latpath's")]
     Other,
     /// A later latpath wrote it.
     #[error(
-        "the spike is of version {0}, this latpath reads up to {VERSION}: read it with the latpath that recorded it"
+        "the capture is of version {0}, this latpath reads up to {VERSION}: read it with the latpath that recorded it"
     )]
     Newer(u8),
     /// Cut off, or changed.
-    #[error("the spike is damaged: {0}")]
+    #[error("the capture is damaged: {0}")]
     Damaged(&'static str),
 }
 
@@ -44,7 +42,7 @@ pub enum BadCapture {
 pub struct Head {
     /// The capture's number in its run.
     pub number: u32,
-    /// Why it was frozen.
+    /// Spike or baseline.
     pub kind: CaptureKind,
     /// The host's `CLOCK_MONOTONIC`.
     pub from: Ns,
@@ -54,9 +52,9 @@ pub struct Head {
     pub worst: Ns,
     /// Packets in it.
     pub packets: u64,
-    /// Late packets of each stream, also those without room in it.
+    /// Late packets of each stream, also those that the capture omits.
     pub late: Vec<u64>,
-    /// Late packets that are not in it.
+    /// Late packets that the capture omits.
     pub more_late: u64,
 }
 
@@ -66,91 +64,136 @@ impl From<&'static str> for BadCapture {
     }
 }
 
-fn sum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+#[derive(Clone, PartialEq, prost::Message)]
+struct HeadMessage {
+    #[prost(uint32, tag = "1")]
+    number: u32,
+    #[prost(bool, tag = "2")]
+    is_baseline: bool,
+    #[prost(sint64, tag = "3")]
+    from: i64,
+    #[prost(sint64, tag = "4")]
+    to: i64,
+    #[prost(sint64, tag = "5")]
+    worst: i64,
+    #[prost(uint64, tag = "6")]
+    packets: u64,
+    #[prost(uint64, tag = "7")]
+    more_late: u64,
+    #[prost(uint64, repeated, tag = "8")]
+    late: Vec<u64>,
 }
 
-const TOO_GREAT: &str = "a number is too great";
-
-fn small<T: TryFrom<u64>>(bytes: &mut Bytes<'_>) -> Result<T, &'static str> {
-    T::try_from(bytes.number()?).map_err(|_| TOO_GREAT)
+/// One message of the second frame. A reader skips those that it does not know.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Part {
+    #[prost(oneof = "Content", tags = "1, 2")]
+    content: Option<Content>,
 }
 
-/// How many follow, each of at least a byte.
-fn count(bytes: &mut Bytes<'_>, most: u64) -> Result<u64, &'static str> {
-    let n = bytes.number()?;
-    if n > most || n > bytes.0.len() as u64 {
-        return Err("it counts more than there can be");
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Content {
+    #[prost(message, tag = "1")]
+    Packet(PacketMessage),
+    #[prost(message, tag = "2")]
+    Machine(MachineMessage),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PacketMessage {
+    #[prost(uint32, tag = "1")]
+    stream: u32,
+    #[prost(uint32, tag = "2")]
+    key: u32,
+    #[prost(uint64, tag = "3")]
+    number: u64,
+    #[prost(bool, tag = "4")]
+    late: bool,
+    /// Of each sighting the time since the one before (the first: since the capture begins), signed; point, CPU, thread.
+    #[prost(bytes = "vec", tag = "5")]
+    sightings: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MachineMessage {
+    #[prost(string, tag = "1")]
+    machine: String,
+    #[prost(sint64, tag = "2")]
+    offset_ns: i64,
+    #[prost(sint64, tag = "3")]
+    error_bound_ns: i64,
+    #[prost(oneof = "Record", tags = "4, 5")]
+    record: Option<Record>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Record {
+    #[prost(bytes, tag = "4")]
+    Snapshot(Vec<u8>),
+    /// Why there is none.
+    #[prost(string, tag = "5")]
+    Missing(String),
+}
+
+impl PacketMessage {
+    fn of(packet: &Packet, from: Ns) -> Self {
+        let (mut sightings, mut last) = (Vec::new(), from);
+        for s in &packet.sightings {
+            put_signed(&mut sightings, s.t.wrapping_sub(last));
+            put_number(&mut sightings, s.point.into());
+            put_number(&mut sightings, s.cpu.into());
+            put_number(&mut sightings, s.tid.into());
+            last = s.t;
+        }
+        let Packet { stream, key, number, late, .. } = *packet;
+        Self { stream: stream.into(), key, number, late, sightings }
     }
-    Ok(n)
+
+    fn packet(self, from: Ns) -> Result<Packet, BadCapture> {
+        let Self { stream, key, number: packet_number, late, sightings } = self;
+        let (mut left, mut last, mut sightings) = (&sightings[..], from, Vec::new());
+        while !left.is_empty() {
+            last = last.wrapping_add(signed(&mut left)?);
+            let (point, cpu, tid) = (number(&mut left)?, number(&mut left)?, number(&mut left)?);
+            sightings.push(PacketSighting { t: last, point, cpu, tid });
+            if sightings.len() > MAX_SIGHTINGS {
+                return Err(TOO_MANY);
+            }
+        }
+        let stream = u16::try_from(stream).map_err(|_| BadCapture::Damaged("a number is too large"))?;
+        Ok(Packet { stream, key, number: packet_number, late, sightings })
+    }
 }
 
-fn text(bytes: &mut Bytes<'_>) -> Result<String, &'static str> {
-    let n = count(bytes, MAX_TEXT)?;
-    Ok(printable(&String::from_utf8_lossy(bytes.take(n)?)))
-}
+const TOO_MANY: BadCapture = BadCapture::Damaged("it counts more than there can be");
 
-fn bounded(text: &str) -> &[u8] {
-    cut(text, MAX_TEXT as usize).as_bytes()
+fn text(text: &str) -> String {
+    printable(cut(text, MAX_TEXT))
 }
 
 impl RankedCapture {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let Capture { number, kind, from, to, machines, packets, more_late } = &self.capture;
-        let mut out = MAGIC.to_vec();
-        out.push(VERSION);
-        let mut head = Vec::new();
-        put(&mut head, (*number).into());
-        head.push(match kind {
-            CaptureKind::Spike => 0,
-            CaptureKind::Baseline => 1,
-        });
-        put_signed(&mut head, *from);
-        put_signed(&mut head, to.wrapping_sub(*from));
-        put_signed(&mut head, self.worst);
-        put(&mut head, packets.len() as u64);
-        put(&mut head, *more_late);
-        put(&mut head, self.late.len() as u64);
-        self.late.iter().for_each(|n| put(&mut head, *n));
-        put_block(&mut out, &head);
-
-        let mut body = Vec::new();
-        let mut last = *from;
-        for p in packets {
-            put(&mut body, u64::from(p.stream) << 1 | u64::from(p.late));
-            put(&mut body, p.key.into());
-            put(&mut body, p.number);
-            put(&mut body, p.sightings.len() as u64);
-            for s in &p.sightings {
-                put_signed(&mut body, s.t.wrapping_sub(last));
-                last = s.t;
-                put(&mut body, s.point.into());
-                put(&mut body, s.cpu.into());
-                put(&mut body, s.tid.into());
-            }
-        }
-        put_block(&mut out, &body);
-
-        put(&mut out, machines.len() as u64);
+        let (mut head, mut body) = (Vec::new(), Vec::new());
+        let is_baseline = *kind == CaptureKind::Baseline;
+        let (count, late) = (packets.len() as u64, self.late.clone());
+        let (number, from, to, more_late) = (*number, *from, *to, *more_late);
+        put(
+            &mut head,
+            &HeadMessage { number, is_baseline, from, to, worst: self.worst, packets: count, more_late, late },
+        );
+        let mut add = |content| put(&mut body, &Part { content: Some(content) });
+        packets.iter().for_each(|packet| add(Content::Packet(PacketMessage::of(packet, from))));
         for m in machines {
-            put_block(&mut out, bounded(&m.machine));
-            put_signed(&mut out, m.offset_ns);
-            put_signed(&mut out, m.error_bound_ns);
-            match &m.record {
-                Ok(snapshot) => {
-                    out.push(1);
-                    put_block(&mut out, &snapshot.encode());
-                }
-                Err(why) => {
-                    out.push(0);
-                    put_block(&mut out, bounded(why));
-                }
-            }
+            let record = Some(match &m.record {
+                Ok(snapshot) => Record::Snapshot(snapshot.encode()),
+                Err(why) => Record::Missing(text(why)),
+            });
+            let (machine, offset_ns, error_bound_ns) = (text(&m.machine), m.offset_ns, m.error_bound_ns);
+            add(Content::Machine(MachineMessage { machine, offset_ns, error_bound_ns, record }));
         }
-        let sum = sum(&out);
-        out.extend(sum.to_le_bytes());
-        out
+        [MAGIC, &[VERSION][..], &pack(&head), &pack(&body)].concat()
     }
 
     /// Reads what [`Self::encode`] wrote. A machine's record that cannot be read is an error of that machine alone.
@@ -158,41 +201,33 @@ impl RankedCapture {
     /// # Errors
     /// Where the bytes are something else, a newer version, or damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadCapture> {
+        if bytes.len() > MAX_ENCODED {
+            return Err(TOO_MANY);
+        }
         let (head, mut rest) = head(bytes)?;
-        let whole = bytes.split_last_chunk::<8>().filter(|(all, said)| sum(all) == u64::from_le_bytes(**said));
-        if bytes.len() > MAX_ENCODED || whole.is_none() {
-            return Err(BadCapture::Damaged("its sum is wrong"));
-        }
-        let mut body = Bytes(rest.block()?);
-        let mut packets = Vec::new();
-        let mut last = head.from;
-        for _ in 0..head.packets {
-            let stream = body.number()?;
-            let (late, stream) = (stream & 1 == 1, stream >> 1);
-            let stream = u16::try_from(stream).map_err(|_| TOO_GREAT)?;
-            let (key, number) = (small(&mut body)?, body.number()?);
-            let mut sightings = Vec::new();
-            for _ in 0..count(&mut body, MAX_SIGHTINGS)? {
-                last = last.wrapping_add(body.signed()?);
-                sightings.push(PacketSighting {
-                    t: last,
-                    point: small(&mut body)?,
-                    cpu: small(&mut body)?,
-                    tid: small(&mut body)?,
-                });
+        let body = unpack(&mut rest, MAX_PLAIN)?;
+        let (mut packets, mut machines) = (Vec::new(), Vec::new());
+        for part in messages::<Part>(&body) {
+            match part?.content {
+                Some(Content::Packet(packet)) => packets.push(packet.packet(head.from)?),
+                Some(Content::Machine(m)) => machines.push(MachineRecord {
+                    machine: text(&m.machine),
+                    offset_ns: m.offset_ns,
+                    error_bound_ns: m.error_bound_ns,
+                    record: match m.record {
+                        Some(Record::Snapshot(bytes)) => Snapshot::decode(&bytes).map_err(|e| e.to_string()),
+                        Some(Record::Missing(why)) => Err(text(&why)),
+                        None => return Err(BadCapture::Damaged("a machine has no record and no reason")),
+                    },
+                }),
+                None => {}
             }
-            packets.push(Packet { stream, key, number, late, sightings });
+            if packets.len() as u64 > head.packets || machines.len() > MAX_MACHINES {
+                return Err(TOO_MANY);
+            }
         }
-        let mut machines = Vec::new();
-        for _ in 0..count(&mut rest, MAX_MACHINES)? {
-            let machine = text(&mut rest)?;
-            let (offset_ns, error_bound_ns) = (rest.signed()?, rest.signed()?);
-            let record = match rest.byte()? {
-                1 => Snapshot::decode(rest.block()?).map_err(|e| e.to_string()),
-                0 => Err(text(&mut rest)?),
-                _ => return Err(BadCapture::Damaged("a machine has no record and no reason")),
-            };
-            machines.push(MachineRecord { machine, offset_ns, error_bound_ns, record });
+        if packets.len() as u64 != head.packets || !rest.is_empty() {
+            return Err(BadCapture::Damaged("it has other packets than it says"));
         }
         let Head { number, kind, from, to, worst, late, more_late, .. } = head;
         Ok(Self { capture: Capture { number, kind, from, to, machines, packets, more_late }, worst, late })
@@ -212,28 +247,19 @@ impl Head {
     pub const MOST_BYTES: usize = 4096;
 }
 
-fn head(bytes: &[u8]) -> Result<(Head, Bytes<'_>), BadCapture> {
-    let (version, rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadCapture::Other)?;
+/// The head, and the bytes behind it.
+fn head(bytes: &[u8]) -> Result<(Head, &[u8]), BadCapture> {
+    let (version, mut rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadCapture::Other)?;
     if *version > VERSION {
         return Err(BadCapture::Newer(*version));
     }
-    let mut rest = Bytes(rest);
-    let mut r = Bytes(rest.block()?);
-    let number = small(&mut r)?;
-    let kind = match r.byte()? {
-        0 => CaptureKind::Spike,
-        1 => CaptureKind::Baseline,
-        _ => return Err(BadCapture::Damaged("of no known kind")),
-    };
-    let from = r.signed()?;
-    let to = from.wrapping_add(r.signed()?);
-    let worst = r.signed()?;
-    let packets = r.number()?;
-    if packets > MAX_PACKETS {
-        return Err(BadCapture::Damaged("it counts more than there can be"));
+    let plain = unpack(&mut rest, MAX_HEAD)?;
+    let head: HeadMessage = messages(&plain).next().ok_or("it has no head")??;
+    let HeadMessage { number, is_baseline, from, to, worst, packets, more_late, late } = head;
+    if packets > MAX_PACKETS || late.len() > MAX_STREAMS {
+        return Err(TOO_MANY);
     }
-    let more_late = r.number()?;
-    let late = (0..count(&mut r, MAX_STREAMS)?).map(|_| r.number()).collect::<Result<_, _>>()?;
+    let kind = if is_baseline { CaptureKind::Baseline } else { CaptureKind::Spike };
     Ok((Head { number, kind, from, to, worst, packets, late, more_late }, rest))
 }
 
@@ -287,15 +313,16 @@ mod tests {
         #[test]
         fn bytes_of_any_kind_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..300), at: prop::sample::Index) {
             prop_assert!(RankedCapture::decode(&bytes).is_err());
-            let mut whole = frozen(Vec::new(), "gone").encode();
-            // What was changed is noticed by the sum; with a sum that is right it is read, or refused, as it comes.
-            let at = at.index(whole.len() - 8);
-            whole.truncate(at);
-            whole.extend(&bytes);
-            prop_assert!(RankedCapture::decode(&whole).is_err());
-            let sum = sum(&whole);
-            whole.extend(sum.to_le_bytes());
-            let _ = RankedCapture::decode(&whole);
+            let good = frozen(Vec::new(), "gone").encode();
+            let at = at.index(good.len());
+            prop_assert!(RankedCapture::decode(&[&good[..at], &bytes].concat()).is_err());
+            // With a right checksum they are read or refused, in the place of the packets and machines, and of the head.
+            let (_, mut body) = head(&good).unwrap();
+            let head = &good[..good.len() - body.len()];
+            let plain = unpack(&mut body, MAX_PLAIN).unwrap();
+            let other = pack(&[&plain[..at.min(plain.len())], &bytes].concat());
+            let _ = RankedCapture::decode(&[head, &other].concat());
+            let _ = Head::decode(&[MAGIC, &[VERSION][..], &pack(&bytes)].concat());
         }
 
         #[test]

@@ -18,7 +18,6 @@
 //! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
 
 mod attach;
-pub mod bytes;
 mod cpu;
 mod event;
 mod hooks;
@@ -26,6 +25,7 @@ mod idle;
 mod layout;
 mod learnt;
 mod names;
+pub mod packed;
 mod recorder;
 mod recorder_thread;
 mod snapshot;

@@ -121,10 +121,21 @@ fn names_are_cut_and_cleaned_before_they_are_written() {
     assert_eq!((idle(15), idle(16)), (Some("C6?[2J"), None), "no CPU has so many states");
 }
 
-/// A snapshot of this one section.
-fn of_section(tag: u8, body: &[u8]) -> Result<Snapshot, BadSnapshot> {
-    assert!(body.len() < 128, "its length takes a byte");
-    let plain = [&[tag, body.len() as u8][..], body].concat();
+/// A field of a message that holds bytes, text or another message.
+fn field(tag: u32, body: &[u8]) -> Vec<u8> {
+    let mut field = Vec::new();
+    prost::encoding::bytes::encode(tag, &body.to_vec(), &mut field);
+    field
+}
+
+/// A snapshot of these parts.
+fn of_parts(tag: u32, bodies: &[Vec<u8>]) -> Result<Snapshot, BadSnapshot> {
+    let mut plain = Vec::new();
+    for body in bodies {
+        let part = field(tag, body);
+        prost::encode_length_delimiter(part.len(), &mut plain).unwrap();
+        plain.extend(part);
+    }
     Snapshot::decode(&[b"LPFS\x01", &zstd::bulk::compress(&plain, 1).unwrap()[..]].concat())
 }
 
@@ -139,18 +150,34 @@ fn what_does_not_fit_is_refused_with_what_is_wrong() {
     let bomb = zstd::bulk::compress(&vec![0; 200 << 20], 1).unwrap();
     assert!(bomb.len() < 100_000);
     assert!(said(&[b"LPFS\x01", &bomb[..]].concat()).contains("more bytes than anything needs"));
-    let said = |tag, body: &[u8]| of_section(tag, body).unwrap_err().to_string();
-    // CPU 0, then its events: more than there are bytes, and more than anything has.
-    assert!(said(2, &[0, 0, 0, 0, 9]).contains("ends too early"));
-    assert!(said(2, &[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x7f]).contains("more events than anything needs"));
-    assert!(said(3, &[0xff, 0xff, 0x7f]).contains("more names than anything needs"));
-    assert!(said(6, &[1, 2, b'\x1b', b'c']).contains("control characters"));
-    assert!(said(6, &[1, 1, 0xff]).contains("no text"));
-    assert!(said(4, &[2, 1, 1, b'a', 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0]).contains("a number is too large"));
-    assert!(said(1, &[0, 0, 0]).contains("left over"));
+    let said = |tag, body: &[u8]| of_parts(tag, &[body.to_vec()]).unwrap_err().to_string();
+    // A CPU whose events have kinds and no times; more events than anything has; times without kinds.
+    assert!(said(2, &field(6, &[0])).contains("ends too early"));
+    let columns = |events| (6..=10).flat_map(|tag| field(tag, &vec![0; events])).collect::<Vec<_>>();
+    assert!(said(2, &columns((1 << 20) + 1)).contains("more events than anything needs"));
+    assert!(said(2, &field(7, &[0])).contains("left over"));
+    let names: Vec<Vec<u8>> = (0..=1 << 16)
+        .map(|n: u32| [&[8, 0x80 | n as u8, 0x80 | (n >> 7) as u8, (n >> 14) as u8][..], &field(3, b"a")].concat())
+        .collect();
+    assert!(of_parts(3, &names).unwrap_err().to_string().contains("more names than anything needs"));
+    assert!(said(6, b"\x1bc").contains("control characters"));
+    assert!(said(6, b"\xff").contains("no message of latpath's"));
+    assert!(said(4, &[8, 0xff, 0xff, 0xff, 0xff, 0xff, 1]).contains("a number is too large"));
     // From CPU 0 on, more states than any has; then one whose name is a command.
-    assert!(said(7, &[1, 0, 17, 0]).contains("more idle states than anything needs"));
-    assert!(said(7, &[1, 0, 1, 2, b'\x1b', b'c']).contains("control characters"));
-    assert_eq!(of_section(7, &[1, 4, 2, 0, 2, b'C', b'6']).unwrap().idle_states.name(5, 1), Some("C6"));
-    assert_eq!(of_section(99, b"of a later latpath"), Ok(Snapshot::default()), "what is unknown is skipped");
+    assert!(said(7, &field(3, &[b'\n'; 17])).contains("more idle states than anything needs"));
+    assert!(said(7, &field(3, b"\x1bc\n")).contains("control characters"));
+    let from_4 = [&[8, 4][..], &field(3, b"\nC6\n")].concat();
+    assert_eq!(of_parts(7, &[from_4]).unwrap().idle_states.name(5, 1), Some("C6"));
+    assert_eq!(of_parts(99, &[b"of a later latpath".into()]), Ok(Snapshot::default()), "what is unknown is skipped");
+}
+
+#[test]
+fn a_changed_byte_is_noticed() {
+    let cpus = vec![many(0, 100)];
+    let good = Snapshot { window: Window { from: 0, to: 9, cpus }, ..Snapshot::default() }.encode();
+    for (at, bit) in (5..good.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << bit;
+        assert!(Snapshot::decode(&bad).is_err(), "bit {bit} of byte {at}");
+    }
 }

@@ -1,0 +1,89 @@
+//! The encoding of what latpath keeps of spikes: protobuf messages, each behind its length, in one zstd frame with a checksum.
+//!
+//! Decoding hostile bytes takes bounded memory: [`unpack`] limits what a frame may become, and the messages hold bytes, text and
+//! numbers but nothing repeated, so that they take about the memory of their bytes. Rows of numbers are columns of varints.
+
+use prost::encoding::{decode_varint, encode_varint};
+use prost::Message;
+use std::io::Read;
+
+/// How hard zstd tries.
+const LEVEL: i32 = 3;
+/// The memory that a frame may ask for is 1 << this.
+const WINDOW_LOG: u32 = 23;
+
+/// Compresses messages into a frame.
+pub fn pack(plain: &[u8]) -> Vec<u8> {
+    let packed = zstd::bulk::Compressor::new(LEVEL).and_then(|mut compressor| {
+        compressor.include_checksum(true)?;
+        compressor.compress(plain)
+    });
+    packed.expect("compressing in memory fails only if there is no memory")
+}
+
+/// Decompresses the first frame of `bytes`, which then begin behind it, and checks its checksum.
+///
+/// # Errors
+/// What is wrong: no frame, a wrong checksum, or more than `most` bytes.
+pub fn unpack(bytes: &mut &[u8], most: usize) -> Result<Vec<u8>, &'static str> {
+    let damaged = |_| "it cannot be decompressed";
+    // The one bit that neither zstd nor its checksum looks at (RFC 8878, 3.1.1.1.1): a change there is a change too.
+    if bytes.get(4).is_some_and(|descriptor| descriptor & 0x10 != 0) {
+        return Err("it cannot be decompressed");
+    }
+    let mut plain = Vec::new();
+    let mut frame = zstd::stream::read::Decoder::with_buffer(*bytes).map_err(damaged)?.single_frame();
+    frame.window_log_max(WINDOW_LOG).map_err(damaged)?;
+    frame.by_ref().take(most as u64 + 1).read_to_end(&mut plain).map_err(damaged)?;
+    if plain.len() > most {
+        return Err("it has more bytes than anything needs");
+    }
+    *bytes = frame.finish();
+    Ok(plain)
+}
+
+/// Appends a message behind its length.
+pub fn put(plain: &mut Vec<u8>, message: &impl Message) {
+    plain.extend(message.encode_length_delimited_to_vec());
+}
+
+/// The messages that [`put`] appended; an error is the last.
+pub fn messages<M: Message + Default>(mut plain: &[u8]) -> impl Iterator<Item = Result<M, &'static str>> + '_ {
+    std::iter::from_fn(move || {
+        (!plain.is_empty()).then(|| {
+            let message = M::decode_length_delimited(&mut plain);
+            message.map_err(|_| {
+                plain = &[];
+                "a part of it is no message of latpath's"
+            })
+        })
+    })
+}
+
+/// Appends a number to a column: 1 to 10 bytes.
+pub fn put_number(column: &mut Vec<u8>, number: u64) {
+    encode_varint(number, column);
+}
+
+/// Appends a signed number to a column. Small ones are short, whichever their sign.
+pub fn put_signed(column: &mut Vec<u8>, number: i64) {
+    encode_varint((number << 1 ^ number >> 63) as u64, column);
+}
+
+/// The next number of a column.
+///
+/// # Errors
+/// At the column's end, and where the number does not fit its type.
+pub fn number<T: TryFrom<u64>>(column: &mut &[u8]) -> Result<T, &'static str> {
+    let number = decode_varint(column).map_err(|_| "a column ends too early")?;
+    T::try_from(number).map_err(|_| "a number is too large")
+}
+
+/// The next number that [`put_signed`] wrote.
+///
+/// # Errors
+/// As [`number`].
+pub fn signed(column: &mut &[u8]) -> Result<i64, &'static str> {
+    let number: u64 = number(column)?;
+    Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+}
