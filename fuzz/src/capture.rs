@@ -5,7 +5,7 @@
 //! right.
 
 use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineRecord, Packet, PacketSighting, RankedCapture};
-use latpath_cause::{Analyst, Explained, RunContext};
+use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::packed::{pack, unpack};
 
 /// Takes one input.
@@ -28,7 +28,7 @@ pub fn run(bytes: &[u8]) {
     let context = RunContext::default();
     let analyst = Analyst::new(capture, &context);
     for packet in capture.packets.iter().filter(|packet| capture.has_all_of(packet)).take(4) {
-        let _ = Explained::of(&analyst, capture, packet, &[], &[]);
+        let _ = PacketTimeline::of(&analyst, capture, packet, &[], &[]);
     }
 }
 

@@ -8,8 +8,8 @@
 
 mod words;
 
-use crate::member::Member;
-use crate::{Cause, Held, Row, RunContext};
+use crate::actor::Actor;
+use crate::{Cause, CauseShare, Row, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::{PointId, StreamId, HOST};
@@ -32,10 +32,10 @@ pub struct Advice {
 pub struct Case<'a> {
     cause: Cause,
     machine: &'a str,
-    actor: Option<&'a Member>,
-    by: Option<&'a Member>,
+    actor: Option<&'a Actor>,
+    by: Option<&'a Actor>,
     cpu: Option<u32>,
-    part: Option<(PointId, PointId)>,
+    hop: Option<(PointId, PointId)>,
     stream: Option<StreamId>,
     number: Option<u64>,
     state: Option<&'a str>,
@@ -43,17 +43,17 @@ pub struct Case<'a> {
 
 impl<'a> Case<'a> {
     /// One packet's.
-    pub fn of_packet(held: &'a Held, stream: StreamId) -> Self {
+    pub fn of_packet(share: &'a CauseShare, stream: StreamId) -> Self {
         Self {
-            cause: held.cause,
-            machine: &held.machine,
-            actor: held.actor.as_ref(),
-            by: held.by.first().map(|(by, _)| by),
-            cpu: held.cpu(),
-            part: held.parts.first().map(|(part, _)| *part),
+            cause: share.cause,
+            machine: &share.machine,
+            actor: share.actor.as_ref(),
+            by: share.by.first().map(|(by, _)| by),
+            cpu: share.cpu(),
+            hop: share.hops.first().map(|(hop, _)| *hop),
             stream: Some(stream),
-            number: held.number,
-            state: held.state.as_deref(),
+            number: share.number,
+            state: share.state.as_deref(),
         }
     }
 
@@ -65,7 +65,7 @@ impl<'a> Case<'a> {
             actor: row.actor.as_ref(),
             by: row.by.first().map(|(by, _)| by),
             cpu: row.cpus.first().map(|(cpu, _)| *cpu),
-            part: row.parts.first().map(|(part, _)| *part),
+            hop: row.hops.first().map(|(hop, _)| *hop),
             stream: None,
             number: row.number,
             state: row.state.as_deref(),
@@ -85,25 +85,25 @@ fn is_deadline(class: Option<Class>) -> bool {
 
 /// What would cure a case; the best first, none where latpath knows of none.
 pub fn advise(case: &Case, known: &RunContext) -> Vec<Advice> {
-    let cure = Cure { case, known };
+    let fix = Cure { case, known };
     // As the one who had to act it is a program of latpath's that the user runs as an application.
-    if let Some(tool) = case.by.filter(|member| member.is_tool) {
-        return cure.of_tool(tool);
+    if let Some(tool) = case.by.filter(|actor| actor.is_tool) {
+        return fix.of_tool(tool);
     }
     match case.cause {
-        Cause::WaitingForCpu | Cause::VcpuPreempted => cure.of_waiting(),
-        Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait => cure.of_interrupts(),
-        Cause::IdleExit => cure.of_idle(),
-        Cause::Throttled => cure.of_throttling(),
-        Cause::Stopped => cure.of_stopping(),
-        Cause::Blocked => cure.of_blocking(),
-        Cause::QueuedBehind => cure.of_queues(),
-        Cause::PollInterval => cure.of_polling(),
-        Cause::Upcall => cure.of_upcalls(),
-        Cause::QdiscHeld => cure.of_qdiscs(),
-        Cause::VcpuHalted => cure.of_halting(),
-        Cause::IrqInjection => cure.of_injection(),
-        Cause::Work => cure.of_work(),
+        Cause::WaitingForCpu | Cause::VcpuPreempted => fix.of_waiting(),
+        Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait => fix.of_interrupts(),
+        Cause::IdleExit => fix.of_idle(),
+        Cause::Throttled => fix.of_throttling(),
+        Cause::Stopped => fix.of_stopping(),
+        Cause::Blocked => fix.of_blocking(),
+        Cause::QueuedBehind => fix.of_queues(),
+        Cause::PollInterval => fix.of_polling(),
+        Cause::Upcall => fix.of_upcalls(),
+        Cause::QdiscHeld => fix.of_qdiscs(),
+        Cause::VcpuHalted => fix.of_halting(),
+        Cause::IrqInjection => fix.of_injection(),
+        Cause::Work => fix.of_work(),
         _ => Vec::new(),
     }
 }
@@ -148,20 +148,20 @@ impl Cure<'_> {
     }
 
     /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
-    fn moving(&self, member: &Member, cpus: &str) -> Vec<String> {
-        let Some(pid) = member.pid() else { return Vec::new() };
+    fn moving(&self, actor: &Actor, cpus: &str) -> Vec<String> {
+        let Some(pid) = actor.pid() else { return Vec::new() };
         let is_vms = self.known.vm_of(self.case.machine, pid).is_some();
-        let mut commands = vec![match member.pids.as_slice() {
+        let mut commands = vec![match actor.pids.as_slice() {
             [_] => format!("taskset -cp {cpus} {pid}"),
             // Their names are latpath's (`vhost of guest7`), and they live as long as their virtual machine.
-            pids if is_vms || member.name == "vhost" => {
+            pids if is_vms || actor.name == "vhost" => {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
                 format!("for pid in {}; do taskset -cp {cpus} $pid; done", pids.join(" "))
             }
             // Those of now have other numbers than those that were seen. A name may be a thread's alone, and is no pattern.
             _ => format!(
                 "grep -slxFe {} /proc/[0-9]*/task/[0-9]*/comm | cut -d/ -f5 | xargs -rn1 taskset -cp {cpus}",
-                quoted(&member.name)
+                quoted(&actor.name)
             ),
         }];
         if let Some((vm, thread)) = self.libvirts(pid) {
@@ -189,7 +189,7 @@ impl Cure<'_> {
         }
         let elsewhere = self.elsewhere();
         let cpu = self.case.cpu.map_or("that CPU".to_owned(), |cpu| format!("CPU {cpu}"));
-        let is_vcpu = |m: &Member| {
+        let is_vcpu = |m: &Actor| {
             let thread = m.pid().and_then(|pid| self.known.vm_of(self.case.machine, pid));
             thread.is_some_and(|(_, thread)| thread.role == Role::Vcpu)
         };
@@ -425,7 +425,7 @@ impl Cure<'_> {
     }
 
     fn of_qdiscs(&self) -> Vec<Advice> {
-        let device = self.case.part.and_then(|(from, to)| {
+        let device = self.case.hop.and_then(|(from, to)| {
             let device = |id: PointId| self.known.points.get(usize::from(id)).map(|p| &p.point);
             let sends = device(to).filter(|p| p.kind.is_sending()).or(device(from).filter(|p| p.kind.is_sending()));
             sends.map(|p| p.device.as_str())
@@ -483,7 +483,7 @@ impl Cure<'_> {
     }
 
     /// latpath itself.
-    fn of_tool(&self, tool: &Member) -> Vec<Advice> {
+    fn of_tool(&self, tool: &Actor) -> Vec<Advice> {
         let own = if self.case.machine == HOST { "record" } else { "agent" };
         let command = self.elsewhere().map(|cpus| format!("taskset -c {cpus} latpath {own} …"));
         vec![self
@@ -492,7 +492,7 @@ impl Cure<'_> {
 }
 
 /// A thread of the kernel that belongs to its CPU.
-fn stays(member: &Member) -> bool {
+fn stays(actor: &Actor) -> bool {
     let of_a_cpu = [
         "ksoftirqd/",
         "migration/",
@@ -504,5 +504,5 @@ fn stays(member: &Member) -> bool {
         "backlog_napi/",
         "kworker",
     ];
-    of_a_cpu.iter().any(|start| member.name.starts_with(start))
+    of_a_cpu.iter().any(|start| actor.name.starts_with(start))
 }

@@ -2,21 +2,21 @@
 
 use crate::{
     compact::compact,
+    cross_machine::{unexplained, CrossMachineWalk, ResolvedSighting},
     guests::Guests,
     machine::Machine,
-    queue::Sightings,
-    trail::{unsaid, Sighting, Trail},
+    queue::SightingsByPoint,
     Cause, RunContext,
 };
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
 use latpath_model::{Ns, PointInfo, HOST};
 
-/// Who held a packet, or kept another from acting.
+/// Executor held a packet, or kept another from acting.
 ///
 /// The same one is equal everywhere in a capture, so pieces can be grouped by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Who {
+pub struct Executor {
     /// As it is shown: `rustc (18491)`, `softirq NET_RX`.
     pub name: String,
     /// What it is. Numbers of threads are those of the piece's machine.
@@ -27,7 +27,7 @@ pub struct Who {
 
 /// A part of the time between two sightings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct CauseInterval {
     /// Host's timeline.
     pub from: Ns,
     /// The next piece's `from`.
@@ -36,10 +36,10 @@ pub struct Piece {
     pub cause: Cause,
     /// Whose hands the packet was in: the thread, softirq or interrupt that had to act for it to move on. `None` where that is
     /// not known.
-    pub actor: Option<Who>,
-    /// Who kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
+    pub actor: Option<Executor>,
+    /// Executor kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
     /// poll interval or a queueing discipline the timer.
-    pub by: Option<Who>,
+    pub by: Option<Executor>,
     /// The machine, by its place in the capture. Actor, culprit and CPU are this one's.
     pub machine: usize,
     /// The CPU, where one is known: where the actor ran or was to run.
@@ -59,7 +59,7 @@ pub struct Piece {
     pub note: Option<String>,
 }
 
-impl Piece {
+impl CauseInterval {
     /// How long, in ns.
     pub fn took(&self) -> Ns {
         self.to - self.from
@@ -67,7 +67,9 @@ impl Piece {
 
     /// The CPU on which it was did nothing.
     pub(crate) fn is_idle(&self) -> bool {
-        let idles = |who: &Option<Who>| who.as_ref().is_some_and(|who| matches!(who.doing, Doing::Idle { .. }));
+        let idles = |executor: &Option<Executor>| {
+            executor.as_ref().is_some_and(|executor| matches!(executor.doing, Doing::Idle { .. }))
+        };
         self.cause == Cause::IdleExit || idles(&self.by)
     }
 
@@ -83,7 +85,7 @@ pub struct Analyst<'a> {
     points: &'a [PointInfo],
     machines: Vec<Machine>,
     guests: Guests,
-    sightings: Sightings,
+    sightings: SightingsByPoint,
 }
 
 impl<'a> Analyst<'a> {
@@ -93,33 +95,33 @@ impl<'a> Analyst<'a> {
             points: &context.points,
             machines: capture.machines.iter().map(Machine::new).collect(),
             guests: Guests::of(capture, context),
-            sightings: Sightings::of(capture),
+            sightings: SightingsByPoint::of(capture),
         }
     }
 
     /// What held the packet between two of its sightings: pieces without a gap, from exactly `a.t` to exactly `b.t`; none
     /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the pieces' notes say
     /// so.
-    pub fn explain(&self, _packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<Piece> {
+    pub fn explain(&self, _packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
         if b.t <= a.t {
             return Vec::new();
         }
-        let mut pieces = match (self.sighting(a), self.sighting(b)) {
-            (Ok(a), Ok(b)) => Trail::new(&self.machines, &self.guests, &self.sightings, a, b).follow(),
-            (Err(why), _) | (_, Err(why)) => vec![unsaid(Cause::Unexplained, 0, a.t, b.t, why)],
+        let mut intervals = match (self.sighting(a), self.sighting(b)) {
+            (Ok(a), Ok(b)) => CrossMachineWalk::new(&self.machines, &self.guests, &self.sightings, a, b).follow(),
+            (Err(why), _) | (_, Err(why)) => vec![unexplained(Cause::Unexplained, 0, a.t, b.t, why)],
         };
-        pieces.reverse();
-        compact(pieces)
+        intervals.reverse();
+        compact(intervals)
     }
 
-    fn sighting<'s>(&'s self, seen: &'s PacketSighting) -> Result<Sighting<'s>, String> {
+    fn sighting<'s>(&'s self, seen: &'s PacketSighting) -> Result<ResolvedSighting<'s>, String> {
         let Some(info) = self.points.get(usize::from(seen.point)) else {
             return Err("the run does not name this point".into());
         };
         let name = &info.point.machine;
         let named = self.machines.iter().position(|machine| machine.name == *name);
         let place = named.or_else(|| (name == HOST && !self.machines.is_empty()).then_some(0));
-        Ok(Sighting {
+        Ok(ResolvedSighting {
             seen,
             info,
             place: place.ok_or_else(|| format!("no record of {name}: it is not in this capture"))?,

@@ -30,7 +30,7 @@ macro_rules! causes {
 }
 
 causes! {
-    Work "work" "Who had to act ran, and did what is to be done for the packet."
+    Work "work" "Executor had to act ran, and did what is to be done for the packet."
     Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from who had to act."
     WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others."
     IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state."

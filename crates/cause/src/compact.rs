@@ -1,6 +1,6 @@
 //! Many short pieces told as few: what alternates is summed.
 
-use crate::{Cause, Piece};
+use crate::{Cause, CauseInterval};
 
 /// More pieces than this are put together.
 const MANY: usize = 256;
@@ -9,38 +9,41 @@ const FEW: usize = 24;
 
 /// Puts together what alternates, if it is too much to tell: each actor's uninterrupted stretch becomes one piece for each
 /// cause and culprit, in the order in which they came first. All sums stay what they were.
-pub(crate) fn compact(pieces: Vec<Piece>) -> Vec<Piece> {
-    if pieces.len() <= MANY {
-        return pieces;
+pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
+    if intervals.len() <= MANY {
+        return intervals;
     }
-    let mut told: Vec<Piece> = Vec::new();
-    for stretch in pieces.chunk_by(|a, b| a.actor == b.actor && a.machine == b.machine) {
+    let mut told: Vec<CauseInterval> = Vec::new();
+    for stretch in intervals.chunk_by(|a, b| a.actor == b.actor && a.machine == b.machine) {
         if stretch.len() <= FEW {
             told.extend_from_slice(stretch);
             continue;
         }
-        let mut sums: Vec<(Piece, i64, usize)> = Vec::new();
-        for piece in stretch {
-            let took = piece.to - piece.from;
+        let mut sums: Vec<(CauseInterval, i64, usize)> = Vec::new();
+        for interval in stretch {
+            let took = interval.to - interval.from;
             // An exit's number is its reason.
-            let reason = |p: &Piece| p.number.filter(|_| p.cause == Cause::VmExit);
-            let same = |p: &Piece| {
-                p.cause == piece.cause && p.by == piece.by && p.cpu == piece.cpu && reason(p) == reason(piece)
+            let reason = |p: &CauseInterval| p.number.filter(|_| p.cause == Cause::VmExit);
+            let same = |p: &CauseInterval| {
+                p.cause == interval.cause
+                    && p.by == interval.by
+                    && p.cpu == interval.cpu
+                    && reason(p) == reason(interval)
             };
             match sums.iter_mut().find(|(p, ..)| same(p)) {
                 Some((_, sum, times)) => (*sum, *times) = (*sum + took, *times + 1),
-                None => sums.push((piece.clone(), took, 1)),
+                None => sums.push((interval.clone(), took, 1)),
             }
         }
         let mut cursor = stretch[0].from;
-        for (mut piece, sum, times) in sums {
-            (piece.from, piece.to) = (cursor, cursor + sum);
-            cursor = piece.to;
+        for (mut interval, sum, times) in sums {
+            (interval.from, interval.to) = (cursor, cursor + sum);
+            cursor = interval.to;
             if times > 1 {
                 let sum = format!("{times} times, put together");
-                piece.note = Some(piece.note.map_or(sum.clone(), |note| format!("{note}; {sum}")));
+                interval.note = Some(interval.note.map_or(sum.clone(), |note| format!("{note}; {sum}")));
             }
-            told.push(piece);
+            told.push(interval);
         }
     }
     told

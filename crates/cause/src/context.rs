@@ -1,7 +1,7 @@
 //! What a run knows beside its captures: points, routes and their segments, streams, virtual machines, CPUs, clocks.
 
-use crate::member::Member;
-use crate::Who;
+use crate::actor::Actor;
+use crate::Executor;
 use latpath_capture::Capture;
 use latpath_journey::Segment;
 use latpath_linux::Cpus;
@@ -104,8 +104,8 @@ impl RunContext {
     }
 
     /// The actor that a thread, softirq or interrupt of a machine is.
-    pub fn member(&self, machine: &str, who: &Who) -> Member {
-        let vm = who.doing.thread().and_then(|pid| self.vm_of(machine, pid));
-        Member::new(who, vm)
+    pub fn actor(&self, machine: &str, executor: &Executor) -> Actor {
+        let vm = executor.doing.thread().and_then(|pid| self.vm_of(machine, pid));
+        Actor::new(executor, vm)
     }
 }

@@ -1,38 +1,38 @@
 //! What held a late packet: a walk back along the path of those who had to act.
 //!
-//! [`Analyst::explain`] tiles the time between two sightings of a packet with [`Piece`]s, each with one [`Cause`] and who
+//! [`Analyst::explain`] tiles the time between two sightings of a packet with [`CauseInterval`]s, each with one [`Cause`] and who
 //! did it. They sum to it exactly; what no rule covers is [`Cause::Unexplained`].
 //!
-//! [`Explained`] is a packet with that all the way, [`Usual`] what on-time packets spend where, [`Verdict`] a packet's causes
+//! [`PacketTimeline`] is a packet with that all the way, [`Baseline`] what on-time packets spend where, [`Attribution`] a packet's causes
 //! by what they took beyond the usual, [`Ranking`] those of all late packets,
 //! [`advise`] what would cure one of them.
 
+mod actor;
 mod advice;
 mod analyst;
+mod attribution;
+mod baseline;
 mod cause;
 mod compact;
 mod context;
+mod cross_machine;
 mod exit;
-mod explained;
 mod guests;
+mod irq_interval;
 mod machine;
-mod member;
+mod packet_timeline;
 mod queue;
 mod ranking;
-mod spell;
 mod sums;
-mod trail;
-mod usual;
-mod verdict;
-mod walk;
+mod wakeup_chain;
 
+pub use actor::Actor;
 pub use advice::{advise, Advice, Case};
-pub use analyst::{Analyst, Piece, Who};
+pub use analyst::{Analyst, CauseInterval, Executor};
+pub use attribution::{Attribution, CauseShare};
+pub use baseline::{Baseline, MeanTimes};
 pub use cause::Cause;
 pub use context::RunContext;
 pub use exit::name as exit_name;
-pub use explained::{Explained, Part};
-pub use member::Member;
+pub use packet_timeline::{Hop, PacketTimeline};
 pub use ranking::{Others, Ranking, Row};
-pub use usual::{Means, Usual};
-pub use verdict::{Held, Verdict};

@@ -1,6 +1,6 @@
 //! One machine's record, on the host's timeline, made ready for questions.
 
-use crate::{spell::Spells, Who};
+use crate::{irq_interval::IrqIntervals, Executor};
 use latpath_capture::MachineRecord;
 use latpath_flight::{
     Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
@@ -24,7 +24,7 @@ pub(crate) struct Machine {
     tells_guests: HashSet<u32>,
     timeline: Timeline,
     records: Vec<CpuRecord>,
-    spells: Vec<Spells>,
+    irq_intervals: Vec<IrqIntervals>,
     names: Names<'static>,
     /// How threads are scheduled, from when on.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
@@ -81,7 +81,7 @@ impl Machine {
             without,
             missing: snapshot.missing.clone(),
             tells_guests,
-            spells: window.cpus.iter().map(Spells::of).collect(),
+            irq_intervals: window.cpus.iter().map(IrqIntervals::of).collect(),
             records: window.cpus,
             timeline,
             names: snapshot.names(),
@@ -126,8 +126,8 @@ impl Machine {
     }
 
     /// Times of softirqs and interrupts on a CPU.
-    pub fn spells(&self, cpu: u32) -> Option<&Spells> {
-        self.place(cpu).map(|place| &self.spells[place])
+    pub fn irq_intervals(&self, cpu: u32) -> Option<&IrqIntervals> {
+        self.place(cpu).map(|place| &self.irq_intervals[place])
     }
 
     /// Events of a CPU in a time, its end not among them.
@@ -171,20 +171,20 @@ impl Machine {
     }
 
     /// A thread, by name.
-    pub fn thread(&self, pid: u32, t: Ns) -> Who {
-        self.who(&Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
+    pub fn thread(&self, pid: u32, t: Ns) -> Executor {
+        self.executor(&Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
     }
 
     /// Anybody, by name: the same at all times, however it came to act.
-    pub fn who(&self, doing: &Doing, t: Ns) -> Who {
+    pub fn executor(&self, doing: &Doing, t: Ns) -> Executor {
         let (doing, class) = self.as_ever(doing, t);
-        Who { name: self.names.of(&doing), doing, class }
+        Executor { name: self.names.of(&doing), doing, class }
     }
 
     /// The same of what a CPU did, whose idle states have names.
-    pub fn who_on(&self, cpu: u32, doing: &Doing, t: Ns) -> Who {
+    pub fn executor_on(&self, cpu: u32, doing: &Doing, t: Ns) -> Executor {
         let (doing, class) = self.as_ever(doing, t);
-        Who { name: self.names.of_on(&doing, cpu), doing, class }
+        Executor { name: self.names.of_on(&doing, cpu), doing, class }
     }
 
     /// What a CPU's driver calls an idle state.

@@ -22,7 +22,7 @@ pub(crate) fn lies_between(a: &PointInfo, b: &PointInfo) -> bool {
 }
 
 /// All sightings of the capture's packets, by point.
-pub(crate) struct Sightings(HashMap<PointId, Vec<Served>>);
+pub(crate) struct SightingsByPoint(HashMap<PointId, Vec<Served>>);
 
 #[derive(Clone, Copy)]
 struct Served {
@@ -34,9 +34,9 @@ struct Served {
 
 /// Times at which packets were served before this one, in their order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ahead(Vec<Ns>);
+pub(crate) struct PacketsAhead(Vec<Ns>);
 
-impl Sightings {
+impl SightingsByPoint {
     pub fn of(capture: &Capture) -> Self {
         let mut points: HashMap<PointId, Vec<Served>> = HashMap::new();
         for (packet, of) in capture.packets.iter().enumerate() {
@@ -50,8 +50,8 @@ impl Sightings {
     }
 
     /// Others that were seen at a point between two times: by this thread, or in an interrupt's context by this CPU.
-    pub fn between(&self, point: PointId, from: Ns, to: Ns, by: By) -> Ahead {
-        let Some(served) = self.0.get(&point) else { return Ahead::default() };
+    pub fn between(&self, point: PointId, from: Ns, to: Ns, by: By) -> PacketsAhead {
+        let Some(served) = self.0.get(&point) else { return PacketsAhead::default() };
         let first = served.partition_point(|s| s.t <= from);
         let mut times: Vec<(usize, Ns)> = served[first..]
             .iter()
@@ -64,18 +64,18 @@ impl Sightings {
             .collect();
         // A packet that is seen twice counts once.
         times.dedup_by_key(|(packet, _)| *packet);
-        Ahead(times.into_iter().map(|(_, t)| t).collect())
+        PacketsAhead(times.into_iter().map(|(_, t)| t).collect())
     }
 }
 
-/// Who serves a queue.
+/// Executor serves a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Thread(u32),
     Cpu(u16),
 }
 
-impl Ahead {
+impl PacketsAhead {
     /// When the last of them was served between two times, and how many were.
     pub fn since(&self, from: Ns, to: Ns) -> (Ns, u64) {
         let (first, end) = (self.0.partition_point(|t| *t <= from), self.0.partition_point(|t| *t < to));

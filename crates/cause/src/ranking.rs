@@ -1,16 +1,16 @@
 //! The ranking: what held all late packets of a run, by the delay that it caused.
 
-use crate::member::Member;
+use crate::actor::Actor;
+use crate::attribution::{culprit, greatest, Attribution, CauseShare};
 use crate::sums::{add, longest_first, plus};
-use crate::verdict::{culprit, greatest, Held, Verdict};
 use crate::Cause;
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
 /// Rows that are kept. The smallest gives way to a new one, and is counted with all others that did.
-const MOST_ROWS: usize = 512;
+const MAX_ROWS: usize = 512;
 /// Culprits, CPUs, parts of the way and notes that are kept of a row.
-const MOST_OF_A_ROW: usize = 16;
+const MAX_PER_ROW: usize = 16;
 
 /// What one thing did to late packets: the same cause, held the same one up, by the same culprit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct Row {
     /// On which machine; empty for `unexplained`.
     pub machine: String,
     /// Whose hands the packets were in.
-    pub actor: Option<Member>,
-    /// Who kept it from acting, the longest first: the first is the same for all packets of the row.
-    pub by: Vec<(Member, Ns)>,
+    pub actor: Option<Actor>,
+    /// Executor kept it from acting, the longest first: the first is the same for all packets of the row.
+    pub by: Vec<(Actor, Ns)>,
     /// Late packets of which it took more than is usual.
     pub packets: u64,
     /// Those of them of which it took the most.
@@ -34,7 +34,7 @@ pub struct Row {
     /// CPUs, with their excess, the largest first.
     pub cpus: Vec<(u32, Ns)>,
     /// Parts of the way, with their excess, the largest first.
-    pub parts: Vec<((PointId, PointId), Ns)>,
+    pub hops: Vec<((PointId, PointId), Ns)>,
     /// The greatest number that was told with it.
     pub number: Option<u64>,
     /// What that is called, if it is an idle state whose name was told.
@@ -46,19 +46,19 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(held: &Held) -> Self {
-        let machine = if held.cause == Cause::Unexplained { String::new() } else { held.machine.clone() };
+    fn new(share: &CauseShare) -> Self {
+        let machine = if share.cause == Cause::Unexplained { String::new() } else { share.machine.clone() };
         Self {
-            cause: held.cause,
+            cause: share.cause,
             machine,
-            actor: held.actor.clone(),
+            actor: share.actor.clone(),
             by: Vec::new(),
             packets: 0,
             first: 0,
             excess_ns: 0,
             worst_ns: 0,
             cpus: Vec::new(),
-            parts: Vec::new(),
+            hops: Vec::new(),
             number: None,
             state: None,
             notes: Vec::new(),
@@ -67,8 +67,8 @@ impl Row {
         }
     }
 
-    /// Who is to blame: as [`Held::culprit`].
-    pub fn culprit(&self) -> Option<&Member> {
+    /// Executor is to blame: as [`CauseShare::culprit`].
+    pub fn culprit(&self) -> Option<&Actor> {
         culprit(self.cause, self.actor.as_ref(), &self.by)
     }
 
@@ -77,22 +77,22 @@ impl Row {
         self.firsts.median().or_else(|| self.all.median()).unwrap_or(0)
     }
 
-    fn take(&mut self, held: &Held, is_first: bool) {
+    fn take(&mut self, share: &CauseShare, is_first: bool) {
         self.packets += 1;
-        plus(&mut self.excess_ns, held.excess_ns);
-        self.worst_ns = self.worst_ns.max(held.excess_ns);
-        self.all.add(held.excess_ns);
+        plus(&mut self.excess_ns, share.excess_ns);
+        self.worst_ns = self.worst_ns.max(share.excess_ns);
+        self.all.add(share.excess_ns);
         if is_first {
             self.first += 1;
-            self.firsts.add(held.excess_ns);
+            self.firsts.add(share.excess_ns);
         }
-        if let (Some(known), Some(actor)) = (&mut self.actor, &held.actor) {
+        if let (Some(known), Some(actor)) = (&mut self.actor, &share.actor) {
             known.update(actor);
         }
         // Its parts took as much of the excess as they took of the time.
-        let of = |ns: Ns| (i128::from(ns) * i128::from(held.excess_ns) / i128::from(held.time_ns.max(1))) as Ns;
-        for (by, ns) in &held.by {
-            let room = self.by.len() < MOST_OF_A_ROW;
+        let of = |ns: Ns| (i128::from(ns) * i128::from(share.excess_ns) / i128::from(share.time_ns.max(1))) as Ns;
+        for (by, ns) in &share.by {
+            let room = self.by.len() < MAX_PER_ROW;
             match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
                 Some((known, sum)) => {
                     known.update(by);
@@ -102,10 +102,10 @@ impl Row {
                 None => {}
             }
         }
-        keep(&mut self.cpus, &held.cpus, of);
-        keep(&mut self.parts, &held.parts, of);
-        keep(&mut self.notes, &held.notes, of);
-        greatest((&mut self.number, &mut self.state), (held.number, &held.state));
+        keep(&mut self.cpus, &share.cpus, of);
+        keep(&mut self.hops, &share.hops, of);
+        keep(&mut self.notes, &share.notes, of);
+        greatest((&mut self.number, &mut self.state), (share.number, &share.state));
     }
 
     /// What is sorted while it grows is sorted anew.
@@ -115,7 +115,7 @@ impl Row {
             longest_first(rest);
         }
         longest_first(&mut row.cpus);
-        longest_first(&mut row.parts);
+        longest_first(&mut row.hops);
         longest_first(&mut row.notes);
         row
     }
@@ -123,7 +123,7 @@ impl Row {
 
 fn keep<K: Clone + PartialEq>(kept: &mut Vec<(K, Ns)>, more: &[(K, Ns)], of: impl Fn(Ns) -> Ns) {
     for (key, ns) in more {
-        if kept.len() < MOST_OF_A_ROW || kept.iter().any(|(known, _)| known == key) {
+        if kept.len() < MAX_PER_ROW || kept.iter().any(|(known, _)| known == key) {
             add(kept, key.clone(), of(*ns));
         }
     }
@@ -151,34 +151,35 @@ pub struct Ranking {
     late: u64,
     time_ns: Ns,
     excess_ns: Ns,
-    without_usual: u64,
+    without_baseline: u64,
     unexplained: Sample,
 }
 
 impl Ranking {
     /// A late packet.
-    pub fn add(&mut self, verdict: &Verdict) {
+    pub fn add(&mut self, attribution: &Attribution) {
         self.late += 1;
-        plus(&mut self.time_ns, verdict.time_ns);
-        plus(&mut self.excess_ns, verdict.excess_ns);
-        self.without_usual += u64::from(verdict.without_usual);
-        if verdict.excess_ns > 0 {
-            let unexplained = verdict.held.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns).sum();
-            self.unexplained.add(per_mille(unexplained, verdict.excess_ns));
+        plus(&mut self.time_ns, attribution.time_ns);
+        plus(&mut self.excess_ns, attribution.excess_ns);
+        self.without_baseline += u64::from(attribution.without_baseline);
+        if attribution.excess_ns > 0 {
+            let unexplained =
+                attribution.shares.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns).sum();
+            self.unexplained.add(per_mille(unexplained, attribution.excess_ns));
         }
-        for (at, held) in verdict.held.iter().enumerate().filter(|(_, held)| held.excess_ns > 0) {
-            let key = match held.cause {
-                Cause::Unexplained => (held.cause, String::new(), None, None),
+        for (at, share) in attribution.shares.iter().enumerate().filter(|(_, share)| share.excess_ns > 0) {
+            let key = match share.cause {
+                Cause::Unexplained => (share.cause, String::new(), None, None),
                 _ => {
-                    let name = |m: &Member| m.name.clone();
-                    let by = held.by.first().map(|(m, _)| name(m));
-                    (held.cause, held.machine.clone(), held.actor.as_ref().map(name), by)
+                    let name = |m: &Actor| m.name.clone();
+                    let by = share.by.first().map(|(m, _)| name(m));
+                    (share.cause, share.machine.clone(), share.actor.as_ref().map(name), by)
                 }
             };
-            if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&key) {
+            if self.rows.len() >= MAX_ROWS && !self.rows.contains_key(&key) {
                 self.make_room();
             }
-            self.rows.entry(key).or_insert_with(|| Row::new(held)).take(held, at == 0);
+            self.rows.entry(key).or_insert_with(|| Row::new(share)).take(share, at == 0);
         }
     }
 
@@ -208,8 +209,8 @@ impl Ranking {
     }
 
     /// Those of them of which some part of the way has nothing usual: there all time is taken as excess.
-    pub fn without_usual(&self) -> u64 {
-        self.without_usual
+    pub fn without_baseline(&self) -> u64 {
+        self.without_baseline
     }
 
     /// Share of the excess that is unexplained, in thousandths: the median over the packets.
@@ -231,8 +232,8 @@ impl Ranking {
     }
 }
 
-fn per_mille(part: Ns, all: Ns) -> Ns {
-    (i128::from(part) * 1000 / i128::from(all.max(1))) as Ns
+fn per_mille(hop: Ns, all: Ns) -> Ns {
+    (i128::from(hop) * 1000 / i128::from(all.max(1))) as Ns
 }
 
 /// Values of which the median is asked: all of them up to a number, then every second, every fourth …

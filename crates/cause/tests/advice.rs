@@ -1,6 +1,6 @@
 //! What is advised, and that nothing is advised where it does not apply.
 
-use latpath_cause::{advise, Advice, Case, Cause, Held, Member, RunContext};
+use latpath_cause::{advise, Actor, Advice, Case, Cause, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::PointInfo;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
@@ -45,17 +45,17 @@ fn fifo(priority: i16) -> Class {
     Class { prio: 99 - priority, policy: 1 }
 }
 
-fn member(name: &str, pid: u32, class: Class) -> Member {
+fn actor(name: &str, pid: u32, class: Class) -> Actor {
     let doing = Doing::Thread(Running { pid, class: Some(class), guest: false, work: None });
-    Member { name: name.into(), doing, class: Some(class), pids: vec![pid], is_tool: false }
+    Actor { name: name.into(), doing, class: Some(class), pids: vec![pid], is_tool: false }
 }
 
-fn other(name: &str, doing: Doing) -> Member {
-    Member { name: name.into(), doing, class: None, pids: vec![], is_tool: false }
+fn other(name: &str, doing: Doing) -> Actor {
+    Actor { name: name.into(), doing, class: None, pids: vec![], is_tool: false }
 }
 
-fn held(cause: Cause, machine: &str, actor: Option<Member>, by: Option<Member>) -> Held {
-    Held {
+fn share(cause: Cause, machine: &str, actor: Option<Actor>, by: Option<Actor>) -> CauseShare {
+    CauseShare {
         cause,
         machine: machine.into(),
         actor,
@@ -63,7 +63,7 @@ fn held(cause: Cause, machine: &str, actor: Option<Member>, by: Option<Member>) 
         excess_ns: 10,
         by: by.into_iter().map(|by| (by, 10)).collect(),
         cpus: vec![(if machine == "host" { 4 } else { 0 }, 10)],
-        parts: vec![((0, 1), 10)],
+        hops: vec![((0, 1), 10)],
         number: None,
         state: None,
         notes: vec![],
@@ -82,63 +82,63 @@ fn points() -> Vec<PointInfo> {
 }
 
 /// What is advised of a case on a host with 8 CPUs and one guest on CPUs 4 and 5.
-fn advice_of(held: &Held) -> Vec<Advice> {
-    advice_beside(vm(), held)
+fn advice_of(share: &CauseShare) -> Vec<Advice> {
+    advice_beside(vm(), share)
 }
 
 /// The same beside a guest like this.
-fn advice_beside(vm: Vm, held: &Held) -> Vec<Advice> {
+fn advice_beside(vm: Vm, share: &CauseShare) -> Vec<Advice> {
     let streams = vec!["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
     let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
     let governors = vec!["powersave".to_owned()];
     let context = RunContext { vms: vec![vm], points: points(), streams, cpus, governors, ..RunContext::default() };
-    advise(&Case::of_packet(held, 0), &context)
+    advise(&Case::of_packet(share, 0), &context)
 }
 
-fn commands(held: &Held) -> Vec<String> {
-    advice_of(held).into_iter().flat_map(|advice| advice.commands).collect()
+fn commands(share: &CauseShare) -> Vec<String> {
+    advice_of(share).into_iter().flat_map(|advice| advice.commands).collect()
 }
 
 #[test]
 fn vhost_behind_a_vcpu_in_real_time_is_moved_first_and_raised_second() {
-    let vhost = member("vhost of guest7", 5620, OTHER);
-    let vcpu = member("vCPU 0 of guest7", 6154, fifo(1));
+    let vhost = actor("vhost of guest7", 5620, OTHER);
+    let vcpu = actor("vCPU 0 of guest7", 6154, fifo(1));
     assert_eq!(
-        commands(&held(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu))),
+        commands(&share(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu))),
         ["taskset -cp 0-3,6-7 5620", "virsh emulatorpin guest7 0-3,6-7 --live --config", "chrt -f -p 2 5620"]
     );
 }
 
 #[test]
 fn a_guest_that_libvirt_does_not_know_is_none_of_virshs() {
-    let (vhost, vcpu) = (member("vhost of guest7", 5620, OTHER), member("vCPU 0 of guest7", 6154, fifo(1)));
-    let held = held(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu));
-    let all = advice_beside(Vm { libvirt: false, ..vm() }, &held);
+    let (vhost, vcpu) = (actor("vhost of guest7", 5620, OTHER), actor("vCPU 0 of guest7", 6154, fifo(1)));
+    let share = share(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu));
+    let all = advice_beside(Vm { libvirt: false, ..vm() }, &share);
     let commands: Vec<_> = all.into_iter().flat_map(|advice| advice.commands).collect();
     assert_eq!(commands, ["taskset -cp 0-3,6-7 5620", "chrt -f -p 2 5620"]);
 }
 
 #[test]
 fn a_thread_behind_one_in_real_time_goes_above_it() {
-    let hog = member("stress-ng", 900, fifo(50));
-    let app = member("relay", 77, OTHER);
+    let hog = actor("stress-ng", 900, fifo(50));
+    let app = actor("relay", 77, OTHER);
     assert_eq!(
-        commands(&held(Cause::WaitingForCpu, "guest7", Some(app.clone()), Some(hog.clone()))),
+        commands(&share(Cause::WaitingForCpu, "guest7", Some(app.clone()), Some(hog.clone()))),
         ["chrt -f -p 51 77"]
     );
-    let urgent = member("relay", 77, fifo(50));
-    assert_eq!(commands(&held(Cause::WaitingForCpu, "guest7", Some(urgent), Some(hog)))[0], "chrt -f -p 51 77");
-    let most = member("watchdog", 900, fifo(99));
-    let all = commands(&held(Cause::WaitingForCpu, "host", Some(app), Some(most)));
+    let urgent = actor("relay", 77, fifo(50));
+    assert_eq!(commands(&share(Cause::WaitingForCpu, "guest7", Some(urgent), Some(hog)))[0], "chrt -f -p 51 77");
+    let most = actor("watchdog", 900, fifo(99));
+    let all = commands(&share(Cause::WaitingForCpu, "host", Some(app), Some(most)));
     assert_eq!(all, ["taskset -cp 0-3,6-7 900", "taskset -cp 0-3,6-7 77"], "nothing is above 99");
 }
 
 #[test]
 fn a_thread_in_a_crowd_goes_into_real_time() {
-    let mut crowd = member("rustc", 900, OTHER);
+    let mut crowd = actor("rustc", 900, OTHER);
     crowd.pids = vec![898, 899, 900];
-    let vcpu = member("vCPU 1 of guest7", 6155, OTHER);
-    let advice = advice_of(&held(Cause::VcpuPreempted, "host", Some(vcpu), Some(crowd)));
+    let vcpu = actor("vCPU 1 of guest7", 6155, OTHER);
+    let advice = advice_of(&share(Cause::VcpuPreempted, "host", Some(vcpu), Some(crowd)));
     assert_eq!(advice[0].commands, ["chrt -f -p 1 6155"]);
     assert_eq!(advice[1].what, "keep rustc off CPU 4");
     assert_eq!(
@@ -150,16 +150,16 @@ fn a_thread_in_a_crowd_goes_into_real_time() {
 
 #[test]
 fn a_cpus_own_thread_is_not_moved() {
-    let ksoftirqd = member("ksoftirqd/4", 40, OTHER);
-    let vhost = member("vhost of guest7", 5620, OTHER);
-    let all = commands(&held(Cause::WaitingForCpu, "host", Some(vhost), Some(ksoftirqd)));
+    let ksoftirqd = actor("ksoftirqd/4", 40, OTHER);
+    let vhost = actor("vhost of guest7", 5620, OTHER);
+    let all = commands(&share(Cause::WaitingForCpu, "host", Some(vhost), Some(ksoftirqd)));
     assert!(all.iter().all(|c| !c.ends_with(" 40")), "{all:?}");
 }
 
 #[test]
 fn interrupts_go_elsewhere() {
-    let vhost = || Some(member("vhost of guest7", 5620, OTHER));
-    let of = |name: &str, doing| commands(&held(Cause::Interrupted, "host", vhost(), Some(other(name, doing))));
+    let vhost = || Some(actor("vhost of guest7", 5620, OTHER));
+    let of = |name: &str, doing| commands(&share(Cause::Interrupted, "host", vhost(), Some(other(name, doing))));
     assert_eq!(of("irq 25 enp7s0", Doing::Irq(25)), ["echo 0-3,6-7 > /proc/irq/25/smp_affinity_list"]);
     assert_eq!(of("softirq NET_RX", Doing::Softirq(3)), ["echo 0-3,6-7 > /proc/irq/N/smp_affinity_list"]);
     assert_eq!(of("NMI", Doing::Nmi), ["sysctl kernel.nmi_watchdog=0"]);
@@ -168,7 +168,7 @@ fn interrupts_go_elsewhere() {
         ["isolcpus=4 nohz_full=4 rcu_nocbs=4 irqaffinity=0-3,6-7"]
     );
     // A softirq's time is not a thread's, and no priority helps it.
-    let waits = held(
+    let waits = share(
         Cause::SoftirqWait,
         "host",
         Some(other("softirq NET_RX", Doing::Softirq(3))),
@@ -179,13 +179,13 @@ fn interrupts_go_elsewhere() {
 
 #[test]
 fn limits_are_lifted_where_they_are_set() {
-    let vcpu = |class| Some(member("vCPU 0 of guest7", 6154, class));
-    let all = commands(&held(Cause::Throttled, "host", vcpu(OTHER), None));
+    let vcpu = |class| Some(actor("vCPU 0 of guest7", 6154, class));
+    let all = commands(&share(Cause::Throttled, "host", vcpu(OTHER), None));
     assert_eq!(all[0], "echo max > $(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/6154/cgroup)/cpu.max");
     assert!(all[1].ends_with("/cpu.cfs_quota_us"), "{all:?}");
     assert!(all[2].starts_with("virsh schedinfo guest7 --live --config --set "), "{all:?}");
     assert_eq!(
-        commands(&held(Cause::Throttled, "host", vcpu(fifo(1)), None)),
+        commands(&share(Cause::Throttled, "host", vcpu(fifo(1)), None)),
         ["sysctl kernel.sched_rt_runtime_us=-1"]
     );
 }
@@ -193,12 +193,12 @@ fn limits_are_lifted_where_they_are_set() {
 #[test]
 fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_words() {
     let behind = |name: &str, pids: &[u32]| {
-        let by = Member { pids: pids.to_vec(), ..member(name, pids[0], OTHER) };
+        let by = Actor { pids: pids.to_vec(), ..actor(name, pids[0], OTHER) };
         let mut vm = vm();
         let io = |tid, comm: &str| Thread { comm: comm.into(), ..thread(tid, Role::Io, None, "0-7") };
         vm.threads.extend([thread(5621, Role::Vhost, None, "0-7"), io(5630, "IO iothread3"), io(5631, "iou-wrk-5600")]);
-        let held = held(Cause::WaitingForCpu, "host", Some(member("relay", 77, OTHER)), Some(by));
-        advice_beside(vm, &held)[1].commands.clone()
+        let share = share(Cause::WaitingForCpu, "host", Some(actor("relay", 77, OTHER)), Some(by));
+        advice_beside(vm, &share)[1].commands.clone()
     };
     assert_eq!(
         behind("vhost of guest7", &[5620, 5621]),
@@ -216,14 +216,14 @@ fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_word
 #[test]
 fn who_waits_for_a_device_is_told_how_to_see_for_which() {
     let of = |libvirt| {
-        let held = held(Cause::Blocked, "host", Some(member("vhost of guest7", 5620, OTHER)), None);
-        let all = advice_beside(Vm { libvirt, ..vm() }, &held);
+        let share = share(Cause::Blocked, "host", Some(actor("vhost of guest7", 5620, OTHER)), None);
+        let all = advice_beside(Vm { libvirt, ..vm() }, &share);
         all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
     };
     let record = "perf record -e sched:sched_switch --filter 'prev_state == 2' -g -t 5620 -- sleep 10";
     assert_eq!(of(true), ["virsh edit guest7", record]);
     assert_eq!(of(false), ["-overcommit mem-lock=on", record]);
-    assert_eq!(commands(&held(Cause::Blocked, "host", Some(member("relay", 5, OTHER)), None)).len(), 1);
+    assert_eq!(commands(&share(Cause::Blocked, "host", Some(actor("relay", 5, OTHER)), None)).len(), 1);
 }
 
 #[test]
@@ -231,9 +231,9 @@ fn a_device_is_looked_for_in_its_own_namespace() {
     let of = |device: &str| {
         let mut points = points();
         points[1].point.device = device.into();
-        let held = held(Cause::QdiscHeld, "host", None, None);
+        let share = share(Cause::QdiscHeld, "host", None, None);
         let known = RunContext { points, ..RunContext::default() };
-        let all = advise(&Case::of_packet(&held, 0), &known);
+        let all = advise(&Case::of_packet(&share, 0), &known);
         all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
     };
     assert_eq!(of("eth0"), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
@@ -246,17 +246,17 @@ fn a_device_is_looked_for_in_its_own_namespace() {
 
 #[test]
 fn the_switch_is_given_the_streams_own_flow() {
-    let handler = member("handler12", 300, OTHER);
+    let handler = actor("handler12", 300, OTHER);
     assert_eq!(
-        commands(&held(Cause::Upcall, "host", Some(handler), None))[0],
+        commands(&share(Cause::Upcall, "host", Some(handler), None))[0],
         "ovs-ofctl add-flow br0 'priority=1000,dl_type=0x88ba,dl_vlan=7,dl_dst=01:0c:cd:04:00:01,actions=output:vnet7'"
     );
 }
 
 #[test]
 fn other_causes_have_their_own_cures() {
-    let vhost = || Some(member("vhost of guest7", 5620, OTHER));
-    let first = |cause| commands(&held(cause, "host", vhost(), None)).into_iter().next();
+    let vhost = || Some(actor("vhost of guest7", 5620, OTHER));
+    let first = |cause| commands(&share(cause, "host", vhost(), None)).into_iter().next();
     for (cause, command) in [
         (Cause::IdleExit, "cpupower -c 4 idle-set -D 10"),
         (Cause::Stopped, "kill -CONT 5620"),
@@ -268,15 +268,15 @@ fn other_causes_have_their_own_cures() {
         assert_eq!(first(cause).as_deref(), Some(command), "{cause}");
     }
     for cause in [Cause::QueuedBehind, Cause::PollInterval] {
-        let advice = advice_of(&held(cause, "host", vhost(), None));
+        let advice = advice_of(&share(cause, "host", vhost(), None));
         assert!(advice.len() == 1 && advice[0].commands.is_empty(), "{cause}: {advice:?}");
     }
-    assert_eq!(advice_of(&held(Cause::Unexplained, "", None, None)), []);
+    assert_eq!(advice_of(&share(Cause::Unexplained, "", None, None)), []);
 }
 
 #[test]
 fn the_first_idle_state_is_not_what_is_slow() {
-    let mut of_state = held(Cause::IdleExit, "host", Some(member("relay", 7, OTHER)), None);
+    let mut of_state = share(Cause::IdleExit, "host", Some(actor("relay", 7, OTHER)), None);
     of_state.number = Some(0);
     assert_eq!(commands(&of_state), ["hwlatdetect --duration=60"]);
     of_state.number = Some(2);
@@ -285,25 +285,25 @@ fn the_first_idle_state_is_not_what_is_slow() {
 
 #[test]
 fn advice_on_an_idle_state_names_it_and_what_polls_in_a_guest_is_not_told_to_poll() {
-    let said = |machine: &str, number, state: &str| {
-        let mut of_state = held(Cause::IdleExit, machine, Some(member("relay", 7, OTHER)), None);
+    let info = |machine: &str, number, state: &str| {
+        let mut of_state = share(Cause::IdleExit, machine, Some(actor("relay", 7, OTHER)), None);
         (of_state.number, of_state.state) = (Some(number), Some(state.to_owned()));
         let mut advice = advice_of(&of_state);
         assert_eq!(advice.len(), 1);
         (advice[0].what.clone(), advice.remove(0).commands)
     };
-    assert!(said("host", 0, "POLL").0.starts_with("any CPU leaves its first idle state, POLL, at once: "));
-    assert!(said("host", 3, "C6").0.starts_with("the CPU came out of C6: forbid idle states that take 10 µs or more"));
-    assert_eq!(said("guest7", 1, "haltpoll").1, ["idle=poll"]);
-    assert!(said("guest7", 0, "POLL").0.contains("what the host did"));
-    assert_eq!(said("guest7", 0, "POLL").1, [""; 0]);
+    assert!(info("host", 0, "POLL").0.starts_with("any CPU leaves its first idle state, POLL, at once: "));
+    assert!(info("host", 3, "C6").0.starts_with("the CPU came out of C6: forbid idle states that take 10 µs or more"));
+    assert_eq!(info("guest7", 1, "haltpoll").1, ["idle=poll"]);
+    assert!(info("guest7", 0, "POLL").0.contains("what the host did"));
+    assert_eq!(info("guest7", 0, "POLL").1, [""; 0]);
 }
 
 #[test]
 fn latpath_owns_up() {
-    let mut tool = member("lp-guest7", 4000, OTHER);
+    let mut tool = actor("lp-guest7", 4000, OTHER);
     tool.is_tool = true;
-    let advice = advice_of(&held(Cause::WaitingForCpu, "host", Some(member("relay", 7, OTHER)), Some(tool)));
+    let advice = advice_of(&share(Cause::WaitingForCpu, "host", Some(actor("relay", 7, OTHER)), Some(tool)));
     assert!(advice.len() == 1 && advice[0].what.starts_with("this is latpath itself (lp-guest7)"), "{advice:?}");
 }
 
@@ -311,10 +311,10 @@ fn latpath_owns_up() {
 fn nothing_is_advised_of_nobody_and_never_a_panic() {
     for cause in Cause::ALL {
         for machine in ["host", "guest7", "elsewhere"] {
-            advice_of(&held(*cause, machine, None, None));
-            for (actor, by) in [(OTHER, fifo(99)), (fifo(1), OTHER), (Class { prio: -1, policy: 6 }, fifo(1))] {
-                let (actor, by) = (member("a'; rm -rf x", 1, actor), member("b", 2, by));
-                advice_of(&held(*cause, machine, Some(actor), Some(by)));
+            advice_of(&share(*cause, machine, None, None));
+            for (class, by) in [(OTHER, fifo(99)), (fifo(1), OTHER), (Class { prio: -1, policy: 6 }, fifo(1))] {
+                let (actor, by) = (actor("a'; rm -rf x", 1, class), actor("b", 2, by));
+                advice_of(&share(*cause, machine, Some(actor), Some(by)));
             }
         }
     }

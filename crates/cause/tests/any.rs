@@ -140,20 +140,20 @@ proptest! {
         let analyst = Analyst::new(&stage.capture, &context);
         for packet in &stage.capture.packets {
             for (a, b) in packet.sightings.iter().flat_map(|a| packet.sightings.iter().map(move |b| (a, b))) {
-                let pieces = analyst.explain(packet, a, b);
-                prop_assert!(pieces.len() < 5_000);
+                let intervals = analyst.explain(packet, a, b);
+                prop_assert!(intervals.len() < 5_000);
                 if b.t <= a.t {
-                    prop_assert!(pieces.is_empty());
+                    prop_assert!(intervals.is_empty());
                     continue;
                 }
                 let mut cursor = a.t;
-                for piece in &pieces {
-                    prop_assert_eq!(piece.from, cursor);
-                    prop_assert!(piece.to > piece.from && piece.machine < stage.capture.machines.len());
-                    if piece.cause == Cause::Unexplained {
-                        prop_assert!(piece.note.as_ref().is_some_and(|note| !note.is_empty()), "{:?}", piece);
+                for interval in &intervals {
+                    prop_assert_eq!(interval.from, cursor);
+                    prop_assert!(interval.to > interval.from && interval.machine < stage.capture.machines.len());
+                    if interval.cause == Cause::Unexplained {
+                        prop_assert!(interval.note.as_ref().is_some_and(|note| !note.is_empty()), "{:?}", interval);
                     }
-                    cursor = piece.to;
+                    cursor = interval.to;
                 }
                 prop_assert_eq!(cursor, b.t);
             }

@@ -69,7 +69,7 @@ fn a_halted_vcpu_is_woken_by_the_one_who_has_the_packet() {
             "208-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(stage.pieces().iter().map(|p| p.machine).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(stage.intervals().iter().map(|p| p.machine).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_pending_interrupt_waits_for_what_the_guest_does_meanwhile() {
         stage.told()[..3],
         ["100-140 work qemu (60)", "140-270 irq-injection irq 25 < guests-own (401)", "270-275 work irq 25",]
     );
-    assert_eq!(stage.pieces()[1].machine, 1);
+    assert_eq!(stage.intervals()[1].machine, 1);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
     );
     assert_eq!(stage.told()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
     assert_eq!(
-        stage.pieces()[1].note.as_deref(),
+        stage.intervals()[1].note.as_deref(),
         Some("what CPU 0/KVM (61) did is not known: records of some CPUs begin later")
     );
 }
@@ -247,7 +247,7 @@ fn exits_within_a_guests_work_are_told_with_their_reason() {
             "257-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(stage.pieces()[6].note.as_deref(), Some("EPT_VIOLATION"));
+    assert_eq!(stage.intervals()[6].note.as_deref(), Some("EPT_VIOLATION"));
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
             "280-300 unexplained",
         ]
     );
-    assert_eq!(stage.pieces()[2].note.as_deref(), Some("no record of guest0: no agent"));
+    assert_eq!(stage.intervals()[2].note.as_deref(), Some("no record of guest0: no agent"));
     // From one of its own points to another.
     stage.packet(&[("guest0/nic-rx@eth0", 200, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
@@ -468,13 +468,13 @@ fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
 fn of_a_guest_that_is_no_known_virtual_machine_only_its_own_side_is_told() {
     let mut stage = stage(main_loop, |c| interrupt_at(c, 200));
     stage.vms.clear();
-    let pieces = stage.pieces();
-    assert_eq!(line(&pieces[0]), "100-200 unexplained");
+    let intervals = stage.intervals();
+    assert_eq!(line(&intervals[0]), "100-200 unexplained");
     assert_eq!(
-        pieces[0].note.as_deref(),
+        intervals[0].note.as_deref(),
         Some("what sent irq 25 is not recorded, nor which thread of the host runs CPU 0")
     );
-    assert_eq!(pieces[1].cause, Cause::Work);
+    assert_eq!(intervals[1].cause, Cause::Work);
 }
 
 #[test]
@@ -503,5 +503,5 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
             "212-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(stage.pieces()[3].note.as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
+    assert_eq!(stage.intervals()[3].note.as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
 }

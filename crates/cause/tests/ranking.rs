@@ -1,31 +1,31 @@
 //! What the ranking says of packets that were explained by hand.
 
 use latpath_capture::PacketSighting;
-use latpath_cause::{Cause, Explained, Part, Piece, Ranking, RunContext, Usual, Verdict, Who};
+use latpath_cause::{Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, PointId};
 use proptest::prelude::*;
 
 const WAY: [PointId; 3] = [0, 1, 2];
 
-fn thread(pid: u32, name: &str) -> Who {
+fn thread(pid: u32, name: &str) -> Executor {
     let class = Some(Class { prio: 120, policy: 0 });
     let doing = Doing::Thread(Running { pid, class, guest: false, work: None });
-    Who { name: format!("{name} ({pid})"), doing, class }
+    Executor { name: format!("{name} ({pid})"), doing, class }
 }
 
 /// What a piece is: how long, what, who, by whom.
-type Told = (Ns, Cause, Option<Who>, Option<Who>);
+type ExplainedPacket = (Ns, Cause, Option<Executor>, Option<Executor>);
 
-fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> Explained {
+fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacket>)]) -> PacketTimeline {
     let mut t = 1_000_000;
-    let mut seen = vec![PacketSighting { point: parts[0].0, t, cpu: 0, tid: 0 }];
+    let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: 0, tid: 0 }];
     let mut all = Vec::new();
-    for (from, to, told) in parts {
+    for (from, to, told) in hops {
         let begin = t;
-        let mut pieces = Vec::new();
+        let mut intervals = Vec::new();
         for (ns, cause, actor, by) in told {
-            pieces.push(Piece {
+            intervals.push(CauseInterval {
                 from: t,
                 to: t + ns,
                 cause: *cause,
@@ -40,32 +40,32 @@ fn packet(number: u64, late: bool, parts: &[(PointId, PointId, Vec<Told>)]) -> E
             t += ns;
         }
         seen.push(PacketSighting { point: *to, t, cpu: 0, tid: 0 });
-        all.push(Part { from: *from, to: *to, begin, end: t, pieces });
+        all.push(Hop { from: *from, to: *to, begin, end: t, intervals });
     }
-    Explained { stream: 0, key: 1, number, late, capture: 1, machines: vec!["host".into()], seen, parts: all }
+    PacketTimeline { stream: 0, key: 1, number, late, capture: 1, machines: vec!["host".into()], seen, hops: all }
 }
 
-fn work(ns: Ns, who: &Who) -> Told {
-    (ns, Cause::Work, Some(who.clone()), None)
+fn work(ns: Ns, executor: &Executor) -> ExplainedPacket {
+    (ns, Cause::Work, Some(executor.clone()), None)
 }
 
 #[test]
 fn what_is_usual_is_not_blamed() {
     let (vhost, hog) = (thread(5, "vhost-4"), thread(9, "hog"));
-    let mut usual = Usual::default();
+    let mut baseline = Baseline::default();
     for ns in [100, 200, 300] {
-        usual.add(&packet(1, false, &[(0, 1, vec![work(ns, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
+        baseline.add(&packet(1, false, &[(0, 1, vec![work(ns, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
     }
     let waits = (14_000, Cause::WaitingForCpu, Some(vhost.clone()), Some(hog.clone()));
     let late = packet(2, true, &[(0, 1, vec![waits, work(230, &vhost)]), (1, 2, vec![work(50, &vhost)])]);
-    let verdict = Verdict::of(&late, &WAY, &usual, &RunContext::default());
-    assert_eq!((verdict.time_ns, verdict.usual_ns, verdict.excess_ns), (14_280, 250, 14_030));
-    let first = verdict.first().unwrap();
+    let attribution = Attribution::of(&late, &WAY, &baseline, &RunContext::default());
+    assert_eq!((attribution.time_ns, attribution.baseline_ns, attribution.excess_ns), (14_280, 250, 14_030));
+    let first = attribution.first().unwrap();
     assert_eq!(
         (first.cause, first.excess_ns, first.culprit().unwrap().name.as_str()),
         (Cause::WaitingForCpu, 14_000, "hog")
     );
-    let worked = &verdict.held[1];
+    let worked = &attribution.shares[1];
     assert_eq!(
         (worked.cause, worked.time_ns, worked.excess_ns),
         (Cause::Work, 280, 30),
@@ -76,46 +76,47 @@ fn what_is_usual_is_not_blamed() {
 #[test]
 fn what_a_packet_was_spared_is_taken_off_what_held_it_instead() {
     let (vhost, hog) = (thread(5, "vhost-4"), thread(9, "hog"));
-    let mut usual = Usual::default();
+    let mut baseline = Baseline::default();
     let exit = (40, Cause::IdleExit, Some(vhost.clone()), None);
-    usual.add(&packet(1, false, &[(0, 1, vec![exit, work(60, &vhost)])]));
+    baseline.add(&packet(1, false, &[(0, 1, vec![exit, work(60, &vhost)])]));
     let waits = (1000, Cause::WaitingForCpu, Some(vhost.clone()), Some(hog));
     let late = packet(2, true, &[(0, 1, vec![waits, work(60, &vhost)])]);
-    let verdict = Verdict::of(&late, &WAY, &usual, &RunContext::default());
-    assert_eq!(verdict.excess_ns, 960);
-    assert_eq!(verdict.first().unwrap().excess_ns, 960, "it waited instead of coming out of idle for 40 ns");
+    let attribution = Attribution::of(&late, &WAY, &baseline, &RunContext::default());
+    assert_eq!(attribution.excess_ns, 960);
+    assert_eq!(attribution.first().unwrap().excess_ns, 960, "it waited instead of coming out of idle for 40 ns");
 }
 
 #[test]
 fn a_part_that_skips_a_point_has_the_usual_of_both_that_it_is_made_of() {
     let vhost = thread(5, "vhost-4");
-    let mut usual = Usual::default();
-    usual.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
+    let mut baseline = Baseline::default();
+    baseline.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
     let late = packet(2, true, &[(0, 2, vec![work(1150, &vhost)])]);
-    let verdict = Verdict::of(&late, &WAY, &usual, &RunContext::default());
-    assert_eq!((verdict.usual_ns, verdict.excess_ns, verdict.without_usual), (150, 1000, false));
-    let unknown = Verdict::of(&packet(3, true, &[(2, 7, vec![work(9, &vhost)])]), &WAY, &usual, &RunContext::default());
-    assert_eq!((unknown.excess_ns, unknown.without_usual), (9, true));
+    let attribution = Attribution::of(&late, &WAY, &baseline, &RunContext::default());
+    assert_eq!((attribution.baseline_ns, attribution.excess_ns, attribution.without_baseline), (150, 1000, false));
+    let unknown =
+        Attribution::of(&packet(3, true, &[(2, 7, vec![work(9, &vhost)])]), &WAY, &baseline, &RunContext::default());
+    assert_eq!((unknown.excess_ns, unknown.without_baseline), (9, true));
 }
 
 #[test]
 fn a_packet_that_took_no_longer_than_usual_blames_nobody() {
     let vhost = thread(5, "vhost-4");
-    let mut usual = Usual::default();
-    usual.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)])]));
-    let verdict =
-        Verdict::of(&packet(2, true, &[(0, 1, vec![work(80, &vhost)])]), &WAY, &usual, &RunContext::default());
-    assert_eq!((verdict.excess_ns, verdict.first()), (0, None));
+    let mut baseline = Baseline::default();
+    baseline.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)])]));
+    let attribution =
+        Attribution::of(&packet(2, true, &[(0, 1, vec![work(80, &vhost)])]), &WAY, &baseline, &RunContext::default());
+    assert_eq!((attribution.excess_ns, attribution.first()), (0, None));
 }
 
 #[test]
 fn the_same_culprit_is_one_row_however_often_it_was_started() {
     let mut ranking = Ranking::default();
-    let usual = Usual::default();
+    let baseline = Baseline::default();
     for n in 0..100 {
         let waits = (1000 + n, Cause::WaitingForCpu, Some(thread(5, "vhost-4")), Some(thread(100 + n as u32, "rustc")));
         let late = packet(n as u64, true, &[(0, 1, vec![waits, work(10, &thread(5, "vhost-4"))])]);
-        ranking.add(&Verdict::of(&late, &WAY, &usual, &RunContext::default()));
+        ranking.add(&Attribution::of(&late, &WAY, &baseline, &RunContext::default()));
     }
     let rows = ranking.rows();
     assert_eq!(rows.len(), 2);
@@ -128,16 +129,21 @@ fn the_same_culprit_is_one_row_however_often_it_was_started() {
 #[test]
 fn what_is_unexplained_is_one_row_and_the_last() {
     let mut ranking = Ranking::default();
-    let held = vec![(9000, Cause::Unexplained, None, None), work(10, &thread(5, "vhost-4"))];
-    ranking.add(&Verdict::of(&packet(1, true, &[(0, 1, held)]), &WAY, &Usual::default(), &RunContext::default()));
+    let share = vec![(9000, Cause::Unexplained, None, None), work(10, &thread(5, "vhost-4"))];
+    ranking.add(&Attribution::of(
+        &packet(1, true, &[(0, 1, share)]),
+        &WAY,
+        &Baseline::default(),
+        &RunContext::default(),
+    ));
     let rows = ranking.rows();
     assert_eq!(rows.iter().map(|r| r.cause).collect::<Vec<_>>(), [Cause::Work, Cause::Unexplained]);
     assert_eq!(ranking.unexplained_per_mille(), 998);
 }
 
 /// Anything that an analyst may say of a packet.
-fn any_packet(longest: Ns) -> impl Strategy<Value = Explained> {
-    let who = || {
+fn any_packet(longest: Ns) -> impl Strategy<Value = PacketTimeline> {
+    let executor = || {
         prop::option::of((0_u32..600, any::<bool>()).prop_map(|(pid, one)| {
             if one {
                 thread(pid, "x")
@@ -146,34 +152,34 @@ fn any_packet(longest: Ns) -> impl Strategy<Value = Explained> {
             }
         }))
     };
-    let piece = (0..longest, 0..Cause::ALL.len(), who(), who())
+    let interval = (0..longest, 0..Cause::ALL.len(), executor(), executor())
         .prop_map(|(ns, cause, actor, by)| (ns, Cause::ALL[cause], actor, by));
-    let part = (0_u16..4, 0_u16..4, prop::collection::vec(piece, 0..6));
-    (prop::collection::vec(part, 1..5), any::<u64>()).prop_map(|(parts, number)| packet(number, true, &parts))
+    let hop = (0_u16..4, 0_u16..4, prop::collection::vec(interval, 0..6));
+    (prop::collection::vec(hop, 1..5), any::<u64>()).prop_map(|(hops, number)| packet(number, true, &hops))
 }
 
 proptest! {
     #[test]
     fn causes_sum_to_the_packet_and_their_excess_to_its_excess(
-        late in any_packet(1 << 40), usual in prop::collection::vec(any_packet(1 << 30), 0..5)
+        late in any_packet(1 << 40), baseline in prop::collection::vec(any_packet(1 << 30), 0..5)
     ) {
-        let mut known = Usual::default();
-        usual.iter().for_each(|p| known.add(p));
-        let verdict = Verdict::of(&late, &WAY, &known, &RunContext::default());
-        prop_assert_eq!(verdict.held.iter().map(|h| h.time_ns).sum::<Ns>(), late.time());
-        prop_assert_eq!(verdict.held.iter().map(|h| h.excess_ns).sum::<Ns>(), verdict.excess_ns);
-        prop_assert!(verdict.excess_ns == (verdict.time_ns - verdict.usual_ns).max(0));
-        for held in &verdict.held {
-            prop_assert!(held.excess_ns >= 0 && held.excess_ns <= held.time_ns, "{held:?}");
-            prop_assert!(held.by.iter().map(|(_, ns)| ns).sum::<Ns>() <= held.time_ns);
-            prop_assert_eq!(held.parts.iter().map(|(_, ns)| ns).sum::<Ns>(), held.time_ns);
+        let mut known = Baseline::default();
+        baseline.iter().for_each(|p| known.add(p));
+        let attribution = Attribution::of(&late, &WAY, &known, &RunContext::default());
+        prop_assert_eq!(attribution.shares.iter().map(|h| h.time_ns).sum::<Ns>(), late.time());
+        prop_assert_eq!(attribution.shares.iter().map(|h| h.excess_ns).sum::<Ns>(), attribution.excess_ns);
+        prop_assert!(attribution.excess_ns == (attribution.time_ns - attribution.baseline_ns).max(0));
+        for share in &attribution.shares {
+            prop_assert!(share.excess_ns >= 0 && share.excess_ns <= share.time_ns, "{share:?}");
+            prop_assert!(share.by.iter().map(|(_, ns)| ns).sum::<Ns>() <= share.time_ns);
+            prop_assert_eq!(share.hops.iter().map(|(_, ns)| ns).sum::<Ns>(), share.time_ns);
         }
     }
 
     #[test]
     fn rows_and_others_sum_to_the_excess_of_all(late in prop::collection::vec(any_packet(1 << 40), 1..300)) {
         let mut ranking = Ranking::default();
-        late.iter().for_each(|p| ranking.add(&Verdict::of(p, &WAY, &Usual::default(), &RunContext::default())));
+        late.iter().for_each(|p| ranking.add(&Attribution::of(p, &WAY, &Baseline::default(), &RunContext::default())));
         let rows = ranking.rows();
         let others = ranking.others();
         prop_assert_eq!(rows.iter().map(|r| r.excess_ns).sum::<Ns>() + others.excess_ns, ranking.excess_ns());
@@ -183,11 +189,11 @@ proptest! {
     }
 
     #[test]
-    fn garbled_times_are_borne(late in any_packet(Ns::MAX / 32), usual in any_packet(Ns::MAX / 32)) {
-        let mut known = Usual::default();
-        (0..3).for_each(|_| known.add(&usual));
+    fn garbled_times_are_borne(late in any_packet(Ns::MAX / 32), baseline in any_packet(Ns::MAX / 32)) {
+        let mut known = Baseline::default();
+        (0..3).for_each(|_| known.add(&baseline));
         let mut ranking = Ranking::default();
-        (0..40).for_each(|_| ranking.add(&Verdict::of(&late, &WAY, &known, &RunContext::default())));
+        (0..40).for_each(|_| ranking.add(&Attribution::of(&late, &WAY, &known, &RunContext::default())));
         prop_assert!(ranking.excess_ns() >= 0);
     }
 }

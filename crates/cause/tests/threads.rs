@@ -54,7 +54,7 @@ fn a_reader_waits_for_its_cpu_behind_one_that_is_more_urgent() {
             "280-300 work qemu (7)",
         ]
     );
-    let behind = stage.pieces()[1].clone();
+    let behind = stage.intervals()[1].clone();
     assert_eq!(behind.by.unwrap().class.unwrap().to_string(), "FIFO 80");
     assert_eq!(behind.actor.unwrap().class.unwrap().to_string(), "SCHED_OTHER");
     assert_eq!(behind.cpu, Some(0));
@@ -203,7 +203,7 @@ fn an_idle_cpu_wakes_up_from_its_state() {
     let names = |last: &str| vec!["POLL".into(), "C1".into(), "C1E".into(), last.into()];
     stage.snapshot().idle_states = IdleStates::told([(0, names("C6")), (1, names("C8"))]);
     assert_eq!(stage.told()[1], "120-270 idle-exit qemu (7) < idle (C6) #3");
-    assert_eq!(stage.pieces()[1].state.as_deref(), Some("C6"), "that of its CPU");
+    assert_eq!(stage.intervals()[1].state.as_deref(), Some("C6"), "that of its CPU");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_stopped_reader_is_stopped_whatever_came_meanwhile() {
         stage.told(),
         ["100-260 stopped qemu (7)", "260-270 idle-exit qemu (7) < idle", "270-300 work qemu (7)",]
     );
-    assert_eq!(stage.pieces()[0].note.as_deref(), Some("it went on by bash (11)"));
+    assert_eq!(stage.intervals()[0].note.as_deref(), Some("it went on by bash (11)"));
 }
 
 #[test]
@@ -364,13 +364,13 @@ fn where_nothing_is_recorded_the_reason_is_said() {
         c.record.overwritten = 10;
         c.at(400).runs(READER).sleeps_then(0);
     });
-    let pieces = stage.pieces();
+    let intervals = stage.intervals();
     assert_eq!(stage.told(), ["100-200 unexplained", "200-300 work qemu (7)"]);
-    assert_eq!(pieces[0].note.as_deref(), Some("what qemu (7) did is not known: records of some CPUs begin later"));
+    assert_eq!(intervals[0].note.as_deref(), Some("what qemu (7) did is not known: records of some CPUs begin later"));
     stage.capture.machines[0].record = Err("the ring was gone".into());
-    let pieces = stage.pieces();
-    assert_eq!((pieces.len(), pieces[0].cause), (1, Cause::Unexplained));
-    assert_eq!(pieces[0].note.as_deref(), Some("no record of host: the ring was gone"));
+    let intervals = stage.intervals();
+    assert_eq!((intervals.len(), intervals[0].cause), (1, Cause::Unexplained));
+    assert_eq!(intervals[0].note.as_deref(), Some("no record of host: the ring was gone"));
 }
 
 #[test]
@@ -381,6 +381,6 @@ fn what_was_after_the_records_end_is_said_to_be() {
     });
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 200_000, 0, READER)]);
     assert_eq!(stage.told(), ["100-200000 unexplained"]);
-    let note = stage.pieces()[0].note.clone();
+    let note = stage.intervals()[0].note.clone();
     assert_eq!(note.as_deref(), Some("what qemu (7) did is not known: it was after the record's end"));
 }

@@ -1,8 +1,8 @@
 //! What Perfetto has no words of its own for: a vCPU's way in and out of its guest, polls of devices, timers.
 
-use crate::kernel::{Place, MOST_CPUS};
+use crate::kernel::{Place, MAX_CPUS};
 use crate::tracks::{Track, Tracks};
-use crate::writer::{Said, Writer};
+use crate::writer::{EventInfo, Writer};
 use latpath_flight::{Event, What};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
@@ -38,7 +38,7 @@ impl Details {
                 self.close(out, place, until)?;
             }
         }
-        for (cpu, event) in events.iter().filter(|(cpu, _)| *cpu < MOST_CPUS) {
+        for (cpu, event) in events.iter().filter(|(cpu, _)| *cpu < MAX_CPUS) {
             let Some(t) = place.shift.host(event.t) else { continue };
             self.event(out, tracks, place, machine, (*cpu, t), event)?;
         }
@@ -70,50 +70,50 @@ impl Details {
         event: &Event,
     ) -> io::Result<()> {
         let pid = event.pid;
-        let said = match event.what {
+        let info = match event.what {
             What::KvmEntry { vcpu } => return self.turn(out, tracks, place, t, pid, with_vcpu("in its guest", vcpu)),
             What::KvmExit { vcpu, reason, isa } => {
-                let said = with_vcpu(exited(isa, reason), vcpu);
-                return self.turn(out, tracks, place, t, pid, said);
+                let info = with_vcpu(exited(isa, reason), vcpu);
+                return self.turn(out, tracks, place, t, pid, info);
             }
             What::KvmHaltPoll { ns, before, .. } => {
                 let Some((track, began)) = self.vcpus.get(&pid).copied() else { return Ok(()) };
                 let from = t.saturating_sub(u64::from(ns)).max(began);
-                let said = Said::named("halted: polls").arg("poll_ns", i64::from(ns));
-                out.begin(place.machine, from, track, said.arg("poll_ns_before", i64::from(before)))?;
+                let info = EventInfo::named("halted: polls").arg("poll_ns", i64::from(ns));
+                out.begin(place.machine, from, track, info.arg("poll_ns_before", i64::from(before)))?;
                 return out.end(place.machine, t, track);
             }
             What::KvmVcpuWakeup { ns, waited, .. } => {
                 let how = if waited { "slept" } else { "polled" };
-                Said::named("vCPU woken").arg("halted_ns", ns).arg("it", how)
+                EventInfo::named("vCPU woken").arg("halted_ns", ns).arg("it", how)
             }
-            What::KvmInjVirq(vector) => Said::named("interrupt injected").arg("vector", i64::from(vector)),
-            What::OvsUpcall { .. } => Said::named("OVS upcall"),
+            What::KvmInjVirq(vector) => EventInfo::named("interrupt injected").arg("vector", i64::from(vector)),
+            What::OvsUpcall { .. } => EventInfo::named("OVS upcall"),
             What::NapiPoll { name } => {
                 self.polls.insert(cpu, printable(&of_field(&name)));
                 return Ok(());
             }
             What::NapiWork { work, budget, ifindex } => {
                 let device = self.polls.remove(&cpu).unwrap_or_else(|| "backlog".into());
-                let said = Said::named(format!("{device}: {work} of {budget}")).arg("packets", i64::from(work));
-                let said = said.arg("budget", i64::from(budget)).arg("ifindex", i64::from(ifindex));
+                let info = EventInfo::named(format!("{device}: {work} of {budget}")).arg("packets", i64::from(work));
+                let info = info.arg("budget", i64::from(budget)).arg("ifindex", i64::from(ifindex));
                 let track = poll_track(out, tracks, place, machine, cpu)?;
-                return out.instant(0, t, track, said);
+                return out.instant(0, t, track, info);
             }
             What::TimerEntry(function) => {
                 let track = poll_track(out, tracks, place, machine, cpu)?;
                 if self.timers.insert(cpu, track).is_some() {
                     out.end(0, t, track)?;
                 }
-                return out.begin(0, t, track, Said::named(place.names.of_function(function)));
+                return out.begin(0, t, track, EventInfo::named(place.names.of_function(function)));
             }
             What::TimerExit => {
                 return self.timers.remove(&cpu).map_or(Ok(()), |track| out.end(0, t, track));
             }
             _ => return Ok(()),
         };
-        match tracks.thread(out, place.machine, pid, || place.people.process(pid))? {
-            Some(track) => out.instant(place.machine, t, track, said),
+        match tracks.thread(out, place.machine, pid, || place.thread_names.process(pid))? {
+            Some(track) => out.instant(place.machine, t, track, info),
             None => Ok(()),
         }
     }
@@ -126,15 +126,15 @@ impl Details {
         place: &Place<'_>,
         t: u64,
         pid: u32,
-        said: Said,
+        info: EventInfo,
     ) -> io::Result<()> {
-        let Some(track) = tracks.thread(out, place.machine, pid, || place.people.process(pid))? else {
+        let Some(track) = tracks.thread(out, place.machine, pid, || place.thread_names.process(pid))? else {
             return Ok(());
         };
         if self.vcpus.insert(pid, (track, t)).is_some() {
             out.end(place.machine, t, track)?;
         }
-        out.begin(place.machine, t, track, said)
+        out.begin(place.machine, t, track, info)
     }
 }
 
@@ -147,11 +147,11 @@ fn exited(isa: u32, reason: Option<u32>) -> String {
     }
 }
 
-fn with_vcpu(name: impl Into<String>, vcpu: Option<u32>) -> Said {
-    let said = Said::named(name);
+fn with_vcpu(name: impl Into<String>, vcpu: Option<u32>) -> EventInfo {
+    let info = EventInfo::named(name);
     match vcpu {
-        Some(vcpu) => said.arg("vcpu", i64::from(vcpu)),
-        None => said,
+        Some(vcpu) => info.arg("vcpu", i64::from(vcpu)),
+        None => info,
     }
 }
 

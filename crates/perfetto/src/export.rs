@@ -2,13 +2,13 @@
 
 use crate::details::Details;
 use crate::journey::{self, at, Number};
-use crate::kernel::{Kernel, Place, Shift, Written, MOST_CPUS};
-use crate::people::People;
+use crate::kernel::{Kernel, Place, Shift, Written, MAX_CPUS};
 use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
+use crate::thread_names::ThreadNames;
 use crate::tracks::{Track, Tracks};
-use crate::writer::{Said, Writer};
+use crate::writer::{EventInfo, Writer};
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
-use latpath_cause::{Analyst, Explained, RunContext};
+use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::{CpuTimeline, Doing, Names};
 use latpath_model::{Ns, PointKind, StreamId, HOST};
 use latpath_stats::units::duration;
@@ -17,9 +17,9 @@ use std::io::{self, Write};
 use std::rc::Rc;
 
 /// Late packets of one capture that have rows of their own, the slowest first; the others are counted.
-const MOST_PACKETS: usize = 200;
+const MAX_PACKETS: usize = 200;
 /// Packets of a capture without a late one that have.
-const MOST_ON_TIME: usize = 10;
+const MAX_ON_TIME: usize = 10;
 
 /// Perfetto's numbers of clocks.
 const REALTIME: u32 = 1;
@@ -47,7 +47,7 @@ pub struct Summary {
 #[derive(Default)]
 struct Machine {
     kernel: Kernel,
-    people: People,
+    thread_names: ThreadNames,
     details: Details,
 }
 
@@ -147,12 +147,12 @@ impl<W: Write> Export<W> {
         let Ok(snapshot) = &record.record else { return Ok(()) };
         let machine = self.machine(&record.machine)?;
         let Self { out, tracks, machines, context, .. } = self;
-        let (name, Machine { kernel, people, details }) = &mut machines[machine];
+        let (name, Machine { kernel, thread_names, details }) = &mut machines[machine];
         let shift = Shift { offset: record.offset_ns };
         let (vms, guest) = if machine == 0 { (context.vms.as_slice(), None) } else { (&[][..], Some(name.as_str())) };
-        people.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms, guest)?;
+        thread_names.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms, guest)?;
         let names = snapshot.names();
-        let place = Place { machine, shift, people, snapshot, names: &names };
+        let place = Place { machine, shift, thread_names, snapshot, names: &names };
         let events = kernel.snapshot(out, &place)?;
         details.snapshot(out, tracks, &place, name, &events)
     }
@@ -166,9 +166,9 @@ impl<W: Write> Export<W> {
                 let point = usize::from(seen.point);
                 let track = tracks.of(out, Track::Point(point), || context.point(seen.point))?;
                 let name = journey::packet_name(context, packet.stream, packet.key);
-                let said = Said::named(if packet.late { name + " late" } else { name });
-                let said = said.arg("cpu", i64::from(seen.cpu)).arg("thread", i64::from(seen.tid));
-                out.instant(0, at(seen.t), track, said)?;
+                let info = EventInfo::named(if packet.late { name + " late" } else { name });
+                let info = info.arg("cpu", i64::from(seen.cpu)).arg("thread", i64::from(seen.tid));
+                out.instant(0, at(seen.t), track, info)?;
             }
         }
         Ok(())
@@ -186,7 +186,7 @@ impl<W: Write> Export<W> {
         let late = capture.packets.iter().filter(|p| p.late).count() as u64;
         let mut shown: Vec<&Packet> = capture.packets.iter().filter(|p| wanted(p) && is_new(p)).collect();
         shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
-        shown.truncate(if is_spike { MOST_PACKETS } else { MOST_ON_TIME });
+        shown.truncate(if is_spike { MAX_PACKETS } else { MAX_ON_TIME });
         let with_row = shown.iter().filter(|packet| packet.late).count() as u64;
         let left_out = capture.more_late.saturating_add(late - with_row);
         shown.sort_by_key(|packet| packet.sightings.first().map(|seen| seen.t));
@@ -197,7 +197,8 @@ impl<W: Write> Export<W> {
         let context = Rc::clone(&self.context);
         let analyst = Analyst::new(capture, &context);
         for packet in shown {
-            let explained = Explained::of(&analyst, capture, packet, context.route(packet.stream), &context.points);
+            let explained =
+                PacketTimeline::of(&analyst, capture, packet, context.route(packet.stream), &context.points);
             self.summary.packets += 1;
             let number = Number(self.summary.packets);
             journey::write(&mut self.out, &mut self.tracks, &context, number, &explained)?;
@@ -216,7 +217,7 @@ impl<W: Write> Export<W> {
         number: Number,
         place: usize,
         seen: &PacketSighting,
-        packet: &Explained,
+        packet: &PacketTimeline,
     ) -> io::Result<()> {
         let Some(point) = self.context.points.get(usize::from(seen.point)).map(|info| info.point.clone()) else {
             return Ok(());
@@ -228,8 +229,9 @@ impl<W: Write> Export<W> {
             point.device,
             journey::packet_name(&self.context, packet.stream, packet.key)
         );
-        let said =
-            |flows| Said { flows, category: "sighting", ..Said::named(name.clone()) }.arg("point", point.to_string());
+        let info = |flows| {
+            EventInfo { flows, category: "sighting", ..EventInfo::named(name.clone()) }.arg("point", point.to_string())
+        };
         let t = at(seen.t);
         let doing = rows.doing(capture, &point.machine, seen);
         let by_thread = match doing {
@@ -237,26 +239,26 @@ impl<W: Write> Export<W> {
             Doing::Unknown => matches!(point.kind, PointKind::AppRead | PointKind::VmRead | PointKind::VmWrite),
             _ => false,
         };
-        let flows = vec![number.way(), number.sighting(place)];
+        let flows = vec![number.route(), number.sighting(place)];
         if by_thread {
             let Self { out, tracks, machines, .. } = self;
-            let people = &machines[machine].1.people;
-            if let Some(track) = tracks.thread(out, machine, seen.tid, || people.process(seen.tid))? {
+            let thread_names = &machines[machine].1.thread_names;
+            if let Some(track) = tracks.thread(out, machine, seen.tid, || thread_names.process(seen.tid))? {
                 if machine == 0 {
-                    return out.instant(0, t, track, said(flows));
+                    return out.instant(0, t, track, info(flows));
                 }
                 // Arrows do not go from machine to machine: the row below has them.
-                out.instant(machine, t, track, said(vec![number.way_within()]))?;
+                out.instant(machine, t, track, info(vec![number.route_within()]))?;
             }
         }
         let cpu = u32::from(seen.cpu);
         let who = match doing {
-            Doing::Unknown | Doing::Thread(_) if seen.tid != 0 => self.machines[machine].1.people.name(seen.tid),
+            Doing::Unknown | Doing::Thread(_) if seen.tid != 0 => self.machines[machine].1.thread_names.name(seen.tid),
             doing => rows.name(capture, &point.machine, &doing),
         };
         let row = || format!("{} CPU {cpu}", point.machine);
         let track = self.tracks.of(&mut self.out, Track::Context(machine, cpu), row)?;
-        self.out.instant(0, t, track, said(flows).arg("in", who))
+        self.out.instant(0, t, track, info(flows).arg("in", who))
     }
 
     /// Says what was recorded, when, and what is missing.
@@ -266,11 +268,11 @@ impl<W: Write> Export<W> {
             return Ok(());
         }
         let what = if capture.kind == CaptureKind::Spike { "spike" } else { "on time" };
-        let mut said = Said::named(format!("{what} {}", capture.number));
-        said = said.arg("packets", capture.packets.len() as i64);
-        said = said.arg("late", capture.packets.iter().filter(|p| p.late).count() as i64);
+        let mut info = EventInfo::named(format!("{what} {}", capture.number));
+        info = info.arg("packets", capture.packets.len() as i64);
+        info = info.arg("late", capture.packets.iter().filter(|p| p.late).count() as i64);
         if left_out > 0 {
-            said = said.arg("late_without_row", i64::try_from(left_out).unwrap_or(i64::MAX));
+            info = info.arg("late_without_row", i64::try_from(left_out).unwrap_or(i64::MAX));
         }
         for machine in &capture.machines {
             let mut lines = Vec::new();
@@ -295,10 +297,10 @@ impl<W: Write> Export<W> {
                     lines.extend(snapshot.missing.iter().cloned());
                 }
             }
-            said = said.args(&machine.machine, lines);
+            info = info.args(&machine.machine, lines);
         }
         let track = self.tracks.of(&mut self.out, Track::Recorded, String::new)?;
-        self.out.begin(0, at(from), track, said)?;
+        self.out.begin(0, at(from), track, info)?;
         self.out.end(0, at(capture.to), track)?;
         self.recorded = capture.to;
         Ok(())
@@ -328,7 +330,7 @@ impl Contexts {
     fn of(capture: &Capture) -> Self {
         let of_machine = |machine: &MachineRecord| {
             let Ok(snapshot) = &machine.record else { return (Vec::new(), None) };
-            let cpus = snapshot.window.cpus.iter().filter(|record| record.cpu < MOST_CPUS);
+            let cpus = snapshot.window.cpus.iter().filter(|record| record.cpu < MAX_CPUS);
             (cpus.map(|record| CpuTimeline::of(record, snapshot.window.to)).collect(), Some(snapshot.names()))
         };
         Self(capture.machines.iter().map(of_machine).collect())

@@ -1,15 +1,15 @@
 //! Late packets: their segments, what held them, and the threads and CPUs that had them.
 
 use crate::tracks::{Track, Tracks};
-use crate::writer::{Said, Writer};
-use latpath_cause::{Cause, Explained, Piece, RunContext, Who};
+use crate::writer::{EventInfo, Writer};
+use latpath_cause::{Cause, CauseInterval, Executor, PacketTimeline, RunContext};
 use latpath_journey::Segment;
 use latpath_model::Ns;
 use latpath_stats::units::duration;
 use std::io::{self, Write};
 
 /// Causes that are told in a packet's arguments; all of them are in the row below.
-const MOST_CAUSES: usize = 16;
+const MAX_CAUSES: usize = 16;
 
 /// A number for each packet of the trace, and from it one for each of its arrows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) struct Number(pub u64);
 
 impl Number {
     /// From sighting to sighting.
-    pub fn way(self) -> u64 {
+    pub fn route(self) -> u64 {
         self.0 << 8 | 0xff
     }
 
@@ -27,8 +27,8 @@ impl Number {
     }
 
     /// From sighting to sighting within another machine.
-    pub fn way_within(self) -> u64 {
-        self.way()
+    pub fn route_within(self) -> u64 {
+        self.route()
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn at(t: Ns) -> u64 {
 struct Span {
     from: Ns,
     to: Ns,
-    said: Said,
+    info: EventInfo,
 }
 
 /// Spans that lie within each other or apart; what crosses others goes to the next row.
@@ -72,7 +72,7 @@ fn write_row<W: Write>(out: &mut Writer<W>, track: u64, spans: Vec<Span>) -> io:
         while let Some(end) = open.pop_if(|end| *end <= span.from) {
             out.end(0, at(end), track)?;
         }
-        out.begin(0, at(span.from), track, span.said)?;
+        out.begin(0, at(span.from), track, span.info)?;
         open.push(span.to);
     }
     while let Some(end) = open.pop() {
@@ -81,8 +81,8 @@ fn write_row<W: Write>(out: &mut Writer<W>, track: u64, spans: Vec<Span>) -> io:
     Ok(())
 }
 
-/// Who, with how it is scheduled.
-fn who(who: &Who) -> String {
+/// Executor, with how it is scheduled.
+fn who(who: &Executor) -> String {
     match who.class {
         Some(class) => format!("{}, {class}", who.name),
         None => who.name.clone(),
@@ -90,13 +90,13 @@ fn who(who: &Who) -> String {
 }
 
 /// A cause in one line: `waiting-for-cpu: vhost-5620 (5620), SCHED_OTHER, behind CPU 0/KVM (6154), FIFO 1`.
-fn in_words(piece: &Piece) -> String {
-    let mut text = piece.cause.id().to_owned();
-    if let Some(actor) = &piece.actor {
+fn in_words(interval: &CauseInterval) -> String {
+    let mut text = interval.cause.id().to_owned();
+    if let Some(actor) = &interval.actor {
         text += &format!(": {}", who(actor));
     }
-    if let Some(by) = &piece.by {
-        let how = if piece.cause == Cause::Interrupted { "by" } else { "behind" };
+    if let Some(by) = &interval.by {
+        let how = if interval.cause == Cause::Interrupted { "by" } else { "behind" };
         text += &format!(", {how} {}", who(by));
     }
     text
@@ -111,17 +111,17 @@ pub(crate) fn packet_name(context: &RunContext, stream: u16, key: u32) -> String
 }
 
 /// Causes with their times, the longest first.
-fn causes(packet: &Explained) -> Vec<String> {
+fn causes(packet: &PacketTimeline) -> Vec<String> {
     let mut sums: Vec<(String, Ns)> = Vec::new();
-    for (_, piece) in packet.pieces() {
-        let (words, took) = (in_words(piece), piece.to.saturating_sub(piece.from));
+    for (_, interval) in packet.intervals() {
+        let (words, took) = (in_words(interval), interval.to.saturating_sub(interval.from));
         match sums.iter_mut().find(|(known, _)| *known == words) {
             Some((_, sum)) => *sum = sum.saturating_add(took),
             None => sums.push((words, took)),
         }
     }
     sums.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    sums.truncate(MOST_CAUSES);
+    sums.truncate(MAX_CAUSES);
     sums.into_iter().map(|(words, ns)| format!("{} {words}", duration(ns))).collect()
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn write<W: Write>(
     tracks: &mut Tracks,
     context: &RunContext,
     number: Number,
-    packet: &Explained,
+    packet: &PacketTimeline,
 ) -> io::Result<()> {
     let (Some(first), Some(last)) = (packet.seen.first(), packet.seen.last()) else { return Ok(()) };
     let name = packet_name(context, packet.stream, packet.key);
@@ -140,8 +140,8 @@ pub(crate) fn write<W: Write>(
     let spec = context.streams.get(usize::from(packet.stream));
     let seen = |point| packet.seen.iter().find(|seen| seen.point == point).map(|seen| seen.t);
     let mut spans = Vec::new();
-    let whole = |said: Said| {
-        said.arg("stream", spec.map_or_else(String::new, ToString::to_string))
+    let whole = |info: EventInfo| {
+        info.arg("stream", spec.map_or_else(String::new, ToString::to_string))
             .arg(spec.map_or("key", |s| s.key.name()), i64::from(packet.key))
             .arg("number", i64::try_from(packet.number).unwrap_or(i64::MAX))
             .arg("spike", i64::from(packet.capture))
@@ -154,35 +154,35 @@ pub(crate) fn write<W: Write>(
         if begin >= end {
             continue;
         }
-        let said = Said { category: "segment", ..Said::named(name.clone()) };
-        let said = said.arg("from", context.point(*from)).arg("to", context.point(*to));
-        let said = said.arg("took_ns", end.saturating_sub(begin));
+        let info = EventInfo { category: "segment", ..EventInfo::named(name.clone()) };
+        let info = info.arg("from", context.point(*from)).arg("to", context.point(*to));
+        let info = info.arg("took_ns", end.saturating_sub(begin));
         let all = (begin, end) == (first.t, last.t) && !is_whole;
         is_whole |= all;
-        spans.push(Span { from: begin, to: end, said: if all { whole(said) } else { said } });
+        spans.push(Span { from: begin, to: end, info: if all { whole(info) } else { info } });
     }
     if !is_whole && first.t < last.t {
         // The way that is named is not all of this one's.
-        let said = Said { category: "segment", ..Said::named("whole way") };
-        spans.insert(0, Span { from: first.t, to: last.t, said: whole(said) });
+        let info = EventInfo { category: "segment", ..EventInfo::named("whole way") };
+        spans.insert(0, Span { from: first.t, to: last.t, info: whole(info) });
     }
     let mut instants = Vec::new();
     for (place, pair) in packet.seen.windows(2).enumerate() {
         let (from, to) = (context.point(pair[0].point), context.point(pair[1].point));
-        let said = Said {
+        let info = EventInfo {
             category: "step",
             flows: vec![number.sighting(place)],
-            ..Said::named(format!("{} → {}", short(&from), short(&to)))
+            ..EventInfo::named(format!("{} → {}", short(&from), short(&to)))
         };
-        let said = said.arg("from", from).arg("to", to).arg("took_ns", pair[1].t.saturating_sub(pair[0].t));
+        let info = info.arg("from", from).arg("to", to).arg("took_ns", pair[1].t.saturating_sub(pair[0].t));
         match pair[0].t < pair[1].t {
-            true => spans.push(Span { from: pair[0].t, to: pair[1].t, said }),
-            false => instants.push((pair[0].t, said)),
+            true => spans.push(Span { from: pair[0].t, to: pair[1].t, info }),
+            false => instants.push((pair[0].t, info)),
         }
     }
     let end = context.point(last.point);
     let flows = vec![number.sighting(packet.seen.len() - 1)];
-    instants.push((last.t, Said { category: "step", flows, ..Said::named(short(&end)) }.arg("at", end)));
+    instants.push((last.t, EventInfo { category: "step", flows, ..EventInfo::named(short(&end)) }.arg("at", end)));
     for (n, spans) in rows(spans).into_iter().enumerate() {
         let track = match n {
             0 => track,
@@ -190,8 +190,8 @@ pub(crate) fn write<W: Write>(
         };
         write_row(out, track, spans)?;
     }
-    for (t, said) in instants {
-        out.instant(0, at(t), track, said)?;
+    for (t, info) in instants {
+        out.instant(0, at(t), track, info)?;
     }
     why(out, tracks, number, packet)
 }
@@ -201,34 +201,34 @@ fn short(point: &str) -> &str {
     point.strip_prefix("host/").unwrap_or(point)
 }
 
-fn why<W: Write>(out: &mut Writer<W>, tracks: &mut Tracks, number: Number, packet: &Explained) -> io::Result<()> {
-    if packet.parts.is_empty() {
+fn why<W: Write>(out: &mut Writer<W>, tracks: &mut Tracks, number: Number, packet: &PacketTimeline) -> io::Result<()> {
+    if packet.hops.is_empty() {
         return Ok(());
     }
     let track = tracks.of(out, Track::Why(number.0), String::new)?;
-    let spans = packet.pieces().filter(|(_, piece)| piece.from < piece.to).map(|(_, piece)| {
-        let said = Said { category: piece.cause.id(), ..Said::named(in_words(piece)) };
-        let mut said = said.arg("cause", piece.cause.id()).arg("took_ns", piece.to.saturating_sub(piece.from));
-        said = said.arg("machine", packet.machine(piece));
-        if let Some(actor) = &piece.actor {
-            said = said.arg("actor", who(actor));
+    let spans = packet.intervals().filter(|(_, interval)| interval.from < interval.to).map(|(_, interval)| {
+        let info = EventInfo { category: interval.cause.id(), ..EventInfo::named(in_words(interval)) };
+        let mut info = info.arg("cause", interval.cause.id()).arg("took_ns", interval.to.saturating_sub(interval.from));
+        info = info.arg("machine", packet.machine(interval));
+        if let Some(actor) = &interval.actor {
+            info = info.arg("actor", who(actor));
         }
-        if let Some(by) = &piece.by {
-            said = said.arg("by", who(by));
+        if let Some(by) = &interval.by {
+            info = info.arg("by", who(by));
         }
-        if let Some(cpu) = piece.cpu {
-            said = said.arg("cpu", i64::from(cpu));
+        if let Some(cpu) = interval.cpu {
+            info = info.arg("cpu", i64::from(cpu));
         }
-        if let Some(number) = piece.number {
-            said = said.arg("number", i64::try_from(number).unwrap_or(i64::MAX));
+        if let Some(number) = interval.number {
+            info = info.arg("number", i64::try_from(number).unwrap_or(i64::MAX));
         }
-        if let Some(state) = &piece.state {
-            said = said.arg("idle_state", state.as_str());
+        if let Some(state) = &interval.state {
+            info = info.arg("idle_state", state.as_str());
         }
-        if let Some(note) = &piece.note {
-            said = said.arg("note", note.as_str());
+        if let Some(note) = &interval.note {
+            info = info.arg("note", note.as_str());
         }
-        Span { from: piece.from, to: piece.to, said }
+        Span { from: interval.from, to: interval.to, info }
     });
     // Pieces do not overlap; those of a damaged record might.
     let mut end = Ns::MIN;
@@ -246,13 +246,13 @@ mod tests {
     use super::*;
 
     fn span(from: Ns, to: Ns) -> Span {
-        Span { from, to, said: Said::named(format!("{from}..{to}")) }
+        Span { from, to, info: EventInfo::named(format!("{from}..{to}")) }
     }
 
     #[test]
     fn what_lies_within_another_shares_its_row_and_what_crosses_it_does_not() {
         let found = rows(vec![span(0, 3), span(0, 10), span(3, 10), span(2, 5), span(5, 9)]);
-        let named = |row: &Vec<Span>| row.iter().map(|s| s.said.name.clone()).collect::<Vec<_>>();
+        let named = |row: &Vec<Span>| row.iter().map(|s| s.info.name.clone()).collect::<Vec<_>>();
         let found: Vec<_> = found.iter().map(named).collect();
         assert_eq!(found, [vec!["0..10", "0..3", "3..10", "5..9"], vec!["2..5"]]);
     }

@@ -1,10 +1,10 @@
 //! What the kernel did, as the events by which Perfetto knows it: its rows of CPUs, threads and interrupts are made of these.
 
-use crate::people::{irq_name, People, NOT_RECORDED};
 use crate::proto::{
     CpuIdle, Empty, Ftrace, FtraceEvent, IrqHandlerEntry, IrqHandlerExit, SchedMigrateTask, SchedSwitch, SchedWakeup,
     Softirq, TimerEntry, Work, OUT_OF_IDLE,
 };
+use crate::thread_names::{irq_name, ThreadNames, NOT_RECORDED};
 use crate::writer::Writer;
 use latpath_flight::{softirq_name, Class, Event, Left, Names, Sleep, Snapshot, Vector, What};
 use latpath_model::Ns;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
 /// CPUs that Perfetto takes; a file that names another is refused whole.
-pub(crate) const MOST_CPUS: u32 = 1024;
+pub(crate) const MAX_CPUS: u32 = 1024;
 /// Events that are written together.
 const BUNDLE: usize = 512;
 /// Contexts that can lie on each other. Hostile input is not believed beyond that.
@@ -147,7 +147,7 @@ pub(crate) struct Kernel {
 pub(crate) struct Place<'a> {
     pub machine: usize,
     pub shift: Shift,
-    pub people: &'a People,
+    pub thread_names: &'a ThreadNames,
     pub snapshot: &'a Snapshot,
     pub names: &'a Names<'static>,
 }
@@ -208,7 +208,7 @@ impl Kernel {
         let mut taken: Vec<(u32, &Event)> = Vec::new();
         let mut told = HashSet::new();
         for record in &place.snapshot.window.cpus {
-            if record.cpu >= MOST_CPUS || !told.insert(record.cpu) {
+            if record.cpu >= MAX_CPUS || !told.insert(record.cpu) {
                 self.written.left_out += record.events.len() as u64;
                 continue;
             }
@@ -216,18 +216,18 @@ impl Kernel {
             let first = known.map_or(0, |known| record.events.partition_point(|e| e.t <= known));
             let events = &record.events[first..];
             let Some(begin) = events.first() else { continue };
-            // Who had the CPU when the record begins is told by its first event.
+            // Executor had the CPU when the record begins is told by its first event.
             let since = record.since.min(begin.t);
             if known.is_none_or(|known| since > known) {
                 if let Some(known) = known {
-                    self.gap(&mut bundles, place.people, record.cpu, known)?;
-                    // Who slept in a piece of work may be done with it unseen.
+                    self.gap(&mut bundles, place.thread_names, record.cpu, known)?;
+                    // Executor slept in a piece of work may be done with it unseen.
                     for (pid, function) in std::mem::take(&mut self.working) {
                         let end = Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) });
                         bundles.push(record.cpu, known, pid, end)?;
                     }
                 }
-                self.appears(&mut bundles, place.people, record.cpu, since, begin.pid)?;
+                self.appears(&mut bundles, place.thread_names, record.cpu, since, begin.pid)?;
                 self.rows.entry(record.cpu).or_default().until = Some(since);
             }
             taken.extend(events.iter().map(|event| (record.cpu, event)));
@@ -248,7 +248,13 @@ impl Kernel {
     }
 
     /// From here on nothing is recorded.
-    fn gap<W: Write>(&mut self, out: &mut Bundles<'_, W>, people: &People, cpu: u32, t: Ns) -> io::Result<()> {
+    fn gap<W: Write>(
+        &mut self,
+        out: &mut Bundles<'_, W>,
+        thread_names: &ThreadNames,
+        cpu: u32,
+        t: Ns,
+    ) -> io::Result<()> {
         let row = self.rows.entry(cpu).or_default();
         let pid = row.thread.unwrap_or(0);
         while let Some(context) = row.contexts.pop() {
@@ -259,7 +265,7 @@ impl Kernel {
                 out.push(cpu, t, thread, Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) }))?;
             }
             let prio = row.prio;
-            self.switch(out, people, cpu, t, (thread, prio, UNTOLD), (NOT_RECORDED, USUAL))?;
+            self.switch(out, thread_names, cpu, t, (thread, prio, UNTOLD), (NOT_RECORDED, USUAL))?;
             self.written.gaps += 1;
         }
         Ok(())
@@ -269,12 +275,12 @@ impl Kernel {
     fn appears<W: Write>(
         &mut self,
         out: &mut Bundles<'_, W>,
-        people: &People,
+        thread_names: &ThreadNames,
         cpu: u32,
         t: Ns,
         pid: u32,
     ) -> io::Result<()> {
-        if self.switch(out, people, cpu, t, (NOT_RECORDED, USUAL, UNTOLD), (pid, USUAL))? {
+        if self.switch(out, thread_names, cpu, t, (NOT_RECORDED, USUAL, UNTOLD), (pid, USUAL))? {
             self.written.gaps += 1;
             let row = self.rows.entry(cpu).or_default();
             (row.thread, row.prio) = (Some(pid), USUAL);
@@ -285,7 +291,7 @@ impl Kernel {
     fn switch<W: Write>(
         &mut self,
         out: &mut Bundles<'_, W>,
-        people: &People,
+        thread_names: &ThreadNames,
         cpu: u32,
         t: Ns,
         (prev, prev_prio, state): (u32, i32, i64),
@@ -293,11 +299,11 @@ impl Kernel {
     ) -> io::Result<bool> {
         let (Some(prev_pid), Some(next_pid)) = (signed(prev), signed(next)) else { return Ok(false) };
         let event = SchedSwitch {
-            prev_comm: Some(people.name(prev)),
+            prev_comm: Some(thread_names.name(prev)),
             prev_pid: Some(prev_pid),
             prev_prio: Some(prev_prio),
             prev_state: Some(state),
-            next_comm: Some(people.name(next)),
+            next_comm: Some(thread_names.name(next)),
             next_pid: Some(next_pid),
             next_prio: Some(next_prio),
         };
@@ -311,7 +317,7 @@ impl Kernel {
         cpu: u32,
         event: &Event,
     ) -> io::Result<()> {
-        let people = place.people;
+        let thread_names = place.thread_names;
         let last = self.rows.entry(cpu).or_default().until.unwrap_or(event.t);
         if signed(event.pid).is_none() || place.shift.host(event.t).is_none() || event.t < last {
             self.written.left_out += 1;
@@ -322,8 +328,8 @@ impl Kernel {
         // An NMI's event tells nothing of threads.
         if runs != Some(event.pid) && !matches!(event.what, What::Nmi { .. }) {
             // A switch was missed: who ran between is not known.
-            self.gap(out, people, cpu, last)?;
-            self.appears(out, people, cpu, event.t, event.pid)?;
+            self.gap(out, thread_names, cpu, last)?;
+            self.appears(out, thread_names, cpu, event.t, event.pid)?;
         }
         let row = self.rows.entry(cpu).or_default();
         row.until = Some(event.t);
@@ -333,7 +339,7 @@ impl Kernel {
                 self.leave_interrupts(out, cpu, event)?;
                 let done = self.switch(
                     out,
-                    people,
+                    thread_names,
                     cpu,
                     event.t,
                     (event.pid, prev.prio.into(), state),
@@ -417,7 +423,7 @@ impl Kernel {
         let waking = |pid: u32, cpu: u32, class: Class| {
             let target_cpu = i32::try_from(cpu).ok()?;
             Some(SchedWakeup {
-                comm: Some(place.people.name(pid)),
+                comm: Some(place.thread_names.name(pid)),
                 pid: Some(signed(pid)?),
                 prio: Some(class.prio.into()),
                 success: Some(1),
@@ -429,7 +435,7 @@ impl Kernel {
             What::Wakeup { pid, cpu, class, .. } => waking(pid, cpu, class).map(Ftrace::SchedWakeup),
             What::Migrate { pid, from, to } => signed(pid).map(|number| {
                 Ftrace::SchedMigrateTask(SchedMigrateTask {
-                    comm: Some(place.people.name(pid)),
+                    comm: Some(place.thread_names.name(pid)),
                     pid: Some(number),
                     orig_cpu: i32::try_from(from).ok(),
                     dest_cpu: i32::try_from(to).ok(),

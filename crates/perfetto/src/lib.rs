@@ -10,8 +10,8 @@ mod details;
 mod export;
 mod journey;
 mod kernel;
-mod people;
 pub mod proto;
+mod thread_names;
 mod tracks;
 mod writer;
 

@@ -21,14 +21,14 @@ const INSTANT: i32 = 3;
 
 /// What can be said of a slice or an instant.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct EventInfo {
     pub name: String,
     pub category: &'static str,
     pub flows: Vec<u64>,
     pub args: Vec<DebugAnnotation>,
 }
 
-impl Said {
+impl EventInfo {
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
@@ -148,28 +148,28 @@ impl<W: Write> Writer<W> {
         self.packet(machine, None, Data::FtraceEvents(FtraceEventBundle { cpu: Some(cpu), event: events }))
     }
 
-    fn event(&mut self, machine: usize, t: u64, track: u64, kind: i32, said: Said) -> io::Result<()> {
+    fn event(&mut self, machine: usize, t: u64, track: u64, kind: i32, info: EventInfo) -> io::Result<()> {
         let event = TrackEvent {
-            debug_annotations: said.args,
+            debug_annotations: info.args,
             r#type: Some(kind),
             track_uuid: Some(track),
-            categories: if said.category.is_empty() { Vec::new() } else { vec![said.category.into()] },
-            name: (kind != END).then_some(said.name),
-            flow_ids: said.flows,
+            categories: if info.category.is_empty() { Vec::new() } else { vec![info.category.into()] },
+            name: (kind != END).then_some(info.name),
+            flow_ids: info.flows,
         };
         self.packet(machine, Some(t), Data::TrackEvent(event))
     }
 
-    pub fn begin(&mut self, machine: usize, t: u64, track: u64, said: Said) -> io::Result<()> {
-        self.event(machine, t, track, BEGIN, said)
+    pub fn begin(&mut self, machine: usize, t: u64, track: u64, info: EventInfo) -> io::Result<()> {
+        self.event(machine, t, track, BEGIN, info)
     }
 
     pub fn end(&mut self, machine: usize, t: u64, track: u64) -> io::Result<()> {
-        self.event(machine, t, track, END, Said::default())
+        self.event(machine, t, track, END, EventInfo::default())
     }
 
-    pub fn instant(&mut self, machine: usize, t: u64, track: u64, said: Said) -> io::Result<()> {
-        self.event(machine, t, track, INSTANT, said)
+    pub fn instant(&mut self, machine: usize, t: u64, track: u64, info: EventInfo) -> io::Result<()> {
+        self.event(machine, t, track, INSTANT, info)
     }
 
     pub fn finish(mut self) -> io::Result<W> {

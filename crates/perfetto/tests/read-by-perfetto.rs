@@ -161,8 +161,8 @@ fn packets() -> Result<(), Failed> {
     equal("what held it sums to its time", processor.number(sql)?, 9_070_000)?;
     let sql = "select string_value from slice s join args using (arg_set_id) where s.name = 'total'
         and key in ('debug.stream', 'debug.causes[0]') order by key desc";
-    let said = processor.texts(sql)?;
-    equal("stream", said[0].as_str(), "svid:MU01")?;
+    let info = processor.texts(sql)?;
+    equal("stream", info[0].as_str(), "svid:MU01")?;
     let sql =
         "select int_value from slice s join args using (arg_set_id) where s.name = 'total' and key = 'debug.smpCnt'";
     equal("smpCnt", processor.number(sql)?, 711)?;

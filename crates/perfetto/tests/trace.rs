@@ -202,8 +202,8 @@ fn a_machine_without_a_record_is_said_to_have_none() {
     let mut silent = capture(1, T);
     silent.machines[1].record = Err("the agent did not answer".into());
     let packets = read(&export(context(), &[silent]).0);
-    let said = track_events(&packets).into_iter().flat_map(|(_, e)| e.debug_annotations.clone());
-    let lines: Vec<_> = said.flat_map(|a| a.array_values).filter_map(|a| a.value).collect();
+    let info = track_events(&packets).into_iter().flat_map(|(_, e)| e.debug_annotations.clone());
+    let lines: Vec<_> = info.flat_map(|a| a.array_values).filter_map(|a| a.value).collect();
     let text = format!("{lines:?}");
     assert!(text.contains("no record: the agent did not answer"), "{text}");
     // Its sightings are there all the same, in the row of its CPU.

@@ -8,9 +8,9 @@ mod context;
 mod figures;
 mod json;
 mod live;
+mod selector;
+mod sentence;
 mod text;
-mod told;
-mod wanted;
 mod waterfall;
 
 pub use context::run_context;
@@ -18,42 +18,44 @@ use context::{judge, with_advice};
 pub use figures::late_figures;
 pub use json::explanation_json;
 pub use live::LiveExplainer;
+pub use selector::{Ambiguous, BadPacket, Candidate, PacketSelector};
 pub use text::{explanation_text, packet_text, Head};
-pub use wanted::{Ambiguous, BadPacket, Candidate, Wanted};
 
 use latpath_capture::{Capture, CaptureKind, Packet};
-use latpath_cause::{advise, Advice, Analyst, Case, Explained, Others, Ranking, Row, RunContext, Usual, Verdict};
+use latpath_cause::{
+    advise, Advice, Analyst, Attribution, Baseline, Case, Others, PacketTimeline, Ranking, Row, RunContext,
+};
 use latpath_model::{Ns, StreamId};
 use std::collections::HashSet;
 
 /// Packets of one capture that what is usual is learnt from: more of them tell no more.
-const LEARNT: usize = 128;
+const MAX_LEARNT: usize = 128;
 /// Late packets that are remembered, so that one in two captures counts once.
-const REMEMBERED: usize = 1 << 20;
+const MAX_REMEMBERED: usize = 1 << 20;
 
 /// A late packet, explained.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ExplainedPacket {
     /// What held it, all the way.
-    pub explained: Explained,
+    pub explained: PacketTimeline,
     /// What of it is beyond the usual.
-    pub verdict: Verdict,
+    pub attribution: Attribution,
     /// What would cure its first cause.
     pub advice: Vec<Advice>,
 }
 
 /// A spike, told by its worst packet.
 #[derive(Clone, Debug)]
-pub struct ToldSpike {
+pub struct ExplainedSpike {
     /// That packet.
-    pub worst: Told,
+    pub worst: ExplainedPacket,
     /// Further late packets of the same spike.
     pub more: u64,
 }
 
 /// A row of the ranking, with its cures.
 #[derive(Clone, Debug)]
-pub struct Ranked {
+pub struct RankedCause {
     /// The row.
     pub row: Row,
     /// What would cure it, the best first.
@@ -72,21 +74,21 @@ pub struct Explanation {
     /// What of it is beyond the usual: rows and others sum to it.
     pub excess_ns: Ns,
     /// Packets of which some part of the way has nothing usual.
-    pub without_usual: u64,
+    pub without_baseline: u64,
     /// Share of a packet's excess that is unexplained, in thousandths: the median over the packets.
     pub unexplained_per_mille: u64,
     /// On-time packets that what is usual is known from.
-    pub usual_packets: u64,
+    pub baseline_packets: u64,
     /// Captures that those are from.
-    pub usual_captures: u64,
+    pub baseline_captures: u64,
     /// The rows by excess, the largest first; `unexplained` is the last.
-    pub ranking: Vec<Ranked>,
+    pub ranking: Vec<RankedCause>,
     /// What was too small to be kept.
     pub others: Others,
     /// The worst packets, the latest first.
-    pub worst: Vec<Told>,
+    pub worst: Vec<ExplainedPacket>,
     /// The worst packet of each of the worst spikes: one stall makes many packets late, and they tell the same.
-    pub spikes: Vec<ToldSpike>,
+    pub spikes: Vec<ExplainedSpike>,
     /// What machines do not tell, and what the reader must know.
     pub notes: Vec<String>,
 }
@@ -95,15 +97,15 @@ pub struct Explanation {
 #[derive(Debug)]
 pub struct Explainer {
     context: RunContext,
-    usual: Usual,
-    usual_captures: u64,
+    baseline: Baseline,
+    baseline_captures: u64,
     ranking: Ranking,
     more_late: u64,
-    worst: Vec<Told>,
-    spikes: Vec<ToldSpike>,
+    worst: Vec<ExplainedPacket>,
+    spikes: Vec<ExplainedSpike>,
     most_worst: usize,
     seen: HashSet<(StreamId, u64)>,
-    latest: Option<Told>,
+    latest: Option<ExplainedPacket>,
     notes: Vec<String>,
 }
 
@@ -112,8 +114,8 @@ impl Explainer {
     pub fn new(context: RunContext, worst: usize) -> Self {
         Self {
             context,
-            usual: Usual::default(),
-            usual_captures: 0,
+            baseline: Baseline::default(),
+            baseline_captures: 0,
             ranking: Ranking::default(),
             more_late: 0,
             worst: Vec::new(),
@@ -137,7 +139,7 @@ impl Explainer {
 
     /// On-time packets that what is usual is known from so far.
     pub fn learnt(&self) -> u64 {
-        self.usual.packets()
+        self.baseline.packets()
     }
 
     /// Learns what is usual from a capture's on-time packets. Captures with late ones do only where there are no others: what made
@@ -148,11 +150,11 @@ impl Explainer {
             return;
         }
         let analyst = Analyst::new(capture, &self.context);
-        for packet in on_time.iter().step_by(on_time.len().div_ceil(LEARNT)) {
-            let way = self.context.route(packet.stream);
-            self.usual.add(&Explained::of(&analyst, capture, packet, way, &self.context.points));
+        for packet in on_time.iter().step_by(on_time.len().div_ceil(MAX_LEARNT)) {
+            let route = self.context.route(packet.stream);
+            self.baseline.add(&PacketTimeline::of(&analyst, capture, packet, route, &self.context.points));
         }
-        self.usual_captures += 1;
+        self.baseline_captures += 1;
         self.context.learn_cpus(capture);
     }
 
@@ -164,46 +166,47 @@ impl Explainer {
         self.context.learn_cpus(capture);
         self.note(capture);
         self.more_late = self.more_late.saturating_add(capture.more_late);
-        let Self { context, usual, ranking, worst, most_worst, seen, .. } = self;
+        let Self { context, baseline, ranking, worst, most_worst, seen, .. } = self;
         // By their time; of two that took as long the earlier.
         type Rank = (std::cmp::Reverse<Ns>, Option<Ns>);
-        let rank = |verdict: &Verdict, explained: &Explained| -> Rank {
-            (std::cmp::Reverse(verdict.time_ns), explained.begin())
+        let rank = |attribution: &Attribution, explained: &PacketTimeline| -> Rank {
+            (std::cmp::Reverse(attribution.time_ns), explained.begin())
         };
-        let rank_of = |told: &Told| rank(&told.verdict, &told.explained);
-        let (mut here, mut count): (Option<Told>, u64) = (None, 0);
+        let rank_of =
+            |explained_packet: &ExplainedPacket| rank(&explained_packet.attribution, &explained_packet.explained);
+        let (mut here, mut count): (Option<ExplainedPacket>, u64) = (None, 0);
         let late: Vec<&Packet> = capture.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
             return;
         }
         let analyst = Analyst::new(capture, context);
         for packet in late {
-            if seen.len() >= REMEMBERED {
+            if seen.len() >= MAX_REMEMBERED {
                 seen.clear();
             }
             if !seen.insert((packet.stream, packet.number)) {
                 continue;
             }
             count += 1;
-            let (explained, verdict) = judge(context, &analyst, capture, packet, usual);
-            ranking.add(&verdict);
-            let mine = rank(&verdict, &explained);
-            let at = worst.partition_point(|told| rank_of(told) <= mine);
-            let is_worst_here = here.as_ref().is_none_or(|told| mine < rank_of(told));
+            let (explained, attribution) = judge(context, &analyst, capture, packet, baseline);
+            ranking.add(&attribution);
+            let mine = rank(&attribution, &explained);
+            let at = worst.partition_point(|explained_packet| rank_of(explained_packet) <= mine);
+            let is_worst_here = here.as_ref().is_none_or(|explained_packet| mine < rank_of(explained_packet));
             if at >= *most_worst && !is_worst_here {
                 continue;
             }
-            let told = with_advice(context, explained, verdict);
+            let explained_packet = with_advice(context, explained, attribution);
             if is_worst_here {
-                here = Some(told.clone());
+                here = Some(explained_packet.clone());
             }
             if at < *most_worst {
-                worst.insert(at, told);
+                worst.insert(at, explained_packet);
                 worst.truncate(*most_worst);
             }
         }
         let Some(worst) = here else { return };
-        let spike = ToldSpike { worst, more: count - 1 };
+        let spike = ExplainedSpike { worst, more: count - 1 };
         self.latest = Some(spike.worst.clone());
         let at = self.spikes.partition_point(|other| rank_of(&other.worst) <= rank_of(&spike.worst));
         if at < self.most_worst {
@@ -213,22 +216,22 @@ impl Explainer {
     }
 
     /// The worst packet of the latest capture.
-    pub fn latest(&self) -> Option<&Told> {
+    pub fn latest(&self) -> Option<&ExplainedPacket> {
         self.latest.as_ref()
     }
 
     /// Counts anew; what is usual stays known.
     pub fn reset(&mut self) {
         let (context, worst) = (std::mem::take(&mut self.context), self.most_worst);
-        let (usual, usual_captures) = (std::mem::take(&mut self.usual), self.usual_captures);
-        *self = Self { usual, usual_captures, ..Self::new(context, worst) };
+        let (baseline, baseline_captures) = (std::mem::take(&mut self.baseline), self.baseline_captures);
+        *self = Self { baseline, baseline_captures, ..Self::new(context, worst) };
     }
 
     /// One packet of a capture, late or not.
-    pub fn one(&self, capture: &Capture, packet: &Packet) -> Told {
-        let (explained, verdict) =
-            judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.usual);
-        with_advice(&self.context, explained, verdict)
+    pub fn one(&self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
+        let (explained, attribution) =
+            judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
+        with_advice(&self.context, explained, attribution)
     }
 
     fn note(&mut self, capture: &Capture) {
@@ -252,17 +255,17 @@ impl Explainer {
     pub fn explanation(&self) -> Explanation {
         let ranked = |row: Row| {
             let advice = advise(&Case::of_row(&row), &self.context);
-            Ranked { row, advice }
+            RankedCause { row, advice }
         };
         Explanation {
             late: self.ranking.late(),
             more_late: self.more_late,
             time_ns: self.ranking.time_ns(),
             excess_ns: self.ranking.excess_ns(),
-            without_usual: self.ranking.without_usual(),
+            without_baseline: self.ranking.without_baseline(),
             unexplained_per_mille: self.ranking.unexplained_per_mille(),
-            usual_packets: self.usual.packets(),
-            usual_captures: self.usual_captures,
+            baseline_packets: self.baseline.packets(),
+            baseline_captures: self.baseline_captures,
             ranking: self.ranking.rows().into_iter().map(ranked).collect(),
             others: self.ranking.others(),
             worst: self.worst.clone(),

@@ -69,23 +69,23 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
     if summary.points.is_empty() {
         page.line("  no point saw a packet");
     }
-    let mut ways: Vec<(Vec<String>, &[Point])> = Vec::new();
+    let mut routes: Vec<(Vec<String>, &[Point])> = Vec::new();
     for stream in summary.streams.iter().filter(|s| !s.points.is_empty()) {
         let name = worst::stream(page, &stream.stream);
-        match ways.iter_mut().find(|(_, way)| *way == stream.points) {
+        match routes.iter_mut().find(|(_, route)| *route == stream.points) {
             Some((names, _)) => names.push(name),
-            None => ways.push((vec![name], &stream.points)),
+            None => routes.push((vec![name], &stream.points)),
         }
     }
-    if ways.len() < 2 {
-        ways = vec![(Vec::new(), &summary.points)];
+    if routes.len() < 2 {
+        routes = vec![(Vec::new(), &summary.points)];
     }
     let numbers = Numbers::of(summary);
-    for (streams, way) in ways {
+    for (streams, route) in routes {
         if !streams.is_empty() {
             page.item("of", &streams.join(", "));
         }
-        for point in way {
+        for point in route {
             let point = point.to_string();
             page.line(format!("  {:>2}  {}", numbers.of_point(&point), page.clean(&point)));
         }

@@ -26,7 +26,7 @@ mod worst;
 pub use csv::write_csv;
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, Ambiguous, BadPacket, Candidate,
-    Explainer, Explanation, Head, LiveExplainer, Ranked, Told, ToldSpike, Wanted,
+    ExplainedPacket, ExplainedSpike, Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
 pub use json::{report_json, RunHead};
 pub use layout::{layout_of, BadSegment, Layout};
@@ -35,5 +35,5 @@ pub use lines::Lines;
 pub use page::WIDTH;
 pub use replay::Replay;
 pub use span::{BadTime, When};
-pub use summarise::{summarise, Question};
+pub use summarise::{summarise, SummaryOptions};
 pub use text::{text, Options};

@@ -149,7 +149,7 @@ impl Limit {
 
 /// Reads `200us`, `1.5ms`, `3 s`, `2h30m`; units ns, us or µs, ms, s, m, h. Exact to the ns; not negative.
 pub fn parse_duration(text: &str) -> Option<Ns> {
-    let (mut rest, mut sum, mut parts) = (text.trim(), 0_i64, 0);
+    let (mut rest, mut sum, mut hops) = (text.trim(), 0_i64, 0);
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(end);
@@ -173,10 +173,10 @@ pub fn parse_duration(text: &str) -> Option<Ns> {
             ns = ns.checked_add(i64::from(digit.to_digit(10)?).checked_mul(place)?)?;
         }
         sum = sum.checked_add(ns)?;
-        parts += 1;
+        hops += 1;
         rest = after.trim_start();
     }
-    (parts > 0).then_some(sum)
+    (hops > 0).then_some(sum)
 }
 
 #[cfg(test)]

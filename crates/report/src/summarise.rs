@@ -11,7 +11,7 @@ const HISTOGRAMS: usize = 8192;
 
 /// What to find out about a run.
 #[derive(Clone, Debug, Default)]
-pub struct Question {
+pub struct SummaryOptions {
     /// Which journeys count.
     pub select: Select,
     /// Times over this are counted; what the recorder was told where there is none.
@@ -30,20 +30,20 @@ pub struct Question {
 ///
 /// # Errors
 /// Where one of the user's segments cannot be.
-pub fn summarise(run: &Run, question: &Question) -> Result<Summary, BadSegment> {
-    let Layout { route, segments, notes } = layout_of(run, &question.segments)?;
+pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, BadSegment> {
+    let Layout { route, segments, notes } = layout_of(run, &options.segments)?;
     let (manifest, points) = (run.manifest(), run.points());
     let setup = Setup {
         streams: manifest.streams.len(),
         points: points.to_vec(),
         routes: route.by_streams(manifest.streams.len()),
         segments,
-        threshold: question.threshold_ns.unwrap_or(manifest.threshold_ns),
-        worst: question.worst,
+        threshold: options.threshold_ns.unwrap_or(manifest.threshold_ns),
+        worst: options.worst,
     };
     let histograms = (setup.streams * setup.segments.len()).max(1);
-    let workers = question.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
-    let select = Select { cpus_and_threads: false, ..question.select.clone() };
+    let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
+    let select = Select { cpus_and_threads: false, ..options.select.clone() };
     let mut scan = run.scan_rows(&select, workers, || Aggregate::new(setup.clone()), Aggregate::add_rows);
     let mut all = scan.gathered.pop().unwrap_or_else(|| Aggregate::new(setup.clone()));
     scan.gathered.iter().for_each(|one| all.merge(one));

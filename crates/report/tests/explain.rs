@@ -1,11 +1,14 @@
 //! What people read of late packets that were explained by hand.
 
 use latpath_capture::{CaptureKind, PacketSighting};
-use latpath_cause::{advise, Case, Cause, Explained, Part, Piece, Ranking, RunContext, Usual, Verdict, Who};
+use latpath_cause::{
+    advise, Attribution, Baseline, Case, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext,
+};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, Explanation, Head, Ranked, Told, ToldSpike, WIDTH,
+    explanation_json, explanation_text, packet_text, ExplainedPacket, ExplainedSpike, Explanation, Head, RankedCause,
+    WIDTH,
 };
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::units::Letters;
@@ -88,39 +91,39 @@ fn context() -> RunContext {
     }
 }
 
-fn task(pid: u32, name: &str, class: Class) -> Who {
+fn task(pid: u32, name: &str, class: Class) -> Executor {
     let doing = Doing::Thread(Running { pid, class: Some(class), guest: false, work: None });
-    Who { name: format!("{name} ({pid})"), doing, class: Some(class) }
+    Executor { name: format!("{name} ({pid})"), doing, class: Some(class) }
 }
 
-fn net_rx() -> Who {
-    Who { name: "softirq NET_RX".into(), doing: Doing::Softirq(3), class: None }
+fn net_rx() -> Executor {
+    Executor { name: "softirq NET_RX".into(), doing: Doing::Softirq(3), class: None }
 }
 
-fn vhost() -> Who {
+fn vhost() -> Executor {
     task(5620, "vhost-5600", OTHER)
 }
 
-fn vcpu() -> Who {
+fn vcpu() -> Executor {
     task(6154, "CPU 0/KVM", fifo(1))
 }
 
-fn relay() -> Who {
+fn relay() -> Executor {
     task(815, "relay", OTHER)
 }
 
 /// Time, cause, machine, CPU, who, by whom.
-type Told1 = (Ns, Cause, usize, u32, Option<Who>, Option<Who>);
+type Told1 = (Ns, Cause, usize, u32, Option<Executor>, Option<Executor>);
 
-fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -> Explained {
+fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Told1>)>) -> PacketTimeline {
     let mut t = at;
-    let mut seen = vec![PacketSighting { point: parts[0].0, t, cpu: 2, tid: 0 }];
+    let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: 2, tid: 0 }];
     let mut all = Vec::new();
-    for (from, to, told) in parts {
+    for (from, to, explained_packet) in hops {
         let begin = t;
-        let mut pieces = Vec::new();
+        let mut intervals = Vec::new();
         let mut last = 0;
-        for (ns, cause, machine, cpu, actor, by) in told {
+        for (ns, cause, machine, cpu, actor, by) in explained_packet {
             let note = (cause == Cause::Unexplained).then(|| "guest7: the recorder had written over it".to_owned());
             let number = match cause {
                 Cause::QueuedBehind => Some(37),
@@ -129,24 +132,42 @@ fn packet(number: u64, at: Ns, late: bool, parts: Vec<(u16, u16, Vec<Told1>)>) -
             };
             let (from, to) = (t, t + ns);
             let cpu_here = Some(cpu);
-            pieces.push(Piece { from, to, cause, actor, by, machine, cpu: cpu_here, number, state: None, note });
+            intervals.push(CauseInterval {
+                from,
+                to,
+                cause,
+                actor,
+                by,
+                machine,
+                cpu: cpu_here,
+                number,
+                state: None,
+                note,
+            });
             (t, last) = (t + ns, cpu);
         }
         seen.push(PacketSighting { point: to, t, cpu: last as u16, tid: 0 });
-        all.push(Part { from, to, begin, end: t, pieces });
+        all.push(Hop { from, to, begin, end: t, intervals });
     }
     let machines = vec!["host".into(), "guest7".into()];
     let key = (number % 4000) as u32;
-    Explained { stream: 0, key, number, late, capture: 1, machines, seen, parts: all }
+    PacketTimeline { stream: 0, key, number, late, capture: 1, machines, seen, hops: all }
 }
 
-fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Who, by: Option<Who>) -> Told1 {
+fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Executor, by: Option<Executor>) -> Told1 {
     (ns, cause, 0, cpu, Some(actor), by)
 }
 
 /// A packet, of which three places may take longer.
-fn usual_way(number: u64, at: Ns, late: bool, read: Vec<Told1>, guest: Vec<Told1>, app: Vec<Told1>) -> Explained {
-    let idle = || Some(Who { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None });
+fn usual_route(
+    number: u64,
+    at: Ns,
+    late: bool,
+    read: Vec<Told1>,
+    guest: Vec<Told1>,
+    app: Vec<Told1>,
+) -> PacketTimeline {
+    let idle = || Some(Executor { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None });
     let mut to_vm =
         vec![on_host(4 * US, Cause::Work, 2, net_rx(), None), on_host(6 * US, Cause::IdleExit, 4, vhost(), idle())];
     to_vm.extend(read);
@@ -157,40 +178,40 @@ fn usual_way(number: u64, at: Ns, late: bool, read: Vec<Told1>, guest: Vec<Told1
     let mut to_app = vec![(11 * US, Cause::Work, 1, 0, Some(net_rx()), None)];
     to_app.extend(app);
     to_app.push((20 * US, Cause::Work, 1, 0, Some(relay()), None));
-    let parts = vec![
+    let hops = vec![
         (0, 1, vec![on_host(8 * US, Cause::Work, 2, net_rx(), None)]),
         (1, 2, to_vm),
         (2, 3, to_guest),
         (3, 4, to_app),
     ];
-    packet(number, at, late, parts)
+    packet(number, at, late, hops)
 }
 
-fn told(explained: Explained, usual: &Usual, context: &RunContext) -> Told {
-    let verdict = Verdict::of(&explained, &context.routes[0], usual, context);
-    let advice = verdict.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), context));
-    Told { explained, verdict, advice }
+fn explained_packet(explained: PacketTimeline, baseline: &Baseline, context: &RunContext) -> ExplainedPacket {
+    let attribution = Attribution::of(&explained, &context.routes[0], baseline, context);
+    let advice = attribution.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), context));
+    ExplainedPacket { explained, attribution, advice }
 }
 
 /// vhost behind a vCPU that polls, an application that polls, softirqs that flood, and what nobody knows.
 fn story() -> (Explanation, RunContext) {
     let context = context();
-    let mut usual = Usual::default();
-    (0..40).for_each(|n| usual.add(&usual_way(n, 0, false, vec![], vec![], vec![])));
+    let mut baseline = Baseline::default();
+    (0..40).for_each(|n| baseline.add(&usual_route(n, 0, false, vec![], vec![], vec![])));
     let mut all = Vec::new();
     for n in 0..9 {
         let flood = on_host(40 * US, Cause::Interrupted, 4, vhost(), Some(net_rx()));
         let waits = on_host(14 * MS - n * 100 * US, Cause::WaitingForCpu, 4, vhost(), Some(vcpu()));
         let at = 593_750 * US + n * 2_000 * MS;
-        all.push(usual_way(2375 + n as u64, at, true, vec![waits, flood], vec![], vec![]));
+        all.push(usual_route(2375 + n as u64, at, true, vec![waits, flood], vec![], vec![]));
     }
     for n in 0..3 {
-        let timer = Who { name: "timer hrtimer_wakeup".into(), doing: Doing::Timer(7), class: None };
+        let timer = Executor { name: "timer hrtimer_wakeup".into(), doing: Doing::Timer(7), class: None };
         let polls = (3 * MS + n * 10 * US, Cause::PollInterval, 1, 0, Some(relay()), Some(timer));
-        all.push(usual_way(9000 + n as u64, 30_000 * MS + n * 1_000 * MS, true, vec![], vec![], vec![polls]));
+        all.push(usual_route(9000 + n as u64, 30_000 * MS + n * 1_000 * MS, true, vec![], vec![], vec![polls]));
     }
     let lost = (900 * US, Cause::Unexplained, 1, 0, None, None);
-    all.push(usual_way(77, 40_000 * MS, true, vec![], vec![lost], vec![]));
+    all.push(usual_route(77, 40_000 * MS, true, vec![], vec![lost], vec![]));
     let mut crowd: Vec<Told1> = (0..8)
         .map(|n| {
             on_host(
@@ -203,28 +224,32 @@ fn story() -> (Explanation, RunContext) {
         })
         .collect();
     crowd.push(on_host(90 * US, Cause::Interrupted, 4, vcpu(), Some(net_rx())));
-    all.push(usual_way(4001, 41_000 * MS, true, vec![], crowd, vec![]));
+    all.push(usual_route(4001, 41_000 * MS, true, vec![], crowd, vec![]));
 
     let mut ranking = Ranking::default();
-    let mut worst: Vec<Told> = all.into_iter().map(|packet| told(packet, &usual, &context)).collect();
-    worst.iter().for_each(|told| ranking.add(&told.verdict));
-    worst.sort_by_key(|told| std::cmp::Reverse(told.verdict.time_ns));
+    let mut worst: Vec<ExplainedPacket> =
+        all.into_iter().map(|packet| explained_packet(packet, &baseline, &context)).collect();
+    worst.iter().for_each(|explained_packet| ranking.add(&explained_packet.attribution));
+    worst.sort_by_key(|explained_packet| std::cmp::Reverse(explained_packet.attribution.time_ns));
     let ranked = |row| {
         let advice = advise(&Case::of_row(&row), &context);
-        Ranked { row, advice }
+        RankedCause { row, advice }
     };
     let explanation = Explanation {
         late: ranking.late(),
         more_late: 0,
         time_ns: ranking.time_ns(),
         excess_ns: ranking.excess_ns(),
-        without_usual: ranking.without_usual(),
+        without_baseline: ranking.without_baseline(),
         unexplained_per_mille: ranking.unexplained_per_mille(),
-        usual_packets: usual.packets(),
-        usual_captures: 4,
+        baseline_packets: baseline.packets(),
+        baseline_captures: 4,
         ranking: ranking.rows().into_iter().map(ranked).collect(),
         others: ranking.others(),
-        spikes: worst.iter().map(|told| ToldSpike { worst: told.clone(), more: 0 }).collect(),
+        spikes: worst
+            .iter()
+            .map(|explained_packet| ExplainedSpike { worst: explained_packet.clone(), more: 0 })
+            .collect(),
         worst,
         notes: vec!["guest7: no tracepoint napi:napi_poll: what a softirq did first is not told".into()],
     };
@@ -329,53 +354,57 @@ fn names_from_outside_cannot_steer_the_terminal() {
     context.points[1].point.device = evil.into();
     explanation.notes.push(evil.into());
     explanation.ranking[0].row.actor.as_mut().unwrap().name = evil.into();
-    for piece in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.parts).flat_map(|p| &mut p.pieces) {
-        piece.note = Some(evil.into());
-        piece.state = Some(evil.into());
-        piece.actor.iter_mut().chain(&mut piece.by).for_each(|who| who.name = evil.into());
+    for interval in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.hops).flat_map(|p| &mut p.intervals) {
+        interval.note = Some(evil.into());
+        interval.state = Some(evil.into());
+        interval.actor.iter_mut().chain(&mut interval.by).for_each(|who| who.name = evil.into());
     }
-    for told in &mut explanation.worst {
-        for held in &mut told.verdict.held {
+    for explained_packet in &mut explanation.worst {
+        for held in &mut explained_packet.attribution.shares {
             held.actor.iter_mut().for_each(|a| a.name = evil.into());
             held.notes.push((evil.into(), 1));
             held.state = Some(evil.into());
         }
-        told.advice.iter_mut().for_each(|a| a.commands.push(evil.into()));
+        explained_packet.advice.iter_mut().for_each(|a| a.commands.push(evil.into()));
     }
     let mut text = shown(&explanation, &context, Letters::Unicode);
-    explanation.worst.iter().for_each(|told| text += &packet_text(told, &context, Letters::Unicode));
+    explanation
+        .worst
+        .iter()
+        .for_each(|explained_packet| text += &packet_text(explained_packet, &context, Letters::Unicode));
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
 }
 
 /// A packet whose reader's CPU was slow to come out of this idle state, as its explanation, its waterfall and its JSON tell it.
 fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
     let context = context();
-    let mut usual = Usual::default();
-    (0..40).for_each(|n| usual.add(&usual_way(n, 0, false, vec![], vec![], vec![])));
-    let mut late = usual_way(2375, 0, true, vec![], vec![], vec![]);
+    let mut baseline = Baseline::default();
+    (0..40).for_each(|n| baseline.add(&usual_route(n, 0, false, vec![], vec![], vec![])));
+    let mut late = usual_route(2375, 0, true, vec![], vec![], vec![]);
     let moved = 5 * MS;
-    for part in &mut late.parts {
-        for piece in &mut part.pieces {
-            if piece.cause == Cause::IdleExit {
-                piece.to += moved;
-                (piece.number, piece.state) = (Some(number), state.map(Into::into));
-            } else if piece.from > 13 * US {
-                (piece.from, piece.to) = (piece.from + moved, piece.to + moved);
+    for hop in &mut late.hops {
+        for interval in &mut hop.intervals {
+            if interval.cause == Cause::IdleExit {
+                interval.to += moved;
+                (interval.number, interval.state) = (Some(number), state.map(Into::into));
+            } else if interval.from > 13 * US {
+                (interval.from, interval.to) = (interval.from + moved, interval.to + moved);
             }
         }
-        (part.begin, part.end) = (part.pieces[0].from, part.pieces.last().unwrap().to);
+        (hop.begin, hop.end) = (hop.intervals[0].from, hop.intervals.last().unwrap().to);
     }
     late.seen.iter_mut().skip(2).for_each(|seen| seen.t += moved);
-    let told = told(late, &usual, &context);
+    let explained_packet = explained_packet(late, &baseline, &context);
     let mut ranking = Ranking::default();
-    ranking.add(&told.verdict);
-    let rows = ranking.rows().into_iter().map(|row| Ranked { row, advice: told.advice.clone() }).collect();
+    ranking.add(&explained_packet.attribution);
+    let rows =
+        ranking.rows().into_iter().map(|row| RankedCause { row, advice: explained_packet.advice.clone() }).collect();
     let mut explanation = Explanation { late: 1, excess_ns: moved, ranking: rows, ..story().0 };
     // However its lines are broken.
     let line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let packet = line(packet_text(&told, &context, Letters::Unicode));
+    let packet = line(packet_text(&explained_packet, &context, Letters::Unicode));
     explanation.spikes.clear();
-    explanation.worst = vec![told];
+    explanation.worst = vec![explained_packet];
     let json = explanation_json(None, &explanation, &context).unwrap();
     (line(shown(&explanation, &context, Letters::Unicode)), packet, serde_json::from_str(&json).unwrap())
 }

@@ -408,7 +408,7 @@ impl Pool {
             explained: self.count(),
             excess_ns: self.number(),
             unexplained_percent: self.float(),
-            usual_packets: self.count(),
+            baseline_packets: self.count(),
             skipped: self.count(),
             causes: self.many(9, Self::cause),
             latest: Some(self.text()).filter(|t| t.len() % 3 > 0),

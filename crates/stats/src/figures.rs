@@ -218,7 +218,7 @@ pub struct LateFigures {
     /// Share of a packet's excess that is unexplained: the median over the packets.
     pub unexplained_percent: f64,
     /// On-time packets that what is usual is known from.
-    pub usual_packets: u64,
+    pub baseline_packets: u64,
     /// Spikes that came faster than they could be explained.
     pub skipped: u64,
     /// The causes by their excess, the largest first, `unexplained` last.

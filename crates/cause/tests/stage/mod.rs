@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
-use latpath_cause::{Analyst, Piece, RunContext, Who};
+use latpath_cause::{Analyst, CauseInterval, Executor, RunContext};
 use latpath_flight::*;
 use latpath_model::{Link, Ns, Point, PointInfo};
 use latpath_vms::{Accel, Role, Tap, Vm};
@@ -232,36 +232,36 @@ impl Stage {
     }
 
     /// What held the last packet between its first sighting and its last.
-    pub fn pieces(&self) -> Vec<Piece> {
+    pub fn intervals(&self) -> Vec<CauseInterval> {
         let packet = self.capture.packets.last().unwrap();
         let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
         let context = RunContext { points: self.points.clone(), vms: self.vms.clone(), ..RunContext::default() };
-        let pieces = Analyst::new(&self.capture, &context).explain(packet, a, b);
+        let intervals = Analyst::new(&self.capture, &context).explain(packet, a, b);
         let mut cursor = a.t;
-        for piece in &pieces {
-            assert!(piece.from == cursor && piece.to > piece.from, "{pieces:#?}");
-            cursor = piece.to;
+        for interval in &intervals {
+            assert!(interval.from == cursor && interval.to > interval.from, "{intervals:#?}");
+            cursor = interval.to;
         }
         assert_eq!(cursor, b.t);
-        pieces
+        intervals
     }
 
     /// The same, as lines: `from-to cause actor < by #number`, without what is not there.
     pub fn told(&self) -> Vec<String> {
-        self.pieces().iter().map(line).collect()
+        self.intervals().iter().map(line).collect()
     }
 }
 
-pub fn line(piece: &Piece) -> String {
-    let name = |who: &Option<Who>| who.as_ref().map(|who| who.name.clone());
-    let mut text = format!("{}-{} {}", piece.from, piece.to, piece.cause);
-    if let Some(actor) = name(&piece.actor) {
+pub fn line(interval: &CauseInterval) -> String {
+    let name = |executor: &Option<Executor>| executor.as_ref().map(|executor| executor.name.clone());
+    let mut text = format!("{}-{} {}", interval.from, interval.to, interval.cause);
+    if let Some(actor) = name(&interval.actor) {
         text += &format!(" {actor}");
     }
-    if let Some(by) = name(&piece.by) {
+    if let Some(by) = name(&interval.by) {
         text += &format!(" < {by}");
     }
-    if let Some(number) = piece.number {
+    if let Some(number) = interval.number {
         text += &format!(" #{number}");
     }
     text

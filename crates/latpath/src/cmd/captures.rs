@@ -4,7 +4,7 @@ use super::Usage;
 use anyhow::{bail, Result};
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::RunContext;
-use latpath_report::{Candidate, Wanted};
+use latpath_report::{Candidate, PacketSelector};
 use latpath_run::{Run, RunError, SpikeFiles};
 use std::io::ErrorKind;
 
@@ -54,7 +54,7 @@ impl<'a> Captures<'a> {
     ///
     /// # Errors
     /// Where there is none, or more than one: wrong usage.
-    pub fn find(&mut self, wanted: &Wanted, context: &RunContext) -> Result<Found> {
+    pub fn find(&mut self, wanted: &PacketSelector, context: &RunContext) -> Result<Found> {
         // Of a packet that is in two captures the one that has all of its way comes first.
         let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
         for kind in [CaptureKind::Spike, CaptureKind::Baseline] {
@@ -93,9 +93,9 @@ impl<'a> Captures<'a> {
 
 /// A packet, as far as is told of it in a list.
 fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
-    let way = context.route(packet.stream);
-    let on_way = || packet.sightings.iter().filter(|s| way.is_empty() || way.contains(&s.point)).map(|s| s.t);
-    let (first, last) = (on_way().min()?, on_way().max()?);
+    let route = context.route(packet.stream);
+    let on_route = || packet.sightings.iter().filter(|s| route.is_empty() || route.contains(&s.point)).map(|s| s.t);
+    let (first, last) = (on_route().min()?, on_route().max()?);
     Some(Candidate {
         capture: capture.number,
         stream: packet.stream,

@@ -7,7 +7,7 @@ use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_capture::CaptureKind;
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, run_context, Explainer, Explanation, Head, Wanted,
+    explanation_json, explanation_text, packet_text, run_context, Explainer, Explanation, Head, PacketSelector,
 };
 use latpath_run::{Condition, Run};
 use latpath_stats::units::{duration, Letters};
@@ -25,7 +25,7 @@ pub struct Args {
     /// Show one packet from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
     /// MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with = "worst")]
-    packet: Option<Wanted>,
+    packet: Option<PacketSelector>,
     /// Rank causes by this
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = By::Delay)]
     by: By,
@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 fn ranked(mut explanation: Explanation, by: By) -> Explanation {
     if by == By::Count {
-        let is_last = |r: &latpath_report::Ranked| r.row.cause == latpath_cause::Cause::Unexplained;
+        let is_last = |r: &latpath_report::RankedCause| r.row.cause == latpath_cause::Cause::Unexplained;
         explanation
             .ranking
             .sort_by_key(|r| (is_last(r), std::cmp::Reverse((r.row.first, r.row.packets, r.row.excess_ns))));

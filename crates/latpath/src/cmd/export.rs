@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use latpath_capture::{CaptureKind, Packet};
 use latpath_model::{Ns, StreamId};
 use latpath_perfetto::{Export, Summary};
-use latpath_report::{run_context, Wanted};
+use latpath_report::{run_context, PacketSelector};
 use latpath_run::{Run, SpikeFile};
 use latpath_stats::units::{bytes, count};
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ pub struct Perfetto {
     /// This packet, late or not: the spikes that it is in, and a row for it alone. As latpath explain takes it: "worst", its number
     /// in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with_all = ["worst", "spikes"])]
-    packet: Option<Wanted>,
+    packet: Option<PacketSelector>,
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
@@ -113,13 +113,13 @@ fn perfetto(args: Perfetto) -> Result<Outcome> {
     progress.end();
     if !args.quiet {
         let name = if stdout { "stdout".into() } else { path.display().to_string() };
-        eprintln!("{}", said(&summary, &name));
+        eprintln!("{}", info(&summary, &name));
     }
     Ok(Outcome::Done)
 }
 
 /// What was written, in a line or two.
-fn said(summary: &Summary, name: &str) -> String {
+fn info(summary: &Summary, name: &str) -> String {
     let plural = |n: u64, what: &str| format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" });
     let mut text = format!(
         "{name}: {} around {}, {}; open it in the Perfetto UI",
@@ -164,31 +164,31 @@ fn write_file(path: &Path, force: bool, write: &mut dyn FnMut(&mut dyn Write) ->
     }
     let mut name = path.file_name().context("name a file with -o")?.to_owned();
     name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    let hop = path.with_file_name(name);
     let written = (|| -> Result<Summary> {
-        let mut file = BufWriter::new(File::create_new(&part)?);
+        let mut file = BufWriter::new(File::create_new(&hop)?);
         let summary = write(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        appear(&part, path, force)?;
+        appear(&hop, path, force)?;
         Ok(summary)
     })();
     if written.is_err() {
-        let _ = std::fs::remove_file(&part);
+        let _ = std::fs::remove_file(&hop);
     }
     written.with_context(|| failed(path))
 }
 
 /// Gives a whole file its name. Without `force`, whoever made a file of that name meanwhile keeps it.
-fn appear(part: &Path, path: &Path, force: bool) -> io::Result<()> {
+fn appear(hop: &Path, path: &Path, force: bool) -> io::Result<()> {
     if !force {
-        match std::fs::hard_link(part, path) {
-            Ok(()) => return std::fs::remove_file(part),
+        match std::fs::hard_link(hop, path) {
+            Ok(()) => return std::fs::remove_file(hop),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
             // Some file systems have no links.
             Err(_) => {}
         }
     }
-    std::fs::rename(part, path)
+    std::fs::rename(hop, path)
 }
 
 fn failed(path: &Path) -> String {

@@ -4,7 +4,7 @@ use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_model::{Ns, StreamId};
-use latpath_report::{parse_duration, report_json, summarise, text, write_csv, Limit, Options, Question, When};
+use latpath_report::{parse_duration, report_json, summarise, text, write_csv, Limit, Options, SummaryOptions, When};
 use latpath_run::{Run, RunError, Select};
 use latpath_stats::units::Letters;
 use std::fs::File;
@@ -64,14 +64,14 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Ok(Outcome::Done);
         }
     }
-    let question = Question {
+    let options = SummaryOptions {
         select,
         threshold_ns: args.threshold,
         worst: args.worst.into(),
         segments: args.segments.clone(),
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let summary = summarise(&run, &question).map_err(|e| Usage(e.to_string()))?;
+    let summary = summarise(&run, &options).map_err(|e| Usage(e.to_string()))?;
     for name in &args.histograms {
         if !summary.segments.iter().any(|s| s.name == *name) {
             let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();

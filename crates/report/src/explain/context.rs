@@ -1,9 +1,9 @@
 //! The context of a recorded run, and what explaining takes from a context.
 
-use super::Told;
+use super::ExplainedPacket;
 use crate::layout::layout_of;
 use latpath_capture::{Capture, Packet};
-use latpath_cause::{advise, Analyst, Case, Explained, RunContext, Usual, Verdict};
+use latpath_cause::{advise, Analyst, Attribution, Baseline, Case, PacketTimeline, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::HOST;
 use latpath_run::Run;
@@ -34,17 +34,21 @@ pub(crate) fn judge(
     analyst: &Analyst,
     capture: &Capture,
     packet: &Packet,
-    usual: &Usual,
-) -> (Explained, Verdict) {
+    baseline: &Baseline,
+) -> (PacketTimeline, Attribution) {
     let route = context.route(packet.stream);
-    let explained = Explained::of(analyst, capture, packet, route, &context.points);
-    let verdict = Verdict::of(&explained, route, usual, context);
-    (explained, verdict)
+    let explained = PacketTimeline::of(analyst, capture, packet, route, &context.points);
+    let attribution = Attribution::of(&explained, route, baseline, context);
+    (explained, attribution)
 }
 
 /// Adds what would cure it.
-pub(crate) fn with_advice(context: &RunContext, explained: Explained, verdict: Verdict) -> Told {
-    let case = verdict.first().map(|first| Case::of_packet(first, explained.stream));
+pub(crate) fn with_advice(
+    context: &RunContext,
+    explained: PacketTimeline,
+    attribution: Attribution,
+) -> ExplainedPacket {
+    let case = attribution.first().map(|first| Case::of_packet(first, explained.stream));
     let advice = case.map_or(Vec::new(), |case| advise(&case, context));
-    Told { explained, verdict, advice }
+    ExplainedPacket { explained, attribution, advice }
 }

@@ -1,9 +1,9 @@
 //! The running ranking, as a part of a summary.
 
+use super::selector::name;
+use super::sentence::subject;
 use super::text::{one_line, place_of_row};
-use super::told::subject;
-use super::wanted::name;
-use super::{Explanation, Ranked, Told};
+use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::page::Page;
 use latpath_cause::RunContext;
 use latpath_stats::{units::Letters, CauseFigures, LateFigures};
@@ -14,18 +14,18 @@ const CAUSES: usize = 16;
 /// What a summary says of late packets: of `late` in all, and of those that were explained. `latest` is told in a sentence.
 pub fn late_figures(
     explanation: &Explanation,
-    latest: Option<&Told>,
+    latest: Option<&ExplainedPacket>,
     context: &RunContext,
     letters: Letters,
 ) -> LateFigures {
     let page = Page::new(letters);
-    let cause = |ranked: &Ranked| {
+    let cause = |ranked: &RankedCause| {
         let row = &ranked.row;
         CauseFigures {
             cause: row.cause.id().into(),
             machine: row.machine.clone(),
             cpus: row.cpus.iter().map(|(cpu, _)| *cpu).collect(),
-            segment: row.parts.first().map_or(String::new(), |(part, _)| place_of_row(*part, context)),
+            segment: row.hops.first().map_or(String::new(), |(hop, _)| place_of_row(*hop, context)),
             who: subject(&page, row),
             first: row.first,
             excess_ns: row.excess_ns,
@@ -38,17 +38,18 @@ pub fn late_figures(
     };
     let (unexplained, causes): (Vec<_>, Vec<_>) =
         explanation.ranking.iter().partition(|r| r.row.cause == latpath_cause::Cause::Unexplained);
-    let latest = latest.and_then(|told| {
-        let begin = told.explained.begin()?;
-        let packet = page.clean(&name(told.explained.stream, told.explained.key, begin, context));
-        Some(format!("{packet}  {}", one_line(&page, told, context)))
+    let latest = latest.and_then(|explained_packet| {
+        let begin = explained_packet.explained.begin()?;
+        let packet =
+            page.clean(&name(explained_packet.explained.stream, explained_packet.explained.key, begin, context));
+        Some(format!("{packet}  {}", one_line(&page, explained_packet, context)))
     });
     LateFigures {
         late: explanation.late,
         explained: explanation.late,
         excess_ns: explanation.excess_ns,
         unexplained_percent: explanation.unexplained_per_mille as f64 / 10.0,
-        usual_packets: explanation.usual_packets,
+        baseline_packets: explanation.baseline_packets,
         skipped: 0,
         causes: causes.into_iter().take(CAUSES).chain(unexplained).map(cause).collect(),
         latest,

@@ -1,9 +1,9 @@
 //! `latpath explain --json`. docs/json.md is its schema.
 
-use super::wanted::{date, name};
-use super::{Explanation, Ranked, Told};
+use super::selector::{date, name};
+use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::json::RunHead;
-use latpath_cause::{Advice, Held, Member, RunContext};
+use latpath_cause::{Actor, Advice, CauseShare, RunContext};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, SpikeFiles, SpikesRecord};
 use serde::Serialize;
@@ -17,9 +17,9 @@ struct Whole<'a> {
     more_late: u64,
     time_ns: Ns,
     excess_ns: Ns,
-    without_usual: u64,
+    without_baseline: u64,
     unexplained_percent: f64,
-    usual: Usual,
+    baseline: Baseline,
     causes: Vec<Row>,
     other_causes: Others,
     packets: Vec<Packet>,
@@ -27,7 +27,7 @@ struct Whole<'a> {
 }
 
 #[derive(Serialize)]
-struct Usual {
+struct Baseline {
     packets: u64,
     captures: u64,
 }
@@ -107,7 +107,7 @@ struct Packet {
     utc: Option<String>,
     utc_ns: Option<Ns>,
     time_ns: Ns,
-    usual_ns: Ns,
+    baseline_ns: Ns,
     excess_ns: Ns,
     daemon_ns: Ns,
     causes: Vec<PacketCause>,
@@ -147,11 +147,11 @@ struct Segment {
     to: String,
     since_first_ns: Ns,
     time_ns: Ns,
-    pieces: Vec<Piece>,
+    intervals: Vec<CauseInterval>,
 }
 
 #[derive(Serialize)]
-struct Piece {
+struct CauseInterval {
     since_first_ns: Ns,
     time_ns: Ns,
     cause: &'static str,
@@ -183,56 +183,56 @@ pub fn explanation_json(
         more_late: explanation.more_late,
         time_ns: explanation.time_ns,
         excess_ns: all,
-        without_usual: explanation.without_usual,
+        without_baseline: explanation.without_baseline,
         unexplained_percent: explanation.unexplained_per_mille as f64 / 10.0,
-        usual: Usual { packets: explanation.usual_packets, captures: explanation.usual_captures },
+        baseline: Baseline { packets: explanation.baseline_packets, captures: explanation.baseline_captures },
         causes: explanation.ranking.iter().map(|ranked| row(ranked, all, context)).collect(),
         other_causes: Others {
             count: explanation.others.rows,
             first: explanation.others.first,
             excess_ns: explanation.others.excess_ns,
         },
-        packets: explanation.worst.iter().map(|told| packet(told, context)).collect(),
+        packets: explanation.worst.iter().map(|explained_packet| packet(explained_packet, context)).collect(),
         notes,
     })
 }
 
-fn percent(part: Ns, all: Ns) -> f64 {
+fn percent(hop: Ns, all: Ns) -> f64 {
     if all > 0 {
-        (part as f64 / all as f64 * 100_000.0).round() / 1000.0
+        (hop as f64 / all as f64 * 100_000.0).round() / 1000.0
     } else {
         0.0
     }
 }
 
-fn party(member: &Member) -> Party {
+fn party(actor: &Actor) -> Party {
     Party {
-        name: member.name.clone(),
-        pids: member.pids.clone(),
-        class: member.class.map(|class| class.to_string()),
-        latpath: member.is_tool,
+        name: actor.name.clone(),
+        pids: actor.pids.clone(),
+        class: actor.class.map(|class| class.to_string()),
+        latpath: actor.is_tool,
     }
 }
 
-fn parties(by: &[(Member, Ns)]) -> Vec<PartyTime> {
-    by.iter().map(|(member, ns)| PartyTime { party: party(member), ns: *ns }).collect()
+fn parties(by: &[(Actor, Ns)]) -> Vec<PartyTime> {
+    by.iter().map(|(actor, ns)| PartyTime { party: party(actor), ns: *ns }).collect()
 }
 
 fn cpus(cpus: &[(u32, Ns)]) -> Vec<CpuTime> {
     cpus.iter().map(|(cpu, ns)| CpuTime { cpu: *cpu, ns: *ns }).collect()
 }
 
-fn segments(parts: &[((PointId, PointId), Ns)], context: &RunContext) -> Vec<SegmentTime> {
+fn segments(hops: &[((PointId, PointId), Ns)], context: &RunContext) -> Vec<SegmentTime> {
     let one = |((from, to), ns): &((PointId, PointId), Ns)| SegmentTime {
         name: context.segment((*from, *to)),
         from: context.point(*from),
         to: context.point(*to),
         ns: *ns,
     };
-    parts.iter().map(one).collect()
+    hops.iter().map(one).collect()
 }
 
-fn cures(advice: &[Advice]) -> Vec<Cure> {
+fn fixes(advice: &[Advice]) -> Vec<Cure> {
     let one = |a: &Advice| Cure { what: a.what.clone(), commands: a.commands.clone(), machine: a.machine.clone() };
     advice.iter().map(one).collect()
 }
@@ -241,7 +241,7 @@ fn notes(notes: &[(String, Ns)]) -> Vec<String> {
     notes.iter().map(|(note, _)| note.clone()).collect()
 }
 
-fn row(ranked: &Ranked, all: Ns, context: &RunContext) -> Row {
+fn row(ranked: &RankedCause, all: Ns, context: &RunContext) -> Row {
     let row = &ranked.row;
     Row {
         cause: row.cause.id(),
@@ -250,7 +250,7 @@ fn row(ranked: &Ranked, all: Ns, context: &RunContext) -> Row {
         actor: row.actor.as_ref().map(party),
         by: parties(&row.by),
         cpus: cpus(&row.cpus),
-        segments: segments(&row.parts, context),
+        segments: segments(&row.hops, context),
         packets: row.packets,
         first: row.first,
         excess_ns: row.excess_ns,
@@ -260,18 +260,18 @@ fn row(ranked: &Ranked, all: Ns, context: &RunContext) -> Row {
         number: row.number,
         idle_state: row.state.clone(),
         notes: notes(&row.notes),
-        advice: cures(&ranked.advice),
+        advice: fixes(&ranked.advice),
     }
 }
 
-fn cause(held: &Held, all: Ns, context: &RunContext) -> PacketCause {
+fn cause(held: &CauseShare, all: Ns, context: &RunContext) -> PacketCause {
     PacketCause {
         cause: held.cause.id(),
         machine: held.machine.clone(),
         actor: held.actor.as_ref().map(party),
         by: parties(&held.by),
         cpus: cpus(&held.cpus),
-        segments: segments(&held.parts, context),
+        segments: segments(&held.hops, context),
         time_ns: held.time_ns,
         excess_ns: held.excess_ns,
         share_percent: percent(held.excess_ns, all),
@@ -281,15 +281,15 @@ fn cause(held: &Held, all: Ns, context: &RunContext) -> PacketCause {
     }
 }
 
-fn packet(told: &Told, context: &RunContext) -> Packet {
-    let (explained, verdict) = (&told.explained, &told.verdict);
+fn packet(explained_packet: &ExplainedPacket, context: &RunContext) -> Packet {
+    let (explained, attribution) = (&explained_packet.explained, &explained_packet.attribution);
     let begin = explained.begin();
     let since = |t: Ns| t.saturating_sub(begin.unwrap_or(0));
     let who =
-        |machine: &str, who: &Option<latpath_cause::Who>| who.as_ref().map(|w| party(&context.member(machine, w)));
-    let piece = |p: &latpath_cause::Piece| {
+        |machine: &str, who: &Option<latpath_cause::Executor>| who.as_ref().map(|w| party(&context.actor(machine, w)));
+    let interval = |p: &latpath_cause::CauseInterval| {
         let machine = explained.machine(p);
-        Piece {
+        CauseInterval {
             since_first_ns: since(p.from),
             time_ns: p.to.saturating_sub(p.from),
             cause: p.cause.id(),
@@ -302,13 +302,13 @@ fn packet(told: &Told, context: &RunContext) -> Packet {
             note: p.note.clone(),
         }
     };
-    let part = |p: &latpath_cause::Part| Segment {
+    let hop = |p: &latpath_cause::Hop| Segment {
         name: context.segment((p.from, p.to)),
         from: context.point(p.from),
         to: context.point(p.to),
         since_first_ns: since(p.begin),
         time_ns: p.end.saturating_sub(p.begin),
-        pieces: p.pieces.iter().map(piece).collect(),
+        intervals: p.intervals.iter().map(interval).collect(),
     };
     let point = |s: &latpath_capture::PacketSighting| Point {
         point: context.point(s.point),
@@ -325,13 +325,13 @@ fn packet(told: &Told, context: &RunContext) -> Packet {
         spike: explained.capture,
         utc: begin.map(|t| date(context.utc(t))),
         utc_ns: begin.map(|t| context.utc(t)),
-        time_ns: verdict.time_ns,
-        usual_ns: verdict.usual_ns,
-        excess_ns: verdict.excess_ns,
+        time_ns: attribution.time_ns,
+        baseline_ns: attribution.baseline_ns,
+        excess_ns: attribution.excess_ns,
         daemon_ns: explained.with_daemon(&context.points),
-        causes: verdict.held.iter().map(|held| cause(held, verdict.excess_ns, context)).collect(),
+        causes: attribution.shares.iter().map(|held| cause(held, attribution.excess_ns, context)).collect(),
         points: explained.seen.iter().map(point).collect(),
-        segments: explained.parts.iter().map(part).collect(),
-        advice: cures(&told.advice),
+        segments: explained.hops.iter().map(hop).collect(),
+        advice: fixes(&explained_packet.advice),
     }
 }

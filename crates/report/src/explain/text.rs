@@ -1,9 +1,9 @@
 //! The text of `latpath explain`: the culprit first, then the ranking, the cures and the worst packets.
 
-use super::told::{sentence, subject, verdict};
-use super::wanted::name;
+use super::selector::name;
+use super::sentence::{attribution, sentence, subject};
 use super::waterfall;
-use super::{Explanation, Ranked, Told, ToldSpike};
+use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
 use crate::page::{Page, Table};
 use latpath_capture::CaptureKind;
 use latpath_cause::{Advice, Cause, Others, RunContext};
@@ -16,8 +16,8 @@ const ROWS: usize = 12;
 const FEW: usize = 3;
 const WORTH_A_ROW_PER_MILLE: i128 = 5;
 /// Rows whose cures are shown, if they make up as much of the excess.
-const CURED: usize = 3;
-const WORTH_A_CURE_PER_MILLE: i128 = 50;
+const WITH_FIXES: usize = 3;
+const WORTH_A_FIX_PER_MILLE: i128 = 50;
 
 /// Where the captures are from.
 #[derive(Clone, Copy, Debug)]
@@ -38,38 +38,38 @@ pub fn explanation_text(head: &Head, explanation: &Explanation, context: &RunCon
     write_head(&mut page, head, explanation);
     if explanation.late > 0 {
         ranking(&mut page, explanation, context);
-        cures(&mut page, explanation);
+        fixes(&mut page, explanation);
     }
     worst(&mut page, explanation, context);
     page.finish()
 }
 
 /// One packet, all the way.
-pub fn packet_text(told: &Told, context: &RunContext, letters: Letters) -> String {
+pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, letters: Letters) -> String {
     let mut page = Page::new(letters);
-    waterfall::write(&mut page, told, context);
+    waterfall::write(&mut page, explained_packet, context);
     page.finish()
 }
 
-fn share(page: &Page, part: Ns, all: Ns) -> String {
-    page.share(part.unsigned_abs(), all.unsigned_abs())
+fn share(page: &Page, hop: Ns, all: Ns) -> String {
+    page.share(hop.unsigned_abs(), all.unsigned_abs())
 }
 
 /// The first line: who did it.
 fn culprit(page: &mut Page, explanation: &Explanation) {
     let rows = &explanation.ranking;
-    let is_unexplained = |r: &&Ranked| r.row.cause == Cause::Unexplained;
+    let is_unexplained = |r: &&RankedCause| r.row.cause == Cause::Unexplained;
     let unexplained = rows.iter().find(is_unexplained);
     let top = rows.iter().find(|r| !is_unexplained(r));
     let (late, excess) = (explanation.late, explanation.excess_ns);
-    let of = |r: &Ranked, page: &Page| {
+    let of = |r: &RankedCause, page: &Page| {
         let all = if late == 1 { "the late packet".into() } else { format!("{} late packets", page.count(late)) };
         let first =
             if r.row.first == late { format!("all {all}") } else { format!("{} of {all}", page.count(r.row.first)) };
         let first = if late == 1 { all } else { first };
         format!(
             "{}: first cause of {first}, {} of their delay.",
-            verdict(page, &r.row),
+            attribution(page, &r.row),
             share(page, r.row.excess_ns, excess)
         )
     };
@@ -81,13 +81,13 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
             if let Some(top) = top {
                 let text = format!("Then: {}", of(top, page));
                 page.wrapped("".into(), 0, &text);
-                cure(page, top.advice.first(), "  Cure: ");
+                fix(page, top.advice.first(), "  Cure: ");
             }
         }
         (Some(top), _) => {
             let text = capital(&of(top, page));
             page.wrapped("".into(), 0, &text);
-            cure(page, top.advice.first(), "  Cure: ");
+            fix(page, top.advice.first(), "  Cure: ");
         }
         (None, Some(_)) => {}
     }
@@ -104,7 +104,7 @@ fn capital(text: &str) -> String {
 }
 
 /// What to do, and the commands below it; commands are never broken.
-fn cure(page: &mut Page, advice: Option<&Advice>, before: &str) {
+fn fix(page: &mut Page, advice: Option<&Advice>, before: &str) {
     let Some(advice) = advice else { return };
     let indent = before.chars().count();
     let place = if advice.machine == HOST || advice.machine.is_empty() {
@@ -141,28 +141,28 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
         page.duration(explanation.time_ns),
         page.duration(explanation.excess_ns)
     );
-    let told = page.count(explanation.late);
+    let explained_packet = page.count(explanation.late);
     let text = match late > explanation.late {
-        true => format!("{} packets, {told} of them in these spikes: {time}", page.count(late)),
-        false => format!("{told} packets: {time}"),
+        true => format!("{} packets, {explained_packet} of them in these spikes: {time}", page.count(late)),
+        false => format!("{explained_packet} packets: {time}"),
     };
     page.item("late", &text);
     if explanation.excess_ns > 0 {
         let explained = page.share(1000 - explanation.unexplained_per_mille.min(1000), 1000);
         page.item("explained", &format!("{explained} of a packet's delay (median)"));
     }
-    let usual = match explanation.usual_packets {
+    let baseline = match explanation.baseline_packets {
         0 => "not known: the run has no time in which all packets were on time; all of a late packet's time counts"
             .into(),
         n => format!(
             "from {} on-time packets of {} moments of this run",
             page.count(n),
-            page.count(explanation.usual_captures)
+            page.count(explanation.baseline_captures)
         ),
     };
-    page.item("usual", &usual);
-    if explanation.without_usual > 0 && explanation.usual_packets > 0 {
-        let n = page.count(explanation.without_usual);
+    page.item("usual", &baseline);
+    if explanation.without_baseline > 0 && explanation.baseline_packets > 0 {
+        let n = page.count(explanation.without_baseline);
         page.warning(&format!(
             "{n} late packets took a way that no on-time packet took: there all their time counts as delay"
         ));
@@ -178,15 +178,15 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
     let mut subjects = Vec::new();
     let all = explanation.ranking.iter().enumerate();
-    let is_unexplained = |(_, r): &(usize, &Ranked)| r.row.cause == Cause::Unexplained;
+    let is_unexplained = |(_, r): &(usize, &RankedCause)| r.row.cause == Cause::Unexplained;
     let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(is_unexplained);
     let excess = i128::from(explanation.excess_ns);
-    let is_shown = |(at, r): &(usize, &Ranked)| {
+    let is_shown = |(at, r): &(usize, &RankedCause)| {
         let worth = r.row.first > 0 || i128::from(r.row.excess_ns) * 1000 >= excess * WORTH_A_ROW_PER_MILLE;
         *at < FEW || (*at < ROWS && worth)
     };
     let (causes, hidden): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_shown);
-    let figures_of = |page: &Page, place_of: String, number: String, ranked: &Ranked| {
+    let figures_of = |page: &Page, place_of: String, number: String, ranked: &RankedCause| {
         let row = &ranked.row;
         vec![
             number,
@@ -235,49 +235,51 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
 }
 
 /// `CPU 4, Thyp`; with the machine, if it is not the host.
-fn place(page: &Page, ranked: &Ranked, context: &RunContext) -> String {
+fn place(page: &Page, ranked: &RankedCause, context: &RunContext) -> String {
     let row = &ranked.row;
     if row.cause == Cause::Unexplained {
-        return row.parts.first().map_or(String::new(), |(part, _)| page.clean(&place_of_row(*part, context)));
+        return row.hops.first().map_or(String::new(), |(hop, _)| page.clean(&place_of_row(*hop, context)));
     }
-    let mut parts = Vec::new();
+    let mut hops = Vec::new();
     if row.machine != HOST {
-        parts.push(page.clean(&row.machine));
+        hops.push(page.clean(&row.machine));
     }
     match row.cpus.as_slice() {
         [] => {}
-        [(cpu, _)] => parts.push(format!("CPU {cpu}")),
+        [(cpu, _)] => hops.push(format!("CPU {cpu}")),
         several if several.len() <= 3 => {
             let cpus: Vec<String> = several.iter().map(|(cpu, _)| cpu.to_string()).collect();
-            parts.push(format!("CPUs {}", cpus.join(" ")));
+            hops.push(format!("CPUs {}", cpus.join(" ")));
         }
-        several => parts.push(format!("{} CPUs", several.len())),
+        several => hops.push(format!("{} CPUs", several.len())),
     }
-    if let Some((part, _)) = row.parts.first() {
-        parts.push(page.clean(&place_of_row(*part, context)));
+    if let Some((hop, _)) = row.hops.first() {
+        hops.push(page.clean(&place_of_row(*hop, context)));
     }
-    parts.join(", ")
+    hops.join(", ")
 }
 
 /// A classic name; ends of others are too long for a table.
-pub(crate) fn place_of_row(part: (u16, u16), context: &RunContext) -> String {
-    if let Some(segment) = context.segment_of(part) {
+pub(crate) fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
+    if let Some(segment) = context.segment_of(hop) {
         return segment.name.clone();
     }
     let kind = |id: u16| context.points.get(usize::from(id)).map_or("?".into(), |p| p.point.kind.to_string());
-    format!("{}→{}", kind(part.0), kind(part.1))
+    format!("{}→{}", kind(hop.0), kind(hop.1))
 }
 
 /// Whether the cures of a row are shown in full.
-fn is_cured(at: usize, explanation: &Explanation) -> bool {
-    let Some(ranked) = explanation.ranking.get(at).filter(|r| at < CURED && !r.advice.is_empty()) else { return false };
+fn shows_fixes(at: usize, explanation: &Explanation) -> bool {
+    let Some(ranked) = explanation.ranking.get(at).filter(|r| at < WITH_FIXES && !r.advice.is_empty()) else {
+        return false;
+    };
     let excess = i128::from(explanation.excess_ns.max(1));
-    i128::from(ranked.row.excess_ns) * 1000 / excess >= WORTH_A_CURE_PER_MILLE
+    i128::from(ranked.row.excess_ns) * 1000 / excess >= WORTH_A_FIX_PER_MILLE
 }
 
 /// The cures of the top rows.
-fn cures(page: &mut Page, explanation: &Explanation) {
-    let rows: Vec<_> = explanation.ranking.iter().enumerate().filter(|(at, _)| is_cured(*at, explanation)).collect();
+fn fixes(page: &mut Page, explanation: &Explanation) {
+    let rows: Vec<_> = explanation.ranking.iter().enumerate().filter(|(at, _)| shows_fixes(*at, explanation)).collect();
     if rows.is_empty() {
         return;
     }
@@ -285,7 +287,7 @@ fn cures(page: &mut Page, explanation: &Explanation) {
     for (at, ranked) in rows {
         for (i, advice) in ranked.advice.iter().enumerate() {
             let before = if i == 0 { format!("  {:>2}  ", at + 1) } else { "  or  ".to_owned() };
-            cure(page, Some(advice), &before);
+            fix(page, Some(advice), &before);
         }
     }
 }
@@ -296,36 +298,36 @@ fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
         return;
     }
     page.heading("The worst packet of each of the worst spikes (latpath explain RUN --packet N shows one)");
-    for (at, ToldSpike { worst: told, more }) in explanation.spikes.iter().enumerate() {
-        let explained = &told.explained;
+    for (at, ExplainedSpike { worst: explained_packet, more }) in explanation.spikes.iter().enumerate() {
+        let explained = &explained_packet.explained;
         let begin = explained.begin().unwrap_or(0);
         let name = page.clean(&name(explained.stream, explained.key, begin, context));
-        let mut line = format!("{name}  {}", one_line(page, told, context));
+        let mut line = format!("{name}  {}", one_line(page, explained_packet, context));
         line += &match more {
             0 => String::new(),
             1 => " 1 more packet was late then.".into(),
             n => format!(" {} more packets were late then.", page.count(*n)),
         };
-        line += &match row_of(told, explanation) {
-            Some(row) if is_cured(row, explanation) => format!(" Cure: see {}.", row + 1),
-            _ => told.advice.first().map_or(String::new(), |advice| short_cure(page, advice)),
+        line += &match row_of(explained_packet, explanation) {
+            Some(row) if shows_fixes(row, explanation) => format!(" Cure: see {}.", row + 1),
+            _ => explained_packet.advice.first().map_or(String::new(), |advice| short_fix(page, advice)),
         };
         page.wrapped(format!("  {:>2}. ", at + 1), 6, &line);
     }
 }
 
 /// The row whose cures are shown and that has this packet.
-fn row_of(told: &Told, explanation: &Explanation) -> Option<usize> {
-    let first = told.verdict.first()?;
-    let name = |m: Option<&latpath_cause::Member>| m.map(|m| m.name.clone());
-    explanation.ranking.iter().take(CURED).position(|r| {
+fn row_of(explained_packet: &ExplainedPacket, explanation: &Explanation) -> Option<usize> {
+    let first = explained_packet.attribution.first()?;
+    let name = |m: Option<&latpath_cause::Actor>| m.map(|m| m.name.clone());
+    explanation.ranking.iter().take(WITH_FIXES).position(|r| {
         let same = (r.row.cause, r.row.machine.as_str()) == (first.cause, first.machine.as_str());
-        let by = |by: &[(latpath_cause::Member, Ns)]| name(by.first().map(|(m, _)| m));
+        let by = |by: &[(latpath_cause::Actor, Ns)]| name(by.first().map(|(m, _)| m));
         same && name(r.row.actor.as_ref()) == name(first.actor.as_ref()) && by(&r.row.by) == by(&first.by)
     })
 }
 
-fn short_cure(page: &Page, advice: &Advice) -> String {
+fn short_fix(page: &Page, advice: &Advice) -> String {
     let what = advice.commands.first().unwrap_or(&advice.what);
     let on = if advice.machine == HOST || advice.machine.is_empty() {
         String::new()
@@ -336,16 +338,16 @@ fn short_cure(page: &Page, advice: &Advice) -> String {
 }
 
 /// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
-pub(crate) fn one_line(page: &Page, told: &Told, context: &RunContext) -> String {
-    let total = page.duration(told.verdict.time_ns);
-    let Some(first) = told.verdict.first() else {
+pub(crate) fn one_line(page: &Page, explained_packet: &ExplainedPacket, context: &RunContext) -> String {
+    let total = page.duration(explained_packet.attribution.time_ns);
+    let Some(first) = explained_packet.attribution.first() else {
         return format!("{total}: no longer than is usual.");
     };
     let at = first
-        .parts
+        .hops
         .first()
-        .map_or(String::new(), |(part, _)| format!(" in {}", page.clean(&place_of_row(*part, context))));
-    let daemon = match told.explained.with_daemon(&context.points) {
+        .map_or(String::new(), |(hop, _)| format!(" in {}", page.clean(&place_of_row(*hop, context))));
+    let daemon = match explained_packet.explained.with_daemon(&context.points) {
         0 => String::new(),
         ns => format!(", {} of it by way of ovs-vswitchd", page.duration(ns)),
     };

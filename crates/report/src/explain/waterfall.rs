@@ -1,16 +1,16 @@
 //! One packet as a person reads it in ten seconds: who acted when, on which machine; and below it every step with its cause.
 
-use super::told::{briefly, idle_state, sentence, who};
-use super::wanted::date;
-use super::Told;
+use super::selector::date;
+use super::sentence::{briefly, idle_state, sentence, who};
+use super::ExplainedPacket;
 use crate::page::{cut, pad, right, Page, WIDTH};
-use latpath_cause::{Cause, Explained, Member, Piece, RunContext};
+use latpath_cause::{Actor, Cause, CauseInterval, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
 use unicode_width::UnicodeWidthStr;
 
 /// Rows of the picture.
 const LANES: usize = 12;
-/// Who only kept others from acting has a row from so many thousandths of the packet's time on.
+/// Executor only kept others from acting has a row from so many thousandths of the packet's time on.
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
 /// Columns of a row's name, at most.
 const NAME: usize = 34;
@@ -74,29 +74,32 @@ impl Mark {
 }
 
 /// All of one packet.
-pub(crate) fn write(page: &mut Page, told: &Told, context: &RunContext) {
-    let explained = &told.explained;
-    let verdict = &told.verdict;
+pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext) {
+    let explained = &explained_packet.explained;
+    let attribution = &explained_packet.attribution;
     let stream = page.clean(&context.stream(explained.stream));
     let Some(begin) = explained.begin() else {
         page.line(format!("{stream}:{}: no point of its way saw it", explained.key));
         return;
     };
-    let usual =
-        if verdict.usual_ns > 0 { format!(", usually {}", page.duration(verdict.usual_ns)) } else { String::new() };
+    let baseline = if attribution.baseline_ns > 0 {
+        format!(", usually {}", page.duration(attribution.baseline_ns))
+    } else {
+        String::new()
+    };
     let late = if explained.late { "" } else { " (on time)" };
     page.line(format!(
-        "{stream}:{}  {} UTC  {}{usual}{late}",
+        "{stream}:{}  {} UTC  {}{baseline}{late}",
         explained.key,
         date(context.utc(begin)).replace('T', " ").replace('Z', ""),
-        page.duration(verdict.time_ns)
+        page.duration(attribution.time_ns)
     ));
-    if let Some(first) = verdict.first() {
-        let share = page.share(first.excess_ns.unsigned_abs(), verdict.excess_ns.unsigned_abs());
+    if let Some(first) = attribution.first() {
+        let share = page.share(first.excess_ns.unsigned_abs(), attribution.excess_ns.unsigned_abs());
         let text = format!("{}: {share} of what is beyond the usual.", sentence(page, first));
         page.wrapped("  ".into(), 2, &text);
     }
-    for (at, advice) in told.advice.iter().enumerate() {
+    for (at, advice) in explained_packet.advice.iter().enumerate() {
         let on = if advice.machine == HOST || advice.machine.is_empty() {
             String::new()
         } else {
@@ -109,11 +112,11 @@ pub(crate) fn write(page: &mut Page, told: &Told, context: &RunContext) {
             page.line(format!("          {command}"));
         }
     }
-    picture(page, told, context, begin);
-    steps(page, told, context, begin);
+    picture(page, explained_packet, context, begin);
+    steps(page, explained_packet, context, begin);
     // What the first cause's sentence says need not be said again.
     let mut notes: Vec<&str> = Vec::new();
-    for (note, _) in verdict.held.iter().skip(1).flat_map(|h| &h.notes).filter(|(note, _)| !note.is_empty()) {
+    for (note, _) in attribution.shares.iter().skip(1).flat_map(|h| &h.notes).filter(|(note, _)| !note.is_empty()) {
         if notes.len() < 4 && !notes.contains(&note.as_str()) {
             notes.push(note);
         }
@@ -132,10 +135,10 @@ struct Lane {
     acted: bool,
 }
 
-fn lanes(explained: &Explained, context: &RunContext) -> Vec<Lane> {
+fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
     let mut lanes: Vec<Lane> = Vec::new();
-    let mut put = |machine: &str, name: String, piece: &Piece, mark: Mark, acted: bool| {
-        let Piece { cpu, from, to, .. } = *piece;
+    let mut put = |machine: &str, name: String, interval: &CauseInterval, mark: Mark, acted: bool| {
+        let CauseInterval { cpu, from, to, .. } = *interval;
         let at = lanes.iter().position(|l| l.machine == machine && l.name == name).unwrap_or_else(|| {
             lanes.push(Lane {
                 machine: machine.into(),
@@ -155,26 +158,26 @@ fn lanes(explained: &Explained, context: &RunContext) -> Vec<Lane> {
         lane.marks.push((from, to, mark));
         lane.acted |= acted;
     };
-    for (_, piece) in explained.pieces() {
-        let machine = explained.machine(piece);
-        let actor = piece.actor.as_ref().map_or(String::new(), |who| context.member(machine, who).name);
-        put(machine, actor, piece, Mark::of(piece.cause), true);
-        // Who ran instead, in a row of its own.
+    for (_, interval) in explained.intervals() {
+        let machine = explained.machine(interval);
+        let actor = interval.actor.as_ref().map_or(String::new(), |who| context.actor(machine, who).name);
+        put(machine, actor, interval, Mark::of(interval.cause), true);
+        // Executor ran instead, in a row of its own.
         let took_the_cpu = matches!(
-            piece.cause,
+            interval.cause,
             Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait
         );
-        if let Some(by) = piece.by.as_ref().filter(|_| took_the_cpu) {
-            put(machine, context.member(machine, by).name, piece, Mark::Works, false);
+        if let Some(by) = interval.by.as_ref().filter(|_| took_the_cpu) {
+            put(machine, context.actor(machine, by).name, interval, Mark::Works, false);
         }
     }
     lanes
 }
 
-/// Who acted when.
-fn picture(page: &mut Page, told: &Told, context: &RunContext, begin: Ns) {
-    let total = told.verdict.time_ns;
-    let mut lanes = lanes(&told.explained, context);
+/// Executor acted when.
+fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext, begin: Ns) {
+    let total = explained_packet.attribution.time_ns;
+    let mut lanes = lanes(&explained_packet.explained, context);
     if total <= 0 || lanes.is_empty() {
         return;
     }
@@ -270,32 +273,32 @@ struct Step {
     from: Ns,
     cause: Cause,
     machine: usize,
-    actor: Option<Member>,
+    actor: Option<Actor>,
     cpu: Option<u32>,
-    by: Vec<(Member, Ns)>,
+    by: Vec<(Actor, Ns)>,
     /// Without what lies between.
     ns: Ns,
     number: Option<u64>,
     state: Option<String>,
 }
 
-fn steps_of(explained: &Explained, context: &RunContext, from: Ns, to: Ns) -> Vec<Step> {
+fn steps_of(explained: &PacketTimeline, context: &RunContext, from: Ns, to: Ns) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    for (_, piece) in explained.pieces().filter(|(_, p)| p.from >= from && p.to <= to) {
-        let machine = explained.machine(piece);
-        let actor = piece.actor.as_ref().map(|who| context.member(machine, who));
-        let by = piece.by.as_ref().map(|who| context.member(machine, who));
-        let took = piece.to.saturating_sub(piece.from);
+    for (_, interval) in explained.intervals().filter(|(_, p)| p.from >= from && p.to <= to) {
+        let machine = explained.machine(interval);
+        let actor = interval.actor.as_ref().map(|who| context.actor(machine, who));
+        let by = interval.by.as_ref().map(|who| context.actor(machine, who));
+        let took = interval.to.saturating_sub(interval.from);
         let step = Step {
-            from: piece.from,
-            cause: piece.cause,
-            machine: piece.machine,
+            from: interval.from,
+            cause: interval.cause,
+            machine: interval.machine,
             actor,
-            cpu: piece.cpu,
+            cpu: interval.cpu,
             by: by.map(|by| (by, took)).into_iter().collect(),
             ns: took,
-            number: piece.number,
-            state: piece.state.clone(),
+            number: interval.number,
+            state: interval.state.clone(),
         };
         steps.push(step);
     }
@@ -304,7 +307,7 @@ fn steps_of(explained: &Explained, context: &RunContext, from: Ns, to: Ns) -> Ve
 
 impl Step {
     fn is_like(&self, other: &Self) -> bool {
-        let name = |m: &Option<Member>| m.as_ref().map(|m| m.name.clone());
+        let name = |m: &Option<Actor>| m.as_ref().map(|m| m.name.clone());
         (self.cause, self.machine) == (other.cause, other.machine) && name(&self.actor) == name(&other.actor)
     }
 
@@ -339,9 +342,9 @@ fn joined(steps: Vec<Step>, at: impl Fn(&[Step], &Step) -> Option<usize>) -> Vec
 }
 
 /// Every point, and between two of them what held the packet.
-fn steps(page: &mut Page, told: &Told, context: &RunContext, begin: Ns) {
-    let explained = &told.explained;
-    let worth = i128::from(told.verdict.time_ns) * WORTH_PER_MILLE / 1000;
+fn steps(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext, begin: Ns) {
+    let explained = &explained_packet.explained;
+    let worth = i128::from(explained_packet.attribution.time_ns) * WORTH_PER_MILLE / 1000;
     page.line("");
     page.line(format!("  {}  {}", right("at", 8), right("took", 8)));
     for (at, seen) in explained.seen.iter().enumerate() {
@@ -360,7 +363,7 @@ fn line(page: &mut Page, at: &str, took: &str, text: &str) {
     page.line(format!("  {}  {}  {text}", right(at, 8), right(took, 8)));
 }
 
-fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &Explained, begin: Ns) {
+fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &PacketTimeline, begin: Ns) {
     // Short interruptions do not cut what goes on behind them into many lines.
     let mut rest: (usize, Ns) = (0, 0);
     if steps.len() > 1 {

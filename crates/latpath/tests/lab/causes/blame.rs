@@ -1,6 +1,6 @@
 //! What must be blamed for each fault.
 
-use latpath_cause::{Cause, Held, Verdict};
+use latpath_cause::{Attribution, Cause, CauseShare};
 use latpath_model::{Ns, HOST};
 
 /// The guest's name as a machine.
@@ -54,7 +54,7 @@ pub const IDLE: Blame = of("idle", &[Cause::IdleExit], HOST, &["idle"]);
 
 impl Blame {
     /// How much of a cause's excess it is.
-    fn part(&self, held: &Held) -> Ns {
+    fn hop(&self, held: &CauseShare) -> Ns {
         if !self.causes.contains(&held.cause) || held.machine != self.machine {
             return 0;
         }
@@ -64,17 +64,17 @@ impl Blame {
             let actor = held.actor.as_ref().is_some_and(|a| named(&a.name));
             return if actor { held.excess_ns } else { 0 };
         }
-        let by: Ns = held.by.iter().filter(|(member, _)| named(&member.name)).map(|(_, ns)| ns).sum();
+        let by: Ns = held.by.iter().filter(|(actor, _)| named(&actor.name)).map(|(_, ns)| ns).sum();
         (i128::from(held.excess_ns) * i128::from(by) / i128::from(held.time_ns.max(1))) as Ns
     }
 
     /// Whether it is the first cause.
-    pub fn is_first(&self, verdict: &Verdict) -> bool {
-        verdict.first().is_some_and(|held| self.part(held) * 2 > held.excess_ns)
+    pub fn is_first(&self, attribution: &Attribution) -> bool {
+        attribution.first().is_some_and(|held| self.hop(held) * 2 > held.excess_ns)
     }
 
     /// Its hundredths of the excess.
-    pub fn share(&self, verdict: &Verdict) -> Ns {
-        verdict.held.iter().map(|held| self.part(held)).sum::<Ns>() * 100 / verdict.excess_ns.max(1)
+    pub fn share(&self, attribution: &Attribution) -> Ns {
+        attribution.shares.iter().map(|held| self.hop(held)).sum::<Ns>() * 100 / attribution.excess_ns.max(1)
     }
 }

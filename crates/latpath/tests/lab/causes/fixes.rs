@@ -5,7 +5,7 @@ use super::{
     group::{need_group, Group},
     scenario::tc,
 };
-use latpath_cause::{advise, Advice, Case, Cause, Held, Member, RunContext};
+use latpath_cause::{advise, Actor, Advice, Case, Cause, CauseShare, RunContext};
 use latpath_flight::{Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
@@ -39,15 +39,15 @@ fn need_namespaces() -> Lack {
     need_tool("nsenter").or(need_tool("lsns"))
 }
 
-fn member(name: &str, pids: &[u32]) -> Member {
+fn actor(name: &str, pids: &[u32]) -> Actor {
     let pid = pids.last().copied().unwrap_or(0);
     let doing = Doing::Thread(Running { pid, class: None, guest: false, work: None });
-    Member { name: name.into(), doing, class: None, pids: pids.to_vec(), is_tool: false }
+    Actor { name: name.into(), doing, class: None, pids: pids.to_vec(), is_tool: false }
 }
 
 /// What is advised on this host where a cause held its actor on CPU 0.
-fn advice(cause: Cause, actor: Option<Member>, by: Option<Member>, points: &[PointInfo]) -> Vec<Advice> {
-    let held = Held {
+fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo]) -> Vec<Advice> {
+    let held = CauseShare {
         cause,
         machine: "host".into(),
         actor,
@@ -55,7 +55,7 @@ fn advice(cause: Cause, actor: Option<Member>, by: Option<Member>, points: &[Poi
         excess_ns: 1,
         by: by.into_iter().map(|by| (by, 1)).collect(),
         cpus: vec![(0, 1)],
-        parts: vec![((0, 0), 1)],
+        hops: vec![((0, 0), 1)],
         number: None,
         state: None,
         notes: vec![],
@@ -75,10 +75,10 @@ fn commands(all: Vec<Advice>, word: &str) -> Result<Vec<String>, Failed> {
 /// Runs a command line, and gives back what it printed; an error if it failed.
 fn shell(line: &str) -> Result<String, Failed> {
     let ended = Command::new("sh").args(["-c", line]).output()?;
-    let said = String::from_utf8_lossy(&ended.stderr);
+    let info = String::from_utf8_lossy(&ended.stderr);
     match ended.status.success() {
         true => Ok(String::from_utf8_lossy(&ended.stdout).into_owned()),
-        false => Err(format!("{line}: {said}").into()),
+        false => Err(format!("{line}: {info}").into()),
     }
 }
 
@@ -135,8 +135,8 @@ fn moved() -> Result<(), Failed> {
         all.push(tids.recv_timeout(Duration::from_secs(5))??);
     }
     // Those that were seen are gone; others have their name.
-    let by = member(NAME, &[4_000_001, 4_000_002]);
-    let line = commands(advice(Cause::WaitingForCpu, Some(member("relay", &[77])), Some(by), &[]), "taskset")?;
+    let by = actor(NAME, &[4_000_001, 4_000_002]);
+    let line = commands(advice(Cause::WaitingForCpu, Some(actor("relay", &[77])), Some(by), &[]), "taskset")?;
     let ran = shell(&line[0]);
     let mut on_one = Vec::new();
     for tid in &all {
@@ -157,7 +157,7 @@ fn moved() -> Result<(), Failed> {
 
 fn goes_on() -> Result<(), Failed> {
     let sleeper = Sleeper::new()?;
-    let actor = || Some(member("sleep", &[sleeper.0.id()]));
+    let actor = || Some(actor("sleep", &[sleeper.0.id()]));
     kill(Pid::from_raw(sleeper.0.id() as i32), Signal::SIGSTOP)?;
     sleeper.comes_to('T')?;
     let look = commands(advice(Cause::Stopped, actor(), None, &[]), "TracerPid")?;
@@ -176,7 +176,7 @@ fn lifted() -> Result<(), Failed> {
     let (new, old) = (group.path().join("cpu.max"), group.path().join("cpu.cfs_quota_us"));
     let is_new = new.exists();
     fs::write(if is_new { &new } else { &old }, if is_new { "50000 100000" } else { "50000" })?;
-    let all = advice(Cause::Throttled, Some(member("sleep", &[pid])), None, &[]);
+    let all = advice(Cause::Throttled, Some(actor("sleep", &[pid])), None, &[]);
     if is_new {
         let shown = shell(&commands(all.clone(), "while")?[0])?;
         if !shown.contains(&format!("{}: 50000 100000", group.path().display())) {

@@ -2,7 +2,7 @@
 
 use super::{blame::Blame, fault::Injection};
 use latpath_capture::CaptureKind;
-use latpath_cause::{Analyst, Cause, Explained, RunContext, Usual, Verdict};
+use latpath_cause::{Analyst, Attribution, Baseline, Cause, PacketTimeline, RunContext};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, Select};
 use latpath_testkit::Failed;
@@ -27,7 +27,7 @@ pub struct Late {
     pub last: Ns,
     /// What of its time it was with ovs-vswitchd.
     pub with_daemon: Ns,
-    pub verdict: Verdict,
+    pub attribution: Attribution,
 }
 
 /// What a run holds.
@@ -60,10 +60,10 @@ impl Seen {
         });
         let offset = run.manifest().machines.iter().skip(1).map(|m| m.offset_ns).next().unwrap_or(0);
         let place = |name: &String| run.points().iter().position(|p| p.point.to_string() == *name);
-        let way: Vec<PointId> =
+        let route: Vec<PointId> =
             run.manifest().route.iter().filter_map(|p| place(&p.to_string())).map(|p| p as PointId).collect();
         let context = RunContext { points: run.points().to_vec(), vms: run.vms(), ..RunContext::default() };
-        let (mut packets, mut usual) = (Vec::new(), Usual::default());
+        let (mut packets, mut baseline) = (Vec::new(), Baseline::default());
         let files = run.spikes().files;
         for file in &files {
             let capture = run.spike(file.head.number)?.capture;
@@ -72,24 +72,24 @@ impl Seen {
                 if !packet.late && capture.kind != CaptureKind::Baseline {
                     continue;
                 }
-                let explained = Explained::of(&analyst, &capture, packet, &way, run.points());
+                let explained = PacketTimeline::of(&analyst, &capture, packet, &route, run.points());
                 if capture.kind == CaptureKind::Baseline {
-                    usual.add(&explained);
+                    baseline.add(&explained);
                 } else {
                     packets.push(explained);
                 }
             }
         }
         let explained = packets.iter().filter_map(|packet| {
-            let verdict = Verdict::of(packet, &way, &usual, &context);
+            let attribution = Attribution::of(packet, &route, &baseline, &context);
             let first = packet.begin()?;
             let with_daemon = packet.with_daemon(run.points());
-            Some(Late { first, last: first + packet.time(), with_daemon, verdict })
+            Some(Late { first, last: first + packet.time(), with_daemon, attribution })
         });
         let explained = explained.collect();
         let captures = files.iter().filter(|f| f.head.kind != CaptureKind::Baseline).count();
         let run = path.to_owned();
-        Ok(Self { journeys, late, explained, captures, on_time: usual.packets(), offset, run, kept: None })
+        Ok(Self { journeys, late, explained, captures, on_time: baseline.packets(), offset, run, kept: None })
     }
 
     /// Whether ovs-vswitchd is who had the packets that were with it for most of their time, for as long as they were with it.
@@ -98,8 +98,9 @@ impl Seen {
         let is_daemons =
             |name: &str| ["handler", "revalidator", "ovs-vswitchd"].iter().any(|own| name.starts_with(own));
         let is_right = |p: &&&Late| {
-            let of_daemon = p.verdict.held.iter().filter(|h| h.actor.as_ref().is_some_and(|a| is_daemons(&a.name)));
-            of_daemon.map(|h| h.excess_ns).sum::<Ns>() * 100 >= p.verdict.excess_ns.min(p.with_daemon) * SHARE
+            let of_daemon =
+                p.attribution.shares.iter().filter(|h| h.actor.as_ref().is_some_and(|a| is_daemons(&a.name)));
+            of_daemon.map(|h| h.excess_ns).sum::<Ns>() * 100 >= p.attribution.excess_ns.min(p.with_daemon) * SHARE
         };
         let right = asked.iter().filter(is_right).count();
         let held = |i: &&Injection| asked.iter().any(|p| p.first < i.bounds().1 && p.last > i.bounds().0);
@@ -146,12 +147,12 @@ impl Seen {
     pub fn told<'a>(packets: impl Iterator<Item = &'a Late>) -> String {
         let mut counts: BTreeMap<String, (u64, Ns)> = BTreeMap::new();
         for packet in packets {
-            for held in &packet.verdict.held {
-                if held.excess_ns * 50 < packet.verdict.excess_ns {
+            for held in &packet.attribution.shares {
+                if held.excess_ns * 50 < packet.attribution.excess_ns {
                     continue;
                 }
-                let name = |m: &latpath_cause::Member| m.name.clone();
-                let first = if packet.verdict.first() == Some(held) { "" } else { "  also " };
+                let name = |m: &latpath_cause::Actor| m.name.clone();
+                let first = if packet.attribution.first() == Some(held) { "" } else { "  also " };
                 let what = format!(
                     "{first}{} of {} by {} on {} {:?}",
                     held.cause,
@@ -189,10 +190,10 @@ impl Seen {
         // A packet is the fault's that was under way while the fault was there for nine tenths of its excess. Of others it cannot
         // be asked that they blame the fault for eight.
         let during =
-            |packet: &Late, i: &Injection| i.during(packet.first, packet.last) * 10 >= packet.verdict.excess_ns * 9;
+            |packet: &Late, i: &Injection| i.during(packet.first, packet.last) * 10 >= packet.attribution.excess_ns * 9;
         let injected: Vec<&Late> =
             self.explained.iter().filter(|packet| truth.iter().any(|i| during(packet, i))).collect();
-        let is_right = |p: &&&Late| blame.is_first(&p.verdict) && blame.share(&p.verdict) >= SHARE;
+        let is_right = |p: &&&Late| blame.is_first(&p.attribution) && blame.share(&p.attribution) >= SHARE;
         let right = injected.iter().filter(is_right).count();
         // Some hold no packet, since the victim had its turn first, or not alone.
         let alone = |i: &Injection| self.late.iter().any(|(a, b)| i.during(*a, *b) * 10 >= (b - a) * 9);
@@ -201,13 +202,13 @@ impl Seen {
         let missed = held.iter().filter(|i| !is_explained(i)).count();
         let explained = truth.iter().filter(|i| is_explained(i)).count();
         let unexplained = |p: &&Late| {
-            let of = p.verdict.held.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns);
-            of.sum::<Ns>() * 100 / p.verdict.excess_ns.max(1)
+            let of = p.attribution.shares.iter().filter(|h| h.cause == Cause::Unexplained).map(|h| h.excess_ns);
+            of.sum::<Ns>() * 100 / p.attribution.excess_ns.max(1)
         };
         let mut dark: Vec<Ns> = injected.iter().map(unexplained).collect();
         dark.sort_unstable();
         let dark = dark.get(dark.len() / 2).copied().unwrap_or(0);
-        let mut shares: Vec<Ns> = injected.iter().map(|p| blame.share(&p.verdict)).collect();
+        let mut shares: Vec<Ns> = injected.iter().map(|p| blame.share(&p.attribution)).collect();
         shares.sort_unstable();
         let share = shares.get(shares.len() / 2).copied().unwrap_or(0);
         eprintln!(
@@ -236,10 +237,10 @@ impl Seen {
     pub fn expect_no_fault(&self) -> Result<(), Failed> {
         use Cause::{PollInterval, QdiscHeld, Stopped, Throttled, Upcall};
         let injected = |p: &&Late| {
-            let held = p.verdict.first();
+            let held = p.attribution.first();
             let named =
                 held.and_then(|h| h.culprit()).is_some_and(|m| ["hog", "crowd", "flooder"].contains(&m.name.as_str()));
-            let reader = |m: &latpath_cause::Member| m.name == "relay";
+            let reader = |m: &latpath_cause::Actor| m.name == "relay";
             let slept = held.is_some_and(|h| h.cause == PollInterval && h.actor.as_ref().is_some_and(reader));
             named || slept || held.is_some_and(|h| [Stopped, Throttled, QdiscHeld, Upcall].contains(&h.cause))
         };

@@ -1,4 +1,4 @@
-//! Who is who on a machine: names of threads and processes.
+//! Executor is who on a machine: names of threads and processes.
 
 use crate::proto::{Data, Process, ProcessTree, Thread};
 use crate::writer::Writer;
@@ -12,7 +12,7 @@ pub(crate) const NOT_RECORDED: u32 = i32::MAX as u32;
 
 /// A machine's threads as far as they are known.
 #[derive(Default)]
-pub(crate) struct People {
+pub(crate) struct ThreadNames {
     threads: HashMap<u32, (String, u32)>,
     processes: HashSet<u32>,
 }
@@ -28,7 +28,7 @@ fn for_guest(vm: &Vm, thread: &latpath_vms::Thread, comm: &str) -> String {
     }
 }
 
-impl People {
+impl ThreadNames {
     /// The process of a thread, where it is known.
     pub fn process(&self, tid: u32) -> Option<u32> {
         self.threads.get(&tid).map(|(_, process)| *process)

@@ -4,12 +4,12 @@ use latpath_flight::{CpuRecord, Doing, Event, What};
 use latpath_model::Ns;
 use std::collections::HashSet;
 
-/// Spells under way at once that are believed. PREEMPT_RT may leave a softirq for another thread's.
+/// IrqIntervals under way at once that are believed. PREEMPT_RT may leave a softirq for another thread's.
 const DEEPEST: usize = 32;
 
 /// A softirq or interrupt, from its beginning to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spell {
+pub(crate) struct IrqInterval {
     pub doing: Doing,
     pub from: Ns,
     /// Its beginning is in the record.
@@ -21,10 +21,10 @@ pub(crate) struct Spell {
 
 /// Those of one CPU.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spells {
+pub(crate) struct IrqIntervals {
     /// By their beginnings.
-    softirqs: Vec<Spell>,
-    interrupts: Vec<Spell>,
+    softirqs: Vec<IrqInterval>,
+    interrupts: Vec<IrqInterval>,
     /// Softirqs that were raised: vector, when, in the order of times.
     raises: Vec<(u32, Ns)>,
 }
@@ -42,11 +42,11 @@ fn edge(event: &Event) -> Option<(bool, Doing)> {
     })
 }
 
-impl Spells {
+impl IrqIntervals {
     pub fn of(record: &CpuRecord) -> Self {
         let mut found = Self::default();
-        let mut open: Vec<Spell> = Vec::new();
-        let mut done: Vec<Spell> = Vec::new();
+        let mut open: Vec<IrqInterval> = Vec::new();
+        let mut done: Vec<IrqInterval> = Vec::new();
         let mut seen = HashSet::new();
         let mut last = record.since;
         for event in &record.events {
@@ -55,55 +55,55 @@ impl Spells {
                 found.raises.push((vector, event.t));
             }
             let Some((begins, doing)) = edge(event) else { continue };
-            let spell = Spell { doing, from: event.t, begun: true, to: Ns::MAX, pid: event.pid };
-            let same = |s: &Spell| s.doing == doing && s.pid == event.pid;
+            let irq = IrqInterval { doing, from: event.t, begun: true, to: Ns::MAX, pid: event.pid };
+            let same = |s: &IrqInterval| s.doing == doing && s.pid == event.pid;
             let first = seen.insert(doing);
             if begins {
                 // The same one cannot begin twice: its end is lost.
                 if let Some(at) = open.iter().rposition(same) {
-                    done.push(Spell { to: event.t, ..open.remove(at) });
+                    done.push(IrqInterval { to: event.t, ..open.remove(at) });
                 }
                 if open.len() < DEEPEST {
-                    open.push(spell);
+                    open.push(irq);
                 }
             } else if let Some(at) = open.iter().rposition(same) {
-                done.push(Spell { to: event.t, ..open.remove(at) });
+                done.push(IrqInterval { to: event.t, ..open.remove(at) });
             } else if first && record.since <= event.t {
-                done.push(Spell { from: record.since, begun: false, to: event.t, ..spell });
+                done.push(IrqInterval { from: record.since, begun: false, to: event.t, ..irq });
             }
         }
         // Those that last have not ended as far as the record goes.
-        done.extend(open.into_iter().map(|spell| Spell { to: last.max(spell.from), ..spell }));
-        done.sort_by_key(|spell| (spell.from, std::cmp::Reverse(spell.to)));
+        done.extend(open.into_iter().map(|irq| IrqInterval { to: last.max(irq.from), ..irq }));
+        done.sort_by_key(|irq| (irq.from, std::cmp::Reverse(irq.to)));
         (found.softirqs, found.interrupts) = done.into_iter().partition(|s| matches!(s.doing, Doing::Softirq(_)));
         found
     }
 
-    fn innermost(spells: &[Spell], t: Ns, is: impl Fn(&Spell) -> bool) -> Option<&Spell> {
-        let end = spells.partition_point(|spell| spell.from <= t);
-        spells[..end].iter().rev().take(2 * DEEPEST).find(|spell| spell.to >= t && is(spell))
+    fn innermost(irq_intervals: &[IrqInterval], t: Ns, is: impl Fn(&IrqInterval) -> bool) -> Option<&IrqInterval> {
+        let end = irq_intervals.partition_point(|irq| irq.from <= t);
+        irq_intervals[..end].iter().rev().take(2 * DEEPEST).find(|irq| irq.to >= t && is(irq))
     }
 
     /// The softirq of a vector that was under way at a time.
-    pub fn softirq(&self, vector: u32, t: Ns) -> Option<&Spell> {
-        Self::innermost(&self.softirqs, t, |spell| spell.doing == Doing::Softirq(vector))
+    pub fn softirq(&self, vector: u32, t: Ns) -> Option<&IrqInterval> {
+        Self::innermost(&self.softirqs, t, |irq| irq.doing == Doing::Softirq(vector))
     }
 
     /// Any softirq that was under way at a time.
-    pub fn any_softirq(&self, t: Ns) -> Option<&Spell> {
+    pub fn any_softirq(&self, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.softirqs, t, |_| true)
     }
 
     /// The interrupt that was under way at a time.
-    pub fn interrupt(&self, t: Ns) -> Option<&Spell> {
+    pub fn interrupt(&self, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.interrupts, t, |_| true)
     }
 
     /// When a softirq that began at `began` had been raised: the first time since the one before it began.
     pub fn raised(&self, vector: u32, began: Ns) -> Option<Ns> {
-        let of_vector = |spell: &&Spell| spell.doing == Doing::Softirq(vector) && spell.begun;
-        let end = self.softirqs.partition_point(|spell| spell.from < began);
-        let before = self.softirqs[..end].iter().rev().find(of_vector).map_or(Ns::MIN, |spell| spell.from);
+        let of_vector = |irq: &&IrqInterval| irq.doing == Doing::Softirq(vector) && irq.begun;
+        let end = self.softirqs.partition_point(|irq| irq.from < began);
+        let before = self.softirqs[..end].iter().rev().find(of_vector).map_or(Ns::MIN, |irq| irq.from);
         let raises = &self.raises[..self.raises.partition_point(|(_, t)| *t <= began)];
         let since = raises.partition_point(|(_, t)| *t <= before);
         raises[since..].iter().find(|(v, _)| *v == vector).map(|(_, t)| *t)

@@ -1,7 +1,7 @@
 //! Softirqs: what they did since they began, what kept them from beginning since they were raised, and who raised them.
 
-use super::{Context, End, Label, Walk};
-use crate::{spell::Spell, Cause};
+use super::{Context, End, Label, WakeupChain};
+use crate::{irq_interval::IrqInterval, Cause};
 use latpath_flight::{Doing, State, Vector, What};
 use latpath_model::Ns;
 
@@ -9,19 +9,19 @@ use latpath_model::Ns;
 const NET_TX: u32 = 2;
 const NET_RX: u32 = 3;
 
-impl Walk<'_> {
+impl WakeupChain<'_> {
     pub(super) fn softirq(&mut self, cpu: u32, vector: u32) -> Result<Context, End> {
-        let Some(spell) = self.machine.spells(cpu).and_then(|s| s.softirq(vector, self.t)).copied() else {
+        let Some(irq) = self.machine.irq_intervals(cpu).and_then(|s| s.softirq(vector, self.t)).copied() else {
             return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t)));
         };
-        self.worked(cpu, vector, &spell);
-        if self.is_there() {
-            return Err(End::There);
+        self.worked(cpu, vector, &irq);
+        if self.is_done() {
+            return Err(End::Done);
         }
-        if !spell.begun {
+        if !irq.begun {
             return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t - 1)));
         }
-        let raised = self.machine.spells(cpu).and_then(|s| s.raised(vector, spell.from));
+        let raised = self.machine.irq_intervals(cpu).and_then(|s| s.raised(vector, irq.from));
         // At that very time it may have begun already.
         let by = raised.map(|raised| Context::of(cpu, self.machine.at(cpu, raised.saturating_sub(1))));
         let timer = matches!(
@@ -32,78 +32,78 @@ impl Walk<'_> {
         let unasked = vector == NET_RX && matches!(by, Some(Context::Nobody { doing: Doing::Idle { .. }, .. }));
         let called = unasked || vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
         if !timer && !called {
-            if let Some(context) = self.was_queued(cpu, vector, &spell) {
+            if let Some(context) = self.was_queued(cpu, vector, &irq) {
                 return Ok(context);
             }
         }
         match raised.zip(by) {
             Some((raised, context)) => {
-                self.waited_to_begin(cpu, vector, &spell, raised);
+                self.waited_to_begin(cpu, vector, &irq, raised);
                 match context {
                     Context::Timer { doing, .. }
                     | Context::Interrupt { doing: doing @ Doing::Vector(Vector::LocalTimer), .. } => {
                         self.put_off(cpu, vector, &doing)
                     }
                     _ if unasked => {
-                        let actor = self.machine.who(&Doing::Softirq(vector), self.t);
+                        let actor = self.machine.executor(&Doing::Softirq(vector), self.t);
                         Ok(self.sent_from(cpu, &actor).unwrap_or(context))
                     }
                     _ => Ok(context),
                 }
             }
-            None => Ok(self.before(cpu, &spell)),
+            None => Ok(self.before(cpu, &irq)),
         }
     }
 
     /// What one softirq would have brought to the device in one go, another one gave it: between the two a queueing discipline
     /// had the packet.
-    fn was_queued(&mut self, cpu: u32, vector: u32, spell: &Spell) -> Option<Context> {
-        let question = self.question;
-        if !self.reader || !question.sends || question.queue || !self.has_a() || spell.from <= self.a {
+    fn was_queued(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) -> Option<Context> {
+        let pair = self.pair;
+        if !self.reader || !pair.sends || pair.queue || !self.has_a() || irq.from <= self.a {
             return None;
         }
-        let before = self.machine.spells(question.cpu_of_a).and_then(|s| s.any_softirq(self.a)).copied();
+        let before = self.machine.irq_intervals(pair.cpu_of_a).and_then(|s| s.any_softirq(self.a)).copied();
         // Where that one is not known, it had passed the packet on soon.
         let (since, its_vector) = match before {
-            Some(Spell { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
+            Some(IrqInterval { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
             _ => (self.a, vector),
         };
-        let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
-        self.lay(since, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
-        Some(Context::Softirq { cpu: question.cpu_of_a, vector: its_vector })
+        let actor = Some(self.machine.executor(&Doing::Softirq(vector), self.t));
+        self.add(since, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
+        Some(Context::Softirq { cpu: pair.cpu_of_a, vector: its_vector })
     }
 
     /// From its beginning on: its work, first on packets that came earlier.
-    fn worked(&mut self, cpu: u32, vector: u32, spell: &Spell) {
-        let from = spell.from.max(self.a);
-        let (until, ahead) = self.served_before(cpu, spell);
-        let actor = self.machine.who(&Doing::Softirq(vector), self.t);
+    fn worked(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) {
+        let from = irq.from.max(self.a);
+        let (until, ahead) = self.served_before(cpu, irq);
+        let actor = self.machine.executor(&Doing::Softirq(vector), self.t);
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
-            let by = Some(self.machine.who_on(cpu, &tile.doing, tile.from));
+            let by = Some(self.machine.executor_on(cpu, &tile.doing, tile.from));
             match tile.doing {
                 doing if Self::is_part_of(&doing, vector) => {
-                    self.lay(tile.from.max(until), Cause::Work, label.clone());
-                    self.lay(tile.from, Cause::QueuedBehind, Label { number: Some(ahead), ..label });
+                    self.add(tile.from.max(until), Cause::Work, label.clone());
+                    self.add(tile.from, Cause::QueuedBehind, Label { number: Some(ahead), ..label });
                 }
                 // Softirqs of PREEMPT_RT can be preempted, and sleep until a lock is free.
-                Doing::Thread(r) if r.pid != spell.pid => {
-                    self.lay(tile.from, Cause::WaitingForCpu, Label { by, ..label })
+                Doing::Thread(r) if r.pid != irq.pid => {
+                    self.add(tile.from, Cause::WaitingForCpu, Label { by, ..label })
                 }
-                Doing::Thread(_) => self.lay(tile.from, Cause::Work, label),
-                Doing::Idle { .. } => self.lay(tile.from, Cause::Blocked, label),
+                Doing::Thread(_) => self.add(tile.from, Cause::Work, label),
+                Doing::Idle { .. } => self.add(tile.from, Cause::Blocked, label),
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.lay(tile.from, Cause::Unexplained, Label { note, ..label });
+                    self.add(tile.from, Cause::Unexplained, Label { note, ..label });
                 }
-                _ => self.lay(tile.from, Cause::Interrupted, Label { by, ..label }),
+                _ => self.add(tile.from, Cause::Interrupted, Label { by, ..label }),
             }
         }
     }
 
     /// Until when this softirq served others, and how many packets that were.
-    fn served_before(&self, cpu: u32, spell: &Spell) -> (Ns, u64) {
-        let from = spell.from.max(self.a);
+    fn served_before(&self, cpu: u32, irq: &IrqInterval) -> (Ns, u64) {
+        let from = irq.from.max(self.a);
         let mut until = Ns::MIN;
         let mut ahead = 0;
         let mut polls: Vec<(Ns, u32)> = Vec::new();
@@ -113,15 +113,15 @@ impl Walk<'_> {
             }
         }
         // The first to end is the one that carried the packet to the earlier sighting.
-        let same_poll = spell.from < self.a && self.has_a() && self.question.cpu_of_a == cpu;
-        if same_poll && !self.question.queue {
+        let same_poll = irq.from < self.a && self.has_a() && self.pair.cpu_of_a == cpu;
+        if same_poll && !self.pair.queue {
             return (until, ahead);
         }
         for (t, work) in polls.into_iter().skip(usize::from(same_poll)).filter(|(_, work)| *work > 0) {
             (until, ahead) = (t, ahead + u64::from(work));
         }
-        if self.reader && self.question.queue {
-            let (last, seen) = self.question.ahead.since(until.max(from), self.t);
+        if self.reader && self.pair.queue {
+            let (last, seen) = self.pair.ahead.since(until.max(from), self.t);
             if seen > 0 {
                 (until, ahead) = (last, ahead + seen);
             }
@@ -130,33 +130,33 @@ impl Walk<'_> {
     }
 
     /// Between being raised and beginning.
-    fn waited_to_begin(&mut self, cpu: u32, vector: u32, spell: &Spell, raised: Ns) {
-        let actor = self.machine.who(&Doing::Softirq(vector), self.t);
+    fn waited_to_begin(&mut self, cpu: u32, vector: u32, irq: &IrqInterval, raised: Ns) {
+        let actor = self.machine.executor(&Doing::Softirq(vector), self.t);
         // Handed to a thread of its own, it waits as that one does.
-        let daemon = self.is_daemon(spell.pid).then_some(spell.pid);
+        let daemon = self.is_daemon(irq.pid).then_some(irq.pid);
         let ready = daemon.map_or(Vec::new(), |pid| {
             let row = self.machine.row(pid);
             let tiles = row.iter().filter(|tile| matches!(tile.state, State::Ready { .. }));
             tiles.map(|tile| (tile.from, tile.to)).filter(|(from, to)| *to > raised && *from < self.t).collect()
         });
         for tile in self.tiles_back(cpu, raised) {
-            let by = Some(self.machine.who_on(cpu, &tile.doing, tile.from));
+            let by = Some(self.machine.executor_on(cpu, &tile.doing, tile.from));
             let label = Label { actor: Some(actor.clone()), by, cpu: Some(cpu), ..Label::default() };
             match (daemon, tile.doing) {
                 (_, Doing::Unknown) => {
                     let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.lay(tile.from, Cause::SoftirqWait, Label { note, by: None, ..label });
+                    self.add(tile.from, Cause::SoftirqWait, Label { note, by: None, ..label });
                 }
                 (Some(pid), Doing::Thread(r)) if r.pid != pid => {
                     let actor = Some(self.machine.thread(pid, tile.from));
                     for (from, to) in ready.iter().rev().filter(|(from, to)| *from < tile.to && *to > tile.from) {
-                        self.lay((*to).max(tile.from), Cause::SoftirqWait, label.clone());
+                        self.add((*to).max(tile.from), Cause::SoftirqWait, label.clone());
                         let label = Label { actor: actor.clone(), ..label.clone() };
-                        self.lay((*from).max(tile.from), Cause::WaitingForCpu, label);
+                        self.add((*from).max(tile.from), Cause::WaitingForCpu, label);
                     }
-                    self.lay(tile.from, Cause::SoftirqWait, label);
+                    self.add(tile.from, Cause::SoftirqWait, label);
                 }
-                _ => self.lay(tile.from, Cause::SoftirqWait, label),
+                _ => self.add(tile.from, Cause::SoftirqWait, label),
             }
         }
     }
@@ -169,21 +169,21 @@ impl Walk<'_> {
 
     /// Raised by a timer: what is to be done was put off until then.
     fn put_off(&mut self, cpu: u32, vector: u32, timer: &Doing) -> Result<Context, End> {
-        let actor = Some(self.machine.who(&Doing::Softirq(vector), self.t));
-        let by = Some(self.machine.who(timer, self.t));
+        let actor = Some(self.machine.executor(&Doing::Softirq(vector), self.t));
+        let by = Some(self.machine.executor(timer, self.t));
         let label = Label { actor, by, cpu: Some(cpu), ..Label::default() };
         // None but a queueing discipline lets a timer ask for packets to be sent.
         let cause = if vector == NET_TX { Cause::QdiscHeld } else { self.cause_of_timer(timer) };
-        self.lay(self.a, cause, label);
-        Err(End::There)
+        self.add(self.a, cause, label);
+        Err(End::Done)
     }
 
     /// It is not recorded who raised it: by all that is known, what its CPU did just before.
-    fn before(&self, cpu: u32, spell: &Spell) -> Context {
-        let doing = self.machine.at(cpu, spell.from.saturating_sub(1));
-        match (doing, self.machine.spells(cpu).and_then(|s| s.interrupt(spell.from))) {
+    fn before(&self, cpu: u32, irq: &IrqInterval) -> Context {
+        let doing = self.machine.at(cpu, irq.from.saturating_sub(1));
+        match (doing, self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(irq.from))) {
             // Softirqs run when the interrupt that raised them has ended.
-            (_, Some(interrupt)) if interrupt.to <= spell.from && spell.from - interrupt.to < 2_000 => {
+            (_, Some(interrupt)) if interrupt.to <= irq.from && irq.from - interrupt.to < 2_000 => {
                 Context::of(cpu, interrupt.doing)
             }
             (doing, _) => Context::of(cpu, doing),

@@ -5,51 +5,51 @@
 //! taken off its other causes, each by its share: no excess is negative, and all of them sum to the packet's time beyond the
 //! usual, exactly.
 
-use crate::member::Member;
+use crate::actor::Actor;
+use crate::baseline::{Baseline, MeanTimes};
 use crate::sums::{add, longest_first, plus};
-use crate::usual::{Means, Usual};
-use crate::{Cause, Explained, RunContext};
+use crate::{Cause, PacketTimeline, RunContext};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
 /// What is told of why something is unexplained, or of an exit: a few different texts.
-const MOST_NOTES: usize = 4;
+const MAX_NOTES: usize = 4;
 
 /// A packet's causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Attribution {
     /// From the first point of its way that saw it to the last.
     pub time_ns: Ns,
     /// What of it is usual. Where nothing is known of a part of its way, that part's is 0.
-    pub usual_ns: Ns,
+    pub baseline_ns: Ns,
     /// The time beyond the usual; 0 where there is none.
     pub excess_ns: Ns,
     /// For some part of its way nothing usual is known.
-    pub without_usual: bool,
+    pub without_baseline: bool,
     /// What held it, by excess, the largest first; they sum to `time_ns`, and their excess to `excess_ns`.
-    pub held: Vec<Held>,
+    pub shares: Vec<CauseShare>,
 }
 
 /// One cause of one packet: all time in which the same one was kept from acting by the same kind of thing, on all of the
 /// packet's way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct CauseShare {
     /// What it was.
     pub cause: Cause,
     /// On which machine.
     pub machine: String,
     /// Whose hands the packet was in.
-    pub actor: Option<Member>,
+    pub actor: Option<Actor>,
     /// How long.
     pub time_ns: Ns,
     /// How long beyond what is usual.
     pub excess_ns: Ns,
-    /// Who kept it from acting, and for how long of `time_ns`, the longest first.
-    pub by: Vec<(Member, Ns)>,
+    /// Executor kept it from acting, and for how long of `time_ns`, the longest first.
+    pub by: Vec<(Actor, Ns)>,
     /// CPUs, with the time on each, the longest first.
     pub cpus: Vec<(u32, Ns)>,
     /// Between which points, with the time in each part of the way, the longest first.
-    pub parts: Vec<((PointId, PointId), Ns)>,
+    pub hops: Vec<((PointId, PointId), Ns)>,
     /// The greatest number that was told with it: packets ahead, an exit's reason.
     pub number: Option<u64>,
     /// What that is called, if it is an idle state whose name was told.
@@ -58,9 +58,9 @@ pub struct Held {
     pub notes: Vec<(String, Ns)>,
 }
 
-impl Held {
-    /// Who is to blame: who kept the actor from acting longest; the actor itself, where nobody else did or it chose to.
-    pub fn culprit(&self) -> Option<&Member> {
+impl CauseShare {
+    /// Executor is to blame: who kept the actor from acting longest; the actor itself, where nobody else did or it chose to.
+    pub fn culprit(&self) -> Option<&Actor> {
         culprit(self.cause, self.actor.as_ref(), &self.by)
     }
 
@@ -77,8 +77,8 @@ pub(crate) fn greatest(kept: (&mut Option<u64>, &mut Option<String>), other: (Op
     }
 }
 
-pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Member>, by: &'a [(Member, Ns)]) -> Option<&'a Member> {
-    let by = by.first().map(|(member, _)| member);
+pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Actor>, by: &'a [(Actor, Ns)]) -> Option<&'a Actor> {
+    let by = by.first().map(|(actor, _)| actor);
     match cause {
         // The timer that woke it was its own.
         Cause::PollInterval => actor.or(by),
@@ -86,97 +86,97 @@ pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Member>, by: &'a [(Mem
     }
 }
 
-impl Verdict {
+impl Attribution {
     /// Of a packet. `way` is its stream's.
-    pub fn of(packet: &Explained, way: &[PointId], usual: &Usual, context: &RunContext) -> Self {
-        let mut verdict = Self { time_ns: packet.time(), ..Self::default() };
-        let means: Vec<Option<Means>> = packet.parts.iter().map(|p| usual.of(p.from, p.to, way)).collect();
-        verdict.without_usual = means.iter().any(Option::is_none);
-        let means: Vec<Means> = means.into_iter().map(Option::unwrap_or_default).collect();
+    pub fn of(packet: &PacketTimeline, route: &[PointId], baseline: &Baseline, context: &RunContext) -> Self {
+        let mut attribution = Self { time_ns: packet.time(), ..Self::default() };
+        let means: Vec<Option<MeanTimes>> = packet.hops.iter().map(|p| baseline.of(p.from, p.to, route)).collect();
+        attribution.without_baseline = means.iter().any(Option::is_none);
+        let means: Vec<MeanTimes> = means.into_iter().map(Option::unwrap_or_default).collect();
 
-        // Cells: what one group of pieces took in one part. A group is one `Held`.
+        // Cells: what one group of pieces took in one part. A group is one `CauseShare`.
         let mut groups: HashMap<(Cause, usize, Option<String>), usize> = HashMap::new();
         let mut cells: Vec<(usize, usize, Ns)> = Vec::new();
-        for (at, part) in packet.parts.iter().enumerate() {
-            for piece in &part.pieces {
-                let ns = piece.to.saturating_sub(piece.from);
-                let machine = packet.machine(piece);
-                let actor = piece.actor.as_ref().map(|who| context.member(machine, who));
-                let (place, named) = match piece.cause {
+        for (at, hop) in packet.hops.iter().enumerate() {
+            for interval in &hop.intervals {
+                let ns = interval.to.saturating_sub(interval.from);
+                let machine = packet.machine(interval);
+                let actor = interval.actor.as_ref().map(|executor| context.actor(machine, executor));
+                let (place, named) = match interval.cause {
                     // All of it is one, wherever it was.
                     Cause::Unexplained => (0, None),
-                    _ => (piece.machine, actor.as_ref().map(|a| a.name.clone())),
+                    _ => (interval.machine, actor.as_ref().map(|a| a.name.clone())),
                 };
-                let group = *groups.entry((piece.cause, place, named)).or_insert_with(|| {
-                    verdict.held.push(Held {
-                        cause: piece.cause,
+                let group = *groups.entry((interval.cause, place, named)).or_insert_with(|| {
+                    attribution.shares.push(CauseShare {
+                        cause: interval.cause,
                         machine: machine.to_owned(),
                         actor: actor.clone(),
                         time_ns: 0,
                         excess_ns: 0,
                         by: Vec::new(),
                         cpus: Vec::new(),
-                        parts: Vec::new(),
+                        hops: Vec::new(),
                         number: None,
                         state: None,
                         notes: Vec::new(),
                     });
-                    verdict.held.len() - 1
+                    attribution.shares.len() - 1
                 });
                 match cells.iter_mut().find(|(a, g, _)| (*a, *g) == (at, group)) {
                     Some((_, _, sum)) => plus(sum, ns),
                     None => cells.push((at, group, ns)),
                 }
-                let held = &mut verdict.held[group];
-                plus(&mut held.time_ns, ns);
-                if let (Some(known), Some(actor)) = (&mut held.actor, &actor) {
+                let share = &mut attribution.shares[group];
+                plus(&mut share.time_ns, ns);
+                if let (Some(known), Some(actor)) = (&mut share.actor, &actor) {
                     known.update(actor);
                 }
-                if let Some(by) = piece.by.as_ref().map(|who| context.member(machine, who)) {
-                    match held.by.iter_mut().find(|(known, _)| known.name == by.name) {
+                if let Some(by) = interval.by.as_ref().map(|executor| context.actor(machine, executor)) {
+                    match share.by.iter_mut().find(|(known, _)| known.name == by.name) {
                         Some((known, sum)) => {
                             known.update(&by);
                             plus(sum, ns);
                         }
-                        None => held.by.push((by, ns)),
+                        None => share.by.push((by, ns)),
                     }
                 }
-                if let Some(cpu) = piece.cpu {
-                    add(&mut held.cpus, cpu, ns);
+                if let Some(cpu) = interval.cpu {
+                    add(&mut share.cpus, cpu, ns);
                 }
-                add(&mut held.parts, (part.from, part.to), ns);
-                greatest((&mut held.number, &mut held.state), (piece.number, &piece.state));
-                if let Some(note) = &piece.note {
-                    let known = held.notes.iter().any(|(text, _)| text == note);
-                    if known || held.notes.len() < MOST_NOTES {
-                        add(&mut held.notes, note.clone(), ns);
+                add(&mut share.hops, (hop.from, hop.to), ns);
+                greatest((&mut share.number, &mut share.state), (interval.number, &interval.state));
+                if let Some(note) = &interval.note {
+                    let known = share.notes.iter().any(|(text, _)| text == note);
+                    if known || share.notes.len() < MAX_NOTES {
+                        add(&mut share.notes, note.clone(), ns);
                     }
                 }
             }
         }
-        verdict.usual_ns = means.iter().flat_map(|m| m.values()).fold(0, |sum: Ns, ns| sum.saturating_add(*ns));
+        attribution.baseline_ns = means.iter().flat_map(|m| m.values()).fold(0, |sum: Ns, ns| sum.saturating_add(*ns));
         // No packet is late by a century; what is garbled must not overflow.
-        verdict.excess_ns = verdict.time_ns.saturating_sub(verdict.usual_ns).clamp(0, Ns::MAX / 4);
-        verdict.spread(&means, &cells);
-        for held in &mut verdict.held {
-            longest_first(&mut held.by);
-            longest_first(&mut held.cpus);
-            longest_first(&mut held.parts);
-            longest_first(&mut held.notes);
+        attribution.excess_ns = attribution.time_ns.saturating_sub(attribution.baseline_ns).clamp(0, Ns::MAX / 4);
+        attribution.spread(&means, &cells);
+        for share in &mut attribution.shares {
+            longest_first(&mut share.by);
+            longest_first(&mut share.cpus);
+            longest_first(&mut share.hops);
+            longest_first(&mut share.notes);
         }
-        let name = |h: &Held| h.actor.as_ref().map(|a| a.name.clone());
-        verdict
-            .held
+        let name = |h: &CauseShare| h.actor.as_ref().map(|a| a.name.clone());
+        attribution
+            .shares
             .sort_by_cached_key(|h| (std::cmp::Reverse((h.excess_ns, h.time_ns)), h.cause, h.machine.clone(), name(h)));
-        verdict
+        attribution
     }
 
     /// Gives the packet's excess to its causes.
-    fn spread(&mut self, means: &[Means], cells: &[(usize, usize, Ns)]) {
+    fn spread(&mut self, means: &[MeanTimes], cells: &[(usize, usize, Ns)]) {
         // Of a part and a cause: its cells, and their time together.
         let mut kinds: Vec<((usize, Cause), Ns, Vec<usize>)> = Vec::new();
-        for (at, (part, group, ns)) in cells.iter().enumerate() {
-            let key = (*part, self.held[*group].cause);
+        for (at, (hop, group, ns)) in cells.iter().enumerate() {
+            let key = (*hop, self.shares[*group].cause);
             match kinds.iter_mut().find(|(known, ..)| *known == key) {
                 Some((_, sum, of)) => {
                     plus(sum, *ns);
@@ -186,21 +186,21 @@ impl Verdict {
             }
         }
         let mut weights = vec![0_i128; cells.len()];
-        for ((part, cause), time, of) in &kinds {
-            let usual = means[*part].get(cause).copied().unwrap_or(0);
+        for ((hop, cause), time, of) in &kinds {
+            let baseline = means[*hop].get(cause).copied().unwrap_or(0);
             // Within a part and a cause all who had to do with it share the usual alike.
             let times: Vec<i128> = of.iter().map(|at| i128::from(cells[*at].2)).collect();
-            let beyond = apportion(time.saturating_sub(usual).max(0), &times);
+            let beyond = apportion(time.saturating_sub(baseline).max(0), &times);
             of.iter().zip(beyond).for_each(|(at, ns)| weights[*at] = i128::from(ns));
         }
         for ((_, group, _), ns) in cells.iter().zip(apportion(self.excess_ns, &weights)) {
-            plus(&mut self.held[*group].excess_ns, ns);
+            plus(&mut self.shares[*group].excess_ns, ns);
         }
     }
 
     /// The cause with the largest excess; none where the packet took no longer than is usual.
-    pub fn first(&self) -> Option<&Held> {
-        self.held.first().filter(|held| held.excess_ns > 0)
+    pub fn first(&self) -> Option<&CauseShare> {
+        self.shares.first().filter(|share| share.excess_ns > 0)
     }
 }
 
@@ -214,9 +214,9 @@ pub(crate) fn apportion(whole: Ns, weights: &[i128]) -> Vec<Ns> {
     let share = |weight: &i128| {
         sum += weight;
         let upto = i128::from(whole) * sum / all;
-        let part = upto - given;
+        let hop = upto - given;
         given = upto;
-        part as Ns
+        hop as Ns
     };
     weights.iter().map(share).collect()
 }

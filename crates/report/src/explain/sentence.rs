@@ -1,13 +1,13 @@
 //! How a cause is told: in a sentence, and in a few words for a table.
 
 use crate::page::Page;
-use latpath_cause::{Cause, Held, Member, Row};
+use latpath_cause::{Actor, Cause, CauseShare, Row};
 use latpath_flight::Class;
 use latpath_model::Ns;
 
 /// A name in a list: `vhost of guest7, CPU 4`
-pub(crate) fn briefly(page: &Page, member: &Member, cpu: Option<u32>) -> String {
-    let name = page.clean(&member.name);
+pub(crate) fn briefly(page: &Page, actor: &Actor, cpu: Option<u32>) -> String {
+    let name = page.clean(&actor.name);
     cpu.map_or_else(|| name.clone(), |cpu| format!("{name}, CPU {cpu}"))
 }
 
@@ -15,28 +15,28 @@ pub(crate) fn briefly(page: &Page, member: &Member, cpu: Option<u32>) -> String 
 const NAMED: usize = 3;
 
 /// `6154, FIFO 1`
-fn details(page: &Page, member: &Member, cpu: Option<u32>) -> String {
-    let pid = match member.pids.as_slice() {
+fn details(page: &Page, actor: &Actor, cpu: Option<u32>) -> String {
+    let pid = match actor.pids.as_slice() {
         [] => None,
         [one] => Some(one.to_string()),
         many => Some(format!("{} threads", many.len())),
     };
     let cpu = cpu.map(|cpu| format!("CPU {cpu}"));
-    let class = member.class.map(|class: Class| page.clean(&class.to_string()));
+    let class = actor.class.map(|class: Class| page.clean(&class.to_string()));
     pid.into_iter().chain(cpu).chain(class).collect::<Vec<_>>().join(", ")
 }
 
 /// `vhost of guest7 (5620, CPU 4, SCHED_OTHER)`
-pub(crate) fn who(page: &Page, member: &Member, cpu: Option<u32>) -> String {
-    let name = page.clean(&member.name);
-    match details(page, member, cpu) {
+pub(crate) fn who(page: &Page, actor: &Actor, cpu: Option<u32>) -> String {
+    let name = page.clean(&actor.name);
+    match details(page, actor, cpu) {
         details if details.is_empty() => name,
         details => format!("{name} ({details})"),
     }
 }
 
 /// `vCPU 0 of guest7 (6154, FIFO 1) 9.100 ms, irq 25 virtio0 2.000 ms, 3 others`; the time only where there are several.
-fn culprits(page: &Page, by: &[(Member, Ns)]) -> String {
+fn culprits(page: &Page, by: &[(Actor, Ns)]) -> String {
     match by {
         [] => "what is not known".into(),
         [(one, _)] => who(page, one, None),
@@ -64,7 +64,7 @@ fn note(page: &Page, notes: &[(String, Ns)]) -> String {
 }
 
 /// What held a packet, in a sentence without a full stop.
-pub(crate) fn sentence(page: &Page, held: &Held) -> String {
+pub(crate) fn sentence(page: &Page, held: &CauseShare) -> String {
     let time = page.duration(held.time_ns);
     let actor = held.actor.as_ref().map_or("somebody".to_owned(), |actor| who(page, actor, held.cpu()));
     let by = || culprits(page, &held.by);
@@ -116,7 +116,7 @@ pub(crate) fn idle_state(page: &Page, name: Option<&str>, number: Option<u64>) -
 }
 
 /// What is a thread's turn is an interrupt's call.
-fn ready(actor: Option<&Member>) -> &'static str {
+fn ready(actor: Option<&Actor>) -> &'static str {
     match actor {
         Some(actor) if actor.doing.interrupts() => "called for",
         _ => "ready",
@@ -148,7 +148,7 @@ fn reason(page: &Page, notes: &[(String, Ns)], number: Option<u64>) -> String {
 /// What a row of the ranking is about, without times: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
 pub(crate) fn subject(page: &Page, row: &Row) -> String {
     let actor = row.actor.as_ref().map_or(String::new(), |actor| page.clean(&actor.name));
-    let class = |m: &Member| m.class.map_or(String::new(), |class| format!(" ({})", page.clean(&class.to_string())));
+    let class = |m: &Actor| m.class.map_or(String::new(), |class| format!(" ({})", page.clean(&class.to_string())));
     let first = row.by.first().map(|(m, _)| format!("{}{}", page.clean(&m.name), class(m)));
     let by = |word: &str| match &first {
         Some(by) => format!(" {word} {by}"),
@@ -177,7 +177,7 @@ pub(crate) fn subject(page: &Page, row: &Row) -> String {
 }
 
 /// What a row says of all its packets, in the words of [`sentence`]: `vhost of guest7 ready but not running behind …`.
-pub(crate) fn verdict(page: &Page, row: &Row) -> String {
+pub(crate) fn attribution(page: &Page, row: &Row) -> String {
     let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
     let actor = row.actor.as_ref().map_or("somebody".to_owned(), |actor| who(page, actor, cpu));
     let first = row.by.first().map(|(m, _)| who(page, m, None));

@@ -1,12 +1,12 @@
 //! A packet with what held it all the way.
 
-use crate::{Analyst, Piece};
+use crate::{Analyst, CauseInterval};
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 
 /// A packet, and what held it between each two points of its stream's way that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
+pub struct PacketTimeline {
     /// The stream.
     pub stream: StreamId,
     /// The packet's key in its stream.
@@ -17,17 +17,17 @@ pub struct Explained {
     pub late: bool,
     /// The capture it is from.
     pub capture: u32,
-    /// The capture's machines: [`Piece::machine`] counts in this list.
+    /// The capture's machines: [`CauseInterval::machine`] counts in this list.
     pub machines: Vec<String>,
     /// Sightings on the way and at the detours from it, in the order of their times.
     pub seen: Vec<PacketSighting>,
     /// One behind the other, from the first point of the way that saw it to the last.
-    pub parts: Vec<Part>,
+    pub hops: Vec<Hop>,
 }
 
 /// From one point of the way to the next that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Hop {
     /// Where it begins.
     pub from: PointId,
     /// Where it ends.
@@ -37,35 +37,35 @@ pub struct Part {
     /// When it ends; the last piece's `to`.
     pub end: Ns,
     /// What held the packet: without a gap.
-    pub pieces: Vec<Piece>,
+    pub intervals: Vec<CauseInterval>,
 }
 
-impl Explained {
+impl PacketTimeline {
     /// Explains a packet of the analyst's capture. `way` is its stream's; all sightings count where that is empty.
-    pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, way: &[PointId], points: &[PointInfo]) -> Self {
-        let on_way = |p: PointId| way.is_empty() || way.contains(&p);
+    pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, route: &[PointId], points: &[PointInfo]) -> Self {
+        let on_route = |p: PointId| route.is_empty() || route.contains(&p);
         let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
         let mut seen: Vec<PacketSighting> = Vec::new();
-        for one in packet.sightings.iter().filter(|one| on_way(one.point) || detour(one.point)) {
+        for one in packet.sightings.iter().filter(|one| on_route(one.point) || detour(one.point)) {
             // Where a point saw it twice, it had passed at the first time.
             if !seen.iter().any(|before| before.point == one.point) {
                 seen.push(*one);
             }
         }
         seen.sort_by_key(|one| one.t);
-        let first = seen.iter().position(|one| on_way(one.point)).unwrap_or(seen.len());
-        let last = seen.iter().rposition(|one| on_way(one.point)).map_or(first, |last| last + 1);
+        let first = seen.iter().position(|one| on_route(one.point)).unwrap_or(seen.len());
+        let last = seen.iter().rposition(|one| on_route(one.point)).map_or(first, |last| last + 1);
         let seen = seen[first..last.max(first)].to_vec();
-        let mut parts: Vec<Part> = Vec::new();
-        let mut open: Option<Part> = None;
+        let mut hops: Vec<Hop> = Vec::new();
+        let mut open: Option<Hop> = None;
         for pair in seen.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
-            let begin = Part { from: a.point, to: b.point, begin: a.t, end: a.t, pieces: Vec::new() };
-            let part = open.get_or_insert(begin);
-            part.pieces.extend(analyst.explain(packet, a, b));
-            (part.to, part.end) = (b.point, b.t);
-            if on_way(b.point) {
-                parts.extend(open.take());
+            let begin = Hop { from: a.point, to: b.point, begin: a.t, end: a.t, intervals: Vec::new() };
+            let hop = open.get_or_insert(begin);
+            hop.intervals.extend(analyst.explain(packet, a, b));
+            (hop.to, hop.end) = (b.point, b.t);
+            if on_route(b.point) {
+                hops.extend(open.take());
             }
         }
         Self {
@@ -76,7 +76,7 @@ impl Explained {
             capture: capture.number,
             machines: capture.machines.iter().map(|m| m.machine.clone()).collect(),
             seen,
-            parts,
+            hops,
         }
     }
 
@@ -109,12 +109,12 @@ impl Explained {
     }
 
     /// All pieces in the order of their times, each with its part.
-    pub fn pieces(&self) -> impl Iterator<Item = (&Part, &Piece)> {
-        self.parts.iter().flat_map(|part| part.pieces.iter().map(move |piece| (part, piece)))
+    pub fn intervals(&self) -> impl Iterator<Item = (&Hop, &CauseInterval)> {
+        self.hops.iter().flat_map(|hop| hop.intervals.iter().map(move |interval| (hop, interval)))
     }
 
     /// The machine of a piece.
-    pub fn machine(&self, piece: &Piece) -> &str {
-        self.machines.get(piece.machine).map_or("", String::as_str)
+    pub fn machine(&self, interval: &CauseInterval) -> &str {
+        self.machines.get(interval.machine).map_or("", String::as_str)
     }
 }

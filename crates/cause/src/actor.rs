@@ -1,15 +1,15 @@
-//! Who is who: the same culprit under one name, however often it was started anew.
+//! Executor is who: the same culprit under one name, however often it was started anew.
 
-use crate::Who;
+use crate::Executor;
 use latpath_flight::{Class, Doing};
 use latpath_vms::{Role, Thread, Vm};
 
 /// Threads of one name whose numbers are kept.
-const MOST_PIDS: usize = 8;
+const MAX_PIDS: usize = 8;
 
 /// One who had to act, or who kept others from acting: threads of one name and role are one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct Actor {
     /// What it does for a virtual machine, else its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25 virtio0`.
     pub name: String,
     /// What it is; the latest of several.
@@ -22,12 +22,12 @@ pub struct Member {
     pub is_tool: bool,
 }
 
-impl Member {
+impl Actor {
     /// `vm` is the virtual machine that it works for, with its thread.
-    pub(crate) fn new(who: &Who, vm: Option<(&Vm, &Thread)>) -> Self {
-        let pid = who.doing.thread().filter(|pid| *pid != 0);
-        let comm = bare(&who.name);
-        let name = match (who.doing, vm) {
+    pub(crate) fn new(executor: &Executor, vm: Option<(&Vm, &Thread)>) -> Self {
+        let pid = executor.doing.thread().filter(|pid| *pid != 0);
+        let comm = bare(&executor.name);
+        let name = match (executor.doing, vm) {
             (_, Some((vm, thread))) => match thread.role {
                 Role::Vcpu => format!("vCPU{} of {}", number(thread.vcpu), vm.name),
                 Role::MainLoop => format!("main loop of {}", vm.name),
@@ -35,12 +35,12 @@ impl Member {
                 Role::Io => format!("I/O thread of {}", vm.name),
                 Role::Kvm | Role::Other => format!("{} of {}", thread.comm, vm.name),
             },
-            (Doing::Thread(_), None) => thread_name(comm, &who.name),
+            (Doing::Thread(_), None) => thread_name(comm, &executor.name),
             (Doing::Idle { .. }, None) => "idle".into(),
-            _ => who.name.clone(),
+            _ => executor.name.clone(),
         };
         let is_tool = pid.is_some() && (comm.starts_with("latpath") || comm.starts_with("lp-"));
-        Self { name, doing: who.doing, class: who.class, pids: pid.into_iter().collect(), is_tool }
+        Self { name, doing: executor.doing, class: executor.class, pids: pid.into_iter().collect(), is_tool }
     }
 
     /// The latest thread's number.
@@ -55,7 +55,7 @@ impl Member {
             self.pids.retain(|p| p != pid);
             self.pids.push(*pid);
         }
-        let more = self.pids.len().saturating_sub(MOST_PIDS);
+        let more = self.pids.len().saturating_sub(MAX_PIDS);
         self.pids.drain(..more);
     }
 }
@@ -91,9 +91,9 @@ mod tests {
     use latpath_flight::Running;
     use latpath_model::HOST;
 
-    fn thread(pid: u32, name: &str) -> Who {
+    fn thread(pid: u32, name: &str) -> Executor {
         let doing = Doing::Thread(Running { pid, class: None, guest: false, work: None });
-        Who { name: name.into(), doing, class: None }
+        Executor { name: name.into(), doing, class: None }
     }
 
     #[test]
@@ -109,21 +109,21 @@ mod tests {
             ("odd (name) (12)", "odd (name)"),
             ("thread 12", "thread 12"),
         ] {
-            assert_eq!(context.member(HOST, &thread(12, shown)).name, name);
+            assert_eq!(context.actor(HOST, &thread(12, shown)).name, name);
         }
-        assert!(context.member(HOST, &thread(3, "latpath (3)")).is_tool);
-        let idle = Who { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None };
-        assert_eq!(context.member(HOST, &idle).name, "idle");
+        assert!(context.actor(HOST, &thread(3, "latpath (3)")).is_tool);
+        let idle = Executor { name: "idle (state 2)".into(), doing: Doing::Idle { state: Some(2) }, class: None };
+        assert_eq!(context.actor(HOST, &idle).name, "idle");
     }
 
     #[test]
     fn the_latest_threads_of_a_name_are_known_by_number() {
         let context = RunContext::default();
-        let mut one = context.member(HOST, &thread(1, "x (1)"));
+        let mut one = context.actor(HOST, &thread(1, "x (1)"));
         for pid in 2..20 {
-            one.update(&context.member(HOST, &thread(pid, &format!("x ({pid})"))));
+            one.update(&context.actor(HOST, &thread(pid, &format!("x ({pid})"))));
         }
-        one.update(&context.member(HOST, &thread(15, "x (15)")));
+        one.update(&context.actor(HOST, &thread(15, "x (15)")));
         assert_eq!(one.pids, [12, 13, 14, 16, 17, 18, 19, 15]);
         assert_eq!(one.pid(), Some(15));
     }

@@ -1,7 +1,7 @@
 //! vCPUs, as the host sees them: what their threads did while a guest was to act, and who called the guest.
 
-use super::{Context, End, Label, Walk};
-use crate::{machine::Machine, Cause, Piece};
+use super::{Context, End, Label, WakeupChain};
+use crate::{machine::Machine, Cause, CauseInterval};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
 use latpath_model::Ns;
 
@@ -16,9 +16,9 @@ pub(crate) struct Call<'c> {
     /// The guest says nothing of the time before: what its vCPU did first counts, not what it did last.
     pub blind: bool,
     /// What it is, while the vCPU runs.
-    pub inside: &'c Piece,
+    pub inside: &'c CauseInterval,
     /// What it is, while nothing is known of the vCPU's thread.
-    pub unknown: &'c Piece,
+    pub unknown: &'c CauseInterval,
 }
 
 /// What is told of a time in which a guest was to act.
@@ -27,9 +27,9 @@ pub(crate) struct Hold<'h> {
     /// The vCPU's thread.
     pub vcpu: u32,
     /// Where it runs its guest.
-    pub inside: &'h Piece,
+    pub inside: &'h CauseInterval,
     /// Where nothing is known of it.
-    pub unknown: &'h Piece,
+    pub unknown: &'h CauseInterval,
     /// Where it sleeps, and has not halted.
     pub asleep: Cause,
 }
@@ -40,10 +40,10 @@ impl<'c> Call<'c> {
     }
 }
 
-impl Walk<'_> {
+impl WakeupChain<'_> {
     /// Whether to go on with the guest that this thread runs: the packet was in it.
     pub(super) fn enters_guest(&self, pid: u32) -> bool {
-        self.place == 0 && self.question.machine_of_a != 0 && self.vcpus.guest(pid) == Some(self.question.machine_of_a)
+        self.place == 0 && self.pair.machine_of_a != 0 && self.vcpus.guest(pid) == Some(self.pair.machine_of_a)
     }
 
     pub(super) fn runs_vcpu(&self, pid: u32) -> bool {
@@ -73,12 +73,12 @@ impl Walk<'_> {
             }
             None => {
                 self.hold(self.a, call.hold());
-                Err(End::There)
+                Err(End::Done)
             }
         }
     }
 
-    /// Who woke the vCPU's thread for the packet, since the earlier sighting.
+    /// Executor woke the vCPU's thread for the packet, since the earlier sighting.
     fn woken_for(&self, row: &[ThreadTile], call: &Call) -> Option<Waker> {
         let begin = row.partition_point(|tile| tile.to <= self.a);
         let carries = |w: &Waker| match w.context {
@@ -153,10 +153,10 @@ impl Walk<'_> {
         let limit = self.a;
         self.a = from.max(limit);
         let row = self.machine.row(vcpu);
-        while !self.is_there() {
+        while !self.is_done() {
             let at = row.partition_point(|tile| tile.from < self.t);
             let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t) else {
-                self.lay_piece(self.a, unknown.clone());
+                self.add_interval(self.a, unknown.clone());
                 break;
             };
             match tile.state {
@@ -171,14 +171,14 @@ impl Walk<'_> {
                     };
                     let by = match row.get(at).map(|next| next.state) {
                         Some(State::Ready { since: Since::Woken(w), .. }) if cause != Cause::Stopped => {
-                            Some(self.machine.who_on(w.cpu, &w.context, w.t))
+                            Some(self.machine.executor_on(w.cpu, &w.context, w.t))
                         }
                         _ => None,
                     };
                     let actor = Some(self.machine.thread(vcpu, self.t));
-                    self.lay(tile.from, cause, Label { actor, by, cpu: None, ..Label::default() });
+                    self.add(tile.from, cause, Label { actor, by, cpu: None, ..Label::default() });
                 }
-                State::Unknown => self.lay_piece(tile.from, unknown.clone()),
+                State::Unknown => self.add_interval(tile.from, unknown.clone()),
             }
         }
         self.a = limit;
@@ -197,7 +197,7 @@ impl Walk<'_> {
     }
 
     /// It had a CPU: in its guest, or out of it.
-    fn ran_guest(&mut self, vcpu: u32, cpu: u32, from: Ns, inside: &Piece) {
+    fn ran_guest(&mut self, vcpu: u32, cpu: u32, from: Ns, inside: &CauseInterval) {
         let tells = self.machine.tells_guests_of(vcpu);
         let actor = Some(self.machine.thread(vcpu, from));
         let tiles: Vec<_> = self.tiles_back(cpu, from).collect();
@@ -218,13 +218,13 @@ impl Walk<'_> {
                         _ => (None, None),
                     };
                     let note = note.map(String::from);
-                    self.lay(tile.from, cause, Label { number, note, ..label });
+                    self.add(tile.from, cause, Label { number, note, ..label });
                 }
                 doing if doing.interrupts() => {
-                    let by = Some(self.machine.who(&doing, tile.from));
-                    self.lay(tile.from, Cause::Interrupted, Label { by, ..label });
+                    let by = Some(self.machine.executor(&doing, tile.from));
+                    self.add(tile.from, Cause::Interrupted, Label { by, ..label });
                 }
-                _ => self.lay_piece(tile.from, inside.clone()),
+                _ => self.add_interval(tile.from, inside.clone()),
             }
         }
     }

@@ -3,35 +3,35 @@
 use crate::{
     guests::Guests,
     machine::Machine,
-    queue::{lies_between, By, Sightings},
-    walk::{Call, Context, End, Hold, Question, Walk},
-    Cause, Piece,
+    queue::{lies_between, By, SightingsByPoint},
+    wakeup_chain::{Call, Context, End, Hold, SightingPair, WakeupChain},
+    Cause, CauseInterval,
 };
 use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
 use latpath_model::{Link, Ns, PointInfo, PointKind};
 
 /// Machines that one trail leads over.
-const MOST_CROSSINGS: usize = 8;
+const MAX_CROSSINGS: usize = 8;
 
 /// A sighting with its point, and its machine's place in the capture.
 #[derive(Clone, Copy)]
-pub(crate) struct Sighting<'s> {
+pub(crate) struct ResolvedSighting<'s> {
     pub seen: &'s PacketSighting,
     pub info: &'s PointInfo,
     pub place: usize,
 }
 
 /// From the later sighting back to the earlier.
-pub(crate) struct Trail<'t> {
+pub(crate) struct CrossMachineWalk<'t> {
     machines: &'t [Machine],
     guests: &'t Guests,
-    a: Sighting<'t>,
-    b: Sighting<'t>,
-    question: Question,
+    a: ResolvedSighting<'t>,
+    b: ResolvedSighting<'t>,
+    pair: SightingPair,
     t: Ns,
     /// The latest first.
-    pieces: Vec<Piece>,
+    intervals: Vec<CauseInterval>,
 }
 
 /// Where a trail is.
@@ -44,20 +44,20 @@ enum Place {
     End(Cause, usize, String),
 }
 
-impl<'t> Trail<'t> {
+impl<'t> CrossMachineWalk<'t> {
     pub fn new(
         machines: &'t [Machine],
         guests: &'t Guests,
-        sightings: &Sightings,
-        a: Sighting<'t>,
-        b: Sighting<'t>,
+        sightings: &SightingsByPoint,
+        a: ResolvedSighting<'t>,
+        b: ResolvedSighting<'t>,
     ) -> Self {
         let machine = &machines[b.place];
         let served_by = match Context::of_sighting(machine, b.info, b.seen) {
             Context::Thread(tid) => By::Thread(tid),
             _ => By::Cpu(b.seen.cpu),
         };
-        let question = Question {
+        let pair = SightingPair {
             a: a.seen.t,
             b: b.seen.t,
             cpu_of_a: u32::from(a.seen.cpu),
@@ -67,18 +67,18 @@ impl<'t> Trail<'t> {
             upcall: matches!(a.info.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow),
             ahead: sightings.between(b.seen.point, a.seen.t, b.seen.t, served_by),
         };
-        Self { machines, guests, a, b, question, t: b.seen.t, pieces: Vec::new() }
+        Self { machines, guests, a, b, pair, t: b.seen.t, intervals: Vec::new() }
     }
 
     /// All of it, the latest piece first.
-    pub fn follow(mut self) -> Vec<Piece> {
+    pub fn follow(mut self) -> Vec<CauseInterval> {
         let machine = &self.machines[self.b.place];
         let mut place = match &machine.without {
             Some(_) => self.without_record(self.b.place, u32::from(self.b.seen.cpu)),
             None => Place::At(self.b.place, Context::of_sighting(machine, self.b.info, self.b.seen)),
         };
-        for _ in 0..MOST_CROSSINGS {
-            if self.t <= self.question.a {
+        for _ in 0..MAX_CROSSINGS {
+            if self.t <= self.pair.a {
                 break;
             }
             place = match place {
@@ -87,32 +87,32 @@ impl<'t> Trail<'t> {
                 Place::End(..) => break,
             };
         }
-        if self.t > self.question.a {
+        if self.t > self.pair.a {
             let (cause, machine, why) = match place {
                 Place::End(cause, machine, why) => (cause, machine, why),
                 _ => (Cause::Unexplained, 0, "more machines handed it on than is told".into()),
             };
-            self.pieces.push(unsaid(cause, machine, self.question.a, self.t, why));
+            self.intervals.push(unexplained(cause, machine, self.pair.a, self.t, why));
         }
         self.joints();
-        self.pieces
+        self.intervals
     }
 
-    fn take(&mut self, pieces: Vec<Piece>) {
-        self.t = pieces.last().map_or(self.t, |piece| piece.from);
-        pieces.into_iter().for_each(|piece| push(&mut self.pieces, piece));
+    fn take(&mut self, intervals: Vec<CauseInterval>) {
+        self.t = intervals.last().map_or(self.t, |interval| interval.from);
+        intervals.into_iter().for_each(|interval| push(&mut self.intervals, interval));
     }
 
     fn walk(&mut self, at: usize, context: Context) -> Place {
-        let mut walk = Walk::new(&self.machines[at], at, &self.question, &self.guests.vcpus, self.t);
-        walk.reader = self.pieces.is_empty();
+        let mut walk = WakeupChain::new(&self.machines[at], at, &self.pair, &self.guests.vcpus, self.t);
+        walk.reader = self.intervals.is_empty();
         let end = walk.go(context);
-        let pieces = walk.pieces;
-        let last_cpu = pieces.last().and_then(|piece| piece.cpu).unwrap_or(u32::from(self.b.seen.cpu));
-        let pieces = if at == 0 { pieces } else { self.with_host(at, pieces) };
-        self.take(pieces);
+        let intervals = walk.intervals;
+        let last_cpu = intervals.last().and_then(|interval| interval.cpu).unwrap_or(u32::from(self.b.seen.cpu));
+        let intervals = if at == 0 { intervals } else { self.with_host(at, intervals) };
+        self.take(intervals);
         match end {
-            End::There => Place::End(Cause::Unexplained, at, String::new()),
+            End::Done => Place::End(Cause::Unexplained, at, String::new()),
             End::Inside { thread, vcpu } => self.enter(thread, vcpu),
             End::Outside { cpu, doing, why } if at != 0 => match self.guests.vcpus.thread(at, cpu) {
                 Some(_) => Place::Called { guest: at, cpu, by: Ok(doing) },
@@ -157,24 +157,25 @@ impl<'t> Trail<'t> {
         }
         let (inside, unknown) = match &by {
             Err(why) => {
-                let unsaid = Piece { cpu: Some(cpu), ..unsaid(Cause::Unexplained, guest, 0, 0, why.clone()) };
-                (unsaid.clone(), unsaid)
+                let unexplained =
+                    CauseInterval { cpu: Some(cpu), ..unexplained(Cause::Unexplained, guest, 0, 0, why.clone()) };
+                (unexplained.clone(), unexplained)
             }
             Ok(_) => {
                 let actor = Some(host.thread(vcpu, self.t));
                 let why = host.why_unknown(None, self.t.saturating_sub(1));
                 let why = format!("what {} did is not known: {why}", host.thread(vcpu, self.t).name);
-                let unsaid = unsaid(Cause::Unexplained, 0, 0, 0, why);
-                (Piece { cause: Cause::IrqInjection, actor, note: None, ..unsaid.clone() }, unsaid)
+                let unexplained = unexplained(Cause::Unexplained, 0, 0, 0, why);
+                (CauseInterval { cause: Cause::IrqInjection, actor, note: None, ..unexplained.clone() }, unexplained)
             }
         };
-        let mut walk = Walk::new(host, 0, &self.question, &self.guests.vcpus, self.t);
+        let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, self.t);
         walk.reader = false;
         let carried = self.a.place == 0 && self.a.info.point.kind == PointKind::VmRead;
         let next = if by.is_err() && self.a.place == guest {
             let asleep = Cause::VcpuHalted;
-            walk.hold(self.question.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });
-            Err(End::There)
+            walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });
+            Err(End::Done)
         } else {
             walk.called(&Call {
                 vcpu,
@@ -185,11 +186,11 @@ impl<'t> Trail<'t> {
                 unknown: &unknown,
             })
         };
-        let pieces = match by {
-            Ok(interrupt) => self.pending(walk.pieces, guest, cpu, &interrupt),
-            Err(_) => walk.pieces,
+        let intervals = match by {
+            Ok(interrupt) => self.pending(walk.intervals, guest, cpu, &interrupt),
+            Err(_) => walk.intervals,
         };
-        self.take(pieces);
+        self.take(intervals);
         match next {
             Ok(context) => Place::At(0, context),
             Err(End::Lost(why) | End::Outside { why, .. }) => Place::End(Cause::Unexplained, 0, why),
@@ -198,23 +199,23 @@ impl<'t> Trail<'t> {
     }
 
     /// While an interrupt was pending and the vCPU ran: what its guest did instead of taking it.
-    fn pending(&self, pieces: Vec<Piece>, guest: usize, cpu: u32, interrupt: &Doing) -> Vec<Piece> {
+    fn pending(&self, intervals: Vec<CauseInterval>, guest: usize, cpu: u32, interrupt: &Doing) -> Vec<CauseInterval> {
         let machine = &self.machines[guest];
-        let mut told = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            if piece.cause != Cause::IrqInjection {
-                push(&mut told, piece);
+        let mut told = Vec::with_capacity(intervals.len());
+        for interval in intervals {
+            if interval.cause != Cause::IrqInjection {
+                push(&mut told, interval);
                 continue;
             }
-            for tile in machine.tiles(cpu, piece.from, piece.to).into_iter().rev() {
-                let like = Piece { from: tile.from, to: tile.to, ..piece.clone() };
+            for tile in machine.tiles(cpu, interval.from, interval.to).into_iter().rev() {
+                let like = CauseInterval { from: tile.from, to: tile.to, ..interval.clone() };
                 push(
                     &mut told,
                     match tile.doing {
                         Doing::Idle { .. } | Doing::Unknown => like,
-                        doing => Piece {
-                            actor: Some(machine.who(interrupt, tile.to)),
-                            by: Some(machine.who(&doing, tile.from)),
+                        doing => CauseInterval {
+                            actor: Some(machine.executor(interrupt, tile.to)),
+                            by: Some(machine.executor(&doing, tile.from)),
                             machine: guest,
                             cpu: Some(cpu),
                             ..like
@@ -241,33 +242,33 @@ impl<'t> Trail<'t> {
         if let Some(context) = context {
             return Place::At(guest, context);
         }
-        let mut walk = Walk::new(&self.machines[0], 0, &self.question, &self.guests.vcpus, self.t);
-        let inside = Piece { cpu: Some(cpu), ..unsaid(Cause::Unexplained, guest, 0, 0, why) };
+        let mut walk = WakeupChain::new(&self.machines[0], 0, &self.pair, &self.guests.vcpus, self.t);
+        let inside = CauseInterval { cpu: Some(cpu), ..unexplained(Cause::Unexplained, guest, 0, 0, why) };
         let (vcpu, asleep) = (thread, Cause::VcpuHalted);
-        walk.hold(self.question.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep });
-        let pieces = walk.pieces;
-        self.take(pieces);
+        walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep });
+        let intervals = walk.intervals;
+        self.take(intervals);
         Place::End(Cause::Unexplained, guest, String::new())
     }
 
     /// A guest's pieces, with what the host says of its vCPUs' threads at these times.
-    fn with_host(&self, guest: usize, pieces: Vec<Piece>) -> Vec<Piece> {
+    fn with_host(&self, guest: usize, intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         let host = &self.machines[0];
         if host.without.is_some() {
-            return pieces;
+            return intervals;
         }
-        let mut told = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let thread = piece.cpu.and_then(|cpu| self.guests.vcpus.thread(guest, cpu));
-            let chosen = matches!(piece.cause, Cause::PollInterval | Cause::QdiscHeld);
+        let mut told = Vec::with_capacity(intervals.len());
+        for interval in intervals {
+            let thread = interval.cpu.and_then(|cpu| self.guests.vcpus.thread(guest, cpu));
+            let chosen = matches!(interval.cause, Cause::PollInterval | Cause::QdiscHeld);
             let Some(thread) = thread.filter(|_| !chosen) else {
-                push(&mut told, piece);
+                push(&mut told, interval);
                 continue;
             };
-            let asleep = if piece.is_idle() { Cause::VcpuHalted } else { Cause::VmExit };
-            let mut walk = Walk::new(host, 0, &self.question, &self.guests.vcpus, piece.to);
-            walk.hold(piece.from, Hold { vcpu: thread, inside: &piece, unknown: &piece, asleep });
-            walk.pieces.into_iter().for_each(|piece| push(&mut told, piece));
+            let asleep = if interval.is_idle() { Cause::VcpuHalted } else { Cause::VmExit };
+            let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, interval.to);
+            walk.hold(interval.from, Hold { vcpu: thread, inside: &interval, unknown: &interval, asleep });
+            walk.intervals.into_iter().for_each(|interval| push(&mut told, interval));
         }
         told
     }
@@ -275,16 +276,16 @@ impl<'t> Trail<'t> {
     /// Where one machine's pieces meet another's, times are known only as well as the two clocks' difference is.
     fn joints(&mut self) {
         let bound = |place: usize| self.machines.get(place).map_or(0, |machine| machine.error_bound);
-        for at in 1..self.pieces.len() {
-            let (later, earlier) = (self.pieces[at - 1].machine, self.pieces[at].machine);
+        for at in 1..self.intervals.len() {
+            let (later, earlier) = (self.intervals[at - 1].machine, self.intervals[at].machine);
             let bound = bound(later).max(bound(earlier));
             if later == earlier || bound == 0 {
                 continue;
             }
-            for piece in &mut self.pieces[at - 1..=at] {
-                if piece.took() <= bound {
+            for interval in &mut self.intervals[at - 1..=at] {
+                if interval.took() <= bound {
                     let note = format!("joined: two machines' clocks are known to ±{bound} ns");
-                    piece.note = Some(piece.note.take().map_or(note.clone(), |before| {
+                    interval.note = Some(interval.note.take().map_or(note.clone(), |before| {
                         if before.contains("joined: ") {
                             before
                         } else {
@@ -298,14 +299,25 @@ impl<'t> Trail<'t> {
 }
 
 /// Adds what was before, to the last one where it is the same.
-fn push(pieces: &mut Vec<Piece>, piece: Piece) {
-    match pieces.last_mut() {
-        Some(later) if later.is_like(&piece) => later.from = piece.from,
-        _ => pieces.push(piece),
+fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
+    match intervals.last_mut() {
+        Some(later) if later.is_like(&interval) => later.from = interval.from,
+        _ => intervals.push(interval),
     }
 }
 
 /// A piece of which nothing more is known.
-pub(crate) fn unsaid(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> Piece {
-    Piece { from, to, cause, actor: None, by: None, machine, cpu: None, number: None, state: None, note: Some(why) }
+pub(crate) fn unexplained(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> CauseInterval {
+    CauseInterval {
+        from,
+        to,
+        cause,
+        actor: None,
+        by: None,
+        machine,
+        cpu: None,
+        number: None,
+        state: None,
+        note: Some(why),
+    }
 }

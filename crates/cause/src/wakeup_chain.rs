@@ -9,19 +9,19 @@ pub(crate) use vcpu::{Call, Hold};
 use crate::{
     guests::Vcpus,
     machine::{Machine, HRTIMER, TIMER},
-    queue::Ahead,
-    Cause, Piece, Who,
+    queue::PacketsAhead,
+    Cause, CauseInterval, Executor,
 };
 use latpath_capture::PacketSighting;
 use latpath_flight::{CpuTile, Doing, Vector};
 use latpath_model::{Ns, PointInfo, PointKind};
 
 /// Contexts that one walk goes through.
-const MOST_STEPS: usize = 200;
+const MAX_STEPS: usize = 200;
 /// Pieces that one walk lays.
-pub(crate) const MOST_PIECES: usize = 4096;
+pub(crate) const MAX_INTERVALS: usize = 4096;
 
-/// Who acts: the packet's fate is in its hands.
+/// Executor acts: the packet's fate is in its hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     Thread(u32),
@@ -48,7 +48,7 @@ pub(crate) enum Context {
 }
 
 impl Context {
-    /// Who acts on a CPU that does this.
+    /// Executor acts on a CPU that does this.
     pub fn of(cpu: u32, doing: Doing) -> Self {
         match doing {
             Doing::Thread(running) => Self::Thread(running.pid),
@@ -59,7 +59,7 @@ impl Context {
         }
     }
 
-    /// Who took a sighting.
+    /// Executor took a sighting.
     pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &PacketSighting) -> Self {
         let cpu = u32::from(seen.cpu);
         let doing = machine.at(cpu, seen.t);
@@ -67,10 +67,10 @@ impl Context {
         match doing {
             // A timer's function hands on packets that were held.
             Doing::Timer(_) => {
-                let spells = machine.spells(cpu);
-                let interrupt = spells.and_then(|s| s.interrupt(seen.t)).filter(|s| s.to > seen.t);
-                let spell = interrupt.or_else(|| spells.and_then(|s| s.any_softirq(seen.t)));
-                spell.map_or(Self::Timer { cpu, doing }, |spell| Self::of(cpu, spell.doing))
+                let irq_intervals = machine.irq_intervals(cpu);
+                let interrupt = irq_intervals.and_then(|s| s.interrupt(seen.t)).filter(|s| s.to > seen.t);
+                let irq = interrupt.or_else(|| irq_intervals.and_then(|s| s.any_softirq(seen.t)));
+                irq.map_or(Self::Timer { cpu, doing }, |irq| Self::of(cpu, irq.doing))
             }
             // The sighting asked the kernel itself who ran.
             Doing::Thread(_) if seen.tid != 0 => Self::Thread(seen.tid),
@@ -90,7 +90,7 @@ fn idle_state(tiles: &[CpuTile]) -> Option<u32> {
 }
 
 /// What is asked: who had the packet between two of its sightings.
-pub(crate) struct Question {
+pub(crate) struct SightingPair {
     /// The walk ends here.
     pub a: Ns,
     /// It begins here.
@@ -106,15 +106,15 @@ pub(crate) struct Question {
     /// ovs-vswitchd has it.
     pub upcall: bool,
     /// Packets that the one who took the later sighting served before.
-    pub ahead: Ahead,
+    pub ahead: PacketsAhead,
 }
 
 /// What is laid, from its end to its beginning.
-pub(crate) struct Walk<'w> {
+pub(crate) struct WakeupChain<'w> {
     pub machine: &'w Machine,
     /// The machine's place in the capture.
     pub place: usize,
-    pub question: &'w Question,
+    pub pair: &'w SightingPair,
     /// Threads that run vCPUs; of the host alone.
     pub vcpus: &'w Vcpus,
     /// It goes no further back.
@@ -122,7 +122,7 @@ pub(crate) struct Walk<'w> {
     /// All from here to the later sighting is told.
     pub t: Ns,
     /// The latest first.
-    pub pieces: Vec<Piece>,
+    pub intervals: Vec<CauseInterval>,
     /// The one who took the later sighting is still the one that acts.
     pub reader: bool,
     /// Waits within waits that it looks into now.
@@ -133,7 +133,7 @@ pub(crate) struct Walk<'w> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// It has come to the earlier sighting.
-    There,
+    Done,
     /// An interrupt of this CPU came from outside of the machine: from a device, or the host.
     Outside { cpu: u32, doing: Doing, why: String },
     /// This thread acted for the guest that took the earlier sighting, as this vCPU.
@@ -145,55 +145,55 @@ pub(crate) enum End {
 /// What of a piece is not its time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Label {
-    pub actor: Option<Who>,
-    pub by: Option<Who>,
+    pub actor: Option<Executor>,
+    pub by: Option<Executor>,
     pub cpu: Option<u32>,
     pub number: Option<u64>,
     pub state: Option<String>,
     pub note: Option<String>,
 }
 
-impl<'w> Walk<'w> {
-    pub fn new(machine: &'w Machine, place: usize, question: &'w Question, vcpus: &'w Vcpus, t: Ns) -> Self {
-        Self { machine, place, question, vcpus, a: question.a, t, pieces: Vec::new(), reader: true, nested: 0 }
+impl<'w> WakeupChain<'w> {
+    pub fn new(machine: &'w Machine, place: usize, pair: &'w SightingPair, vcpus: &'w Vcpus, t: Ns) -> Self {
+        Self { machine, place, pair, vcpus, a: pair.a, t, intervals: Vec::new(), reader: true, nested: 0 }
     }
 
-    pub fn is_there(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.t <= self.a
     }
 
     /// All from `from` to what has been told was this.
-    pub fn lay(&mut self, from: Ns, cause: Cause, label: Label) {
+    pub fn add(&mut self, from: Ns, cause: Cause, label: Label) {
         let Label { actor, by, cpu, number, state, note } = label;
         let (t, machine) = (self.t, self.place);
-        self.lay_piece(from, Piece { from: t, to: t, cause, actor, by, machine, cpu, number, state, note });
+        self.add_interval(from, CauseInterval { from: t, to: t, cause, actor, by, machine, cpu, number, state, note });
     }
 
     /// The same, of whatever machine the piece is.
-    pub fn lay_piece(&mut self, from: Ns, like: Piece) {
+    pub fn add_interval(&mut self, from: Ns, like: CauseInterval) {
         let from = from.max(self.a);
         if from >= self.t {
             return;
         }
         let to = std::mem::replace(&mut self.t, from);
-        match self.pieces.last_mut() {
+        match self.intervals.last_mut() {
             Some(later) if later.is_like(&like) => later.from = from,
-            _ => self.pieces.push(Piece { from, to, ..like }),
+            _ => self.intervals.push(CauseInterval { from, to, ..like }),
         }
     }
 
     /// Whether the earlier sighting is of this walk's machine.
     fn has_a(&self) -> bool {
-        self.question.machine_of_a == self.place
+        self.pair.machine_of_a == self.place
     }
 
     /// Goes back as far as anything tells.
     pub fn go(&mut self, mut context: Context) -> End {
-        for _ in 0..MOST_STEPS {
-            if self.is_there() {
-                return End::There;
+        for _ in 0..MAX_STEPS {
+            if self.is_done() {
+                return End::Done;
             }
-            if self.pieces.len() >= MOST_PIECES {
+            if self.intervals.len() >= MAX_INTERVALS {
                 return End::Lost("more happened than is told".into());
             }
             let next = match context {
@@ -218,15 +218,15 @@ impl<'w> Walk<'w> {
                 Err(end) => return end,
             }
         }
-        match self.is_there() {
-            true => End::There,
+        match self.is_done() {
+            true => End::Done,
             false => End::Lost("more handed it on than is told".into()),
         }
     }
 
     /// A label with the CPU that was in this idle state.
     fn of_idle(&self, cpu: u32, state: Option<u32>, t: Ns, label: Label) -> Label {
-        let by = Some(self.machine.who_on(cpu, &Doing::Idle { state }, t));
+        let by = Some(self.machine.executor_on(cpu, &Doing::Idle { state }, t));
         let named = state.and_then(|state| self.machine.idle_state(cpu, state));
         Label { by, number: state.map(u64::from), state: named, ..label }
     }
@@ -238,21 +238,21 @@ impl<'w> Walk<'w> {
 
     /// Of an interrupt: its handler's work, and then nobody on this machine did anything.
     fn interrupt(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
-        let spell = self.machine.spells(cpu).and_then(|s| s.interrupt(self.t)).copied();
-        let from = spell.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
-        let actor = self.machine.who(&doing, self.t);
+        let irq = self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(self.t)).copied();
+        let from = irq.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
+        let actor = self.machine.executor(&doing, self.t);
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
             match tile.doing {
                 Doing::Nmi => {
-                    let by = Some(self.machine.who(&tile.doing, tile.from));
-                    self.lay(tile.from, Cause::Interrupted, Label { by, ..label });
+                    let by = Some(self.machine.executor(&tile.doing, tile.from));
+                    self.add(tile.from, Cause::Interrupted, Label { by, ..label });
                 }
-                _ => self.lay(tile.from, Cause::Work, label),
+                _ => self.add(tile.from, Cause::Work, label),
             }
         }
-        if self.is_there() {
-            return Err(End::There);
+        if self.is_done() {
+            return Err(End::Done);
         }
         if matches!(doing, Doing::Vector(_)) {
             if let Some(context) = self.sent_from(cpu, &actor) {
@@ -263,20 +263,20 @@ impl<'w> Walk<'w> {
     }
 
     /// One CPU calls another for a packet (packet steering): by all that is known, the one that had it before.
-    fn sent_from(&mut self, cpu: u32, actor: &Who) -> Option<Context> {
-        let sender = Some(self.question.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
-        let spell = self.machine.spells(sender)?.any_softirq(self.a).copied()?;
-        let Doing::Softirq(vector) = spell.doing else { return None };
+    fn sent_from(&mut self, cpu: u32, actor: &Executor) -> Option<Context> {
+        let sender = Some(self.pair.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
+        let irq = self.machine.irq_intervals(sender)?.any_softirq(self.a).copied()?;
+        let Doing::Softirq(vector) = irq.doing else { return None };
         let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
-        let tiles: Vec<_> = self.tiles_back(cpu, spell.to).collect();
+        let tiles: Vec<_> = self.tiles_back(cpu, irq.to).collect();
         for (at, tile) in tiles.iter().enumerate() {
             let idle = matches!(tile.doing, Doing::Idle { .. });
             match idle_state(&tiles[at..]).filter(|_| idle) {
                 Some(state) => {
                     let label = self.of_idle(cpu, Some(state), tile.from, label.clone());
-                    self.lay(tile.from, Cause::IdleExit, label);
+                    self.add(tile.from, Cause::IdleExit, label);
                 }
-                None => self.lay(tile.from, Cause::IrqWait, label.clone()),
+                None => self.add(tile.from, Cause::IrqWait, label.clone()),
             }
         }
         Some(Context::Softirq { cpu: sender, vector })
@@ -284,14 +284,14 @@ impl<'w> Walk<'w> {
 
     /// What a timer's function began, was put off until the timer ran out.
     fn timer(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
-        let timer = self.machine.who(&doing, self.t);
+        let timer = self.machine.executor(&doing, self.t);
         let cause = self.cause_of_timer(&doing);
-        self.lay(
+        self.add(
             self.a,
             cause,
             Label { actor: Some(timer.clone()), by: Some(timer), cpu: Some(cpu), ..Label::default() },
         );
-        Err(End::There)
+        Err(End::Done)
     }
 
     /// Whose timer it is: a queueing discipline's, or a reader's.

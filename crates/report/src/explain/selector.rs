@@ -18,7 +18,7 @@ const LISTED: usize = 8;
 
 /// A packet, as the user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum PacketSelector {
     /// Its place among the worst, from 1.
     Worst(usize),
     /// By stream, key and time.
@@ -76,7 +76,7 @@ pub struct Candidate {
 #[error("{0}")]
 pub struct Ambiguous(pub String);
 
-impl FromStr for Wanted {
+impl FromStr for PacketSelector {
     type Err = BadPacket;
 
     fn from_str(text: &str) -> Result<Self, BadPacket> {
@@ -157,7 +157,7 @@ fn of_day(text: &str) -> Option<Ns> {
     Some(((hours * 60 + minutes) * 60 + seconds) * SECOND + ns)
 }
 
-impl Wanted {
+impl PacketSelector {
     /// Whether a packet may be meant, by its name alone.
     pub fn may_be(&self, candidate: &Candidate, context: &RunContext) -> bool {
         match self {
@@ -186,8 +186,8 @@ impl Wanted {
             Self::Worst(place) => {
                 those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
                 // The worst of each spike, as they are listed.
-                let mut told = std::collections::HashSet::new();
-                those.retain(|c| told.insert(c.capture));
+                let mut explained_packet = std::collections::HashSet::new();
+                those.retain(|c| explained_packet.insert(c.capture));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
                 chosen.ok_or_else(|| Ambiguous(format!("there are {} spikes with late packets", those.len())))
             }
@@ -275,9 +275,9 @@ mod tests {
     }
 
     fn chosen(text: &str, candidates: &[Candidate]) -> Result<u64, String> {
-        let wanted: Wanted = text.parse().map_err(|e: BadPacket| e.to_string())?;
-        let may: Vec<_> = candidates.iter().filter(|c| wanted.may_be(c, &context())).cloned().collect();
-        wanted.choose(&may, &context()).map(|c| c.number).map_err(|e| e.to_string())
+        let selector: PacketSelector = text.parse().map_err(|e: BadPacket| e.to_string())?;
+        let may: Vec<_> = candidates.iter().filter(|c| selector.may_be(c, &context())).cloned().collect();
+        selector.choose(&may, &context()).map(|c| c.number).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -335,11 +335,11 @@ mod tests {
 
     #[test]
     fn an_svid_may_look_like_anything() {
-        let packet = |text: &str| text.parse::<Wanted>();
+        let packet = |text: &str| text.parse::<PacketSelector>();
         assert_eq!(packet("a:1@b:7"), Err(BadPacket("a:1@b:7".into())), "b:7 is no time");
         assert_eq!(
             packet("a:1@b:7@1s").unwrap(),
-            Wanted::Packet { stream: "a:1@b".into(), key: 7, at: At::parse("1s") }
+            PacketSelector::Packet { stream: "a:1@b".into(), key: 7, at: At::parse("1s") }
         );
         for bad in [
             "",

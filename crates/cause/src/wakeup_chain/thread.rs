@@ -1,21 +1,21 @@
 //! Threads: what they did, what they waited for, and who woke them.
 
-use super::{idle_state, Context, End, Label, Walk, MOST_PIECES};
+use super::{idle_state, Context, End, Label, WakeupChain, MAX_INTERVALS};
 use crate::{machine::Machine, Cause};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 
 /// Waits within waits that are looked into.
-const MOST_NESTED: u32 = 3;
+const MAX_NESTED: u32 = 3;
 
-impl Walk<'_> {
+impl WakeupChain<'_> {
     /// Reads a thread's row backwards, up to the one who woke it.
     pub(super) fn thread(&mut self, pid: u32) -> Result<Context, End> {
         let row = self.machine.row(pid);
         // What became of the sleep that is looked at: who ended it.
         let mut woken: Option<Since> = None;
-        while !self.is_there() {
-            if self.pieces.len() >= MOST_PIECES {
+        while !self.is_done() {
+            if self.intervals.len() >= MAX_INTERVALS {
                 return Err(End::Lost("more happened than is told".into()));
             }
             let at = row.partition_point(|tile| tile.from < self.t);
@@ -44,7 +44,7 @@ impl Walk<'_> {
                 return Ok(Context::of(waker.cpu, waker.context));
             }
         }
-        Err(End::There)
+        Err(End::Done)
     }
 
     /// Nothing is known of the thread before.
@@ -61,9 +61,9 @@ impl Walk<'_> {
                 Ok(())
             }
             None => {
-                let who = self.machine.thread(pid, self.t).name;
+                let executor = self.machine.thread(pid, self.t).name;
                 let why = self.machine.why_unknown(None, self.t.saturating_sub(1));
-                Err(End::Lost(format!("what {who} did is not known: {why}")))
+                Err(End::Lost(format!("what {executor} did is not known: {why}")))
             }
         }
     }
@@ -74,8 +74,8 @@ impl Walk<'_> {
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
             if tile.doing.interrupts() {
-                let by = Some(self.machine.who(&tile.doing, tile.from));
-                self.lay(tile.from, Cause::Interrupted, Label { by, ..label });
+                let by = Some(self.machine.executor(&tile.doing, tile.from));
+                self.add(tile.from, Cause::Interrupted, Label { by, ..label });
             } else {
                 self.work(tile.from, label);
             }
@@ -84,22 +84,22 @@ impl Walk<'_> {
 
     /// A thread's own work: for the packet, or for those before it.
     fn work(&mut self, from: Ns, label: Label) {
-        let (until, ahead) = match self.reader && self.question.queue {
-            true => self.question.ahead.since(self.a, self.question.b),
+        let (until, ahead) = match self.reader && self.pair.queue {
+            true => self.pair.ahead.since(self.a, self.pair.b),
             false => (Ns::MIN, 0),
         };
         let number = (ahead > 0).then_some(ahead);
-        if self.question.upcall && self.is_switch(&label) {
-            self.lay(from, Cause::Upcall, Label { number, ..label });
+        if self.pair.upcall && self.is_switch(&label) {
+            self.add(from, Cause::Upcall, Label { number, ..label });
             return;
         }
-        self.lay(from.max(until), Cause::Work, label.clone());
-        self.lay(from, Cause::QueuedBehind, Label { number, ..label });
+        self.add(from.max(until), Cause::Work, label.clone());
+        self.add(from, Cause::QueuedBehind, Label { number, ..label });
     }
 
     /// A thread of ovs-vswitchd.
     fn is_switch(&self, label: &Label) -> bool {
-        let Some(pid) = label.actor.as_ref().and_then(|who| who.doing.thread()) else { return false };
+        let Some(pid) = label.actor.as_ref().and_then(|executor| executor.doing.thread()) else { return false };
         let of_switch = |name: Option<String>| name.is_some_and(|name| name.starts_with("ovs-vswitchd"));
         let named = |start| self.machine.name_of(pid).is_some_and(|name| name.starts_with(start));
         of_switch(self.machine.process_of(pid)) || ["ovs-vswitchd", "handler", "revalidator"].into_iter().any(named)
@@ -111,18 +111,18 @@ impl Walk<'_> {
         let label = Label { actor, cpu, ..Label::default() };
         let waits = if self.runs_vcpu(pid) { Cause::VcpuPreempted } else { Cause::WaitingForCpu };
         if throttled {
-            self.lay(from, Cause::Throttled, label);
+            self.add(from, Cause::Throttled, label);
             return;
         }
         let Some(on) = cpu else {
             let note = Some(self.machine.why_unknown(None, self.t));
-            self.lay(from, waits, Label { note, ..label });
+            self.add(from, waits, Label { note, ..label });
             return;
         };
         if let Some((begin, end)) = self.was_passed_over(pid, on, since, from) {
             self.waited_behind(pid, on, waits, end, &label);
             let note = Some("its CPU went idle although it was ready".to_owned());
-            self.lay(begin, Cause::Throttled, Label { note, ..label.clone() });
+            self.add(begin, Cause::Throttled, Label { note, ..label.clone() });
         }
         self.waited_behind(pid, on, waits, from, &label);
     }
@@ -146,22 +146,22 @@ impl Walk<'_> {
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
         for (at, tile) in tiles.iter().enumerate() {
-            let by = Some(self.machine.who_on(on, &tile.doing, tile.from));
+            let by = Some(self.machine.executor_on(on, &tile.doing, tile.from));
             let label = Label { by, ..label.clone() };
             match tile.doing {
                 // By the thread's own row it was not there yet.
-                Doing::Thread(r) if r.pid == pid => self.lay(tile.from, Cause::Work, Label { by: None, ..label }),
-                Doing::Thread(_) => self.lay(tile.from, waits, label),
+                Doing::Thread(r) if r.pid == pid => self.add(tile.from, Cause::Work, Label { by: None, ..label }),
+                Doing::Thread(_) => self.add(tile.from, waits, label),
                 Doing::Idle { .. } => {
                     left_state = idle_state(&tiles[at..]).or(left_state);
                     let label = self.of_idle(on, left_state, tile.from, label);
-                    self.lay(tile.from, Cause::IdleExit, label);
+                    self.add(tile.from, Cause::IdleExit, label);
                 }
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(Some(on), tile.from));
-                    self.lay(tile.from, waits, Label { by: None, note, ..label });
+                    self.add(tile.from, waits, Label { by: None, note, ..label });
                 }
-                _ => self.lay(tile.from, Cause::Interrupted, label),
+                _ => self.add(tile.from, Cause::Interrupted, label),
             }
         }
     }
@@ -179,12 +179,12 @@ impl Walk<'_> {
             Some(Since::Woken(waker)) => Some(waker),
             _ => None,
         };
-        let name = |w: &Waker| self.machine.who_on(w.cpu, &w.context, w.t);
+        let name = |w: &Waker| self.machine.executor_on(w.cpu, &w.context, w.t);
         let label = Label { actor, ..Label::default() };
         match (sleep, waker) {
             (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
                 let note = waker.map(|w| format!("it went on by {}", name(&w).name));
-                self.lay(tile.from, Cause::Stopped, Label { note, ..label });
+                self.add(tile.from, Cause::Stopped, Label { note, ..label });
                 Ok(None)
             }
             (_, Some(waker)) if Machine::is_timer(&waker) => {
@@ -194,12 +194,12 @@ impl Walk<'_> {
                     _ => self.cause_of_timer(&waker.context),
                 };
                 let number = (cause == Cause::PollInterval).then_some((tile.to - tile.from).max(0) as u64);
-                self.lay(tile.from, cause, Label { by, number, ..label });
+                self.add(tile.from, cause, Label { by, number, ..label });
                 Ok(None)
             }
             (Sleep::Blocked, waker) => {
                 let by = waker.as_ref().map(name);
-                self.lay(tile.from, Cause::Blocked, Label { by, ..label });
+                self.add(tile.from, Cause::Blocked, Label { by, ..label });
                 Ok(None)
             }
             (_, Some(waker)) if self.was_handed(pid, tile.from, &waker) => {
@@ -208,12 +208,12 @@ impl Walk<'_> {
             }
             (_, Some(waker)) => Ok(Some(Context::of(waker.cpu, waker.context))),
             (_, None) => {
-                let who = label.actor.map_or(String::new(), |who| who.name);
+                let executor = label.actor.map_or(String::new(), |executor| executor.name);
                 let why = match () {
                     () if self.machine.lacks("sched_waking") => "this kernel does not tell who wakes",
                     () => "no wakeup is recorded",
                 };
-                Err(End::Lost(format!("who woke {who} is not known: {why}")))
+                Err(End::Lost(format!("who woke {executor} is not known: {why}")))
             }
         }
     }
@@ -224,7 +224,7 @@ impl Walk<'_> {
         if !self.has_a() || slept <= self.a {
             return false;
         }
-        let (a, cpu) = (self.question.a, self.question.cpu_of_a);
+        let (a, cpu) = (self.pair.a, self.pair.cpu_of_a);
         let giver = Context::of(cpu, self.machine.at(cpu, a));
         let gives = |waker: &Waker| waker.cpu == cpu && Context::of(cpu, waker.context) == giver;
         if giver == Context::Thread(pid) {
@@ -233,7 +233,7 @@ impl Walk<'_> {
         let row = self.machine.row(pid);
         let awake = |tile: &ThreadTile| matches!(tile.state, State::Ready { .. } | State::Running { .. });
         if row.iter().any(|tile| tile.from <= a && tile.to > a && awake(tile)) {
-            return (self.question.queue || self.question.upcall) && !gives(waker);
+            return (self.pair.queue || self.pair.upcall) && !gives(waker);
         }
         let wakers = row.iter().filter(|tile| tile.from < slept).filter_map(|tile| match tile.state {
             State::Ready { since: Since::Woken(waker), .. } => Some(waker),
@@ -247,14 +247,14 @@ impl Walk<'_> {
     fn waited(&mut self, slept: Ns, waker: &Waker, label: Label) {
         let limit = std::mem::replace(&mut self.a, slept);
         let reader = self.reader;
-        if self.nested < MOST_NESTED {
+        if self.nested < MAX_NESTED {
             self.nested += 1;
             self.reader = false;
             self.go(Context::of(waker.cpu, waker.context));
             self.nested -= 1;
         }
-        let by = Some(self.machine.who_on(waker.cpu, &waker.context, waker.t));
-        self.lay(slept, Cause::Blocked, Label { by, ..label });
+        let by = Some(self.machine.executor_on(waker.cpu, &waker.context, waker.t));
+        self.add(slept, Cause::Blocked, Label { by, ..label });
         (self.a, self.reader) = (limit, reader);
     }
 }
