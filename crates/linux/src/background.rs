@@ -4,7 +4,8 @@
 //! left, off those that the route uses. Its threads run as `SCHED_IDLE`: every other thread that wakes takes the CPU from
 //! them at once, where nice 19 keeps it for a slice of some ms (Linux 6.6 and later), and a waker takes a CPU that runs only
 //! them for idle. `SCHED_IDLE` gets next to nothing of a busy CPU. So the threads return to normal priority for a while
-//! where the main loop is late, or the ring would be full too soon for one that can be late.
+//! where the main loop is late, or the ring would be full too soon for one that can be late. A thread that starves cannot
+//! raise itself: a watchdog, which keeps normal priority and sleeps nearly always, does.
 
 use crate::proc::{field, line, Root};
 use crate::Cpus;
@@ -12,6 +13,9 @@ use latpath_model::Sighting;
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A round that begins this much after the one before finds its CPU busy.
@@ -21,6 +25,8 @@ const RING_LASTS: Duration = Duration::from_secs(4);
 /// How long normal priority is kept. Twice as long each time that the CPU is found busy again.
 const NORMAL_FOR: Duration = Duration::from_secs(2);
 const NORMAL_AT_MOST: Duration = Duration::from_secs(64);
+/// How often the watchdog checks for a main loop that starves.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
 /// Threads of this process that are looked at.
 const MOST_THREADS: usize = 4096;
 /// A CPU that has less than this share of the sightings is not one of the route: 1 / this.
@@ -80,6 +86,7 @@ impl Governor {
 /// to normal priority.
 pub struct Background {
     governor: Option<Governor>,
+    watchdog: Option<Watchdog>,
     route: RouteCpus,
     route_due: Instant,
     /// Sightings that the ring holds.
@@ -105,6 +112,7 @@ impl Background {
         }
         Self {
             governor: None,
+            watchdog: None,
             route: RouteCpus::default(),
             route_due: Instant::now() + ROUTE_EVERY,
             ring: 1,
@@ -125,8 +133,12 @@ impl Background {
     pub fn enter(&mut self, ring: usize) {
         self.ring = ring.max(1);
         if may_return() {
-            self.governor = Some(Governor::new(Instant::now()));
-            self.set(Priority::Idle);
+            // Without a watchdog there is no way back for a main loop that starves.
+            self.watchdog = Watchdog::start().ok();
+            if self.watchdog.is_some() {
+                self.governor = Some(Governor::new(Instant::now()));
+                self.set(Priority::Idle);
+            }
         }
     }
 
@@ -134,6 +146,7 @@ impl Background {
     /// took out of the rings.
     pub fn round(&mut self, sightings: &[Sighting]) {
         let now = Instant::now();
+        self.watchdog.iter().for_each(Watchdog::saw_round);
         if let Some(governor) = &mut self.governor {
             let priority = governor.round(now, sightings.len() as f64 / self.ring as f64);
             self.set(priority);
@@ -163,18 +176,58 @@ impl Background {
             return;
         }
         self.set = priority;
-        let (from, to) = match priority {
-            Priority::Idle => (libc::SCHED_OTHER, libc::SCHED_IDLE),
-            Priority::Normal => (libc::SCHED_IDLE, libc::SCHED_OTHER),
-        };
-        for thread in threads() {
-            // SAFETY: both take plain numbers and a value that lives on; threads that have ended are an error, and no harm.
-            unsafe {
-                if libc::sched_getscheduler(thread.as_raw()) == from {
-                    libc::sched_setscheduler(thread.as_raw(), to, &libc::sched_param { sched_priority: 0 });
-                }
+        set_priority(priority, self.watchdog.as_ref().map(|w| w.tid));
+    }
+}
+
+/// Gives all threads of this process that latpath has set before this priority, all but one.
+fn set_priority(priority: Priority, except: Option<Pid>) {
+    let (from, to) = match priority {
+        Priority::Idle => (libc::SCHED_OTHER, libc::SCHED_IDLE),
+        Priority::Normal => (libc::SCHED_IDLE, libc::SCHED_OTHER),
+    };
+    for thread in threads().filter(|thread| Some(*thread) != except) {
+        // SAFETY: both take plain numbers and a value that lives on; threads that have ended are an error, and no harm.
+        unsafe {
+            if libc::sched_getscheduler(thread.as_raw()) == from {
+                libc::sched_setscheduler(thread.as_raw(), to, &libc::sched_param { sched_priority: 0 });
             }
         }
+    }
+}
+
+/// Raises the process's threads where the main loop has not begun a round for [`STARVED`]. Dropping it ends its thread.
+struct Watchdog {
+    tid: Pid,
+    rounds: Arc<AtomicU64>,
+    _end: Sender<()>,
+}
+
+impl Watchdog {
+    fn start() -> std::io::Result<Self> {
+        let rounds = Arc::new(AtomicU64::new(0));
+        let (end, ended) = channel::<()>();
+        let (announce, tid) = channel();
+        let seen = Arc::clone(&rounds);
+        let watch = move || {
+            let _ = announce.send(nix::unistd::gettid());
+            let (mut last, mut since) = (0, Instant::now());
+            while matches!(ended.recv_timeout(WATCH_EVERY), Err(RecvTimeoutError::Timeout)) {
+                let round = seen.load(Ordering::Relaxed);
+                if round != last {
+                    (last, since) = (round, Instant::now());
+                } else if since.elapsed() >= STARVED {
+                    set_priority(Priority::Normal, None);
+                }
+            }
+        };
+        std::thread::Builder::new().name("lp-watchdog".into()).spawn(watch)?;
+        let tid = tid.recv().map_err(std::io::Error::other)?;
+        Ok(Self { tid, rounds, _end: end })
+    }
+
+    fn saw_round(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -312,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_this_process_go_to_the_background_and_return() {
+    fn threads_go_to_the_background_and_are_raised_where_no_round_comes_and_at_the_end() {
         // Another thread of the test program may be measured: only what this test starts is looked at.
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let (tell, tid) = std::sync::mpsc::channel();
@@ -327,6 +380,14 @@ mod tests {
         let before = policy();
         background.enter(1000);
         let expected = if may_return() && before == libc::SCHED_OTHER { libc::SCHED_IDLE } else { before };
+        assert_eq!(policy(), expected);
+        let limit = Instant::now() + Duration::from_secs(60);
+        while policy() != before && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(policy(), before, "raised by the watchdog");
+        background.set = Priority::Normal;
+        background.set(Priority::Idle);
         assert_eq!(policy(), expected);
         drop(background);
         assert_eq!(policy(), before);
