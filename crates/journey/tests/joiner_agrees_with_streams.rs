@@ -21,7 +21,6 @@ fn listed(packets: &[(Ns, u32)], samples: u16) -> Totals {
     totals
 }
 
-use listed as super_listed;
 /// Sightings of two points: where packets are sent, and where they arrive.
 struct Joined {
     joiner: Joiner,

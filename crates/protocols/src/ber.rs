@@ -100,32 +100,32 @@ impl<'a> Element<'a> {
         <[u8; N]>::try_from(self.value).map_err(|_| wrong)
     }
 
-    /// The value as an unsigned number of 1 to `max` bytes.
+    /// The value as an unsigned number of 1 to `max` bytes; a fifth byte must be a leading zero.
     pub fn unsigned(&self, max: usize, what: &'static str) -> Result<u32, FrameError> {
-        if self.value.is_empty() || self.value.len() > max {
+        if self.value.is_empty() || self.value.len() > max || (self.value.len() > 4 && self.value[0] != 0) {
             return Err(FrameError::BadLength { what, at: self.at, found: self.value.len() });
         }
         Ok(self.value.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 }
 
-/// Appends a length in its shortest form.
-pub(crate) fn put_length(out: &mut Vec<u8>, len: u16) {
-    match len {
-        0..=0x7f => out.push(len as u8),
-        0x80..=0xff => out.extend([0x81, len as u8]),
-        _ => {
+/// Appends an element, with its length in the shortest form. Who builds a frame checks that all of it is at most 65535 bytes long.
+pub(crate) fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
+    out.push(tag);
+    match value.len() {
+        len @ 0..=0x7f => out.push(len as u8),
+        len @ 0x80..=0xff => out.extend([0x81, len as u8]),
+        len => {
             out.push(0x82);
-            out.extend(len.to_be_bytes());
+            out.extend((len as u16).to_be_bytes());
         }
     }
+    out.extend_from_slice(value);
 }
 
-/// Bytes that [`put_length`] takes.
-pub(crate) fn length_len(len: usize) -> usize {
-    match len {
-        0..=0x7f => 1,
-        0x80..=0xff => 2,
-        _ => 3,
-    }
+/// Appends an INTEGER in its shortest form. It is signed, so numbers with their top bit set get a leading zero.
+pub(crate) fn put_unsigned(out: &mut Vec<u8>, tag: u8, number: u32) {
+    let bytes = u64::from(number).to_be_bytes();
+    let first = (0..7).find(|i| bytes[*i] != 0 || bytes[i + 1] & 0x80 != 0).unwrap_or(7);
+    put(out, tag, &bytes[first..]);
 }

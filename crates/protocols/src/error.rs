@@ -54,6 +54,14 @@ pub enum FrameError {
         /// The tag found.
         found: u8,
     },
+    /// A version of PTP that is not followed.
+    #[error("PTP version {found} at byte {at}, where 2 must stand")]
+    BadVersion {
+        /// Where it stands.
+        at: usize,
+        /// The version.
+        found: u8,
+    },
     /// noASDU and the ASDUs that are there differ.
     #[error("noASDU says {said}, {found} ASDUs are there")]
     AsduCount {

@@ -19,6 +19,8 @@ impl Protocol for Ether {
         example: "ether:0x8892",
         options: &[],
         ethertypes: &[],
+        udp_ports: &[],
+        is_listed: false,
         key: None,
     };
 

@@ -1,6 +1,6 @@
 //! What stands before a protocol's own bytes: the Ethernet header with its tags, and the link layer of IEC 61850.
 
-use crate::ber::Reader;
+use crate::ber::{put, Reader};
 use crate::FrameError;
 
 /// Ethertypes that announce an 802.1Q tag: customer and service tag.
@@ -112,6 +112,47 @@ impl Iec61850 {
         }
         Ok((link, Reader::new(frame, at + 8, at + needed)))
     }
+}
+
+/// Shortest Ethernet frame without its check sequence (IEEE 802.3, 4A.4.2); shorter ones are padded with zeros.
+const MIN_FRAME: usize = 60;
+
+/// A frame's Ethernet header, with its tags.
+pub(crate) fn ethernet_header(dst: [u8; 6], src: [u8; 6], tags: &[Tag], ethertype: u16) -> Vec<u8> {
+    let mut out = [dst, src].concat();
+    for tag in tags {
+        out.extend(tag.tpid.to_be_bytes());
+        out.extend(tag.tci.to_be_bytes());
+    }
+    out.extend(ethertype.to_be_bytes());
+    out
+}
+
+/// Appends zeros up to the shortest frame.
+pub(crate) fn pad(out: &mut Vec<u8>) {
+    out.resize(out.len().max(MIN_FRAME), 0);
+}
+
+/// Appends the link layer of IEC 61850 and the PDU with this tag, and pads the frame.
+///
+/// # Errors
+/// The frame's length, where the length field has too few bits for it.
+pub(crate) fn put_iec61850(
+    out: &mut Vec<u8>,
+    appid: u16,
+    simulated: bool,
+    tag: u8,
+    inside: &[u8],
+) -> Result<(), usize> {
+    let mut pdu = Vec::with_capacity(inside.len() + 4);
+    put(&mut pdu, tag, inside);
+    let length = u16::try_from(8 + pdu.len()).map_err(|_| out.len() + 8 + pdu.len())?;
+    out.extend(appid.to_be_bytes());
+    out.extend(length.to_be_bytes());
+    out.extend([if simulated { 0x80 } else { 0 }, 0, 0, 0]);
+    out.extend(pdu);
+    pad(out);
+    Ok(())
 }
 
 pub(crate) fn array<const N: usize>(frame: &[u8], at: usize, what: &'static str) -> Result<[u8; N], FrameError> {

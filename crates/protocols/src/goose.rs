@@ -6,12 +6,14 @@
 //!               89 ndsCom?, 8A numDatSetEntries, AB allData }
 //! ```
 //! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events, sqNum the
-//! repetitions of one, from 0. A packet's key has the low 16 bits of either; it is unique for as long as the joiner looks back, and a
-//! jump in it is no loss.
+//! repetitions of one, from 0. A packet's key has the low 16 bits of either; it is unique for as long as the joiner looks back.
 
 use crate::named;
-use crate::protocol::{Info, KernelMatch, Order, OwnKey, Protocol};
+use crate::ber::{put, put_unsigned, Element, Reader};
+use crate::ethernet::{ethernet_header, put_iec61850};
+use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, Order, OwnKey, Protocol, Value};
 use crate::stream::{BadStream, Options};
+use crate::{FrameError, Header, Iec61850, Tag};
 use std::fmt;
 
 /// The ethertype of GOOSE.
@@ -28,6 +30,214 @@ pub struct Goose {
     pub appid: Option<u16>,
 }
 
+/// The first multicast address that IEC 61850-8-1 annex B recommends for GOOSE is 01-0C-CD-01-00-00; publishers start at the next
+/// one.
+pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x01, 0x00, 0x01];
+/// APPID of a control block that nobody configured.
+pub const DEFAULT_APPID: u16 = 0x0000;
+
+/// One GOOSE message; borrows its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// The Ethernet header.
+    pub header: Header,
+    /// The link layer.
+    pub link: Iec61850,
+    /// gocbRef, the reference of the control block.
+    pub gocb_ref: &'a [u8],
+    /// timeAllowedtoLive: the next message comes within this time, in ms.
+    pub time_allowed_ms: u32,
+    /// datSet, the reference of the data set.
+    pub dat_set: &'a [u8],
+    /// goID.
+    pub goid: Option<&'a [u8]>,
+    /// t, the time of the event: a UtcTime of 8.1.3.6.
+    pub t: [u8; 8],
+    /// stNum.
+    pub st_num: u32,
+    /// sqNum.
+    pub sq_num: u32,
+    /// The values are simulated (test in edition 1).
+    pub simulation: bool,
+    /// confRev.
+    pub conf_rev: u32,
+    /// ndsCom: the control block needs commissioning.
+    pub nds_com: bool,
+    /// numDatSetEntries.
+    pub entries: u32,
+    /// allData: as many values, BER.
+    pub all_data: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Reads a frame from its destination MAC to its last byte, without the frame check sequence.
+    ///
+    /// # Errors
+    /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first thing that is wrong.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
+        let header = Header::parse(frame)?;
+        if header.ethertype != ETHERTYPE {
+            return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
+        }
+        let (link, mut reader) = Iec61850::parse(frame, header.payload_at)?;
+        let pdu = reader.expect(0x61, "goosePdu")?;
+        let mut r = reader.inside(&pdu);
+        let name = |e: Element<'a>, what| match e.value.len() {
+            1..=MAX_GOID => Ok(e.value),
+            found => Err(FrameError::BadLength { what, at: e.at, found }),
+        };
+        let gocb_ref = name(r.expect(0x80, "gocbRef")?, "gocbRef")?;
+        let time_allowed_ms = r.expect(0x81, "timeAllowedtoLive")?.unsigned(5, "timeAllowedtoLive")?;
+        let dat_set = r.expect(0x82, "datSet")?.value;
+        let goid = r.optional(0x83, "goID")?.filter(|e| !e.value.is_empty()).map(|e| name(e, "goID")).transpose()?;
+        let t = r.expect(0x84, "t")?.fixed("t")?;
+        let st_num = r.expect(0x85, "stNum")?.unsigned(5, "stNum")?;
+        let sq_num = r.expect(0x86, "sqNum")?.unsigned(5, "sqNum")?;
+        let flag = |r: &mut Reader<'a>, tag, what| match r.optional(tag, what)? {
+            Some(e) => e.fixed(what).map(|[byte]| byte != 0),
+            None => Ok(false),
+        };
+        let simulation = flag(&mut r, 0x87, "simulation")?;
+        let conf_rev = r.expect(0x88, "confRev")?.unsigned(5, "confRev")?;
+        let nds_com = flag(&mut r, 0x89, "ndsCom")?;
+        let entries = r.expect(0x8a, "numDatSetEntries")?.unsigned(5, "numDatSetEntries")?;
+        let all_data = r.expect(0xab, "allData")?.value;
+        // IEC 61850-8-1 Ed. 1 has room for a security element at the end.
+        if r.left() > 0 {
+            r.any("security")?;
+        }
+        r.finish("goosePdu")?;
+        Ok(Self {
+            header,
+            link,
+            gocb_ref,
+            time_allowed_ms,
+            dat_set,
+            goid,
+            t,
+            st_num,
+            sq_num,
+            simulation,
+            conf_rev,
+            nds_com,
+            entries,
+            all_data,
+        })
+    }
+
+    /// What names the stream: goID, else gocbRef.
+    pub fn name(&self) -> &'a [u8] {
+        self.goid.unwrap_or(self.gocb_ref)
+    }
+}
+
+/// A message to be built; the fields are those of [`Frame`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameSpec {
+    /// Destination MAC.
+    pub dst: [u8; 6],
+    /// Source MAC.
+    pub src: [u8; 6],
+    /// 802.1Q tags, outermost first; at most two can be read back.
+    pub tags: Vec<Tag>,
+    /// APPID.
+    pub appid: u16,
+    /// gocbRef: 1 to 129 bytes.
+    pub gocb_ref: Vec<u8>,
+    /// timeAllowedtoLive, ms.
+    pub time_allowed_ms: u32,
+    /// datSet.
+    pub dat_set: Vec<u8>,
+    /// goID: 1 to 129 bytes, if there is one.
+    pub goid: Option<Vec<u8>>,
+    /// t.
+    pub t: [u8; 8],
+    /// stNum.
+    pub st_num: u32,
+    /// sqNum.
+    pub sq_num: u32,
+    /// The values are simulated.
+    pub simulation: bool,
+    /// confRev.
+    pub conf_rev: u32,
+    /// ndsCom.
+    pub nds_com: bool,
+    /// The values of the data set: booleans.
+    pub values: Vec<bool>,
+}
+
+impl Default for FrameSpec {
+    fn default() -> Self {
+        Self {
+            dst: FIRST_GROUP,
+            src: [0x02, 0, 0, 0, 0, 1],
+            tags: Vec::new(),
+            appid: DEFAULT_APPID,
+            gocb_ref: b"IED1LD0/LLN0$GO$gcb01".to_vec(),
+            time_allowed_ms: 2000,
+            dat_set: b"IED1LD0/LLN0$dsGOOSE".to_vec(),
+            goid: None,
+            t: [0; 8],
+            st_num: 1,
+            sq_num: 0,
+            simulation: false,
+            conf_rev: 1,
+            nds_com: false,
+            values: vec![false],
+        }
+    }
+}
+
+/// Why a message cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// A name is empty or too long.
+    #[error("{what} {name:?}: has {len} bytes, 1 to 129 are allowed", len = name.len())]
+    Name {
+        /// The field.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// The length field has 16 bits.
+    #[error("the frame would be {0} bytes long, more than its length field can say")]
+    TooLong(usize),
+}
+
+impl FrameSpec {
+    /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    ///
+    /// # Errors
+    /// Where a name or the frame has a length that is not allowed.
+    pub fn build(&self) -> Result<Vec<u8>, BuildError> {
+        for (what, name) in [("gocbRef", Some(&self.gocb_ref)), ("goID", self.goid.as_ref())] {
+            if let Some(name) = name.filter(|name| !(1..=MAX_GOID).contains(&name.len())) {
+                return Err(BuildError::Name { what, name: String::from_utf8_lossy(name).into_owned() });
+            }
+        }
+        let mut inside = Vec::new();
+        put(&mut inside, 0x80, &self.gocb_ref);
+        put_unsigned(&mut inside, 0x81, self.time_allowed_ms);
+        put(&mut inside, 0x82, &self.dat_set);
+        if let Some(goid) = &self.goid {
+            put(&mut inside, 0x83, goid);
+        }
+        put(&mut inside, 0x84, &self.t);
+        put_unsigned(&mut inside, 0x85, self.st_num);
+        put_unsigned(&mut inside, 0x86, self.sq_num);
+        put(&mut inside, 0x87, &[self.simulation.into()]);
+        put_unsigned(&mut inside, 0x88, self.conf_rev);
+        put(&mut inside, 0x89, &[self.nds_com.into()]);
+        put_unsigned(&mut inside, 0x8a, self.values.len() as u32);
+        // A BOOLEAN of MMS (IEC 61850-8-1, table A.3).
+        let all_data: Vec<u8> = self.values.iter().flat_map(|value| [0x83, 1, (*value).into()]).collect();
+        put(&mut inside, 0xab, &all_data);
+        let mut out = ethernet_header(self.dst, self.src, &self.tags, ETHERTYPE);
+        put_iec61850(&mut out, self.appid, self.simulation, 0x61, &inside).map_err(BuildError::TooLong)?;
+        Ok(out)
+    }
+}
+
 /// The key of a packet.
 pub fn key(st_num: u32, sq_num: u32) -> u32 {
     st_num << 16 | sq_num & 0xffff
@@ -41,6 +251,8 @@ impl Protocol for Goose {
         example: "goose:IED1LD0/LLN0.gcb01",
         options: &["appid"],
         ethertypes: &[ETHERTYPE],
+        udp_ports: &[],
+        is_listed: true,
         key: Some(OwnKey {
             name: "stNum:sqNum",
             order: Order::States,
@@ -66,5 +278,119 @@ impl Protocol for Goose {
 
     fn kernel(&self) -> KernelMatch {
         named::kernel(&self.goid, self.appid)
+    }
+
+    fn read(frame: &[u8], _: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        let frame = Frame::parse(frame)?;
+        let stream = Self { goid: frame.name().to_vec(), appid: Some(frame.link.appid) };
+        Ok(vec![InFrame { stream, key: key(frame.st_num, frame.sq_num), step: 0 }])
+    }
+
+    fn includes(&self, found: &Self) -> bool {
+        self.goid == found.goid && self.appid.is_none_or(|appid| Some(appid) == found.appid)
+    }
+
+    fn details(&self, frame: &[u8]) -> Details {
+        let frame = Frame::parse(frame).ok();
+        let number = |title, json, read: fn(&Frame<'_>) -> u32| {
+            let value = Value::Number(frame.as_ref().map_or(0, read).into());
+            Field { title, json, value }
+        };
+        let gocb_ref = Value::text(frame.as_ref().map_or(&[], |f| f.gocb_ref));
+        let mut name = named::fields("goID", "goid", &self.goid, self.appid);
+        name.push(Field { title: "gocbRef", json: "gocb_ref", value: gocb_ref });
+        Details { name, newest: vec![number("stNum", "st_num", |f| f.st_num), number("sqNum", "sq_num", |f| f.sq_num)] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn built(spec: &FrameSpec) -> Vec<u8> {
+        spec.build().unwrap()
+    }
+
+    #[test]
+    fn a_message_is_named_by_its_goid_or_its_control_block() {
+        let name = |spec: FrameSpec| Goose::read(&built(&spec), &Header::default()).unwrap().remove(0).stream.goid;
+        assert_eq!(name(FrameSpec::default()), b"IED1LD0/LLN0$GO$gcb01");
+        assert_eq!(name(FrameSpec { goid: Some(b"trip".to_vec()), ..FrameSpec::default() }), b"trip");
+    }
+
+    #[test]
+    fn a_stream_without_an_appid_means_all() {
+        let stream = |text: &str| text.parse::<crate::StreamSpec>().unwrap().matcher;
+        let (header, found) = crate::Matcher::read(&built(&FrameSpec { appid: 3, ..FrameSpec::default() })).unwrap();
+        assert_eq!((header.ethertype, found[0].key), (ETHERTYPE, 0x1_0000));
+        let named = "goose:IED1LD0/LLN0$GO$gcb01";
+        assert!(stream(named).includes(&found[0].stream));
+        assert!(stream(&format!("{named},appid=3")).includes(&found[0].stream));
+        assert!(!stream(&format!("{named},appid=4")).includes(&found[0].stream));
+        assert!(!stream("svid:IED1LD0/LLN0$GO$gcb01").includes(&found[0].stream));
+    }
+
+    #[test]
+    fn what_has_no_name_cannot_be_built() {
+        let spec = FrameSpec { goid: Some(Vec::new()), ..FrameSpec::default() };
+        assert_eq!(spec.build().unwrap_err().to_string(), "goID \"\": has 0 bytes, 1 to 129 are allowed");
+        let spec = FrameSpec { values: vec![true; 30_000], ..FrameSpec::default() };
+        assert!(matches!(spec.build(), Err(BuildError::TooLong(_))));
+    }
+
+    fn specs() -> impl Strategy<Value = FrameSpec> {
+        let name = || prop::collection::vec(any::<u8>(), 1..=MAX_GOID);
+        let numbers = (any::<u16>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
+        let rest = (any::<[u8; 8]>(), any::<(bool, bool)>(), prop::collection::vec(any::<bool>(), 0..400));
+        let tags = prop::collection::vec((0_u16..4095, 0_u8..8).prop_map(|(vlan, pcp)| Tag::new(vlan, pcp)), 0..=2);
+        (name(), prop::option::of(name()), tags, numbers, rest).prop_map(
+            |(gocb_ref, goid, tags, (appid, time, st_num, sq_num, conf_rev), (t, (simulation, nds_com), values))| FrameSpec {
+                gocb_ref,
+                goid,
+                tags,
+                appid,
+                time_allowed_ms: time,
+                st_num,
+                sq_num,
+                conf_rev,
+                t,
+                simulation,
+                nds_com,
+                values,
+                ..FrameSpec::default()
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_built_reads_back(spec in specs()) {
+            let bytes = built(&spec);
+            let frame = Frame::parse(&bytes).unwrap();
+            prop_assert_eq!(frame.header.tags(), spec.tags.as_slice());
+            prop_assert_eq!((frame.gocb_ref, frame.goid), (spec.gocb_ref.as_slice(), spec.goid.as_deref()));
+            prop_assert_eq!(
+                (frame.link.appid, frame.time_allowed_ms, frame.st_num, frame.sq_num, frame.conf_rev),
+                (spec.appid, spec.time_allowed_ms, spec.st_num, spec.sq_num, spec.conf_rev)
+            );
+            prop_assert_eq!((frame.t, frame.simulation, frame.nds_com), (spec.t, spec.simulation, spec.nds_com));
+            prop_assert_eq!((frame.entries as usize, frame.all_data.len()), (spec.values.len(), 3 * spec.values.len()));
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(
+            spec in specs(),
+            cut in any::<prop::sample::Index>(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        ) {
+            let mut bytes = built(&spec);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let _ = Frame::parse(&bytes);
+            let _ = Frame::parse(&bytes[..cut.index(bytes.len())]);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Streams that are found by a name in their frames, with the link layer of IEC 61850: Sampled Values and GOOSE.
 
-use crate::protocol::{KernelMatch, OwnBytes};
+use crate::protocol::{Field, KernelMatch, OwnBytes, Value};
 use crate::stream::{number_u16, BadStream, Options};
 use std::fmt;
 
@@ -28,4 +28,10 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, name: &[u8], appid: Option<u16>)
 /// `struct iec61850_conf` of the kernel programs.
 pub(crate) fn kernel(name: &[u8], appid: Option<u16>) -> KernelMatch {
     KernelMatch { name: Some(name.to_vec()), own: OwnBytes::default().put_optional(appid) }
+}
+
+/// The name of a stream and its APPID, as a list shows them.
+pub(crate) fn fields(title: &'static str, json: &'static str, name: &[u8], appid: Option<u16>) -> Vec<Field> {
+    let appid = Field { title: "APPID", json: "appid", value: Value::Hex(appid.unwrap_or(0)) };
+    vec![Field { title, json, value: Value::text(name) }, appid]
 }

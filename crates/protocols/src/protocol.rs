@@ -5,6 +5,7 @@
 //! programs look at and which function reads them.
 
 use crate::stream::{BadStream, Options};
+use crate::{FrameError, Header};
 use std::fmt;
 
 /// Bytes of a stream's configuration that belong to its protocol alone (`stream_conf.own` of the kernel programs).
@@ -25,6 +26,10 @@ pub struct Info {
     pub options: &'static [&'static str],
     /// The ethertypes that carry it; empty for any.
     pub ethertypes: &'static [u16],
+    /// The UDP ports of its packets, where one of the ethertypes is that of IP; empty for any.
+    pub udp_ports: &'static [u16],
+    /// Frames name their streams, so that streams can be listed: [`Protocol::read`].
+    pub is_listed: bool,
     /// How the protocol itself tells a packet from the next; `None` where it does not.
     pub key: Option<OwnKey>,
 }
@@ -109,8 +114,59 @@ impl OwnBytes {
     }
 }
 
+/// One stream in a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFrame<M> {
+    /// The stream, with all that tells it from others of its protocol.
+    pub stream: M,
+    /// The packet's key.
+    pub key: u32,
+    /// By how much the key of the next packet is greater, where the frame says so: the samples in it; else 0.
+    pub step: u16,
+}
+
+/// A field of a frame, for lists of streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The heading of its column.
+    pub title: &'static str,
+    /// Its key in JSON.
+    pub json: &'static str,
+    /// The value.
+    pub value: Value,
+}
+
+/// The value of a [`Field`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A text from the wire: it may hold control codes.
+    Text(String),
+    /// A number.
+    Number(u64),
+    /// A number that people read in hexadecimal.
+    Hex(u16),
+    /// So many of something in each frame: shown as so many a second.
+    PerFrame(u16),
+}
+
+impl Value {
+    /// A text from bytes of the wire.
+    pub fn text(bytes: &[u8]) -> Self {
+        Self::Text(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+/// What a list of streams shows of a stream beside what it has in common with all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// What names the stream.
+    pub name: Vec<Field>,
+    /// What its newest frame says.
+    pub newest: Vec<Field>,
+}
+
 /// How streams of one protocol are recognised; the value is one stream's.
-pub trait Protocol: Sized {
+pub trait Protocol: Sized + PartialEq {
     /// What is fixed about it.
     const INFO: Info;
 
@@ -138,6 +194,24 @@ pub trait Protocol: Sized {
 
     /// What the kernel programs need.
     fn kernel(&self) -> KernelMatch;
+
+    /// The streams in a frame, each once. A protocol whose frames do not name their streams has none.
+    ///
+    /// # Errors
+    /// [`FrameError::OtherProtocol`], or the first thing that is wrong.
+    fn read(_frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        Err(FrameError::OtherProtocol { ethertype: header.ethertype })
+    }
+
+    /// Whether a stream that [`read`](Self::read) found is meant by this one, which may say less.
+    fn includes(&self, found: &Self) -> bool {
+        self == found
+    }
+
+    /// What a list shows of this stream; `frame` is the newest frame that [`read`](Self::read) found it in.
+    fn details(&self, _frame: &[u8]) -> Details {
+        Details::default()
+    }
 
     /// The stream as ovs-fields(7) matches it.
     fn flow(&self) -> String {
@@ -225,6 +299,48 @@ macro_rules! protocols {
             pub fn kernel(&self) -> $crate::protocol::KernelMatch {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::kernel(m),)*
+                }
+            }
+
+            /// The streams in a frame that starts with its destination MAC, each once and as exactly as the frame names it, and
+            /// the frame's header.
+            ///
+            /// # Errors
+            /// [`FrameError::OtherProtocol`](crate::FrameError) where no protocol lists its streams; otherwise the first thing
+            /// that is wrong.
+            pub fn read(
+                frame: &[u8],
+            ) -> Result<(crate::Header, Vec<$crate::protocol::InFrame<Matcher>>), crate::FrameError> {
+                let header = crate::Header::parse(frame)?;
+                $(
+                    match <$module::$name as $crate::protocol::Protocol>::read(frame, &header) {
+                        Err($crate::FrameError::OtherProtocol { .. }) => {}
+                        Err(e) => return Err(e),
+                        Ok(found) => {
+                            let found = found.into_iter().map(|s| $crate::protocol::InFrame {
+                                stream: Matcher::$name(s.stream),
+                                key: s.key,
+                                step: s.step,
+                            });
+                            return Ok((header, found.collect()));
+                        }
+                    }
+                )*
+                Err($crate::FrameError::OtherProtocol { ethertype: header.ethertype })
+            }
+
+            /// Whether a stream that [`read`](Self::read) found is meant by this one.
+            pub fn includes(&self, found: &Matcher) -> bool {
+                match (self, found) {
+                    $((Self::$name(m), Self::$name(found)) => $crate::protocol::Protocol::includes(m, found),)*
+                    _ => false,
+                }
+            }
+
+            /// What a list shows of this stream; `frame` is the newest one of it.
+            pub fn details(&self, frame: &[u8]) -> $crate::protocol::Details {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::details(m, frame),)*
                 }
             }
 

@@ -8,8 +8,10 @@
 //! Each port counts each type of message by itself: where several ports send one, name the port (`source=`), or keys of different
 //! packets are the same.
 
-use crate::protocol::{Info, KernelMatch, OwnBytes, OwnKey, Protocol};
+use crate::ethernet::{array, ethernet_header, pad};
+use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, OwnBytes, OwnKey, Protocol, Value};
 use crate::stream::{bad, number_u16, BadStream, Options};
+use crate::{FrameError, Header, Tag};
 use std::fmt;
 
 /// The ethertype of PTP.
@@ -19,6 +21,150 @@ pub const EVENT_PORT: u16 = 319;
 
 /// The event messages, by messageType.
 pub const MESSAGES: [&str; 4] = ["sync", "delay_req", "pdelay_req", "pdelay_resp"];
+
+/// The group that all messages but those of the peer delay mechanism go to (IEEE 1588-2019, annex E).
+pub const GROUP: [u8; 6] = [0x01, 0x1b, 0x19, 0, 0, 0];
+/// The group of the peer delay mechanism, which no bridge forwards.
+pub const PEER_GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86DD;
+const UDP: u8 = 17;
+/// Bytes of the common header.
+const HEADER: usize = 34;
+
+/// The common header of a message (13.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// messageType, 0 to 15; event messages are those of [`MESSAGES`].
+    pub message: u8,
+    /// majorSdoId.
+    pub major_sdo: u8,
+    /// minorVersionPTP; versionPTP is 2.
+    pub minor_version: u8,
+    /// messageLength.
+    pub length: u16,
+    /// domainNumber.
+    pub domain: u8,
+    /// flagField.
+    pub flags: u16,
+    /// correctionField: ns times 65536.
+    pub correction: i64,
+    /// sourcePortIdentity.
+    pub source: PortIdentity,
+    /// sequenceId.
+    pub sequence_id: u16,
+    /// logMessageInterval.
+    pub log_interval: i8,
+}
+
+impl Message {
+    /// Reads the message in a frame: over Ethernet, or UDP to port 319.
+    ///
+    /// # Errors
+    /// [`FrameError::OtherProtocol`] where there is none; otherwise the first thing that is wrong.
+    pub fn parse(frame: &[u8], header: &Header) -> Result<Self, FrameError> {
+        let other = FrameError::OtherProtocol { ethertype: header.ethertype };
+        let at = match header.ethertype {
+            ETHERTYPE => header.payload_at,
+            IPV4 | IPV6 => udp_payload(frame, header).ok_or(other)?,
+            _ => return Err(other),
+        };
+        let h: [u8; HEADER] = array(frame, at, "PTP header")?;
+        let number = |i: usize| u16::from_be_bytes([h[i], h[i + 1]]);
+        if h[1] & 15 != 2 {
+            return Err(FrameError::BadVersion { at: at + 1, found: h[1] & 15 });
+        }
+        let (needed, left) = (usize::from(number(2)), frame.len() - at);
+        if needed > left {
+            return Err(FrameError::Truncated { what: "messageLength", at, needed, left });
+        }
+        if needed < HEADER {
+            return Err(FrameError::BadLength { what: "messageLength", at: at + 2, found: needed });
+        }
+        let (mut clock, mut correction) = ([0; 8], [0; 8]);
+        clock.copy_from_slice(&h[20..28]);
+        correction.copy_from_slice(&h[8..16]);
+        Ok(Self {
+            message: h[0] & 15,
+            major_sdo: h[0] >> 4,
+            minor_version: h[1] >> 4,
+            length: number(2),
+            domain: h[4],
+            flags: number(6),
+            correction: i64::from_be_bytes(correction),
+            source: PortIdentity { clock, port: number(28) },
+            sequence_id: number(30),
+            log_interval: h[33] as i8,
+        })
+    }
+}
+
+/// Where the payload of a UDP packet to the event port stands; `None` for any other packet, and for later fragments.
+fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
+    let at = header.payload_at;
+    let byte = |i: usize| frame.get(at + i).copied();
+    let number = |i: usize| Some(u16::from_be_bytes([byte(i)?, byte(i + 1)?]));
+    let udp = match header.ethertype {
+        IPV4 if byte(9)? == UDP && number(6)? & 0x1fff == 0 => usize::from(byte(0)? & 15) * 4,
+        IPV6 if byte(6)? == UDP => 40,
+        _ => return None,
+    };
+    (udp >= 20 && number(udp + 2)? == EVENT_PORT).then_some(at + udp + 8)
+}
+
+/// An event message to be built, over Ethernet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameSpec {
+    /// Source MAC.
+    pub src: [u8; 6],
+    /// Destination MAC; the message's group if none is given.
+    pub dst: Option<[u8; 6]>,
+    /// 802.1Q tags, outermost first; at most two can be read back.
+    pub tags: Vec<Tag>,
+    /// messageType, an index into [`MESSAGES`].
+    pub message: u8,
+    /// domainNumber.
+    pub domain: u8,
+    /// sourcePortIdentity.
+    pub source: PortIdentity,
+    /// sequenceId.
+    pub sequence_id: u16,
+    /// logMessageInterval: the messages come every 2^this seconds; 127 where there is no interval.
+    pub log_interval: i8,
+}
+
+impl FrameSpec {
+    /// Where sequenceId stands in the frame that [`build`](Self::build) makes.
+    pub fn sequence_id_at(&self) -> usize {
+        14 + 4 * self.tags.len() + 30
+    }
+
+    /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes. Timestamps in it
+    /// are 0: the message says that its time follows.
+    pub fn build(&self) -> Vec<u8> {
+        let is_peer = MESSAGES.get(usize::from(self.message)).is_some_and(|name| name.starts_with("pdelay"));
+        let dst = self.dst.unwrap_or(if is_peer { PEER_GROUP } else { GROUP });
+        let mut out = ethernet_header(dst, self.src, &self.tags, ETHERTYPE);
+        let length: u16 = if is_peer { 54 } else { 44 };
+        // twoStepFlag belongs to messages that are followed by their time.
+        let flags: u16 = if matches!(self.message, 0 | 3) { 0x0200 } else { 0 };
+        let start = out.len();
+        out.extend([self.message & 15, 2]);
+        out.extend(length.to_be_bytes());
+        out.extend([self.domain, 0]);
+        out.extend(flags.to_be_bytes());
+        out.extend([0; 12]);
+        out.extend(self.source.clock);
+        out.extend(self.source.port.to_be_bytes());
+        out.extend(self.sequence_id.to_be_bytes());
+        // controlField (table 42): Sync, Delay_Req, others.
+        out.extend([if self.message < 2 { self.message } else { 5 }, self.log_interval as u8]);
+        out.resize(start + usize::from(length), 0);
+        pad(&mut out);
+        out
+    }
+}
 
 /// A port of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +212,9 @@ impl Protocol for Ptp {
         form: "ptp:sync|delay_req|pdelay_req|pdelay_resp",
         example: "ptp:sync",
         options: &["source", "domain"],
-        ethertypes: &[ETHERTYPE, 0x0800, 0x86DD],
+        ethertypes: &[ETHERTYPE, IPV4, IPV6],
+        udp_ports: &[EVENT_PORT],
+        is_listed: true,
         key: Some(OwnKey::counter16("sequenceId")),
     };
 
@@ -96,5 +244,109 @@ impl Protocol for Ptp {
         let own = OwnBytes::default().put(&clock).put(&port);
         let own = own.put_optional(self.domain.map(u16::from)).put(&[self.message, self.source.is_some().into()]);
         KernelMatch { name: None, own }
+    }
+
+    fn read(frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        let m = Message::parse(frame, header)?;
+        if usize::from(m.message) >= MESSAGES.len() {
+            // A general message: its time of arrival counts for nothing.
+            return Ok(Vec::new());
+        }
+        let stream = Self { message: m.message, source: Some(m.source), domain: Some(m.domain) };
+        Ok(vec![InFrame { stream, key: m.sequence_id.into(), step: 1 }])
+    }
+
+    fn includes(&self, found: &Self) -> bool {
+        self.message == found.message
+            && self.source.is_none_or(|source| Some(source) == found.source)
+            && self.domain.is_none_or(|domain| Some(domain) == found.domain)
+    }
+
+    fn details(&self, frame: &[u8]) -> Details {
+        let text = |title, json, value: String| Field { title, json, value: Value::Text(value) };
+        let message = MESSAGES[usize::from(self.message) % MESSAGES.len()];
+        let source = self.source.map_or_else(String::new, |source| source.to_string());
+        let mut name = vec![text("message", "message", message.into()), text("source port", "source", source)];
+        let domain = u64::from(self.domain.unwrap_or(0));
+        name.push(Field { title: "domain", json: "domain", value: Value::Number(domain) });
+        let parsed = Header::parse(frame).and_then(|header| Message::parse(frame, &header));
+        let sequence_id = Value::Number(parsed.map_or(0, |m| m.sequence_id.into()));
+        Details { name, newest: vec![Field { title: "sequenceId", json: "sequence_id", value: sequence_id }] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn spec(message: u8, sequence_id: u16) -> FrameSpec {
+        FrameSpec {
+            src: [2, 0, 0, 0, 0, 1],
+            dst: None,
+            tags: Vec::new(),
+            message,
+            domain: 3,
+            source: PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 1 },
+            sequence_id,
+            log_interval: -3,
+        }
+    }
+
+    /// The message in a UDP packet to this port.
+    fn over_udp(version: u8, port: u16) -> Vec<u8> {
+        let frame = spec(0, 7).build();
+        let mut out = frame[..12].to_vec();
+        if version == 4 {
+            // With one option, so that the header's length matters.
+            out.extend([8, 0, 0x46, 0, 0, 76, 0, 0, 0, 0, 1, UDP, 0, 0]);
+            out.extend([0; 12]);
+        } else {
+            out.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 52, UDP, 1]);
+            out.extend([0; 32]);
+        }
+        out.extend([1, 63]);
+        out.extend(port.to_be_bytes());
+        out.extend([0; 4]);
+        out.extend(&frame[14..]);
+        out
+    }
+
+    #[test]
+    fn a_message_is_read_over_ethernet_and_udp() {
+        let expected = "ptp:sync,source=001122.fffe.334455-1,domain=3".parse::<crate::StreamSpec>().unwrap().matcher;
+        for frame in [spec(0, 7).build(), over_udp(4, EVENT_PORT), over_udp(6, EVENT_PORT)] {
+            let (_, found) = crate::Matcher::read(&frame).unwrap();
+            assert_eq!((&found[0].stream, found[0].key), (&expected, 7));
+        }
+        assert!(matches!(crate::Matcher::read(&over_udp(4, 320)), Err(FrameError::OtherProtocol { .. })));
+        assert_eq!(crate::Matcher::read(&spec(8, 7).build()).unwrap().1, [], "Follow_Up is no event");
+    }
+
+    #[test]
+    fn version_1_is_said() {
+        let mut frame = spec(0, 0).build();
+        frame[15] = 1;
+        assert_eq!(crate::Matcher::read(&frame).unwrap_err().to_string(), "PTP version 1 at byte 15, where 2 must stand");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_built_reads_back(message in 0_u8..4, sequence_id in any::<u16>(), vlan in prop::option::of(0_u16..4095)) {
+            let spec = FrameSpec { tags: vlan.map(|v| Tag::new(v, 6)).into_iter().collect(), ..spec(message, sequence_id) };
+            let frame = spec.build();
+            let m = Message::parse(&frame, &Header::parse(&frame).unwrap()).unwrap();
+            prop_assert_eq!((m.message, m.sequence_id, m.source, m.domain), (message, sequence_id, spec.source, 3));
+            prop_assert_eq!((m.log_interval, m.length), (-3, if message < 2 { 44 } else { 54 }));
+            let at = spec.sequence_id_at();
+            prop_assert_eq!(&frame[at..at + 2], sequence_id.to_be_bytes());
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(frame in prop::collection::vec(any::<u8>(), 0..120), version in 0_u8..7, cut in 0_usize..120) {
+            let _ = crate::Matcher::read(&frame);
+            let udp = over_udp(version, EVENT_PORT);
+            let _ = crate::Matcher::read(&udp[..cut.min(udp.len())]);
+        }
     }
 }

@@ -16,8 +16,9 @@ mod profile;
 mod samples;
 
 use crate::named;
-use crate::protocol::{Info, KernelMatch, OwnKey, Protocol};
+use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
 use crate::stream::{BadStream, Options};
+use crate::{FrameError, Header};
 use std::fmt;
 
 pub use build::{AsduSpec, BuildError, FrameSpec};
@@ -52,6 +53,8 @@ impl Protocol for Sv {
         example: "svid:MU01",
         options: &["appid"],
         ethertypes: &[ETHERTYPE],
+        udp_ports: &[],
+        is_listed: true,
         key: Some(OwnKey::counter16("smpCnt")),
     };
 
@@ -69,5 +72,37 @@ impl Protocol for Sv {
 
     fn kernel(&self) -> KernelMatch {
         named::kernel(&self.svid, self.appid)
+    }
+
+    fn read(frame: &[u8], _: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        let frame = Frame::parse(frame)?;
+        let mut found: Vec<InFrame<Self>> = Vec::with_capacity(1);
+        for asdu in frame.asdus() {
+            match found.iter_mut().find(|f| f.stream.svid == asdu.svid) {
+                Some(known) => known.step = known.step.saturating_add(1),
+                None => found.push(InFrame {
+                    stream: Self { svid: asdu.svid.to_vec(), appid: Some(frame.link.appid) },
+                    key: asdu.smp_cnt.into(),
+                    step: 1,
+                }),
+            }
+        }
+        Ok(found)
+    }
+
+    fn includes(&self, found: &Self) -> bool {
+        self.svid == found.svid && self.appid.is_none_or(|appid| Some(appid) == found.appid)
+    }
+
+    fn details(&self, frame: &[u8]) -> Details {
+        let asdus = |frame: Frame<'_>| frame.asdus().filter(|a| a.svid == self.svid).count() as u16;
+        let asdus = Frame::parse(frame).map_or(0, asdus);
+        Details {
+            name: named::fields("svID", "svid", &self.svid, self.appid),
+            newest: vec![
+                Field { title: "ASDUs", json: "asdus", value: Value::Number(asdus.into()) },
+                Field { title: "samples/s", json: "samples_per_s", value: Value::PerFrame(asdus) },
+            ],
+        }
     }
 }

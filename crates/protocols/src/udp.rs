@@ -59,6 +59,8 @@ impl Protocol for Udp {
         example: "udp:10.0.0.2:5000",
         options: &[],
         ethertypes: &[0x0800, 0x86DD],
+        udp_ports: &[],
+        is_listed: false,
         key: None,
     };
 

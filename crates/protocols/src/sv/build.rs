@@ -1,11 +1,9 @@
 //! From fields to bytes, laid out as merging units do.
 
 use super::{DEFAULT_APPID, ETHERTYPE, FIRST_GROUP, MAX_SVID};
-use crate::ber::{length_len, put_length};
+use crate::ber::{put, put_unsigned};
+use crate::ethernet::{ethernet_header, put_iec61850};
 use crate::Tag;
-
-/// Shortest Ethernet frame without its check sequence (IEEE 802.3, 4A.4.2); shorter ones are padded with zeros.
-const MIN_FRAME: usize = 60;
 
 /// A frame to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,36 +74,10 @@ impl Default for FrameSpec {
     }
 }
 
-fn element_len(value: usize) -> usize {
-    1 + length_len(value) + value
-}
-
-/// Appends an element; [`FrameSpec::build`] has checked that no length exceeds 65535.
-fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
-    out.push(tag);
-    put_length(out, value.len() as u16);
-    out.extend_from_slice(value);
-}
-
 impl AsduSpec {
-    /// Length of the inside.
-    fn len(&self) -> usize {
-        let optional = |present: bool, len: usize| if present { element_len(len) } else { 0 };
-        element_len(self.svid.len())
-            + self.dat_set.as_ref().map_or(0, |d| element_len(d.len()))
-            + element_len(2)
-            + element_len(4)
-            + optional(self.refr_tm.is_some(), 8)
-            + element_len(1)
-            + optional(self.smp_rate.is_some(), 2)
-            + element_len(self.data.len())
-            + optional(self.smp_mod.is_some(), 2)
-            + optional(self.gm_identity.is_some(), 8)
-    }
-
-    fn put(&self, out: &mut Vec<u8>) {
-        out.push(0x30);
-        put_length(out, self.len() as u16);
+    fn put(&self, asdus: &mut Vec<u8>) {
+        let mut inside = Vec::new();
+        let out = &mut inside;
         put(out, 0x80, &self.svid);
         if let Some(d) = &self.dat_set {
             put(out, 0x81, d);
@@ -126,6 +98,7 @@ impl AsduSpec {
         if let Some(g) = &self.gm_identity {
             put(out, 0x89, g);
         }
+        put(asdus, 0x30, &inside);
     }
 }
 
@@ -137,38 +110,12 @@ impl FrameSpec {
         if let Some(a) = self.asdus.iter().find(|a| !(1..=MAX_SVID).contains(&a.svid.len())) {
             return Err(BuildError::Svid(String::from_utf8_lossy(&a.svid).into_owned()));
         }
-        // noASDU is a BER INTEGER, thus signed: 128 and more need a leading zero.
-        let count = match count {
-            0..=0x7f => vec![count as u8],
-            0x80..=0x7fff => count.to_be_bytes().to_vec(),
-            _ => [&[0][..], &count.to_be_bytes()].concat(),
-        };
-        let seq: usize = self.asdus.iter().map(|a| element_len(a.len())).sum();
-        let inside = element_len(count.len()) + element_len(seq);
-        let length = 8 + element_len(inside);
-        let header = 14 + 4 * self.tags.len();
-        let length16 = u16::try_from(length).map_err(|_| BuildError::TooLong(header + length))?;
-
-        let mut out = Vec::with_capacity((header + length).max(MIN_FRAME));
-        out.extend(self.dst);
-        out.extend(self.src);
-        for tag in &self.tags {
-            out.extend(tag.tpid.to_be_bytes());
-            out.extend(tag.tci.to_be_bytes());
-        }
-        out.extend(ETHERTYPE.to_be_bytes());
-        out.extend(self.appid.to_be_bytes());
-        out.extend(length16.to_be_bytes());
-        out.extend([if self.simulated { 0x80 } else { 0 }, 0, 0, 0]);
-        out.push(0x60);
-        put_length(&mut out, inside as u16);
-        put(&mut out, 0x80, &count);
-        out.push(0xa2);
-        put_length(&mut out, seq as u16);
-        for asdu in &self.asdus {
-            asdu.put(&mut out);
-        }
-        out.resize(out.len().max(MIN_FRAME), 0);
+        let (mut inside, mut asdus) = (Vec::new(), Vec::new());
+        put_unsigned(&mut inside, 0x80, count.into());
+        self.asdus.iter().for_each(|asdu| asdu.put(&mut asdus));
+        put(&mut inside, 0xa2, &asdus);
+        let mut out = ethernet_header(self.dst, self.src, &self.tags, ETHERTYPE);
+        put_iec61850(&mut out, self.appid, self.simulated, 0x60, &inside).map_err(BuildError::TooLong)?;
         Ok(out)
     }
 }
