@@ -6,9 +6,10 @@ pub use codec::{BadSnapshot, MAX_ENCODED};
 
 use crate::event::What;
 use crate::idle::IdleStates;
-use crate::names::{Names, Thread};
+use crate::names::{irqs_now, Names, Thread};
 use crate::recorder::Recorder;
 use crate::window::Window;
+use latpath_bpf::Functions;
 use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Adds names of interrupts and functions, read from this machine's /proc now, which takes some 0.1 s.
+    pub fn add_names(&mut self) {
+        let Numbers { irqs, functions, .. } = Numbers::of(&self.window);
+        let (names, known) = (irqs_now(), Functions::read());
+        self.irqs.extend(irqs.iter().filter_map(|n| Some((*n, names.get(n)?.clone()))));
+        self.functions.extend(functions.iter().filter_map(|at| Some((*at, known.at(*at)?.to_owned()))));
+    }
+
     /// The names, as they were.
     pub fn names(&self) -> Names<'static> {
         Names::told(self.threads.clone(), self.irqs.clone(), self.functions.clone(), self.idle_states.clone())
@@ -81,6 +90,14 @@ impl Recorder {
     /// functions are learnt aside, which [`learn`](Self::learn) begins, or the first snapshot, which then lacks them; so does
     /// one that meets a new interrupt, or a function of a module that has just been loaded.
     pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        let mut snapshot = self.snapshot_of_threads(from, to);
+        let numbers = Numbers::of(&snapshot.window);
+        (snapshot.irqs, snapshot.functions) = self.learnt().names(&numbers.irqs, &numbers.functions);
+        snapshot
+    }
+
+    /// The same with the names of threads alone: where the machine must not be disturbed by learning others.
+    pub fn snapshot_of_threads(&self, from: Ns, to: Ns) -> Snapshot {
         let window = self.window(from, to);
         let numbers = Numbers::of(&window);
         let names = self.names();
@@ -93,10 +110,9 @@ impl Recorder {
             Some((pid, known?))
         };
         let threads = numbers.threads.into_iter().filter_map(thread).collect();
-        let (irqs, functions) = self.learnt().names(&numbers.irqs, &numbers.functions);
         let missing = self.missing().iter().map(|missing| printable(&missing.to_string())).collect();
         let idle_states = self.idle().clone();
-        Snapshot { window, threads, irqs, functions, idle_states, missing }
+        Snapshot { window, threads, idle_states, missing, ..Snapshot::default() }
     }
 
     /// Begins to learn the names of interrupts and of the kernel's functions, in a thread of its own (some 0.1 s).

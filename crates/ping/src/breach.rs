@@ -3,7 +3,7 @@
 //!
 //! While nothing is breached the measuring thread does nothing for this.
 
-use crate::transaction::{Line, Part, Transaction};
+use crate::transaction::{Route, Transaction};
 use latpath_model::Ns;
 use latpath_tracefs::{Instance, Saved};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -20,8 +20,8 @@ use std::{
     },
 };
 
-/// Breaches that are told one by one.
-const TOLD: usize = 100;
+/// Breaches that are reported one by one.
+const KEPT: usize = 100;
 /// An interrupt is looked for so often while everything is held, ms.
 const LOOK_EVERY_MS: u16 = 100;
 
@@ -66,7 +66,7 @@ pub enum BreachError {
 
 /// A transaction over the threshold, as it was when its answer came: stamps of the reflector may still have been under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Happened {
+pub struct BreachedProbe {
     /// The session's number.
     #[serde(serialize_with = "as_hex")]
     pub session: u32,
@@ -74,9 +74,9 @@ pub struct Happened {
     pub sequence: u64,
     /// Its round trip.
     pub round_trip_ns: Option<Ns>,
-    /// Its parts.
-    pub parts: Vec<PartThen>,
-    /// Which of them took longest beyond its usual time: an index.
+    /// Its segments.
+    pub segments: Vec<BreachedSegment>,
+    /// Which of them took longest beyond its median: an index.
     pub longest: Option<usize>,
 }
 
@@ -85,32 +85,35 @@ fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error>
     to.collect_str(&format_args!("{session:08x}"))
 }
 
-/// A part of a breach.
+/// A segment of a breach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PartThen {
+pub struct BreachedSegment {
     /// In words.
     pub name: String,
     /// Its column in a log.
     pub column: String,
     /// How long it took, where both stamps were there.
     pub time_ns: Option<Ns>,
-    /// How long it usually takes: the median until then, where it is known.
-    pub usual_ns: Option<Ns>,
+    /// The median until then, where it is known.
+    pub median_ns: Option<Ns>,
 }
 
-impl Happened {
-    /// `usual` is a part's median so far.
-    pub fn of(session: u32, transaction: &Transaction, line: &Line, usual: impl Fn(Part) -> Option<Ns>) -> Self {
-        let then = |(part, time_ns): (Part, _)| PartThen {
-            name: part.name(),
-            column: part.column(),
-            time_ns,
-            usual_ns: usual(part),
-        };
-        let parts: Vec<_> = line.parts().zip(transaction.parts(line)).map(then).collect();
-        let beyond = |p: &PartThen| p.time_ns.map(|t| t.saturating_sub(p.usual_ns.unwrap_or(0)));
-        let longest = (0..parts.len()).filter(|at| parts[*at].time_ns.is_some()).max_by_key(|at| beyond(&parts[*at]));
-        Self { session, sequence: transaction.sequence, round_trip_ns: transaction.round_trip(), parts, longest }
+impl BreachedProbe {
+    /// `medians` are those of the route's segments so far.
+    pub fn of(session: u32, transaction: &Transaction, route: &Route, medians: &[Ns]) -> Self {
+        let segments = route.segments().zip(transaction.segments(route)).enumerate();
+        let segments: Vec<_> = segments
+            .map(|(at, (segment, time_ns))| BreachedSegment {
+                name: segment.name(),
+                column: segment.column(),
+                time_ns,
+                median_ns: medians.get(at).copied(),
+            })
+            .collect();
+        let beyond = |s: &BreachedSegment| s.time_ns.map(|t| t.saturating_sub(s.median_ns.unwrap_or(0)));
+        let known = (0..segments.len()).filter(|at| segments[*at].time_ns.is_some());
+        let longest = known.max_by_key(|at| beyond(&segments[*at]));
+        Self { session, sequence: transaction.sequence, round_trip_ns: transaction.round_trip(), segments, longest }
     }
 
     /// One line for the trace, for people and grep: at most some 700 bytes.
@@ -122,11 +125,11 @@ impl Happened {
             self.sequence,
             or_none(self.round_trip_ns)
         );
-        if let Some(part) = self.longest.map(|at| &self.parts[at]) {
-            let _ = write!(text, "; longest {}, usually {}", part.column, or_none(part.usual_ns));
+        if let Some(segment) = self.longest.map(|at| &self.segments[at]) {
+            let _ = write!(text, "; longest {}, median {}", segment.column, or_none(segment.median_ns));
         }
-        for part in &self.parts {
-            let _ = write!(text, "; {} {}", part.column, or_none(part.time_ns));
+        for segment in &self.segments {
+            let _ = write!(text, "; {} {}", segment.column, or_none(segment.time_ns));
         }
         text
     }
@@ -136,7 +139,7 @@ impl Happened {
 #[derive(Clone, Debug, Default)]
 pub struct BreachReport {
     /// The first breaches.
-    pub happened: Vec<Happened>,
+    pub breached: Vec<BreachedProbe>,
     /// How many there were.
     pub breaches: u64,
     /// What was saved, if there was any.
@@ -147,7 +150,7 @@ pub struct BreachReport {
 
 /// Ready for a breach. Shared by all sessions of a run. Dropped, everything is undone.
 #[derive(Debug)]
-pub struct Breach {
+pub struct BreachTrace {
     /// `None` once it is undone.
     instance: Option<Instance>,
     save: PathBuf,
@@ -158,7 +161,7 @@ pub struct Breach {
     report: Mutex<BreachReport>,
 }
 
-impl Breach {
+impl BreachTrace {
     /// Makes the instance, or uses the user's, starts it, and reserves the file.
     pub fn prepare(options: BreachOptions) -> Result<Self, BreachError> {
         let BreachOptions { instance, record, save, most_bytes, freeze } = options;
@@ -182,15 +185,14 @@ impl Breach {
         self.instance.as_ref().map(Instance::path)
     }
 
-    /// A round trip was over the threshold: called at once, by the thread that measures. `usual` is a part's median so far.
-    pub fn happened(&self, session: u32, transaction: &Transaction, line: &Line, usual: impl Fn(Part) -> Option<Ns>) {
+    /// A round trip was over the threshold: called at once, by the thread that measures.
+    pub fn breach(&self, breached: &BreachedProbe) {
         let Some(instance) = &self.instance else { return };
         let first = !self.frozen.swap(true, Ordering::Relaxed);
-        let happened = Happened::of(session, transaction, line, usual);
         let mut problems = Vec::new();
         // After a freeze no mark is taken any more.
         if first || !self.freeze {
-            problems.extend(instance.mark(&happened.mark()).err());
+            problems.extend(instance.mark(&breached.mark()).err());
         }
         if first && self.freeze {
             problems.extend(instance.snapshot().err());
@@ -198,8 +200,8 @@ impl Breach {
         }
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         report.breaches += 1;
-        if report.happened.len() < TOLD {
-            report.happened.push(happened);
+        if report.breached.len() < KEPT {
+            report.breached.push(breached.clone());
             report.notes.extend(problems.iter().map(ToString::to_string));
         }
     }
@@ -236,7 +238,7 @@ impl Breach {
     }
 }
 
-impl Drop for Breach {
+impl Drop for BreachTrace {
     fn drop(&mut self) {
         // Reserved, and not used.
         if fs::metadata(&self.save).is_ok_and(|m| m.len() == 0) {
@@ -276,7 +278,7 @@ fn losses(saved: &Saved) -> Vec<String> {
 /// What is where.
 fn held(instance: &Instance, report: &BreachReport) -> String {
     let mut text = String::new();
-    if let Some(first) = report.happened.first() {
+    if let Some(first) = report.breached.first() {
         let _ = writeln!(text, "breach: probe {} of session {:08x}", first.sequence, first.session);
     }
     let _ = writeln!(text, "  tracefs instance, stopped: {}", instance.path().display());
@@ -319,7 +321,7 @@ mod tests {
     use super::*;
     use crate::transaction::Stamp;
 
-    fn transaction() -> (Transaction, Line) {
+    fn transaction() -> (Transaction, Route) {
         let mut t = Transaction { sequence: 17, ..Transaction::default() };
         for (at, stamp) in Stamp::ALL.into_iter().enumerate() {
             t.mapped.set(
@@ -328,24 +330,24 @@ mod tests {
             );
         }
         t.raw = t.mapped;
-        (t, Line::of_seven(u16::MAX))
+        (t, Route::of_seven(u16::MAX))
     }
 
     #[test]
-    fn the_longest_part_is_the_one_furthest_from_its_usual_time() {
-        let (t, line) = transaction();
-        let usual = |part: Part| Some(if part.to == Stamp::T4Nic { 13_990 } else { 5 });
-        let happened = Happened::of(1, &t, &line, usual);
-        assert_eq!(happened.longest.map(|at| happened.parts[at].name.as_str()), Some("wire there"));
-        let happened = Happened::of(1, &t, &line, |_| None);
-        assert_eq!(happened.longest.map(|at| happened.parts[at].name.as_str()), Some("wire back"));
+    fn the_longest_segment_is_the_one_furthest_from_its_median() {
+        let (t, route) = transaction();
+        let medians: Vec<Ns> = route.segments().map(|s| if s.to == Stamp::T4Nic { 13_990 } else { 5 }).collect();
+        let breached = BreachedProbe::of(1, &t, &route, &medians);
+        assert_eq!(breached.longest.map(|at| breached.segments[at].name.as_str()), Some("wire there"));
+        let breached = BreachedProbe::of(1, &t, &route, &[]);
+        assert_eq!(breached.longest.map(|at| breached.segments[at].name.as_str()), Some("wire back"));
     }
 
     #[test]
     fn a_mark_has_everything_in_one_line_that_the_kernel_takes() {
         let (t, _) = transaction();
-        let line = Line::detailed(u16::MAX);
-        let mark = Happened::of(0xabc, &t, &line, |_| Some(Ns::MAX)).mark();
+        let route = Route::detailed(u16::MAX);
+        let mark = BreachedProbe::of(0xabc, &t, &route, &[Ns::MAX; 13]).mark();
         assert!(
             mark.starts_with("latpath breach: session 00000abc sequence 17 round_trip_ns 25002; longest "),
             "{mark}"
@@ -356,15 +358,15 @@ mod tests {
 
     #[test]
     fn a_breach_without_an_answers_stamps_names_what_is_missing() {
-        let (mut t, line) = transaction();
+        let (mut t, route) = transaction();
         (t.raw, t.mapped) = Default::default();
         t.raw.set(Stamp::T1App, 5);
-        let mark = Happened::of(1, &t, &line, |_| None).mark();
+        let mark = BreachedProbe::of(1, &t, &route, &[]).mark();
         assert!(mark.contains("round_trip_ns none") && !mark.contains("longest"), "{mark}");
     }
 
     #[test]
-    fn what_is_held_is_let_go_by_enter_and_by_an_interrupt() {
+    fn enter_or_an_interrupt_ends_the_wait() {
         let (read, write) = nix::unistd::pipe().unwrap();
         nix::unistd::write(&write, b"x\n").unwrap();
         wait(read.as_fd(), &AtomicBool::new(false));

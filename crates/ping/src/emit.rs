@@ -71,7 +71,7 @@ pub trait Observer {
     /// A round trip was over the threshold: told at once, while the reflector's last stamps are still under way.
     fn breach(&mut self, transaction: &Transaction);
     /// The line of stamps is known: those that both ends take.
-    fn line(&mut self, taken: u16);
+    fn route(&mut self, taken: u16);
     /// Between two probes, every now and then.
     fn tick(&mut self, _counts: &Counts) {}
     /// The probes so far were the warm-up: nothing of them counts.

@@ -2,7 +2,7 @@
 
 use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
-use crate::transaction::{Line, Part, Source, Stamp, Transaction};
+use crate::transaction::{Route, Segment, Source, Stamp, Transaction};
 use crate::wire::{NicClock, Seen};
 use latpath_model::Ns;
 use latpath_stats::{Bucket, Histogram};
@@ -65,9 +65,9 @@ impl Times {
     }
 }
 
-/// One row of the table of parts.
+/// One row of the table of segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PartFigures {
+pub struct SegmentFigures {
     /// In words.
     pub name: String,
     /// Where it begins.
@@ -103,9 +103,9 @@ pub struct Worst {
     pub sent_at_ns: Ns,
     /// Its time.
     pub round_trip_ns: Ns,
-    /// Its parts, as in the table; null where a stamp is missing.
-    pub parts_ns: Vec<Option<Ns>>,
-    /// The part that was longest beyond its usual (median) time.
+    /// Its segments, as in the table; null where a stamp is missing.
+    pub segments_ns: Vec<Option<Ns>>,
+    /// The segment that was longest beyond its median.
     pub longest: Option<String>,
 }
 
@@ -130,21 +130,21 @@ pub struct Figures {
 }
 
 struct Rows {
-    line: Line,
-    parts: Vec<Part>,
+    route: Route,
+    segments: Vec<Segment>,
     times: Vec<Histogram>,
 }
 
 impl Rows {
-    fn new(line: Line) -> Self {
-        let parts: Vec<Part> = line.parts().collect();
-        Self { line, times: vec![Histogram::new(); parts.len()], parts }
+    fn new(route: Route) -> Self {
+        let segments: Vec<Segment> = route.segments().collect();
+        Self { route, times: vec![Histogram::new(); segments.len()], segments }
     }
 
     #[inline]
     fn add(&mut self, t: &Transaction) {
-        for (part, times) in self.parts.iter().zip(&mut self.times) {
-            if let Some(time) = t.mapped.between(part.from, part.to) {
+        for (segment, times) in self.segments.iter().zip(&mut self.times) {
+            if let Some(time) = t.mapped.between(segment.from, segment.to) {
                 times.record(time);
             }
         }
@@ -190,8 +190,8 @@ impl Figures {
     pub fn new(options: &FigureOptions) -> Self {
         Self {
             taken: 0,
-            table: Rows::new(Line::of_seven(0)),
-            detail: Rows::new(Line::detailed(0)),
+            table: Rows::new(Route::of_seven(0)),
+            detail: Rows::new(Route::detailed(0)),
             round_trip: Histogram::new(),
             nic_round_trip: Histogram::new(),
             nic_turnaround: Histogram::new(),
@@ -209,10 +209,10 @@ impl Figures {
     }
 
     /// Both ends together take these stamps.
-    pub fn set_line(&mut self, taken: u16) {
+    pub fn set_route(&mut self, taken: u16) {
         self.taken = taken;
-        self.table = Rows::new(Line::of_seven(taken));
-        self.detail = Rows::new(Line::detailed(taken));
+        self.table = Rows::new(Route::of_seven(taken));
+        self.detail = Rows::new(Route::detailed(taken));
     }
 
     /// What came so far was the warm-up.
@@ -231,8 +231,8 @@ impl Figures {
     }
 
     /// The table's stamps.
-    pub fn line(&self) -> &Line {
-        &self.table.line
+    pub fn route(&self) -> &Route {
+        &self.table.route
     }
 
     /// Stamps that both ends take.
@@ -245,8 +245,8 @@ impl Figures {
         &self.round_trip
     }
 
-    /// The usual (median) times of the table's parts so far.
-    pub fn usual(&self) -> Vec<Ns> {
+    /// The medians of the table's segments so far.
+    pub fn medians(&self) -> Vec<Ns> {
         self.table.times.iter().map(|h| h.percentile(500_000)).collect()
     }
 
@@ -259,7 +259,7 @@ impl Figures {
         let Some(round_trip) = t.round_trip() else { return };
         self.round_trip.record(round_trip);
         self.table.add(t);
-        if self.detail.parts.len() > self.table.parts.len() {
+        if self.detail.segments.len() > self.table.segments.len() {
             self.detail.add(t);
         }
         if let Some(time) = t.nic_round_trip() {
@@ -318,10 +318,10 @@ impl Figures {
         self.worst.sort_unstable_by_key(time);
     }
 
-    /// The part of a transaction that was longest beyond its usual time, and by how much.
-    pub fn longest(&self, t: &Transaction) -> Option<(Part, Ns)> {
-        let beyond = self.table.parts.iter().zip(t.parts(self.line())).zip(self.usual());
-        let beyond = beyond.filter_map(|((part, time), usual)| Some((*part, time?.saturating_sub(usual))));
+    /// The segment of a transaction that was longest beyond its median, and by how much.
+    pub fn longest(&self, t: &Transaction) -> Option<(Segment, Ns)> {
+        let beyond = self.table.segments.iter().zip(t.segments(self.route())).zip(self.medians());
+        let beyond = beyond.filter_map(|((segment, time), median)| Some((*segment, time?.saturating_sub(median))));
         beyond.max_by_key(|(_, beyond)| *beyond)
     }
 
@@ -334,16 +334,16 @@ impl Figures {
         (started, elapsed): (Ns, Ns),
     ) -> Report {
         let rows = |rows: &Rows| {
-            let figures = |(part, h): (&Part, &Histogram)| PartFigures {
-                name: part.name(),
-                from: part.from,
-                from_source: part.from.source(),
-                to: part.to,
-                to_source: part.to.source(),
-                error_bound_ns: timeline.error_bound(*part),
+            let figures = |(segment, h): (&Segment, &Histogram)| SegmentFigures {
+                name: segment.name(),
+                from: segment.from,
+                from_source: segment.from.source(),
+                to: segment.to,
+                to_source: segment.to.source(),
+                error_bound_ns: timeline.error_bound(*segment),
                 times: Times::of(h),
             };
-            rows.parts.iter().zip(&rows.times).map(figures).collect::<Vec<_>>()
+            rows.segments.iter().zip(&rows.times).map(figures).collect::<Vec<_>>()
         };
         let some = |h: &Histogram| (h.count() > 0).then(|| Times::of(h));
         let [nic_clock, reflector_nic_clock] = timeline.nic_clocks();
@@ -360,8 +360,12 @@ impl Figures {
             round_trip: Times::of(&self.round_trip),
             nic_round_trip: some(&self.nic_round_trip),
             nic_turnaround: some(&self.nic_turnaround),
-            parts: rows(&self.table),
-            detail: if self.detail.parts.len() > self.table.parts.len() { rows(&self.detail) } else { Vec::new() },
+            segments: rows(&self.table),
+            detail: if self.detail.segments.len() > self.table.segments.len() {
+                rows(&self.detail)
+            } else {
+                Vec::new()
+            },
             missing: Stamp::ALL
                 .into_iter()
                 .filter(|s| self.missing[*s as usize] > 0)
@@ -391,8 +395,8 @@ impl Figures {
             sequence: t.sequence,
             sent_at_ns: t.raw.get(Stamp::T1App).unwrap_or(0),
             round_trip_ns: t.round_trip().unwrap_or(0),
-            parts_ns: t.parts(self.line()).collect(),
-            longest: self.longest(t).map(|(part, _)| part.name()),
+            segments_ns: t.segments(self.route()).collect(),
+            longest: self.longest(t).map(|(segment, _)| segment.name()),
         }
     }
 }
@@ -446,10 +450,10 @@ pub struct Report {
     pub nic_round_trip: Option<Times>,
     /// T2 nic to T3 nic, in the reflector's PHC alone.
     pub nic_turnaround: Option<Times>,
-    /// At most seven parts from application to application.
-    pub parts: Vec<PartFigures>,
+    /// At most seven segments from application to application.
+    pub segments: Vec<SegmentFigures>,
     /// The same cut at every stamp there is, where that is finer.
-    pub detail: Vec<PartFigures>,
+    pub detail: Vec<SegmentFigures>,
     /// Stamps that did not come.
     pub missing: Vec<Missing>,
     /// Transactions of which the NICs' stamps came and have no place on the timeline: a clock was set, or stood still, then.
@@ -492,9 +496,13 @@ mod tests {
 
     fn transaction(sequence: u64, round_trip: Ns, processing: Ns) -> Transaction {
         let mut t = Transaction { sequence, ..Transaction::default() };
-        let way = (round_trip - processing) / 2;
-        let times =
-            [(Stamp::T1App, 0), (Stamp::T2App, way), (Stamp::T3App, way + processing), (Stamp::T4App, round_trip)];
+        let one_way = (round_trip - processing) / 2;
+        let times = [
+            (Stamp::T1App, 0),
+            (Stamp::T2App, one_way),
+            (Stamp::T3App, one_way + processing),
+            (Stamp::T4App, round_trip),
+        ];
         times.iter().for_each(|(stamp, time)| t.raw.set(*stamp, *time));
         t.mapped = t.raw;
         t
@@ -503,17 +511,17 @@ mod tests {
     #[test]
     fn stamps_of_a_clock_that_was_set_are_counted_and_their_parts_left_out() {
         let mut f = Figures::new(&FigureOptions::default());
-        f.set_line(Stamp::T1Nic.bit() | Stamp::T2App.bit());
+        f.set_route(Stamp::T1Nic.bit() | Stamp::T2App.bit());
         let mut t = transaction(0, 1_000, 100);
         t.raw.set(Stamp::T1Nic, 7);
         f.add(&t, End::Answered);
         let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
-        assert_eq!((r.unplaced, r.missing.len(), r.parts[0].times.count, r.round_trip.count), (1, 0, 0, 1));
+        assert_eq!((r.unplaced, r.missing.len(), r.segments[0].times.count, r.round_trip.count), (1, 0, 0, 1));
     }
 
     fn figures(options: &FigureOptions) -> Figures {
         let mut figures = Figures::new(options);
-        figures.set_line(Stamp::T2App.bit() | Stamp::T3App.bit());
+        figures.set_route(Stamp::T2App.bit() | Stamp::T3App.bit());
         figures
     }
 
@@ -537,23 +545,23 @@ mod tests {
     }
 
     #[test]
-    fn the_part_to_blame_is_the_one_beyond_its_usual_time() {
+    fn the_segment_to_blame_is_the_one_beyond_its_median() {
         let mut f = figures(&FigureOptions::default());
         (0..100).for_each(|i| f.add(&transaction(i, 10_000, 100), End::Answered));
         let slow = transaction(100, 13_000, 3_100);
-        let (part, beyond) = f.longest(&slow).unwrap();
-        assert_eq!((part.name(), beyond), ("processing".into(), 3_000));
+        let (segment, beyond) = f.longest(&slow).unwrap();
+        assert_eq!((segment.name(), beyond), ("processing".into(), 3_000));
     }
 
     #[test]
     fn stamps_that_did_not_come_are_counted_and_their_parts_left_out() {
         let mut f = Figures::new(&FigureOptions::default());
-        f.set_line(Stamp::T2App.bit() | Stamp::T3App.bit() | Stamp::T1Nic.bit());
+        f.set_route(Stamp::T2App.bit() | Stamp::T3App.bit() | Stamp::T1Nic.bit());
         f.add(&transaction(0, 1_000, 100), End::Answered);
         let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
         assert_eq!(r.missing, [Missing { stamp: Stamp::T1Nic, count: 1 }]);
-        let counts: Vec<u64> = r.parts.iter().map(|p| p.times.count).collect();
-        assert_eq!(counts, [0, 0, 1, 1], "the two parts at T1 nic have no time");
+        let counts: Vec<u64> = r.segments.iter().map(|p| p.times.count).collect();
+        assert_eq!(counts, [0, 0, 1, 1], "the two segments at T1 nic have no time");
     }
 
     #[test]

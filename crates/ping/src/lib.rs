@@ -11,13 +11,13 @@
 #![deny(unsafe_code)]
 
 pub mod breach;
+pub mod breach_context;
 pub mod clocks;
 pub mod emit;
 pub mod ethernet;
 pub mod figures;
 mod kernel;
 pub mod log;
-pub mod meanwhile;
 mod nic_clock;
 pub mod reflect;
 pub mod session;
@@ -29,4 +29,4 @@ pub mod udp;
 pub mod wire;
 pub mod xdp;
 
-pub use transaction::{Line, Part, Source, Stamp, Stamps, Transaction};
+pub use transaction::{Route, Segment, Source, Stamp, Stamps, Transaction};

@@ -14,7 +14,7 @@ mod writer;
 
 pub use keep::{BadKeep, Keep};
 
-use crate::transaction::{Line, Stamp, Transaction};
+use crate::transaction::{Route, Stamp, Transaction};
 use latpath_model::Ns;
 use ring::Ring;
 use std::{
@@ -154,7 +154,7 @@ pub struct Summary {
 /// What goes to the writer.
 enum Work {
     /// The line that cuts the transactions into parts; first of all.
-    Line(Line),
+    Route(Route),
     Rows(Vec<Transaction>),
 }
 
@@ -234,9 +234,9 @@ impl Log {
     }
 
     /// The parts that get columns. Once, before the first transaction; later calls change nothing.
-    pub fn begin(&mut self, line: &Line) {
+    pub fn begin(&mut self, route: &Route) {
         if !std::mem::replace(&mut self.has_line, true) {
-            let _ = self.work.send(Work::Line(line.clone()));
+            let _ = self.work.send(Work::Route(route.clone()));
         }
     }
 

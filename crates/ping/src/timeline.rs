@@ -6,10 +6,10 @@
 //! time that a message spends on the wire both ways.
 //!
 //! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said, and the
-//! parts sum to the round trip.
+//! segments sum to the round trip.
 
 use crate::nic_clock::{NicTrack, Offset};
-use crate::transaction::{Part, Source, Stamp, Stamps, Transaction};
+use crate::transaction::{Segment, Source, Stamp, Stamps, Transaction};
 use crate::wire::NicClock;
 use latpath_clock::{Assumed, Exchange, OffsetEstimator};
 use latpath_model::Ns;
@@ -179,10 +179,10 @@ impl Timeline {
         self.drift_ppb
     }
 
-    /// How wrong a part's times can be, at worst so far: 0 where one clock took both its stamps. `None` where nothing is known.
-    pub fn error_bound(&self, part: Part) -> Option<Ns> {
+    /// How wrong a segment's times can be, at worst so far: 0 where one clock took both its stamps. `None` where nothing is known.
+    pub fn error_bound(&self, segment: Segment) -> Option<Ns> {
         let clock = |stamp: Stamp| (stamp.source() == Source::Nic, stamp.is_reflectors());
-        let (from, to) = (clock(part.from), clock(part.to));
+        let (from, to) = (clock(segment.from), clock(segment.to));
         if from == to || (self.one_phc && from.0 && to.0) {
             return Some(0);
         }
@@ -332,11 +332,11 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transaction::Line;
+    use crate::transaction::Route;
     use proptest::prelude::*;
 
-    /// A transaction whose stamps lie `part` apart on the true timeline, seen by clocks that are ahead by these.
-    fn seen(at: Ns, part: Ns, there: Ns, phc_here: Ns, phc_there: Ns) -> Transaction {
+    /// A transaction whose stamps lie `segment` apart on the true timeline, seen by clocks that are ahead by these.
+    fn seen(at: Ns, segment: Ns, there: Ns, phc_here: Ns, phc_there: Ns) -> Transaction {
         let mut t = Transaction::default();
         for (i, stamp) in Stamp::ALL.into_iter().enumerate() {
             let ahead = match (stamp.source(), stamp.is_reflectors()) {
@@ -345,7 +345,7 @@ mod tests {
                 (_, false) => 0,
                 (_, true) => there,
             };
-            t.raw.set(stamp, at + part * i as Ns + ahead);
+            t.raw.set(stamp, at + segment * i as Ns + ahead);
         }
         t
     }
@@ -368,25 +368,25 @@ mod tests {
         read(&mut timeline, 0, clock(0, 1_000_000), clock(0, 1_000_007));
         let mut t = seen(5_000_000_000, 100, 0, 1_000_000, 1_000_000);
         timeline.map(&mut t);
-        let parts: Vec<_> = t.parts(&Line::detailed(u16::MAX)).collect();
-        assert_eq!(parts, vec![Some(100); 13], "one PHC is read with one offset");
+        let segments: Vec<_> = t.segments(&Route::detailed(u16::MAX)).collect();
+        assert_eq!(segments, vec![Some(100); 13], "one PHC is read with one offset");
     }
 
     proptest! {
         #[test]
         fn between_machines_the_true_offset_is_within_the_bound_and_the_parts_sum_exactly(
-            there in 1_000_000_000i64..1 << 50, phc_here in -1i64 << 50..1 << 50, phc_there in 0i64..1 << 50, part in 1i64..10_000
+            there in 1_000_000_000i64..1 << 50, phc_here in -1i64 << 50..1 << 50, phc_there in 0i64..1 << 50, segment in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
             read(&mut timeline, there, clock(0, phc_here), clock(0, phc_there));
-            let line = Line::detailed(u16::MAX);
+            let route = Route::detailed(u16::MAX);
             for i in 0..100 {
-                let mut t = seen(1_000_000_000 + i * 5_000_000, part, there, phc_here, phc_there);
+                let mut t = seen(1_000_000_000 + i * 5_000_000, segment, there, phc_here, phc_there);
                 timeline.map(&mut t);
                 if i < 10 {
                     continue;
                 }
-                let sum: Ns = t.parts(&line).map(|p| p.expect("every stamp has a place")).sum();
+                let sum: Ns = t.segments(&route).map(|p| p.expect("every stamp has a place")).sum();
                 prop_assert_eq!(Some(sum), t.round_trip());
                 let (bound, _) = timeline.bound().expect("an offset is known");
                 let off = t.mapped.get(Stamp::T2App).unwrap() - (t.raw.get(Stamp::T2App).unwrap() - there);
@@ -398,7 +398,7 @@ mod tests {
 
         #[test]
         fn phcs_that_are_together_give_the_ways_there_and_back_within_what_was_said(
-            there in 1_000_000_000i64..1 << 50, phc in -1i64 << 50..1 << 50, off in -5_000i64..5_000, part in 1i64..10_000
+            there in 1_000_000_000i64..1 << 50, phc in -1i64 << 50..1 << 50, off in -5_000i64..5_000, segment in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
             timeline.keep_together(5_000);
@@ -406,11 +406,11 @@ mod tests {
             let phc_there = phc - there + off;
             read(&mut timeline, there, clock(0, phc), clock(0, phc_there));
             for i in 0..100 {
-                let mut t = seen(1_000_000_000 + i * 5_000_000, part, there, phc, phc_there);
+                let mut t = seen(1_000_000_000 + i * 5_000_000, segment, there, phc, phc_there);
                 timeline.map(&mut t);
                 let wire = t.mapped.between(Stamp::T1Nic, Stamp::T2Nic).unwrap();
-                prop_assert_eq!(wire, part + off, "raw difference of the two PHCs");
-                let sum: Ns = t.parts(&Line::detailed(u16::MAX)).map(|p| p.expect("every stamp has a place")).sum();
+                prop_assert_eq!(wire, segment + off, "raw difference of the two PHCs");
+                let sum: Ns = t.segments(&Route::detailed(u16::MAX)).map(|p| p.expect("every stamp has a place")).sum();
                 prop_assert_eq!(Some(sum), t.round_trip());
             }
             prop_assert_eq!((timeline.relation(), timeline.disturbances().1), (Relation::Synchronised, 0));

@@ -3,7 +3,7 @@
 use latpath_model::Ns;
 use serde::Serialize;
 
-/// Where and when a probe or its answer was seen, in the order of the way.
+/// Where and when a probe or its answer was seen, in the order of the route.
 ///
 /// `App` and `Kernel` stamps are `CLOCK_MONOTONIC` of the machine that took them (the kernel's own are `CLOCK_REALTIME` and
 /// were converted), `Nic` stamps are the NIC's clock (PHC).
@@ -53,7 +53,7 @@ pub enum Source {
 }
 
 impl Stamp {
-    /// All, in the order of the way.
+    /// All, in the order of the route.
     pub const ALL: [Self; 14] = [
         Self::T1App,
         Self::T1Sched,
@@ -205,33 +205,33 @@ impl Transaction {
         self.raw.between(Stamp::T2Nic, Stamp::T3Nic)
     }
 
-    /// Times of the parts that `line` is cut into. Where no stamp of the line is missing they sum to the round trip, exactly.
-    pub fn parts<'a>(&'a self, line: &'a Line) -> impl Iterator<Item = Option<Ns>> + 'a {
-        line.parts().map(|part| self.mapped.between(part.from, part.to))
+    /// Times of the segments that `route` is cut into. Where no stamp of the route is missing they sum to the round trip, exactly.
+    pub fn segments<'a>(&'a self, route: &'a Route) -> impl Iterator<Item = Option<Ns>> + 'a {
+        route.segments().map(|segment| self.mapped.between(segment.from, segment.to))
     }
 }
 
 /// The stamps at which a round trip is cut: T1 app first, T4 app last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line(Vec<Stamp>);
+pub struct Route(Vec<Stamp>);
 
-/// What lies between two neighbouring stamps of a line.
+/// What lies between two neighbouring stamps of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Segment {
     /// Where it begins.
     pub from: Stamp,
     /// Where it ends.
     pub to: Stamp,
 }
 
-impl Line {
-    /// All stamps that are taken, of these (a mask of [`Stamp::bit`]): up to 13 parts.
+impl Route {
+    /// All stamps that are taken, of these (a mask of [`Stamp::bit`]): up to 13 segments.
     pub fn detailed(taken: u16) -> Self {
         let ends = Stamp::T1App.bit() | Stamp::T4App.bit();
         Self(Stamp::ALL.into_iter().filter(|s| s.bit() & (taken | ends) != 0).collect())
     }
 
-    /// One stamp at each door, the NIC's where there is one: at most the seven parts from application to application.
+    /// One stamp at each end of a machine, the NIC's where there is one: at most the seven segments from application to application.
     pub fn of_seven(taken: u16) -> Self {
         use Stamp::*;
         let best = |candidates: &[Stamp]| candidates.iter().copied().find(|s| s.bit() & taken != 0);
@@ -251,13 +251,13 @@ impl Line {
         &self.0
     }
 
-    /// Its parts, in order.
-    pub fn parts(&self) -> impl ExactSizeIterator<Item = Part> + '_ {
-        self.0.windows(2).map(|pair| Part { from: pair[0], to: pair[1] })
+    /// Its segments, in order.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + '_ {
+        self.0.windows(2).map(|pair| Segment { from: pair[0], to: pair[1] })
     }
 }
 
-impl Part {
+impl Segment {
     /// What happens in it, in words: `app → NIC`, `wire there`.
     pub fn name(self) -> String {
         let (from, to) = (self.from, self.to);
@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_of_any_line_sum_to_the_round_trip_exactly(
+        fn segments_of_any_route_sum_to_the_round_trip_exactly(
             times in prop::array::uniform14(-1i64 << 60..1i64 << 60), taken in any::<u16>(), seven in any::<bool>()
         ) {
             let mut t = Transaction::default();
@@ -298,15 +298,15 @@ mod tests {
                 t.mapped.set(stamp, time);
             }
             t.raw = t.mapped;
-            let line = if seven { Line::of_seven(taken) } else { Line::detailed(taken) };
-            let sum: Ns = t.parts(&line).map(|part| part.expect("no stamp is missing")).sum();
+            let route = if seven { Route::of_seven(taken) } else { Route::detailed(taken) };
+            let sum: Ns = t.segments(&route).map(|time| time.expect("no stamp is missing")).sum();
             prop_assert_eq!(Some(sum), t.round_trip());
         }
     }
 
     #[test]
-    fn a_line_of_seven_has_the_nics_stamps_and_says_what_each_part_is() {
-        let names: Vec<String> = Line::of_seven(u16::MAX).parts().map(Part::name).collect();
+    fn a_route_of_seven_has_the_nics_stamps_and_says_what_each_segment_is() {
+        let names: Vec<String> = Route::of_seven(u16::MAX).segments().map(Segment::name).collect();
         let expected = [
             "emitter app → nic",
             "wire there",
@@ -322,10 +322,10 @@ mod tests {
     #[test]
     fn without_hardware_stamps_the_kernels_take_their_place_and_the_names_say_so() {
         let nic = [Stamp::T1Nic, Stamp::T2Nic, Stamp::T3Nic, Stamp::T4Nic].iter().fold(0, |m, s| m | s.bit());
-        let names: Vec<String> = Line::of_seven(!nic).parts().map(Part::name).collect();
+        let names: Vec<String> = Route::of_seven(!nic).segments().map(Segment::name).collect();
         assert_eq!(names[0], "emitter app → driver");
         assert_eq!(names[1], "there: driver → kernel");
-        assert_eq!(Line::of_seven(0).stamps(), [Stamp::T1App, Stamp::T4App]);
+        assert_eq!(Route::of_seven(0).stamps(), [Stamp::T1App, Stamp::T4App]);
     }
 
     #[test]

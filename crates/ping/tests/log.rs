@@ -2,7 +2,7 @@
 
 use latpath_model::Ns;
 use latpath_ping::log::{Keep, Log, LogError, LogOptions, Summary};
-use latpath_ping::{Line, Stamp, Transaction};
+use latpath_ping::{Route, Stamp, Transaction};
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
     record::Field,
@@ -26,20 +26,20 @@ fn transaction(sequence: u64) -> Transaction {
     t
 }
 
-fn line() -> Line {
-    Line::of_seven(u16::MAX)
+fn route() -> Route {
+    Route::of_seven(u16::MAX)
 }
 
 /// The row of a transaction as the docs describe it.
 fn row(t: &Transaction) -> Vec<Option<i64>> {
     let stamps = Stamp::ALL.into_iter().map(|s| t.raw.get(s));
-    let line = line();
-    [Some(t.sequence as i64)].into_iter().chain(stamps).chain([t.round_trip()]).chain(t.parts(&line)).collect()
+    let line = route();
+    [Some(t.sequence as i64)].into_iter().chain(stamps).chain([t.round_trip()]).chain(t.segments(&line)).collect()
 }
 
 fn columns() -> Vec<String> {
     let stamps = Stamp::ALL.map(|s| s.column().to_owned());
-    let parts: Vec<_> = line().parts().map(|p| p.column()).collect();
+    let parts: Vec<_> = route().segments().map(|p| p.column()).collect();
     [vec!["sequence".into()], stamps.into(), vec!["round_trip_ns".into()], parts].concat()
 }
 
@@ -67,7 +67,7 @@ fn read(path: &Path) -> (Vec<String>, Vec<Vec<Option<i64>>>) {
 fn log(path: &Path, keep: Keep, transactions: impl Iterator<Item = Transaction>) -> Summary {
     let options = LogOptions { rate_hz: Some(1000.0), huge_pages: false };
     let mut log = Log::open(path, keep, &options).unwrap();
-    log.begin(&line());
+    log.begin(&route());
     transactions.for_each(|t| log.push(&t));
     log.finish()
 }
@@ -114,7 +114,7 @@ fn a_log_of_the_last_time_has_what_came_before_each_breach_and_the_end() {
     let path = folder.path().join("last.parquet");
     let options = LogOptions { rate_hz: Some(1000.0), huge_pages: false };
     let mut log = Log::open(&path, "last:100ms".parse().unwrap(), &options).unwrap();
-    log.begin(&line());
+    log.begin(&route());
     for n in 0..5000 {
         if n == 2000 {
             log.breach(&transaction(2000));

@@ -2,9 +2,9 @@
 //! again.
 
 use latpath_ping::{
-    breach::{Breach, BreachOptions},
+    breach::{BreachOptions, BreachTrace, BreachedProbe},
     log::{Keep, Log, LogOptions},
-    Line, Stamp, Transaction,
+    Route, Stamp, Transaction,
 };
 use latpath_testkit::{trial, Failed};
 use latpath_tracefs::{Instance, Options, Tracefs};
@@ -73,8 +73,8 @@ fn unique(what: &str) -> String {
     format!("latpath-test-{}-{what}", std::process::id())
 }
 
-fn line() -> Line {
-    Line::detailed(u16::MAX)
+fn route() -> Route {
+    Route::detailed(u16::MAX)
 }
 
 fn transaction(sequence: u64) -> Transaction {
@@ -92,7 +92,7 @@ fn transaction(sequence: u64) -> Transaction {
 fn log_for_ever(folder: &Path) -> Outcome {
     let open = |name: &str| Log::open(&folder.join(name), Keep::All, &LogOptions::default());
     let mut logs = [open("log.csv")?, open("log.parquet")?];
-    logs.iter_mut().for_each(|log| log.begin(&line()));
+    logs.iter_mut().for_each(|log| log.begin(&route()));
     for n in 0.. {
         logs.iter_mut().for_each(|log| log.push(&transaction(n)));
         std::thread::sleep(Duration::from_micros(500));
@@ -157,7 +157,7 @@ fn fill(folder: &Path) -> Outcome {
     for name in ["log.csv", "log.parquet"] {
         let path = folder.join(name);
         let mut log = Log::open(&path, Keep::All, &LogOptions::default())?;
-        log.begin(&line());
+        log.begin(&route());
         let until = Instant::now() + Duration::from_secs(30);
         let mut pushed = 0;
         while !log.failed() && Instant::now() < until {
@@ -207,43 +207,43 @@ fn text(folder: &Path) -> Result<String, Failed> {
 
 fn frozen() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let breach = Breach::prepare(options(folder.path(), "frozen", true))?;
+    let breach = BreachTrace::prepare(options(folder.path(), "frozen", true))?;
     assert!(breach.path().is_some_and(Path::is_dir));
     for n in [7, 8] {
-        breach.happened(0xabc, &transaction(n), &line(), |_| Some(1));
+        breach.breach(&BreachedProbe::of(0xabc, &transaction(n), &route(), &[1; 13]));
     }
     let report = breach.end(None, &mut std::io::sink());
-    assert_eq!((report.breaches, report.happened.len(), report.happened[0].sequence), (2, 2, 7));
+    assert_eq!((report.breaches, report.breached.len(), report.breached[0].sequence), (2, 2, 7));
     let text = text(folder.path())?;
     assert!(text.contains("latpath breach: session 00000abc sequence 7 round_trip_ns "), "{text}");
     assert!(!text.contains("sequence 8"), "the first breach froze the trace");
     assert!(report.saved.is_some_and(|s| s.files[0].path.is_file()));
     assert!(!instance("frozen")?.exists());
-    let again = Breach::prepare(options(folder.path(), "frozen", true)).err().ok_or("the file is there")?;
+    let again = BreachTrace::prepare(options(folder.path(), "frozen", true)).err().ok_or("the file is there")?;
     assert!(again.to_string().contains("exists already"), "{again}");
     // As a killed run leaves it.
     fs::write(folder.path().join("breach.trace"), "")?;
     let _ = fs::remove_file(folder.path().join("breach.trace.snapshot"));
-    Breach::prepare(options(folder.path(), "frozen", true))?;
+    BreachTrace::prepare(options(folder.path(), "frozen", true))?;
     Ok(())
 }
 
 fn going_on() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let breach = Breach::prepare(options(folder.path(), "going-on", false))?;
-    (0..150).for_each(|n| breach.happened(1, &transaction(n), &line(), |_| None));
+    let breach = BreachTrace::prepare(options(folder.path(), "going-on", false))?;
+    (0..150).for_each(|n| breach.breach(&BreachedProbe::of(1, &transaction(n), &route(), &[])));
     let report = breach.end(None, &mut std::io::sink());
-    assert_eq!((report.breaches, report.happened.len()), (150, 100));
+    assert_eq!((report.breaches, report.breached.len()), (150, 100));
     assert!(text(folder.path())?.contains("sequence 149 "), "every breach left its mark");
     Ok(())
 }
 
 fn nothing_happened() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let breach = Breach::prepare(options(folder.path(), "nothing", true))?;
+    let breach = BreachTrace::prepare(options(folder.path(), "nothing", true))?;
     let report = breach.end(Some(&AtomicBool::new(false)), &mut std::io::sink());
     assert!(report.breaches == 0 && report.saved.is_none());
-    drop(Breach::prepare(options(folder.path(), "nothing", true))?);
+    drop(BreachTrace::prepare(options(folder.path(), "nothing", true))?);
     assert_eq!(fs::read_dir(folder.path())?.count(), 0);
     assert!(!instance("nothing")?.exists());
     Ok(())
@@ -251,8 +251,8 @@ fn nothing_happened() -> Outcome {
 
 /// Holds a breach until its standard input says otherwise.
 fn hold(folder: &Path) -> Outcome {
-    let breach = Breach::prepare(options(folder, "hold", true))?;
-    breach.happened(1, &transaction(1), &line(), |_| None);
+    let breach = BreachTrace::prepare(options(folder, "hold", true))?;
+    breach.breach(&BreachedProbe::of(1, &transaction(1), &route(), &[]));
     breach.end(Some(&AtomicBool::new(false)), &mut std::io::stderr());
     Ok(())
 }

@@ -143,9 +143,9 @@ impl Session {
 
     /// One of the seven parts: `wire there`.
     pub fn part(&self, name: &str) -> Result<&Value> {
-        let mut parts = self.0["parts"].as_array().into_iter().flatten();
+        let mut parts = self.0["segments"].as_array().into_iter().flatten();
         let names =
-            || self.0["parts"].as_array().into_iter().flatten().map(|p| p["name"].to_string()).collect::<Vec<_>>();
+            || self.0["segments"].as_array().into_iter().flatten().map(|p| p["name"].to_string()).collect::<Vec<_>>();
         parts.find(|p| p["name"] == name).with_context(|| format!("no {name} in {:?}", names()))
     }
 
@@ -176,7 +176,7 @@ impl Session {
         let all = self.0["worst"].as_array().filter(|all| !all.is_empty()).context("no transactions")?;
         let mut lacking = 0;
         for one in all {
-            let parts = one["parts_ns"].as_array().context("no parts")?;
+            let parts = one["segments_ns"].as_array().context("no segments")?;
             match parts.iter().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
                 Some(parts) => {
                     let sum = Some(parts.iter().sum());

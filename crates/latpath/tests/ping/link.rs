@@ -246,7 +246,8 @@ pub fn adds_up(session: &Value) -> Result<(), Failed> {
     }
     let all = |key: &str| session[key].as_array().cloned().unwrap_or_default();
     for worst in all("worst") {
-        let parts: Option<Vec<i64>> = worst["parts_ns"].as_array().into_iter().flatten().map(Value::as_i64).collect();
+        let parts: Option<Vec<i64>> =
+            worst["segments_ns"].as_array().into_iter().flatten().map(Value::as_i64).collect();
         if let Some(parts) = parts {
             equal("parts of one of the worst", parts.iter().sum::<i64>(), number(&worst, "round_trip_ns")?)?;
         }

@@ -1,10 +1,10 @@
 //! `latpath ping` as users run it.
 
+mod breach_context;
 mod caps;
 mod ends;
 mod keys;
 mod link;
-mod meanwhile;
 mod outside;
 mod relay;
 mod talks;
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         link::tests(),
         outside::tests(),
         keys::tests(),
-        meanwhile::tests(),
+        breach_context::tests(),
     ];
     latpath_testkit::main(files.into_iter().flatten().collect())
 }

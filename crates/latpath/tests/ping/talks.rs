@@ -36,7 +36,7 @@ fn families() -> Result<(), Failed> {
         equal("ended", &session["ended"], &json!("done"))?;
         equal("clocks", &session["clocks"], &json!("same_kernel"))?;
         equal("answered", number(&session, "counts.answered")?, 300)?;
-        let parts = session["parts"].as_array().map_or(0, Vec::len);
+        let parts = session["segments"].as_array().map_or(0, Vec::len);
         equal("parts", parts, 7)?;
         adds_up(&session)?;
     }
@@ -79,7 +79,7 @@ fn sizes() -> Result<(), Failed> {
             equal("size", number(&session, "size_bytes")?, size)?;
             equal("answered", number(&session, "counts.answered")?, 200)?;
             // A short answer brings the reflector's own times alone.
-            let parts: Vec<&Value> = session["parts"].as_array().into_iter().flatten().collect();
+            let parts: Vec<&Value> = session["segments"].as_array().into_iter().flatten().collect();
             equal("parts", parts.len(), if size < 96 { 5 } else { 7 })?;
             adds_up(&session)?;
         }
@@ -155,7 +155,7 @@ fn stamps() -> Result<(), Failed> {
         let session = link.emit(&format!("10.77.0.2 --count 100 --stamps {which}"))?.session()?;
         let taken: Vec<&str> = session["stamps"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         is("the stamp asked for is there", taken.contains(&first))?;
-        equal("parts", session["parts"].as_array().map_or(0, Vec::len), parts)?;
+        equal("parts", session["segments"].as_array().map_or(0, Vec::len), parts)?;
         equal("detail", session["detail"].as_array().map_or(0, Vec::len), if which == "all" { 9 } else { 0 })?;
         adds_up(&session)?;
         reflector.ends()?;

@@ -66,7 +66,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         let told = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
         let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
         self.table.expect(ours | told);
-        self.observer.line(ours | told);
+        self.observer.route(ours | told);
         Ok(())
     }
 

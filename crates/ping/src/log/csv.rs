@@ -1,7 +1,7 @@
 //! A log as CSV: one file, to which whole lines are added.
 
 use super::{columns, LogError};
-use crate::transaction::{Line, Transaction};
+use crate::transaction::{Route, Transaction};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -27,16 +27,16 @@ impl Csv {
         Ok(Self { path: path.into(), file, text: Vec::new(), bytes: 0 })
     }
 
-    pub fn begin(&mut self, line: &Line) -> Result<(), LogError> {
-        self.text.extend((columns::names(line).join(",") + "\n").bytes());
+    pub fn begin(&mut self, route: &Route) -> Result<(), LogError> {
+        self.text.extend((columns::names(route).join(",") + "\n").bytes());
         self.flush()
     }
 
     /// Adds rows; they are with the kernel when this returns, and so outlive a kill.
-    pub fn write(&mut self, rows: &[Transaction], line: &Line) -> Result<(), LogError> {
+    pub fn write(&mut self, rows: &[Transaction], route: &Route) -> Result<(), LogError> {
         for row in rows {
             digits(&mut self.text, false, row.sequence);
-            for value in columns::values(row, line) {
+            for value in columns::values(row, route) {
                 self.text.push(b',');
                 if let Some(value) = value {
                     digits(&mut self.text, value < 0, value.unsigned_abs());

@@ -1,7 +1,7 @@
 //! Row groups of Parquet: every column is an int64, and all but the first may lack values.
 
 use super::columns;
-use crate::transaction::{Line, Transaction};
+use crate::transaction::{Route, Transaction};
 use parquet::{
     basic::{Compression, Encoding, LogicalType, Repetition, Type, ZstdLevel},
     column::reader::get_typed_column_reader,
@@ -51,10 +51,10 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub fn create(path: &Path, line: &Line) -> io::Result<Self> {
+    pub fn create(path: &Path, route: &Route) -> io::Result<Self> {
         let error = Arc::<Mutex<Option<io::Error>>>::default();
         let sink = Sink { file: File::create(path)?, error: Arc::clone(&error) };
-        let names = columns::names(line);
+        let names = columns::names(route);
         let made = schema(&names).and_then(|schema| SerializedFileWriter::new(sink, schema, properties(&names)));
         Ok(Self { writer: checked(made, &error)?, error, rows: 0 })
     }
@@ -141,15 +141,15 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    pub fn new(line: &Line) -> Self {
-        let columns = columns::names(line).len();
+    pub fn new(route: &Route) -> Self {
+        let columns = columns::names(route).len();
         Self { rows: 0, values: vec![Vec::new(); columns], levels: vec![Vec::new(); columns] }
     }
 
-    pub fn push(&mut self, transaction: &Transaction, line: &Line) {
+    pub fn push(&mut self, transaction: &Transaction, route: &Route) {
         self.rows += 1;
         self.values[0].push(transaction.sequence as i64);
-        for (at, value) in columns::values(transaction, line).enumerate() {
+        for (at, value) in columns::values(transaction, route).enumerate() {
             self.levels[at + 1].push(i16::from(value.is_some()));
             self.values[at + 1].extend(value);
         }

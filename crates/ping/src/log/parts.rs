@@ -5,7 +5,7 @@ use super::{
     groups::{Buffer, Output, GROUP_ROWS},
     LogError, Progress,
 };
-use crate::transaction::{Line, Transaction};
+use crate::transaction::{Route, Transaction};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::{
     ffi::OsString,
@@ -41,7 +41,7 @@ struct Open {
 /// The log.
 pub(super) struct Parquet {
     path: PathBuf,
-    line: Line,
+    route: Route,
     buffer: Buffer,
     open: Option<Open>,
     parts: Vec<Part>,
@@ -53,11 +53,11 @@ pub(super) struct Parquet {
 
 impl Parquet {
     pub fn create(path: &Path) -> Result<Self, LogError> {
-        let line = Line::detailed(0);
+        let route = Route::detailed(0);
         let new = Self {
             path: path.into(),
-            buffer: Buffer::new(&line),
-            line,
+            buffer: Buffer::new(&route),
+            route,
             open: None,
             parts: Vec::new(),
             next: 0,
@@ -82,9 +82,9 @@ impl Parquet {
         Ok(new)
     }
 
-    pub fn begin(&mut self, line: &Line) {
-        self.line = line.clone();
-        self.buffer = Buffer::new(line);
+    pub fn begin(&mut self, route: &Route) {
+        self.route = route.clone();
+        self.buffer = Buffer::new(route);
     }
 
     fn folder(&self) -> PathBuf {
@@ -122,7 +122,7 @@ impl Parquet {
 
     pub fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
         for row in rows {
-            self.buffer.push(row, &self.line);
+            self.buffer.push(row, &self.route);
             if self.buffer.rows >= GROUP_ROWS {
                 self.write_group()?;
             }
@@ -135,7 +135,7 @@ impl Parquet {
     fn open(&mut self) -> Result<&mut Open, LogError> {
         if self.open.is_none() {
             let hidden = self.hidden();
-            let output = Output::create(&hidden, &self.line).map_err(LogError::file(&hidden))?;
+            let output = Output::create(&hidden, &self.route).map_err(LogError::file(&hidden))?;
             self.open = Some(Open { output, since: Instant::now() });
         }
         // Set just now if it was not before.
@@ -212,8 +212,8 @@ impl Parquet {
     }
 
     fn copy_all(&self, from: usize, to: &Path, progress: &Progress) -> io::Result<()> {
-        let mut output = Output::create(to, &self.line)?;
-        let mut buffer = Buffer::new(&self.line);
+        let mut output = Output::create(to, &self.route)?;
+        let mut buffer = Buffer::new(&self.route);
         for part in &self.parts[from..] {
             let file = File::open(self.name(part.first, part.last))?;
             let reader = SerializedFileReader::new(file.try_clone()?).map_err(io::Error::other)?;

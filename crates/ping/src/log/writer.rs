@@ -1,7 +1,7 @@
 //! The thread that writes a log.
 
 use super::{csv::Csv, parts::Parquet, LogError, Progress, Work};
-use crate::transaction::{Line, Transaction};
+use crate::transaction::{Route, Transaction};
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -41,19 +41,19 @@ impl Format {
         }
     }
 
-    fn begin(&mut self, line: &Line) -> Result<(), LogError> {
+    fn begin(&mut self, route: &Route) -> Result<(), LogError> {
         match self {
-            Self::Csv { csv, .. } => csv.begin(line),
+            Self::Csv { csv, .. } => csv.begin(route),
             Self::Parquet(parquet) => {
-                parquet.begin(line);
+                parquet.begin(route);
                 Ok(())
             }
         }
     }
 
-    fn write(&mut self, rows: &[Transaction], line: &Line) -> Result<(), LogError> {
+    fn write(&mut self, rows: &[Transaction], route: &Route) -> Result<(), LogError> {
         match self {
-            Self::Csv { csv, .. } => csv.write(rows, line),
+            Self::Csv { csv, .. } => csv.write(rows, route),
             Self::Parquet(parquet) => parquet.write(rows),
         }
     }
@@ -113,15 +113,15 @@ impl Writer {
     }
 
     fn work(&mut self, written: &mut u64) -> Result<(), LogError> {
-        let (mut line, mut begun) = (Line::detailed(0), false);
+        let (mut route, mut begun) = (Route::detailed(0), false);
         loop {
             match self.todo.try_recv() {
-                Ok(Work::Line(wanted)) => line = wanted,
+                Ok(Work::Route(new)) => route = new,
                 Ok(Work::Rows(mut rows)) => {
                     if !std::mem::replace(&mut begun, true) {
-                        self.format.begin(&line)?;
+                        self.format.begin(&route)?;
                     }
-                    self.format.write(&rows, &line)?;
+                    self.format.write(&rows, &route)?;
                     *written += rows.len() as u64;
                     self.progress.batches.fetch_add(1, Ordering::Relaxed);
                     rows.clear();
@@ -139,7 +139,7 @@ impl Writer {
             self.progress.rows.store(safe, Ordering::Relaxed);
         }
         if !begun {
-            self.format.begin(&line)?;
+            self.format.begin(&route)?;
         }
         Ok(())
     }

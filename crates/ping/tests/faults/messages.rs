@@ -26,7 +26,7 @@ fn over_a_good_wire_every_probe_is_answered_and_has_every_stamp() {
         // But for what a busy machine is late with.
         assert!(c.incomplete * 10 < c.sent, "{c:?}");
         assert_eq!(outcome.taken, (1 << 14) - 1, "all fourteen stamps");
-        assert_eq!(outcome.report.parts.len(), 7);
+        assert_eq!(outcome.report.segments.len(), 7);
         assert_eq!((outcome.report.detail.len(), outcome.report.unplaced), (13, 0));
         for t in outcome.answered() {
             for stamp in [Stamp::T1Nic, Stamp::T2Nic, Stamp::T3Nic, Stamp::T4Nic] {

@@ -11,7 +11,7 @@ use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::wire::{Header, Kind, NicClock};
-use latpath_ping::{Line, Stamp, Transaction};
+use latpath_ping::{Route, Stamp, Transaction};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -152,9 +152,9 @@ impl Observer for Watching<'_> {
     fn breach(&mut self, t: &Transaction) {
         self.breaches.push(*t);
     }
-    fn line(&mut self, taken: u16) {
+    fn route(&mut self, taken: u16) {
         self.taken = taken;
-        self.figures.set_line(taken);
+        self.figures.set_route(taken);
     }
     fn warm(&mut self) {
         self.figures.clear();
@@ -276,15 +276,18 @@ impl Outcome {
             let lacks = self.taken & !t.raw.mask();
             incomplete += u64::from(lacks != 0);
             Stamp::ALL.into_iter().filter(|s| s.bit() & lacks != 0).for_each(|s| missing[s as usize] += 1);
-            for line in [Line::detailed(t.mapped.mask()), Line::of_seven(t.mapped.mask())] {
-                let sum: Ns = t.parts(&line).map(|part| part.expect("its stamps are there")).sum();
+            for route in [Route::detailed(t.mapped.mask()), Route::of_seven(t.mapped.mask())] {
+                let sum: Ns = t.segments(&route).map(|part| part.expect("its stamps are there")).sum();
                 assert_eq!(Some(sum), t.round_trip(), "the parts of probe {} sum to its round trip", t.sequence);
             }
             // A NIC's clock that was not read in time, on a machine that stands still now and then, gives none.
             let has_none = t.raw.mask() & !t.mapped.mask() & self.taken != 0;
             unplaced += u64::from(has_none);
             if lacks == 0 && !has_none {
-                assert!(t.parts(&Line::detailed(self.taken)).all(|part| part.is_some()), "each stamp has its place");
+                assert!(
+                    t.segments(&Route::detailed(self.taken)).all(|part| part.is_some()),
+                    "each stamp has its place"
+                );
             }
         }
         assert_eq!(self.report.unplaced, unplaced, "transactions with a stamp that has no place");

@@ -32,7 +32,11 @@ fn a_stamp_that_never_comes_is_missing_and_holds_nothing_up() {
         missing(&outcome, Stamp::T1Nic)
     );
     assert!(missing(&outcome, Stamp::T1Nic) > 0);
-    assert!(outcome.report.parts.iter().any(|p| p.from == Stamp::T1Nic && p.times.count == outcome.with(Stamp::T1Nic)));
+    assert!(outcome
+        .report
+        .segments
+        .iter()
+        .any(|p| p.from == Stamp::T1Nic && p.times.count == outcome.with(Stamp::T1Nic)));
 }
 
 #[test]
@@ -115,7 +119,7 @@ fn a_stamp_before_its_probe_makes_a_negative_part_that_is_shown_as_it_is() {
         _ => StampFate::Comes,
     });
     let part = |from, to| {
-        let all = outcome.report.parts.iter().chain(&outcome.report.detail);
+        let all = outcome.report.segments.iter().chain(&outcome.report.detail);
         all.clone().find(|p| (p.from, p.to) == (from, to)).expect("there is this part").times.clone()
     };
     // The table goes by the NIC's stamps, the detail by all.
@@ -130,7 +134,7 @@ fn a_stamp_before_its_probe_makes_a_negative_part_that_is_shown_as_it_is() {
 #[test]
 fn stamps_of_zero_are_shown_as_the_nonsense_they_are_and_stop_nothing() {
     let outcome = of_probes(300, |_, _| StampFate::Is(0));
-    let first = &outcome.report.parts[0];
+    let first = &outcome.report.segments[0];
     assert_eq!(
         (first.times.count, first.times.negative),
         (outcome.ended.counts.answered, outcome.ended.counts.answered)

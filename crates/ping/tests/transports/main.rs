@@ -16,7 +16,7 @@ use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::transport::{Arrived, Got, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
-use latpath_ping::{Line, Stamp, Transaction};
+use latpath_ping::{Route, Stamp, Transaction};
 use latpath_protocols::{
     sv::{AsduSpec, FrameSpec},
     Tag,
@@ -349,7 +349,7 @@ impl Observer for Kept {
         }
     }
     fn breach(&mut self, _: &Transaction) {}
-    fn line(&mut self, taken: u16) {
+    fn route(&mut self, taken: u16) {
         self.line = taken;
     }
 }
@@ -404,17 +404,17 @@ fn session() -> Result<(), Failed> {
         let options = |device| Options { stamps: Stamps::SOFTWARE, ..Options::new(device) };
         let (here, there) = open(&pair, Options { session: Some(7), ..options(HERE) }, options(THERE))?;
         let kept = ping(&pair, here, there, peer)?;
-        let line = Line::detailed(kept.line);
-        let complete = kept.answered.iter().filter(|t| line.stamps().iter().all(|s| t.mapped.get(*s).is_some()));
+        let route = Route::detailed(kept.line);
+        let complete = kept.answered.iter().filter(|t| route.stamps().iter().all(|s| t.mapped.get(*s).is_some()));
         let mut count = 0;
         for t in complete {
-            let sum: i64 = t.parts(&line).flatten().sum();
+            let sum: i64 = t.segments(&route).flatten().sum();
             equal("the sum of its parts", Some(sum), t.round_trip())?;
             count += 1;
         }
         // The stamps of the last answers may come too late to be told.
         equal(&format!("{count} of 500 have all stamps"), count >= 490, true)?;
-        equal("parts", line.parts().len(), 9)?;
+        equal("segments", route.segments().len(), 9)?;
     }
     Ok(())
 }

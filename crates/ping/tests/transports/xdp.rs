@@ -8,7 +8,7 @@ use latpath_ping::ethernet::{Ethernet, Framing, Options, Peer};
 use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
 use latpath_ping::xdp::{Place, Xdp, XdpError, XdpOptions};
-use latpath_ping::{Line, Stamp};
+use latpath_ping::{Route, Stamp};
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_testkit::Failed;
 use std::net::UdpSocket;
@@ -281,10 +281,10 @@ pub fn session() -> Result<(), Failed> {
             let here = pair.here.inside(|| Xdp::open(XdpOptions { session: Some(7), ..options(HERE) }))?;
             let there = pair.there.inside(|| Xdp::open(options(THERE)))?;
             let kept = ping(&pair, here, there, peer)?;
-            let line = Line::detailed(kept.line);
-            equal("parts", line.parts().len(), if stamps { 5 } else { 3 })?;
+            let route = Route::detailed(kept.line);
+            equal("segments", route.segments().len(), if stamps { 5 } else { 3 })?;
             for t in &kept.answered {
-                equal("the sum of its parts", Some(t.parts(&line).flatten().sum()), t.round_trip())?;
+                equal("the sum of its parts", Some(t.segments(&route).flatten().sum()), t.round_trip())?;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! `latpath ping emit`: sends probes, and says what became of them.
 
-mod meanwhile;
+mod breach_context;
 mod one;
 mod text;
 
@@ -14,11 +14,11 @@ use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
-use latpath_ping::breach::{Breach, BreachReport};
+use latpath_ping::breach::{BreachReport, BreachTrace};
+use latpath_ping::breach_context::{ContextRecorder, ExplainedBreach};
 use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
 use latpath_ping::figures::Drawn;
 use latpath_ping::log::Keep;
-use latpath_ping::meanwhile::{Told, Watcher};
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{FULL, HEADER};
 use latpath_stats::units::{count, duration};
@@ -84,7 +84,7 @@ pub struct Args {
     /// A round trip over this is a breach: it ends the run, and the exit code is 3
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     threshold: Option<Duration>,
-    /// Do not record what else this machine does, to tell of a breach what went on meanwhile: it takes a little time of every
+    /// Do not record what else this machine does, for the context of a breach: recording takes a little time of every
     /// wake-up
     #[arg(long, requires = "threshold")]
     no_flight: bool,
@@ -178,7 +178,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Err(Usage(format!("{name} 0s: a time above 0 is needed")).into());
         }
     }
-    if args.freeze.is_wanted() && args.threshold.is_none() {
+    if args.freeze.is_requested() && args.threshold.is_none() {
         return Err(Usage("--trace: say with --threshold what is to freeze it".into()).into());
     }
     if args.drawn().buckets() > Drawn::MOST {
@@ -187,15 +187,15 @@ pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let _awake = args.awake.then(Awake::new).transpose()?;
     let breach = args.freeze.prepare(!args.keep_going)?;
-    let watcher = meanwhile::watch(&args);
-    let all = in_threads(&args, breach.as_ref(), watcher.as_ref(), &stop);
-    let watched = watcher.is_some();
-    let mut told = watcher.map_or(Vec::new(), Watcher::end);
+    let recorder = breach_context::record(&args);
+    let all = in_threads(&args, breach.as_ref(), recorder.as_ref(), &stop);
+    let recorded = recorder.is_some();
+    let mut explained = recorder.map_or(Vec::new(), ContextRecorder::end);
     let frozen = args.freeze.end(breach, &stop);
     let all = all?;
     let elsewhere = all.iter().filter(|done| done.report.clocks != Relation::SameKernel).map(|done| done.session);
     for session in elsewhere {
-        told.iter_mut().filter(|t| t.happened.session == session).for_each(Told::on_another_kernel);
+        explained.iter_mut().filter(|b| b.breach.session == session).for_each(ExplainedBreach::on_another_kernel);
     }
     if args.json {
         let sessions: Vec<_> = all.iter().map(|done| done.to_json(&args)).collect();
@@ -204,7 +204,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             json!({
                 "version": 1,
                 "sessions": sessions,
-                "breaches": if watched { json!(told) } else { json!(frozen.happened) },
+                "breaches": if recorded { json!(explained) } else { json!(frozen.breached) },
                 "trace": traces(&frozen),
             })
         ))?;
@@ -212,7 +212,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         // Where nobody answered there is nothing but that to say.
         let met = all.iter().filter(|done| done.ended.welcome.is_some());
         print(
-            &met.map(|done| text::session(done, &args, meanwhile::of_session(&told, done.session)))
+            &met.map(|done| text::session(done, &args, breach_context::of_session(&explained, done.session)))
                 .collect::<Vec<_>>()
                 .join("\n"),
         )?;
@@ -231,14 +231,19 @@ fn traces(frozen: &BreachReport) -> Vec<&Path> {
 }
 
 /// One thread for each reflector. The first breach that is to stop a run stops all of them.
-fn in_threads(args: &Args, freeze: Option<&Breach>, watcher: Option<&Watcher>, stop: &AtomicBool) -> Result<Vec<Done>> {
+fn in_threads(
+    args: &Args,
+    freeze: Option<&BreachTrace>,
+    recorder: Option<&ContextRecorder>,
+    stop: &AtomicBool,
+) -> Result<Vec<Done>> {
     let now: Vec<Mutex<Now>> = args.targets.iter().map(|_| Mutex::default()).collect();
     let run = |number: usize| {
         use std::hash::{BuildHasher, RandomState};
         // Keys of a hash map are random in each process and each state.
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
         let target = args.targets[number];
-        let done = Session { args, target, plan, number, freeze, watcher, now: &now[number], stop }.run();
+        let done = Session { args, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
         // A breach ends all of them, and so does what keeps one from beginning.
         if done.as_ref().map_or(true, |done| done.ended.why == Why::Breach) {
             stop.store(true, Ordering::Relaxed);

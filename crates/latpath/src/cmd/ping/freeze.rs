@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_ping::breach::{Breach, BreachOptions, BreachReport};
+use latpath_ping::breach::{BreachOptions, BreachReport, BreachTrace};
 use latpath_tracefs::{Instance, Options};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,12 +44,12 @@ pub struct Freeze {
 
 impl Freeze {
     /// Whether anything is to be recorded.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.trace.is_some()
     }
 
     /// Starts recording. `freeze`: the first breach stops it; else the trace goes on, with a mark for each breach.
-    pub fn prepare(&self, freeze: bool) -> Result<Option<Breach>> {
+    pub fn prepare(&self, freeze: bool) -> Result<Option<BreachTrace>> {
         let Some(instance) = &self.trace else { return Ok(None) };
         // Who made an instance, or names a tracer, has said what to record.
         let is_there = Instance::is_there(instance);
@@ -57,7 +57,7 @@ impl Freeze {
         if events.is_empty() && self.tracer.is_none() && !is_there {
             events = EVENTS.split(',').map(str::to_string).collect();
         }
-        let breach = Breach::prepare(BreachOptions {
+        let breach = BreachTrace::prepare(BreachOptions {
             instance: instance.clone(),
             record: Options {
                 events,
@@ -75,7 +75,7 @@ impl Freeze {
     }
 
     /// Saves what was frozen, holds it where that was asked for, and puts everything back.
-    pub fn end(&self, breach: Option<Breach>, stop: &AtomicBool) -> BreachReport {
+    pub fn end(&self, breach: Option<BreachTrace>, stop: &AtomicBool) -> BreachReport {
         let Some(breach) = breach else { return BreachReport::default() };
         // A Ctrl-C that ended the run does not end what comes after it.
         stop.store(false, Ordering::Relaxed);

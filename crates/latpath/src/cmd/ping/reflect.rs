@@ -12,7 +12,7 @@ use clap::Args as ClapArgs;
 use latpath_linux::monotonic;
 use latpath_model::stream::format_mac;
 use latpath_model::Ns;
-use latpath_ping::breach::Breach;
+use latpath_ping::breach::{BreachTrace, BreachedProbe};
 use latpath_ping::ethernet::{self, Ethernet};
 use latpath_ping::figures::Times;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected, Witness};
@@ -20,7 +20,7 @@ use latpath_ping::session::Session;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::{UdpOptions, UdpReflector, PORT};
-use latpath_ping::{Line, Transaction};
+use latpath_ping::{Route, Transaction};
 use latpath_stats::units::{count, duration, elapsed};
 use latpath_traffic::kernel::Awake;
 use serde_json::{json, Value};
@@ -163,7 +163,7 @@ fn listen(args: &Args, options: &UdpOptions) -> Result<UdpReflector> {
 struct Told<'a> {
     json: bool,
     sessions: Vec<Value>,
-    freeze: Option<&'a Breach>,
+    freeze: Option<&'a BreachTrace>,
     began: Ns,
     /// What was wrong with this machine's clocks.
     disturbances: Vec<Disturbance>,
@@ -233,7 +233,7 @@ impl Told<'_> {
     /// The emitter knows of its round trip; here the moment counts.
     fn freeze(&self, session: u32, transaction: Transaction) {
         if let Some(freeze) = self.freeze {
-            freeze.happened(session, &transaction, &Line::of_seven(0), |_| None);
+            freeze.breach(&BreachedProbe::of(session, &transaction, &Route::of_seven(0), &[]));
         }
     }
 

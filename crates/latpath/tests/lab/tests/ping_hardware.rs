@@ -49,7 +49,7 @@ fn round_trips_are_exact(nics: &StampingNics, probes: u64, target: &str, words: 
     }
     ensure!(session.json()["missing"] == serde_json::json!([]), "missing: {}", session.json()["missing"]);
     // Nothing is handed over before it is stamped.
-    for part in session.json()["parts"].as_array().context("no parts")? {
+    for part in session.json()["segments"].as_array().context("no parts")? {
         ensure!(part["count"] == probes && part["negative"] == 0, "{part}");
     }
     let all = logged(&fs::read_to_string(&log)?)?;

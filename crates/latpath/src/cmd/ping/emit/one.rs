@@ -7,12 +7,12 @@ use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_ping::breach::{Breach, Happened};
+use latpath_ping::breach::{BreachTrace, BreachedProbe};
+use latpath_ping::breach_context::{BreachRequest, ContextRecorder};
 use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
 use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
 use latpath_ping::log::{Log, LogOptions, Summary};
-use latpath_ping::meanwhile::{Asked, Watcher};
 use latpath_ping::table::{Counts, End};
 use latpath_ping::transaction::{Stamp, Transaction};
 use latpath_ping::transport::Transport;
@@ -61,8 +61,8 @@ pub struct Now {
 struct Watching<'a> {
     figures: Figures,
     log: Option<Log>,
-    freeze: Option<&'a Breach>,
-    watcher: Option<&'a Watcher>,
+    freeze: Option<&'a BreachTrace>,
+    recorder: Option<&'a ContextRecorder>,
     /// This thread's name and number.
     name: String,
     tid: u32,
@@ -83,30 +83,24 @@ impl Observer for Watching<'_> {
     }
 
     fn breach(&mut self, t: &Transaction) {
+        let breach = BreachedProbe::of(self.session, t, self.figures.route(), &self.figures.medians());
         // First what must be quick.
         if let Some(freeze) = self.freeze {
-            let usual = self.figures.usual();
-            let line = self.figures.line();
-            let of = |part| line.parts().position(|p| p == part).map(|at| usual[at]);
-            freeze.happened(self.session, t, line, of);
+            freeze.breach(&breach);
         }
         let ends = (t.raw.get(Stamp::T1App), t.raw.get(Stamp::T4App));
-        if let (Some(watcher), (Some(from), Some(to))) = (self.watcher, ends) {
-            let usual = self.figures.usual();
-            let line = self.figures.line();
-            let of = |part| line.parts().position(|p| p == part).map(|at| usual[at]);
-            let happened = Happened::of(self.session, t, line, of);
-            watcher.happened(Asked { happened, tid: self.tid, name: self.name.clone(), from, to }, self.ends);
+        if let (Some(recorder), (Some(from), Some(to))) = (self.recorder, ends) {
+            recorder.breach(BreachRequest { breach, tid: self.tid, name: self.name.clone(), from, to }, self.ends);
         }
         if let Some(log) = &mut self.log {
             log.breach(t);
         }
     }
 
-    fn line(&mut self, taken: u16) {
-        self.figures.set_line(taken);
+    fn route(&mut self, taken: u16) {
+        self.figures.set_route(taken);
         if let Some(log) = &mut self.log {
-            log.begin(self.figures.line());
+            log.begin(self.figures.route());
         }
     }
 
@@ -125,15 +119,15 @@ impl Observer for Watching<'_> {
     }
 }
 
-/// A session that is to be: with whom, as what, watched by whom.
+/// A session that is to be: with which reflector, how, and what records it.
 pub struct Session<'a> {
     pub args: &'a Args,
     pub target: Target,
     pub plan: Plan,
     /// Its place among the run's sessions.
     pub number: usize,
-    pub freeze: Option<&'a Breach>,
-    pub watcher: Option<&'a Watcher>,
+    pub freeze: Option<&'a BreachTrace>,
+    pub recorder: Option<&'a ContextRecorder>,
     /// Kept up to date, once a second.
     pub now: &'a Mutex<Now>,
     pub stop: &'a AtomicBool,
@@ -230,7 +224,7 @@ impl Session<'_> {
             figures: Figures::new(&options),
             log: self.log()?,
             freeze: self.freeze,
-            watcher: self.watcher,
+            recorder: self.recorder,
             name: format!("ping-{}", self.number),
             tid: nix::unistd::gettid().as_raw() as u32,
             session: plan.session,

@@ -1,33 +1,33 @@
 //! A session's result for a person.
 
-use super::meanwhile;
+use super::breach_context;
 use super::one::Done;
 use super::Args;
 use latpath_model::Ns;
+use latpath_ping::breach_context::ExplainedBreach;
 use latpath_ping::emit::Why;
-use latpath_ping::figures::{PartFigures, Report, Times};
-use latpath_ping::meanwhile::Told;
+use latpath_ping::figures::{Report, SegmentFigures, Times};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
 use latpath_stats::units::{count, duration, rate};
 
-/// All lines of it; `told` is the breach that was looked into.
-pub fn session(done: &Done, args: &Args, told: Option<&Told>) -> String {
+/// All lines of it; `explained` is the breach whose context is shown.
+pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) -> String {
     let r = &done.report;
     let mut lines = vec![head(done, args)];
     lines.push(format!("stamps    {}", stamps(done.taken)));
     lines.push(clocks(r));
     lines.extend(done.notes.iter().map(|note| format!("note      {note}")));
     lines.extend(sent(done, args));
-    lines.extend(breach(done, told));
+    lines.extend(breach(done, explained));
     if r.round_trip.count > 0 {
         lines.push(String::new());
         lines.extend(round_trips(r));
         lines.push(String::new());
-        lines.extend(parts(&r.parts, &r.round_trip));
+        lines.extend(segments(&r.segments, &r.round_trip));
         if args.detail && !r.detail.is_empty() {
             lines.push(String::new());
-            lines.extend(parts(&r.detail, &r.round_trip));
+            lines.extend(segments(&r.detail, &r.round_trip));
         }
         lines.extend(worst(r));
         if let Some(log) = &done.log {
@@ -159,7 +159,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     if r.unplaced > 0 {
         let n = count(r.unplaced);
         lines.push(format!(
-            "unplaced  the NICs' stamps of {n} transactions: a clock was set or stood still; their parts are left out"
+            "unplaced  the NICs' stamps of {n} transactions: a clock was set or stood still; their segments are left out"
         ));
     }
     // Those that were due, less what a start between two deadlines leaves open.
@@ -177,24 +177,20 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     lines
 }
 
-/// The breach that ended the session, or the worst of those that were looked into, and what went on meanwhile.
-fn breach(done: &Done, told: Option<&Told>) -> Vec<String> {
+/// The breach that ended the session, or the worst of those that have a context, and that.
+fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     let mut lines = Vec::new();
     if let (Why::Breach, Some(w)) = (done.ended.why, done.report.worst.first()) {
         let longest =
-            w.longest.as_ref().map_or(String::new(), |part| format!("; longest beyond its usual time: {part}"));
+            w.longest.as_ref().map_or(String::new(), |segment| format!("; longest beyond its median: {segment}"));
         lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
-    } else if let Some(happened) = told.map(|t| &t.happened) {
-        let took = happened.round_trip_ns.map_or("no time that is known".into(), duration);
-        let longest =
-            happened.longest.map(|at| format!("; longest beyond its usual time: {}", happened.parts[at].name));
+    } else if let Some(breach) = explained.map(|explained| &explained.breach) {
+        let took = breach.round_trip_ns.map_or("no time that is known".into(), duration);
+        let longest = breach.longest.map(|at| format!("; longest beyond its median: {}", breach.segments[at].name));
         let longest = longest.unwrap_or_default();
-        lines.push(format!(
-            "breach    probe {} took {took}, the worst that was looked into{longest}",
-            happened.sequence
-        ));
+        lines.push(format!("breach    probe {} took {took}, the worst that has a context{longest}", breach.sequence));
     }
-    lines.extend(told.iter().flat_map(|t| meanwhile::lines(&t.meanwhile)));
+    lines.extend(explained.iter().flat_map(|explained| breach_context::lines(&explained.context)));
     lines
 }
 
@@ -230,12 +226,12 @@ fn round_trips(r: &Report) -> Vec<String> {
     lines
 }
 
-fn parts(parts: &[PartFigures], round_trip: &Times) -> Vec<String> {
+fn segments(segments: &[SegmentFigures], round_trip: &Times) -> Vec<String> {
     let mut lines = vec![format!(
         "{:28} {:24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}",
-        "part", "from → to", "min", "p50", "p99", "p99.9", "max", "share", "±"
+        "segment", "from → to", "min", "p50", "p99", "p99.9", "max", "share", "±"
     )];
-    for p in parts {
+    for p in segments {
         let t = &p.times;
         let share = if round_trip.mean_ns > 0 { 100.0 * t.mean_ns as f64 / round_trip.mean_ns as f64 } else { 0.0 };
         let bound = match p.error_bound_ns {
@@ -268,18 +264,15 @@ fn worst(r: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for w in &r.worst {
         if lines.is_empty() {
-            lines.extend([
-                String::new(),
-                format!("{:>10} {:>10}  {}", "worst", "probe", "longest beyond its usual time"),
-            ]);
+            lines.extend([String::new(), format!("{:>10} {:>10}  {}", "worst", "probe", "longest beyond its median")]);
         }
-        let parts: Vec<String> = w.parts_ns.iter().map(|p| p.map_or("-".into(), duration)).collect();
+        let segments: Vec<String> = w.segments_ns.iter().map(|p| p.map_or("-".into(), duration)).collect();
         lines.push(format!(
             "{:>10} {:>10}  {:28} ({})",
             duration(w.round_trip_ns),
             w.sequence,
             w.longest.as_deref().unwrap_or("-"),
-            parts.join(" + ")
+            segments.join(" + ")
         ));
     }
     lines

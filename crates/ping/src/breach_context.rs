@@ -1,18 +1,16 @@
-//! What a breach's machine did meanwhile: what ran on the CPUs of the thread that measured, and what kept that thread.
+//! The context of a breach: what ran on the CPUs of the emitter's thread during the round trip, and what that thread waited for.
 //!
-//! The flight recorder runs with the session. Of a breach what was recorded meanwhile is copied: by the thread that measures
-//! where that ends the run, else by another one, so that whoever measures goes on at once. After the run it is worked out.
+//! The flight recorder runs with the session. When a breach comes, the recorder's thread copies what was recorded during the round
+//! trip. The thread that measures goes on at once, unless the breach ends the run. The context is worked out after the run.
 
-use crate::breach::Happened;
+use crate::breach::BreachedProbe;
 use latpath_flight::{
-    Doing, Missing, Names, Options, Recorder, Share, Since, Sleep, StartError, State, ThreadTile, Timeline, Window,
+    Doing, Figures, Missing, Names, Options, Record, Recorder, RecorderThread, Share, Since, Sleep, Snapshot,
+    StartError, State, ThreadTile, Timeline,
 };
 use latpath_model::Ns;
 use serde::Serialize;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{sync_channel, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, PoisonError};
 
 /// Breaches whose records are kept: the worst.
 const MOST: usize = 20;
@@ -25,11 +23,11 @@ pub const REFLECTOR: &str = "ping-reflect";
 /// Reflectors on one machine that are looked at.
 const MOST_REFLECTORS: usize = 4;
 
-/// A breach that is to be looked into.
+/// A breach whose context is requested.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    /// What it was.
-    pub happened: Happened,
+pub struct BreachRequest {
+    /// The probe.
+    pub breach: BreachedProbe,
     /// The thread that measured, by the kernel's number.
     pub tid: u32,
     /// Its name.
@@ -40,41 +38,41 @@ pub struct Asked {
     pub to: Ns,
 }
 
-/// A breach that was looked into.
+/// A breach and its context.
 #[derive(Clone, Debug, Serialize)]
-pub struct Told {
-    /// The breach.
+pub struct ExplainedBreach {
+    /// The probe.
     #[serde(flatten)]
-    pub happened: Happened,
-    /// What went on.
-    pub meanwhile: Meanwhile,
+    pub breach: BreachedProbe,
+    /// What its machine did.
+    pub context: BreachContext,
 }
 
-/// What went on between T1 app and T4 app.
+/// What the machine did between T1 app and T4 app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Meanwhile {
+pub struct BreachContext {
     /// From one to the other.
     pub window_ns: Ns,
     /// Nothing of it was overwritten before it could be read.
     pub complete: bool,
     /// The CPUs on which the threads below ran or for which they waited.
-    pub cpus: Vec<CpuMeanwhile>,
+    pub cpus: Vec<CpuActivity>,
     /// The emitter's thread; where a reflector runs on this machine, its thread too.
-    pub threads: Vec<ThreadMeanwhile>,
+    pub threads: Vec<ThreadActivity>,
 }
 
 /// What a CPU did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CpuMeanwhile {
+pub struct CpuActivity {
     /// Its number.
     pub cpu: u32,
     /// What it did, the longest first. They sum to the window.
-    pub ran: Vec<Ran>,
+    pub ran: Vec<RunTime>,
 }
 
 /// A thread or an interrupt, with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Ran {
+pub struct RunTime {
     /// As it is shown: `rustc (18491)`, `irq 25 virtio0`, `idle`.
     pub what: String,
     /// The thread's number, where it is one.
@@ -98,7 +96,7 @@ pub enum Role {
 
 /// What a thread did. Its times sum to the window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ThreadMeanwhile {
+pub struct ThreadActivity {
     /// As it is shown: `ping-0 (4711)`.
     pub thread: String,
     /// Its number.
@@ -110,13 +108,13 @@ pub struct ThreadMeanwhile {
     /// It would have, but for interrupts.
     pub interrupted_ns: Ns,
     /// Which.
-    pub interrupted_by: Vec<Ran>,
+    pub interrupted_by: Vec<RunTime>,
     /// It was ready, and did not run.
     pub ready_ns: Ns,
     /// Of that: its control group had used up its time.
     pub throttled_ns: Ns,
     /// What its CPU did instead.
-    pub behind: Vec<Ran>,
+    pub behind: Vec<RunTime>,
     /// It waited for something to happen.
     pub asleep_ns: Ns,
     /// Who ended its longest sleep: a thread, or an interrupt.
@@ -127,52 +125,81 @@ pub struct ThreadMeanwhile {
     pub unknown_ns: Ns,
 }
 
-/// Records, and looks into breaches.
-pub struct Watcher {
-    recorder: Arc<Mutex<Recorder>>,
-    asked: SyncSender<Asked>,
-    worker: JoinHandle<()>,
-    kept: Arc<Kept>,
+/// Records what this machine does, and keeps what it did during the worst breaches; the rest is worked out after the run, so
+/// that nobody waits for that.
+pub struct ContextRecorder {
+    recording: Mutex<Recording>,
     missing: Vec<Missing>,
 }
 
-/// The worst breaches, with what was recorded meanwhile; worked out after the run, so that nobody waits for that.
+struct Recording {
+    thread: RecorderThread,
+    /// What the thread is at.
+    under_way: Option<BreachRequest>,
+    kept: Kept,
+}
+
+/// The worst breaches.
 #[derive(Default)]
 struct Kept {
-    windows: Mutex<Vec<(Asked, Window)>>,
+    breaches: Vec<(BreachRequest, Snapshot)>,
     /// A round trip must be longer than this to be kept.
-    least: AtomicI64,
-    /// The next look, `CLOCK_MONOTONIC`.
-    next: AtomicI64,
+    least: Ns,
+    /// The next is recorded from then on, `CLOCK_MONOTONIC`.
+    next: Ns,
 }
 
 impl Kept {
-    /// Whether a breach is to be looked into. The look takes time itself, and must not make the next breach.
-    fn wants(&self, asked: &Asked) -> bool {
-        asked.to - asked.from > self.least.load(Ordering::Relaxed) && asked.to >= self.next.load(Ordering::Relaxed)
+    /// Whether a breach's context is kept. Recording it takes time itself, and must not make the next breach.
+    fn accepts(&self, request: &BreachRequest) -> bool {
+        request.to - request.from > self.least && request.to >= self.next
     }
 
-    fn keep(&self, asked: Asked, window: Window) {
-        self.next.store(asked.to.saturating_add(REST_NS), Ordering::Relaxed);
-        let took = |asked: &Asked| asked.to - asked.from;
-        let mut windows = lock(&self.windows);
-        windows.push((asked, window));
-        if windows.len() > MOST {
-            let least = (0..windows.len()).min_by_key(|at| took(&windows[*at].0));
-            windows.swap_remove(least.unwrap_or(0));
+    fn keep(&mut self, request: BreachRequest, snapshot: Snapshot) {
+        self.next = request.to.saturating_add(REST_NS);
+        let took = |request: &BreachRequest| request.to - request.from;
+        self.breaches.push((request, snapshot));
+        if self.breaches.len() > MOST {
+            let least = (0..self.breaches.len()).min_by_key(|at| took(&self.breaches[*at].0));
+            self.breaches.swap_remove(least.unwrap_or(0));
         }
-        if windows.len() == MOST {
-            let least = windows.iter().map(|(asked, _)| took(asked)).min();
-            self.least.store(least.unwrap_or(0), Ordering::Relaxed);
+        if self.breaches.len() == MOST {
+            self.least = self.breaches.iter().map(|(request, _)| took(request)).min().unwrap_or(0);
         }
     }
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+/// The recorder, without names that it would have to learn during the run.
+struct Quick(Recorder);
+
+impl Record for Quick {
+    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        self.0.snapshot_of_threads(from, to)
+    }
+
+    fn figures(&self) -> Figures {
+        self.0.figures()
+    }
 }
 
-impl Watcher {
+impl Recording {
+    /// Takes what has come; with `wait`, what is still under way too.
+    fn collect(&mut self, wait: bool) {
+        while self.under_way.is_some() {
+            let result = if wait { self.thread.wait().map(Some) } else { self.thread.result() };
+            match (result, self.under_way.take()) {
+                (Ok(Some((_, snapshot))), Some(request)) => self.kept.keep(request, snapshot),
+                (Ok(None), request) => {
+                    self.under_way = request;
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+impl ContextRecorder {
     /// Starts the recorder.
     ///
     /// # Errors
@@ -180,70 +207,61 @@ impl Watcher {
     pub fn start(options: &Options) -> Result<Self, StartError> {
         let recorder = Recorder::start(options)?;
         let missing = recorder.missing().to_vec();
-        let (asked, to_do) = sync_channel::<Asked>(1);
-        let (recorder, kept) = (Arc::new(Mutex::new(recorder)), Arc::new(Kept::default()));
-        let worker = std::thread::Builder::new().name("ping-meanwhile".into());
-        let worker = worker.spawn({
-            let (recorder, kept) = (Arc::clone(&recorder), Arc::clone(&kept));
-            move || {
-                for asked in to_do {
-                    let window = lock(&recorder).window(asked.from, asked.to);
-                    kept.keep(asked, window);
-                }
-            }
-        })?;
-        Ok(Self { recorder, asked, worker, kept, missing })
+        let thread = RecorderThread::start(Box::new(Quick(recorder)), false, |snapshot| snapshot)?;
+        Ok(Self { recording: Mutex::new(Recording { thread, under_way: None, kept: Kept::default() }), missing })
     }
 
-    /// What cannot be told on this kernel.
+    /// What this kernel does not show.
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
 
-    /// A breach: called at once, by the thread that measures. With `at_once` it copies itself what was recorded, which takes
-    /// some 0.1 ms, but nothing can be overwritten meanwhile; else it hands that over and does not wait.
-    pub fn happened(&self, asked: Asked, at_once: bool) {
-        if !self.kept.wants(&asked) {
+    /// A breach: called at once, by the thread that measures. With `wait` it waits until the context is copied, some 0.1 ms for
+    /// each CPU; else it goes on.
+    pub fn breach(&self, request: BreachRequest, wait: bool) {
+        let mut recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
+        recording.collect(false);
+        // While one is copied, others are passed over; the one that ends the run is not.
+        if !recording.kept.accepts(&request) || recording.under_way.is_some() && !wait {
             return;
         }
-        if at_once {
-            let window = lock(&self.recorder).window(asked.from, asked.to);
-            self.kept.keep(asked, window);
-        } else {
-            // Where one is being looked into, this one is passed over.
-            let _ = self.asked.try_send(asked);
+        recording.collect(wait);
+        if recording.thread.request(0, request.from, request.to).is_ok() {
+            recording.under_way = Some(request);
         }
+        recording.collect(wait);
     }
 
-    /// Stops recording. The worst breaches that were looked into, in the order of their times.
-    pub fn end(self) -> Vec<Told> {
-        drop(self.asked);
-        self.worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let mut windows = std::mem::take(&mut *lock(&self.kept.windows));
-        windows.sort_by_key(|(asked, _)| asked.to);
-        let recorder = lock(&self.recorder);
-        let names = recorder.names();
-        let told = windows.into_iter().map(|(asked, window)| {
-            let meanwhile = Meanwhile::of(&Timeline::of(&window), &names, &asked);
-            Told { happened: asked.happened, meanwhile: Meanwhile { complete: window.is_complete(), ..meanwhile } }
+    /// Stops recording. The worst breaches, in the order of their times.
+    pub fn end(self) -> Vec<ExplainedBreach> {
+        let mut recording = self.recording.into_inner().unwrap_or_else(PoisonError::into_inner);
+        recording.collect(true);
+        let mut breaches = std::mem::take(&mut recording.kept.breaches);
+        drop(recording);
+        breaches.sort_by_key(|(request, _)| request.to);
+        let explained = breaches.into_iter().map(|(request, mut snapshot)| {
+            snapshot.add_names();
+            let context = BreachContext::of(&Timeline::of(&snapshot.window), &snapshot.names(), &request);
+            let complete = snapshot.window.is_complete();
+            ExplainedBreach { breach: request.breach, context: BreachContext { complete, ..context } }
         });
-        told.collect()
+        explained.collect()
     }
 }
 
 /// Time that nothing else takes: the row of a CPU, shown.
-fn ran(shares: &[Share], names: &Names<'_>) -> Vec<Ran> {
+fn ran(shares: &[Share], names: &Names<'_>) -> Vec<RunTime> {
     let show = |share: &Share| {
         let class = match share.doing {
             Doing::Thread(running) => running.class.map(|class| class.to_string()),
             _ => None,
         };
-        Ran { what: names.of(&share.doing), pid: share.doing.thread(), class, ns: share.ns }
+        RunTime { what: names.of(&share.doing), pid: share.doing.thread(), class, ns: share.ns }
     };
-    let mut rows: Vec<Ran> = shares.iter().take(ROWS).map(show).collect();
+    let mut rows: Vec<RunTime> = shares.iter().take(ROWS).map(show).collect();
     if let Some(rest) = shares.get(ROWS..).filter(|rest| !rest.is_empty()) {
         let ns = rest.iter().map(|share| share.ns).sum();
-        rows.push(Ran { what: format!("{} others", rest.len()), pid: None, class: None, ns });
+        rows.push(RunTime { what: format!("{} others", rest.len()), pid: None, class: None, ns });
     }
     rows
 }
@@ -263,17 +281,17 @@ fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
     to.sort_by_key(|share| std::cmp::Reverse(share.ns));
 }
 
-impl Told {
+impl ExplainedBreach {
     /// The other end is on another kernel: a reflector of this machine is somebody else's.
     pub fn on_another_kernel(&mut self) {
-        self.meanwhile.threads.retain(|thread| thread.role == Role::Emitter);
+        self.context.threads.retain(|thread| thread.role == Role::Emitter);
     }
 }
 
-impl Meanwhile {
+impl BreachContext {
     /// What went on, from the rows of the machine it was on.
-    pub fn of(timeline: &Timeline, names: &Names<'_>, asked: &Asked) -> Self {
-        let emitter = emitter(names, asked);
+    pub fn of(timeline: &Timeline, names: &Names<'_>, request: &BreachRequest) -> Self {
+        let emitter = emitter(names, request);
         let row = timeline.thread(emitter);
         let reflectors = reflectors(timeline, names, emitter, &row);
         let mut rows = vec![(emitter, Role::Emitter, row)];
@@ -282,25 +300,25 @@ impl Meanwhile {
             rows.iter().flat_map(|(_, _, row)| row).filter_map(|tile| cpu_of(tile.state)).collect();
         cpus.sort_unstable();
         cpus.dedup();
-        let cpu = |cpu| CpuMeanwhile { cpu, ran: self::ran(&timeline.shares(cpu, timeline.from, timeline.to), names) };
+        let cpu = |cpu| CpuActivity { cpu, ran: self::ran(&timeline.shares(cpu, timeline.from, timeline.to), names) };
         Self {
             window_ns: timeline.to - timeline.from,
             complete: true,
             cpus: cpus.into_iter().map(cpu).collect(),
             threads: rows
                 .iter()
-                .map(|(pid, role, row)| ThreadMeanwhile::of(timeline, names, *pid, *role, row))
+                .map(|(pid, role, row)| ThreadActivity::of(timeline, names, *pid, *role, row))
                 .collect(),
         }
     }
 }
 
 /// The kernel's number of the emitter's thread: in a PID namespace that is not the one it has there.
-fn emitter(names: &Names<'_>, asked: &Asked) -> u32 {
-    let known = names.thread(asked.tid).is_some_and(|thread| thread.name == asked.name);
-    match (known, &names.called(&asked.name)[..]) {
+fn emitter(names: &Names<'_>, request: &BreachRequest) -> u32 {
+    let known = names.thread(request.tid).is_some_and(|thread| thread.name == request.name);
+    match (known, &names.called(&request.name)[..]) {
         (false, [only]) => *only,
-        _ => asked.tid,
+        _ => request.tid,
     }
 }
 
@@ -329,7 +347,7 @@ fn cpu_of(state: State) -> Option<u32> {
     }
 }
 
-impl ThreadMeanwhile {
+impl ThreadActivity {
     fn of(timeline: &Timeline, names: &Names<'_>, pid: u32, role: Role, row: &[ThreadTile]) -> Self {
         let mut of = Self {
             thread: names.of_thread(pid),
@@ -395,7 +413,7 @@ fn woken_by(state: State, names: &Names<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_flight::{Class, CpuRecord, Event, Left, Thread, What};
+    use latpath_flight::{Class, CpuRecord, Event, Left, Thread, What, Window};
 
     const NORMAL: Class = Class { prio: 120, policy: 0 };
     const URGENT: Class = Class { prio: 19, policy: 1 };
@@ -409,9 +427,10 @@ mod tests {
         at(t, pid, What::Switch { next, left, prev: NORMAL, next_class })
     }
 
-    fn asked() -> Asked {
-        let happened = Happened { session: 1, sequence: 8, round_trip_ns: None, parts: Vec::new(), longest: None };
-        Asked { happened, tid: 7, name: "ping-0".into(), from: 100, to: 1000 }
+    fn request() -> BreachRequest {
+        let breach =
+            BreachedProbe { session: 1, sequence: 8, round_trip_ns: None, segments: Vec::new(), longest: None };
+        BreachRequest { breach, tid: 7, name: "ping-0".into(), from: 100, to: 1000 }
     }
 
     fn names(threads: &[(u32, &str)]) -> Names<'static> {
@@ -419,7 +438,7 @@ mod tests {
     }
 
     /// The emitter (7) sends and sleeps, is woken by a softirq at 300, and waits for its CPU until 900 behind a hog (9).
-    fn held_up() -> Window {
+    fn delayed() -> Window {
         let cpu0 = vec![
             switch(50, 0, ASLEEP, 7, NORMAL),
             switch(150, 7, ASLEEP, 9, URGENT),
@@ -437,27 +456,27 @@ mod tests {
     #[test]
     fn what_kept_the_emitter_is_named_and_sums_to_the_round_trip() {
         let names = names(&[(7, "ping-0"), (9, "hog")]);
-        let meanwhile = Meanwhile::of(&Timeline::of(&held_up()), &names, &asked());
-        let [thread] = &meanwhile.threads[..] else { panic!("{meanwhile:?}") };
+        let context = BreachContext::of(&Timeline::of(&delayed()), &names, &request());
+        let [thread] = &context.threads[..] else { panic!("{context:?}") };
         assert_eq!(
             (thread.running_ns, thread.interrupted_ns, thread.asleep_ns, thread.ready_ns),
             (50 + 80, 20, 150, 600)
         );
-        let hog = Ran { what: "hog (9)".into(), pid: Some(9), class: Some("FIFO 80".into()), ns: 590 };
+        let hog = RunTime { what: "hog (9)".into(), pid: Some(9), class: Some("FIFO 80".into()), ns: 590 };
         assert_eq!(thread.behind[0], hog);
         assert_eq!(thread.behind.iter().map(|r| r.ns).sum::<Ns>(), thread.ready_ns);
         assert_eq!(thread.interrupted_by[0].what, "irq 25");
         assert_eq!(thread.woken_by.as_deref(), Some("softirq NET_RX in hog (9)"));
-        let [cpu] = &meanwhile.cpus[..] else { panic!("{meanwhile:?}") };
+        let [cpu] = &context.cpus[..] else { panic!("{context:?}") };
         assert_eq!((cpu.cpu, cpu.ran.iter().map(|r| r.ns).sum::<Ns>()), (0, 900));
         assert_eq!(cpu.ran[0].what, "hog (9)");
     }
 
     #[test]
-    fn a_reflector_that_ran_here_is_told_of_too() {
+    fn a_reflector_that_ran_here_is_shown_too() {
         let names = names(&[(7, "ping-0"), (9, REFLECTOR), (12, REFLECTOR)]);
-        let meanwhile = Meanwhile::of(&Timeline::of(&held_up()), &names, &asked());
-        let roles: Vec<_> = meanwhile.threads.iter().map(|t| (t.pid, t.role)).collect();
+        let context = BreachContext::of(&Timeline::of(&delayed()), &names, &request());
+        let roles: Vec<_> = context.threads.iter().map(|t| (t.pid, t.role)).collect();
         assert_eq!(roles, [(7, Role::Emitter), (9, Role::Reflector)], "the other one did not run");
     }
 
@@ -467,9 +486,9 @@ mod tests {
         let threads = |before: &[Event]| {
             let mut events = before.to_vec();
             events.extend([switch(120, 0, ASLEEP, 12, NORMAL), switch(800, 12, ASLEEP, 0, NORMAL)]);
-            let mut window = held_up();
+            let mut window = delayed();
             window.cpus.push(CpuRecord { cpu: 1, events, ..CpuRecord::default() });
-            let threads = Meanwhile::of(&Timeline::of(&window), &names, &asked()).threads;
+            let threads = BreachContext::of(&Timeline::of(&window), &names, &request()).threads;
             threads.iter().map(|t| t.pid).collect::<Vec<_>>()
         };
         assert_eq!(threads(&[]), [7, 9]);
@@ -479,35 +498,35 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_are_kept_and_a_look_is_followed_by_a_rest() {
-        let kept = Kept::default();
-        let asked = |at: Ns, took: Ns| Asked { from: at, to: at + took, ..asked() };
+    fn the_worst_are_kept_and_a_copy_is_followed_by_a_rest() {
+        let mut kept = Kept::default();
+        let breach = |at: Ns, took: Ns| BreachRequest { from: at, to: at + took, ..request() };
         for n in 0..MOST as Ns {
-            let one = asked(n * 2 * REST_NS, 1000 + n);
-            assert!(kept.wants(&one));
-            kept.keep(one, Window::default());
+            let one = breach(n * 2 * REST_NS, 1000 + n);
+            assert!(kept.accepts(&one));
+            kept.keep(one, Snapshot::default());
         }
         let later = 1000 * REST_NS;
-        assert!(!kept.wants(&asked(later, 1000)), "as long as the least that is kept");
-        assert!(kept.wants(&asked(later, 1001)));
-        kept.keep(asked(later, 5000), Window::default());
-        assert!(!kept.wants(&asked(later + 6000, 7000)), "too soon");
-        let took: Vec<_> = lock(&kept.windows).iter().map(|(asked, _)| asked.to - asked.from).collect();
+        assert!(!kept.accepts(&breach(later, 1000)), "as long as the least that is kept");
+        assert!(kept.accepts(&breach(later, 1001)));
+        kept.keep(breach(later, 5000), Snapshot::default());
+        assert!(!kept.accepts(&breach(later + 6000, 7000)), "too soon");
+        let took: Vec<_> = kept.breaches.iter().map(|(request, _)| request.to - request.from).collect();
         assert!(took.len() == MOST && took.contains(&5000) && !took.contains(&1000), "{took:?}");
     }
 
     #[test]
     fn in_a_pid_namespace_the_thread_is_found_by_its_name() {
-        let asked = Asked { tid: 3, ..asked() };
+        let request = BreachRequest { tid: 3, ..request() };
         let inside = names(&[(7, "ping-0"), (3, "kthreadd")]);
-        assert_eq!(Meanwhile::of(&Timeline::of(&held_up()), &inside, &asked).threads[0].pid, 7);
+        assert_eq!(BreachContext::of(&Timeline::of(&delayed()), &inside, &request).threads[0].pid, 7);
     }
 
     #[test]
     fn what_is_not_known_is_not_left_out() {
         let empty = Timeline::of(&Window { from: 100, to: 1000, cpus: Vec::new() });
-        let meanwhile = Meanwhile::of(&empty, &names(&[(7, "ping-0")]), &asked());
-        assert_eq!((meanwhile.threads[0].unknown_ns, meanwhile.cpus.len()), (900, 0));
+        let context = BreachContext::of(&empty, &names(&[(7, "ping-0")]), &request());
+        assert_eq!((context.threads[0].unknown_ns, context.cpus.len()), (900, 0));
     }
 
     #[test]

@@ -1,53 +1,51 @@
-//! What went on during a breach, for a person.
+//! The context of a breach, for a person.
 
 use super::Args;
 use latpath_model::Ns;
-use latpath_ping::meanwhile::{Meanwhile, Ran, ThreadMeanwhile, Told, Watcher};
+use latpath_ping::breach_context::{BreachContext, ContextRecorder, ExplainedBreach, RunTime, ThreadActivity};
 use latpath_stats::units::duration;
 
 /// Times below this share of the window are not worth a person's look, unless nothing else is there.
 const LEAST_PER_MILLE: Ns = 2;
 /// Columns of a line; the next one goes on below.
-const WIDTH: usize = 140;
+const WIDTH: usize = 120;
 
-/// Starts recording, where a breach can be and it is not unwanted. Where it cannot be, one line says so.
-pub fn watch(args: &Args) -> Option<Watcher> {
+/// Starts recording, where there can be a breach, and the user does not refuse. One line says where it cannot be.
+pub fn record(args: &Args) -> Option<ContextRecorder> {
     if args.threshold.is_none() || args.no_flight {
         return None;
     }
-    match Watcher::start(&latpath_flight::Options::default()) {
-        Ok(watcher) => {
-            let mut missing: Vec<_> = watcher.missing().iter().map(|m| m.cannot_tell).collect();
+    match ContextRecorder::start(&latpath_flight::Options::default()) {
+        Ok(recorder) => {
+            let mut missing: Vec<_> = recorder.missing().iter().map(|m| m.cannot_tell).collect();
             missing.dedup();
             if !missing.is_empty() {
-                eprintln!("latpath: this kernel does not tell what goes on meanwhile: {}", missing.join("; "));
+                eprintln!("latpath: the context of a breach lacks, on this kernel: {}", missing.join("; "));
             }
-            Some(watcher)
+            Some(recorder)
         }
         Err(e) => {
-            eprintln!("latpath: a breach will not tell what went on meanwhile: {e}");
+            eprintln!("latpath: a breach will have no context: {e}");
             None
         }
     }
 }
 
-/// A session's breach that is to be told of: the one that ended it, or the worst.
-pub fn of_session(told: &[Told], session: u32) -> Option<&Told> {
-    told.iter()
-        .filter(|t| t.happened.session == session)
-        .max_by_key(|t| (t.meanwhile.complete, t.happened.round_trip_ns))
+/// The breach of a session that is shown: the one that ended it, or the worst.
+pub fn of_session(breaches: &[ExplainedBreach], session: u32) -> Option<&ExplainedBreach> {
+    breaches.iter().filter(|b| b.breach.session == session).max_by_key(|b| (b.context.complete, b.breach.round_trip_ns))
 }
 
 /// Its lines.
-pub fn lines(meanwhile: &Meanwhile) -> Vec<String> {
+pub fn lines(context: &BreachContext) -> Vec<String> {
     let mut lines = Vec::new();
-    if !meanwhile.complete {
+    if !context.complete {
         lines.push("part of it was overwritten before it could be read".to_string());
     }
-    lines.extend(meanwhile.threads.iter().map(|t| thread(t, meanwhile.window_ns)));
-    lines.extend(meanwhile.cpus.iter().map(|c| format!("CPU {}: {}", c.cpu, list(&c.ran, meanwhile.window_ns))));
+    lines.extend(context.threads.iter().map(|t| thread(t, context.window_ns)));
+    lines.extend(context.cpus.iter().map(|c| format!("CPU {}: {}", c.cpu, list(&c.ran, context.window_ns))));
     let folded = lines.iter().flat_map(|line| fold(line));
-    folded.enumerate().map(|(at, line)| format!("{:10} {line}", if at == 0 { "meanwhile" } else { "" })).collect()
+    folded.enumerate().map(|(at, line)| format!("{:10} {line}", if at == 0 { "context" } else { "" })).collect()
 }
 
 /// Cuts a long line behind commas and semicolons that are not in brackets.
@@ -75,13 +73,13 @@ fn fold(line: &str) -> Vec<String> {
 }
 
 /// `rustc (18491) 4.9 ms, irq 25 virtio0 18 µs`.
-fn list(ran: &[Ran], of: Ns) -> String {
-    let worth = |r: &&Ran| r.ns > of / 1000 * LEAST_PER_MILLE || r.ns == of;
+fn list(ran: &[RunTime], of: Ns) -> String {
+    let worth = |r: &&RunTime| r.ns > of / 1000 * LEAST_PER_MILLE || r.ns == of;
     ran.iter().filter(worth).map(|r| format!("{} {}", r.what, duration(r.ns))).collect::<Vec<_>>().join(", ")
 }
 
 /// Who kept a thread, with how it is scheduled.
-fn behind(ran: &[Ran], of: Ns) -> String {
+fn behind(ran: &[RunTime], of: Ns) -> String {
     match ran {
         [] => "what is not known".into(),
         [only] => with_class(only),
@@ -93,14 +91,14 @@ fn behind(ran: &[Ran], of: Ns) -> String {
     }
 }
 
-fn with_class(ran: &Ran) -> String {
+fn with_class(ran: &RunTime) -> String {
     match (&ran.class, ran.what.strip_suffix(')')) {
         (Some(class), Some(what)) => format!("{what}, {class})"),
         _ => ran.what.clone(),
     }
 }
 
-fn thread(t: &ThreadMeanwhile, of: Ns) -> String {
+fn thread(t: &ThreadActivity, of: Ns) -> String {
     let mut said = Vec::new();
     let mut say = |ns: Ns, what: String| {
         if ns > 0 {
@@ -134,14 +132,14 @@ fn thread(t: &ThreadMeanwhile, of: Ns) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_ping::meanwhile::Role;
+    use latpath_ping::breach_context::Role;
 
-    fn ran(what: &str, class: Option<&str>, ns: Ns) -> Ran {
-        Ran { what: what.into(), pid: None, class: class.map(str::to_string), ns }
+    fn ran(what: &str, class: Option<&str>, ns: Ns) -> RunTime {
+        RunTime { what: what.into(), pid: None, class: class.map(str::to_string), ns }
     }
 
-    fn late() -> ThreadMeanwhile {
-        ThreadMeanwhile {
+    fn late() -> ThreadActivity {
+        ThreadActivity {
             thread: "ping-0 (4711)".into(),
             pid: 4711,
             role: Role::Emitter,
@@ -169,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_used_up_control_group_is_the_reason() {
-        let throttled = ThreadMeanwhile { throttled_ns: 1, asleep_ns: 0, running_ns: 0, ..late() };
+        let throttled = ThreadActivity { throttled_ns: 1, asleep_ns: 0, running_ns: 0, ..late() };
         let said = thread(&throttled, 5_000_000);
         assert!(said.ends_with("for 4.900 ms: its control group had used up its CPU time"), "{said}");
     }

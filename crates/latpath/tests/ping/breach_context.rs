@@ -16,7 +16,7 @@ pub fn tests() -> Vec<Trial> {
     vec![
         trial("who_kept_the_emitter_from_its_cpu_is_named", &two, hogged),
         trial("a_reflector_on_the_same_kernel_is_seen_to_be_stopped", &needs, stopped),
-        trial("without_the_recorder_nothing_is_said_of_what_went_on_meanwhile", &needs, unwatched),
+        trial("without_the_recorder_a_breach_has_no_context", &needs, unwatched),
     ]
 }
 
@@ -37,15 +37,15 @@ fn breaches(said: &Finished) -> Result<Vec<Value>, Failed> {
 }
 
 /// What must be true of all that is told.
-fn sums(meanwhile: &Value) -> Result<(), Failed> {
-    let window = number(meanwhile, "window_ns")?;
+fn sums(context: &Value) -> Result<(), Failed> {
+    let window = number(context, "window_ns")?;
     let add = |rows: &Value| -> Result<i64, Failed> {
         rows.as_array().into_iter().flatten().map(|row| number(row, "time_ns")).sum()
     };
-    for cpu in meanwhile["cpus"].as_array().into_iter().flatten() {
+    for cpu in context["cpus"].as_array().into_iter().flatten() {
         equal("a CPU's row", add(&cpu["ran"])?, window)?;
     }
-    for thread in meanwhile["threads"].as_array().into_iter().flatten() {
+    for thread in context["threads"].as_array().into_iter().flatten() {
         let states = ["running_ns", "interrupted_ns", "ready_ns", "asleep_ns", "stopped_ns", "unknown_ns"];
         let sum: i64 = states.iter().map(|state| number(thread, state)).sum::<Result<_, _>>()?;
         equal("a thread's states", sum, window)?;
@@ -56,15 +56,15 @@ fn sums(meanwhile: &Value) -> Result<(), Failed> {
 }
 
 /// The thread of this end.
-fn of<'a>(meanwhile: &'a Value, role: &str) -> Result<&'a Value, Failed> {
-    let mut threads = meanwhile["threads"].as_array().into_iter().flatten();
+fn of<'a>(context: &'a Value, role: &str) -> Result<&'a Value, Failed> {
+    let mut threads = context["threads"].as_array().into_iter().flatten();
     let found = threads.find(|thread| thread["role"] == json!(role));
-    found.ok_or_else(|| format!("no {role}: {meanwhile}").into())
+    found.ok_or_else(|| format!("no {role}: {context}").into())
 }
 
 /// Whether the thread of this end was in this state most of the time.
-fn most(meanwhile: &Value, role: &str, state: &str) -> Result<bool, Failed> {
-    Ok(number(of(meanwhile, role)?, state)? * 2 > number(meanwhile, "window_ns")?)
+fn most(context: &Value, role: &str, state: &str) -> Result<bool, Failed> {
+    Ok(number(of(context, role)?, state)? * 2 > number(context, "window_ns")?)
 }
 
 /// Takes the CPU from all that is not real time, for some time; says which thread that was.
@@ -95,9 +95,9 @@ fn found(emitter: Started, is_it: impl Fn(&Value) -> bool) -> Result<Value, Fail
     equal(&said.stderr, said.code, Some(3))?;
     let breaches = breaches(&said)?;
     for breach in &breaches {
-        sums(&breach["meanwhile"])?;
+        sums(&breach["context"])?;
     }
-    let found = breaches.iter().map(|breach| &breach["meanwhile"]).find(|meanwhile| is_it(meanwhile));
+    let found = breaches.iter().map(|breach| &breach["context"]).find(|context| is_it(context));
     found.cloned().ok_or_else(|| format!("not among the breaches: {breaches:?}").into())
 }
 
@@ -114,12 +114,12 @@ fn hogged() -> Result<(), Failed> {
             hog(ours, Duration::from_millis(200))
         })
         .collect();
-    let most = |meanwhile: &Value| most(meanwhile, "emitter", "ready_ns").is_ok_and(|so| so);
-    let first = |meanwhile: &Value| of(meanwhile, "emitter").map_or(Value::Null, |thread| thread["behind"][0].clone());
-    let behind = |meanwhile: &Value| hogs.iter().any(|tid| first(meanwhile)["pid"] == json!(tid));
-    let meanwhile = found(emitter, |meanwhile| behind(meanwhile) && most(meanwhile))?;
-    equal("complete", &meanwhile["complete"], &json!(true))?;
-    equal("as what", &first(&meanwhile)["class"], &json!("FIFO 50"))
+    let most = |context: &Value| most(context, "emitter", "ready_ns").is_ok_and(|so| so);
+    let first = |context: &Value| of(context, "emitter").map_or(Value::Null, |thread| thread["behind"][0].clone());
+    let behind = |context: &Value| hogs.iter().any(|tid| first(context)["pid"] == json!(tid));
+    let context = found(emitter, |context| behind(context) && most(context))?;
+    equal("complete", &context["complete"], &json!(true))?;
+    equal("as what", &first(&context)["class"], &json!("FIFO 50"))
 }
 
 fn stopped() -> Result<(), Failed> {
@@ -134,10 +134,10 @@ fn stopped() -> Result<(), Failed> {
         reflector.goes_on();
         reflector.answers(50)?;
     }
-    let is_it = |meanwhile: &Value| most(meanwhile, "reflector", "stopped_ns").is_ok_and(|so| so);
-    let meanwhile = found(emitter, is_it)?;
-    equal("which", number(of(&meanwhile, "reflector")?, "pid")?, i64::from(reflector.0.pid()))?;
-    is(&format!("asleep most of the time: {meanwhile}"), most(&meanwhile, "emitter", "asleep_ns")?)
+    let is_it = |context: &Value| most(context, "reflector", "stopped_ns").is_ok_and(|so| so);
+    let context = found(emitter, is_it)?;
+    equal("which", number(of(&context, "reflector")?, "pid")?, i64::from(reflector.0.pid()))?;
+    is(&format!("asleep most of the time: {context}"), most(&context, "emitter", "asleep_ns")?)
 }
 
 fn unwatched() -> Result<(), Failed> {
@@ -148,7 +148,7 @@ fn unwatched() -> Result<(), Failed> {
     equal("over", number(&said.session()?, "over_threshold")?, 20)?;
     is("none is told of", breaches(&said)?.is_empty())?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns --no-flight")?;
-    is(&said.stdout, said.stdout.contains("breach    probe 0 took ") && !said.stdout.contains("meanwhile"))?;
+    is(&said.stdout, said.stdout.contains("breach    probe 0 took ") && !said.stdout.contains("context"))?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns")?;
-    is(&said.stdout, said.stdout.contains("\nmeanwhile  ping-0 ("))
+    is(&said.stdout, said.stdout.contains("\ncontext  ping-0 ("))
 }
