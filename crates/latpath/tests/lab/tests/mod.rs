@@ -28,6 +28,7 @@ mod phc_followed;
 mod ping_caps;
 mod ping_clocks;
 mod ping_hardware;
+mod programs_load;
 mod stamping_nics;
 mod tap_overflow;
 mod udp_read;
@@ -41,6 +42,7 @@ pub const ALL: &[(Need, &[Test])] =
 
 const USUAL: &[Test] = &[
     boots::TEST,
+    programs_load::TEST,
     counters::TEST,
     linux_bridge::TEST,
     agent_by_vsock::TEST,

@@ -1,0 +1,59 @@
+//! The oldest kernel's verifier takes every eBPF program: those of the points with a stream of each protocol, the flight
+//! recorder's, those of `latpath path` by every means, and the XDP program of `latpath ping`; and some frames pass through them.
+
+use crate::{
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context};
+use latpath_flight::{Options, Recorder};
+use latpath_lab::{Switch, APPLICATION, PUBLISHER};
+use serde_json::Value;
+use std::{thread, time::Duration};
+
+pub const TEST: Test = Test { name: "programs_load", smoke: true, only_whole: false, seconds: 200, run };
+
+/// More than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn run(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
+    let others = ["udp::5000", "ether:0x1234", "goose:IED1LD0/LLN0.gcb01", "ptp:sync"];
+    let others = others.map(|spec| format!("--stream {spec}")).join(" ");
+    let stream = Stream::sv("MU01", 200).publish("--wrap 65536");
+    let recording = stage.record(&stream, &others)?;
+    stage.publish(&stream)?;
+    stage.wait_for_quiet()?;
+    let report = recording.end(&stage)?;
+    ensure!(report.json()["journeys"] == 200, "not every frame has a journey: {}", report.in_short());
+
+    let recorder = Recorder::start(&Options::default()).context("the flight recorder")?;
+    let missing: Vec<String> = recorder.missing().iter().map(ToString::to_string).collect();
+    eprintln!("the flight recorder lacks: {missing:?}");
+    drop(recorder);
+
+    for kind in ["tracepoints", "kprobes", "kprobe-multi"] {
+        let words = format!("path --stream svid:MU01 --with {kind} --duration 1s --json");
+        serde_json::from_str::<Value>(&stage.latpath(&words)?).with_context(|| words)?;
+    }
+    pings(&stage)
+}
+
+/// Frames by AF_XDP through the bridge and back.
+fn pings(stage: &Stage) -> Outcome {
+    let links: Value = serde_json::from_slice(&stage.application().ip(&format!("-j link show {APPLICATION}"))?)?;
+    let mac = links[0]["address"].as_str().context("no address")?;
+    let reflector = format!("ping reflect --ethernet --xdp -i {APPLICATION}");
+    let mut reflector = stage.start(stage.application(), &reflector)?;
+    while !reflector.said().contains("reflecting at") {
+        ensure!(reflector.runs(), "no reflector: {}", reflector.said());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let words = format!("ping emit --xdp -i {PUBLISHER} {mac} --count 20 --json");
+    let emitter = stage.start(&stage.path().publisher, &words)?.finish(PATIENCE).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    reflector.interrupt();
+    let session: Value = serde_json::from_str(&emitter.stdout).with_context(|| emitter.stderr.clone())?;
+    let answered = &session["sessions"][0]["counts"]["answered"];
+    ensure!(*answered == 20, "{answered} of 20 probes were answered: {}", emitter.stderr);
+    Ok(())
+}
