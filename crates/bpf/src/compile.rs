@@ -39,6 +39,10 @@ pub fn compile(name: &str) {
     write(&out.join("constants.rs"), &constants(&folders));
     // libbpf-sys builds libbpf and says where its headers are.
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys sets it");
+    // For tests that call clang themselves.
+    for (name, value) in [("CLANG", clang.as_str()), ("LIBBPF", &libbpf), ("MULTIARCH", multiarch)] {
+        println!("cargo:rustc-env=BPF_{name}={value}");
+    }
     let args = [
         format!("-I{libbpf}"),
         format!("-I/usr/include/{multiarch}"),

@@ -50,7 +50,8 @@ fn pings(stage: &Stage) -> Outcome {
         thread::sleep(Duration::from_millis(50));
     }
     let words = format!("ping emit --xdp -i {PUBLISHER} {mac} --count 20 --json");
-    let emitter = stage.start(&stage.path().publisher, &words)?.finish(PATIENCE).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    let emitter =
+        stage.start(&stage.path().publisher, &words)?.finish(PATIENCE).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     reflector.interrupt();
     let session: Value = serde_json::from_str(&emitter.stdout).with_context(|| emitter.stderr.clone())?;
     let answered = &session["sessions"][0]["counts"]["answered"];
