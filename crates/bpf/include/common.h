@@ -3,8 +3,11 @@
 #ifndef LATPATH_COMMON_H
 #define LATPATH_COMMON_H
 
+/* Newer libbpf has them. */
+#ifndef likely
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+#endif
 
 /* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
 #define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))

@@ -1,0 +1,7 @@
+/* arch/arm64/include/uapi/asm/ptrace.h, which other architectures' headers do not have. */
+struct user_pt_regs {
+	unsigned long long regs[31];
+	unsigned long long sp;
+	unsigned long long pc;
+	unsigned long long pstate;
+};
