@@ -1,5 +1,6 @@
 //! For build scripts: compiles eBPF programs with clang and writes their skeleton, which embeds the object.
 
+use latpath_model::PointKind;
 use latpath_protocols::ProtocolId;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -34,6 +35,7 @@ pub fn compile(name: &str) {
         other => panic!("no eBPF build for {other}: x86_64 and aarch64 are known"),
     };
     write(&out.join("protocols.h"), &dispatch(&protocols));
+    write(&out.join("point_kinds.h"), &point_kinds());
     // The crate of the shared headers is built here too.
     let folders = if Path::new("include").exists() { vec![Path::new("bpf"), &include] } else { vec![Path::new("bpf")] };
     write(&out.join("constants.rs"), &constants(&folders));
@@ -97,6 +99,16 @@ fn dispatch(protocols: &Path) -> String {
          __noinline int match_frame(struct frame *f, __u32 off, struct found *out)\n{{\n\tint bad = 0;\n\n\
          \tif (!f || !out)\n\t\treturn 0;\n{calls}\treturn bad;\n}}\n\n#endif\n"
     )
+}
+
+/// The header that numbers the kinds of points.
+fn point_kinds() -> String {
+    let mut text = String::from("/* Made by crates/bpf/src/compile.rs. */\n#pragma once\n");
+    for kind in PointKind::ALL {
+        let name = kind.name().replace('-', "_").to_uppercase();
+        writeln!(text, "#define POINT_{name} {}", kind.number()).expect("a string takes all");
+    }
+    text + &format!("#define POINT_KINDS {}\n", PointKind::ALL.len())
 }
 
 /// The numbers that headers name, `#define NAME 1` and `NAME = 1,`, for Rust.

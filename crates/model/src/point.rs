@@ -6,76 +6,62 @@ use std::{fmt, str::FromStr};
 /// A point's index in the table of points of one run, in order of first appearance.
 pub type PointId = u16;
 
-/// What passes at a point; see docs/points.md for the kernel place of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PointKind {
+/// Makes the kinds of one list: each stands at its number.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+        /// What passes at a point; see docs/points.md for the kernel place of each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum PointKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl PointKind {
+            /// All kinds, in the order of their numbers.
+            pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
+
+            /// The name as it stands in a point: `nic-rx`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// The numbers are part of the agent's protocol and of runs: add at the end.
+kinds! {
     /// The packet is handed to a device: tap, NIC, virtio (`net:net_dev_start_xmit`).
-    Tx,
+    Tx = "tx",
     /// The packet enters the stack on a device (`net:napi_gro_receive_entry`, `net:netif_receive_skb`).
-    NicRx,
+    NicRx = "nic-rx",
     /// vhost or QEMU takes the packet off the tap (`skb:skb_copy_datagram_iovec` on a tun/tap device).
-    VmRead,
+    VmRead = "vm-read",
     /// The application receives the packet (`skb:skb_copy_datagram_iovec` on a socket). The device is the thread's name.
-    AppRead,
+    AppRead = "app-read",
     /// The kernel gave the packet up (`skb:kfree_skb`). The device is the one that the packet was on, `-` if none.
-    Drop,
+    Drop = "drop",
     /// A guest's packet enters the host: `net:netif_receive_skb` on its tap, `net:net_dev_start_xmit` on its macvtap.
-    VmWrite,
+    VmWrite = "vm-write",
     /// The NIC's driver gives a sent packet back (`skb:consume_skb`).
-    TxDone,
+    TxDone = "tx-done",
     /// Open vSwitch's datapath runs a flow's actions on the packet (`openvswitch:ovs_do_execute_action`): the fast path.
     /// As for the other points of Open vSwitch, the device is the port by which the packet came.
-    OvsExec,
+    OvsExec = "ovs-exec",
     /// No flow fits: the packet leaves the datapath for ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
-    OvsUpcall,
+    OvsUpcall = "ovs-upcall",
     /// A flow's action sends the packet to ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
-    OvsSlow,
+    OvsSlow = "ovs-slow",
     /// The datapath runs actions on a packet that ovs-vswitchd handed back (`openvswitch:ovs_do_execute_action`).
-    OvsReturn,
+    OvsReturn = "ovs-return",
     /// An XDP program redirects the packet; the device is the one it came by (fentry `xdp_do_redirect`).
-    XdpRedirect,
+    XdpRedirect = "xdp-redirect",
     /// The packet is put into an AF_XDP socket's ring (fentry `__xsk_map_redirect`).
-    XskRx,
+    XskRx = "xsk-rx",
 }
 
 impl PointKind {
-    /// All kinds, in the order of their wire numbers.
-    pub const ALL: [PointKind; 13] = [
-        Self::Tx,
-        Self::NicRx,
-        Self::VmRead,
-        Self::AppRead,
-        Self::Drop,
-        Self::VmWrite,
-        Self::TxDone,
-        Self::OvsExec,
-        Self::OvsUpcall,
-        Self::OvsSlow,
-        Self::OvsReturn,
-        Self::XdpRedirect,
-        Self::XskRx,
-    ];
-
-    /// The name as it stands in a point: `nic-rx`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tx => "tx",
-            Self::NicRx => "nic-rx",
-            Self::VmRead => "vm-read",
-            Self::AppRead => "app-read",
-            Self::Drop => "drop",
-            Self::VmWrite => "vm-write",
-            Self::TxDone => "tx-done",
-            Self::OvsExec => "ovs-exec",
-            Self::OvsUpcall => "ovs-upcall",
-            Self::OvsSlow => "ovs-slow",
-            Self::OvsReturn => "ovs-return",
-            Self::XdpRedirect => "xdp-redirect",
-            Self::XskRx => "xsk-rx",
-        }
-    }
-
     /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to packet.
     /// Lacking such a point is no loss.
     pub fn is_optional(self) -> bool {
@@ -236,6 +222,7 @@ mod tests {
             assert_eq!(PointKind::from_number(kind.number()), Some(kind));
             assert_eq!(kind.name().parse::<PointKind>().unwrap(), kind);
         }
+        assert_eq!((PointKind::Tx.number(), PointKind::XskRx.number()), (0, 12));
         assert_eq!(PointKind::from_number(200), None);
     }
 }

@@ -6,24 +6,10 @@
 #ifndef LATPATH_SHARED_H
 #define LATPATH_SHARED_H
 
+#include "point_kinds.h"
+
 #define MAX_POINTS 32 /* points of one machine */
-#define KINDS 13 /* of points */
 #define CACHE 32 /* devices that a CPU knows, for each kind of point */
-enum point_kind {
-	POINT_TX = 0,
-	POINT_NIC_RX = 1,
-	POINT_VM_READ = 2,
-	POINT_APP_READ = 3,
-	POINT_DROP = 4,
-	POINT_VM_WRITE = 5, /* user space's name for nic-rx at a tap, and tx at a macvtap */
-	POINT_TX_DONE = 6,
-	POINT_OVS_EXEC = 7,
-	POINT_OVS_UPCALL = 8,
-	POINT_OVS_SLOW = 9,
-	POINT_OVS_RETURN = 10,
-	POINT_XDP_REDIRECT = 11,
-	POINT_XSK_RX = 12,
-};
 
 /* Identifies a point. For app-read the device is the thread's name. */
 struct point_key {
@@ -78,7 +64,7 @@ struct percpu {
 	__u64 pad1[6];
 	__u64 tail;
 	__u64 pad2[7];
-	struct cached known[KINDS][CACHE];
+	struct cached known[POINT_KINDS][CACHE];
 };
 
 #endif

@@ -41,7 +41,7 @@ const fn hook(program: &'static str, place: Place, at: &'static str, shows: &'st
     Hook { program, place, at, shows }
 }
 
-const HOOKS: [Hook; 17] = [
+const HOOKS: &[Hook] = &[
     hook("tx", Place::Tracepoint, "net_dev_start_xmit", "tx"),
     hook("gro", Place::Tracepoint, "napi_gro_receive_entry", "nic-rx before GRO (seen in the stack instead)"),
     hook("stack_rx", Place::Tracepoint, "netif_receive_skb", "nic-rx and vm-write in the stack"),
@@ -87,7 +87,7 @@ impl Hooks {
             Self { drop_reasons: btf.type_by_name::<Enum<'_>>("skb_drop_reason").is_some(), ..Self::default() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|f| f.type_id().into());
         let fentry = latpath_bpf::fentry_works(&function);
-        for hook in &HOOKS {
+        for hook in HOOKS {
             let wanted = match hook.program {
                 "drop" => found.drop_reasons,
                 "drop_no_reason" => !found.drop_reasons,
