@@ -3,7 +3,7 @@
 use super::set_option;
 use latpath_linux::realtime;
 use latpath_model::Ns;
-use latpath_protocols::{sv::ETHERTYPE, Tag};
+use latpath_protocols::{socket_filter, sv::ETHERTYPE, Tag};
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
@@ -227,24 +227,8 @@ impl PacketSocket {
 
     /// Lets through Sampled Values only, with up to two tags that are still in the frame.
     fn filter_sv(&self) -> Result<(), DeviceError> {
-        const LDH_ABS: u16 = 0x28; // BPF_LD | BPF_H | BPF_ABS
-        const JEQ: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-        const RET: u16 = 0x06; // BPF_RET | BPF_K
-        let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        let sv = u32::from(ETHERTYPE);
-        let mut program = [
-            op(LDH_ABS, 0, 0, 12),
-            op(JEQ, 7, 0, sv),
-            op(JEQ, 1, 0, 0x8100),
-            op(JEQ, 0, 6, 0x88a8),
-            op(LDH_ABS, 0, 0, 16),
-            op(JEQ, 3, 0, sv),
-            op(JEQ, 0, 3, 0x8100), // an inner tag is always 0x8100
-            op(LDH_ABS, 0, 0, 20),
-            op(JEQ, 0, 1, sv),
-            op(RET, 0, 0, 0x4_0000), // all of it
-            op(RET, 0, 0, 0),        // nothing
-        ];
+        let steps = socket_filter(&[ETHERTYPE]).into_iter();
+        let mut program: Vec<_> = steps.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         self.option("attaching a filter", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
