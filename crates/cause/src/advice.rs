@@ -83,39 +83,30 @@ fn is_deadline(class: Option<Class>) -> bool {
     class.is_some_and(|class| class.policy == 6)
 }
 
-/// What would cure a case; the best first, none where latpath knows of none.
+/// What fixes a case, the best first; nothing where latpath knows no fix.
 pub fn advise(case: &Case, known: &RunContext) -> Vec<Advice> {
-    let fix = Cure { case, known };
-    // As the one who had to act it is a program of latpath's that the user runs as an application.
-    if let Some(tool) = case.by.filter(|actor| actor.is_tool) {
-        return fix.of_tool(tool);
-    }
-    match case.cause {
-        Cause::WaitingForCpu | Cause::VcpuPreempted => fix.of_waiting(),
-        Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait => fix.of_interrupts(),
-        Cause::IdleExit => fix.of_idle(),
-        Cause::Throttled => fix.of_throttling(),
-        Cause::Stopped => fix.of_stopping(),
-        Cause::Blocked => fix.of_blocking(),
-        Cause::QueuedBehind => fix.of_queues(),
-        Cause::PollInterval => fix.of_polling(),
-        Cause::Upcall => fix.of_upcalls(),
-        Cause::QdiscHeld => fix.of_qdiscs(),
-        Cause::VcpuHalted => fix.of_halting(),
-        Cause::IrqInjection => fix.of_injection(),
-        Cause::Work => fix.of_work(),
-        _ => Vec::new(),
+    let advisor = Advisor { case, known };
+    // Where a program of latpath's is the actor, the user runs it as an application.
+    match case.by.filter(|actor| actor.is_tool) {
+        Some(tool) => advisor.of_tool(tool),
+        None => (case.cause.info().advice)(&advisor),
     }
 }
 
-struct Cure<'c> {
+/// Gives advice on one case. A method for each kind of cause; the causes name theirs.
+pub(crate) struct Advisor<'c> {
     case: &'c Case<'c>,
     known: &'c RunContext,
 }
 
-impl Cure<'_> {
+impl Advisor<'_> {
     fn one(&self, what: impl Into<String>, commands: impl IntoIterator<Item = String>) -> Advice {
         Advice { what: what.into(), commands: commands.into_iter().collect(), machine: self.case.machine.to_owned() }
+    }
+
+    /// latpath knows no fix.
+    pub(crate) fn none(&self) -> Vec<Advice> {
+        Vec::new()
     }
 
     fn is_on_host(&self) -> bool {
@@ -181,7 +172,7 @@ impl Cure<'_> {
     }
 
     /// A thread was ready, and its CPU ran another.
-    fn of_waiting(&self) -> Vec<Advice> {
+    pub(crate) fn of_waiting(&self) -> Vec<Advice> {
         let (Some(victim), Some(by)) = (self.case.actor, self.case.by) else { return Vec::new() };
         let Some(pid) = victim.pid() else { return self.of_interrupts() };
         if by.doing.interrupts() {
@@ -243,7 +234,7 @@ impl Cure<'_> {
     }
 
     /// Something that is no thread had the CPU.
-    fn of_interrupts(&self) -> Vec<Advice> {
+    pub(crate) fn of_interrupts(&self) -> Vec<Advice> {
         let Some(by) = self.case.by else { return Vec::new() };
         let cpu = self.case.cpu.map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let elsewhere = self.elsewhere();
@@ -280,7 +271,7 @@ impl Cure<'_> {
         }
     }
 
-    fn of_idle(&self) -> Vec<Advice> {
+    pub(crate) fn of_idle(&self) -> Vec<Advice> {
         let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
         let state = self.case.state;
         if !self.is_on_host() {
@@ -310,7 +301,7 @@ impl Cure<'_> {
         )]
     }
 
-    fn of_throttling(&self) -> Vec<Advice> {
+    pub(crate) fn of_throttling(&self) -> Vec<Advice> {
         let Some(actor) = self.case.actor else { return Vec::new() };
         if realtime(actor.class).is_some() {
             return vec![self.one(
@@ -337,7 +328,7 @@ impl Cure<'_> {
         ]
     }
 
-    fn of_stopping(&self) -> Vec<Advice> {
+    pub(crate) fn of_stopping(&self) -> Vec<Advice> {
         let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
         vec![
             self.one(
@@ -351,7 +342,7 @@ impl Cure<'_> {
         ]
     }
 
-    fn of_blocking(&self) -> Vec<Advice> {
+    pub(crate) fn of_blocking(&self) -> Vec<Advice> {
         let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
         let mut all = Vec::new();
         if let Some((vm, _)) = self.known.vm_of(self.case.machine, pid) {
@@ -371,7 +362,7 @@ impl Cure<'_> {
         all
     }
 
-    fn of_queues(&self) -> Vec<Advice> {
+    pub(crate) fn of_queues(&self) -> Vec<Advice> {
         let ahead = match self.case.number {
             Some(n) if n > 1 => format!("{n} packets"),
             _ => "others".into(),
@@ -382,7 +373,7 @@ impl Cure<'_> {
         vec![self.one(what, None)]
     }
 
-    fn of_polling(&self) -> Vec<Advice> {
+    pub(crate) fn of_polling(&self) -> Vec<Advice> {
         let what = match self.case.number {
             Some(ns) if ns >= 1000 => format!(
                 "{} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call",
@@ -394,7 +385,7 @@ impl Cure<'_> {
         vec![self.one(what, None)]
     }
 
-    fn of_upcalls(&self) -> Vec<Advice> {
+    pub(crate) fn of_upcalls(&self) -> Vec<Advice> {
         let vms = &self.known.vms;
         let tap =
             vms.iter().flat_map(|vm| &vm.taps).find(|tap| tap.bridge.as_ref().is_some_and(|b| b.kind == "openvswitch"));
@@ -424,7 +415,7 @@ impl Cure<'_> {
         ]
     }
 
-    fn of_qdiscs(&self) -> Vec<Advice> {
+    pub(crate) fn of_qdiscs(&self) -> Vec<Advice> {
         let device = self.case.hop.and_then(|(from, to)| {
             let device = |id: PointId| self.known.points.get(usize::from(id)).map(|p| &p.point);
             let sends = device(to).filter(|p| p.kind.is_sending()).or(device(from).filter(|p| p.kind.is_sending()));
@@ -444,7 +435,7 @@ impl Cure<'_> {
         ]
     }
 
-    fn of_halting(&self) -> Vec<Advice> {
+    pub(crate) fn of_halting(&self) -> Vec<Advice> {
         let mut advice = self.one(
             "let KVM poll for up to 1 ms before a halted vCPU's thread sleeps (before Linux 6.2: of guests that are started after this)",
             ["echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns".to_owned()],
@@ -453,7 +444,7 @@ impl Cure<'_> {
         vec![advice]
     }
 
-    fn of_injection(&self) -> Vec<Advice> {
+    pub(crate) fn of_injection(&self) -> Vec<Advice> {
         let mut advice = self.one(
             "let the CPU deliver interrupts to a running guest, if this prints N or 0: options kvm_intel enable_apicv=1, or \
              options kvm_amd avic=1, in /etc/modprobe.d, and load the module anew while no guest runs",
@@ -463,7 +454,7 @@ impl Cure<'_> {
         vec![advice]
     }
 
-    fn of_work(&self) -> Vec<Advice> {
+    pub(crate) fn of_work(&self) -> Vec<Advice> {
         let slow = self.is_on_host() && self.known.governors.iter().any(|g| !matches!(g.as_str(), "performance" | ""));
         let mut all = Vec::new();
         if slow {

@@ -1,10 +1,95 @@
-//! The causes, by stable names.
+//! The causes. All that latpath says of a cause stands here, in one entry; a rule of crate::wakeup_chain finds it.
 
+use crate::advice::{Advice, Advisor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// What is known of a cause beside its times.
+pub struct CauseInfo {
+    /// Its name in files, JSON and options.
+    pub id: &'static str,
+    /// What it means, in one sentence. docs/causes.md has the same.
+    pub meaning: &'static str,
+    /// What happened, as a sentence without a full stop. `{actor}` is who had to act, `{for}` for how long (` for 14.2 ms`),
+    /// `{by}` the culprits behind the link's words, `{detail}` the detail.
+    pub sentence: &'static str,
+    /// How the culprit comes in.
+    pub link: Link,
+    /// What else is said of it.
+    pub detail: Detail,
+    /// What the actor did.
+    pub state: ActorState,
+    /// What to do about it.
+    pub(crate) advice: fn(&Advisor) -> Vec<Advice>,
+}
+
+/// How a culprit kept the actor from acting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Nobody did.
+    Nobody,
+    /// The culprit had the CPU that the actor was to have.
+    Behind,
+    /// The culprit took the CPU from the actor.
+    By,
+    /// The actor waited for the culprit.
+    WokenBy,
+    /// The actor waited for a time.
+    Until,
+}
+
+impl Link {
+    /// The words before a culprit's name.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Nobody => "",
+            Self::Behind => "behind",
+            Self::By => "by",
+            Self::WokenBy => "until woken by",
+            Self::Until => "until",
+        }
+    }
+
+    /// Whether the culprit ran while the actor did not.
+    pub fn culprit_ran(self) -> bool {
+        matches!(self, Self::Behind | Self::By)
+    }
+}
+
+/// What is said of a cause beside actor and culprit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing.
+    None,
+    /// The interval's note.
+    Note,
+    /// The idle state that its number and state are.
+    IdleState,
+    /// The reason of the VM exit that its number is.
+    ExitReason,
+    /// The packets ahead that its number is.
+    PacketsAhead,
+}
+
+/// What an actor did, as pictures show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActorState {
+    /// It worked for the packet.
+    Works,
+    /// It was interrupted.
+    Interrupted,
+    /// It was ready and waited.
+    Waits,
+    /// It slept.
+    Sleeps,
+    /// Not known.
+    Unknown,
+}
+
 macro_rules! causes {
-    ($($variant:ident $id:literal $meaning:literal)*) => {
+    ($($variant:ident $id:literal $meaning:literal {
+        $sentence:literal, $link:ident, $detail:ident, $state:ident, $advice:ident
+    })*) => {
         /// What held a packet. Names and meanings do not change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
@@ -16,43 +101,138 @@ macro_rules! causes {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Its name in files and options.
-            pub fn id(self) -> &'static str {
-                match self { $(Self::$variant => $id,)* }
-            }
-
-            /// What it means, in one line.
-            pub fn meaning(self) -> &'static str {
-                match self { $(Self::$variant => $meaning,)* }
+            /// What is known of it.
+            pub fn info(self) -> &'static CauseInfo {
+                match self {
+                    $(Self::$variant => &CauseInfo {
+                        id: $id,
+                        meaning: $meaning,
+                        sentence: $sentence,
+                        link: Link::$link,
+                        detail: Detail::$detail,
+                        state: ActorState::$state,
+                        advice: |advisor| advisor.$advice(),
+                    },)*
+                }
             }
         }
     };
 }
 
+// Variant, name, meaning { sentence, link, detail, state of the actor, advice }
 causes! {
-    Work "work" "Executor had to act ran, and did what is to be done for the packet."
-    Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from who had to act."
-    WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others."
-    IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state."
-    Throttled "throttled" "A control group had used up its CPU time."
-    Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer."
-    Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device."
-    SoftirqWait "softirq-wait" "A softirq was raised and had not begun."
-    IrqWait "irq-wait" "An interrupt was raised and its handler had not begun."
-    QueuedBehind "queued-behind" "Packets that came earlier were served first."
-    PollInterval "poll-interval" "The reader slept for a time of its own choice."
-    Upcall "upcall" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it."
-    QdiscHeld "qdisc-held" "A queueing discipline held the packet until a time."
-    VmExit "vm-exit" "The vCPU had left its guest."
-    VcpuPreempted "vcpu-preempted" "The vCPU was ready, and its CPU ran others."
-    VcpuHalted "vcpu-halted" "The vCPU had halted, until something woke it."
-    IrqInjection "irq-injection" "An interrupt for the guest was pending and had not been taken."
-    Device "device" "A device or a wire had it, and no CPU that is recorded."
-    Unexplained "unexplained" "No rule covers it, or the record lacks what would tell."
+    Work "work" "The actor ran, and did what is to be done for the packet." {
+        "{actor} worked on it{for}", Nobody, None, Works, of_work
+    }
+    Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
+        "{actor} interrupted{for}{by}", By, None, Interrupted, of_interrupts
+    }
+    WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others." {
+        "{actor} ready but not running{for}{by}", Behind, None, Waits, of_waiting
+    }
+    IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
+        "{actor} waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
+    }
+    Throttled "throttled" "A control group had used up its CPU time." {
+        "{actor} throttled{for}: its control group had used up its CPU time", Nobody, None, Waits, of_throttling
+    }
+    Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
+        "{actor} stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
+    }
+    Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device." {
+        "{actor} blocked{for}{by}", WokenBy, None, Sleeps, of_blocking
+    }
+    SoftirqWait "softirq-wait" "A softirq was raised and had not begun." {
+        "{actor} raised but not started{for}{by}", Behind, None, Waits, of_interrupts
+    }
+    IrqWait "irq-wait" "An interrupt was raised and its handler had not begun." {
+        "{actor} raised but not served{for}{by}", Behind, None, Waits, of_interrupts
+    }
+    QueuedBehind "queued-behind" "Packets that came earlier were served first." {
+        "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits, of_queues
+    }
+    PollInterval "poll-interval" "The reader slept for a time of its own choice." {
+        "{actor} slept{for} by its own timer: it polls", Until, None, Sleeps, of_polling
+    }
+    Upcall "upcall" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
+        "{actor} handled it{for}: no flow in the kernel matched", Nobody, None, Works, of_upcalls
+    }
+    QdiscHeld "qdisc-held" "A queueing discipline held the packet until a time." {
+        "held{for} by a queueing discipline{by}", Until, None, Sleeps, of_qdiscs
+    }
+    VmExit "vm-exit" "The vCPU had left its guest." {
+        "{actor} out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
+    }
+    VcpuPreempted "vcpu-preempted" "The vCPU was ready, and its CPU ran others." {
+        "{actor} off its CPU{for}{by}", Behind, None, Waits, of_waiting
+    }
+    VcpuHalted "vcpu-halted" "The vCPU had halted, until something woke it." {
+        "{actor} halted{for}{by}", WokenBy, None, Sleeps, of_halting
+    }
+    IrqInjection "irq-injection" "An interrupt for the guest was pending, and the guest had not taken it." {
+        "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits, of_injection
+    }
+    Device "device" "A device or a wire had the packet, and no CPU that is recorded." {
+        "on a device or a wire{for}{detail}", Nobody, Note, Sleeps, none
+    }
+    Unexplained "unexplained" "No rule covers it, or the record lacks what a rule needs." {
+        "not explained{for}{detail}", Nobody, Note, Unknown, none
+    }
+}
+
+impl Cause {
+    /// Its name in files and options.
+    pub fn id(self) -> &'static str {
+        self.info().id
+    }
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_list_has_each_cause_with_its_meaning() {
+        let page = include_str!("../../../docs/causes.md");
+        let rows = |line: &&str| line.starts_with("| `") && line.matches(" | ").count() == 2;
+        let list = page.split("## The list").nth(1).and_then(|rest| rest.split("## ").next()).unwrap();
+        let listed: Vec<&str> = list.lines().filter(rows).collect();
+        assert_eq!(listed.len(), Cause::ALL.len());
+        for (cause, row) in Cause::ALL.iter().zip(listed) {
+            let start = format!("| `{cause}` | {} | ", cause.info().meaning);
+            assert!(
+                row.starts_with(&start),
+                "docs/causes.md: a row that begins with {start:?} stands where {row:?} does"
+            );
+        }
+    }
+
+    #[test]
+    fn each_cause_is_expected_by_a_test_of_the_rule_that_finds_it() {
+        let tests = [
+            include_str!("../tests/threads.rs"),
+            include_str!("../tests/softirqs.rs"),
+            include_str!("../tests/guests.rs"),
+        ]
+        .concat();
+        let missing: Vec<&Cause> = Cause::ALL.iter().filter(|cause| !tests.contains(cause.id())).collect();
+        assert!(missing.is_empty(), "no test of crates/cause/tests finds {missing:?}");
+    }
+
+    #[test]
+    fn sentences_have_known_places_alone() {
+        for cause in Cause::ALL {
+            let CauseInfo { sentence, link, detail, .. } = cause.info();
+            let places: Vec<&str> = sentence.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect();
+            assert!(places.iter().all(|place| ["actor", "for", "by", "detail"].contains(place)), "{sentence}");
+            assert!(!places.contains(&"by") || *link != Link::Nobody, "{cause}: by whom?");
+            assert_eq!(places.contains(&"detail"), *detail != Detail::None, "{cause}");
+        }
     }
 }

@@ -90,7 +90,7 @@ impl<'t> CrossMachineWalk<'t> {
         if self.t > self.pair.a {
             let (cause, machine, why) = match place {
                 Place::End(cause, machine, why) => (cause, machine, why),
-                _ => (Cause::Unexplained, 0, "more machines handed it on than is told".into()),
+                _ => (Cause::Unexplained, 0, "more machines handed it on than latpath follows".into()),
             };
             self.intervals.push(unexplained(cause, machine, self.pair.a, self.t, why));
         }

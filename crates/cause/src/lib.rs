@@ -31,7 +31,7 @@ pub use advice::{advise, Advice, Case};
 pub use analyst::{Analyst, CauseInterval, Executor};
 pub use attribution::{Attribution, CauseShare};
 pub use baseline::{Baseline, MeanTimes};
-pub use cause::Cause;
+pub use cause::{ActorState, Cause, CauseInfo, Detail, Link};
 pub use context::RunContext;
 pub use exit::name as exit_name;
 pub use packet_timeline::{Hop, PacketTimeline};

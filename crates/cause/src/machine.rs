@@ -244,7 +244,7 @@ impl Machine {
         let Some(cpu) = cpu else {
             return match self.records.iter().any(|record| t < record.since) {
                 true => "records of some CPUs begin later".into(),
-                false => "no event tells".into(),
+                false => "no event says it".into(),
             };
         };
         let Some(place) = self.place(cpu) else { return format!("CPU {cpu} has no record") };

@@ -194,7 +194,7 @@ impl<'w> WakeupChain<'w> {
                 return End::Done;
             }
             if self.intervals.len() >= MAX_INTERVALS {
-                return End::Lost("more happened than is told".into());
+                return End::Lost("more happened than latpath follows".into());
             }
             let next = match context {
                 Context::Thread(pid) if self.enters_guest(pid) => {
@@ -220,7 +220,7 @@ impl<'w> WakeupChain<'w> {
         }
         match self.is_done() {
             true => End::Done,
-            false => End::Lost("more handed it on than is told".into()),
+            false => End::Lost("more threads handed it on than latpath follows".into()),
         }
     }
 

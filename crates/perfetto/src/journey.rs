@@ -2,7 +2,7 @@
 
 use crate::tracks::{Track, Tracks};
 use crate::writer::{EventInfo, Writer};
-use latpath_cause::{Cause, CauseInterval, Executor, PacketTimeline, RunContext};
+use latpath_cause::{CauseInterval, Executor, PacketTimeline, RunContext};
 use latpath_journey::Segment;
 use latpath_model::Ns;
 use latpath_stats::units::duration;
@@ -96,7 +96,8 @@ fn in_words(interval: &CauseInterval) -> String {
         text += &format!(": {}", who(actor));
     }
     if let Some(by) = &interval.by {
-        let how = if interval.cause == Cause::Interrupted { "by" } else { "behind" };
+        let how = interval.cause.info().link.words();
+        let how = if how.is_empty() { "with" } else { how };
         text += &format!(", {how} {}", who(by));
     }
     text
@@ -163,7 +164,7 @@ pub(crate) fn write<W: Write>(
     }
     if !is_whole && first.t < last.t {
         // The way that is named is not all of this one's.
-        let info = EventInfo { category: "segment", ..EventInfo::named("whole way") };
+        let info = EventInfo { category: "segment", ..EventInfo::named("whole route") };
         spans.insert(0, Span { from: first.t, to: last.t, info: whole(info) });
     }
     let mut instants = Vec::new();

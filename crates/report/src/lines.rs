@@ -39,7 +39,7 @@ impl Lines {
             format!("  shown after {} (at most {})", page.duration(after.median_ns), page.duration(after.worst_ns))
         });
         page.line(format!(
-            "{at}  late {}  explained {}  beyond the usual {}  unexplained {:.1} %{skipped}{after}",
+            "{at}  late {}  explained {}  beyond the baseline {}  unexplained {:.1} %{skipped}{after}",
             page.count(late.late),
             page.count(late.explained),
             page.duration(late.excess_ns),

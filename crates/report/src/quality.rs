@@ -14,7 +14,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let of = |page: &Page, n: u64| format!("{} ({})", page.count(n), page.share(n, summary.journeys));
     page.item("journeys", &page.count(summary.journeys));
     page.item("complete", &of(page, summary.complete));
-    let incomplete = format!("{}, arrived but lack a sighting on the way", of(page, summary.incomplete));
+    let incomplete = format!("{}, arrived but lack a sighting on the route", of(page, summary.incomplete));
     page.item("incomplete", &incomplete);
     page.item("lost", &of(page, lost));
     let others = format!(

@@ -159,7 +159,7 @@ fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Executor, by: Option<Executor>
 }
 
 /// A packet, of which three places may take longer.
-fn usual_route(
+fn packet_of_all_hops(
     number: u64,
     at: Ns,
     late: bool,
@@ -197,21 +197,21 @@ fn explained_packet(explained: PacketTimeline, baseline: &Baseline, context: &Ru
 fn story() -> (Explanation, RunContext) {
     let context = context();
     let mut baseline = Baseline::default();
-    (0..40).for_each(|n| baseline.add(&usual_route(n, 0, false, vec![], vec![], vec![])));
+    (0..40).for_each(|n| baseline.add(&packet_of_all_hops(n, 0, false, vec![], vec![], vec![])));
     let mut all = Vec::new();
     for n in 0..9 {
         let flood = on_host(40 * US, Cause::Interrupted, 4, vhost(), Some(net_rx()));
         let waits = on_host(14 * MS - n * 100 * US, Cause::WaitingForCpu, 4, vhost(), Some(vcpu()));
         let at = 593_750 * US + n * 2_000 * MS;
-        all.push(usual_route(2375 + n as u64, at, true, vec![waits, flood], vec![], vec![]));
+        all.push(packet_of_all_hops(2375 + n as u64, at, true, vec![waits, flood], vec![], vec![]));
     }
     for n in 0..3 {
         let timer = Executor { name: "timer hrtimer_wakeup".into(), doing: Doing::Timer(7), class: None };
         let polls = (3 * MS + n * 10 * US, Cause::PollInterval, 1, 0, Some(relay()), Some(timer));
-        all.push(usual_route(9000 + n as u64, 30_000 * MS + n * 1_000 * MS, true, vec![], vec![], vec![polls]));
+        all.push(packet_of_all_hops(9000 + n as u64, 30_000 * MS + n * 1_000 * MS, true, vec![], vec![], vec![polls]));
     }
     let lost = (900 * US, Cause::Unexplained, 1, 0, None, None);
-    all.push(usual_route(77, 40_000 * MS, true, vec![], vec![lost], vec![]));
+    all.push(packet_of_all_hops(77, 40_000 * MS, true, vec![], vec![lost], vec![]));
     let mut crowd: Vec<Told1> = (0..8)
         .map(|n| {
             on_host(
@@ -224,7 +224,7 @@ fn story() -> (Explanation, RunContext) {
         })
         .collect();
     crowd.push(on_host(90 * US, Cause::Interrupted, 4, vcpu(), Some(net_rx())));
-    all.push(usual_route(4001, 41_000 * MS, true, vec![], crowd, vec![]));
+    all.push(packet_of_all_hops(4001, 41_000 * MS, true, vec![], crowd, vec![]));
 
     let mut ranking = Ranking::default();
     let mut worst: Vec<ExplainedPacket> =
@@ -379,8 +379,8 @@ fn names_from_outside_cannot_steer_the_terminal() {
 fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
     let context = context();
     let mut baseline = Baseline::default();
-    (0..40).for_each(|n| baseline.add(&usual_route(n, 0, false, vec![], vec![], vec![])));
-    let mut late = usual_route(2375, 0, true, vec![], vec![], vec![]);
+    (0..40).for_each(|n| baseline.add(&packet_of_all_hops(n, 0, false, vec![], vec![], vec![])));
+    let mut late = packet_of_all_hops(2375, 0, true, vec![], vec![], vec![]);
     let moved = 5 * MS;
     for hop in &mut late.hops {
         for interval in &mut hop.intervals {
@@ -412,8 +412,8 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json:
 #[test]
 fn an_idle_state_is_told_by_its_name_where_that_is_known() {
     let (all, packet, json) = out_of_idle(3, Some("C1E"));
-    assert!(all.contains("idle state C1E") && all.contains("slow to leave its idle state (C1E)"), "{all}");
-    assert!(packet.contains("5.006 ms to leave its idle state (C1E)"), "{packet}");
+    assert!(all.contains("idle state C1E") && all.contains("until its CPU had left its idle state (C1E)"), "{all}");
+    assert!(packet.contains("waited for 5.006 ms until its CPU had left its idle state (C1E)"), "{packet}");
     assert!(packet.contains("from idle state C1E"), "{packet}");
     assert!(all.contains("the CPU came out of C1E"), "{all}");
     for cause in [&json["causes"][0], &json["packets"][0]["causes"][0]] {
@@ -422,7 +422,7 @@ fn an_idle_state_is_told_by_its_name_where_that_is_known() {
     }
     let (all, packet, json) = out_of_idle(3, None);
     assert!(all.contains("idle state 3"), "{all}");
-    assert!(packet.contains("to leave its idle state (state 3)"), "{packet}");
+    assert!(packet.contains("until its CPU had left its idle state (state 3)"), "{packet}");
     assert!(packet.contains("from idle state 3"), "{packet}");
     assert_eq!(json["causes"][0]["idle_state"], serde_json::Value::Null);
 }
@@ -451,7 +451,10 @@ fn json_has_keys_that_docs_describe_and_sums_that_hold() {
         assert_eq!(list(&packet, "causes").iter().map(|c| ns(c, "time_ns")).sum::<Ns>(), ns(&packet, "time_ns"));
         assert_eq!(list(&packet, "causes").iter().map(|c| ns(c, "excess_ns")).sum::<Ns>(), ns(&packet, "excess_ns"));
         for segment in list(&packet, "segments") {
-            assert_eq!(list(&segment, "pieces").iter().map(|p| ns(p, "time_ns")).sum::<Ns>(), ns(&segment, "time_ns"));
+            assert_eq!(
+                list(&segment, "intervals").iter().map(|p| ns(p, "time_ns")).sum::<Ns>(),
+                ns(&segment, "time_ns")
+            );
         }
     }
     let docs = include_str!("../../../docs/json.md");

@@ -16,7 +16,7 @@ impl WakeupChain<'_> {
         let mut woken: Option<Since> = None;
         while !self.is_done() {
             if self.intervals.len() >= MAX_INTERVALS {
-                return Err(End::Lost("more happened than is told".into()));
+                return Err(End::Lost("more happened than latpath follows".into()));
             }
             let at = row.partition_point(|tile| tile.from < self.t);
             let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t).copied()
@@ -210,7 +210,7 @@ impl WakeupChain<'_> {
             (_, None) => {
                 let executor = label.actor.map_or(String::new(), |executor| executor.name);
                 let why = match () {
-                    () if self.machine.lacks("sched_waking") => "this kernel does not tell who wakes",
+                    () if self.machine.lacks("sched_waking") => "this kernel has no tracepoint that says it",
                     () => "no wakeup is recorded",
                 };
                 Err(End::Lost(format!("who woke {executor} is not known: {why}")))

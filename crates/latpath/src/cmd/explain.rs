@@ -13,13 +13,13 @@ use latpath_run::{Condition, Run};
 use latpath_stats::units::{duration, Letters};
 use std::path::PathBuf;
 
-/// Explain why packets of a recording were late: what held them, who did it, and what would cure it.
+/// Explain why packets of a recording were late: what held them, which thread or interrupt did it, and what fixes it.
 #[derive(ClapArgs)]
 pub struct Args {
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Tell so many of the worst spikes one by one; with --json so many of the worst packets
+    /// Show this many of the worst spikes one by one; with --json, of the worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
     worst: u16,
     /// Show one packet from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
@@ -36,7 +36,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
-    /// All delay that a cause made beyond the usual
+    /// All delay that a cause made beyond the baseline
     Delay,
     /// The number of packets of which it is the first cause
     Count,
@@ -51,7 +51,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     // What is recorded first says so only with its first second.
     if files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
         bail!(
-            "{name}: it has no record of what the machines did, so nothing tells why packets were late; record again with the \
+            "{name}: it has no record of what the machines did, so the causes are not known; record again with the \
              flight recorder (without --no-flight, as root). latpath report {name} --worst 10 shows where they were late"
         );
     }
@@ -105,7 +105,7 @@ fn ranked(mut explanation: Explanation, by: By) -> Explanation {
     explanation
 }
 
-/// What is usual; from captures with late packets where there are no others.
+/// Learns the baseline; from captures with late packets where there are no others.
 fn learn(captures: &mut Captures, explainer: &mut Explainer) {
     captures.each(CaptureKind::Baseline, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
@@ -113,7 +113,8 @@ fn learn(captures: &mut Captures, explainer: &mut Explainer) {
     }
     captures.each(CaptureKind::Spike, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
-        let note = "what is usual is known from packets beside late ones alone: the run has no moment in which all were on time";
+        let note =
+            "the baseline comes from on-time packets beside late ones: packets were late at all times of this run";
         captures.files.notes.push(note.into());
     }
 }

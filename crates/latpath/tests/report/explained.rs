@@ -129,7 +129,7 @@ fn figures_sum_to_the_delay() {
         (Some("waiting-for-cpu"), Some("hog"), Some("FIFO 50"))
     );
     assert_eq!(
-        (json["late"].as_u64(), first["first"].as_u64(), json["usual"]["packets"].as_u64()),
+        (json["late"].as_u64(), first["first"].as_u64(), json["baseline"]["packets"].as_u64()),
         (Some(4), Some(4), Some(1))
     );
     let sum: i64 = json["causes"].as_array().unwrap().iter().map(|c| c["excess_ns"].as_i64().unwrap()).sum();
@@ -148,7 +148,7 @@ fn one_packet_is_found_by_its_place_its_time_and_its_name() {
         assert_eq!(packet["time_ns"].as_i64(), Some(13 * MS + 10_000), "{wanted}");
     }
     let text = stdout(&explain(&bench, &["--packet", "2"]));
-    assert!(text.starts_with("MU01:0  2026-01-02 03:04:08.000000 UTC  12.01 ms, usually 30.00"), "{text}");
+    assert!(text.starts_with("MU01:0  2026-01-02 03:04:08.000000 UTC  12.01 ms, baseline 30.00"), "{text}");
     assert!(text.contains("host/app-read@relay  CPU 1"), "{text}");
 }
 

@@ -57,7 +57,7 @@ struct Row {
     number: Option<u64>,
     idle_state: Option<String>,
     notes: Vec<String>,
-    advice: Vec<Cure>,
+    advice: Vec<Fix>,
 }
 
 #[derive(Serialize)]
@@ -90,7 +90,7 @@ struct SegmentTime {
 }
 
 #[derive(Serialize)]
-struct Cure {
+struct Fix {
     what: String,
     commands: Vec<String>,
     machine: String,
@@ -113,7 +113,7 @@ struct Packet {
     causes: Vec<PacketCause>,
     points: Vec<Point>,
     segments: Vec<Segment>,
-    advice: Vec<Cure>,
+    advice: Vec<Fix>,
 }
 
 #[derive(Serialize)]
@@ -232,8 +232,8 @@ fn segments(hops: &[((PointId, PointId), Ns)], context: &RunContext) -> Vec<Segm
     hops.iter().map(one).collect()
 }
 
-fn fixes(advice: &[Advice]) -> Vec<Cure> {
-    let one = |a: &Advice| Cure { what: a.what.clone(), commands: a.commands.clone(), machine: a.machine.clone() };
+fn fixes(advice: &[Advice]) -> Vec<Fix> {
+    let one = |a: &Advice| Fix { what: a.what.clone(), commands: a.commands.clone(), machine: a.machine.clone() };
     advice.iter().map(one).collect()
 }
 
@@ -245,7 +245,7 @@ fn row(ranked: &RankedCause, all: Ns, context: &RunContext) -> Row {
     let row = &ranked.row;
     Row {
         cause: row.cause.id(),
-        meaning: row.cause.meaning(),
+        meaning: row.cause.info().meaning,
         machine: row.machine.clone(),
         actor: row.actor.as_ref().map(party),
         by: parties(&row.by),

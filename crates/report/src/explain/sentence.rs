@@ -1,7 +1,7 @@
 //! How a cause is told: in a sentence, and in a few words for a table.
 
 use crate::page::Page;
-use latpath_cause::{Actor, Cause, CauseShare, Row};
+use latpath_cause::{Actor, Cause, CauseShare, Detail, Link, Row};
 use latpath_flight::Class;
 use latpath_model::Ns;
 
@@ -63,49 +63,80 @@ fn note(page: &Page, notes: &[(String, Ns)]) -> String {
     notes.first().map_or(String::new(), |(note, _)| format!(": {}", page.clean(note)))
 }
 
-/// What held a packet, in a sentence without a full stop.
-pub(crate) fn sentence(page: &Page, held: &CauseShare) -> String {
-    let time = page.duration(held.time_ns);
-    let actor = held.actor.as_ref().map_or("somebody".to_owned(), |actor| who(page, actor, held.cpu()));
-    let by = || culprits(page, &held.by);
-    let by_whom = |word: &str| if held.by.is_empty() { String::new() } else { format!("{word}{}", by()) };
-    match held.cause {
-        Cause::Work => format!("{actor} worked on it for {time}"),
-        Cause::Interrupted => format!("{actor} interrupted for {time} by {}", by()),
-        Cause::WaitingForCpu if held.by.is_empty() => {
-            format!("{actor} ready but not running for {time}{}", note(page, &held.notes))
+/// What a sentence is made of, beside its cause.
+struct Words<'a> {
+    actor: Option<String>,
+    /// ` for 14.2 ms`; empty where no time is meant.
+    time: String,
+    by: Option<String>,
+    number: Option<u64>,
+    state: Option<&'a str>,
+    notes: &'a [(String, Ns)],
+}
+
+fn fill(page: &Page, cause: Cause, words: &Words) -> String {
+    let info = cause.info();
+    let by = match &words.by {
+        Some(by) => format!(" {} {by}", info.link.words()),
+        None => note(page, words.notes),
+    };
+    let detail = match (info.detail, words.number) {
+        (Detail::None, _) => String::new(),
+        (Detail::Note, _) => note(page, words.notes),
+        (Detail::IdleState, number) => {
+            let shown = words.state.map(|state| page.clean(state)).or(number.map(|n| format!("state {n}")));
+            shown.map_or(String::new(), |shown| format!(" ({shown})"))
         }
-        Cause::WaitingForCpu => format!("{actor} ready but not running for {time} behind {}", by()),
-        Cause::VcpuPreempted => format!("{actor} off its CPU for {time}{}", by_whom(" behind ")),
-        Cause::IdleExit => {
-            let state = match (&held.state, held.number) {
-                (Some(name), _) => format!(" ({})", page.clean(name)),
-                (None, Some(n)) => format!(" (state {n})"),
-                (None, None) => String::new(),
-            };
-            format!("{actor} {}, and its CPU took {time} to leave its idle state{state}", ready(held.actor.as_ref()))
-        }
-        Cause::Throttled => format!("{actor} throttled for {time}: its control group had used up its CPU time"),
-        Cause::Stopped => format!("{actor} stopped for {time}{}", note(page, &held.notes)),
-        Cause::Blocked => format!("{actor} blocked for {time}{}", by_whom(" until woken by ")),
-        Cause::SoftirqWait => format!("{actor} raised and not begun for {time}{}", by_whom(" behind ")),
-        Cause::IrqWait => format!("{actor} raised and not served for {time}{}", by_whom(" behind ")),
-        Cause::QueuedBehind => {
-            let ahead = match held.number {
-                Some(1) => "1 packet".into(),
-                Some(n) => format!("{} packets", page.count(n)),
-                None => "packets".into(),
-            };
-            format!("queued for {time} behind {ahead} that {actor} served first")
-        }
-        Cause::PollInterval => format!("{actor} slept for {time} by its own timer: it polls"),
-        Cause::Upcall => format!("{actor} had it for {time}: no flow in the kernel matched"),
-        Cause::QdiscHeld => format!("held for {time} by a queueing discipline, until {}", by()),
-        Cause::VmExit => format!("{actor} out of its guest for {time}{}", reason(page, &held.notes, held.number)),
-        Cause::VcpuHalted => format!("{actor} halted for {time}{}", by_whom(" until woken by ")),
-        Cause::IrqInjection => format!("an interrupt for {actor} pending for {time} and not taken"),
-        Cause::Unexplained => format!("not explained for {time}{}", note(page, &held.notes)),
-        other => format!("{actor}: {} for {time}{}{}", other.id(), by_whom(", by "), note(page, &held.notes)),
+        (Detail::ExitReason, number) => reason(page, words.notes, number),
+        (Detail::PacketsAhead, Some(1)) => "1 packet".into(),
+        (Detail::PacketsAhead, Some(n)) if words.time.is_empty() => format!("up to {} packets", page.count(n)),
+        (Detail::PacketsAhead, Some(n)) => format!("{} packets", page.count(n)),
+        (Detail::PacketsAhead, None) => "packets".into(),
+    };
+    // What is filled in comes from outside, so each place is filled once.
+    let mut text = String::new();
+    for piece in info.sentence.split('{') {
+        let (place, rest) = piece.split_once('}').unwrap_or(("", piece));
+        text += match place {
+            "actor" => words.actor.as_deref().unwrap_or("an unknown thread"),
+            "for" => &words.time,
+            "by" => &by,
+            "detail" => &detail,
+            _ => "",
+        };
+        text += rest;
+    }
+    text
+}
+
+/// What held a packet, as a sentence without a full stop.
+pub(crate) fn sentence(page: &Page, share: &CauseShare) -> String {
+    let words = Words {
+        actor: share.actor.as_ref().map(|actor| who(page, actor, share.cpu())),
+        time: format!(" for {}", page.duration(share.time_ns)),
+        by: (!share.by.is_empty()).then(|| culprits(page, &share.by)),
+        number: share.number,
+        state: share.state.as_deref(),
+        notes: &share.notes,
+    };
+    fill(page, share.cause, &words)
+}
+
+/// What a row says of all its packets: [`sentence`] without a time. It begins with a capital, unless an actor's name comes first.
+pub(crate) fn row_sentence(page: &Page, row: &Row) -> String {
+    let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
+    let words = Words {
+        actor: row.actor.as_ref().map(|actor| who(page, actor, cpu)),
+        time: String::new(),
+        by: row.by.first().map(|(actor, _)| who(page, actor, None)),
+        number: row.number,
+        state: row.state.as_deref(),
+        notes: &row.notes,
+    };
+    let text = fill(page, row.cause, &words);
+    match row.cause.info().sentence.starts_with('{') {
+        true => text,
+        false => text[..1].to_uppercase() + &text[1..],
     }
 }
 
@@ -113,14 +144,6 @@ pub(crate) fn sentence(page: &Page, held: &CauseShare) -> String {
 pub(crate) fn idle_state(page: &Page, name: Option<&str>, number: Option<u64>) -> Option<String> {
     let shown = name.map(|name| page.clean(name)).or(number.map(|n| n.to_string()))?;
     Some(format!("idle state {shown}"))
-}
-
-/// What is a thread's turn is an interrupt's call.
-fn ready(actor: Option<&Actor>) -> &'static str {
-    match actor {
-        Some(actor) if actor.doing.interrupts() => "called for",
-        _ => "ready",
-    }
 }
 
 /// Why a vCPU left its guest: ` (NPF)`, ` (mostly IOIO)`; by number where it has no name.
@@ -145,71 +168,52 @@ fn reason(page: &Page, notes: &[(String, Ns)], number: Option<u64>) -> String {
     }
 }
 
-/// What a row of the ranking is about, without times: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
+/// What a row of the ranking is about, in a few words: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
 pub(crate) fn subject(page: &Page, row: &Row) -> String {
-    let actor = row.actor.as_ref().map_or(String::new(), |actor| page.clean(&actor.name));
-    let class = |m: &Actor| m.class.map_or(String::new(), |class| format!(" ({})", page.clean(&class.to_string())));
-    let first = row.by.first().map(|(m, _)| format!("{}{}", page.clean(&m.name), class(m)));
-    let by = |word: &str| match &first {
-        Some(by) => format!(" {word} {by}"),
-        None => note(page, &row.notes),
-    };
-    match row.cause {
-        Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::SoftirqWait | Cause::IrqWait => {
-            format!("{actor}{}", by("behind"))
-        }
-        Cause::Interrupted => format!("{actor}{}", by("by")),
-        Cause::Blocked | Cause::VcpuHalted => format!("{actor}{}", by("until")),
-        Cause::QueuedBehind => {
-            let most =
-                row.number.filter(|n| *n > 1).map_or(String::new(), |n| format!(", up to {} ahead", page.count(n)));
-            format!("served by {actor}{most}")
-        }
-        Cause::IdleExit => {
-            let state = idle_state(page, row.state.as_deref(), row.number);
-            format!("{actor}{}", state.map_or(String::new(), |state| format!(", {state}")))
-        }
-        Cause::QdiscHeld => actor,
-        Cause::VmExit => format!("{actor}{}", reason(page, &row.notes, row.number)),
-        Cause::Unexplained => row.notes.first().map_or(String::new(), |(note, _)| page.clean(note)),
-        _ => actor,
+    let info = row.cause.info();
+    let class = |a: &Actor| a.class.map_or(String::new(), |class| format!(" ({})", page.clean(&class.to_string())));
+    let mut text = row.actor.as_ref().map_or(String::new(), |actor| page.clean(&actor.name));
+    match (info.link, row.by.first()) {
+        (Link::Nobody, _) => {}
+        (link, Some((by, _))) => text += &format!(" {} {}{}", link.words(), page.clean(&by.name), class(by)),
+        (_, None) => text += &note(page, &row.notes),
     }
+    let detail = match (info.detail, row.number) {
+        (Detail::Note, _) => note(page, &row.notes),
+        (Detail::IdleState, number) => {
+            idle_state(page, row.state.as_deref(), number).map_or(String::new(), |state| format!(", {state}"))
+        }
+        (Detail::ExitReason, number) => reason(page, &row.notes, number),
+        (Detail::PacketsAhead, Some(n)) if n > 1 => format!(", up to {} packets ahead", page.count(n)),
+        _ => String::new(),
+    };
+    text += &detail;
+    text.trim_start_matches([' ', ',', ':']).to_owned()
 }
 
-/// What a row says of all its packets, in the words of [`sentence`]: `vhost of guest7 ready but not running behind …`.
-pub(crate) fn attribution(page: &Page, row: &Row) -> String {
-    let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
-    let actor = row.actor.as_ref().map_or("somebody".to_owned(), |actor| who(page, actor, cpu));
-    let first = row.by.first().map(|(m, _)| who(page, m, None));
-    let by = |word: &str| match &first {
-        Some(by) => format!(" {word} {by}"),
-        None => note(page, &row.notes),
-    };
-    match row.cause {
-        Cause::Work => format!("{actor} worked for longer than usual"),
-        Cause::Interrupted => format!("{actor} interrupted{}", by("by")),
-        Cause::WaitingForCpu => format!("{actor} ready but not running{}", by("behind")),
-        Cause::VcpuPreempted => format!("{actor} off its CPU{}", by("behind")),
-        Cause::IdleExit => {
-            let state = row.state.as_ref().map_or(String::new(), |name| format!(" ({})", page.clean(name)));
-            format!("{actor} {}, and its CPU slow to leave its idle state{state}", ready(row.actor.as_ref()))
+/// What kept an actor, in a table of steps: `behind vCPU 0 of guest7 (6154, FIFO 1) and others`, `from idle state C6`.
+pub(crate) fn culprit_of_step(
+    page: &Page,
+    cause: Cause,
+    by: &[(Actor, Ns)],
+    (number, state): (Option<u64>, Option<&str>),
+) -> String {
+    let info = cause.info();
+    match (info.detail, number) {
+        (Detail::PacketsAhead, Some(n)) => return format!("after {} packets that came before", page.count(n)),
+        (Detail::ExitReason, Some(n)) => return format!("for reason {n}"),
+        (Detail::IdleState, number) => {
+            return idle_state(page, state, number).map_or(String::new(), |state| format!("from {state}"));
         }
-        Cause::Throttled => format!("{actor} throttled: its control group had used up its CPU time"),
-        Cause::Stopped => format!("{actor} stopped{}", note(page, &row.notes)),
-        Cause::Blocked => format!("{actor} blocked{}", by("until woken by")),
-        Cause::SoftirqWait => format!("{actor} raised and not begun{}", by("behind")),
-        Cause::IrqWait => format!("{actor} raised and not served{}", by("behind")),
-        Cause::QueuedBehind => match row.number {
-            Some(n) if n > 1 => format!("queued behind up to {} packets that {actor} served first", page.count(n)),
-            _ => format!("queued behind packets that {actor} served first"),
-        },
-        Cause::PollInterval => format!("{actor} slept by its own timer: it polls"),
-        Cause::Upcall => format!("{actor} had to decide: no flow in the kernel matched"),
-        Cause::QdiscHeld => "held by a queueing discipline".into(),
-        Cause::VmExit => format!("{actor} out of its guest{}", reason(page, &row.notes, row.number)),
-        Cause::VcpuHalted => format!("{actor} halted{}", by("until woken by")),
-        Cause::IrqInjection => format!("interrupts for {actor} pending and not taken"),
-        Cause::Unexplained => format!("not explained{}", note(page, &row.notes)),
-        other => format!("{actor}: {}{}", other.id(), by("by")),
+        _ => {}
+    }
+    // What took next to nothing of it needs no name.
+    let all: Ns = by.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
+    let named = by.iter().take(2).filter(|(_, ns)| *ns >= all / 20);
+    let names: Vec<String> = named.map(|(actor, _)| who(page, actor, None)).collect();
+    let more = if by.len() > names.len() { " and others" } else { "" };
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("{} {}{more}", info.link.words(), names.join(", ")).trim_start().to_owned(),
     }
 }

@@ -1,7 +1,7 @@
 //! The text of `latpath explain`: the culprit first, then the ranking, the cures and the worst packets.
 
 use super::selector::name;
-use super::sentence::{attribution, sentence, subject};
+use super::sentence::{row_sentence, sentence, subject};
 use super::waterfall;
 use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
 use crate::page::{Page, Table};
@@ -69,38 +69,28 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
         let first = if late == 1 { all } else { first };
         format!(
             "{}: first cause of {first}, {} of their delay.",
-            attribution(page, &r.row),
+            row_sentence(page, &r.row),
             share(page, r.row.excess_ns, excess)
         )
     };
     match (top, unexplained) {
-        (None, None) => page.wrapped("".into(), 0, "No late packet took longer than is usual."),
+        (None, None) => page.wrapped("".into(), 0, "No late packet took longer than the baseline."),
         (top, Some(u)) if top.is_none_or(|top| top.row.excess_ns < u.row.excess_ns) => {
             let text = of(u, page);
-            page.wrapped("".into(), 0, &capital(&text));
+            page.wrapped("".into(), 0, &text);
             if let Some(top) = top {
                 let text = format!("Then: {}", of(top, page));
                 page.wrapped("".into(), 0, &text);
-                fix(page, top.advice.first(), "  Cure: ");
+                fix(page, top.advice.first(), "  Fix: ");
             }
         }
         (Some(top), _) => {
-            let text = capital(&of(top, page));
+            let text = of(top, page);
             page.wrapped("".into(), 0, &text);
-            fix(page, top.advice.first(), "  Cure: ");
+            fix(page, top.advice.first(), "  Fix: ");
         }
         (None, Some(_)) => {}
     }
-}
-
-/// Names of threads keep their letters.
-fn capital(text: &str) -> String {
-    for start in ["queued ", "held ", "not explained", "interrupts "] {
-        if text.starts_with(start) {
-            return text[..1].to_uppercase() + &text[1..];
-        }
-    }
-    text.to_owned()
 }
 
 /// What to do, and the commands below it; commands are never broken.
@@ -137,7 +127,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     page.item("spikes", &format!("{} kept, {not_kept}, {}", of(CaptureKind::Spike).count(), bytes(size)));
     let late: u64 = record.late.iter().sum();
     let time = format!(
-        "{} together, {} of it beyond the usual",
+        "{} together, {} of it beyond the baseline",
         page.duration(explanation.time_ns),
         page.duration(explanation.excess_ns)
     );
@@ -152,19 +142,18 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
         page.item("explained", &format!("{explained} of a packet's delay (median)"));
     }
     let baseline = match explanation.baseline_packets {
-        0 => "not known: the run has no time in which all packets were on time; all of a late packet's time counts"
-            .into(),
+        0 => "not known: packets were late at all times of this run; all of a late packet's time counts".into(),
         n => format!(
             "from {} on-time packets of {} moments of this run",
             page.count(n),
             page.count(explanation.baseline_captures)
         ),
     };
-    page.item("usual", &baseline);
+    page.item("baseline", &baseline);
     if explanation.without_baseline > 0 && explanation.baseline_packets > 0 {
         let n = page.count(explanation.without_baseline);
         page.warning(&format!(
-            "{n} late packets took a way that no on-time packet took: there all their time counts as delay"
+            "{n} late packets took a route that no on-time packet took: all their time there counts as delay"
         ));
     }
     for note in explanation.notes.iter().chain(&head.files.notes) {
@@ -174,7 +163,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
 
 /// A line of figures for each row, and below it who it is about: names are cut nowhere.
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
-    page.heading("Causes, by the delay beyond the usual");
+    page.heading("Causes, by the delay beyond the baseline");
     let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
     let mut subjects = Vec::new();
     let all = explanation.ranking.iter().enumerate();
@@ -283,7 +272,7 @@ fn fixes(page: &mut Page, explanation: &Explanation) {
     if rows.is_empty() {
         return;
     }
-    page.heading("Cures");
+    page.heading("Fixes");
     for (at, ranked) in rows {
         for (i, advice) in ranked.advice.iter().enumerate() {
             let before = if i == 0 { format!("  {:>2}  ", at + 1) } else { "  or  ".to_owned() };
@@ -309,7 +298,7 @@ fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
             n => format!(" {} more packets were late then.", page.count(*n)),
         };
         line += &match row_of(explained_packet, explanation) {
-            Some(row) if shows_fixes(row, explanation) => format!(" Cure: see {}.", row + 1),
+            Some(row) if shows_fixes(row, explanation) => format!(" Fix: see {}.", row + 1),
             _ => explained_packet.advice.first().map_or(String::new(), |advice| short_fix(page, advice)),
         };
         page.wrapped(format!("  {:>2}. ", at + 1), 6, &line);
@@ -334,14 +323,14 @@ fn short_fix(page: &Page, advice: &Advice) -> String {
     } else {
         format!("on {}: ", advice.machine)
     };
-    page.clean(&format!(" Cure: {on}{what}"))
+    page.clean(&format!(" Fix: {on}{what}"))
 }
 
 /// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
 pub(crate) fn one_line(page: &Page, explained_packet: &ExplainedPacket, context: &RunContext) -> String {
     let total = page.duration(explained_packet.attribution.time_ns);
     let Some(first) = explained_packet.attribution.first() else {
-        return format!("{total}: no longer than is usual.");
+        return format!("{total}: no longer than the baseline.");
     };
     let at = first
         .hops
@@ -349,7 +338,7 @@ pub(crate) fn one_line(page: &Page, explained_packet: &ExplainedPacket, context:
         .map_or(String::new(), |(hop, _)| format!(" in {}", page.clean(&place_of_row(*hop, context))));
     let daemon = match explained_packet.explained.with_daemon(&context.points) {
         0 => String::new(),
-        ns => format!(", {} of it by way of ovs-vswitchd", page.duration(ns)),
+        ns => format!(", {} of it with ovs-vswitchd", page.duration(ns)),
     };
     format!("{total}{at}{daemon}: {}.", sentence(page, first))
 }

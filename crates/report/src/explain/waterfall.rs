@@ -1,10 +1,10 @@
 //! One packet as a person reads it in ten seconds: who acted when, on which machine; and below it every step with its cause.
 
 use super::selector::date;
-use super::sentence::{briefly, idle_state, sentence, who};
+use super::sentence::{briefly, culprit_of_step, sentence};
 use super::ExplainedPacket;
 use crate::page::{cut, pad, right, Page, WIDTH};
-use latpath_cause::{Actor, Cause, CauseInterval, PacketTimeline, RunContext};
+use latpath_cause::{Actor, ActorState, Cause, CauseInterval, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
 use unicode_width::UnicodeWidthStr;
 
@@ -32,17 +32,12 @@ enum Mark {
 
 impl Mark {
     fn of(cause: Cause) -> Self {
-        match cause {
-            Cause::Work | Cause::Upcall => Self::Works,
-            Cause::Interrupted | Cause::VmExit => Self::Interrupted,
-            Cause::Stopped
-            | Cause::Blocked
-            | Cause::PollInterval
-            | Cause::VcpuHalted
-            | Cause::QdiscHeld
-            | Cause::Device => Self::Sleeps,
-            Cause::Unexplained => Self::Unknown,
-            _ => Self::Waits,
+        match cause.info().state {
+            ActorState::Works => Self::Works,
+            ActorState::Interrupted => Self::Interrupted,
+            ActorState::Waits => Self::Waits,
+            ActorState::Sleeps => Self::Sleeps,
+            ActorState::Unknown => Self::Unknown,
         }
     }
 
@@ -79,11 +74,11 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     let attribution = &explained_packet.attribution;
     let stream = page.clean(&context.stream(explained.stream));
     let Some(begin) = explained.begin() else {
-        page.line(format!("{stream}:{}: no point of its way saw it", explained.key));
+        page.line(format!("{stream}:{}: no point of its route saw it", explained.key));
         return;
     };
     let baseline = if attribution.baseline_ns > 0 {
-        format!(", usually {}", page.duration(attribution.baseline_ns))
+        format!(", baseline {}", page.duration(attribution.baseline_ns))
     } else {
         String::new()
     };
@@ -96,7 +91,7 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     ));
     if let Some(first) = attribution.first() {
         let share = page.share(first.excess_ns.unsigned_abs(), attribution.excess_ns.unsigned_abs());
-        let text = format!("{}: {share} of what is beyond the usual.", sentence(page, first));
+        let text = format!("{}: {share} of the delay beyond the baseline.", sentence(page, first));
         page.wrapped("  ".into(), 2, &text);
     }
     for (at, advice) in explained_packet.advice.iter().enumerate() {
@@ -106,7 +101,7 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
             format!("on {}: ", advice.machine)
         };
         let what = page.clean(&format!("{on}{}", advice.what));
-        page.wrapped(if at == 0 { "  Cure: " } else { "    or: " }.into(), 8, &what);
+        page.wrapped(if at == 0 { "  Fix: " } else { "   or: " }.into(), 8, &what);
         for command in &advice.commands {
             let command = page.clean(command);
             page.line(format!("          {command}"));
@@ -163,11 +158,8 @@ fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
         let actor = interval.actor.as_ref().map_or(String::new(), |who| context.actor(machine, who).name);
         put(machine, actor, interval, Mark::of(interval.cause), true);
         // Executor ran instead, in a row of its own.
-        let took_the_cpu = matches!(
-            interval.cause,
-            Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Interrupted | Cause::SoftirqWait | Cause::IrqWait
-        );
-        if let Some(by) = interval.by.as_ref().filter(|_| took_the_cpu) {
+        let culprit_ran = interval.cause.info().link.culprit_ran();
+        if let Some(by) = interval.by.as_ref().filter(|_| culprit_ran) {
             put(machine, context.actor(machine, by).name, interval, Mark::Works, false);
         }
     }
@@ -412,25 +404,5 @@ fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &Packe
 fn behind(page: &Page, step: &Step) -> String {
     let mut by = step.by.clone();
     by.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    // What took next to nothing of it needs no name.
-    let all: Ns = by.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
-    let named = by.iter().take(2).filter(|(_, ns)| *ns >= all / 20);
-    let names: Vec<String> = named.map(|(m, _)| who(page, m, None)).collect();
-    let more = if by.len() > names.len() { " and others" } else { "" };
-    let word = match step.cause {
-        Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::SoftirqWait | Cause::IrqWait => "behind ",
-        Cause::Interrupted => "by ",
-        Cause::Blocked | Cause::VcpuHalted => "until woken by ",
-        Cause::PollInterval | Cause::QdiscHeld => "until ",
-        _ => "",
-    };
-    match (step.cause, step.number) {
-        (Cause::QueuedBehind, Some(n)) => format!("after {} packets that came before", page.count(n)),
-        (Cause::IdleExit, number) => {
-            idle_state(page, step.state.as_deref(), number).map_or(String::new(), |state| format!("from {state}"))
-        }
-        (Cause::VmExit, Some(n)) => format!("for reason {n}"),
-        _ if names.is_empty() => String::new(),
-        _ => format!("{word}{}{more}", names.join(", ")),
-    }
+    culprit_of_step(page, step.cause, &by, (step.number, step.state.as_deref()))
 }
