@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Time between two looks where there is a NIC's clock to read.
 const EVERY: Duration = Duration::from_millis(50);
 /// And where there is none: a step of the time of day shows no sooner.
-const SELDOM: Duration = Duration::from_millis(500);
+const WITHOUT_NIC_EVERY: Duration = Duration::from_millis(500);
 
 /// Where the NIC's clock is read.
 pub trait NicClockSource: Send {
@@ -100,10 +100,10 @@ impl Clocks {
         readings.1.iter().skip(readings.1.len() - new).copied().collect()
     }
 
-    /// Waits for so many more readings of it: as long as they usually take, and longer where there is one and they do not come.
-    pub fn wait_for_readings(&self, more: u64, usual: Duration, longest: Duration) {
+    /// Waits for so many more readings of it: as long as they mostly take, and longer where there is one and they do not come.
+    pub fn wait_for_readings(&self, more: u64, mostly: Duration, longest: Duration) {
         let (begun, wanted) = (Instant::now(), self.shared.readings().0 + more);
-        std::thread::sleep(usual);
+        std::thread::sleep(mostly);
         while self.nic().is_some() && self.shared.readings().0 < wanted && begun.elapsed() < longest {
             std::thread::sleep(EVERY / 5);
         }
@@ -189,7 +189,7 @@ impl Watcher {
 
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
-            std::thread::park_timeout(if self.nic.is_some() { EVERY } else { SELDOM });
+            std::thread::park_timeout(if self.nic.is_some() { EVERY } else { WITHOUT_NIC_EVERY });
             self.look();
         }
         let last = self.nic.as_mut().map(|nic| nic.finish()).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 mod by_path;
+mod drop_place;
 pub mod figures;
 pub mod lost;
 mod summarise;
@@ -10,6 +11,7 @@ pub mod units;
 mod worst;
 
 pub use aggregate::{Aggregate, Context, Setup};
+pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
     CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter, StreamFigures, Summary,
     ToolCost, Worst, WorstStep,

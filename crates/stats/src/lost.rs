@@ -1,7 +1,8 @@
 //! What losses mean, and what the kernel itself counted of them.
 
+use crate::drop_place::{place_of_drop, DropPlace};
 use crate::{Loss, Summary};
-use latpath_counters::{place_of_drop, Difference, Place};
+use latpath_counters::Difference;
 use latpath_model::{PointInfo, PointKind, HOST};
 
 /// Gives each loss its plain word, and where there is one the kernel's own count on this host.
@@ -19,13 +20,13 @@ pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Dif
 
 /// Where a loss was: by the kernel's word, or because the packet waits for Open vSwitch's daemon, whose queue overflows
 /// without one.
-fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<Place> {
+fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<DropPlace> {
     let by_kernel = loss.reason.as_deref().and_then(|reason| {
         let (reason, function) = reason.rsplit_once(" in ")?;
-        Some(place_of_drop(function, reason)).filter(|place| *place != Place::Unknown)
+        Some(place_of_drop(function, reason)).filter(|place| *place != DropPlace::Unknown)
     });
     let asked = last.is_some_and(|info| matches!(info.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow));
-    by_kernel.or(asked.then_some(Place::OvsUpcallQueueFull))
+    by_kernel.or(asked.then_some(DropPlace::OvsUpcallQueueFull))
 }
 
 #[cfg(test)]
@@ -58,19 +59,19 @@ mod tests {
 
     #[test]
     fn a_full_tap_is_named_with_its_own_count() {
-        let full = (Some(Place::TapQueueFull.to_string()), Some(12));
+        let full = (Some(DropPlace::TapQueueFull.to_string()), Some(12));
         assert_eq!(explained("host/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
     }
 
     #[test]
     fn a_full_queue_of_upcalls_has_no_drop_and_is_named_all_the_same() {
-        let full = (Some(Place::OvsUpcallQueueFull.to_string()), Some(5));
+        let full = (Some(DropPlace::OvsUpcallQueueFull.to_string()), Some(5));
         assert_eq!(explained("host/ovs-upcall@nic0", None), full);
     }
 
     #[test]
     fn another_machines_losses_are_not_checked_against_this_ones_counters() {
-        let full = (Some(Place::TapQueueFull.to_string()), None);
+        let full = (Some(DropPlace::TapQueueFull.to_string()), None);
         assert_eq!(explained("guest0/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
     }
 

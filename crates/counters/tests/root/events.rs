@@ -4,7 +4,7 @@ use crate::space::{
     pair, send_frames, send_frames_to, settle, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, Space,
     SV,
 };
-use latpath_counters::{place_of_drop, Place};
+use latpath_stats::{place_of_drop, DropPlace};
 use latpath_testkit::{equal, need_tool, Failed};
 use nix::{
     mount::{mount, umount, MsFlags},
@@ -90,7 +90,7 @@ pub fn places() -> Result<(), Failed> {
 
 fn drops_of_all_kinds() -> Result<(), Failed> {
     let trace = Trace::start()?;
-    let check = |what: &str, want: Place, count: u64, call: &dyn Fn()| -> Result<(), Failed> {
+    let check = |what: &str, want: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {
         let drops = trace.drops(call)?;
         let here = drops.iter().filter(|(function, reason)| place_of_drop(function, reason) == want).count() as u64;
         if here == count {
@@ -106,13 +106,13 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
     let reader = tap(&space, "lptap0");
     space.ip("link set lptap0 txqueuelen 16")?;
     space.ip("link set lptap0 up")?;
-    check("tap", Place::TapQueueFull, 84, &|| space.inside(|| send_frames("lptap0", 100)))?;
+    check("tap", DropPlace::TapQueueFull, 84, &|| space.inside(|| send_frames("lptap0", 100)))?;
     drop(reader);
 
     let space = Space::new("place-net")?;
     pair(&space)?;
     let to = space.ifindex("lpv1");
-    check("nobody", Place::NoListener, 30, &|| space.inside(|| send_frames("lpv0", 30)))?;
+    check("nobody", DropPlace::NoListener, 30, &|| space.inside(|| send_frames("lpv0", 30)))?;
 
     let slow = small_packet_socket(&space, to);
     let received = std::cell::Cell::new(0);
@@ -121,7 +121,7 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
         settle();
         received.set(waiting(&slow));
     })?;
-    let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == Place::SocketBufferFull).count() as u64;
+    let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == DropPlace::SocketBufferFull).count() as u64;
     equal("drops of the packet socket", here, 100 - received.get())?;
     drop(slow);
 
@@ -131,7 +131,7 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
     let reader = File::options().read(true).write(true).open(format!("/dev/tap{}", space.ifindex("lpm1")));
     if let Ok(reader) = reader {
         let send = || space.inside(|| send_frames_to([2, 0, 0, 0, 0, 1], "lpv0", 100));
-        check("macvtap", Place::MacvtapQueueFull, 84, &send)?;
+        check("macvtap", DropPlace::MacvtapQueueFull, 84, &send)?;
         drop(reader);
     }
 
@@ -140,7 +140,7 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
     if need_tool("tc").is_none() {
         slow_qdisc(&space, "lpv0")?;
         let drops = trace.drops(|| space.inside(|| send_frames("lpv0", 100)))?;
-        let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == Place::QueueingDiscipline).count();
+        let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == DropPlace::QueueingDiscipline).count();
         // Ten wait; one may have gone, to where nobody listens.
         equal("drops of the queueing discipline", here == 89 || here == 90, true)
             .map_err(|_| Failed::from(format!("{here} drops of 100 at the queueing discipline; seen: {drops:?}")))?;
@@ -161,8 +161,8 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
         received.set(waiting(&slow));
     })?;
     let at = |place| drops.iter().filter(|(f, r)| place_of_drop(f, r) == place).count() as u64;
-    equal("drops of the UDP socket", at(Place::SocketBufferFull), 100 - received.get())?;
-    if at(Place::NoSocket) == 0 {
+    equal("drops of the UDP socket", at(DropPlace::SocketBufferFull), 100 - received.get())?;
+    if at(DropPlace::NoSocket) == 0 {
         return Err(format!("nothing is dropped where nobody listens; seen: {drops:?}").into());
     }
     Ok(())

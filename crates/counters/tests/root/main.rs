@@ -6,7 +6,8 @@ mod events;
 mod space;
 
 use events::{no_drop_events, places};
-use latpath_counters::{place_of_drop, Device, Netns, Place, Snapshot};
+use latpath_counters::{Device, Netns, Snapshot};
+use latpath_stats::{place_of_drop, DropPlace};
 use latpath_testkit::{equal, need_root, need_tool, trial, Failed, Lack};
 use nix::sched::{setns, CloneFlags};
 use space::{
@@ -165,7 +166,7 @@ fn full_qdisc() -> Result<(), Failed> {
     // One may have gone at once, ten wait.
     let sent = device.statistics.tx_packets;
     equal("dropped, sent and waiting", u64::from(dropped) + sent + 1200 / 120, 100)?;
-    equal("the place", Place::QueueingDiscipline.counted(&difference, space.inode(), ifindex), Some(dropped.into()))
+    equal("the place", DropPlace::QueueingDiscipline.counted(&difference, space.inode(), ifindex), Some(dropped.into()))
 }
 
 fn nobody_listens() -> Result<(), Failed> {
@@ -179,7 +180,7 @@ fn nobody_listens() -> Result<(), Failed> {
     let ifindex = space.ifindex("lpv1");
     let statistics = difference.device(space.inode(), ifindex).ok_or("not counted")?.statistics;
     equal("received", statistics.rx_packets, 50)?;
-    equal("the place", Place::NoListener.counted(&difference, space.inode(), ifindex), Some(50))
+    equal("the place", DropPlace::NoListener.counted(&difference, space.inode(), ifindex), Some(50))
 }
 
 fn stays() -> Result<(), Failed> {

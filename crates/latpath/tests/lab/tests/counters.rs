@@ -6,8 +6,9 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
-use latpath_counters::{Datapath, Device, Place, Snapshot};
+use latpath_counters::{Datapath, Device, Snapshot};
 use latpath_lab::{Switch, NIC};
+use latpath_stats::DropPlace;
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,
@@ -68,7 +69,7 @@ fn run(_: &Scale) -> Outcome {
     eprintln!("{missed} upcalls, {lost} of them lost");
     ensure!(missed == FRAMES, "{missed} of {FRAMES} frames were upcalls");
     ensure!(lost > 0, "the queue of upcalls held all {FRAMES}: nothing is shown");
-    let counted = Place::OvsUpcallQueueFull.counted(&end.since(&begin), netns, 0);
+    let counted = DropPlace::OvsUpcallQueueFull.counted(&end.since(&begin), netns, 0);
     ensure!(counted == Some(lost), "the place counts {counted:?}, the datapath {lost}");
     Ok(())
 }

@@ -3,13 +3,13 @@
 //! Reasons exist from 5.17 on and became more with each version; where there is none, the function alone must tell. What is
 //! said here was read in Linux 5.15, 6.1, 6.12 and 6.18, in the files that stand beside each rule.
 
-use crate::{Difference, Inode};
+use latpath_counters::{Difference, Inode};
 use serde::{Deserialize, Serialize};
 
 /// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum DropPlace {
     /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest gave no buffers.
     TapQueueFull,
     /// The tap has no reader, or is down.
@@ -75,56 +75,56 @@ pub enum Place {
 /// The place of a drop: `function` is the kernel function that freed the packet, `reason` the kernel's, without its prefix
 /// (`FULL_RING`), `unknown` or `NOT_SPECIFIED` where it gives none, or `subsystem N reason M` for another list than the
 /// core's.
-pub fn place_of_drop(function: &str, reason: &str) -> Place {
+pub fn place_of_drop(function: &str, reason: &str) -> DropPlace {
     // The compiler's variants of a function, and its module: `__netif_receive_skb_core.constprop.0`,
     // `do_execute_actions [openvswitch]`.
     let function = function.split(['.', ' ']).next().unwrap_or_default();
     let said = by_reason(function, reason);
-    if said != Place::Unknown {
+    if said != DropPlace::Unknown {
         return said;
     }
     by_function(function)
 }
 
 /// enum skb_drop_reason (include/net/dropreason-core.h), enum ovs_drop_reason (net/openvswitch/drop.h).
-fn by_reason(function: &str, reason: &str) -> Place {
+fn by_reason(function: &str, reason: &str) -> DropPlace {
     if let Some(place) = open_vswitch(function, reason) {
         return place;
     }
     match reason {
         // drivers/net/tun.c, tun_net_xmit; drivers/net/tap.c, tap_handle_frame; drivers/net/veth.c
-        "FULL_RING" if function.starts_with("tap_") => Place::MacvtapQueueFull,
-        "FULL_RING" if function.starts_with("tun_") => Place::TapQueueFull,
-        "DEV_READY" if function.starts_with("tun_") => Place::TapNoReader,
+        "FULL_RING" if function.starts_with("tap_") => DropPlace::MacvtapQueueFull,
+        "FULL_RING" if function.starts_with("tun_") => DropPlace::TapQueueFull,
+        "DEV_READY" if function.starts_with("tun_") => DropPlace::TapNoReader,
         // net/openvswitch/actions.c, do_output
-        "DEV_READY" if is_open_vswitch(function) => Place::OvsPortDown,
-        "TAP_FILTER" | "TAP_TXFILTER" => Place::TapFilter,
-        "SOCKET_FILTER" if function.starts_with("tun_") || function.starts_with("tap_") => Place::TapFilter,
-        "SOCKET_FILTER" => Place::SocketFilter,
-        "QUEUE_PURGE" | "SOCKET_CLOSE" => Place::QueuePurged,
+        "DEV_READY" if is_open_vswitch(function) => DropPlace::OvsPortDown,
+        "TAP_FILTER" | "TAP_TXFILTER" => DropPlace::TapFilter,
+        "SOCKET_FILTER" if function.starts_with("tun_") || function.starts_with("tap_") => DropPlace::TapFilter,
+        "SOCKET_FILTER" => DropPlace::SocketFilter,
+        "QUEUE_PURGE" | "SOCKET_CLOSE" => DropPlace::QueuePurged,
         // net/core/sock.c, sock_queue_rcv_skb_reason; net/ipv4/udp.c; net/packet/af_packet.c from 6.4 on
-        "SOCKET_RCVBUFF" | "SOCKET_BACKLOG" | "PACKET_SOCK_ERROR" | "PROTO_MEM" => Place::SocketBufferFull,
+        "SOCKET_RCVBUFF" | "SOCKET_BACKLOG" | "PACKET_SOCK_ERROR" | "PROTO_MEM" => DropPlace::SocketBufferFull,
         // net/core/dev.c, __dev_xmit_skb; net/sched/sch_*.c
         "QDISC_DROP" | "QDISC_OVERLIMIT" | "QDISC_CONGESTED" | "CAKE_FLOOD" | "FQ_BAND_LIMIT" | "FQ_HORIZON_LIMIT"
-        | "FQ_FLOW_LIMIT" | "DUALPI2_STEP_DROP" => Place::QueueingDiscipline,
+        | "FQ_FLOW_LIMIT" | "DUALPI2_STEP_DROP" => DropPlace::QueueingDiscipline,
         // net/core/dev.c, enqueue_to_backlog
-        "CPU_BACKLOG" => Place::Backlog,
+        "CPU_BACKLOG" => DropPlace::Backlog,
         // net/core/dev.c, __netif_receive_skb_core
-        "UNHANDLED_PROTO" => Place::NoListener,
-        "NO_SOCKET" | "IP_NOPROTO" => Place::NoSocket,
+        "UNHANDLED_PROTO" => DropPlace::NoListener,
+        "NO_SOCKET" | "IP_NOPROTO" => DropPlace::NoSocket,
         // net/ipv4/ip_input.c, ip_rcv_core
-        "OTHERHOST" => Place::NotOurs,
-        "BRIDGE_INGRESS_STP_STATE" | "NO_TX_TARGET" | "LOCAL_MAC" | "MAC_IEEE_MAC_CONTROL" => Place::BridgeNoPort,
+        "OTHERHOST" => DropPlace::NotOurs,
+        "BRIDGE_INGRESS_STP_STATE" | "NO_TX_TARGET" | "LOCAL_MAC" | "MAC_IEEE_MAC_CONTROL" => DropPlace::BridgeNoPort,
         // net/netfilter/core.c, nf_hook_slow
-        "NETFILTER_DROP" => Place::Netfilter,
+        "NETFILTER_DROP" => DropPlace::Netfilter,
         // net/core/dev.c, do_xdp_generic, sch_handle_ingress, sch_handle_egress
-        "XDP" => Place::Xdp,
-        "TC_INGRESS" => Place::TcIngress,
-        "TC_EGRESS" => Place::TcEgress,
-        "TC_COOKIE_ERROR" | "TC_CHAIN_NOTFOUND" | "TC_RECLASSIFY_LOOP" => Place::TcIngress,
-        "TCP_CSUM" | "UDP_CSUM" | "IP_CSUM" | "SKB_CSUM" | "ICMP_CSUM" => Place::Checksum,
-        "DEV_READY" => Place::DeviceNotReady,
-        "NOMEM" | "PFMEMALLOC" => Place::NoMemory,
+        "XDP" => DropPlace::Xdp,
+        "TC_INGRESS" => DropPlace::TcIngress,
+        "TC_EGRESS" => DropPlace::TcEgress,
+        "TC_COOKIE_ERROR" | "TC_CHAIN_NOTFOUND" | "TC_RECLASSIFY_LOOP" => DropPlace::TcIngress,
+        "TCP_CSUM" | "UDP_CSUM" | "IP_CSUM" | "SKB_CSUM" | "ICMP_CSUM" => DropPlace::Checksum,
+        "DEV_READY" => DropPlace::DeviceNotReady,
+        "NOMEM" | "PFMEMALLOC" => DropPlace::NoMemory,
         "PKT_TOO_SMALL"
         | "PKT_TOO_BIG"
         | "DEV_HDR"
@@ -133,16 +133,16 @@ fn by_reason(function: &str, reason: &str) -> Place {
         | "INVALID_PROTO"
         | "SKB_GSO_SEG"
         | "UNICAST_IN_L2_MULTICAST"
-        | "MAC_INVALID_SOURCE" => Place::Malformed,
+        | "MAC_INVALID_SOURCE" => DropPlace::Malformed,
         "IP_OUTNOROUTES" | "IP_INNOROUTES" | "IP_INADDRERRORS" | "IP_RPFILTER" | "NEIGH_FAILED" | "NEIGH_QUEUEFULL"
-        | "NEIGH_CREATEFAIL" | "NEIGH_DEAD" => Place::NoRoute,
-        _ => Place::Unknown,
+        | "NEIGH_CREATEFAIL" | "NEIGH_DEAD" => DropPlace::NoRoute,
+        _ => DropPlace::Unknown,
     }
 }
 
 /// Open vSwitch's own reasons, from 6.6 on: by name, or by number in its list. The list's number was 3, and is 2 on kernels
 /// where another list was taken out (enum skb_drop_reason_subsys); there the function must be one of Open vSwitch's.
-fn open_vswitch(function: &str, reason: &str) -> Option<Place> {
+fn open_vswitch(function: &str, reason: &str) -> Option<DropPlace> {
     const NAMES: [&str; 11] = [
         "OVS_DROP_LAST_ACTION",
         "OVS_DROP_ACTION_ERROR",
@@ -164,9 +164,9 @@ fn open_vswitch(function: &str, reason: &str) -> Option<Place> {
     let name = NAMES.into_iter().find(|name| *name == reason).or_else(by_number)?;
     Some(match name {
         // A flow without actions ends with its last one.
-        "OVS_DROP_LAST_ACTION" | "OVS_DROP_EXPLICIT" | "OVS_DROP_EXPLICIT_WITH_ERROR" => Place::OvsDropped,
-        "OVS_DROP_METER" => Place::OvsMeter,
-        _ => Place::OvsActionFailed,
+        "OVS_DROP_LAST_ACTION" | "OVS_DROP_EXPLICIT" | "OVS_DROP_EXPLICIT_WITH_ERROR" => DropPlace::OvsDropped,
+        "OVS_DROP_METER" => DropPlace::OvsMeter,
+        _ => DropPlace::OvsActionFailed,
     })
 }
 
@@ -178,11 +178,11 @@ fn is_open_vswitch(function: &str) -> bool {
 }
 
 /// Without a reason, or with one that says nothing.
-fn by_function(function: &str) -> Place {
+fn by_function(function: &str) -> DropPlace {
     match function {
         // Before 5.17 the kernel gives no reason; then it is nearly always the queue.
-        "tun_net_xmit" => Place::TapQueueFull,
-        "tap_handle_frame" => Place::MacvtapQueueFull,
+        "tun_net_xmit" => DropPlace::TapQueueFull,
+        "tap_handle_frame" => DropPlace::MacvtapQueueFull,
         "tun_queue_purge"
         | "tun_detach_all"
         | "__tun_detach"
@@ -190,19 +190,19 @@ fn by_function(function: &str) -> Place {
         | "skb_queue_purge"
         | "skb_queue_purge_reason"
         | "__skb_queue_purge"
-        | "packet_release" => Place::QueuePurged,
+        | "packet_release" => DropPlace::QueuePurged,
         // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as if consumed, so that what is
         // dropped here had another error. The copy for the daemon is dropped by netlink.
-        "ovs_dp_process_packet" => Place::OvsUpcallFailed,
-        "netlink_attachskb" | "netlink_unicast" => Place::OvsUpcallQueueFull,
+        "ovs_dp_process_packet" => DropPlace::OvsUpcallFailed,
+        "netlink_attachskb" | "netlink_unicast" => DropPlace::OvsUpcallQueueFull,
         // Before 6.6 without a reason. do_output is a part of it.
-        "do_execute_actions" | "do_output" => Place::OvsPortDown,
+        "do_execute_actions" | "do_output" => DropPlace::OvsPortDown,
         "ovs_execute_actions"
         | "clone_execute"
         | "ovs_vport_send"
         | "ovs_vport_receive"
         | "netdev_port_receive"
-        | "ovs_ct_execute" => Place::OvsActionFailed,
+        | "ovs_ct_execute" => DropPlace::OvsActionFailed,
         "packet_rcv"
         | "tpacket_rcv"
         | "sock_queue_rcv_skb"
@@ -212,28 +212,28 @@ fn by_function(function: &str) -> Place {
         | "udpv6_queue_rcv_one_skb"
         | "__udp_queue_rcv_skb"
         | "raw_rcv"
-        | "sk_add_backlog" => Place::SocketBufferFull,
+        | "sk_add_backlog" => DropPlace::SocketBufferFull,
         // What a queueing discipline refuses is freed as a list (net/core/dev.c, __dev_xmit_skb).
-        "kfree_skb_list" | "kfree_skb_list_reason" => Place::QueueingDiscipline,
-        "enqueue_to_backlog" | "netif_rx_internal" => Place::Backlog,
-        "__netif_receive_skb_core" => Place::NoListener,
-        "__udp4_lib_rcv" | "__udp6_lib_rcv" | "tcp_v4_rcv" | "tcp_v6_rcv" => Place::NoSocket,
-        "nf_hook_slow" => Place::Netfilter,
-        "do_xdp_generic" | "netif_receive_generic_xdp" => Place::Xdp,
-        "sch_handle_ingress" => Place::TcIngress,
-        "sch_handle_egress" => Place::TcEgress,
+        "kfree_skb_list" | "kfree_skb_list_reason" => DropPlace::QueueingDiscipline,
+        "enqueue_to_backlog" | "netif_rx_internal" => DropPlace::Backlog,
+        "__netif_receive_skb_core" => DropPlace::NoListener,
+        "__udp4_lib_rcv" | "__udp6_lib_rcv" | "tcp_v4_rcv" | "tcp_v6_rcv" => DropPlace::NoSocket,
+        "nf_hook_slow" => DropPlace::Netfilter,
+        "do_xdp_generic" | "netif_receive_generic_xdp" => DropPlace::Xdp,
+        "sch_handle_ingress" => DropPlace::TcIngress,
+        "sch_handle_egress" => DropPlace::TcEgress,
         "validate_xmit_skb" | "veth_xmit" | "__dev_forward_skb" | "____dev_forward_skb" | "dev_forward_skb" => {
-            Place::DeviceNotReady
+            DropPlace::DeviceNotReady
         }
         // net/bridge: what no port may have.
-        _ if function.starts_with("br_") || function.starts_with("__br_") => Place::BridgeNoPort,
-        _ => Place::Unknown,
+        _ if function.starts_with("br_") || function.starts_with("__br_") => DropPlace::BridgeNoPort,
+        _ => DropPlace::Unknown,
     }
 }
 
-impl Place {
+impl DropPlace {
     /// All places, in the order of the declaration.
-    pub const ALL: [Place; 29] = [
+    pub const ALL: [DropPlace; 29] = [
         Self::TapQueueFull,
         Self::TapNoReader,
         Self::TapFilter,
@@ -327,7 +327,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for DropPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
     }
@@ -340,30 +340,30 @@ mod tests {
     #[test]
     fn drops_seen_on_real_kernels_have_their_places() {
         for (function, reason, place) in [
-            ("tun_net_xmit", "FULL_RING", Place::TapQueueFull),
-            ("tun_net_xmit", "unknown", Place::TapQueueFull),
-            ("tun_net_xmit", "DEV_READY", Place::TapNoReader),
-            ("tun_net_xmit", "SOCKET_FILTER", Place::TapFilter),
-            ("tap_handle_frame", "FULL_RING", Place::MacvtapQueueFull),
-            ("ovs_dp_process_packet", "NOT_SPECIFIED", Place::OvsUpcallFailed),
-            ("do_execute_actions", "subsystem 3 reason 1", Place::OvsDropped),
-            ("do_execute_actions", "subsystem 2 reason 3", Place::OvsDropped),
-            ("do_execute_actions", "subsystem 3 reason 5", Place::OvsMeter),
-            ("do_execute_actions [openvswitch]", "DEV_READY", Place::OvsPortDown),
-            ("do_execute_actions", "NOT_SPECIFIED", Place::OvsPortDown),
-            ("ovs_execute_actions", "OVS_DROP_RECURSION_LIMIT", Place::OvsActionFailed),
-            ("packet_rcv", "NOT_SPECIFIED", Place::SocketBufferFull),
-            ("tpacket_rcv", "PACKET_SOCK_ERROR", Place::SocketBufferFull),
-            ("udp_queue_rcv_one_skb", "SOCKET_RCVBUFF", Place::SocketBufferFull),
-            ("__dev_queue_xmit", "QDISC_DROP", Place::QueueingDiscipline),
-            ("kfree_skb_list_reason", "QDISC_DROP", Place::QueueingDiscipline),
-            ("__netif_receive_skb_core.constprop.0", "UNHANDLED_PROTO", Place::NoListener),
-            ("enqueue_to_backlog", "CPU_BACKLOG", Place::Backlog),
-            ("nf_hook_slow", "NETFILTER_DROP", Place::Netfilter),
-            ("ip_rcv_core", "OTHERHOST", Place::NotOurs),
-            ("br_flood", "NOT_SPECIFIED", Place::BridgeNoPort),
-            ("frobnicate", "NOT_SPECIFIED", Place::Unknown),
-            ("ieee80211_rx", "subsystem 2 reason 1", Place::Unknown),
+            ("tun_net_xmit", "FULL_RING", DropPlace::TapQueueFull),
+            ("tun_net_xmit", "unknown", DropPlace::TapQueueFull),
+            ("tun_net_xmit", "DEV_READY", DropPlace::TapNoReader),
+            ("tun_net_xmit", "SOCKET_FILTER", DropPlace::TapFilter),
+            ("tap_handle_frame", "FULL_RING", DropPlace::MacvtapQueueFull),
+            ("ovs_dp_process_packet", "NOT_SPECIFIED", DropPlace::OvsUpcallFailed),
+            ("do_execute_actions", "subsystem 3 reason 1", DropPlace::OvsDropped),
+            ("do_execute_actions", "subsystem 2 reason 3", DropPlace::OvsDropped),
+            ("do_execute_actions", "subsystem 3 reason 5", DropPlace::OvsMeter),
+            ("do_execute_actions [openvswitch]", "DEV_READY", DropPlace::OvsPortDown),
+            ("do_execute_actions", "NOT_SPECIFIED", DropPlace::OvsPortDown),
+            ("ovs_execute_actions", "OVS_DROP_RECURSION_LIMIT", DropPlace::OvsActionFailed),
+            ("packet_rcv", "NOT_SPECIFIED", DropPlace::SocketBufferFull),
+            ("tpacket_rcv", "PACKET_SOCK_ERROR", DropPlace::SocketBufferFull),
+            ("udp_queue_rcv_one_skb", "SOCKET_RCVBUFF", DropPlace::SocketBufferFull),
+            ("__dev_queue_xmit", "QDISC_DROP", DropPlace::QueueingDiscipline),
+            ("kfree_skb_list_reason", "QDISC_DROP", DropPlace::QueueingDiscipline),
+            ("__netif_receive_skb_core.constprop.0", "UNHANDLED_PROTO", DropPlace::NoListener),
+            ("enqueue_to_backlog", "CPU_BACKLOG", DropPlace::Backlog),
+            ("nf_hook_slow", "NETFILTER_DROP", DropPlace::Netfilter),
+            ("ip_rcv_core", "OTHERHOST", DropPlace::NotOurs),
+            ("br_flood", "NOT_SPECIFIED", DropPlace::BridgeNoPort),
+            ("frobnicate", "NOT_SPECIFIED", DropPlace::Unknown),
+            ("ieee80211_rx", "subsystem 2 reason 1", DropPlace::Unknown),
         ] {
             assert_eq!(place_of_drop(function, reason), place, "{function} {reason}");
         }
@@ -371,9 +371,9 @@ mod tests {
 
     #[test]
     fn each_place_is_listed_once_and_has_words_of_its_own() {
-        let names: std::collections::HashSet<_> = Place::ALL.iter().map(|place| place.name()).collect();
-        assert_eq!(names.len(), Place::ALL.len());
-        for (place, other) in Place::ALL.iter().zip(&Place::ALL[1..]) {
+        let names: std::collections::HashSet<_> = DropPlace::ALL.iter().map(|place| place.name()).collect();
+        assert_eq!(names.len(), DropPlace::ALL.len());
+        for (place, other) in DropPlace::ALL.iter().zip(&DropPlace::ALL[1..]) {
             assert!(place < other);
         }
     }
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn each_place_has_a_section_in_the_documentation() {
         let text = include_str!("../../../docs/drops.md");
-        for place in Place::ALL {
+        for place in DropPlace::ALL {
             assert!(text.contains(&format!("| {} |", place.name())), "docs/drops.md has no row {:?}", place.name());
         }
     }
