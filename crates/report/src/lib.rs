@@ -3,8 +3,9 @@
 //!
 //! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 
-mod csv;
+mod captures;
 mod explain;
+pub mod export;
 mod header;
 mod histogram;
 mod json;
@@ -23,7 +24,7 @@ mod text;
 mod warnings;
 mod worst;
 
-pub use csv::write_csv;
+pub use captures::{RunCaptures, SelectError, Selected, SelectedPacket, Selection};
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, Ambiguous, BadPacket, Candidate,
     ExplainedPacket, ExplainedSpike, Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,

@@ -1,13 +1,13 @@
 //! `latpath explain`: why packets of a recording were late.
 
-use super::captures::Captures;
 use super::report::print;
-use super::Outcome;
+use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_capture::CaptureKind;
 use latpath_report::{
     explanation_json, explanation_text, packet_text, run_context, Explainer, Explanation, Head, PacketSelector,
+    RunCaptures,
 };
 use latpath_run::{Condition, Run};
 use latpath_stats::units::{duration, Letters};
@@ -45,22 +45,21 @@ enum By {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
-    let files = run.spikes();
     let manifest = run.manifest();
     let name = args.run.display();
     // What is recorded first says so only with its first second.
-    if files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
+    let mut captures = RunCaptures::new(&run);
+    if captures.files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
         bail!(
             "{name}: it has no record of what the machines did, so the causes are not known; record again with the \
              flight recorder (without --no-flight, as root). latpath report {name} --worst 10 shows where they were late"
         );
     }
     let mut explainer = Explainer::new(run_context(&run), args.worst.into());
-    let mut captures = Captures::new(&run, files);
     learn(&mut captures, &mut explainer);
     let explanation = match &args.packet {
         Some(wanted) => {
-            let found = captures.find(wanted, explainer.context())?;
+            let found = captures.find(wanted, explainer.context()).map_err(|e| Usage(e.to_string()))?;
             let (capture, packet) = captures.read(&found)?;
             let told = explainer.one(&capture, &packet);
             if !args.json {
@@ -106,7 +105,7 @@ fn ranked(mut explanation: Explanation, by: By) -> Explanation {
 }
 
 /// Learns the baseline; from captures with late packets where there are no others.
-fn learn(captures: &mut Captures, explainer: &mut Explainer) {
+fn learn(captures: &mut RunCaptures, explainer: &mut Explainer) {
     captures.each(CaptureKind::Baseline, |capture| explainer.learn(capture));
     if explainer.learnt() > 0 {
         return;

@@ -1,7 +1,6 @@
 //! The commands: each module parses its own flags, calls the rooms, prints what comes back.
 
 pub mod agent;
-mod captures;
 pub mod demo;
 pub mod explain;
 pub mod export;

@@ -4,10 +4,10 @@ use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_model::{Ns, StreamId};
-use latpath_report::{parse_duration, report_json, summarise, text, write_csv, Limit, Options, SummaryOptions, When};
+use latpath_report::export::{write_csv, write_file};
+use latpath_report::{parse_duration, report_json, summarise, text, Limit, Options, SummaryOptions, When};
 use latpath_run::{Run, RunError, Select};
 use latpath_stats::units::Letters;
-use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -132,8 +132,8 @@ fn write_journeys(run: &Run, select: &Select, path: &Path) -> Result<()> {
             done => done.context("writing journeys to stdout")?,
         }
     } else {
-        let write = || write_csv(run, select, &mut File::create(path)?);
-        write().with_context(|| format!("{}: cannot write journeys", path.display()))?
+        write_file(path, true, |out| write_csv(run, select, out))
+            .with_context(|| format!("{}: cannot write journeys", path.display()))?
     };
     for error in damaged {
         eprintln!("latpath: {error}; its other journeys are in the CSV");

@@ -1,0 +1,258 @@
+//! The captures of a run, read one by one, and those that a user selects.
+
+use crate::{Candidate, PacketSelector};
+use latpath_capture::{Capture, CaptureKind, Packet};
+use latpath_cause::RunContext;
+use latpath_model::{Ns, StreamId};
+use latpath_run::{Run, RunError, SpikeFile, SpikeFiles};
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Why a selection has nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    /// The run has none, or several, of what the user names. The text lists what there is.
+    #[error("{0}")]
+    Usage(String),
+    /// The run has no captures. The text says why.
+    #[error("{0}")]
+    Nothing(String),
+    /// The capture was replaced while it was read.
+    #[error("capture {0} changed while it was read; try again")]
+    Changed(u32),
+    /// The user stopped it.
+    #[error("interrupted")]
+    Interrupted,
+    /// A file of the run cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// A run's captures. They are too large to be held together.
+pub struct RunCaptures<'a> {
+    run: &'a Run,
+    /// Their files, and notes on them.
+    pub files: SpikeFiles,
+    /// Captures that cannot be read.
+    pub unread: usize,
+}
+
+/// The packet that a user means.
+pub struct SelectedPacket {
+    /// The packet, in the capture that has the most of its route.
+    pub packet: Candidate,
+    /// All captures that have the packet, that one among them.
+    pub captures: Vec<u32>,
+}
+
+/// A packet, by its stream and its number there.
+type PacketId = (StreamId, u64);
+
+/// Which captures are meant.
+#[derive(Clone, Debug)]
+pub enum Selection {
+    /// Those of this many of the worst packets.
+    Worst(usize),
+    /// Spikes by their numbers.
+    Spikes(Vec<u32>),
+    /// Those that have this packet, late or not.
+    Packet(PacketSelector),
+}
+
+/// Selected captures.
+#[derive(Debug)]
+pub struct Selected {
+    /// The captures' numbers, in the order of their times.
+    pub captures: Vec<u32>,
+    /// The packets that are meant; `None` where all are.
+    packets: Option<HashSet<PacketId>>,
+}
+
+impl Selected {
+    /// Whether a packet is meant.
+    pub fn matches(&self, packet: &Packet) -> bool {
+        self.packets.as_ref().is_none_or(|packets| packets.contains(&(packet.stream, packet.number)))
+    }
+}
+
+impl<'a> RunCaptures<'a> {
+    /// All captures of a run.
+    pub fn new(run: &'a Run) -> Self {
+        Self { run, files: run.spikes(), unread: 0 }
+    }
+
+    /// Reads all captures of a kind. Counts and notes those that cannot be read.
+    pub fn each(&mut self, kind: CaptureKind, mut take: impl FnMut(&Capture)) {
+        let of_kind = self.files.files.iter().filter(|f| f.head.kind == kind);
+        let numbers: Vec<u32> = of_kind.map(|f| f.head.number).collect();
+        for number in numbers {
+            match self.run.spike(number) {
+                Ok(ranked) => take(&ranked.capture),
+                // A recording under way may have replaced it by a worse one.
+                Err(RunError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                    self.files.files.retain(|f| f.head.number != number);
+                }
+                Err(error) => {
+                    self.unread += 1;
+                    self.files.notes.push(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Finds the packet that is meant.
+    ///
+    /// # Errors
+    /// `Usage`, where there is none, or more than one.
+    pub fn find(&mut self, selector: &PacketSelector, context: &RunContext) -> Result<SelectedPacket, SelectError> {
+        // Where two captures have a packet, the one that has all of its route comes first.
+        let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
+        for kind in [CaptureKind::Spike, CaptureKind::Baseline] {
+            self.each(kind, |capture| {
+                for packet in &capture.packets {
+                    let Some(one) = candidate(capture, packet, context).filter(|c| selector.may_be(c, context)) else {
+                        continue;
+                    };
+                    let whole = packet.sightings.iter().all(|s| s.t < capture.to);
+                    if whole { &mut candidates } else { &mut cut }.push(one);
+                }
+            });
+        }
+        candidates.append(&mut cut);
+        let packet = selector.choose(&candidates, context).map_err(|e| SelectError::Usage(e.to_string()))?;
+        let is_it = |c: &&Candidate| (c.stream, c.number) == (packet.stream, packet.number);
+        let captures = candidates.iter().filter(is_it).map(|c| c.capture).collect();
+        Ok(SelectedPacket { packet, captures })
+    }
+
+    /// Reads that packet, and its capture.
+    ///
+    /// # Errors
+    /// Where it cannot be read any more.
+    pub fn read(&self, selected: &SelectedPacket) -> Result<(Capture, Packet), SelectError> {
+        let chosen = &selected.packet;
+        let capture = self.run.spike(chosen.capture)?.capture;
+        let is_it = |p: &&Packet| (p.stream, p.number) == (chosen.stream, chosen.number);
+        let packet = capture.packets.iter().find(is_it).cloned();
+        packet.map(|packet| (capture, packet)).ok_or(SelectError::Changed(chosen.capture))
+    }
+
+    /// Finds the captures that are meant.
+    ///
+    /// # Errors
+    /// Where the run has none, or not those; or `stop` is set.
+    pub fn select(
+        &mut self,
+        selection: &Selection,
+        context: &RunContext,
+        stop: &AtomicBool,
+    ) -> Result<Selected, SelectError> {
+        let path = self.run.path().display();
+        let mut packets = None;
+        let mut captures: Vec<u32> = match selection {
+            Selection::Spikes(numbers) => {
+                if let Some(missing) = numbers.iter().find(|number| !self.has(**number)) {
+                    return Err(SelectError::Usage(match self.files.files.is_empty() {
+                        true => format!("--spike {missing}: {path} has no spikes"),
+                        false => format!("--spike {missing}: no such spike in {path} (there are: {})", self.listed()),
+                    }));
+                }
+                numbers.clone()
+            }
+            _ if self.files.files.is_empty() => Vec::new(),
+            Selection::Packet(selector) => {
+                let found = self.find(selector, context)?;
+                packets = Some(HashSet::from([(found.packet.stream, found.packet.number)]));
+                found.captures
+            }
+            Selection::Worst(most) => {
+                let (captures, worst) = self.worst(*most, stop)?;
+                packets = Some(worst);
+                captures
+            }
+        };
+        if captures.is_empty() {
+            let why = match &self.run.manifest().spikes {
+                None => "nothing was captured around late packets (--no-flight, or an older latpath)",
+                Some(_) => "no packet was late; record with a lower --threshold, or with --worst",
+            };
+            return Err(SelectError::Nothing(format!("{path}: no spikes to export: {why}")));
+        }
+        let begin = |number: &u32| self.files.files.iter().find(|f| f.head.number == *number).map(|f| f.head.from);
+        captures.sort_by_key(|number| (begin(number), *number));
+        captures.dedup();
+        Ok(Selected { captures, packets })
+    }
+
+    fn has(&self, number: u32) -> bool {
+        self.files.files.iter().any(|file| file.head.number == number)
+    }
+
+    /// The captures' numbers, for an error.
+    fn listed(&self) -> String {
+        const LISTED: usize = 20;
+        let all: Vec<String> = self.files.files.iter().map(|file| file.head.number.to_string()).collect();
+        let shown = all.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+        match all.last() {
+            Some(last) if all.len() > LISTED => format!("{shown}, … {last}"),
+            _ => shown,
+        }
+    }
+
+    /// The worst packets, and their captures. A capture is read as long as its worst packet may be one of them.
+    fn worst(&self, most: usize, stop: &AtomicBool) -> Result<(Vec<u32>, HashSet<PacketId>), SelectError> {
+        struct Late {
+            took: Ns,
+            packet: Option<PacketId>,
+            capture: u32,
+        }
+        let is_spike = |file: &&SpikeFile| file.head.kind == CaptureKind::Spike;
+        let mut spikes: Vec<&SpikeFile> = self.files.files.iter().filter(is_spike).collect();
+        spikes.sort_by_key(|file| (Reverse(file.head.worst), file.head.number));
+        let mut worst: Vec<Late> = Vec::new();
+        for file in spikes {
+            if stop.load(Ordering::Relaxed) {
+                return Err(SelectError::Interrupted);
+            }
+            if worst.len() >= most && worst[most - 1].took >= file.head.worst {
+                break;
+            }
+            // A capture that cannot be read, or keeps none of its late packets, counts by its worst.
+            let capture = file.head.number;
+            let packets = self.run.spike(capture).map(|ranked| ranked.capture.packets).unwrap_or_default();
+            let late = packets.iter().filter(|packet| packet.late).filter_map(|packet| {
+                let took = packet.sightings.last()?.t.saturating_sub(packet.sightings.first()?.t);
+                Some(Late { took, packet: Some((packet.stream, packet.number)), capture })
+            });
+            let before = worst.len();
+            worst.extend(late);
+            if worst.len() == before {
+                worst.push(Late { took: file.head.worst, packet: None, capture });
+            }
+            worst.sort_by_key(|late| (Reverse(late.took), late.capture));
+            // A packet between two spikes may be late in both.
+            let mut seen = HashSet::new();
+            worst.retain(|late| late.packet.is_none_or(|packet| seen.insert(packet)));
+            worst.truncate(most);
+        }
+        Ok((worst.iter().map(|late| late.capture).collect(), worst.iter().filter_map(|late| late.packet).collect()))
+    }
+}
+
+/// A packet as a list shows it.
+fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
+    let route = context.route(packet.stream);
+    let on_route = || packet.sightings.iter().filter(|s| route.is_empty() || route.contains(&s.point)).map(|s| s.t);
+    let (first, last) = (on_route().min()?, on_route().max()?);
+    Some(Candidate {
+        capture: capture.number,
+        stream: packet.stream,
+        key: packet.key,
+        number: packet.number,
+        t: first,
+        time_ns: last.saturating_sub(first),
+        late: packet.late,
+    })
+}

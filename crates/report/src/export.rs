@@ -1,0 +1,113 @@
+//! Runs in other tools' formats. To add a format, write a file beside this one's children and name it in [`EXPORTERS`].
+
+mod csv;
+mod file;
+mod perfetto;
+
+use crate::{SelectError, Selection};
+use latpath_run::{Run, RunError};
+use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
+
+pub use csv::write_csv;
+pub use file::{check_target, write_file};
+
+/// All formats, by their names on the command line.
+pub const EXPORTERS: &[&dyn Exporter] = &[&perfetto::Perfetto, &csv::Csv];
+
+/// A format that a run can be written in.
+pub trait Exporter: Sync {
+    /// Its name on the command line: `perfetto`.
+    fn name(&self) -> &'static str;
+
+    /// What it writes and for which tool, in one sentence.
+    fn about(&self) -> &'static str;
+
+    /// What a file of it is called in messages: `trace`.
+    fn noun(&self) -> &'static str;
+
+    /// The extension of its files.
+    fn extension(&self) -> &'static str;
+
+    /// Whether it is fit to read on a terminal.
+    fn is_text(&self) -> bool;
+
+    /// Whether it writes captures, so that a [`Selection`] of them makes sense.
+    fn takes_selection(&self) -> bool;
+
+    /// Writes.
+    ///
+    /// # Errors
+    /// Where the run does not have what the request names, or something cannot be read or written.
+    fn write(&self, request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError>;
+}
+
+/// What to write.
+pub struct ExportRequest<'a> {
+    /// Of which run.
+    pub run: &'a Run,
+    /// Which captures.
+    pub selection: Selection,
+    /// Ends it early, once it is set.
+    pub stop: &'a AtomicBool,
+    /// Takes a line from time to time that says how far it is.
+    pub progress: &'a mut dyn FnMut(String),
+}
+
+/// What was written.
+#[derive(Clone, Debug, Default)]
+pub struct Exported {
+    /// What it is, to stand behind the file's name.
+    pub summary: String,
+    /// What is not in it, and why.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The selection has nothing.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// A file of the run cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// It cannot be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_format_has_a_name_of_its_own_and_a_section_in_the_documents() {
+        let page = include_str!("../../../docs/export.md");
+        let names: HashSet<&str> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
+        assert_eq!(names.len(), EXPORTERS.len());
+        for name in names {
+            assert!(page.contains(&format!("latpath export {name} RUN")), "docs/export.md does not show {name}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_whole_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.csv");
+        std::fs::write(&path, "mine").unwrap();
+        assert!(check_target(&path, false).unwrap_err().contains("exists already"));
+        check_target(&path, true).unwrap();
+        let broken = write_file(&path, true, |out| {
+            out.write_all(b"half")?;
+            Err::<(), _>(io::Error::other("no more"))
+        });
+        assert_eq!(broken.unwrap_err().to_string(), "no more");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        assert!(write_file(&path, false, |out| out.write_all(b"whole")).is_err(), "another program made it by then");
+        write_file(&path, true, |out| out.write_all(b"whole")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
