@@ -5,7 +5,7 @@ use crate::cost::CostMeter;
 use crate::counted::Counted;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::layout::Layout;
-use crate::merge::{Feed, Merge, Origin};
+use crate::merge::{Feed, HostSource, Merge, Origin};
 use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
@@ -109,6 +109,21 @@ impl Follow {
     /// # Errors
     /// Where a machine cannot be reached or a probe cannot be attached; what was attached is detached again.
     pub fn start(options: Options) -> Result<Self, FollowError> {
+        Self::over(options, |options| {
+            let mut probe = ProbeOptions::new(HOST, options.streams.clone());
+            probe.ring_bytes = options.ring_bytes;
+            Ok(Box::new(Probe::attach(probe)?))
+        })
+    }
+
+    /// The same with another source of this machine's sightings.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn over(
+        options: Options,
+        host: impl FnOnce(&Options) -> Result<Box<dyn HostSource>, FollowError>,
+    ) -> Result<Self, FollowError> {
         let mut notes = Vec::new();
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
@@ -122,11 +137,9 @@ impl Follow {
         }
         let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
         let counted = Counted::begin();
-        let mut probe = ProbeOptions::new(HOST, options.streams.clone());
-        probe.ring_bytes = options.ring_bytes;
-        let probe = Probe::attach(probe)?;
-        notes.extend(probe.abilities().notes());
-        feeds.insert(0, Feed::new(Origin::Host(Box::new(probe))));
+        let host = host(&options)?;
+        notes.extend(host.notes());
+        feeds.insert(0, Feed::new(Origin::Host(host)));
         let joiner = Joiner::new(
             options.streams.iter().map(|s| s.key),
             latpath_journey::Options { window: options.window, ..Default::default() },
@@ -378,7 +391,7 @@ impl Follow {
             match &feed.origin {
                 Origin::Host(probe) => MachineRecord {
                     machine: HOST.into(),
-                    kernel: probe.abilities().release.clone(),
+                    kernel: probe.kernel(),
                     method: "same clock".into(),
                     counters: *counters,
                     flight,

@@ -18,4 +18,5 @@ pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 pub use layout::Layout;
 pub use live::Live;
+pub use merge::HostSource;
 pub use tables::PointFilter;

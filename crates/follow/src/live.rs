@@ -40,9 +40,13 @@ impl Live {
     /// # Errors
     /// As [`Follow::start`].
     pub fn start(options: Options) -> Result<Self, FollowError> {
+        Ok(Self::of(options.clone(), Follow::start(options)?))
+    }
+
+    /// The figures of journeys that come from `follow`, which was started with `options`.
+    pub fn of(options: Options, follow: Follow) -> Self {
         let (streams, threshold) = (options.streams.len(), options.threshold);
-        let manifest = Manifest { threshold_ns: threshold, streams: options.streams.clone(), ..Manifest::begin() };
-        let follow = Follow::start(options)?;
+        let manifest = Manifest { threshold_ns: threshold, streams: options.streams, ..Manifest::begin() };
         let figures = Figures {
             streams,
             threshold,
@@ -54,7 +58,7 @@ impl Live {
         };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
-        Ok(Self { follow, figures, manifest, vms })
+        Self { follow, figures, manifest, vms }
     }
 
     /// Where the journeys come from.

@@ -4,7 +4,7 @@ use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_linux::background::Background;
 use latpath_model::{Counters, Ns, Sighting, Source};
-use latpath_probe::Probe;
+use latpath_probe::{Never, Probe};
 
 /// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
 const PATIENCE: Ns = 10_000_000_000;
@@ -12,10 +12,36 @@ const PATIENCE: Ns = 10_000_000_000;
 const CROWDED: usize = 1 << 20;
 const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
 
-/// Whoever makes sightings.
+/// The sightings of this machine: its kernel programs, or what a test says that they saw.
+pub trait HostSource: Source<Error = Never> {
+    /// Takes the programs off. What they saw can still be drained.
+    fn detach(&mut self);
+
+    /// `uname -r`.
+    fn kernel(&self) -> String;
+
+    /// What cannot be seen on this kernel, and why.
+    fn notes(&self) -> Vec<String>;
+}
+
+impl HostSource for Probe {
+    fn detach(&mut self) {
+        Probe::detach(self);
+    }
+
+    fn kernel(&self) -> String {
+        self.abilities().release.clone()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.abilities().notes()
+    }
+}
+
+/// Where sightings come from.
 pub(crate) enum Origin {
-    /// The kernel programs of this machine.
-    Host(Box<Probe>),
+    /// This machine.
+    Host(Box<dyn HostSource>),
     /// An agent on another machine.
     Machine(Box<Machine>),
 }

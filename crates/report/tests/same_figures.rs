@@ -1,0 +1,187 @@
+//! The same packets give the same figures: live, a report of the recording, and a replay of it.
+
+use latpath_follow::{Follow, HostSource, JourneySink, Live, Options, PointFilter};
+use latpath_journey::Journey;
+use latpath_linux::monotonic;
+use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source, StreamSpec};
+use latpath_probe::Never;
+use latpath_report::{summarise, SummaryOptions, Replay};
+use latpath_run::{Manifest, Run, Writer};
+use latpath_stats::Summary;
+use std::time::Duration;
+
+const MS: Ns = 1_000_000;
+/// Packets of the sender, one every 250 us; its counter wraps at 4000.
+const PACKETS: Ns = 9_000;
+const STEP: Ns = MS / 4;
+/// After the probes stand, packets count from here on.
+const SETTLED: Ns = 150 * MS;
+
+/// What the kernel programs of this host might have seen, handed out as time passes.
+struct Script {
+    sightings: std::vec::IntoIter<Sighting>,
+    points: Vec<PointInfo>,
+    detached: bool,
+}
+
+fn point(kind: PointKind, device: &str, netns: u32, link: Link) -> PointInfo {
+    let point = Point { machine: "host".into(), kind, device: device.into() };
+    PointInfo { point, link, netns, ifindex: netns, clock: "CLOCK_MONOTONIC".into() }
+}
+
+/// Losses before and behind the first point, duplicates near and far, packets that overtake others, late ones, a gap of the
+/// counter, and wraps.
+fn sightings(start: Ns) -> Vec<Sighting> {
+    let mut all = Vec::new();
+    let mut seen = |t: Ns, n: Ns, point: u16| {
+        let (key, note) = ((n % 4000) as u32, u16::from(point == 3));
+        all.push(Sighting { t: start + t, key, tid: 7, stream: 0, point, cpu: (n % 2) as u16, note });
+    };
+    for n in (0..PACKETS).filter(|n| n % 1_501 != 77 && !(4_100..4_110).contains(n)) {
+        let t = n * STEP;
+        seen(t, n, 0);
+        if n % 997 == 11 {
+            seen(t + 2_000, n, 3);
+            continue;
+        }
+        let delay = 3_000 + n * 7 % 911 + if n % 400 == 3 { 300_000 } else { 0 };
+        seen(t + delay, n, 1);
+        seen(t + delay + 20_000 + n * 13 % 1_777, n, 2);
+        if n % 800 == 5 {
+            seen(t + delay + 10_000, n, 1);
+        }
+        if n % 2_000 == 9 {
+            seen(t + 60 * MS, n, 2);
+        }
+    }
+    all.sort_by_key(|s| s.t);
+    all
+}
+
+impl Source for Script {
+    type Error = Never;
+
+    fn points(&mut self) -> Result<Vec<PointInfo>, Never> {
+        Ok(self.points.clone())
+    }
+
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Never> {
+        Ok(vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }])
+    }
+
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Never> {
+        let until = if self.detached { Ns::MAX } else { monotonic() };
+        while self.sightings.as_slice().first().is_some_and(|s| s.t < until) {
+            out.extend(self.sightings.next());
+        }
+        Ok(until)
+    }
+
+    fn counters(&mut self) -> Result<Counters, Never> {
+        Ok(Counters::default())
+    }
+}
+
+impl HostSource for Script {
+    fn detach(&mut self) {
+        self.detached = true;
+    }
+
+    fn kernel(&self) -> String {
+        "6.1.0".into()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+fn options() -> Options {
+    Options {
+        streams: vec![StreamSpec::svid("MU01")],
+        machines: Vec::new(),
+        points: PointFilter::default(),
+        segments: Vec::new(),
+        threshold: 200_000,
+        window: 500 * MS,
+        ring_bytes: 1 << 20,
+        flight: None,
+    }
+}
+
+fn follow(sightings: &[Sighting]) -> Follow {
+    let points = vec![
+        point(PointKind::Tx, "lp-pub", 1, Link::Veth),
+        point(PointKind::NicRx, "nic0", 2, Link::Nic),
+        point(PointKind::AppRead, "relay", 2, Link::Socket),
+        point(PointKind::Drop, "nic0", 2, Link::Nic),
+    ];
+    let script = Script { sightings: sightings.to_vec().into_iter(), points, detached: false };
+    Follow::over(options(), |_| Ok(Box::new(script))).unwrap()
+}
+
+struct Recorder(Writer);
+
+impl JourneySink for Recorder {
+    fn journey(&mut self, journey: &Journey, points: &[PointInfo]) {
+        if points.len() > self.0.manifest().points.len() {
+            self.0.update(|manifest| manifest.points = points.to_vec()).unwrap();
+        }
+        self.0.push(journey).unwrap();
+    }
+}
+
+/// What the packets alone decide: without latpath's own cost, and without what this machine's kernel counted beside them.
+fn figures(mut summary: Summary) -> Summary {
+    summary.tool = Default::default();
+    summary.notes.clear();
+    summary.lost.iter_mut().for_each(|loss| loss.kernel_count = None);
+    // The clock of UTC is read once for each; a worst packet is known by its other figures.
+    summary.worst.iter_mut().for_each(|worst| worst.time_ns = 0);
+    summary
+}
+
+#[test]
+fn live_report_and_replay_say_the_same_to_the_digit() {
+    let start = monotonic() + SETTLED;
+    let sightings = sightings(start);
+    let end = sightings.last().unwrap().t;
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+
+    let mut live = Live::of(options(), follow(&sightings));
+    let mut recording = follow(&sightings);
+    let manifest = Manifest { threshold_ns: 200_000, streams: options().streams, ..Manifest::begin() };
+    let mut recorder = Recorder(Writer::create(&run, manifest).unwrap());
+    // The last packets are lost, not under way, once the window has passed.
+    while monotonic() < end + 600 * MS {
+        live.step();
+        recording.step(&mut recorder);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    live.stop();
+    recording.stop(&mut recorder);
+    recorder.0.update(|manifest| recording.describe(manifest)).unwrap();
+    recorder.0.finish().unwrap();
+
+    let live = figures(live.final_summary());
+    let open = || Run::open(&run).unwrap();
+    let report = figures(summarise(&open(), &SummaryOptions { worst: 10, ..SummaryOptions::default() }).unwrap());
+    let mut replay = Replay::start(open(), &[], None).unwrap();
+    while !replay.is_over() {
+        replay.step();
+    }
+    let replay = figures(replay.summary());
+
+    let stream = &report.streams[0];
+    let lost: u64 = stream.lost.iter().map(|loss| loss.count).sum();
+    assert_eq!(stream.points.len(), 3);
+    assert_eq!((stream.journeys, lost), (8_984, 10), "of 9,000 packets, 16 were never seen, 10 were dropped");
+    assert_eq!(stream.never_seen, 16);
+    assert!(stream.lost.iter().all(|loss| loss.reason.as_deref() == Some("FULL_RING in tun_net_xmit")));
+    assert!(stream.duplicates >= 12 && stream.out_of_order > 0, "{stream:?}");
+    assert_eq!(report.worst.len(), 10);
+    let json = |summary: &Summary| serde_json::to_value(summary).unwrap();
+    assert_eq!(json(&live), json(&report), "live and report");
+    assert_eq!(json(&replay), json(&report), "replay and report");
+}
