@@ -1,8 +1,8 @@
 //! Following streams packet by packet: the way of a sighting from the probes to journeys, in one place.
 
-use crate::ahead::Ahead;
 use crate::cost::CostMeter;
 use crate::counted::Counted;
+use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::layout::Layout;
 use crate::merge::{Feed, HostSource, Merge, Origin};
@@ -99,7 +99,7 @@ pub struct Follow {
     counted: Counted,
     notes: Vec<String>,
     flight: Option<Flight>,
-    ahead: Ahead,
+    early: EarlyCompletion,
     background: Option<Background>,
 }
 
@@ -159,7 +159,7 @@ impl Follow {
             counted,
             notes,
             flight,
-            ahead: Ahead::new(options.streams.len()),
+            early: EarlyCompletion::new(options.streams.len()),
             background: None,
             options,
         })
@@ -175,7 +175,7 @@ impl Follow {
     /// second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
-        let Self { merge, tables, joiner, finder, span, flight, ahead, layout, background, .. } = self;
+        let Self { merge, tables, joiner, finder, span, flight, early, layout, background, .. } = self;
         let known = tables.points.len();
         let (sightings, now) = merge.step(tables, background);
         self.now = now;
@@ -186,7 +186,7 @@ impl Follow {
         let mut done = |j: &Journey| {
             if span.counts(j, &layout.route) {
                 finder.observe(j);
-                if let Some(flight) = flight.as_mut().filter(|_| !ahead.was_told(j)) {
+                if let Some(flight) = flight.as_mut().filter(|_| !early.was_reported(j)) {
                     flight.take(j);
                 }
                 sink.journey(j, points);
@@ -197,7 +197,7 @@ impl Follow {
         }
         joiner.advance(self.now, &mut done);
         if let Some(flight) = flight {
-            ahead.take(joiner, self.now, &mut |j: &Journey| {
+            early.take(joiner, self.now, &mut |j: &Journey| {
                 if span.counts(j, &layout.route) {
                     flight.take(j);
                 }

@@ -2,9 +2,9 @@
 //!
 //! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys while they come.
 
-mod ahead;
 mod cost;
 mod counted;
+mod early_completion;
 mod flight;
 mod follow;
 mod layout;

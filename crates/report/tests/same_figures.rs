@@ -5,7 +5,7 @@ use latpath_journey::Journey;
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source, StreamSpec};
 use latpath_probe::Never;
-use latpath_report::{summarise, SummaryOptions, Replay};
+use latpath_report::{summarise, Replay, SummaryOptions};
 use latpath_run::{Manifest, Run, Writer};
 use latpath_stats::Summary;
 use std::time::Duration;
