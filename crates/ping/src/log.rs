@@ -5,7 +5,6 @@
 
 mod columns;
 mod csv;
-mod groups;
 mod keep;
 mod pages;
 mod parts;
@@ -16,6 +15,7 @@ pub use keep::{BadKeep, Keep};
 
 use crate::transaction::{Route, Stamp, Transaction};
 use latpath_model::Ns;
+use latpath_partstore::StoreError;
 use ring::Ring;
 use std::{
     io,
@@ -131,6 +131,15 @@ impl LogError {
 
     fn ring(source: io::Error) -> Self {
         Self::Ring { source }
+    }
+}
+
+impl From<StoreError> for LogError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Write { path, source } | StoreError::Read { path, source } => Self::File { path, source },
+            StoreError::Damaged { path, why } => Self::File { path, source: io::Error::other(why) },
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{Candidate, PacketSelector};
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::RunContext;
 use latpath_model::{Ns, StreamId};
-use latpath_run::{Run, RunError, SpikeFile, SpikeFiles};
+use latpath_run::{Run, RunError, SpikeFile, SpikeFiles, StoreError};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -91,7 +91,7 @@ impl<'a> RunCaptures<'a> {
             match self.run.spike(number) {
                 Ok(ranked) => take(&ranked.capture),
                 // A recording under way may have replaced it by a worse one.
-                Err(RunError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
                     self.files.files.retain(|f| f.head.number != number);
                 }
                 Err(error) => {

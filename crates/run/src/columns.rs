@@ -1,15 +1,8 @@
 //! The columns of a part: names, types, encodings. docs/run-format.md says the same to those who read runs elsewhere.
 
-use latpath_model::Point;
-use parquet::{
-    basic::{Compression, Encoding, LogicalType, Repetition, Type, ZstdLevel},
-    errors::ParquetError,
-    file::{
-        metadata::KeyValue,
-        properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr},
-    },
-    schema::types::{ColumnPath, Type as SchemaType, TypePtr},
-};
+use crate::Rows;
+use latpath_model::{Ns, Point};
+use latpath_partstore::{Column, Group, Names, PartWriter, Span, StoreError, Values};
 use std::sync::Arc;
 
 /// The columns that every part has.
@@ -23,11 +16,14 @@ pub(crate) const DROP_NOTE: &str = "drop_note";
 const CPU_PREFIX: &str = "cpu:";
 const TID_PREFIX: &str = "tid:";
 /// Key of the format's number in a part's own metadata.
-pub(crate) const FORMAT_KEY: &str = "latpath_format";
+const FORMAT_KEY: &str = "latpath_format";
+
+/// The place of [`STREAM`] in [`table`], by which rows are sorted.
+pub(crate) const BY_STREAM: usize = 0;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column<'a> {
+pub(crate) enum Meaning<'a> {
     Stream,
     Key,
     Number,
@@ -41,8 +37,16 @@ pub(crate) enum Column<'a> {
     Tid(&'a str),
 }
 
-impl<'a> Column<'a> {
-    /// The column of this name. A prefix stands before a point's name, not a suffix after it: a device's name may hold
+impl<'a> Meaning<'a> {
+    /// The point whose times a column of this name has.
+    pub fn point(name: &'a str) -> Option<&'a str> {
+        match Self::parse(name) {
+            Self::Offset(point) => Some(point),
+            _ => None,
+        }
+    }
+
+    /// What a column of this name holds. A prefix stands before a point's name, not a suffix after it: a device's name may hold
     /// dots (`eth0.7`), which some readers take for nesting.
     pub fn parse(name: &'a str) -> Self {
         match name {
@@ -66,62 +70,63 @@ impl<'a> Column<'a> {
     }
 }
 
-/// A part's schema: the fixed columns, then the times of all points, then their CPUs and threads, then the rare flags.
-pub(crate) fn schema(points: &[Point]) -> Result<TypePtr, ParquetError> {
-    let unsigned = |name: &str, bits: i8, repetition| {
-        let physical = if bits == 64 { Type::INT64 } else { Type::INT32 };
-        SchemaType::primitive_type_builder(name, physical)
-            .with_repetition(repetition)
-            .with_logical_type(Some(LogicalType::integer(bits, false)))
-            .build()
-    };
-    let time = |name: &str, repetition| {
-        SchemaType::primitive_type_builder(name, Type::INT64).with_repetition(repetition).build()
-    };
-    let (all, some) = (Repetition::REQUIRED, Repetition::OPTIONAL);
-    let mut fields =
-        vec![unsigned(STREAM, 16, all)?, unsigned(KEY, 32, all)?, unsigned(NUMBER, 64, all)?, time(TIME, all)?];
+/// A part's table: the fixed columns, then the times of all points, then their CPUs and threads, then the rare flags.
+pub(crate) fn table(points: &[Point]) -> Arc<[Column]> {
+    use latpath_partstore::{Encoding::*, Kind::*};
+    let mut table = vec![
+        Column::required(STREAM, U16, Regular).with_statistics(),
+        Column::required(KEY, U32, Counter),
+        Column::required(NUMBER, U64, Counter),
+        Column::required(TIME, I64, Noise).with_statistics(),
+    ];
+    table.extend(points.iter().map(|point| Column::optional(point.to_string(), I64, Noise)));
     for point in points {
-        fields.push(time(&point.to_string(), some)?);
+        table.push(Column::optional(format!("{CPU_PREFIX}{point}"), U16, Regular));
+        table.push(Column::optional(format!("{TID_PREFIX}{point}"), U32, Regular));
     }
-    for point in points {
-        fields.push(unsigned(&format!("{CPU_PREFIX}{point}"), 16, some)?);
-        fields.push(unsigned(&format!("{TID_PREFIX}{point}"), 32, some)?);
-    }
-    fields.push(unsigned(DUPLICATES, 32, all)?);
-    fields.push(SchemaType::primitive_type_builder(OUT_OF_ORDER, Type::BOOLEAN).with_repetition(all).build()?);
-    fields.push(unsigned(DROP_NOTE, 16, some)?);
-    let group = SchemaType::group_type_builder("journeys").with_fields(fields.into_iter().map(Arc::new).collect());
-    Ok(Arc::new(group.build()?))
+    table.push(Column::required(DUPLICATES, U32, Regular));
+    table.push(Column::required(OUT_OF_ORDER, Bool, Regular));
+    table.push(Column::optional(DROP_NOTE, U16, Regular));
+    table.into()
 }
 
-/// How the columns are encoded. Every choice is in Parquet since version 2.0, so that any reader has it.
-///
-/// Times are noise: delta encoding packs them to within a few percent of their entropy, and what a general compressor
-/// could still gain costs more in reading than it saves on disk. Everything else is regular: there zstd finds the pattern.
-pub(crate) fn properties(points: &[Point]) -> WriterPropertiesPtr {
-    let zstd = Compression::ZSTD(ZstdLevel::try_new(1).unwrap_or_default());
-    let path = |name: &str| ColumnPath::new(vec![name.to_owned()]);
-    let mut p = WriterProperties::builder()
-        .set_created_by(concat!("latpath ", env!("CARGO_PKG_VERSION")).into())
-        .set_key_value_metadata(Some(vec![KeyValue::new(FORMAT_KEY.into(), crate::FORMAT.to_string())]))
-        .set_compression(zstd)
-        .set_dictionary_enabled(true)
-        .set_statistics_enabled(EnabledStatistics::None)
-        .set_offset_index_disabled(true)
-        .set_max_row_group_row_count(Some(crate::rows::GROUP_ROWS))
-        .set_data_page_row_count_limit(crate::rows::GROUP_ROWS)
-        .set_write_batch_size(8192)
-        .set_column_dictionary_enabled(path(OUT_OF_ORDER), false)
-        .set_column_statistics_enabled(path(STREAM), EnabledStatistics::Chunk)
-        .set_column_statistics_enabled(path(TIME), EnabledStatistics::Chunk);
-    let times = points.iter().map(ToString::to_string).chain([TIME.to_owned()]);
-    let noise = times.map(|name| (name, Compression::UNCOMPRESSED));
-    for (name, compression) in [(KEY.to_owned(), zstd), (NUMBER.to_owned(), zstd)].into_iter().chain(noise) {
-        p = p
-            .set_column_dictionary_enabled(path(&name), false)
-            .set_column_encoding(path(&name), Encoding::DELTA_BINARY_PACKED)
-            .set_column_compression(path(&name), compression);
+/// Begins a part.
+pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result<PartWriter, StoreError> {
+    let notes = [(FORMAT_KEY, crate::FORMAT.to_string())];
+    PartWriter::create(names.hidden(span), names.path(span), ("journeys", &notes), Arc::clone(table))
+}
+
+/// Fills a group of [`table`] with rows, each stream's rows together.
+pub(crate) fn fill(rows: &Rows, group: &mut Group) {
+    let table = 4 + 3 * rows.points + 3;
+    group.columns.resize_with(table, Values::default);
+    group.clear();
+    group.rows = rows.len();
+    let all = || 0..rows.len();
+    let first: Vec<Ns> = all().map(|row| rows.first_time(row)).collect();
+    let (fixed, rest) = group.columns.split_at_mut(4);
+    let (times, rest) = rest.split_at_mut(rows.points);
+    let (places, rare) = rest.split_at_mut(2 * rows.points);
+    for (p, time) in times.iter_mut().enumerate() {
+        let seen = |row: &usize| rows.seen[*row] >> p & 1 == 1;
+        // Wrapping, so that the reader gets back the very same time whatever a broken clock made of it.
+        time.i64.extend(all().filter(seen).map(|row| rows.t[p][row].wrapping_sub(first[row])));
+        time.levels.extend(all().map(|row| i16::from(seen(&row))));
+        let [cpu, tid] = &mut places[2 * p..2 * p + 2] else { continue };
+        cpu.i32.extend(all().filter(seen).map(|row| i32::from(rows.cpu[p][row])));
+        tid.i32.extend(all().filter(seen).map(|row| rows.tid[p][row] as i32));
+        cpu.levels.clone_from(&time.levels);
+        tid.levels.clone_from(&time.levels);
     }
-    Arc::new(p.build())
+    if let ([stream, key, number, time], [duplicates, out_of_order, drop_note]) = (fixed, rare) {
+        stream.i32.extend(rows.stream.iter().map(|v| i32::from(*v)));
+        key.i32.extend(rows.key.iter().map(|v| *v as i32));
+        number.i64.extend(rows.number.iter().map(|v| *v as i64));
+        time.i64 = first;
+        duplicates.i32.extend(rows.duplicates.iter().map(|v| *v as i32));
+        out_of_order.bool.extend(&rows.out_of_order);
+        drop_note.i32.extend(rows.drop_note.iter().filter(|note| **note != 0).map(|note| i32::from(*note) - 1));
+        drop_note.levels.extend(rows.drop_note.iter().map(|note| i16::from(*note != 0)));
+    }
+    group.sort_by(BY_STREAM);
 }

@@ -1,9 +1,8 @@
 //! The thread that turns rows into parts, so that the one that joins journeys never waits for the disk.
 
-use crate::{
-    clocks::Clocks, manifest, merger::Finished, names::Span, part::Part, rows::Rows, ClockSample, RunError, JOURNEYS,
-};
+use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError, JOURNEYS};
 use latpath_model::Point;
+use latpath_partstore::{Group, Names, PartWriter, Span};
 use std::{
     path::PathBuf,
     sync::{
@@ -46,17 +45,19 @@ pub(crate) struct Stored {
 impl Encoder {
     /// Works until the writer hangs up, or the first error.
     pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
-        let directory = self.run.join(JOURNEYS);
-        let (mut points, mut part, mut number) = (Arc::<[Point]>::default(), None::<Part>, 0);
+        let names = Names::new(&self.run.join(JOURNEYS));
+        let (mut table, mut part, mut number) = (columns::table(&[]), None::<PartWriter>, 0);
+        let mut group = Group::default();
         for item in work {
             match item {
-                Work::Points(now) => points = now,
+                Work::Points(points) => table = columns::table(&points),
                 Work::Rows(rows) => {
                     let open = match &mut part {
                         Some(open) => open,
-                        none => none.insert(Part::create(&directory, Span::one(number), &points)?),
+                        none => none.insert(columns::create(&names, Span::one(number), &table)?),
                     };
-                    open.write(&rows)?;
+                    columns::fill(&rows, &mut group);
+                    open.write(&group)?;
                     // The writer may be gone: then nobody needs them.
                     let _ = self.free.send(rows);
                 }
@@ -67,9 +68,7 @@ impl Encoder {
                     self.clocks.append(&samples)?;
                     if let Some(done) = part.take() {
                         let rows = done.rows();
-                        let path = done.publish()?;
-                        let bytes = std::fs::metadata(path).map_or(0, |m| m.len());
-                        self.stored.bytes.fetch_add(bytes, Ordering::Relaxed);
+                        self.stored.bytes.fetch_add(done.publish()?, Ordering::Relaxed);
                         self.stored.journeys.fetch_add(rows, Ordering::Relaxed);
                         let _ = self.merger.send(Finished { span: Span::one(number), rows });
                         number += 1;

@@ -1,6 +1,10 @@
 //! What can go wrong with a run, said so that the reader knows what to do next.
 
-use std::{io, path::PathBuf};
+use latpath_partstore::StoreError;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Why a run cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -13,22 +17,9 @@ pub enum RunError {
         /// What it is, as far as that is known: `a run of 2026-01-02T03:04:05`.
         what: String,
     },
-    /// A file cannot be written.
-    #[error("{}: cannot write: {source}{}", path.display(), advice(source))]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file cannot be read.
-    #[error("{}: cannot read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    /// A file cannot be written or read, or is damaged.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The path is no run.
     #[error("{}: not a run: {why} (a run is a directory made by `latpath record -o DIR`)", path.display())]
     NoRun {
@@ -49,14 +40,6 @@ pub enum RunError {
         /// The version that wrote it.
         by: String,
     },
-    /// A file's content is not what latpath writes.
-    #[error("{}: damaged: {why}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong in it.
-        why: String,
-    },
     /// A journey names a point that the writer was not told of: a fault of the caller.
     #[error("a journey was seen at point {point}, but only {known} points are in the manifest")]
     UnknownPoint {
@@ -73,29 +56,18 @@ pub enum RunError {
     ThreadGone(PathBuf),
 }
 
-fn advice(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::StorageFull => {
-            "; what was recorded so far can be read. Free some space, or record to another disk with -o"
-        }
-        io::ErrorKind::QuotaExceeded => {
-            "; what was recorded so far can be read. Raise the quota, or record elsewhere with -o"
-        }
-        io::ErrorKind::PermissionDenied => "; record to a directory that you may write, with -o",
-        io::ErrorKind::ReadOnlyFilesystem => "; record to another disk with -o",
-        io::ErrorKind::NotFound => "; make the directory above it first",
-        _ => "",
-    }
-}
-
 impl RunError {
     pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Write { path, source }
+        let error = StoreError::write(path);
+        move |source| error(source).into()
     }
 
     pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Read { path, source }
+        let error = StoreError::read(path);
+        move |source| error(source).into()
+    }
+
+    pub(crate) fn damaged(path: &Path, why: impl ToString) -> Self {
+        StoreError::Damaged { path: path.into(), why: why.to_string() }.into()
     }
 }

@@ -19,10 +19,7 @@ mod clocks;
 mod columns;
 mod encoder;
 mod merger;
-mod names;
-mod part;
 mod part_reader;
-mod parts;
 mod reader;
 mod rows;
 mod scan;
@@ -32,6 +29,7 @@ mod vms;
 mod writer;
 
 pub use error::RunError;
+pub use latpath_partstore::StoreError;
 pub use manifest::{
     ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, Stamp, State, StreamRecord, ToolRecord, FORMAT,
 };

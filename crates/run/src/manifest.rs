@@ -1,15 +1,16 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
-use crate::{facts::HostFacts, part::sync_directory, spikes::SpikesRecord, RunError, MANIFEST};
+use crate::{facts::HostFacts, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_counters::Difference;
 use latpath_journey::Totals;
 use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
+use latpath_partstore::replace_file;
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    io::{Read, Write},
+    io::Read,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -274,7 +275,7 @@ impl Manifest {
             }
             Err(e) => return Err(RunError::read(path)(e)),
         };
-        let damaged = |why: String| RunError::Damaged { path: path.clone(), why };
+        let damaged = |why: String| RunError::damaged(&path, why);
         let mut text = Vec::new();
         file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(RunError::read(&path))?;
         if text.len() as u64 > MAX_BYTES {
@@ -316,19 +317,5 @@ impl Manifest {
 
 /// Puts a manifest in the place of the run's last one: after a crash one or the other is there, whole.
 pub(crate) fn replace(run: &Path, bytes: &[u8]) -> Result<(), RunError> {
-    replace_file(run, MANIFEST, bytes)
-}
-
-/// The same for any file of a run.
-pub(crate) fn replace_file(run: &Path, name: &str, bytes: &[u8]) -> Result<(), RunError> {
-    let (path, temporary) = (run.join(name), run.join(format!(".{name}.tmp")));
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    if let Err(e) = written.and_then(|()| std::fs::rename(&temporary, &path)) {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(RunError::write(path)(e));
-    }
-    sync_directory(run)
+    Ok(replace_file(run, MANIFEST, bytes)?)
 }

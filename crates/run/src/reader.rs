@@ -1,11 +1,13 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
 use crate::{
-    clocks, manifest::Manifest, parts, parts::PartFile, spikes, vms, ClockSample, RunError, SpikeFiles, State, JOURNEYS,
+    clocks, manifest::Manifest, part_reader::JourneyReader, spikes, vms, ClockSample, RunError, SpikeFiles, State,
+    JOURNEYS,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_model::{Link, Ns, PointInfo};
+use latpath_partstore::{self as partstore, Names, PartFile};
 use latpath_vms::Vm;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
@@ -54,17 +56,17 @@ impl Run {
             (State::Recording, false) => Condition::Killed,
         };
         let (mut journeys, mut times, mut notes) = (0, None::<(Ns, Ns)>, Vec::new());
-        let parts = parts::open(&path.join(JOURNEYS), condition == Condition::Recording)?;
+        let parts = partstore::open(&Names::new(&path.join(JOURNEYS)), condition == Condition::Recording)?;
         if condition == Condition::Recording {
             // By now it may know points that the latest parts have.
             manifest = Manifest::load(path)?;
         }
         let spans: Vec<_> = parts.iter().map(|part| part.span).collect();
-        for (first, last) in parts::gaps(&spans) {
+        for (first, last) in partstore::gaps(&spans) {
             notes.push(format!("parts {first} to {last} are missing: somebody removed them"));
         }
         for part in &parts {
-            match part.open() {
+            match JourneyReader::open(part) {
                 Err(e) => notes.push(e.to_string()),
                 Ok(part) => {
                     journeys += part.rows();

@@ -3,11 +3,6 @@
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::{Ns, StreamId};
 
-/// Rows of a row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
-pub(crate) const GROUP_ROWS: usize = 16_384;
-/// Most rows of a row group that is read: runs of other writers may hold more than ours.
-pub(crate) const MOST_ROWS: usize = 65_536;
-
 /// Journeys in columns.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
@@ -97,20 +92,6 @@ impl Rows {
         push(&mut self.tid, j.tid);
     }
 
-    /// Appends some rows of another batch over the same points.
-    pub(crate) fn append(&mut self, other: &Self, rows: std::ops::Range<usize>) {
-        self.stream.extend_from_slice(&other.stream[rows.clone()]);
-        self.key.extend_from_slice(&other.key[rows.clone()]);
-        self.number.extend_from_slice(&other.number[rows.clone()]);
-        self.seen.extend_from_slice(&other.seen[rows.clone()]);
-        self.duplicates.extend_from_slice(&other.duplicates[rows.clone()]);
-        self.out_of_order.extend_from_slice(&other.out_of_order[rows.clone()]);
-        self.drop_note.extend_from_slice(&other.drop_note[rows.clone()]);
-        self.t.iter_mut().zip(&other.t).for_each(|(to, from)| to.extend_from_slice(&from[rows.clone()]));
-        self.cpu.iter_mut().zip(&other.cpu).for_each(|(to, from)| to.extend_from_slice(&from[rows.clone()]));
-        self.tid.iter_mut().zip(&other.tid).for_each(|(to, from)| to.extend_from_slice(&from[rows.clone()]));
-    }
-
     /// Calls with one journey.
     ///
     /// # Panics
@@ -167,17 +148,6 @@ impl Rows {
         t.iter_mut().for_each(|column| retain(column, &rows));
         cpu.iter_mut().for_each(|column| retain(column, &rows));
         tid.iter_mut().for_each(|column| retain(column, &rows));
-    }
-
-    /// The rows' order with each stream's rows together, every stream's own order kept: neighbours are then alike, and
-    /// counters become constant steps. `None` where they are together already.
-    pub(crate) fn by_stream(&self) -> Option<Vec<u32>> {
-        if self.stream.is_sorted() {
-            return None;
-        }
-        let mut order: Vec<u32> = (0..self.len() as u32).collect();
-        order.sort_by_key(|row| self.stream[*row as usize]);
-        Some(order)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Reading a run: all its parts, by several workers at once.
 
-use crate::{parts::PartFile, reader::Run, rows::Rows, RunError, Select};
+use crate::{part_reader::JourneyReader, reader::Run, rows::Rows, RunError, Select};
 use latpath_journey::Journey;
+use latpath_partstore::PartFile;
 use std::sync::{
     atomic::{AtomicUsize, Ordering},
     Mutex,
@@ -92,7 +93,7 @@ impl Run {
         rows: &mut Rows,
         add: &mut dyn FnMut(&Rows) -> bool,
     ) -> Result<(), RunError> {
-        let mut part = part.open()?;
+        let mut part = JourneyReader::open(part)?;
         let mut error = None;
         for group in (0..part.groups()).filter(|g| part.may_hold(*g, select)).collect::<Vec<_>>() {
             match part.read(group, self.point_names(), select.cpus_and_threads, rows) {

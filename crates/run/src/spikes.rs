@@ -1,12 +1,13 @@
 //! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
 
-use crate::{part::sync_directory, RunError};
+use crate::RunError;
 use latpath_capture::{BadCapture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED};
 use latpath_linux::background::lower_priority;
+use latpath_partstore::{replace_file, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::{
         mpsc::{sync_channel, Receiver, SyncSender, TrySendError},
@@ -148,10 +149,10 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &Reten
         if !decision.keep {
             continue;
         }
-        let written = write(directory, capture.number, &bytes);
+        let written = replace_file(directory, &file_name(capture.number), &bytes);
         if let Err(error) = written {
             retention.forget(capture.number);
-            lock().error.get_or_insert(error);
+            lock().error.get_or_insert(error.into());
             return;
         }
         for number in decision.remove {
@@ -161,21 +162,6 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &Reten
             }
         }
     }
-}
-
-/// A file appears under its name only when it is whole and on the disk.
-fn write(directory: &Path, number: u32, bytes: &[u8]) -> Result<(), RunError> {
-    let path = directory.join(file_name(number));
-    let temporary = directory.join(format!(".{}.tmp", file_name(number)));
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, &path)) {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(RunError::write(path)(error));
-    }
-    sync_directory(directory)
 }
 
 /// A capture in a run, as far as its file's head tells.
@@ -215,7 +201,7 @@ pub(crate) fn list(run: &Path) -> SpikeFiles {
         match head_of(&directory.join(file_name(number)), number) {
             Ok(file) => found.files.push(file),
             // Thrown out for a worse one, just now.
-            Err(RunError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == io::ErrorKind::NotFound => {}
             Err(e) => found.notes.push(e.to_string()),
         }
     }
@@ -223,14 +209,14 @@ pub(crate) fn list(run: &Path) -> SpikeFiles {
 }
 
 fn bad(path: &Path) -> impl FnOnce(BadCapture) -> RunError + '_ {
-    move |why| RunError::Damaged { path: path.into(), why: why.to_string() }
+    move |why| RunError::damaged(path, why)
 }
 
 fn open(path: &Path) -> Result<(File, u64), RunError> {
     let file = File::open(path).map_err(RunError::read(path))?;
     let metadata = file.metadata().map_err(RunError::read(path))?;
     if !metadata.is_file() {
-        return Err(RunError::Damaged { path: path.into(), why: "no file".into() });
+        return Err(RunError::damaged(&path, "no file"));
     }
     Ok((file, metadata.len()))
 }
@@ -242,7 +228,7 @@ fn head_of(path: &Path, number: u32) -> Result<SpikeFile, RunError> {
     let head = Head::decode(&begin).map_err(bad(path))?;
     match head.number == number {
         true => Ok(SpikeFile { head, bytes }),
-        false => Err(RunError::Damaged { path: path.into(), why: format!("it is number {}", head.number) }),
+        false => Err(RunError::damaged(path, format!("it is number {}", head.number))),
     }
 }
 

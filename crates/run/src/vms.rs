@@ -1,7 +1,7 @@
 //! The host's virtual machines, as they were when a recording began.
 
-use crate::manifest::replace_file;
 use crate::RunError;
+use latpath_partstore::replace_file;
 use latpath_vms::Vm;
 use std::{fs::File, io::Read, path::Path};
 
@@ -12,7 +12,7 @@ const MOST: u64 = 64 << 20;
 
 pub(crate) fn keep(run: &Path, vms: &[Vm]) -> Result<(), RunError> {
     let bytes = serde_json::to_vec(vms).expect("plain structs become JSON");
-    replace_file(run, VMS, &bytes)
+    Ok(replace_file(run, VMS, &bytes)?)
 }
 
 /// None where the run has no such file, or one that is no such file: reports only lack names then.

@@ -6,13 +6,14 @@ use crate::{
     manifest::{self, Manifest, Stamp, State},
     merger,
     reader::lock,
-    rows::{Rows, GROUP_ROWS},
+    rows::Rows,
     spikes::{Spikes, SpikesRecord},
     vms, ClockSample, RunError, JOURNEYS,
 };
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::Point;
+use latpath_partstore::{Names, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
@@ -97,8 +98,9 @@ impl Writer {
             Encoder { run: path.into(), clocks, free: free_sender, merger: merger_sender, stored: Arc::clone(&stored) };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let encoder = thread("latpath-encode").spawn(|| encoder.run(items)).map_err(RunError::write(path))?;
-        let merger =
-            thread("latpath-merge").spawn(move || merger::run(&directory, finished)).map_err(RunError::write(path))?;
+        let merger = thread("latpath-merge")
+            .spawn(move || merger::run(&Names::new(&directory), finished))
+            .map_err(RunError::write(path))?;
         let mut writer = Self {
             path: path.into(),
             rows: Rows::new(manifest.points.len()),

@@ -6,7 +6,7 @@ use latpath_capture::{
 };
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
-use latpath_run::{Manifest, Run, RunError, Writer, SPIKES};
+use latpath_run::{Manifest, Run, RunError, StoreError, Writer, SPIKES};
 use std::path::Path;
 
 fn manifest() -> Manifest {
@@ -94,8 +94,8 @@ fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_told()
     assert_eq!(found.files.iter().map(|f| f.head.number).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
     assert!(found.notes.iter().all(|n| n.contains("damaged")), "{:?}", found.notes);
-    assert!(matches!(run.spike(2), Err(RunError::Damaged { .. })), "its end is missing");
-    assert!(matches!(run.spike(3), Err(RunError::Read { .. })));
+    assert!(matches!(run.spike(2), Err(RunError::Store(StoreError::Damaged { .. }))), "its end is missing");
+    assert!(matches!(run.spike(3), Err(RunError::Store(StoreError::Read { .. }))));
     assert!(run.spike(1).is_ok());
 }
 

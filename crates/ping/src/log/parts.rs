@@ -1,258 +1,191 @@
-//! A log as Parquet. A Parquet file cannot be read before its footer is written, at its end; so while the log goes on it is in
-//! parts, each a whole file, closed every two seconds. Small ones are merged from time to time, all of them at the end.
+//! A log as Parquet: parts ([`latpath_partstore`]) that are closed every two seconds. Small ones are merged from time to time, all of
+//! them at the end.
 
-use super::{
-    groups::{Buffer, Output, GROUP_ROWS},
-    LogError, Progress,
-};
+use super::{columns, LogError, Progress};
 use crate::transaction::{Route, Transaction};
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use latpath_partstore::{merge, Column, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
 use std::{
-    ffi::OsString,
     fs::{self, File},
-    io,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{atomic::Ordering, Arc},
     time::{Duration, Instant},
 };
 
-/// A part is closed so long after its first row.
+/// A part is closed this long after its first row.
 const PART_TIME: Duration = Duration::from_secs(2);
-/// A part of so many rows is left alone until the end.
+/// A part of this many rows is left alone until the end; small ones are merged when they have as many together. The writer is then
+/// soon back at its work.
 const LARGE_PART: u64 = 131_072;
-/// So many small ones are merged.
-const SMALL_PARTS: usize = 60;
-/// A group of so many rows is copied as it is; the rows of smaller ones are gathered.
-const LARGE_GROUP: i64 = GROUP_ROWS as i64 / 2;
-
-/// A closed part.
-#[derive(Clone, Debug)]
-struct Part {
-    first: u64,
-    last: u64,
-    rows: u64,
-}
-
-struct Open {
-    output: Output,
-    since: Instant,
-}
 
 /// The log.
 pub(super) struct Parquet {
     path: PathBuf,
+    names: Names,
     route: Route,
-    buffer: Buffer,
-    open: Option<Open>,
-    parts: Vec<Part>,
-    next: u64,
+    table: Arc<[Column]>,
+    group: Group,
+    open: Option<(PartWriter, Instant)>,
+    /// Closed parts, and their rows.
+    parts: Vec<(Span, u64)>,
+    next: u32,
     pub notes: Vec<String>,
-    merging: bool,
+    /// None after an error.
+    small: Option<SmallParts>,
     part_time: Duration,
 }
 
 impl Parquet {
     pub fn create(path: &Path) -> Result<Self, LogError> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let mut prefix = path.file_stem().unwrap_or_default().to_owned();
+        prefix.push(".part-");
+        let names = Names { directory: directory.into(), prefix };
+        if path.symlink_metadata().is_ok() {
+            return Err(LogError::Exists(path.into()));
+        }
+        // What a killed log left is not mixed with this one.
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        for entry in fs::read_dir(directory).map_err(LogError::file(directory))?.flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(names.prefix.as_encoded_bytes()) {
+                return Err(LogError::Exists(entry.path()));
+            }
+        }
+        // Better now than when the first two seconds are over.
+        let hidden = names.hidden(Span::one(0));
+        File::create(&hidden).and_then(|_| fs::remove_file(&hidden)).map_err(LogError::file(path))?;
         let route = Route::detailed(0);
-        let new = Self {
+        let table = columns::table(&route);
+        Ok(Self {
             path: path.into(),
-            buffer: Buffer::new(&route),
+            names,
+            group: Group::new(table.len()),
+            table,
             route,
             open: None,
             parts: Vec::new(),
             next: 0,
             notes: Vec::new(),
-            merging: true,
+            small: Some(SmallParts::new(LARGE_PART, LARGE_PART)),
             part_time: PART_TIME,
-        };
-        if path.symlink_metadata().is_ok() {
-            return Err(LogError::Exists(path.into()));
-        }
-        // What a killed log left is not mixed with this one.
-        let (folder, prefix) = (new.folder(), new.prefix());
-        for entry in fs::read_dir(&folder).map_err(LogError::file(&folder))?.flatten() {
-            let name = entry.file_name();
-            if name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes()) {
-                return Err(LogError::Exists(entry.path()));
-            }
-        }
-        // Better now than when the first two seconds are over.
-        let hidden = new.hidden();
-        File::create(&hidden).and_then(|_| fs::remove_file(&hidden)).map_err(LogError::file(path))?;
-        Ok(new)
+        })
     }
 
     pub fn begin(&mut self, route: &Route) {
         self.route = route.clone();
-        self.buffer = Buffer::new(route);
-    }
-
-    fn folder(&self) -> PathBuf {
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder.into(),
-            _ => ".".into(),
-        }
-    }
-
-    fn prefix(&self) -> OsString {
-        let mut name = self.path.file_stem().unwrap_or_default().to_owned();
-        name.push(".part-");
-        name
-    }
-
-    fn name(&self, first: u64, last: u64) -> PathBuf {
-        let mut name = self.prefix();
-        name.push(if first == last { format!("{first:08}") } else { format!("{first:08}-{last:08}") });
-        name.push(".parquet");
-        self.path.with_file_name(name)
-    }
-
-    /// The one file that is being written, until it is whole and gets its name.
-    fn hidden(&self) -> PathBuf {
-        let mut name = OsString::from(".");
-        name.push(self.path.file_name().unwrap_or_default());
-        name.push(".unfinished");
-        self.path.with_file_name(name)
+        self.table = columns::table(route);
+        self.group = Group::new(self.table.len());
     }
 
     /// Rows that a kill cannot take any more.
     pub fn safe_rows(&self) -> u64 {
-        self.parts.iter().map(|p| p.rows).sum()
+        self.parts.iter().map(|(_, rows)| rows).sum()
+    }
+
+    fn create_part(&self, span: Span, path: PathBuf) -> Result<PartWriter, StoreError> {
+        PartWriter::create(self.names.hidden(span), path, ("transactions", &[]), Arc::clone(&self.table))
     }
 
     pub fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
+        // A part begins with its first row, not with its first full group.
+        self.open()?;
         for row in rows {
-            self.buffer.push(row, &self.route);
-            if self.buffer.rows >= GROUP_ROWS {
+            columns::push(&mut self.group, row, &self.route);
+            if self.group.rows >= GROUP_ROWS {
                 self.write_group()?;
             }
         }
-        // A part begins with its first row, not with its first full group.
-        self.open()?;
         Ok(())
     }
 
-    fn open(&mut self) -> Result<&mut Open, LogError> {
+    fn open(&mut self) -> Result<(), LogError> {
         if self.open.is_none() {
-            let hidden = self.hidden();
-            let output = Output::create(&hidden, &self.route).map_err(LogError::file(&hidden))?;
-            self.open = Some(Open { output, since: Instant::now() });
+            let span = Span::one(self.next);
+            self.open = Some((self.create_part(span, self.names.path(span))?, Instant::now()));
         }
-        // Set just now if it was not before.
-        self.open.as_mut().ok_or_else(|| LogError::Writer { path: self.path.clone(), why: "has no part".into() })
+        Ok(())
     }
 
     fn write_group(&mut self) -> Result<(), LogError> {
-        if self.buffer.rows == 0 {
-            return Ok(());
+        if let Some((part, _)) = &mut self.open {
+            part.write(&self.group)?;
         }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let path = self.name(self.next, self.next);
-        let written = self.open()?.output.write(&mut buffer);
-        self.buffer = buffer;
-        written.map_err(LogError::file(&path))
+        self.group.clear();
+        Ok(())
     }
 
     /// Closes the part whose time is over.
     pub fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
-        if self.open.as_ref().is_some_and(|open| open.since.elapsed() >= self.part_time) {
-            self.close()?;
-            self.merge_small(progress);
+        if self.open.as_ref().is_some_and(|(_, since)| since.elapsed() >= self.part_time) {
+            self.close(progress)?;
         }
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), LogError> {
+    fn close(&mut self, progress: &Progress) -> Result<(), LogError> {
         self.write_group()?;
-        let Some(open) = self.open.take() else { return Ok(()) };
-        let (number, rows) = (self.next, open.output.rows);
-        let (hidden, path) = (self.hidden(), self.name(number, number));
-        let closed = open.output.close().and_then(|()| fs::rename(&hidden, &path));
-        closed.map_err(|source| {
-            let _ = fs::remove_file(&hidden);
-            LogError::File { path, source }
-        })?;
+        let Some((part, _)) = self.open.take() else { return Ok(()) };
+        let (span, rows) = (Span::one(self.next), part.rows());
+        part.publish()?;
         self.next += 1;
-        self.parts.push(Part { first: number, last: number, rows });
+        self.parts.push((span, rows));
+        self.merge_small(span, rows, progress);
         Ok(())
     }
 
-    /// Keeps the number of parts low: what is merged here is small, so that the writer is soon back at its work.
-    fn merge_small(&mut self, progress: &Progress) {
-        let small = self.parts.iter().rev().take_while(|p| p.rows < LARGE_PART).count();
-        let from = self.parts.len() - small;
-        let rows: u64 = self.parts[from..].iter().map(|p| p.rows).sum();
-        if !self.merging || small < 2 || (small < SMALL_PARTS && rows < LARGE_PART) {
-            return;
-        }
-        let (first, last) = (self.parts[from].first, self.parts[self.parts.len() - 1].last);
-        let path = self.name(first, last);
-        match self.merge(from, &path, progress) {
-            Ok(()) => self.parts = self.parts.drain(..from).chain([Part { first, last, rows }]).collect(),
+    /// Keeps the number of parts low.
+    fn merge_small(&mut self, span: Span, rows: u64, progress: &Progress) {
+        let Some(small) = &mut self.small else { return };
+        let spans = small.add(span, rows);
+        // Those before a large part wait until the end.
+        let Some(spans) = spans.filter(|_| rows < LARGE_PART) else { return };
+        let merged = Span { first: spans[0].first, last: spans[spans.len() - 1].last };
+        let at = self.parts.partition_point(|(span, _)| span.first < merged.first);
+        match self.merge(&spans, merged, self.names.path(merged), progress) {
+            Ok(()) => {
+                let rows = self.parts[at..][..spans.len()].iter().map(|(_, rows)| rows).sum();
+                self.parts.splice(at..at + spans.len(), [(merged, rows)]);
+                // It may still be small.
+                self.small.as_mut().and_then(|small| small.add(merged, rows));
+            }
             Err(e) => {
-                self.notes.push(format!("log: small parts were left unmerged: {}: {e}", path.display()));
-                self.merging = false;
+                self.notes.push(format!("log: small parts were left unmerged: {e}"));
+                self.small = None;
             }
         }
     }
 
-    /// Puts parts together in one file, which takes their place. At no instant is a row lost; one may be there twice, but then
-    /// in a part whose number another part's name covers.
-    fn merge(&self, from: usize, to: &Path, progress: &Progress) -> io::Result<()> {
-        let hidden = self.hidden();
-        let merged = self.copy_all(from, &hidden, progress).and_then(|()| fs::rename(&hidden, to));
-        if merged.is_err() {
-            let _ = fs::remove_file(&hidden);
-            return merged;
-        }
-        for part in &self.parts[from..] {
-            fs::remove_file(self.name(part.first, part.last))?;
-        }
-        Ok(())
-    }
-
-    fn copy_all(&self, from: usize, to: &Path, progress: &Progress) -> io::Result<()> {
-        let mut output = Output::create(to, &self.route)?;
-        let mut buffer = Buffer::new(&self.route);
-        for part in &self.parts[from..] {
-            let file = File::open(self.name(part.first, part.last))?;
-            let reader = SerializedFileReader::new(file.try_clone()?).map_err(io::Error::other)?;
-            for index in 0..reader.num_row_groups() {
-                let group = reader.get_row_group(index).map_err(io::Error::other)?;
-                let large = group.metadata().num_rows() >= LARGE_GROUP;
-                if buffer.rows > 0 && (large || buffer.rows >= GROUP_ROWS - LARGE_GROUP as usize) {
-                    output.write(&mut buffer)?;
-                }
-                if large {
-                    output.copy(&file, group.as_ref())?;
-                } else {
-                    buffer.read(group.as_ref())?;
-                }
-                progress.steps.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        if buffer.rows > 0 {
-            output.write(&mut buffer)?;
-        }
-        output.close()
+    fn merge(&self, spans: &[Span], merged: Span, path: PathBuf, progress: &Progress) -> Result<(), StoreError> {
+        let step = || {
+            progress.steps.fetch_add(1, Ordering::Relaxed);
+        };
+        merge(&self.names, spans, self.create_part(merged, path)?, &self.table, None, step)
     }
 
     /// Makes the one file that was asked for.
     pub fn finish(&mut self, progress: &Progress) -> Result<(), LogError> {
+        self.small = None;
         if self.open.is_some() || self.parts.is_empty() {
             self.open()?;
-            self.close()?;
+            self.close(progress)?;
         }
-        let merged = match &self.parts[..] {
-            [only] => fs::rename(self.name(only.first, only.last), &self.path),
-            _ => self.merge(0, &self.path, progress),
+        let spans: Vec<Span> = self.parts.iter().map(|(span, _)| *span).collect();
+        let merged = match &spans[..] {
+            [only] => fs::rename(self.names.path(*only), &self.path),
+            _ => {
+                let all = Span { first: 0, last: self.next };
+                self.merge(&spans, all, self.path.clone(), progress).map_err(|e| match e {
+                    StoreError::Write { source, .. } | StoreError::Read { source, .. } => source,
+                    damaged => std::io::Error::other(damaged),
+                })
+            }
         };
-        let mut parts = self.prefix();
+        let mut parts = self.names.prefix.clone();
         parts.push("*.parquet");
-        let error =
-            |source| LogError::Parts { path: self.path.clone(), parts: self.path.with_file_name(parts), source };
-        merged.map_err(error)?;
-        Ok(())
+        merged.map_err(|source| LogError::Parts {
+            path: self.path.clone(),
+            parts: self.names.directory.join(parts),
+            source,
+        })
     }
 
     /// The files as they are now.
@@ -260,24 +193,17 @@ impl Parquet {
         if self.path.is_file() {
             return vec![self.path.clone()];
         }
-        self.parts.iter().map(|p| self.name(p.first, p.last)).collect()
-    }
-}
-
-impl Drop for Parquet {
-    fn drop(&mut self) {
-        if let Some(open) = self.open.take() {
-            // Closes the file first; what it would still write is of no use.
-            drop(open);
-            let _ = fs::remove_file(self.hidden());
-        }
+        self.parts.iter().map(|(span, _)| self.names.path(*span)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parquet::record::Field;
+    use parquet::{
+        file::reader::{FileReader, SerializedFileReader},
+        record::Field,
+    };
 
     fn rows(numbers: std::ops::Range<u64>) -> Vec<Transaction> {
         numbers.map(|sequence| Transaction { sequence, ..Transaction::default() }).collect()
@@ -315,7 +241,7 @@ mod tests {
             assert_eq!(log.safe_rows(), n);
         }
         let now = parts(folder.path());
-        assert!(now.len() < 2 * SMALL_PARTS, "{}", now.len());
+        assert!(now.len() < 2 * 60, "{}", now.len());
         assert!(now[0].ends_with("log.part-00000000-00000059.parquet"), "{}", now[0].display());
         let all: Vec<u64> = now.iter().flat_map(|p| sequences(p)).collect();
         assert_eq!(all, (0..n).collect::<Vec<_>>());

@@ -1,19 +1,10 @@
-//! The parts of a run, as they were when it was opened.
+//! The parts of a store, as they were when it was opened.
 //!
-//! A recording that goes on merges its small parts and removes them. So those that may vanish are held open: what was
-//! there when the run was opened can be read, once, as long as the run is open.
+//! A writer that goes on merges its small parts and removes them. So those that may vanish are held open: what was there when the
+//! store was opened can be read as long as it is open.
 
-use crate::{
-    names::{self, Span},
-    part_reader::PartReader,
-    RunError,
-};
-use std::{
-    fs::File,
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use crate::{Names, PartReader, Span, StoreError};
+use std::{fs::File, os::fd::AsRawFd, path::PathBuf, time::Duration};
 
 /// So many of the latest parts may be about to be merged: 60 at once, one more each second until that is done, and many
 /// more where the disk is slow. As many files as a process may have open by default, and some left over.
@@ -22,9 +13,10 @@ const HELD: usize = 512;
 /// read again, so often.
 const ATTEMPTS: usize = 20;
 
-/// One part of an open run.
+/// One part of an open store.
 #[derive(Debug)]
-pub(crate) struct PartFile {
+pub struct PartFile {
+    /// What it holds.
     pub span: Span,
     path: PathBuf,
     held: Option<File>,
@@ -32,14 +24,17 @@ pub(crate) struct PartFile {
 
 impl PartFile {
     /// Opens it for reading.
-    pub fn open(&self) -> Result<PartReader, RunError> {
+    ///
+    /// # Errors
+    /// Where it is gone, cannot be read, or is no part.
+    pub fn open(&self) -> Result<PartReader, StoreError> {
         let Some(held) = &self.held else { return PartReader::open(&self.path) };
         // By its descriptor, since its name may be gone; a description of its own, since several threads may read.
-        let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(RunError::read(&self.path))?;
+        let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(StoreError::read(&self.path))?;
         PartReader::of(again, &self.path)
     }
 
-    /// Its bytes; 0 if that cannot be told.
+    /// Its bytes; 0 if the file system does not say.
     pub fn bytes(&self) -> u64 {
         let metadata = match &self.held {
             Some(held) => held.metadata(),
@@ -49,16 +44,19 @@ impl PartFile {
     }
 }
 
-/// The parts that count, in order.
-pub(crate) fn open(directory: &Path, is_recording: bool) -> Result<Vec<PartFile>, RunError> {
+/// The parts that count, in order. `is_growing`: a writer may be merging them.
+///
+/// # Errors
+/// Where the directory cannot be read.
+pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError> {
     let mut attempts = 1..=ATTEMPTS;
     loop {
-        let spans = names::live(names::list(directory)?);
+        let spans = names.list()?;
         let is_whole = gaps(&spans).next().is_none();
-        let safe = if is_recording { spans.len().saturating_sub(HELD) } else { spans.len() };
+        let safe = if is_growing { spans.len().saturating_sub(HELD) } else { spans.len() };
         let mut vanished = false;
         let mut part = |(i, span): (usize, Span)| {
-            let path = directory.join(span.file_name());
+            let path = names.path(span);
             let held = if i < safe { None } else { File::open(&path).ok() };
             vanished |= i >= safe && held.is_none();
             PartFile { span, path, held }
@@ -66,7 +64,7 @@ pub(crate) fn open(directory: &Path, is_recording: bool) -> Result<Vec<PartFile>
         let parts: Vec<_> = spans.into_iter().enumerate().map(&mut part).collect();
         let is_last = attempts.next().is_none();
         // What is still missing at the last attempt will not come.
-        if !is_recording || (is_whole && !vanished) || is_last {
+        if !is_growing || (is_whole && !vanished) || is_last {
             return Ok(parts);
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -74,7 +72,7 @@ pub(crate) fn open(directory: &Path, is_recording: bool) -> Result<Vec<PartFile>
 }
 
 /// The numbers of parts that no name has: first and last.
-pub(crate) fn gaps(spans: &[Span]) -> impl Iterator<Item = (u32, u32)> + '_ {
+pub fn gaps(spans: &[Span]) -> impl Iterator<Item = (u32, u32)> + '_ {
     let mut expected = 0;
     spans.iter().filter_map(move |span| {
         let from = std::mem::replace(&mut expected, span.last.saturating_add(1));

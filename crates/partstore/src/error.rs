@@ -1,0 +1,61 @@
+//! What can go wrong with parts.
+
+use std::{io, path::PathBuf};
+
+/// Why a part cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file cannot be written.
+    #[error("{}: cannot write: {source}{}", path.display(), advice(source))]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("{}: cannot read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file's content is not what latpath writes.
+    #[error("{}: damaged: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        why: String,
+    },
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => {
+            "; what was written so far can be read. Free some space, or write to another disk with -o"
+        }
+        io::ErrorKind::QuotaExceeded => {
+            "; what was written so far can be read. Raise the quota, or write elsewhere with -o"
+        }
+        io::ErrorKind::PermissionDenied => "; write to a directory that you may write, with -o",
+        io::ErrorKind::ReadOnlyFilesystem => "; write to another disk with -o",
+        io::ErrorKind::NotFound => "; make the directory above it first",
+        _ => "",
+    }
+}
+
+impl StoreError {
+    /// For an error of writing this file.
+    pub fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Write { path, source }
+    }
+
+    /// For an error of reading this file.
+    pub fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Read { path, source }
+    }
+}

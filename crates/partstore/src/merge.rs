@@ -1,0 +1,121 @@
+//! Merging small parts: a part a second would make 14,400 files in 4 h.
+//!
+//! At no instant is a row lost or double: the merged part appears whole and by its name replaces those that it holds, which are
+//! removed after that. A reader passes over parts that another one covers.
+
+use crate::{sync_directory, Column, Group, Names, PartReader, PartWriter, Span, StoreError, GROUP_ROWS};
+use parquet::file::reader::FileReader;
+use std::fs::File;
+
+/// Parts are merged when they are this many.
+const MERGE_PARTS: usize = 60;
+/// A group of this many rows is copied as it is; the rows of smaller ones are gathered.
+const LARGE_GROUP: usize = GROUP_ROWS / 2;
+
+/// Small parts that follow each other and were not merged yet.
+#[derive(Debug)]
+pub struct SmallParts {
+    large: u64,
+    enough: u64,
+    small: Vec<Span>,
+    rows: u64,
+}
+
+impl SmallParts {
+    /// Leaves parts of `large` rows as they are; parts are merged when they have `enough` rows together, or are 60.
+    pub fn new(large: u64, enough: u64) -> Self {
+        Self { large, enough, small: Vec::new(), rows: 0 }
+    }
+
+    /// Adds a part. Returns what to merge now, two parts at least. If it does not follow the last one, those before are left.
+    pub fn add(&mut self, span: Span, rows: u64) -> Option<Vec<Span>> {
+        // A merged part must not cover what it does not hold.
+        if self.small.last().is_some_and(|last| last.last.checked_add(1) != Some(span.first)) {
+            self.take();
+        }
+        if rows >= self.large {
+            return self.take();
+        }
+        self.small.push(span);
+        self.rows += rows;
+        (self.rows >= self.enough || self.small.len() >= MERGE_PARTS).then(|| self.take())?
+    }
+
+    /// What is left, if it is two parts at least.
+    pub fn take(&mut self) -> Option<Vec<Span>> {
+        self.rows = 0;
+        Some(std::mem::take(&mut self.small)).filter(|small| small.len() > 1)
+    }
+}
+
+/// Writes the rows of all these parts to `merged`, publishes it, and removes the parts. Columns that a part lacks are empty.
+/// `sort_by`: rows of a group come together by this column (see [`Group::sort_by`]). Calls `step` now and then.
+///
+/// # Errors
+/// Where a part cannot be read or the merged one not be written; then all parts stay.
+pub fn merge(
+    names: &Names,
+    spans: &[Span],
+    mut merged: PartWriter,
+    table: &[Column],
+    sort_by: Option<usize>,
+    mut step: impl FnMut(),
+) -> Result<(), StoreError> {
+    let mut gathered = Group::new(table.len());
+    let write = |merged: &mut PartWriter, gathered: &mut Group| {
+        if let Some(column) = sort_by {
+            gathered.sort_by(column);
+        }
+        merged.write(gathered)?;
+        gathered.clear();
+        Ok(())
+    };
+    for span in spans {
+        let path = names.path(*span);
+        let (part, file) = (PartReader::open(&path)?, File::open(&path).map_err(StoreError::read(&path))?);
+        let is_alike = part.columns().eq(table.iter().map(|c| c.name.as_str()));
+        for index in 0..part.groups() {
+            let rows = part.file.metadata().row_group(index).num_rows().unsigned_abs() as usize;
+            let is_copied = is_alike && rows >= LARGE_GROUP;
+            if gathered.rows > 0 && (is_copied || gathered.rows + rows > GROUP_ROWS) {
+                write(&mut merged, &mut gathered)?;
+            }
+            match is_copied {
+                true => {
+                    let group = part.file.get_row_group(index).map_err(|e| damaged(&path, &e))?;
+                    merged.copy(&file, group.as_ref())?;
+                }
+                false => part.with_group(index, |group| gathered.read(group, table))?,
+            }
+            step();
+        }
+    }
+    write(&mut merged, &mut gathered)?;
+    merged.publish()?;
+    for span in spans {
+        let path = names.path(*span);
+        std::fs::remove_file(&path).map_err(StoreError::write(&path))?;
+    }
+    sync_directory(&names.directory)
+}
+
+fn damaged(path: &std::path::Path, why: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Damaged { path: path.into(), why: why.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_neighbours_are_merged() {
+        let mut small = SmallParts::new(100, 1_000);
+        assert_eq!((small.add(Span::one(0), 9), small.add(Span::one(1), 9)), (None, None));
+        assert_eq!(small.add(Span::one(2), 100), Some(vec![Span::one(0), Span::one(1)]), "a large part ends them");
+        assert_eq!(small.add(Span { first: 0, last: 1 }, 18), None);
+        let next = (3..62).map(|number| small.add(Span::one(number), 9)).collect::<Vec<_>>();
+        assert!(next.iter().all(Option::is_none));
+        let merged = small.add(Span::one(62), 9).expect("60 parts");
+        assert_eq!((merged.len(), merged[0], small.take()), (60, Span::one(3), None));
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading one part: row group by row group, column by column, in bounded memory.
+
+use crate::{Kind, StoreError, Values};
+use parquet::{
+    column::reader::{get_typed_column_reader, ColumnReaderImpl},
+    data_type::{BoolType, DataType, Int32Type, Int64Type},
+    errors::ParquetError,
+    file::{
+        reader::{FileReader, RowGroupReader, SerializedFileReader},
+        statistics::Statistics,
+    },
+};
+use std::{
+    fs::File,
+    panic::{catch_unwind, AssertUnwindSafe},
+    path::{Path, PathBuf},
+};
+
+/// Most rows of a row group that is read: files of other writers may have more than ours.
+const MOST_ROWS: usize = 65_536;
+
+/// One part, open for reading.
+pub struct PartReader {
+    path: PathBuf,
+    pub(crate) file: SerializedFileReader<File>,
+}
+
+impl PartReader {
+    /// Opens a part.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is no part.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::of(File::open(path).map_err(StoreError::read(path))?, path)
+    }
+
+    /// Of an open file, whose name for errors is `path`.
+    pub(crate) fn of(file: File, path: &Path) -> Result<Self, StoreError> {
+        let file = guarded(path, || SerializedFileReader::new(file))?;
+        for group in file.metadata().row_groups() {
+            if !(0..=MOST_ROWS as i64).contains(&group.num_rows()) {
+                let why = format!("a row group of {} rows; latpath reads {MOST_ROWS} at most", group.num_rows());
+                return Err(StoreError::Damaged { path: path.into(), why });
+            }
+        }
+        Ok(Self { path: path.into(), file })
+    }
+
+    /// Row groups.
+    pub fn groups(&self) -> usize {
+        self.file.num_row_groups()
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> u64 {
+        self.file.metadata().row_groups().iter().map(|g| g.num_rows().unsigned_abs()).sum()
+    }
+
+    /// Names of the columns, in order.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.file.metadata().file_metadata().schema_descr().columns().iter().map(|c| c.name())
+    }
+
+    /// The least and greatest value of a column in a row group, if its statistics say.
+    pub fn bounds(&self, group: usize, column: &str) -> Option<(i64, i64)> {
+        let chunks = self.file.metadata().row_group(group).columns();
+        let chunk = chunks.iter().find(|c| c.column_descr().name() == column)?;
+        match chunk.statistics()? {
+            Statistics::Int64(s) => Some((*s.min_opt()?, *s.max_opt()?)),
+            Statistics::Int32(s) => Some(((*s.min_opt()?).into(), (*s.max_opt()?).into())),
+            _ => None,
+        }
+    }
+
+    /// Calls with a row group. `read` returns what is wrong with it, if anything is.
+    ///
+    /// # Errors
+    /// Where the file is damaged.
+    pub fn with_group<T>(
+        &self,
+        group: usize,
+        read: impl FnOnce(&GroupReader<'_>) -> Result<T, String>,
+    ) -> Result<T, StoreError> {
+        guarded(&self.path, || read(&GroupReader(self.file.get_row_group(group).map_err(|e| e.to_string())?.as_ref())))
+    }
+}
+
+/// Runs a piece of Parquet decoding. A hostile file may make it panic; that is an error of the file, no more.
+fn guarded<T, E: ToString>(path: &Path, decode: impl FnOnce() -> Result<T, E>) -> Result<T, StoreError> {
+    let damaged = |why: String| StoreError::Damaged { path: path.into(), why };
+    match catch_unwind(AssertUnwindSafe(decode)) {
+        Ok(done) => done.map_err(|e| damaged(e.to_string())),
+        Err(_) => Err(damaged("its content cannot be decoded".into())),
+    }
+}
+
+/// One row group of a part.
+pub struct GroupReader<'a>(pub(crate) &'a dyn RowGroupReader);
+
+impl GroupReader<'_> {
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        usize::try_from(self.0.metadata().num_rows()).unwrap_or(0)
+    }
+
+    /// Names of the columns, in order.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.0.metadata().schema_descr().columns().iter().map(|c| c.name())
+    }
+
+    /// Appends a column's values, and a level for each row: 1 where it has a value.
+    ///
+    /// # Errors
+    /// Where the column is of another kind, or has another number of rows than the group.
+    pub fn read(&self, index: usize, kind: Kind, to: &mut Values) -> Result<(), String> {
+        let Values { i32, i64, bool, levels } = to;
+        let done = match kind {
+            Kind::U16 | Kind::U32 => self.read_as::<Int32Type>(index, i32, levels),
+            Kind::U64 | Kind::I64 => self.read_as::<Int64Type>(index, i64, levels),
+            Kind::Bool => self.read_as::<BoolType>(index, bool, levels),
+        };
+        done.map_err(|e| e.to_string())
+    }
+
+    fn read_as<T: DataType>(
+        &self,
+        index: usize,
+        values: &mut Vec<T::T>,
+        levels: &mut Vec<i16>,
+    ) -> Result<(), ParquetError> {
+        let (n, before) = (self.rows(), levels.len());
+        let descriptor = self.0.metadata().column(index).column_descr();
+        let (found, expected) = (descriptor.physical_type(), T::get_physical_type());
+        if found != expected || descriptor.max_rep_level() != 0 || descriptor.max_def_level() > 1 {
+            return Err(ParquetError::General(format!("column {:?} is {found}, not {expected}", descriptor.name())));
+        }
+        let nullable = descriptor.max_def_level() == 1;
+        let mut reader: ColumnReaderImpl<T> = get_typed_column_reader(self.0.get_column_reader(index)?);
+        let (rows, _, _) = reader.read_records(n, nullable.then_some(&mut *levels), None, values)?;
+        if !nullable {
+            levels.resize(before + rows, 1);
+        }
+        if rows != n {
+            return Err(ParquetError::General(format!("column {index} ends after {rows} of {n} rows")));
+        }
+        Ok(())
+    }
+}

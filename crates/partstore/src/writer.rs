@@ -1,0 +1,176 @@
+//! Writing one part, and bringing it to the disk.
+
+use crate::{column, Column, Group, StoreError};
+use parquet::{
+    column::writer::ColumnCloseResult,
+    errors::ParquetError,
+    file::{reader::RowGroupReader, writer::SerializedFileWriter},
+};
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The file below the Parquet writer: keeps the system's own error, of which Parquet keeps only the text.
+pub(crate) struct Sink {
+    file: File,
+    error: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).inspect_err(|e| {
+            let copy = e.raw_os_error().map_or_else(|| io::Error::from(e.kind()), io::Error::from_raw_os_error);
+            *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(copy);
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// A part that is being written, under its hidden name. Dropped before [`PartWriter::publish`] it is removed.
+pub struct PartWriter {
+    hidden: PathBuf,
+    path: PathBuf,
+    table: Arc<[Column]>,
+    writer: Option<SerializedFileWriter<Sink>>,
+    error: Arc<Mutex<Option<io::Error>>>,
+    rows: u64,
+}
+
+impl PartWriter {
+    /// Makes the file `hidden`, which becomes `path` when it is whole. `title` and `notes` go into the file's metadata.
+    ///
+    /// # Errors
+    /// Where the file cannot be made.
+    pub fn create(
+        hidden: PathBuf,
+        path: PathBuf,
+        (title, notes): (&str, &[(&str, String)]),
+        table: Arc<[Column]>,
+    ) -> Result<Self, StoreError> {
+        let file = File::create(&hidden).map_err(StoreError::write(&hidden))?;
+        let error = Arc::default();
+        let sink = Sink { file, error: Arc::clone(&error) };
+        let made = column::schema(title, &table)
+            .and_then(|schema| SerializedFileWriter::new(sink, schema, column::properties(&table, notes)));
+        let mut part = Self { hidden, path, table, writer: None, error, rows: 0 };
+        part.writer = Some(part.check(made)?);
+        Ok(part)
+    }
+
+    /// Rows written so far.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Adds a row group, if it has rows.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn write(&mut self, group: &Group) -> Result<(), StoreError> {
+        if group.rows == 0 {
+            return Ok(());
+        }
+        self.rows += group.rows as u64;
+        let table = Arc::clone(&self.table);
+        self.with_writer(|writer| group.write(writer, &table))
+    }
+
+    /// Adds another file's row group as it is, without decoding it. It must have the same columns.
+    pub(crate) fn copy(&mut self, file: &File, group: &dyn RowGroupReader) -> Result<(), StoreError> {
+        let rows_written = group.metadata().num_rows().unsigned_abs();
+        self.rows += rows_written;
+        self.with_writer(|writer| {
+            let mut to = writer.next_row_group()?;
+            for column in group.metadata().columns() {
+                let close = ColumnCloseResult {
+                    bytes_written: column.compressed_size().unsigned_abs(),
+                    rows_written,
+                    metadata: column.clone(),
+                    bloom_filter: None,
+                    column_index: None,
+                    offset_index: None,
+                };
+                to.append_column(file, close)?;
+            }
+            to.close().map(|_| ())
+        })
+    }
+
+    fn with_writer(
+        &mut self,
+        write: impl FnOnce(&mut SerializedFileWriter<Sink>) -> Result<(), ParquetError>,
+    ) -> Result<(), StoreError> {
+        let done = match &mut self.writer {
+            Some(writer) => write(writer),
+            None => Err(ParquetError::General("the part is closed".into())),
+        };
+        self.check(done)
+    }
+
+    /// Closes the part and gives it its name, once it is on the disk. Returns its bytes.
+    ///
+    /// # Errors
+    /// Where it cannot be written; it is then removed.
+    pub fn publish(mut self) -> Result<u64, StoreError> {
+        let writer = self.writer.take().map(SerializedFileWriter::into_inner);
+        let Some(sink) = self.check(writer.transpose())? else { return Ok(0) };
+        let bytes = sink.file.sync_all().and_then(|()| sink.file.metadata()).map_err(StoreError::write(&self.path))?;
+        std::fs::rename(&self.hidden, &self.path).map_err(StoreError::write(&self.path))?;
+        sync_directory(self.path.parent().unwrap_or(Path::new(".")))?;
+        Ok(bytes.len())
+    }
+
+    fn check<T>(&self, result: Result<T, ParquetError>) -> Result<T, StoreError> {
+        result.map_err(|e| {
+            let cause = self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
+            StoreError::write(&self.path)(cause.unwrap_or_else(|| io::Error::other(e)))
+        })
+    }
+}
+
+impl Drop for PartWriter {
+    fn drop(&mut self) {
+        // Closes the file first; what it would still write is of no use. A published part has no hidden name any more.
+        self.writer = None;
+        let _ = std::fs::remove_file(&self.hidden);
+    }
+}
+
+/// Makes a rename or removal in a directory last.
+///
+/// # Errors
+/// Where the system says that it did not.
+pub fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let synced = File::open(path).and_then(|dir| dir.sync_all());
+    match synced {
+        // Some network file systems know no fsync of a directory.
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)) => {
+            Err(StoreError::write(path)(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts a file in the place of the one that has its name: after a crash one or the other is there, whole.
+///
+/// # Errors
+/// Where it cannot be written; what was there stays.
+pub fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let (path, hidden) = (directory.join(name), directory.join(format!(".{name}.tmp")));
+    let written = File::create(&hidden).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(e) = written.and_then(|()| std::fs::rename(&hidden, &path)) {
+        let _ = std::fs::remove_file(&hidden);
+        return Err(StoreError::write(path)(e));
+    }
+    sync_directory(directory)
+}
