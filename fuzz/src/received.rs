@@ -20,7 +20,7 @@ pub fn run(bytes: &[u8]) {
     }
     assert_eq!(found.frames, frames);
     assert_eq!(subscription.malformed, found.malformed);
-    assert_eq!(subscription.taken + subscription.others + found.malformed + found.not_sv, frames);
+    assert_eq!(subscription.taken + subscription.others + found.malformed + found.other_protocols, frames);
     for stream in subscription.streams() {
         let totals = stream.totals();
         assert!(totals.duplicates + totals.out_of_order <= totals.received);

@@ -17,7 +17,7 @@ fn listed(packets: &[(Ns, u32)], samples: u16) -> Totals {
         let spec = FrameSpec { asdus: vec![asdu; samples.into()], ..FrameSpec::default() };
         found.note(*t, &spec.build().unwrap(), None);
     }
-    let totals = found.streams().next().unwrap().tracker.totals();
+    let totals = found.streams()[0].tracker.totals();
     totals
 }
 

@@ -79,35 +79,6 @@ impl Header {
     }
 }
 
-/// An instruction of classic BPF: code, jump if true, jump if false, operand (`struct sock_filter`).
-pub type FilterStep = (u16, u8, u8, u32);
-
-/// A socket filter that lets through frames of these ethertypes, at most 32, behind up to two 802.1Q tags that are still in the frame.
-pub fn socket_filter(ethertypes: &[u16]) -> Vec<FilterStep> {
-    const LDH_ABS: u16 = 0x28; // BPF_LD | BPF_H | BPF_ABS
-    const JEQ: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const RET: u16 = 0x06; // BPF_RET | BPF_K
-    const WHOLE_FRAME: u32 = 0x4_0000;
-    // An inner tag is always a customer tag.
-    let tags: [&[u16]; 3] = [&TPIDS, &TPIDS[..1], &[]];
-    let block = |depth: usize| 1 + ethertypes.len() + tags[depth].len();
-    let accept: usize = (0..3).map(block).sum();
-    let mut program: Vec<FilterStep> = Vec::with_capacity(accept + 2);
-    for (depth, tags) in tags.iter().enumerate() {
-        let next = program.len() + block(depth);
-        program.push((LDH_ABS, 0, 0, 12 + 4 * depth as u32));
-        let tests = ethertypes.iter().map(|e| (e, accept)).chain(tags.iter().map(|t| (t, next)));
-        for (value, target) in tests {
-            let after = program.len() + 1;
-            // What fits nothing in its block is refused.
-            let otherwise = if after == next { accept + 1 } else { after };
-            program.push((JEQ, (target - after) as u8, (otherwise - after) as u8, u32::from(*value)));
-        }
-    }
-    program.extend([(RET, 0, 0, WHOLE_FRAME), (RET, 0, 0, 0)]);
-    program
-}
-
 /// The link layer that Sampled Values and GOOSE share (IEC 61850-8-1 and 9-2, annex C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iec61850 {
@@ -187,48 +158,4 @@ pub(crate) fn put_iec61850(
 pub(crate) fn array<const N: usize>(frame: &[u8], at: usize, what: &'static str) -> Result<[u8; N], FrameError> {
     let rest = frame.get(at..).unwrap_or(&[]);
     rest.first_chunk().copied().ok_or(FrameError::Truncated { what, at, needed: N, left: rest.len() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a filter of loads, comparisons and returns says of a frame.
-    fn run(program: &[FilterStep], frame: &[u8]) -> u32 {
-        let (mut at, mut a) = (0, 0);
-        loop {
-            let (code, jt, jf, k) = program[at];
-            at += 1;
-            match code {
-                0x28 => match frame.get(k as usize..k as usize + 2) {
-                    Some(two) => a = u32::from(u16::from_be_bytes([two[0], two[1]])),
-                    None => return 0,
-                },
-                0x15 => at += usize::from(if a == k { jt } else { jf }),
-                _ => return k,
-            }
-        }
-    }
-
-    #[test]
-    fn a_socket_filter_takes_its_ethertypes_behind_no_tag_one_or_two() {
-        let program = socket_filter(&[0x88ba, 0x88b8, 0x88f7]);
-        let frame =
-            |after_macs: &[u16]| [vec![0; 12], after_macs.iter().flat_map(|w| w.to_be_bytes()).collect()].concat();
-        for good in [0x88ba, 0x88b8, 0x88f7] {
-            for words in [&[good][..], &[0x8100, 7, good], &[0x88a8, 7, 0x8100, 8, good], &[0x8100, 7, 0x8100, 8, good]]
-            {
-                assert!(run(&program, &frame(words)) > 0, "{words:04x?}");
-            }
-        }
-        for words in [
-            &[0x0800][..],
-            &[0x8100, 7, 0x0800],
-            &[0x8100, 7, 0x88a8, 8, 0x88ba],
-            &[0x8100, 7, 0x8100, 8, 0x8100, 9, 0x88ba],
-        ] {
-            assert_eq!(run(&program, &frame(words)), 0, "{words:04x?}");
-        }
-        assert_eq!(run(&socket_filter(&[]), &frame(&[0x88ba])), 0);
-    }
 }

@@ -23,5 +23,5 @@ protocol::protocols! {
 }
 
 pub use error::FrameError;
-pub use ethernet::{socket_filter, FilterStep, Header, Iec61850, Tag};
+pub use ethernet::{Header, Iec61850, Tag};
 pub use stream::{BadStream, KeyRule, LinkFilter, StreamSpec};

@@ -254,6 +254,11 @@ macro_rules! protocols {
                 }
             }
 
+            /// The protocols whose frames name their streams.
+            pub fn listed() -> Vec<Self> {
+                Self::ALL.iter().copied().filter(|protocol| protocol.info().is_listed).collect()
+            }
+
             /// The name of its module here, and of its header in `crates/bpf/protocols`.
             pub const fn module(self) -> &'static str {
                 match self {

@@ -135,6 +135,12 @@ pub struct FrameSpec {
 }
 
 impl FrameSpec {
+    /// A message of domain 0, once a second.
+    pub fn new(message: u8, source: PortIdentity, sequence_id: u16) -> Self {
+        let src = [0x02, 0, 0, 0, 0, 1];
+        Self { src, dst: None, tags: Vec::new(), message, domain: 0, source, sequence_id, log_interval: 0 }
+    }
+
     /// Where sequenceId stands in the frame that [`build`](Self::build) makes.
     pub fn sequence_id_at(&self) -> usize {
         14 + 4 * self.tags.len() + 30
@@ -253,7 +259,7 @@ impl Protocol for Ptp {
             return Ok(Vec::new());
         }
         let stream = Self { message: m.message, source: Some(m.source), domain: Some(m.domain) };
-        Ok(vec![InFrame { stream, key: m.sequence_id.into(), step: 1 }])
+        Ok(vec![InFrame { stream, key: m.sequence_id.into(), step: 0 }])
     }
 
     fn includes(&self, found: &Self) -> bool {
@@ -281,16 +287,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn spec(message: u8, sequence_id: u16) -> FrameSpec {
-        FrameSpec {
-            src: [2, 0, 0, 0, 0, 1],
-            dst: None,
-            tags: Vec::new(),
-            message,
-            domain: 3,
-            source: PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 1 },
-            sequence_id,
-            log_interval: -3,
-        }
+        let source = PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 1 };
+        FrameSpec { domain: 3, log_interval: -3, ..FrameSpec::new(message, source, sequence_id) }
     }
 
     /// The message in a UDP packet to this port.

@@ -215,6 +215,18 @@ impl StreamSpec {
         Self::new(Matcher::Sv(crate::sv::Sv { svid: id.as_bytes().to_vec(), appid: None }))
     }
 
+    /// The stream that a frame holds, as exactly as it can be named. `vlan`: that of its outermost tag, if it has one.
+    pub fn exact(matcher: Matcher, mac: [u8; 6], vlan: Option<u16>) -> Self {
+        Self { link: LinkFilter { mac: Some(mac), vlan: Some(vlan.unwrap_or(0)) }, ..Self::new(matcher) }
+    }
+
+    /// Whether an [exact](Self::exact) stream is meant by this one, which may say less.
+    pub fn includes(&self, exact: &Self) -> bool {
+        self.matcher.includes(&exact.matcher)
+            && self.link.mac.is_none_or(|mac| Some(mac) == exact.link.mac)
+            && self.link.vlan.is_none_or(|vlan| Some(vlan) == exact.link.vlan)
+    }
+
     /// Replaces the key rule by a `hash:OFFSET:LEN` or `seq:OFFSET:LEN` (the value of `--match`).
     pub fn with_match(mut self, rule: &str) -> Result<Self, BadStream> {
         let (kind, at) = rule.split_once(':').unwrap_or((rule, ""));

@@ -1,41 +1,26 @@
 //! Lists the streams that are there.
 
-use latpath_model::{KeyRule, Ns};
+use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::Tracker;
-use latpath_protocols::{sv::Frame, Tag};
-use std::collections::BTreeMap;
+use latpath_protocols::Tag;
+use std::collections::HashMap;
 
 /// Streams that are told apart; frames of further ones are only counted.
 const MOST: usize = 4096;
 
-/// What names a stream on the wire.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
-    svid: Vec<u8>,
-    appid: u16,
-    vlan: Option<u16>,
-    dst: [u8; 6],
-}
-
 /// A stream that was seen.
 #[derive(Clone, Debug)]
 pub struct FoundStream {
-    /// svID.
-    pub svid: Vec<u8>,
-    /// APPID.
-    pub appid: u16,
-    /// VLAN; `None` if untagged.
-    pub vlan: Option<u16>,
-    /// Priority of the tag.
-    pub priority: Option<u8>,
-    /// Destination MAC.
-    pub dst: [u8; 6],
+    /// The stream, as exactly as its frames name it.
+    pub stream: StreamSpec,
+    /// The newest frame's outermost tag.
+    pub tag: Option<Tag>,
     /// Source MAC of the newest frame.
     pub src: [u8; 6],
+    /// The newest frame.
+    pub newest: Vec<u8>,
     /// Frames.
     pub frames: u64,
-    /// ASDUs of the stream in the newest frame.
-    pub asdus: u16,
     /// Sequence: losses, wrap.
     pub tracker: Tracker,
     /// Time of the first frame.
@@ -50,23 +35,18 @@ impl FoundStream {
         let t = self.last - self.first;
         (self.frames > 1 && t > 0).then(|| (self.frames - 1) as f64 * 1e9 / t as f64)
     }
-
-    /// Samples a second. For display.
-    pub fn samples_hz(&self) -> Option<f64> {
-        self.frames_hz().map(|hz| hz * f64::from(self.asdus))
-    }
 }
 
 /// The streams that frames belong to.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
-    streams: BTreeMap<Name, FoundStream>,
+    streams: HashMap<StreamSpec, FoundStream>,
     /// Frames looked at.
     pub frames: u64,
-    /// Frames of Sampled Values that could not be read.
+    /// Frames of a listed protocol that could not be read.
     pub malformed: u64,
     /// Frames of other protocols.
-    pub not_sv: u64,
+    pub other_protocols: u64,
     /// Frames of streams beyond the 4096 that are told apart.
     pub beyond: u64,
 }
@@ -75,66 +55,54 @@ impl Discovery {
     /// Takes a frame that was seen at `t` (any clock), with the tag that the kernel took off, if it did.
     pub fn note(&mut self, t: Ns, bytes: &[u8], stripped: Option<Tag>) {
         self.frames += 1;
-        let frame = match Frame::parse(bytes) {
-            Ok(frame) => frame,
+        let (header, found) = match Matcher::read(bytes) {
+            Ok(read) => read,
             Err(e) if e.is_malformed() => {
                 self.malformed += 1;
                 return;
             }
             Err(_) => {
-                self.not_sv += 1;
+                self.other_protocols += 1;
                 return;
             }
         };
-        let tag = stripped.or(frame.tags().first().copied());
-        let mut seen: Vec<&[u8]> = Vec::new();
-        for asdu in frame.asdus() {
-            if seen.contains(&asdu.svid) {
-                continue;
-            }
-            seen.push(asdu.svid);
-            let samples = frame.asdus().filter(|a| a.svid == asdu.svid).count().min(usize::from(u16::MAX)) as u16;
-            let name = Name {
-                svid: asdu.svid.to_vec(),
-                appid: frame.link.appid,
-                vlan: tag.map(Tag::vlan),
-                dst: frame.header.dst,
-            };
-            if self.streams.len() >= MOST && !self.streams.contains_key(&name) {
+        let tag = stripped.or(header.tags().first().copied());
+        for found in found {
+            let exact = StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan));
+            if self.streams.len() >= MOST && !self.streams.contains_key(&exact) {
                 self.beyond += 1;
                 continue;
             }
-            let stream = self.streams.entry(name).or_insert_with_key(|name| FoundStream {
-                svid: name.svid.clone(),
-                appid: name.appid,
-                vlan: name.vlan,
-                priority: None,
-                dst: name.dst,
-                src: frame.header.src,
+            let stream = self.streams.entry(exact).or_insert_with_key(|exact| FoundStream {
+                stream: exact.clone(),
+                tag,
+                src: header.src,
+                newest: Vec::new(),
                 frames: 0,
-                asdus: 0,
-                tracker: Tracker::new(KeyRule::SMP_CNT).expect("smpCnt counts"),
+                tracker: Tracker::new(exact.key).expect("protocols that are listed have keys with an order"),
                 first: t,
                 last: t,
             });
-            stream.priority = tag.map(Tag::priority);
-            stream.src = frame.header.src;
+            (stream.tag, stream.src, stream.last) = (tag, header.src, t);
             stream.frames += 1;
-            stream.asdus = samples;
-            stream.last = t;
-            stream.tracker.note(t, asdu.smp_cnt.into(), samples);
+            stream.newest.clear();
+            stream.newest.extend_from_slice(bytes);
+            stream.tracker.note(t, found.key, found.step);
         }
     }
 
-    /// The streams, by svID, APPID, VLAN and destination.
-    pub fn streams(&self) -> impl Iterator<Item = &FoundStream> {
-        self.streams.values()
+    /// The streams, by protocol and name.
+    pub fn streams(&self) -> Vec<&FoundStream> {
+        let mut all: Vec<_> = self.streams.values().collect();
+        all.sort_by_cached_key(|s| (s.stream.matcher.protocol() as u8, s.stream.to_string()));
+        all
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_protocols::protocol::Value;
     use latpath_protocols::sv::{AsduSpec, FrameSpec};
 
     #[test]
@@ -150,11 +118,40 @@ mod tests {
             found.note(i64::from(n) * 1_000_000_000 / 2400, &spec.build().unwrap(), None);
         }
         found.note(0, &[0xff; 30], None);
-        let stream = found.streams().next().unwrap();
-        assert_eq!((stream.vlan, stream.priority, stream.asdus), (Some(7), Some(4), 6));
+        let stream = found.streams()[0];
+        assert_eq!(stream.tag, Some(Tag::new(7, 4)));
+        assert_eq!(stream.stream.matcher.details(&stream.newest).newest[1].value, Value::PerFrame(6));
         assert_eq!(stream.frames_hz().map(f64::round), Some(2400.0));
-        assert_eq!(stream.samples_hz().map(f64::round), Some(14400.0));
         assert_eq!(stream.tracker.wrap(), Some(14400));
-        assert_eq!((found.frames, found.malformed, found.not_sv), (2402, 0, 1));
+        assert_eq!((found.frames, found.malformed, found.other_protocols), (2402, 0, 1));
+    }
+
+    #[test]
+    fn streams_of_all_protocols_are_told_apart() {
+        let mut found = Discovery::default();
+        for n in 0..20u16 {
+            let t = i64::from(n) * 1_000_000;
+            let asdus = vec![AsduSpec { svid: b"MU".to_vec(), smp_cnt: n, ..AsduSpec::default() }];
+            found.note(t, &FrameSpec { asdus, ..FrameSpec::default() }.build().unwrap(), None);
+            let goose = latpath_protocols::goose::FrameSpec {
+                goid: Some(b"trip".to_vec()),
+                // One event more after ten messages, one message missing.
+                st_num: 1 + u32::from(n / 10),
+                sq_num: u32::from(n % 10 + n / 15),
+                ..Default::default()
+            };
+            found.note(t, &goose.build().unwrap(), None);
+            for port in [1, 2] {
+                let source = latpath_protocols::ptp::PortIdentity { clock: [7; 8], port };
+                let frame = latpath_protocols::ptp::FrameSpec::new(0, source, n * port).build();
+                found.note(t, &frame, None);
+            }
+        }
+        let rows: Vec<(String, u64, u64)> =
+            found.streams().iter().map(|s| (s.stream.short(), s.frames, s.tracker.totals().lost)).collect();
+        let ptp =
+            |port: u16| format!("ptp:sync,source=070707.0707.070707-{port},domain=0,vlan=0,mac=01:1b:19:00:00:00");
+        // Where every number is left out, the step is two.
+        assert_eq!(rows, [("MU".into(), 20, 0), ("trip".into(), 20, 1), (ptp(1), 20, 0), (ptp(2), 20, 0)]);
     }
 }

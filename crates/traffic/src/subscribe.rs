@@ -3,13 +3,16 @@
 use crate::Received;
 use latpath_histogram::Histogram;
 use latpath_model::stream::MAX_STREAMS;
-use latpath_model::{KeyRule, Matcher, Ns, StreamSpec};
+use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::{Totals, Tracker};
-use latpath_protocols::sv::{Asdu, Frame};
+use latpath_protocols::{ProtocolId, Tag};
 use std::collections::HashMap;
+use std::rc::Rc;
 
-/// svIDs of streams that were not asked for that are remembered, to help who mistyped one.
+/// Names of streams that were not asked for that are remembered, to help with a mistyped one.
 const OTHERS: usize = 32;
+/// Exact streams whose match is remembered.
+const REMEMBERED: usize = 4096;
 
 /// One stream as it was received.
 #[derive(Clone, Debug)]
@@ -18,7 +21,7 @@ pub struct StreamReceived {
     pub stream: StreamSpec,
     /// What the sequence numbers say.
     pub tracker: Tracker,
-    /// Samples of the stream in the newest frame.
+    /// Samples of the stream in the newest frame; 0 where frames have none.
     pub samples: u16,
     /// Time from one arrival to the next, by the kernel's clock at reception.
     pub interarrival: Histogram,
@@ -36,13 +39,14 @@ pub struct Subscription {
     streams: Vec<StreamReceived>,
     /// Streams were named; otherwise all are taken as they come.
     named: bool,
-    by_svid: HashMap<Vec<u8>, Vec<usize>>,
+    /// Which streams a stream in a frame belongs to.
+    matches: HashMap<StreamSpec, Rc<[usize]>>,
     /// Frames that could not be read.
     pub malformed: u64,
     /// Frames of streams that were not asked for, or that came when the table of streams was full.
     pub others: u64,
-    /// svIDs of those frames, the first few.
-    pub other_svids: Vec<String>,
+    /// Names of the streams in those frames, the first few.
+    pub other_names: Vec<String>,
     /// Frames of the streams asked for.
     pub taken: u64,
     /// Frames without the kernel's time of arrival: they have no delay.
@@ -52,8 +56,8 @@ pub struct Subscription {
 impl StreamReceived {
     fn new(stream: StreamSpec) -> Self {
         Self {
+            tracker: Tracker::new(stream.key).expect("protocols that are listed have keys with an order"),
             stream,
-            tracker: Tracker::new(KeyRule::SMP_CNT).expect("smpCnt counts"),
             samples: 0,
             interarrival: Histogram::default(),
             delay: Histogram::default(),
@@ -72,23 +76,32 @@ impl Subscription {
     /// To these streams, or to all there are if none is named.
     ///
     /// # Errors
-    /// The first stream that is none of Sampled Values.
+    /// The first stream whose protocol is not listed, or whose key is not the protocol's own.
     pub fn new(streams: &[StreamSpec]) -> Result<Self, StreamSpec> {
-        let mut by_svid: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
-        for (i, s) in streams.iter().enumerate() {
-            let Matcher::Sv(sv) = &s.matcher else { return Err(s.clone()) };
-            by_svid.entry(sv.svid.clone()).or_default().push(i);
+        let is_own =
+            |s: &StreamSpec| s.matcher.protocol().info().is_listed && s.key == StreamSpec::new(s.matcher.clone()).key;
+        if let Some(bad) = streams.iter().find(|s| !is_own(s)) {
+            return Err(bad.clone());
         }
         Ok(Self {
             streams: streams.iter().cloned().map(StreamReceived::new).collect(),
             named: !streams.is_empty(),
-            by_svid,
+            matches: HashMap::new(),
             malformed: 0,
             others: 0,
-            other_svids: Vec::new(),
+            other_names: Vec::new(),
             taken: 0,
             unstamped: 0,
         })
+    }
+
+    /// The protocols whose frames are to be received: those of the named streams, or all that are listed.
+    pub fn protocols(&self) -> Vec<ProtocolId> {
+        let mut protocols = ProtocolId::listed();
+        if self.named {
+            protocols.retain(|p| self.streams.iter().any(|s| s.stream.matcher.protocol() == *p));
+        }
+        protocols
     }
 
     /// The streams: those asked for, or those that came, in order of appearance.
@@ -98,29 +111,24 @@ impl Subscription {
 
     /// Takes a frame.
     pub fn note(&mut self, r: &Received<'_>) {
-        let frame = match Frame::parse(r.frame) {
-            Ok(frame) => frame,
+        let (header, found) = match Matcher::read(r.frame) {
+            Ok(read) => read,
             Err(e) => {
                 self.malformed += u64::from(e.is_malformed());
                 return;
             }
         };
-        let vlan = r.tag.or(frame.tags().first().copied()).map(latpath_protocols::Tag::vlan);
-        let (mut taken, mut asdus) = (false, frame.asdus().peekable());
-        // Mostly all ASDUs of a frame have the same svID: take each run of one svID at once.
-        let mut done: Vec<usize> = Vec::new();
-        while let Some(asdu) = asdus.next() {
-            let mut samples = 1u16;
-            while asdus.next_if(|next| next.svid == asdu.svid).is_some() {
-                samples = samples.saturating_add(1);
+        let vlan = r.tag.or(header.tags().first().copied()).map(Tag::vlan);
+        let (mut taken, mut others) = (false, Vec::new());
+        for found in found {
+            let exact = StreamSpec::exact(found.stream, header.dst, vlan);
+            let matches = self.find(&exact);
+            for i in matches.iter() {
+                self.streams[*i].take(r, found.key, found.step);
+                taken = true;
             }
-            for i in self.find(&frame, &asdu, vlan) {
-                // A stream's key is the smpCnt of its first ASDU in the frame.
-                if !done.contains(&i) {
-                    done.push(i);
-                    self.streams[i].take(r, asdu.smp_cnt, samples);
-                    taken = true;
-                }
+            if matches.is_empty() && self.other_names.len() < OTHERS {
+                others.push(exact.short());
             }
         }
         if taken {
@@ -129,43 +137,33 @@ impl Subscription {
             return;
         }
         self.others += 1;
-        if self.other_svids.len() < OTHERS {
-            for asdu in frame.asdus() {
-                let svid = String::from_utf8_lossy(asdu.svid).into_owned();
-                if !self.other_svids.contains(&svid) && self.other_svids.len() < OTHERS {
-                    self.other_svids.push(svid);
-                }
+        for name in others {
+            if !self.other_names.contains(&name) && self.other_names.len() < OTHERS {
+                self.other_names.push(name);
             }
         }
     }
 
-    /// The streams that this ASDU belongs to.
-    fn find(&mut self, frame: &Frame<'_>, asdu: &Asdu<'_>, vlan: Option<u16>) -> Vec<usize> {
-        let (streams, fits) = (&self.streams, |i: &usize, streams: &[StreamReceived]| {
-            let StreamSpec { matcher: Matcher::Sv(sv), link, .. } = &streams[*i].stream else { return false };
-            sv.appid.is_none_or(|a| a == frame.link.appid)
-                && link.mac.is_none_or(|m| m == frame.header.dst)
-                && link.vlan.is_none_or(|v| v == vlan.unwrap_or(0))
-        });
-        let known = self.by_svid.get(asdu.svid).map_or(&[][..], Vec::as_slice);
-        let found: Vec<usize> = known.iter().copied().filter(|i| fits(i, streams)).collect();
-        if !found.is_empty() || self.named || self.streams.len() >= MAX_STREAMS {
-            return found;
+    /// The streams that the one in a frame belongs to.
+    fn find(&mut self, exact: &StreamSpec) -> Rc<[usize]> {
+        if let Some(known) = self.matches.get(exact) {
+            return known.clone();
         }
-        let mut spec = StreamSpec::svid(&String::from_utf8_lossy(asdu.svid));
-        if let Matcher::Sv(sv) = &mut spec.matcher {
-            (sv.svid, sv.appid) = (asdu.svid.to_vec(), Some(frame.link.appid));
+        let includes = |(i, s): (usize, &StreamReceived)| s.stream.includes(exact).then_some(i);
+        let mut found: Rc<[usize]> = self.streams.iter().enumerate().filter_map(includes).collect();
+        if found.is_empty() && !self.named && self.streams.len() < MAX_STREAMS {
+            found = [self.streams.len()].into();
+            self.streams.push(StreamReceived::new(exact.clone()));
         }
-        (spec.link.mac, spec.link.vlan) = (Some(frame.header.dst), Some(vlan.unwrap_or(0)));
-        let i = self.streams.len();
-        self.streams.push(StreamReceived::new(spec));
-        self.by_svid.entry(asdu.svid.to_vec()).or_default().push(i);
-        vec![i]
+        if self.matches.len() < REMEMBERED {
+            self.matches.insert(exact.clone(), found.clone());
+        }
+        found
     }
 }
 
 impl StreamReceived {
-    fn take(&mut self, r: &Received<'_>, smp_cnt: u16, samples: u16) {
+    fn take(&mut self, r: &Received<'_>, key: u32, step: u16) {
         let arrival = r.arrival.unwrap_or(r.had);
         if self.totals().received == 0 {
             self.first = arrival;
@@ -176,8 +174,8 @@ impl StreamReceived {
         if let Some(arrival) = r.arrival {
             self.delay.record(r.had - arrival);
         }
-        self.samples = samples;
-        self.tracker.note(arrival, smp_cnt.into(), samples);
+        self.samples = step;
+        self.tracker.note(arrival, key, step);
     }
 }
 
@@ -213,7 +211,7 @@ mod tests {
         let row = &s.streams()[0];
         let expected = Totals { received: 7, lost: 1, gaps: 1, duplicates: 1, out_of_order: 1, restarts: 0 };
         assert_eq!(row.totals(), expected);
-        assert_eq!((s.others, s.other_svids.as_slice()), (7, &["MU02".to_string()][..]));
+        assert_eq!((s.others, s.other_names.as_slice()), (7, &["MU02".to_string()][..]));
         assert_eq!((row.delay.count(), row.delay.max(), row.interarrival.count()), (7, 7, 6));
     }
 

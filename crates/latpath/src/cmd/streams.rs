@@ -7,20 +7,22 @@ use anyhow::Result;
 use clap::{ArgGroup, Args as ClapArgs};
 use latpath_linux::monotonic;
 use latpath_model::stream::format_mac;
-use latpath_model::Ns;
+use latpath_model::{Ns, StreamSpec};
+use latpath_protocols::protocol::{Field, Order, Value};
+use latpath_protocols::{ProtocolId, Tag};
 use latpath_stats::units::{count, rate};
 use latpath_traffic::{
     Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
 };
-use serde_json::{json, Value};
+use serde_json::{json, Map};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Most rows of the table; who floods a bus with names shall not flood the terminal.
+/// Most rows of the tables: a flood of names on a bus must not flood the terminal.
 const MOST_ROWS: usize = 200;
 
-/// List the Sampled Values streams that pass a device or stand in a capture.
+/// List the streams of Sampled Values, GOOSE and PTP that pass a device or stand in a capture.
 #[derive(ClapArgs)]
 #[command(group(ArgGroup::new("place").required(true).args(["interface", "read"])))]
 pub struct Args {
@@ -45,7 +47,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let (ended, dropped, place) = match (&args.read, &args.interface) {
         (Some(path), _) => (read(path, &mut found, &stop).map_err(Into::into), 0, path.display().to_string()),
         (None, Some(device)) => {
-            let socket = PacketSocket::open(device, Listen::AllSv)?;
+            let socket = PacketSocket::open(device, Listen::Passing(ProtocolId::listed()))?;
             socket.join(&Groups::Everything)?;
             let mut receiver = Receiver::new(socket, true)?;
             let ended = listen(&mut receiver, args.duration, &mut found, &stop);
@@ -87,69 +89,99 @@ fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: 
     Ok(receiver.drain(&mut note)?)
 }
 
-fn to_json(found: &Discovery, dropped: u64) -> Value {
-    let row = |s: &FoundStream| {
+fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
+    let row = |s: &&FoundStream| {
         let totals = s.tracker.totals();
-        json!({
-            "svid": String::from_utf8_lossy(&s.svid),
-            "appid": s.appid,
-            "vlan": s.vlan,
-            "pcp": s.priority,
-            "dst": format_mac(&s.dst),
+        let mut row = Map::new();
+        let details = s.stream.matcher.details(&s.newest);
+        row.insert("protocol".into(), json!(s.stream.matcher.protocol().info().prefix));
+        row.insert("stream".into(), json!(StreamSpec::new(s.stream.matcher.clone()).to_string()));
+        for field in details.name.into_iter().chain(details.newest) {
+            let value = match field.value {
+                Value::Text(text) => json!(text),
+                Value::Number(n) => json!(n),
+                Value::Hex(n) => json!(n),
+                Value::PerFrame(n) => json!(s.frames_hz().map(|hz| hz * f64::from(n))),
+            };
+            row.insert(field.json.into(), value);
+        }
+        let common = json!({
+            "vlan": s.tag.map(Tag::vlan),
+            "pcp": s.tag.map(Tag::priority),
+            "dst": s.stream.link.mac.map(|mac| format_mac(&mac)),
             "src": format_mac(&s.src),
             "frames": s.frames,
             "rate_hz": s.frames_hz(),
-            "asdus": s.asdus,
-            "samples_per_s": s.samples_hz(),
             "wrap": s.tracker.wrap(),
             "lost": totals.lost,
             "duplicates": totals.duplicates,
             "out_of_order": totals.out_of_order,
-        })
+            "restarts": totals.restarts,
+        });
+        row.extend(common.as_object().cloned().unwrap_or_default());
+        serde_json::Value::Object(row)
     };
     json!({
-        "streams": found.streams().map(row).collect::<Vec<_>>(),
+        "streams": found.streams().iter().map(row).collect::<Vec<_>>(),
         "frames": found.frames,
         "malformed": found.malformed,
-        "other_frames": found.not_sv,
+        "other_frames": found.other_protocols,
         "streams_overflow": found.beyond,
         "socket_dropped": dropped,
     })
 }
 
-fn text(found: &Discovery, dropped: u64, place: &str) -> String {
-    let mut lines = Vec::new();
-    let head = ["svID", "APPID", "VLAN", "dst", "frames", "frames/s", "ASDUs", "samples/s", "wrap", "lost"];
-    let mut rows = vec![head.map(String::from)];
-    for s in found.streams().take(MOST_ROWS) {
-        rows.push([
-            // An svID comes from the wire: nothing in it may reach the terminal as a control code.
-            String::from_utf8_lossy(&s.svid).escape_debug().to_string(),
-            format!("{:#06x}", s.appid),
-            s.vlan.map_or("-".into(), |v| v.to_string()),
-            format_mac(&s.dst),
-            count(s.frames),
-            s.frames_hz().map_or("-".into(), rate),
-            s.asdus.to_string(),
-            s.samples_hz().map_or("-".into(), rate),
-            s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string()),
-            count(s.tracker.totals().lost),
-        ]);
+/// A field as people read it, on one line. Texts come from the wire: nothing in them may reach the terminal as a control code.
+fn cell(value: &Value, hz: Option<f64>) -> String {
+    match value {
+        Value::Text(text) => text.escape_debug().to_string(),
+        Value::Number(n) => n.to_string(),
+        Value::Hex(n) => format!("{n:#06x}"),
+        Value::PerFrame(n) => hz.map_or("-".into(), |hz| rate(hz * f64::from(*n))),
     }
-    if rows.len() == 1 {
-        lines.push(format!("{place}: no Sampled Values"));
-    } else {
-        let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+}
+
+/// The cells of a stream, each below its heading.
+fn cells(s: &FoundStream) -> Vec<(&'static str, String)> {
+    let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));
+    let fields = |fields: Vec<Field>| fields.into_iter().map(move |f| (f.title, cell(&f.value, hz)));
+    let mut cells: Vec<_> = fields(details.name).collect();
+    cells.push(("VLAN", s.tag.map_or("-".into(), |t| t.vlan().to_string())));
+    cells.push(("dst", s.stream.link.mac.map_or_else(String::new, |mac| format_mac(&mac))));
+    cells.push(("frames", count(s.frames)));
+    cells.push(("frames/s", hz.map_or("-".into(), rate)));
+    cells.extend(fields(details.newest));
+    if s.stream.key.order() != Some(Order::States) {
+        cells.push(("wrap", s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string())));
+    }
+    cells.push(("lost", count(s.tracker.totals().lost)));
+    cells
+}
+
+/// One table of each protocol that has streams.
+fn text(found: &Discovery, dropped: u64, place: &str) -> String {
+    let (streams, mut lines) = (found.streams(), Vec::new());
+    let shown = &streams[..streams.len().min(MOST_ROWS)];
+    for of_protocol in shown.chunk_by(|a, b| a.stream.matcher.protocol() == b.stream.matcher.protocol()) {
+        let rows: Vec<_> = of_protocol.iter().map(|s| cells(s)).collect();
+        let head = rows[0].iter().map(|(title, _)| (*title, (*title).to_string())).collect();
+        let rows: Vec<Vec<(&str, String)>> = [vec![head], rows].concat();
+        let width = |column: usize| rows.iter().map(|r| r[column].1.chars().count()).max().unwrap_or(0);
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
         for row in &rows {
-            let line: Vec<String> =
-                row.iter().enumerate().map(|(i, cell)| format!("{cell:<w$}", w = width(i))).collect();
-            lines.push(line.join("  ").trim_end().to_string());
+            let cells = row.iter().enumerate().map(|(i, (_, cell))| format!("{cell:<w$}", w = width(i)));
+            lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_string());
         }
     }
-    let more = found.streams().count().saturating_sub(MOST_ROWS) as u64;
+    if streams.is_empty() {
+        lines.push(format!("{place}: no {}", titles()));
+    }
+    let more = streams.len().saturating_sub(MOST_ROWS) as u64;
     let notes = [
         (more, "more streams (--json lists all)"),
-        (found.malformed, "frames of Sampled Values cannot be read"),
+        (found.malformed, "frames cannot be read"),
         (found.beyond, "frames belong to further streams, beyond the 4096 that are told apart"),
         (dropped, "frames were dropped by the kernel: the ring was full"),
     ];
@@ -157,4 +189,9 @@ fn text(found: &Discovery, dropped: u64, place: &str) -> String {
         lines.push(format!("{} {what}", count(n)));
     }
     lines.join("\n") + "\n"
+}
+
+/// The protocols that are listed, in a sentence.
+pub(super) fn titles() -> String {
+    ProtocolId::listed().iter().map(|p| p.info().title).collect::<Vec<_>>().join(", ")
 }

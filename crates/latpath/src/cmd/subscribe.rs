@@ -2,6 +2,7 @@
 
 use super::interrupt::stop_flag;
 use super::report::print;
+use super::streams::titles;
 use super::thread::OnTime;
 use super::{Outcome, Usage};
 use anyhow::Result;
@@ -9,23 +10,24 @@ use clap::Args as ClapArgs;
 use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::stream::parse_mac;
-use latpath_model::{Matcher, Ns, StreamSpec};
+use latpath_model::{Ns, StreamSpec};
+use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, rate};
 use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamReceived, Subscription};
 use serde_json::{json, Map, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// After this time without a stream that was asked for, the user is told.
+/// After this time without a requested stream, a note says so.
 const PATIENCE: Ns = 3_000_000_000;
 
-/// Receive Sampled Values as an application does, and check sequence and timing.
+/// Receive Sampled Values, GOOSE or PTP as an application does, and check sequence and timing.
 #[derive(ClapArgs)]
 pub struct Args {
     /// Device to receive on
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    /// Stream to take, as svid:MU01; several are allowed [default: all that come]
+    /// Stream to take, as svid:MU01 or goose:GOID; several are allowed [default: all that come]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// Group address to join; several are allowed [default: those of the streams' mac=, else all groups]
@@ -72,15 +74,19 @@ fn group(s: &str) -> Result<[u8; 6], String> {
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let subscription = Subscription::new(&args.streams)
-        .map_err(|s| Usage(format!("{s}: not Sampled Values; subscribe takes streams of the form svid:ID")))?;
+        .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", titles())))?;
     // An unknown VLAN's tag is gone where a frame is delivered by its protocol: to tell VLANs apart takes the wider socket.
     let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
-    let socket = PacketSocket::open(&args.interface, if vlans { Listen::Incoming } else { Listen::Sv })?;
+    let listen = match subscription.protocols().as_slice() {
+        [protocol] if !vlans && protocol.info().ethertypes.len() == 1 => Listen::Delivered(*protocol),
+        protocols => Listen::Incoming(protocols.to_vec()),
+    };
+    let socket = PacketSocket::open(&args.interface, listen)?;
     socket.join(&groups(&args))?;
     let mut receiver = Receiver::new(socket, args.ring)?;
 
     args.on_time.apply(&args.name)?;
-    let mut run = Run { subscription, start: monotonic(), elapsed: 0, dropped: 0, told: false };
+    let mut run = Run { subscription, start: monotonic(), elapsed: 0, dropped: 0, noted: false };
     let ended = run.receive(&mut receiver, &args, &stop);
     run.elapsed = monotonic() - run.start;
     run.dropped = receiver.dropped();
@@ -94,8 +100,8 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 fn groups(args: &Args) -> Groups {
-    let wanted = |s: &StreamSpec| s.link.mac.filter(|m| m[0] & 1 == 1);
-    let of_streams: Option<Vec<[u8; 6]>> = args.streams.iter().map(wanted).collect();
+    let group = |s: &StreamSpec| s.link.mac.filter(|m| m[0] & 1 == 1);
+    let of_streams: Option<Vec<[u8; 6]>> = args.streams.iter().map(group).collect();
     match of_streams {
         _ if !args.groups.is_empty() => Groups::These(args.groups.clone()),
         Some(macs) if !macs.is_empty() => Groups::These(macs),
@@ -108,7 +114,7 @@ struct Run {
     start: Ns,
     elapsed: Ns,
     dropped: u64,
-    told: bool,
+    noted: bool,
 }
 
 impl Run {
@@ -118,8 +124,8 @@ impl Run {
         let most = args.count.unwrap_or(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.subscription.taken < most && monotonic() < end {
             receiver.receive(&mut |frame| self.take(&frame, most))?;
-            if !self.told && monotonic() - self.start > PATIENCE {
-                self.tell(args);
+            if !self.noted && monotonic() - self.start > PATIENCE {
+                self.note_absent(args);
             }
         }
         if self.subscription.taken < most {
@@ -135,18 +141,18 @@ impl Run {
     }
 
     /// Says once which streams have not come.
-    fn tell(&mut self, args: &Args) {
-        self.told = true;
+    fn note_absent(&mut self, args: &Args) {
+        self.noted = true;
         let absent = self.subscription.streams().iter().filter(|s| s.totals().received == 0);
         let absent: Vec<String> = absent.map(|s| shown(&s.stream.to_string())).collect();
         let nothing = self.subscription.streams().is_empty();
         if absent.is_empty() && !nothing {
             return;
         }
-        let what = if nothing { "Sampled Values".into() } else { absent.join(", ") };
-        let others = match self.subscription.other_svids.as_slice() {
+        let what = if nothing { titles() } else { absent.join(", ") };
+        let others = match self.subscription.other_names.as_slice() {
             [] => String::new(),
-            some => format!("; svIDs that did: {}", shown(&some.join(", "))),
+            some => format!("; streams that did: {}", shown(&some.join(", "))),
         };
         eprintln!("latpath: {}: no frame of {what} for 3 s{others}; still waiting", args.interface);
     }
@@ -164,7 +170,7 @@ impl Run {
             "out_of_order": sum(|s| s.totals().out_of_order),
             "malformed": s.malformed,
             "other_frames": s.others,
-            "other_svids": s.other_svids,
+            "other_svids": s.other_names,
             "socket_dropped": self.dropped,
             "unstamped": s.unstamped,
             "streams": s.streams().iter().map(stream_json).collect::<Vec<_>>(),
@@ -180,7 +186,7 @@ impl Run {
             add_stream(&mut lines, stream);
         }
         if s.others > 0 {
-            lines.push(format!("others         {} frames of {}", count(s.others), shown(&s.other_svids.join(", "))));
+            lines.push(format!("others         {} frames of {}", count(s.others), shown(&s.other_names.join(", "))));
         }
         if s.malformed > 0 {
             lines.push(format!("malformed      {} frames could not be read", count(s.malformed)));
@@ -217,13 +223,9 @@ pub(super) fn times_text(times: &Histogram) -> Option<String> {
 
 fn stream_json(s: &StreamReceived) -> Value {
     let totals = s.totals();
-    let svid = match &s.stream.matcher {
-        Matcher::Sv(sv) => String::from_utf8_lossy(&sv.svid).into_owned(),
-        _ => String::new(),
-    };
     let mut row = Map::new();
     row.insert("stream".into(), json!(s.stream.to_string()));
-    row.insert("svid".into(), json!(svid));
+    row.insert("svid".into(), json!(s.stream.short()));
     row.insert("received".into(), json!(totals.received));
     row.insert("lost".into(), json!(totals.lost));
     row.insert("gaps".into(), json!(totals.gaps));
@@ -256,12 +258,11 @@ fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
         return;
     }
     let wrap = s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string());
-    lines.push(format!(
-        "  received     {} frames, {}/s, {} ASDUs each, smpCnt wraps at: {wrap}",
-        count(t.received),
-        rate(rate_hz(s)),
-        s.samples
-    ));
+    let asdus = if s.samples > 0 { format!("{} ASDUs each, ", s.samples) } else { String::new() };
+    let (received, rate, name) = (count(t.received), rate(rate_hz(s)), s.stream.key.name());
+    let wraps =
+        if s.stream.key.order() == Some(Order::States) { "" } else { &format!(", {asdus}{name} wraps at: {wrap}") };
+    lines.push(format!("  received     {received} frames, {rate}/s{wraps}"));
     lines.push(format!("  lost         {} in {} gaps", count(t.lost), count(t.gaps)));
     lines.push(format!("  duplicates   {}, out of order {}", count(t.duplicates), count(t.out_of_order)));
     if t.restarts > 0 {

@@ -305,7 +305,15 @@ pub fn tshark(file: &Path, fields: &[&str]) -> Result<Vec<Vec<String>>> {
 /// Frames of which tshark says anything at all against: malformed, warnings, notes.
 pub fn complaints(file: &Path) -> Result<Vec<String>> {
     let out = Command::new("tshark")
-        .args(["-n", "-o", "sv.decode_data_as_phsmeas:TRUE", "-Y", "_ws.expert || _ws.malformed || !sv", "-V", "-r"])
+        .args([
+            "-n",
+            "-o",
+            "sv.decode_data_as_phsmeas:TRUE",
+            "-Y",
+            "_ws.expert || _ws.malformed || !(sv || goose || ptp)",
+            "-V",
+            "-r",
+        ])
         .arg(file)
         .output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();

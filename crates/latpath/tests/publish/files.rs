@@ -2,10 +2,8 @@
 
 use crate::bench::{complaints, json, same, shared, tshark, write_pcap, Result};
 use crate::{Needs, Test};
-use latpath_protocols::{
-    sv::{AsduSpec, FrameSpec},
-    Tag,
-};
+use latpath_protocols::sv::{AsduSpec, FrameSpec};
+use latpath_protocols::{goose, ptp, Tag};
 use serde_json::{json, Value};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -13,6 +11,9 @@ use std::process::{Command, Output, Stdio};
 pub const TESTS: &[Test] = &[
     ("every optional field decodes in tshark as built", Needs::Tshark, optional_fields),
     ("svids of every length form decode in tshark as built", Needs::Tshark, svid_lengths),
+    ("GOOSE decodes in tshark as built", Needs::Tshark, goose_fields),
+    ("PTP event messages decode in tshark as built", Needs::Tshark, ptp_fields),
+    ("streams lists GOOSE and PTP beside Sampled Values", Needs::Nothing, three_protocols),
     ("streams lists a file as pcap and as pcapng alike", Needs::Nothing, pcap_and_pcapng),
     ("streams reads the shared captures", Needs::Shared, shared_captures),
     ("streams counts malformed frames", Needs::Nothing, malformed),
@@ -95,6 +96,89 @@ fn svid_lengths() -> Result<()> {
     same("svIDs", got, expected)
 }
 
+fn goose_frame(spec: &goose::FrameSpec) -> Result<Vec<u8>> {
+    spec.build().map_err(|e| e.to_string().into())
+}
+
+fn goose_fields() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let base = || goose::FrameSpec { t: [0x5f, 0xee, 0x66, 0, 0, 0, 0, 0x0a], ..Default::default() };
+    let long = "x".repeat(129).into_bytes();
+    let frames = [
+        goose_frame(&base())?,
+        goose_frame(&goose::FrameSpec { goid: Some(b"trip".to_vec()), st_num: 128, sq_num: 300, ..base() })?,
+        goose_frame(&goose::FrameSpec { gocb_ref: long.clone(), goid: Some(long), st_num: u32::MAX, ..base() })?,
+        goose_frame(&goose::FrameSpec { tags: vec![Tag::new(7, 4)], appid: 0x3fff, conf_rev: 70_000, ..base() })?,
+        goose_frame(&goose::FrameSpec { simulation: true, nds_com: true, values: vec![true, false, true], ..base() })?,
+    ];
+    write_pcap(&file, &frames, 250_000)?;
+    same("complaints", complaints(&file)?, vec![])?;
+    let fields = ["goose.goID", "goose.stNum", "goose.sqNum", "goose.appid", "goose.confRev", "goose.simulation"];
+    let rows = tshark(&file, &[&fields[..], &["goose.numDatSetEntries", "goose.boolean", "goose.gocbRef"]].concat())?;
+    let column = |i: usize| rows.iter().map(|r| r[i].as_str()).collect::<Vec<_>>();
+    let long = "x".repeat(129);
+    same("goID", column(0), vec!["", "trip", &long, "", ""])?;
+    same("stNum", column(1), vec!["1", "128", "4294967295", "1", "1"])?;
+    same("sqNum", column(2), vec!["0", "300", "0", "0", "0"])?;
+    same("APPID", column(3)[3], "0x3fff")?;
+    same("confRev", column(4)[3], "70000")?;
+    same("entries", column(6)[4], "3")?;
+    same("gocbRef", column(8)[0], "IED1LD0/LLN0$GO$gcb01")
+}
+
+fn ptp_fields() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let source = ptp::PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 9 };
+    let spec = |message| ptp::FrameSpec { domain: 3, ..ptp::FrameSpec::new(message, source, 65_535) };
+    let frames: Vec<_> = (0..4).map(|message| spec(message).build()).collect();
+    write_pcap(&file, &frames, 250_000)?;
+    same("complaints", complaints(&file)?, vec![])?;
+    let fields = ["ptp.v2.messagetype", "ptp.v2.sequenceid", "ptp.v2.domainnumber", "ptp.v2.sourceportid"];
+    for (message, row) in tshark(&file, &fields)?.into_iter().enumerate() {
+        let expected = [format!("0x{message:x}"), "65535".into(), "3".into(), "9".into()];
+        let got = [row[0].replace("0x0", "0x"), row[1].clone(), row[2].clone(), row[3].clone()];
+        same("message", got.map(|s| if s == "0x" { "0x0".into() } else { s }), expected)?;
+    }
+    Ok(())
+}
+
+fn three_protocols() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let source = ptp::PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 1 };
+    let mut frames = Vec::new();
+    for n in 0..40_u16 {
+        frames.push(one(asdu(b"MU01", n))?);
+        // An event after twenty messages; the third of it is missing.
+        let event = u32::from(n / 20);
+        let sq_num = u32::from(n) - 20 * event;
+        if (event, sq_num) != (1, 2) {
+            let goid = Some(b"trip,1".to_vec());
+            frames.push(goose_frame(&goose::FrameSpec { goid, st_num: 7 + event, sq_num, ..Default::default() })?);
+        }
+        frames.push(ptp::FrameSpec::new(0, source, n.wrapping_add(65_530)).build());
+    }
+    write_pcap(&file, &frames, 250_000)?;
+    let found = streams(&file)?;
+    let rows = found["streams"].as_array().cloned().unwrap_or_default();
+    let of = |keys: &[&str]| -> Vec<Value> {
+        rows.iter().map(|r| json!(keys.iter().map(|k| &r[*k]).collect::<Vec<_>>())).collect()
+    };
+    let ptp = "ptp:sync,source=001122.fffe.334455-1,domain=0";
+    let expected = [("svid:MU01,appid=0x4000", 40, 0), ("goose:trip\\,1,appid=0x0000", 39, 1), (ptp, 40, 0)];
+    same("streams", of(&["stream", "frames", "lost"]), expected.map(|row| json!(row)).to_vec())?;
+    let goose = ["goid", "gocb_ref", "st_num", "sq_num"].map(|k| &rows[1][k]);
+    same("GOOSE", json!(goose), json!(["trip,1", "IED1LD0/LLN0$GO$gcb01", 8, 19]))?;
+    let ptp = ["message", "source", "domain", "sequence_id", "wrap"].map(|k| &rows[2][k]);
+    same("PTP", json!(ptp), json!(["sync", "001122.fffe.334455-1", 0, 33, 65_536]))?;
+    let text = String::from_utf8(latpath(&["streams", "-r", &file.to_string_lossy()])?.stdout)?;
+    let heads: Vec<&str> =
+        text.lines().filter(|l| l.contains("VLAN")).filter_map(|l| l.split_whitespace().next()).collect();
+    same("a table of each", heads, vec!["svID", "goID", "message"])
+}
+
 fn pcap_and_pcapng() -> Result<()> {
     use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
     use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
@@ -152,9 +236,9 @@ fn malformed() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("frames.pcap");
     let good = one(asdu(b"MU01", 0))?;
-    let mut goose = good.clone();
-    goose[13] = 0xb8;
-    write_pcap(&file, &[good.clone(), good[..50].to_vec(), goose, good[..13].to_vec()], 250_000)?;
+    let mut management = good.clone();
+    management[13] = 0xb9;
+    write_pcap(&file, &[good.clone(), good[..50].to_vec(), management, good[..13].to_vec()], 250_000)?;
     let found = streams(&file)?;
     same("frames", &found["frames"], &json!(4))?;
     // A frame that ends before its ethertype is not known to be one of ours, but cannot be read either.

@@ -2,6 +2,7 @@
 //! crate is here, each block with its reason.
 #![allow(unsafe_code)]
 
+mod filter;
 mod ring;
 mod socket;
 mod thread;

@@ -1,9 +1,9 @@
 //! AF_PACKET sockets: opening, sending in batches, receiving copies.
 
-use super::set_option;
+use super::{filter, set_option};
 use latpath_linux::realtime;
 use latpath_model::Ns;
-use latpath_protocols::{socket_filter, sv::ETHERTYPE, Tag};
+use latpath_protocols::{ProtocolId, Tag};
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
@@ -59,17 +59,17 @@ pub enum DeviceError {
 }
 
 /// What a socket receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// Nothing: the socket only sends.
     No,
-    /// Sampled Values that are delivered on the device. On a port of a bridge nothing is; and where a frame carries a VLAN that
-    /// the device does not know, the kernel delivers it without its tag.
-    Sv,
-    /// All Sampled Values that the device receives, with their tags, also where it is a port of a bridge.
-    Incoming,
-    /// All Sampled Values that pass the device in either direction, also where it is a port of a bridge.
-    AllSv,
+    /// Frames of this protocol that are delivered on the device. On a port of a bridge nothing is; and where a frame carries a VLAN
+    /// that the device does not know, the kernel delivers it without its tag. The protocol must have one ethertype.
+    Delivered(ProtocolId),
+    /// All frames of these protocols that the device receives, with their tags, also where it is a port of a bridge.
+    Incoming(Vec<ProtocolId>),
+    /// All frames of these protocols that pass the device in either direction, also where it is a port of a bridge.
+    Passing(Vec<ProtocolId>),
 }
 
 /// Which group addresses the device is told to let in.
@@ -143,10 +143,10 @@ impl PacketSocket {
         let ifindex = if_nametoindex(device)
             .map_err(|_| DeviceError::NoDevice { device: device.into(), here: device_list() })?
             as i32;
-        let protocol = match listen {
+        let protocol = match &listen {
             Listen::No => 0,
-            Listen::Sv => ETHERTYPE,
-            Listen::Incoming | Listen::AllSv => libc::ETH_P_ALL as u16,
+            Listen::Delivered(protocol) => protocol.info().ethertypes[0],
+            Listen::Incoming(_) | Listen::Passing(_) => libc::ETH_P_ALL as u16,
         };
         let mut socket =
             Self { fd, device: device.into(), ifindex, mac: [0; 6], protocol, headers: Vec::new(), drops: 0 };
@@ -168,10 +168,12 @@ impl PacketSocket {
                 socket.option("send buffer", libc::SOL_SOCKET, libc::SO_SNDBUF, &size)?;
             }
         }
-        if matches!(listen, Listen::Incoming | Listen::AllSv) {
-            socket.filter_sv()?;
+        if let Listen::Incoming(protocols) | Listen::Passing(protocols) = &listen {
+            let mut program = filter::program(protocols);
+            let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+            socket.option("attaching a filter", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
         }
-        if listen == Listen::Incoming {
+        if matches!(listen, Listen::Incoming(_)) {
             socket.option("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         }
         socket.bind(0)?;
@@ -223,14 +225,6 @@ impl PacketSocket {
             self.mac.copy_from_slice(&addr.sll_addr[..6]);
         }
         Ok(())
-    }
-
-    /// Lets through Sampled Values only, with up to two tags that are still in the frame.
-    fn filter_sv(&self) -> Result<(), DeviceError> {
-        let steps = socket_filter(&[ETHERTYPE]).into_iter();
-        let mut program: Vec<_> = steps.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        self.option("attaching a filter", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
     /// Tells the device which group addresses to let in; undone when the socket closes.

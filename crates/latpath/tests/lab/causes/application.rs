@@ -39,7 +39,8 @@ pub fn run(words: &Words) -> io::Result<()> {
         priority => set_fifo(priority).map_err(io::Error::other)?,
     }
     let device: String = words.get("device")?;
-    let socket = PacketSocket::open(&device, Listen::Sv).map_err(io::Error::other)?;
+    let socket =
+        PacketSocket::open(&device, Listen::Delivered(latpath_protocols::ProtocolId::Sv)).map_err(io::Error::other)?;
     socket.join(&Groups::All).map_err(io::Error::other)?;
     let mut receiver = Receiver::new(socket, false).map_err(io::Error::other)?;
     let work = ns(Duration::from_micros(words.get("work")?));

@@ -1,0 +1,209 @@
+//! The socket filter that lets through the frames of some protocols: classic BPF, made from the table of protocols.
+
+use latpath_protocols::ProtocolId;
+use libc::sock_filter;
+
+/// Tags that a frame may have.
+const TAGS: u32 = 2;
+const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const UDP: u32 = 17;
+
+// linux/bpf_common.h: class, size, mode; A is the accumulator, X the index register.
+const LD_HALF: u16 = 0x28; // A = two bytes at k
+const LD_HALF_X: u16 = 0x48; // A = two bytes at X + k
+const LD_BYTE_X: u16 = 0x50; // A = the byte at X + k
+const LDX_NUMBER: u16 = 0x01; // X = k
+const AND: u16 = 0x54; // A &= k
+const SHIFT_LEFT: u16 = 0x64; // A <<= k
+const ADD_X: u16 = 0x0c; // A += X
+const A_TO_X: u16 = 0x07; // X = A
+const IF_EQUAL: u16 = 0x15; // A == k?
+const IF_ANY: u16 = 0x45; // A & k?
+const RETURN: u16 = 0x06; // k bytes of the frame
+
+/// Where a jump goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Next,
+    /// The ethertype after so many tags.
+    Tag(u32),
+    Ipv4,
+    Ipv6,
+    Port,
+    Accept,
+    Reject,
+}
+
+/// A program whose jumps have yet to be counted. All go forward.
+#[derive(Default)]
+struct Program {
+    code: Vec<(u16, u32, To, To)>,
+    places: Vec<(To, usize)>,
+}
+
+impl Program {
+    fn here(&mut self, place: To) {
+        self.places.push((place, self.code.len()));
+    }
+
+    fn run(&mut self, code: u16, k: u32) {
+        self.code.push((code, k, To::Next, To::Next));
+    }
+
+    fn branch(&mut self, code: u16, k: impl Into<u32>, yes: To, no: To) {
+        self.code.push((code, k.into(), yes, no));
+    }
+
+    fn finish(self) -> Vec<sock_filter> {
+        let jump = |from: usize, to: To| {
+            let place = self.places.iter().find(|(place, _)| *place == to);
+            let steps = place.map_or(0, |(_, at)| at - from - 1);
+            u8::try_from(steps).expect("the program is short")
+        };
+        let all = self.code.iter().enumerate();
+        all.map(|(i, (code, k, yes, no))| sock_filter { code: *code, jt: jump(i, *yes), jf: jump(i, *no), k: *k })
+            .collect()
+    }
+}
+
+/// Lets through the frames of these protocols, with up to two tags that are still in the frame.
+pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
+    let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
+    let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
+    let mut p = Program::default();
+    for tags in 0..=TAGS {
+        p.here(To::Tag(tags));
+        p.run(LD_HALF, 12 + 4 * tags);
+        // Where the payload begins, for what reads it.
+        p.run(LDX_NUMBER, 14 + 4 * tags);
+        for ethertype in infos.iter().flat_map(|i| i.ethertypes) {
+            let to = match *ethertype {
+                IPV4 => To::Ipv4,
+                IPV6 => To::Ipv6,
+                _ => To::Accept,
+            };
+            p.branch(IF_EQUAL, *ethertype, to, To::Next);
+        }
+        let inner = if tags < TAGS { To::Tag(tags + 1) } else { To::Reject };
+        p.branch(IF_EQUAL, TPIDS[0], inner, To::Next);
+        p.branch(IF_EQUAL, TPIDS[1], inner, To::Reject);
+    }
+    p.here(To::Ipv4);
+    p.run(LD_BYTE_X, 9);
+    p.branch(IF_EQUAL, UDP, To::Next, To::Reject);
+    // Later fragments have no ports.
+    p.run(LD_HALF_X, 6);
+    p.branch(IF_ANY, 0x1fff_u32, To::Reject, To::Next);
+    p.run(LD_BYTE_X, 0);
+    p.run(AND, 15);
+    p.run(SHIFT_LEFT, 2);
+    p.run(ADD_X, 0);
+    p.run(A_TO_X, 0);
+    p.run(LD_HALF_X, 2);
+    // Two bytes are never that: a jump.
+    p.branch(IF_EQUAL, 0x1_0000_u32, To::Reject, To::Port);
+    p.here(To::Ipv6);
+    p.run(LD_BYTE_X, 6);
+    p.branch(IF_EQUAL, UDP, To::Next, To::Reject);
+    p.run(LD_HALF_X, 40 + 2);
+    p.here(To::Port);
+    for port in ports {
+        p.branch(IF_EQUAL, port, To::Accept, To::Next);
+    }
+    p.here(To::Reject);
+    p.run(RETURN, 0);
+    p.here(To::Accept);
+    p.run(RETURN, 0x4_0000);
+    p.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::set_option;
+    use latpath_protocols::{goose, ptp, sv, Matcher, Tag};
+    use proptest::prelude::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    /// A socket with the filter: the kernel checks the program, and runs it on what is sent.
+    struct Filtered(UnixDatagram, UnixDatagram);
+
+    impl Filtered {
+        fn new(protocols: &[ProtocolId]) -> Self {
+            let (from, to) = UnixDatagram::pair().unwrap();
+            let mut program = program(protocols);
+            let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+            set_option(to.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
+            to.set_nonblocking(true).unwrap();
+            Self(from, to)
+        }
+
+        fn passes(&self, frame: &[u8]) -> bool {
+            self.0.send(frame).unwrap();
+            self.1.recv(&mut [0; 2048]).is_ok()
+        }
+    }
+
+    /// A PTP message over UDP, with this version of IP, to this port.
+    fn over_udp(version: u8, port: u16, tags: &[Tag]) -> Vec<u8> {
+        let message = ptp::FrameSpec::new(0, ptp::PortIdentity { clock: [1; 8], port: 1 }, 7).build();
+        let mut out = message[..12].to_vec();
+        tags.iter().for_each(|t| out.extend([t.tpid.to_be_bytes(), t.tci.to_be_bytes()].concat()));
+        let mut ip = vec![0; if version == 4 { 24 } else { 40 }];
+        if version == 4 {
+            (ip[0], ip[9]) = (0x46, 17);
+            out.extend([8, 0]);
+        } else {
+            (ip[0], ip[6]) = (0x60, 17);
+            out.extend([0x86, 0xdd]);
+        }
+        out.extend(ip);
+        out.extend([1, 63]);
+        out.extend(port.to_be_bytes());
+        out.extend([0; 4]);
+        out.extend(&message[14..]);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_passes_and_nothing_else(
+            protocols in prop::sample::subsequence(ProtocolId::listed(), 1..=ProtocolId::listed().len()),
+            tags in prop::collection::vec((0_usize..2, 0_u16..4095), 0..=3),
+            kind in 0_usize..8,
+            cut in prop::option::of(0_usize..80),
+        ) {
+            let tags: Vec<Tag> = tags.iter().map(|(tpid, vlan)| Tag { tpid: TPIDS[*tpid], ..Tag::new(*vlan, 4) }).collect();
+            let asdus = vec![sv::AsduSpec { svid: b"MU".to_vec(), ..Default::default() }];
+            let port = ptp::PortIdentity { clock: [1; 8], port: 1 };
+            let mut frame = match kind {
+                0 => sv::FrameSpec { tags, asdus, ..Default::default() }.build().unwrap(),
+                1 => goose::FrameSpec { tags, ..Default::default() }.build().unwrap(),
+                2 => ptp::FrameSpec { tags, ..ptp::FrameSpec::new(0, port, 1) }.build(),
+                3 | 4 => over_udp(if kind == 3 { 4 } else { 6 }, 319, &tags),
+                5 | 6 => over_udp(if kind == 5 { 4 } else { 6 }, 320, &tags),
+                _ => vec![0xff; 100],
+            };
+            frame.truncate(cut.map_or(frame.len(), |cut| cut + 46));
+            let expected = match Matcher::read(&frame) {
+                Ok((_, found)) => protocols.contains(&found[0].stream.protocol()),
+                // A frame that is cut has its protocol, if the ports are still in it.
+                Err(e) => e.is_malformed() && kind < 5 && !matches!(e, latpath_protocols::FrameError::TooManyTags)
+                    && protocols.contains(&[ProtocolId::Sv, ProtocolId::Goose, ProtocolId::Ptp][kind.min(2)]),
+            };
+            prop_assert_eq!(Filtered::new(&protocols).passes(&frame), expected, "{:02x?}", frame);
+        }
+    }
+
+    #[test]
+    fn later_fragments_have_no_ports() {
+        let socket = Filtered::new(&[ProtocolId::Ptp]);
+        let mut frame = over_udp(4, 319, &[]);
+        assert!(socket.passes(&frame));
+        frame[21] = 1;
+        assert!(!socket.passes(&frame));
+    }
+}
