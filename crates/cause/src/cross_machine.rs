@@ -94,7 +94,7 @@ impl<'t> CrossMachineWalk<'t> {
             };
             self.intervals.push(unexplained(cause, machine, self.pair.a, self.t, why));
         }
-        self.joints();
+        self.note_joints();
         self.intervals
     }
 
@@ -273,25 +273,26 @@ impl<'t> CrossMachineWalk<'t> {
         told
     }
 
-    /// Where one machine's pieces meet another's, times are known only as well as the two clocks' difference is.
-    fn joints(&mut self) {
+    /// Where intervals of two machines meet, times are known only as well as the difference of the two clocks. Notes that on
+    /// the short intervals there, once on each.
+    fn note_joints(&mut self) {
         let bound = |place: usize| self.machines.get(place).map_or(0, |machine| machine.error_bound);
+        let mut noted = None;
         for at in 1..self.intervals.len() {
             let (later, earlier) = (self.intervals[at - 1].machine, self.intervals[at].machine);
             let bound = bound(later).max(bound(earlier));
             if later == earlier || bound == 0 {
                 continue;
             }
-            for interval in &mut self.intervals[at - 1..=at] {
-                if interval.took() <= bound {
+            for place in [at - 1, at] {
+                let interval = &mut self.intervals[place];
+                if interval.took() <= bound && noted.is_none_or(|last| last < place) {
+                    noted = Some(place);
                     let note = format!("joined: two machines' clocks are known to ±{bound} ns");
-                    interval.note = Some(interval.note.take().map_or(note.clone(), |before| {
-                        if before.contains("joined: ") {
-                            before
-                        } else {
-                            format!("{before}; {note}")
-                        }
-                    }));
+                    interval.note = Some(match interval.note.take() {
+                        Some(before) => format!("{before}; {note}"),
+                        None => note,
+                    });
                 }
             }
         }

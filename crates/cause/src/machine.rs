@@ -18,8 +18,8 @@ pub(crate) struct Machine {
     pub error_bound: Ns,
     /// Why there is no record.
     pub without: Option<String>,
-    /// What the machine's kernel does not tell.
-    missing: Vec<String>,
+    /// The record has wakers: the kernel has tracepoints for them.
+    pub records_wakers: bool,
     /// Threads of which is told when they enter and leave guests.
     tells_guests: HashSet<u32>,
     timeline: Timeline,
@@ -63,6 +63,7 @@ impl Machine {
                 known.push((t, class));
             }
         };
+        let mut records_wakers = false;
         let mut tells_guests = HashSet::new();
         for event in events {
             match event.what {
@@ -70,7 +71,10 @@ impl Machine {
                     is_of(event.t, event.pid, prev);
                     is_of(event.t, next, next_class);
                 }
-                What::Waking { pid, class, .. } | What::Wakeup { pid, class, .. } => is_of(event.t, pid, class),
+                What::Waking { pid, class, .. } | What::Wakeup { pid, class, .. } => {
+                    records_wakers |= matches!(event.what, What::Waking { .. });
+                    is_of(event.t, pid, class);
+                }
                 What::KvmEntry { .. } | What::KvmExit { .. } => drop(tells_guests.insert(event.pid)),
                 _ => {}
             }
@@ -79,7 +83,7 @@ impl Machine {
             name: record.machine.clone(),
             error_bound: record.error_bound_ns.max(0),
             without,
-            missing: snapshot.missing.clone(),
+            records_wakers,
             tells_guests,
             irq_intervals: window.cpus.iter().map(IrqIntervals::of).collect(),
             records: window.cpus,
@@ -226,11 +230,6 @@ impl Machine {
     /// Whether it is told when this thread enters and leaves a guest.
     pub fn tells_guests_of(&self, pid: u32) -> bool {
         self.tells_guests.contains(&pid)
-    }
-
-    /// Whether the kernel lacks a tracepoint.
-    pub fn lacks(&self, tracepoint: &str) -> bool {
-        self.missing.iter().any(|line| line.contains(tracepoint))
     }
 
     /// Why nothing is known of a CPU at a time.

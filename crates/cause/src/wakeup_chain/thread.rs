@@ -210,10 +210,10 @@ impl WakeupChain<'_> {
             (_, None) => {
                 let executor = label.actor.map_or(String::new(), |executor| executor.name);
                 let why = match () {
-                    () if self.machine.lacks("sched_waking") => "this kernel has no tracepoint that says it",
-                    () => "no wakeup is recorded",
+                    () if self.machine.records_wakers => "no wakeup is recorded",
+                    () => "this machine's record has no wakers",
                 };
-                Err(End::Lost(format!("who woke {executor} is not known: {why}")))
+                Err(End::Lost(format!("what woke {executor} is not known: {why}")))
             }
         }
     }
