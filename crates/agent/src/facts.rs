@@ -1,8 +1,8 @@
-//! What an agent tells about its machine.
+//! What an agent says about its machine.
 
 use latpath_linux::proc;
 
-/// What an agent tells about its machine.
+/// What an agent says about its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// latpath's version.

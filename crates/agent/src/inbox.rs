@@ -11,8 +11,8 @@ use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
 
-/// Questions about the time that may be under way.
-pub const MAX_QUESTIONS: usize = 32;
+/// Requests for the time that may be under way.
+pub const MAX_TIME_REQUESTS: usize = 32;
 /// How far ahead of the host's clock a sighting may lie, beyond the clock's bound, before it is taken for a lie.
 const FUTURE: Ns = 1_000_000_000;
 
@@ -39,14 +39,14 @@ pub struct Inbox {
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
     pub counters: Counters,
-    /// What it costs its machine; `None` until it is told.
+    /// What it costs its machine; `None` until it is reported.
     pub cost: Option<Cost>,
     /// Sightings with impossible times (of the future, or of long ago), left out.
     pub refused: u64,
     pub timeline: Timeline,
     /// Whether it was asked to run its flight recorder.
     pub records: bool,
-    /// How that does, or why there is none; `None` until it is told.
+    /// How that does, or why there is none; `None` until it is reported.
     pub recorder: Option<Result<Figures, String>>,
     /// What was asked of it.
     pub windows: Windows,
@@ -58,8 +58,8 @@ pub struct Inbox {
     ended: bool,
     decoder: Decoder,
     realtime: RealtimeWatch,
-    /// Questions under way: id, and when it was sent.
-    questions: VecDeque<(u64, Ns)>,
+    /// Time requests under way: id, and when each was sent.
+    time_requests: VecDeque<(u64, Ns)>,
     asked: u64,
 }
 
@@ -84,24 +84,24 @@ impl Inbox {
             ended: false,
             decoder: Decoder::new(),
             realtime: RealtimeWatch::new(&ClockTie::read()),
-            questions: VecDeque::new(),
+            time_requests: VecDeque::new(),
             asked: 0,
         }
     }
 
     /// The next question about the time, sent at `now`; `None` while too many are under way.
     pub fn ask(&mut self, now: Ns) -> Option<TimeRequest> {
-        if self.questions.len() >= MAX_QUESTIONS {
+        if self.time_requests.len() >= MAX_TIME_REQUESTS {
             return None;
         }
         self.asked += 1;
-        self.questions.push_back((self.asked, now));
+        self.time_requests.push_back((self.asked, now));
         Some(TimeRequest { id: self.asked })
     }
 
-    /// Questions so far, and those without an answer yet.
+    /// Time requests so far, and those without an answer yet.
     pub fn asked(&self) -> (u64, usize) {
-        (self.asked, self.questions.len())
+        (self.asked, self.time_requests.len())
     }
 
     /// Takes a message that was received at `now` (host's clock), or says in what the agent lies.
@@ -176,29 +176,31 @@ impl Inbox {
         Ok(Event::Greeted)
     }
 
-    fn recording(&mut self, told: Recording) -> Result<(), String> {
-        if told.missing.len() > MAX_LINES {
-            return Err(format!("the agent told more than {MAX_LINES} things that its recorder lacks"));
+    fn recording(&mut self, recording: Recording) -> Result<(), String> {
+        if recording.missing.len() > MAX_LINES {
+            return Err(format!("the agent reported more than {MAX_LINES} things that its recorder lacks"));
         }
-        if !told.error.is_empty() {
-            self.recorder = Some(Err(printable(&told.error)));
+        if !recording.error.is_empty() {
+            self.recorder = Some(Err(printable(&recording.error)));
             return Ok(());
         }
         let known = self.recorder.take().and_then(Result::ok).unwrap_or_default();
         let missing = match known.missing.is_empty() {
-            true => told.missing.iter().map(|line| cut(&printable(line).replace('\n', " "), MAX_NAME).into()).collect(),
+            true => {
+                recording.missing.iter().map(|line| cut(&printable(line).replace('\n', " "), MAX_NAME).into()).collect()
+            }
             false => known.missing,
         };
-        let Recording { events, missed, bytes, windows, ns_per_event, .. } = told;
+        let Recording { events, missed, bytes, windows, ns_per_event, .. } = recording;
         let ns_per_event = (ns_per_event > 0).then_some(ns_per_event);
         self.recorder = Some(Ok(Figures { events, missed, bytes, ns_per_event, windows, missing }));
         Ok(())
     }
 
     fn answered(&mut self, reply: &TimeReply, now: Ns) -> Result<Event, String> {
-        let place = self.questions.iter().position(|(id, _)| *id == reply.id);
+        let place = self.time_requests.iter().position(|(id, _)| *id == reply.id);
         let (_, sent) = place
-            .and_then(|place| self.questions.remove(place))
+            .and_then(|place| self.time_requests.remove(place))
             .ok_or("the agent answered a question about the time that was not asked")?;
         self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
         Ok(Event::Exchanged)
@@ -230,7 +232,7 @@ impl Inbox {
         let newest = self.fresh[from..].iter().map(|s| s.t).max().max(promise);
         let Some(newest) = newest else { return Ok(()) };
         if !self.timeline.advance(newest) {
-            return Err("the agent sent sightings before it told the time".into());
+            return Err("the agent sent sightings before it said the time".into());
         }
         let least = self.watermark.saturating_sub(LATE);
         let mut lies = 0;
@@ -330,7 +332,7 @@ mod tests {
     fn questions_under_way_are_bounded() {
         let mut inbox = started();
         let taken = (0..100).filter(|i| inbox.ask(NOW + i).is_some()).count();
-        assert_eq!(taken, MAX_QUESTIONS);
+        assert_eq!(taken, MAX_TIME_REQUESTS);
     }
 
     fn any_message() -> impl Strategy<Value = Message> {

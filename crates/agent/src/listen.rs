@@ -24,7 +24,7 @@ use std::time::Duration;
 const CID_HOST: u32 = 2;
 /// Any context identifier of this machine (`VMADDR_CID_ANY`).
 const CID_ANY: u32 = u32::MAX;
-/// How often a device without a host is looked at: the kernel tells "no host" at once, again and again, so it cannot be waited for.
+/// How often a device without a host is looked at: the kernel says "no host" at once, again and again, so it cannot be waited for.
 const DEVICE_PAUSE: Duration = Duration::from_millis(200);
 
 /// Where an agent waits for its host.
@@ -72,7 +72,7 @@ fn place(at: &Listen, why: impl fmt::Display) -> ListenError {
 }
 
 /// Serves one session after another, or one alone (`once`; always over standard input and output). Each gets its source
-/// from a copy of `make_source`. `log` is told what happens, for people. Returns when `quit` becomes readable, or after the
+/// from a copy of `make_source`. `log` gets what happens, for people. Returns when `quit` becomes readable, or after the
 /// one session.
 pub fn listen<S, F>(
     at: &Listen,
@@ -99,10 +99,10 @@ where
             let result = serve_from(&mut reader, &mut stream, options, quit, make_source.clone());
             match &result {
                 Ok(Ended::Quit) => return Ok(()),
-                Ok(Ended::NewSession) => log("the host began anew"),
+                Ok(Ended::NewSession) => log("the host began again"),
                 Ok(Ended::Stopped) => log("the host is done"),
                 Ok(Ended::HostGone) => log("the host closed the stream"),
-                // What ends the command is told by whoever called.
+                // The caller reports what ends the command.
                 Err(_) if last => {}
                 Err(e) => log(&e.to_string()),
             }
@@ -134,7 +134,7 @@ impl Door {
         match at {
             Listen::Stdio => Ok(Self::Stdio),
             Listen::Device(path) => {
-                // Only looked at, so that a wrong name is told at once.
+                // Only looked at, so that a wrong name is reported at once.
                 fs::metadata(path).map_err(|e| place(at, device_error(e)))?;
                 Ok(Self::Device)
             }
@@ -169,7 +169,7 @@ impl Door {
         }
     }
 
-    /// The next host's stream; `None` when told to quit.
+    /// The next host's stream; `None` when it is to quit.
     fn next_host(
         &mut self,
         at: &Listen,

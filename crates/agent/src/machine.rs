@@ -15,7 +15,7 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// An exchange that has been due for this long is worth telling.
+/// An exchange that has been due for this long is worth a report.
 const OVERDUE: Ns = 1_000_000_000;
 
 /// How long to wait for a machine.
@@ -124,14 +124,14 @@ impl Machine {
         };
         let long = timeouts.connect + Duration::from_secs(2);
         machine.facts =
-            machine.wait(long, "tell the time", |state| state.ready.then(|| state.facts.clone()).flatten())?;
+            machine.wait(long, "say the time", |state| state.ready.then(|| state.facts.clone()).flatten())?;
         Ok(machine)
     }
 
     /// Has the agent attach its probe; returns once it is attached.
     pub fn start(&mut self, request: &StartRequest) -> Result<(), MachineError> {
         let start = Start::from(request);
-        // Checked as the agent will, to tell the user here.
+        // Checked as the agent will, to report it here.
         StartRequest::try_from(start.clone()).map_err(|why| self.error(why))?;
         if request.streams.is_empty() {
             return Err(self.error("no stream to watch".into()));
@@ -162,7 +162,7 @@ impl Machine {
         let state = self.state();
         state.records.then(|| match &state.recorder {
             _ if !self.facts.records => Err(self.too_old()),
-            Some(told) => told.clone(),
+            Some(recorder) => recorder.clone(),
             None => Ok(Figures::default()),
         })
     }
@@ -253,7 +253,7 @@ impl Machine {
         &self.name
     }
 
-    /// What the agent told about its machine.
+    /// What the agent said about its machine.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -288,10 +288,10 @@ impl Machine {
     }
 
     /// What latpath costs there, in % of one of its CPUs: the agent's process, its sightings and its flight recorder's events.
-    /// `None` where the agent does not tell.
+    /// `None` where the agent does not say.
     pub fn cpu_percent(&self) -> Option<f64> {
         let state = self.state();
-        let flight = state.recorder.as_ref().and_then(|told| told.as_ref().ok());
+        let flight = state.recorder.as_ref().and_then(|recorder| recorder.as_ref().ok());
         Some(state.cost?.percent(&state.counters, flight))
     }
 

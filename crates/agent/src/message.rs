@@ -20,7 +20,7 @@ pub const MAX_TEXT: usize = 4096;
 const MAX_STREAM_TEXT: usize = 1024;
 /// Options of a start.
 const MAX_OPTIONS: usize = 64;
-/// Lines on what a kernel does not tell.
+/// Lines on what a kernel does not offer.
 pub const MAX_LINES: usize = 64;
 
 /// One frame's content.
@@ -297,7 +297,7 @@ pub struct Recording {
     /// Why nothing is recorded; empty while it is.
     #[prost(string, tag = "1")]
     pub error: String,
-    /// What the kernel there does not tell, lines for people: the first time.
+    /// What the kernel there does not offer, lines for people: the first time.
     #[prost(string, repeated, tag = "2")]
     pub missing: Vec<String>,
     #[prost(uint64, tag = "3")]

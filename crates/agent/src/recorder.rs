@@ -24,7 +24,7 @@ pub struct Recording {
     ready: VecDeque<(u64, Vec<u8>)>,
     sent: usize,
     windows: u64,
-    /// What it lacks is told once.
+    /// What it lacks is reported once.
     introduced: bool,
 }
 
@@ -136,7 +136,7 @@ impl Recording {
     }
 
     /// Whether pieces wait for the host.
-    pub fn is_telling(&self) -> bool {
+    pub fn has_pieces(&self) -> bool {
         !self.ready.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! The agent's end of a session.
 
+mod reporter;
 mod session;
-mod telling;
 
 use crate::frame::{FrameReader, HOST_MAGIC};
 use crate::message::StartRequest;
@@ -33,7 +33,7 @@ impl<S: Source> From<S> for Attached<S> {
 pub struct ServeOptions {
     /// The clock that the source's times are taken from, `CLOCK_MONOTONIC`; another in tests.
     pub clock: Box<dyn Fn() -> Ns + Send>,
-    /// What is told about this machine.
+    /// What is reported about this machine.
     pub facts: Facts,
     /// The hypervisor's clock, where there is one.
     pub hypervisor: Option<Box<dyn Reader>>,
@@ -70,11 +70,11 @@ pub enum Ended {
     HostGone,
     /// Another session opened on the same stream: it is to be served next.
     NewSession,
-    /// This process was told to end.
+    /// This process was asked to end.
     Quit,
 }
 
-/// Why a session failed. The host was told where possible.
+/// Why a session failed. The host learns of it where possible.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Nobody opened a session.
@@ -103,7 +103,7 @@ pub enum ServeError {
     Io(#[from] std::io::Error),
 }
 
-/// Serves one session: waits for a host, attaches what it asks for by `make_source`, hands on the sightings until it is told
+/// Serves one session: waits for a host, attaches what it asks for by `make_source`, hands on the sightings until the host asks it
 /// to stop or the host is gone. The source is dropped, and so detached, before this returns; one that is still being attached
 /// is dropped as soon as that is done.
 ///
@@ -142,7 +142,7 @@ where
     let result = session.run(reader, quit);
     let last_word = match &result {
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
-        Ok(Ended::Quit) => Some("the agent was told to end".to_string()),
+        Ok(Ended::Quit) => Some("the agent was asked to end".to_string()),
         Err(ServeError::Io(_) | ServeError::Silent(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
         Err(e) => Some(e.to_string()),
     };

@@ -1,4 +1,4 @@
-//! The host's end of a session: one thread that writes questions, reads answers, and fills the machine's box.
+//! The host's end of a session: one thread that writes requests, reads answers, and fills the machine's box.
 
 use crate::cost::Cost;
 use crate::dial::{Carrier, Line};
@@ -67,7 +67,7 @@ pub(crate) struct State {
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
     pub counters: Counters,
-    /// What the agent costs its machine; `None` until it is told.
+    /// What the agent costs its machine; `None` until it is reported.
     pub cost: Option<Cost>,
     pub refused: u64,
     /// Dropped here since nobody drained.
@@ -77,7 +77,7 @@ pub(crate) struct State {
     pub last_exchange: Ns,
     /// Whether the agent was asked to run its flight recorder.
     pub records: bool,
-    /// How that does, or why there is none; `None` until it is told.
+    /// How that does, or why there is none; `None` until it is reported.
     pub recorder: Option<Result<Figures, String>>,
     /// For the session: windows to ask for, by number, from then to then on the host's clock.
     pub requests: VecDeque<(u64, Ns, Ns)>,
@@ -116,7 +116,7 @@ pub(crate) struct Session {
 impl Session {
     pub fn new(machine: &str, line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
         let now = Instant::now();
-        // Only to tell sessions on one device apart, not a secret; never 0.
+        // Only to distinguish sessions on one device, not a secret; never 0.
         let nonce = (monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
         Self {
             stream: line.stream,
@@ -159,7 +159,7 @@ impl Session {
         state.windows.append(&mut inbox.windows.done);
         let unsent = std::mem::take(&mut state.requests);
         state.windows.extend(unsent.into_iter().map(|(id, ..)| (id, Err(why.to_string()))));
-        // Once told to stop, an agent may go as it likes.
+        // Once asked to stop, an agent may go as it likes.
         state.fault = fault.filter(|_| !(state.close || stopping && state.started && state.fault.is_none()));
         drop(state);
         shared.changed.notify_all();

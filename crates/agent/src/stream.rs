@@ -110,7 +110,7 @@ impl Stream {
                 fds[0] = PollFd::new(self.rx.as_fd(), PollFlags::POLLIN | PollFlags::POLLOUT);
                 0
             }
-            // Without POLLOUT, the pipe's breaking is still told.
+            // Without POLLOUT, the pipe's breaking is still reported.
             (Some(tx), write) => {
                 fds.push(PollFd::new(tx.as_fd(), if write { PollFlags::POLLOUT } else { PollFlags::empty() }));
                 1

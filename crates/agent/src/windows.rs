@@ -137,7 +137,7 @@ impl Windows {
     pub fn expire(&mut self, now: Ns) {
         for open in self.open.iter_mut().filter(|open| !open.given_up && now >= open.until) {
             (open.given_up, open.bytes) = (true, Vec::new());
-            self.done.push((open.id, Err("the agent did not tell in time".into())));
+            self.done.push((open.id, Err("the agent did not answer in time".into())));
         }
     }
 
@@ -148,7 +148,7 @@ impl Windows {
     }
 }
 
-/// A whole window, if it is the one that was asked for and tells of no impossible times.
+/// A whole window, if it is the one that was asked for and has no impossible times.
 fn read(open: &Open, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, String> {
     let snapshot = Snapshot::decode(&open.bytes).map_err(|e| e.to_string())?;
     let window = &snapshot.window;
@@ -158,7 +158,7 @@ fn read(open: &Open, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, St
     let latest = window.cpus.iter().filter_map(|cpu| Some(cpu.events.last()?.t)).max();
     let future = |t| timeline.earliest_host(t).is_none_or(|host| host > now.saturating_add(FUTURE));
     if latest.is_some_and(future) {
-        return Err("it tells of the future".into());
+        return Err("its times lie in the future".into());
     }
     // Sightings of that time are mapped by the same.
     timeline.advance(open.to);

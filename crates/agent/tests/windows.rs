@@ -21,7 +21,7 @@ const MS: Ns = 1_000_000;
 struct Invents {
     events: u64,
     takes: Duration,
-    told: Arc<AtomicU64>,
+    reported: Arc<AtomicU64>,
 }
 
 impl Invents {
@@ -37,7 +37,7 @@ fn noise(i: u64) -> u64 {
 impl Record for Invents {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         std::thread::sleep(self.takes);
-        self.told.fetch_add(1, Ordering::SeqCst);
+        self.reported.fetch_add(1, Ordering::SeqCst);
         let step = (to - from) / self.events.max(1) as Ns;
         let event = |i: u64| Event { t: from + i as Ns * step, pid: 7, what: What::TimerEntry(noise(i)) };
         let events = (0..self.events).map(event).collect();
@@ -47,7 +47,7 @@ impl Record for Invents {
     }
 
     fn figures(&self) -> Figures {
-        let missing = vec!["tracepoint nmi_handler: not here; cannot be told: NMIs".into()];
+        let missing = vec!["tracepoint nmi_handler: not here; not recorded: NMIs".into()];
         Figures { missing, events: 5, missed: 1, bytes: 1 << 20, ns_per_event: Some(90), ..Figures::default() }
     }
 }
@@ -139,7 +139,7 @@ fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
     got.sort_by_key(|(id, _)| *id);
     ids.sort_unstable();
     assert_eq!(got.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
-    assert_eq!(invents.told.load(Ordering::SeqCst), 16);
+    assert_eq!(invents.reported.load(Ordering::SeqCst), 16);
     assert!(machine.take_windows().is_empty() && machine.is_alive());
     machine.request_window(now - 20 * MS, now);
     assert!(only(&mut machine).is_ok(), "those that were fetched make room");
@@ -199,7 +199,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
     let mut allowed = 0;
     eventually("the window is made", || {
         allowed += line.allow();
-        invents.told.load(Ordering::SeqCst) == 1
+        invents.reported.load(Ordering::SeqCst) == 1
     });
     let before = machine.clock().exchanges;
     for key in 0..20 {
@@ -304,9 +304,9 @@ fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped(
     let (mut machine, _agent) = started(ServeOptions::default(), recorder, timeouts);
     let now = monotonic();
     machine.request_window(now - MS, now);
-    assert_eq!(only(&mut machine).unwrap_err(), "the agent did not tell in time");
+    assert_eq!(only(&mut machine).unwrap_err(), "the agent did not answer in time");
     drop(go_on);
-    eventually("it has told", || invents.told.load(Ordering::SeqCst) == 1);
+    eventually("it has answered", || invents.reported.load(Ordering::SeqCst) == 1);
     let exchanges = machine.clock().exchanges;
     eventually("what came later is read", || machine.clock().exchanges > exchanges + 10);
     assert!(machine.take_windows().is_empty() && machine.is_alive(), "{:?}", machine.fault());

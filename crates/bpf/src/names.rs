@@ -71,7 +71,7 @@ impl Functions {
     }
 
     /// Functions that another machine told, or this one before.
-    pub fn told(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
+    pub fn named(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
         let mut told = Self::default();
         functions.into_iter().for_each(|(address, name)| told.add(address, &name));
         told.sorted()
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_address_inside_a_function_has_its_name() {
-        let f = Functions::told([(0x2000, "second".into()), (0x1000, "first".into())]);
+        let f = Functions::named([(0x2000, "second".into()), (0x1000, "first".into())]);
         assert_eq!(f.name(0x1fff), "first");
         assert_eq!(f.name(0x2000), "second");
         assert_eq!(f.name(0x10), "0x10");

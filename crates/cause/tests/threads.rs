@@ -201,7 +201,7 @@ fn an_idle_cpu_wakes_up_from_its_state() {
         ["100-120 work softirq NET_RX", "120-270 idle-exit qemu (7) < idle (state 3) #3", "270-300 work qemu (7)",]
     );
     let names = |last: &str| vec!["POLL".into(), "C1".into(), "C1E".into(), last.into()];
-    stage.snapshot().idle_states = IdleStates::told([(0, names("C6")), (1, names("C8"))]);
+    stage.snapshot().idle_states = IdleStates::named([(0, names("C6")), (1, names("C8"))]);
     assert_eq!(stage.told()[1], "120-270 idle-exit qemu (7) < idle (C6) #3");
     assert_eq!(stage.intervals()[1].state.as_deref(), Some("C6"), "that of its CPU");
 }

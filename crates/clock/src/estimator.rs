@@ -11,7 +11,7 @@
 //! The slope s is not guessed: upper and lower limits at different times leave a range of it ([`Hulls`]), and a limit is
 //! carried by the worst slope of the range. At any moment the tightest carried limits enclose θ; their middle is the
 //! estimate, half their distance the bound. Slow exchanges give loose limits and so change nothing; limits that exclude each
-//! other prove that a clock did what was assumed away: a [`Fault`], after which the fit starts anew.
+//! other prove that a clock did what was assumed away: a [`Fault`], after which the fit starts again.
 
 use crate::exchange::{Exchange, Fault, FaultKind, Limits, LATEST};
 use crate::slope::{from_ppb, times_down, times_up, to_ppb, Hulls, Slope, FRACTION};

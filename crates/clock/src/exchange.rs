@@ -76,7 +76,7 @@ pub enum FaultKind {
     Disordered,
 }
 
-/// A clock's fault: when it was noticed, and by how much the clock is known to be off. The fit starts anew after it.
+/// A clock's fault: when it was noticed, and by how much the clock is known to be off. The fit starts again after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// What it was.

@@ -17,7 +17,7 @@ pub struct ClockTie {
     pub monotonic_ns: Ns,
     /// `CLOCK_REALTIME` (UTC since 1970).
     pub realtime_ns: Ns,
-    /// `CLOCK_TAI`. Equal to `realtime_ns` (within the uncertainty) where nobody told the kernel the TAI offset.
+    /// `CLOCK_TAI`. Equal to `realtime_ns` (within the uncertainty) where nobody gave the kernel the TAI offset.
     pub tai_ns: Ns,
     /// The other two were read at `monotonic_ns` ± this.
     pub uncertainty_ns: Ns,

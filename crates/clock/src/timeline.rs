@@ -276,7 +276,7 @@ impl Timeline {
         self.breaks
     }
 
-    /// The earliest host time at which the guest can have shown `guest`, to tell a time that lies in the future.
+    /// The earliest host time at which the guest can have shown `guest`, to recognise a time that lies in the future.
     pub fn earliest_host(&self, guest: Ns) -> Option<Ns> {
         let (host, bound) = self.exchanges.to_host(guest)?;
         Some(host.saturating_sub(bound))

@@ -90,8 +90,8 @@ mod tests {
             STATISTICS,
             &[15u64, 2, 1, 4].into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<_>>(),
         ));
-        let wanted = Datapath { name: "ovs-system".into(), hit: 15, missed: 2, lost: 1, flows: 4 };
-        assert_eq!(datapath(&bytes), Some(wanted));
+        let requested = Datapath { name: "ovs-system".into(), hit: 15, missed: 2, lost: 1, flows: 4 };
+        assert_eq!(datapath(&bytes), Some(requested));
         assert_eq!(datapath(&bytes[..7]), None);
     }
 

@@ -1,4 +1,4 @@
-//! The devices of a namespace, as rtnetlink tells of them: what they are, where they hang, what they counted.
+//! The devices of a namespace, as rtnetlink lists them: what they are, where they hang, what they counted.
 
 use crate::{
     netlink::{attributes, u32_at, u64_at, Ask, Socket},
@@ -75,7 +75,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// What was counted since `earlier`. A counter that went back (a device made anew) counts from nought.
+    /// What was counted since `earlier`. A counter that went back (a device made again) counts from 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);

@@ -71,7 +71,7 @@ impl Socket {
         Error::Ask { what: self.what, source: e.into() }
     }
 
-    /// `None`: what was listed changed meanwhile.
+    /// `None`: what was listed changed in between.
     fn once(&self, ask: Ask, kind: u16, payload: &[u8], sequence: u32) -> Result<Option<Vec<Message>>> {
         let flags = if ask == Ask::All { REQUEST | DUMP } else { REQUEST };
         let mut question = Vec::with_capacity(HEADER + payload.len());

@@ -76,7 +76,7 @@ impl Netns {
         entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
     }
 
-    /// All namespaces that can be found from here, ours among them. One that goes meanwhile is not found any more when it
+    /// All namespaces that can be found from here, ours among them. One that goes in between is not found any more when it
     /// is entered.
     pub fn all() -> BTreeMap<Inode, Netns> {
         let of_processes = processes().filter_map(|folder| {

@@ -12,7 +12,7 @@ use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A device whose counters are wanted.
+/// A device whose counters are requested.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Device {
     /// Inode number of its network namespace.
@@ -74,7 +74,7 @@ pub struct Namespace {
     pub sockets: Sockets,
 }
 
-/// A device's counters; in a [`Difference`], what was counted meanwhile.
+/// A device's counters; in a [`Difference`], what was counted in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
     /// Its name.
@@ -93,7 +93,7 @@ pub struct Difference {
     /// Time between them.
     pub elapsed_ns: Ns,
     /// By namespace. Devices and datapaths that were not there at the beginning are counted from nought, as they were
-    /// made meanwhile.
+    /// made in between.
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
@@ -107,12 +107,12 @@ impl Snapshot {
     /// Reads the counters of these devices, and of datapaths and sockets in their namespaces. Never fails: what cannot
     /// be read is said in [`Snapshot::unread`].
     pub fn take(devices: &[Device]) -> Self {
-        let mut wanted: BTreeMap<Inode, Vec<&Device>> = BTreeMap::new();
+        let mut requested: BTreeMap<Inode, Vec<&Device>> = BTreeMap::new();
         for device in devices {
-            wanted.entry(device.netns).or_default().push(device);
+            requested.entry(device.netns).or_default().push(device);
         }
         let mut snapshot = Self::begin();
-        for (netns, devices) in wanted {
+        for (netns, devices) in requested {
             match Netns::find(netns) {
                 Ok(netns) => snapshot.add(&netns, |interface| devices.iter().any(|device| device.is(interface))),
                 Err(e) => snapshot.unread.push(e.to_string()),
@@ -153,7 +153,7 @@ impl Snapshot {
         Self { t_ns, softnet: softnet.unwrap_or_default(), unread, ..Self::default() }
     }
 
-    fn add(&mut self, netns: &Netns, wanted: impl Fn(&Interface) -> bool) {
+    fn add(&mut self, netns: &Netns, requested: impl Fn(&Interface) -> bool) {
         let mut note = |e: crate::Error| {
             let text = e.to_string();
             if !self.unread.contains(&text) {
@@ -170,7 +170,7 @@ impl Snapshot {
             (i.ifindex, DeviceCounters { name: i.name, kind: i.kind, statistics: i.statistics, queueing })
         };
         let space = Namespace {
-            devices: all.into_iter().filter(|i| wanted(i)).map(device).collect(),
+            devices: all.into_iter().filter(|i| requested(i)).map(device).collect(),
             datapaths: datapaths(netns).map_err(&mut note).unwrap_or_default(),
             sockets: sockets(netns).map_err(&mut note).unwrap_or_default(),
         };

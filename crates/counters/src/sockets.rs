@@ -28,7 +28,7 @@ pub struct Sockets {
     pub udp_no_listener: u64,
     /// Datagrams with a wrong checksum (InCsumErrors).
     pub udp_checksum: u64,
-    /// Each packet socket; `None` where the kernel does not tell: its module packet_diag is missing, or is not loaded
+    /// Each packet socket; `None` where the kernel does not say: its module packet_diag is missing, or is not loaded
     /// (latpath loads none).
     pub packet: Option<Vec<PacketSocket>>,
 }
@@ -133,8 +133,8 @@ mod tests {
         bytes
             .extend(attribute(INFO, &[5u32, 0, 0, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>()));
         bytes.extend(attribute(MEMORY, &(0u32..9).flat_map(u32::to_ne_bytes).collect::<Vec<_>>()));
-        let wanted = PacketSocket { inode: 4711, protocol: 0x88ba, ifindex: 5, dropped: 8 };
-        assert_eq!(packet_socket(&bytes), Some(wanted));
+        let requested = PacketSocket { inode: 4711, protocol: 0x88ba, ifindex: 5, dropped: 8 };
+        assert_eq!(packet_socket(&bytes), Some(requested));
         assert_eq!(packet_socket(&bytes[..7]), None);
     }
 }

@@ -43,7 +43,7 @@ impl Softnet {
         Self { cpus: text.lines().enumerate().filter_map(cpu).collect() }
     }
 
-    /// What was counted since `earlier`; a CPU that came online meanwhile from nought.
+    /// What was counted since `earlier`; a CPU that came online in between counts from 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let cpu = |now: &SoftnetCpu| {

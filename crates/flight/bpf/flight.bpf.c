@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
  * The flight recorder: what each CPU did last. Every program writes one event of 32 bytes into its CPU's ring, which overwrites
- * itself; user space reads the ring while it is written to, and sees by the head what was overwritten meanwhile.
+ * itself; user space reads the ring while it is written to, and sees by the head what was overwritten since.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -152,14 +152,14 @@ static __always_inline int switched(_Bool preempt, struct task_struct *prev, str
 }
 
 SEC("tp_btf/sched_switch")
-int BPF_PROG(switch_told, _Bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
+int BPF_PROG(switch_with_state, _Bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
 {
 	return switched(preempt, prev, next, state);
 }
 
 /* Linux 5.15 to 5.17 do not say the state in which the previous thread left. */
 SEC("tp_btf/sched_switch")
-int BPF_PROG(switch_asked, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	return switched(preempt, prev, next, prev->__state);
 }
@@ -366,12 +366,12 @@ int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 
 /* Linux 5.15 */
 SEC("tp_btf/kvm_exit")
-int BPF_PROG(kvm_exit_told, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
+int BPF_PROG(kvm_exit_with_reason, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
 {
 	return record_here(KVM_EXIT, low_high(number_of(vcpu), reason), isa);
 }
 #else
-/* arch/arm64/kvm/trace_arm.h: no vCPU is told. */
+/* arch/arm64/kvm/trace_arm.h: no vCPU is passed. */
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(kvm_entry)
 {

@@ -42,7 +42,7 @@ pub enum StartError {
     /// This kernel or user cannot.
     #[error(transparent)]
     Unable(#[from] Unable),
-    /// Without switches there is nothing to tell.
+    /// Without switches there is nothing to record.
     #[error("kernel {release} does not say which thread runs ({why}): nothing can be recorded")]
     NoSwitches {
         /// `uname -r`.

@@ -82,7 +82,7 @@ pub struct CpuTimeline {
     tiles: Vec<CpuTile>,
     /// Ends of interrupts that had not begun, and beginnings without an end.
     pub garbled: u64,
-    /// Times that another thread was there than the switch before had said. Some kernels do not tell all: what was between is
+    /// Times that another thread was there than the switch before had said. Some kernels do not record all: what was between is
     /// unknown.
     pub missed_switches: u64,
 }
@@ -288,7 +288,7 @@ impl Fold {
         }
     }
 
-    /// A thread that leaves with another policy than it came with has changed it meanwhile (chrt): what it did as a hog, it did by that.
+    /// A thread that leaves with another policy than it came with has changed it since (chrt): what it did as a hog, it did by that.
     fn was(&mut self, pid: u32, class: Class) {
         if self.class.is_none_or(|known| known.policy == class.policy) {
             return;

@@ -14,23 +14,23 @@ pub(crate) struct Hook {
     pub module: Option<&'static str>,
     /// What stands in for it where the kernel refuses it.
     pub instead: Option<&'static str>,
-    /// What cannot be told without it.
-    pub tells: &'static str,
+    /// What is not recorded without it.
+    pub shows: &'static str,
 }
 
-const fn hook(program: &'static str, at: &'static str, tells: &'static str) -> Hook {
-    Hook { program, at, module: None, instead: None, tells }
+const fn hook(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
+    Hook { program, at, module: None, instead: None, shows }
 }
 
-const fn module(program: &'static str, at: &'static str, module: &'static str, tells: &'static str) -> Hook {
-    Hook { program, at, module: Some(module), instead: None, tells }
+const fn module(program: &'static str, at: &'static str, module: &'static str, shows: &'static str) -> Hook {
+    Hook { program, at, module: Some(module), instead: None, shows }
 }
 
 const fn or(hook: Hook, instead: &'static str) -> Hook {
     Hook { instead: Some(instead), ..hook }
 }
 
-/// Without it there is nothing to tell.
+/// Without it there is nothing to record.
 pub(crate) const NEEDED: &str = "sched_switch";
 
 const IRQ: &str = "interrupts of devices";
@@ -43,8 +43,8 @@ const IPI: &str = "interrupts from other CPUs";
 
 /// All of them; alternatives stand behind those that they stand in for.
 pub(crate) const HOOKS: [Hook; 44] = [
-    or(hook("switch_told", NEEDED, "who ran"), "switch_asked"),
-    hook("switch_asked", NEEDED, "who ran"),
+    or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
+    hook("switch_without_state", NEEDED, "who ran"),
     hook("waking", "sched_waking", "who woke a thread"),
     hook("wakeup", "sched_wakeup", "since when a thread was ready"),
     hook("wakeup_new", "sched_wakeup_new", "since when a new thread was ready"),
@@ -81,28 +81,28 @@ pub(crate) const HOOKS: [Hook; 44] = [
     hook("work_start", "workqueue_execute_start", WORK),
     hook("work_end", "workqueue_execute_end", WORK),
     module("kvm_entry", "kvm_entry", "kvm", GUEST),
-    or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_told"),
-    module("kvm_exit_told", "kvm_exit", "kvm", GUEST),
+    or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_with_reason"),
+    module("kvm_exit_with_reason", "kvm_exit", "kvm", GUEST),
     module("kvm_halt_poll", "kvm_halt_poll_ns", "kvm", "halt polling"),
     module("kvm_wakeup", "kvm_vcpu_wakeup", "kvm", "how long a vCPU was halted"),
     module("kvm_inject", "kvm_inj_virq", "kvm", "when an interrupt was injected into a guest"),
     module("ovs_upcall", "ovs_dp_upcall", "openvswitch", "upcalls to ovs-vswitchd"),
 ];
 
-/// Something that this kernel does not tell.
+/// Something that this kernel does not offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The tracepoint.
     pub tracepoint: &'static str,
-    /// What cannot be told without it.
-    pub cannot_tell: &'static str,
+    /// What is not recorded without it.
+    pub lost: &'static str,
     /// Why: what the kernel said, or that it is not there.
     pub why: String,
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tracepoint {}: {}; cannot be told: {}", self.tracepoint, self.why, self.cannot_tell)
+        write!(f, "tracepoint {}: {}; not recorded: {}", self.tracepoint, self.why, self.lost)
     }
 }
 
@@ -158,7 +158,7 @@ impl Hooks {
     }
 
     fn misses(&mut self, hook: &Hook, why: String) {
-        self.missing.push(Missing { tracepoint: hook.at, cannot_tell: hook.tells, why });
+        self.missing.push(Missing { tracepoint: hook.at, lost: hook.shows, why });
     }
 
     /// The kernel refused this program. False if it was not to be loaded.
@@ -171,7 +171,7 @@ impl Hooks {
                 self.programs.push(instead);
                 return true;
             }
-            // Of two that were refused, the newer kernel's tells more.
+            // Of two that were refused, the newer kernel's says more.
             let first = self.refused.iter().find(|(instead, _)| *instead == program);
             let why = first.map_or(why, |(_, first)| first.clone());
             self.misses(hook, why);
@@ -196,15 +196,12 @@ mod tests {
 
     #[test]
     fn a_refused_program_has_its_substitute_or_is_missing() {
-        let mut hooks = Hooks { programs: vec!["switch_told", "nmi"], ..Hooks::default() };
-        assert!(hooks.without("switch_told", "no fourth argument".into()));
+        let mut hooks = Hooks { programs: vec!["switch_with_state", "nmi"], ..Hooks::default() };
+        assert!(hooks.without("switch_with_state", "no fourth argument".into()));
         assert!(hooks.stands_at(NEEDED) && hooks.missing.is_empty());
-        assert!(hooks.without("switch_asked", "no state".into()));
+        assert!(hooks.without("switch_without_state", "no state".into()));
         assert!(!hooks.stands_at(NEEDED));
-        assert_eq!(
-            hooks.missing[0].to_string(),
-            "tracepoint sched_switch: no fourth argument; cannot be told: who ran"
-        );
+        assert_eq!(hooks.missing[0].to_string(), "tracepoint sched_switch: no fourth argument; not recorded: who ran");
         assert!(!hooks.without("waking", String::new()), "it was not to be loaded");
     }
 }

@@ -36,11 +36,11 @@ impl IdleStates {
         let mut cpus: Vec<u32> =
             entries.flatten().filter_map(|e| number(e.file_name().to_str()?)).take(MAX_CPUS).collect();
         cpus.sort_unstable();
-        Self::told(cpus.into_iter().map(|cpu| (cpu, states(&directory.join(format!("cpu{cpu}/cpuidle"))))))
+        Self::named(cpus.into_iter().map(|cpu| (cpu, states(&directory.join(format!("cpu{cpu}/cpuidle"))))))
     }
 
     /// From names by state, of CPUs in their order.
-    pub fn told(cpus: impl IntoIterator<Item = (u32, Vec<String>)>) -> Self {
+    pub fn named(cpus: impl IntoIterator<Item = (u32, Vec<String>)>) -> Self {
         let mut from: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         let mut last = Vec::new();
         for (cpu, names) in cpus {

@@ -3,7 +3,7 @@
 //! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel takes: at switches and wakeups,
 //! entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work items, entries to and exits from
 //! guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which overwrites itself, and of which nobody
-//! hears. What a kernel lacks is known before anything is attached, and said with what cannot be told then
+//! hears. What a kernel lacks is known before anything is attached, and said with what is not recorded then
 //! ([`Recorder::missing`]).
 //!
 //! [`Recorder::window`] copies from the rings, while the kernel goes on writing, what happened in a time; it says of each CPU

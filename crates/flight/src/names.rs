@@ -41,8 +41,8 @@ impl<'a> Names<'a> {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
-    /// Names that were told with a record.
-    pub fn told(
+    /// Names that came with a record.
+    pub fn recorded_with(
         threads: impl IntoIterator<Item = (u32, Thread)>,
         irqs: impl IntoIterator<Item = (u32, String)>,
         functions: impl IntoIterator<Item = (u64, String)>,
@@ -50,7 +50,7 @@ impl<'a> Names<'a> {
     ) -> Self {
         let names = Self { idle: Cow::Owned(idle), ..Self::new(threads) };
         let _ = names.irqs.set(irqs.into_iter().collect());
-        let _ = names.functions.set(Functions::told(functions));
+        let _ = names.functions.set(Functions::named(functions));
         names
     }
 
@@ -58,16 +58,16 @@ impl<'a> Names<'a> {
     fn at(&self, place: usize) -> Option<(u32, Thread)> {
         let table = self.table?;
         let raw = table.get(place);
-        // The number was written last: a name that has changed meanwhile is not taken for this thread's.
+        // The number was written last: a name that has changed since is not taken for this thread's.
         let whole = raw.pid != 0 && raw.pid != UNKNOWN && table.get(place).pid == raw.pid;
         whole.then(|| (raw.pid, Thread { name: printable(&of_field(&raw.comm)), tgid: raw.tgid }))
     }
 
     /// What is known of a thread without asking anybody.
     pub(crate) fn recorded(&self, pid: u32) -> Option<Thread> {
-        let told = self.threads.get(&pid).cloned();
+        let known = self.threads.get(&pid).cloned();
         let table = || Some(self.at(pid as usize % NAMES).filter(|(number, _)| *number == pid)?.1);
-        told.or_else(table)
+        known.or_else(table)
     }
 
     /// What is known of a thread; asks /proc where a recorder's table does not know.
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn an_idle_state_has_its_drivers_name_or_its_number() {
-        let idle = IdleStates::told([(0, vec!["POLL".into(), "C1E".into()]), (4, vec!["WFI".into()])]);
-        let names = Names::told([], [], [], idle);
+        let idle = IdleStates::named([(0, vec!["POLL".into(), "C1E".into()]), (4, vec!["WFI".into()])]);
+        let names = Names::recorded_with([], [], [], idle);
         let said = |cpu, state| names.of_on(&Doing::Idle { state }, cpu);
         assert_eq!((said(3, Some(1)), said(3, Some(2))), ("idle (C1E)".into(), "idle (state 2)".into()));
         assert_eq!((said(4, Some(0)), said(4, None)), ("idle (WFI)".into(), "idle".into()));

@@ -73,7 +73,7 @@ pub struct Figures {
     pub ns_per_event: Option<u64>,
     /// Windows that it has sent to another machine.
     pub windows: u64,
-    /// What its kernel does not tell: lines for people.
+    /// What its kernel does not offer: lines for people.
     pub missing: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ impl Recorder {
         Ok(Self { attached, shift, started, learnt: Learnt::default(), idle, measuring, sampled })
     }
 
-    /// What cannot be told on this kernel.
+    /// What is not recorded on this kernel.
     pub fn missing(&self) -> &[Missing] {
         &self.attached.missing
     }
@@ -141,7 +141,7 @@ impl Recorder {
         Names::of_table(&self.attached.names, &self.idle)
     }
 
-    /// Lets the kernel measure for so long what an event costs, once, so that [`Self::figures`] can say it; waits meanwhile. It
+    /// Lets the kernel measure for so long what an event costs, once, so that [`Self::figures`] has it; waits for it. It
     /// measures all eBPF programs of the machine then, which makes each dearer by two readings of the clock.
     pub fn sample(&self, time: Duration) {
         let Ok(measuring) = measure() else { return };

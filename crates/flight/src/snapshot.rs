@@ -21,7 +21,7 @@ const ASKED: usize = 64;
 pub struct Snapshot {
     /// What happened, in the machine's own `CLOCK_MONOTONIC`.
     pub window: Window,
-    /// Threads of which anything is told in the window.
+    /// Threads that the window names.
     pub threads: BTreeMap<u32, Thread>,
     /// Interrupts likewise, as /proc/interrupts calls them.
     pub irqs: BTreeMap<u32, String>,
@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub functions: BTreeMap<u64, String>,
     /// Idle states of all CPUs, as they were called when the recorder began; none from a latpath that did not ask for them.
     pub idle_states: IdleStates,
-    /// What the machine's kernel does not tell: lines for people.
+    /// What the machine's kernel does not offer: lines for people.
     pub missing: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Snapshot {
 
     /// The names, as they were.
     pub fn names(&self) -> Names<'static> {
-        Names::told(self.threads.clone(), self.irqs.clone(), self.functions.clone(), self.idle_states.clone())
+        Names::recorded_with(self.threads.clone(), self.irqs.clone(), self.functions.clone(), self.idle_states.clone())
     }
 }
 
@@ -86,7 +86,7 @@ impl Numbers {
 }
 
 impl Recorder {
-    /// A [`window`](Self::window), with the names of all that is told in it. Waits for nothing: names of interrupts and
+    /// A [`window`](Self::window), with the names of all that is in it. Waits for nothing: names of interrupts and
     /// functions are learnt aside, which [`learn`](Self::learn) begins, or the first snapshot, which then lacks them; so does
     /// one that meets a new interrupt, or a function of a module that has just been loaded.
     pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {

@@ -115,7 +115,7 @@ impl Timeline {
         cut(&fold.tiles, self.from, self.to)
     }
 
-    /// What a CPU did meanwhile, the longest first.
+    /// What a CPU did in that time, the longest first.
     pub fn shares(&self, cpu: u32, from: Ns, to: Ns) -> Vec<Share> {
         self.cpu(cpu).map_or(Vec::new(), |row| row.shares(from, to))
     }
@@ -147,7 +147,7 @@ struct Fold {
     pid: u32,
     tiles: Vec<ThreadTile>,
     cursor: Ns,
-    /// `None` until the first event that tells something.
+    /// `None` until the first event that says something.
     state: Option<State>,
     /// When it was seen on its CPU last.
     seen: Ns,

@@ -94,12 +94,12 @@ impl fmt::Display for Config {
     }
 }
 
-/// What a NIC is set to now, as far as its driver tells.
+/// What a NIC is set to now, as far as its driver says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Current {
     /// This.
     Set(Config),
-    /// It does not tell, for this reason.
+    /// It does not say, for this reason.
     Unknown(String),
 }
 
@@ -141,7 +141,7 @@ pub struct Caps {
     pub current: Current,
 }
 
-/// The kernel tells of a link a moment after a device was brought up.
+/// The kernel reports a link a moment after a device was brought up.
 const LINK: Duration = Duration::from_millis(100);
 
 /// The device's flags, once it has its link.
@@ -168,7 +168,7 @@ impl Caps {
         let (driver, bus) = asked.driver().unwrap_or_default();
         let current = match asked.config() {
             Ok(config) => Current::Set(config),
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Current::Unknown("its driver does not tell".into()),
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Current::Unknown("its driver does not say".into()),
             Err(e) => Current::Unknown(e.to_string()),
         };
         Ok(Self {

@@ -16,7 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A driver may take this long: some bring the link up anew.
+/// A driver may take this long: some bring the link up again.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PREFIX: &str = "hwstamps-";
 
@@ -117,7 +117,7 @@ impl Ledger {
         let shared =
             self.join_others(who, device).map_err(|e| failed("putting back what an earlier run has set", e))?;
         let now = device.config().map_err(|e| failed("reading what it is set to (SIOCGHWTSTAMP)", e))?;
-        let Some(wanted) = wider(now) else {
+        let Some(requested) = wider(now) else {
             return Ok((now, shared.map(|(file, _)| Share { file, who: who.clone() })));
         };
         let (mut file, before) = match shared {
@@ -129,7 +129,7 @@ impl Ledger {
         };
         let mut note = Note { who: who.clone(), before, after: None, pid: std::process::id() };
         write(&mut file, &note).map_err(noting)?;
-        match device.set_config(wanted) {
+        match device.set_config(requested) {
             Ok(after) => {
                 // As it will be read when it is to be put back.
                 let after = device.config().unwrap_or(after);

@@ -75,7 +75,7 @@ impl Stamps {
             (self.tx_nic || self.rx_nic, libc::SOF_TIMESTAMPING_RAW_HARDWARE),
             (self.tx_driver && self.tx_nic, libc::SOF_TIMESTAMPING_OPT_TX_SWHW),
         ];
-        each.iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag)
+        each.iter().filter(|(requested, _)| *requested).fold(0, |flags, (_, flag)| flags | flag)
     }
 }
 

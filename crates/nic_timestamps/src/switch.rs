@@ -23,7 +23,7 @@ impl Settable for Device {
 /// NIC is put back to what it was, unless another latpath still needs it, or another program has set it since; what a killed
 /// latpath has left is put back by the next one that runs in the same network namespace.
 ///
-/// Some drivers restart their queues when this changes, and lose packets meanwhile: switch on before anything is measured.
+/// Some drivers restart their queues when this changes, and lose packets while they do: switch on before anything is measured.
 #[derive(Debug)]
 pub struct HardwareStamps {
     device: Device,
@@ -35,7 +35,7 @@ pub struct HardwareStamps {
 
 impl HardwareStamps {
     /// Switches on what the NIC claims to have and is not on yet: stamps of packets sent, and of all packets received where it
-    /// offers those. `Ok(None)` where it claims neither. Fails where its driver does not tell what is set now, since that could
+    /// offers those. `Ok(None)` where it claims neither. Fails where its driver does not say what is set now, since that could
     /// not be put back.
     pub fn switch_on(caps: &Caps) -> Result<Option<Self>, StampError> {
         Self::switch_on_in(Ledger::of_this_machine(), caps)
@@ -81,7 +81,7 @@ impl HardwareStamps {
         self.config.rx_filter == RxFilter::ALL
     }
 
-    /// What earlier runs had left switched on and was put back first, to be told to the user.
+    /// What earlier runs had left switched on and was put back first, to be reported to the user.
     pub fn put_back(&self) -> &[String] {
         &self.put_back
     }
@@ -110,7 +110,7 @@ fn said(back: &PutBack) -> String {
     format!("{}: hardware stamps put back to {}, which an earlier run could not do", back.device, back.to)
 }
 
-/// What a NIC must be set to, so that it also stamps what is wanted; `None` where it does already.
+/// What a NIC must be set to, so that it also stamps what is requested; `None` where it does already.
 fn wider(now: Config, tx: bool, rx: bool) -> Option<Config> {
     let tx_type = if tx && !now.tx_type.stamps() { TxType::ON } else { now.tx_type };
     let rx_filter = if rx { RxFilter::ALL } else { now.rx_filter };

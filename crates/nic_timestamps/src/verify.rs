@@ -286,7 +286,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
         let limit = Instant::now() + PATIENCE;
         loop {
             let left = limit.saturating_duration_since(Instant::now());
-            // The last look comes after the end of the wait: this thread may have stood still meanwhile.
+            // The last look comes after the end of the wait: this thread may have stood still.
             stamps_of(&socket, &frame, &mut came)?;
             if came.all(caps, nic) || left.is_zero() {
                 break;

@@ -41,7 +41,7 @@ pub struct BreachOptions {
 }
 
 impl BreachOptions {
-    /// Bytes of a trace's file, where nothing else is wanted.
+    /// Bytes of a trace's file, where nothing else is named.
     pub const MOST_BYTES: u64 = 256 << 20;
 }
 

@@ -322,7 +322,7 @@ fn emitter(names: &Names<'_>, request: &BreachRequest) -> u32 {
     }
 }
 
-/// The reflectors of this machine that ran meanwhile, with their rows. Of several, those that woke the emitter or that it woke:
+/// The reflectors of this machine that ran during the round trip, with their rows. Of several, those that woke the emitter or that it woke:
 /// between two namespaces a packet is received by the thread that sends it.
 fn reflectors(timeline: &Timeline, names: &Names<'_>, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
     let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));

@@ -102,9 +102,9 @@ impl Clocks {
 
     /// Waits for so many more readings of it: as long as they mostly take, and longer where there is one and they do not come.
     pub fn wait_for_readings(&self, more: u64, mostly: Duration, longest: Duration) {
-        let (begun, wanted) = (Instant::now(), self.shared.readings().0 + more);
+        let (begun, requested) = (Instant::now(), self.shared.readings().0 + more);
         std::thread::sleep(mostly);
-        while self.nic().is_some() && self.shared.readings().0 < wanted && begun.elapsed() < longest {
+        while self.nic().is_some() && self.shared.readings().0 < requested && begun.elapsed() < longest {
             std::thread::sleep(EVERY / 5);
         }
     }
@@ -246,12 +246,12 @@ mod tests {
         let clocks = Clocks::watch(Some(Box::new(Disturbed)));
         let mut seen = 0;
         assert!(!clocks.disturbances_since(&mut seen).is_empty());
-        let told = seen;
-        while clocks.disturbances() as u64 == told {
+        let before = seen;
+        while clocks.disturbances() as u64 == before {
             std::thread::sleep(Duration::from_millis(5));
         }
         let more = clocks.disturbances_since(&mut seen);
-        assert_eq!(more.len() as u64, seen - told);
+        assert_eq!(more.len() as u64, seen - before);
         assert_eq!(clocks.nic(), Some(NicClock::default()));
     }
 }

@@ -5,7 +5,7 @@ mod hello;
 
 use self::hello::Hello;
 use crate::clocks::Clocks;
-use crate::table::{Counts, End, Table, Verdict};
+use crate::table::{Counts, End, MatchResult, Table};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::{Stamp, Stamps, Transaction};
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
@@ -64,11 +64,11 @@ pub struct Plan {
     pub stop_on_breach: bool,
 }
 
-/// Told what happens, in the thread that measures.
+/// Is called as things happen, in the thread that measures.
 pub trait Observer {
     /// A transaction has all that will ever be known of it.
     fn closed(&mut self, transaction: &Transaction, end: End);
-    /// A round trip was over the threshold: told at once, while the reflector's last stamps are still under way.
+    /// A round trip was over the threshold: reported at once, while the reflector's last stamps are still under way.
     fn breach(&mut self, transaction: &Transaction);
     /// The line of stamps is known: those that both ends take.
     fn route(&mut self, taken: u16);
@@ -83,7 +83,7 @@ pub trait Observer {
 pub enum Why {
     /// As many probes as were asked for, or as long.
     Done,
-    /// The user wanted it.
+    /// The user ended it.
     Stopped,
     /// A round trip was over the threshold.
     Breach,
@@ -103,9 +103,9 @@ pub struct Ended<E> {
     pub why: Result<Why, E>,
     /// The emitter's counts.
     pub counts: Counts,
-    /// The reflector's, of the same probes; `None` where it did not live to tell.
+    /// The reflector's, of the same probes; `None` where it did not live to report.
     pub seen: Option<Seen>,
-    /// Times that the reflector was started anew meanwhile.
+    /// Times that the reflector was restarted during the run.
     pub restarts: u64,
     /// The reflector as it said last.
     pub welcome: Option<Welcome>,
@@ -152,7 +152,7 @@ struct Emitter<'a, T: Transport, O> {
     /// What the reflector had seen before the first probe that counts.
     baseline: Seen,
     /// The reflector has said what it saw of all these probes.
-    told_all: bool,
+    reflector_is_done: bool,
     restarts: u64,
     /// The first probe that counts.
     first: u64,
@@ -220,7 +220,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             buffer: vec![0; size.max(CONTROL) + 1],
             welcome: None,
             baseline: Seen::default(),
-            told_all: false,
+            reflector_is_done: false,
             restarts: 0,
             first: 0,
             hello: Hello::default(),
@@ -245,8 +245,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
 
     fn ended(self, why: Result<Why, T::Error>) -> Ended<T::Error> {
         // What it said before the last probe, or has forgotten, is not what it saw of these.
-        let told = self.welcome.as_ref().filter(|_| self.told_all && self.restarts == 0);
-        let seen = told.map(|w| difference(&w.seen, &self.baseline));
+        let last = self.welcome.as_ref().filter(|_| self.reflector_is_done && self.restarts == 0);
+        let seen = last.map(|w| difference(&w.seen, &self.baseline));
         Ended {
             why,
             counts: *self.table.counts(),
@@ -274,7 +274,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
             // Nobody was found whom to ask.
             Ok(_) if self.welcome.is_none() => Ok(()),
-            // Nobody is there to tell more.
+            // Nobody is there to report more.
             Ok(Why::Dead) => {
                 self.close_all();
                 Ok(())
@@ -297,7 +297,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             *self.table.counts_mut() = Counts::default();
             self.observer.warm();
         }
-        (self.told_all, self.restarts, self.first) = (false, 0, self.table.next());
+        (self.reflector_is_done, self.restarts, self.first) = (false, 0, self.table.next());
         self.baseline = self.welcome.as_ref().map(|w| w.seen).unwrap_or_default();
         self.dropped_before = self.transport.dropped();
         Ok(())
@@ -450,13 +450,13 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 came.set_if(Stamp::T4Kernel, arrived.kernel.map(|k| self.clocks.of_kernel(clock, k)));
                 came.set_if(Stamp::T4Nic, arrived.nic);
                 answer.note(&mut came);
-                let verdict = self.table.answer(h.sequence, &came);
-                if verdict != Verdict::Foreign {
+                let result = self.table.answer(h.sequence, &came);
+                if result != MatchResult::Foreign {
                     self.unanswered = 0;
                     self.heard(t4);
                     self.latest = t4;
                 }
-                if verdict == Verdict::Expected {
+                if result == MatchResult::Expected {
                     self.judge(h.sequence);
                 }
                 self.afterwards(answer.afterwards);

@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual ones of a device: a reflector's.
+    /// The defaults for a device: a reflector's.
     pub fn new(device: &str) -> Self {
         Self {
             device: device.into(),
@@ -118,8 +118,8 @@ impl Ethernet {
         set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
         let stamps = Stamps { tx_sched: options.stamps.tx_sched && !options.bypass_qdisc, ..options.stamps };
         ask_for(fd, stamps).map_err(|cause| DeviceError::Option { device: name.clone(), cause })?;
-        let wanted = filter::Wanted { addresses: &addresses, framing: None, session: options.session };
-        socket.filter(&mut filter::program(&wanted)).map_err(os("attaching a filter"))?;
+        let requested = filter::FrameSelector { addresses: &addresses, framing: None, session: options.session };
+        socket.filter(&mut filter::program(&requested)).map_err(os("attaching a filter"))?;
         for group in &options.groups {
             socket.join(device.index, *group).map_err(os("joining a group"))?;
         }

@@ -1,4 +1,4 @@
-//! The reflector: answers probes of any number of emitters, and tells each what it saw of theirs.
+//! The reflector: answers probes of any number of emitters, and reports to each what it saw of theirs.
 
 use crate::clocks::Clocks;
 use crate::emit::{reflectors, LONGEST};
@@ -35,7 +35,7 @@ pub struct ReflectPlan {
     pub sessions: Option<u64>,
 }
 
-/// What is told while it runs, in the thread that reflects.
+/// What is reported while it runs, in the thread that reflects.
 pub trait Witness<P> {
     /// An emitter said hello for the first time.
     fn begins(&mut self, peer: &P, session: u32);
@@ -62,7 +62,7 @@ pub struct Reflected {
     pub breached: bool,
 }
 
-/// Reflects until told to stop.
+/// Reflects until it is stopped.
 pub fn reflect<T: Transport, W: Witness<T::Peer>>(
     transport: &mut T,
     plan: &ReflectPlan,
@@ -182,7 +182,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             }
             _ => {
                 self.sum.foreign += 1;
-                // An emitter of another version is told which one is spoken here.
+                // An emitter of another version learns which one is spoken here.
                 if wire::other_version(bytes).is_some() && bytes.len() >= CONTROL && bytes[3] == Kind::Hello as u8 {
                     let mut message = [0; CONTROL];
                     let session = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);

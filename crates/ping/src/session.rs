@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 /// Answers whose stamps can be under way at a time.
 const LEAVING: usize = 1024;
-/// Stamped answers that wait to be told of.
+/// Stamped answers that wait to be reported.
 const WAITING: usize = 4096;
 /// Of so many probes up to the newest it is known whether they came.
 const KNOWN: u64 = 1 << 16;
@@ -17,7 +17,7 @@ const KNOWN: u64 = 1 << 16;
 pub struct Session {
     number: u32,
     /// The stamps that make an answer's complete.
-    wanted: u16,
+    requested: u16,
     /// Highest number that came, plus 1.
     next: u64,
     /// One bit for each of the last [`KNOWN`] probes: it came.
@@ -47,7 +47,7 @@ impl Session {
     pub fn new(number: u32, taken: u16, now: Ns) -> Self {
         Self {
             number,
-            wanted: AFTERWARDS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
+            requested: AFTERWARDS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
             next: 0,
             came: vec![0; (KNOWN / 64) as usize],
             seen: Seen::default(),
@@ -106,12 +106,12 @@ impl Session {
         self.turnaround.record(t3 - t2);
         if !taken {
             self.seen.refused += 1;
-        } else if self.wanted != 0 {
+        } else if self.requested != 0 {
             let slot = sequence as usize % LEAVING;
-            // What was there got no more stamps while so many others left: those that it has are told.
+            // What was there got no more stamps while so many others left: those that it has are reported.
             let before = std::mem::replace(&mut self.leaving[slot], Afterwards { sequence, stamps: [None; 3] });
             if before.stamps.iter().any(Option::is_some) {
-                self.tell(before);
+                self.report(before);
             }
             self.arrived[slot] = nic.map_or((NONE, 0), |nic| (sequence, nic));
             self.left_at[slot] = t3;
@@ -130,9 +130,9 @@ impl Session {
                 if self.left_at[slot] > before {
                     return;
                 }
-                // It stays: should the rest still come, all are told once more.
+                // It stays: should the rest still come, all are reported once more.
                 if answer.stamps.iter().any(Option::is_some) {
-                    self.tell(answer);
+                    self.report(answer);
                 }
             }
             self.unseen += 1;
@@ -147,7 +147,7 @@ impl Session {
             }
             self.next = sequence.saturating_add(1);
         } else if self.next - sequence > KNOWN {
-            // Too old to tell a late one from one that comes again.
+            // Too old to distinguish a late one from one that comes again.
             self.seen.reordered += 1;
             self.seen.received += 1;
             return;
@@ -175,13 +175,13 @@ impl Session {
             self.nic_turnaround.record(time.saturating_sub(self.arrived[slot].1));
         }
         let has = AFTERWARDS.iter().zip(answer.stamps).filter(|(_, t)| t.is_some()).fold(0, |m, (s, _)| m | s.bit());
-        if has & self.wanted == self.wanted {
+        if has & self.requested == self.requested {
             let whole = std::mem::replace(answer, Afterwards { sequence: NONE, stamps: [None; 3] });
-            self.tell(whole);
+            self.report(whole);
         }
     }
 
-    fn tell(&mut self, afterwards: Afterwards) {
+    fn report(&mut self, afterwards: Afterwards) {
         if self.waiting.len() < WAITING {
             self.waiting.push_back(afterwards);
         }
@@ -193,15 +193,15 @@ impl Session {
         self.waiting.pop_front()
     }
 
-    /// The same where nothing may follow: stamps of an answer that still lacks some are told too, once nothing else waits.
+    /// The same where nothing may follow: stamps of an answer that still lacks some are reported too, once nothing else waits.
     pub fn any_afterwards(&mut self) -> Option<Afterwards> {
         self.waiting.pop_front().or_else(|| {
             let some = |a: &&mut Afterwards| a.stamps.iter().any(Option::is_some);
             let oldest = self.leaving.iter_mut().filter(some).min_by_key(|a| a.sequence)?;
-            let told = *oldest;
-            // Its other stamps may still come; then they are told as well.
+            let incomplete = *oldest;
+            // Its other stamps may still come; then they are reported as well.
             oldest.stamps = [None; 3];
-            Some(told)
+            Some(incomplete)
         })
     }
 }
@@ -210,8 +210,8 @@ impl Session {
 mod tests {
     use super::*;
 
-    fn session(wanted: &[Stamp]) -> Session {
-        Session::new(7, wanted.iter().fold(0, |m, s| m | s.bit()), 0)
+    fn session(requested: &[Stamp]) -> Session {
+        Session::new(7, requested.iter().fold(0, |m, s| m | s.bit()), 0)
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum End {
 
 /// What an answer was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MatchResult {
     /// The first answer to a probe that waits for it.
     Expected,
     /// Another answer to the same probe.
@@ -151,18 +151,18 @@ impl Table {
 
     /// An answer came, with these stamps of T2 to T4.
     #[inline]
-    pub fn answer(&mut self, sequence: u64, came: &Stamps) -> Verdict {
+    pub fn answer(&mut self, sequence: u64, came: &Stamps) -> MatchResult {
         let Some(entry) = self.find(sequence) else {
             self.counts.foreign += 1;
-            return Verdict::Foreign;
+            return MatchResult::Foreign;
         };
-        let verdict = match entry.state {
-            State::Waiting => Verdict::Expected,
-            State::Lost => Verdict::Late,
-            _ => Verdict::Duplicate,
+        let result = match entry.state {
+            State::Waiting => MatchResult::Expected,
+            State::Lost => MatchResult::Late,
+            _ => MatchResult::Duplicate,
         };
-        match verdict {
-            Verdict::Expected => {
+        match result {
+            MatchResult::Expected => {
                 entry.state = State::Answered;
                 for stamp in Stamp::ALL {
                     entry.stamps.set_if(stamp, came.get(stamp));
@@ -173,13 +173,13 @@ impl Table {
                 }
                 self.answered_to = self.answered_to.max(sequence + 1);
             }
-            Verdict::Late => {
+            MatchResult::Late => {
                 entry.state = State::Closed;
                 self.counts.late += 1;
             }
             _ => self.counts.duplicates += 1,
         }
-        verdict
+        result
     }
 
     /// A stamp came that is known only after its message left.
@@ -253,13 +253,13 @@ mod tests {
     fn each_answer_is_told_apart() {
         let mut table = Table::new(8, Stamp::T4App.bit());
         (0..4).for_each(|i| table.sent(i * 10));
-        assert_eq!(table.answer(1, &answered(15)), Verdict::Expected);
-        assert_eq!(table.answer(0, &answered(16)), Verdict::Expected);
-        assert_eq!(table.answer(0, &answered(17)), Verdict::Duplicate);
-        assert_eq!(table.answer(9, &answered(18)), Verdict::Foreign);
+        assert_eq!(table.answer(1, &answered(15)), MatchResult::Expected);
+        assert_eq!(table.answer(0, &answered(16)), MatchResult::Expected);
+        assert_eq!(table.answer(0, &answered(17)), MatchResult::Duplicate);
+        assert_eq!(table.answer(9, &answered(18)), MatchResult::Foreign);
         assert_eq!(closed(&mut table, 25), [(0, End::Answered), (1, End::Answered), (2, End::Lost)]);
-        assert_eq!(table.answer(2, &answered(99)), Verdict::Late);
-        assert_eq!(table.answer(2, &answered(99)), Verdict::Duplicate);
+        assert_eq!(table.answer(2, &answered(99)), MatchResult::Late);
+        assert_eq!(table.answer(2, &answered(99)), MatchResult::Duplicate);
         let c = *table.counts();
         assert_eq!((c.sent, c.answered, c.lost, c.late), (4, 2, 1, 1));
         assert_eq!((c.duplicates, c.reordered, c.foreign), (2, 1, 1));
@@ -286,7 +286,7 @@ mod tests {
         let mut table = Table::new(8, Stamp::T4App.bit() | Stamp::T1Nic.bit());
         (0..4).for_each(|i| table.sent(i * 10));
         for (sequence, t4) in [(0, 5), (1, 50), (3, 35)] {
-            assert_eq!(table.answer(sequence, &answered(t4)), Verdict::Expected);
+            assert_eq!(table.answer(sequence, &answered(t4)), MatchResult::Expected);
         }
         assert_eq!(closed_overdue(&mut table, 0, 5), []);
         assert_eq!(closed_overdue(&mut table, 0, 40), [(0, End::Answered)], "1 was answered after that");
@@ -302,6 +302,6 @@ mod tests {
         closed(&mut table, 1);
         assert!(table.has_room());
         table.sent(9);
-        assert_eq!(table.answer(0, &answered(10)), Verdict::Foreign, "its place was taken");
+        assert_eq!(table.answer(0, &answered(10)), MatchResult::Foreign, "its place was taken");
     }
 }

@@ -80,7 +80,7 @@ impl Disturbance {
     }
 }
 
-/// Most disturbances that are told one by one.
+/// Most disturbances that are reported one by one.
 const TOLD: usize = 100;
 
 impl Timeline {

@@ -233,7 +233,7 @@ pub struct Welcome {
     pub disturbances: u32,
     /// What it saw.
     pub seen: Seen,
-    /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was started anew.
+    /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was restarted.
     pub begun: Ns,
     /// Of an earlier answer.
     pub afterwards: Option<Afterwards>,

@@ -77,7 +77,7 @@ pub struct XdpOptions {
 }
 
 impl XdpOptions {
-    /// The usual ones of a device: a reflector's.
+    /// The defaults for a device: a reflector's.
     pub fn new(device: &str) -> Self {
         Self {
             device: device.into(),
@@ -229,8 +229,8 @@ impl Xdp {
             let joined = groups.join(device.index, *group);
             joined.map_err(|cause| XdpError::Os { device: name.clone(), doing: "joining a group", cause })?;
         }
-        let wanted = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));
-        let program = Program::attach(&device, &addresses, options.session, options.stamps, wanted)?;
+        let requested = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));
+        let program = Program::attach(&device, &addresses, options.session, options.stamps, requested)?;
         let how = match (options.zero_copy, program.place) {
             (Some(true), Place::Generic) => return Err(XdpError::NoZeroCopy(name)),
             (Some(true), Place::Driver) => Bind::ZeroCopy,

@@ -31,12 +31,12 @@ pub enum Error {
         pid: String,
     },
     /// A setting that the kernel refused.
-    #[error("{}: the kernel refuses {wanted:?}: {source}{}", path.display(), offered(there))]
+    #[error("{}: the kernel refuses {requested:?}: {source}{}", path.display(), offered(there))]
     Refused {
         /// The file that stands for the setting.
         path: PathBuf,
         /// What was written.
-        wanted: String,
+        requested: String,
         /// What could have been, where the kernel lists it.
         there: String,
         /// The system's answer.

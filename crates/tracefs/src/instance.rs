@@ -67,7 +67,7 @@ impl Instance {
     /// Whether the user has an instance of this name: one that a killed process made does not count, for it will be removed.
     pub fn is_there(name: &str) -> bool {
         let Ok(tracefs) = Tracefs::open() else { return false };
-        // Held meanwhile, so that nobody is just removing it.
+        // Held until then, so that nobody is just removing it.
         let taken = undo::is_name(name).then(|| Undo::look(Path::new(undo::FOLDER), name));
         let users = match &taken {
             Some(Ok(undo)) => !undo.makes(),
@@ -276,9 +276,9 @@ mod tests {
     fn theirs(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let instance = root.path().join("instances/theirs");
-        let usual =
+        let defaults =
             [("trace_clock", "[local] mono\n"), ("tracing_on", "0\n"), ("trace_marker", ""), ("trace", "# t\nx\n")];
-        for (file, text) in usual.iter().chain(files) {
+        for (file, text) in defaults.iter().chain(files) {
             let path = instance.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();

@@ -12,7 +12,7 @@ use std::{
 pub struct Saved {
     /// The trace, and the snapshot if one was taken.
     pub files: Vec<SavedFile>,
-    /// What the buffers lost, by CPU; only CPUs that lost something. Of a snapshot's buffers the kernel tells the sum
+    /// What the buffers lost, by CPU; only CPUs that lost something. Of a snapshot's buffers the kernel gives the sum
     /// alone ([`SavedFile::overwritten`]).
     pub lost: Vec<LostEvents>,
 }

@@ -1,4 +1,4 @@
-//! What an instance is told to do: its files, and which events.
+//! What an instance is set to do: its files, and which events.
 
 use crate::{
     undo::{put, Step, Undo},
@@ -38,9 +38,9 @@ impl Settings<'_> {
     }
 
     /// Changes a setting.
-    pub fn set(&mut self, file: &str, wanted: &str) -> Result<()> {
+    pub fn set(&mut self, file: &str, requested: &str) -> Result<()> {
         match self.get(file)? {
-            Some(now) if now == wanted => return Ok(()),
+            Some(now) if now == requested => return Ok(()),
             Some(now) => self.keep(file, now)?,
             None if self.undo.is_some() => {
                 let shown = self.shown.join(file);
@@ -49,12 +49,12 @@ impl Settings<'_> {
             }
             None => {}
         }
-        self.write(file, wanted)
+        self.write(file, requested)
     }
 
     /// Changes what is no setting with a value of its own.
-    pub fn write(&self, file: &str, wanted: &str) -> Result<()> {
-        put(&self.directory.join(file), wanted).map_err(|source| {
+    pub fn write(&self, file: &str, requested: &str) -> Result<()> {
+        put(&self.directory.join(file), requested).map_err(|source| {
             let list = match file {
                 "current_tracer" => "available_tracers",
                 "trace_clock" => "trace_clock",
@@ -62,7 +62,7 @@ impl Settings<'_> {
             };
             let there = if list.is_empty() { Ok(String::new()) } else { fs::read_to_string(self.directory.join(list)) };
             let there = there.unwrap_or_default().trim().replace(['[', ']'], "");
-            Error::Refused { path: self.shown.join(file), wanted: wanted.into(), there, source }
+            Error::Refused { path: self.shown.join(file), requested: requested.into(), there, source }
         })
     }
 

@@ -26,7 +26,7 @@ impl Descriptors {
     pub fn read(root: &Root, pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
         for fd in root.numbers(&format!("proc/{pid}/fd"), MOST)? {
-            // Closed meanwhile.
+            // Closed by now.
             let Ok(target) = root.link(&format!("proc/{pid}/fd/{fd}")) else { continue };
             found.note(root, pid, fd, &target);
         }
@@ -50,7 +50,7 @@ impl Descriptors {
             meta.map_or(true, |meta| meta.file_type().is_char_device())
         };
         match name {
-            // Only tun's own descriptors tell of an interface there (drivers/net/tun.c, tun_chr_show_fdinfo).
+            // Only tun's own descriptors name an interface there (drivers/net/tun.c, tun_chr_show_fdinfo).
             "tun" => {
                 let info = root.text(&format!("proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
                 let device = info.lines().find_map(|line| line.strip_prefix("iff:")).map(str::trim);

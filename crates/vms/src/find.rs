@@ -56,8 +56,8 @@ impl Found {
 /// Finds this machine's guests. Takes some milliseconds: a descriptor costs a microsecond to look at, and guests whose
 /// vCPUs are busy are looked at again a few times.
 ///
-/// Guests that come or go meanwhile may be missed; that is no error. Nor is what we may not see: [`Found::unseen`]
-/// tells.
+/// Guests that come or go during the search may be missed; that is no error. Nor is what we may not see: [`Found::unseen`]
+/// says.
 pub fn find() -> Result<Found, Error> {
     let own = Netns::own().ok().map(|netns| netns.inode());
     let namespaces = std::cell::OnceCell::new();
@@ -91,7 +91,7 @@ pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Found, Error
                 hidden += 1;
                 None
             }
-            // Gone meanwhile.
+            // Gone by now.
             Err(_) => continue,
         };
         found.vms.extend(vm(root, *pid, descriptors, domains.get(pid), &found.isolated_cpus, devices));
@@ -161,7 +161,7 @@ fn vm(
     let netns = netns.and_then(|link| link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok());
     let guest = Guest { pid, accel, descriptors: &descriptors, domain };
     let threads = threads::of_process(root, &guest, isolated);
-    // Gone meanwhile.
+    // Gone by now.
     threads.first()?;
     let taps = taps(&descriptors, &line, domain, netns, devices);
     let threads: Vec<Thread> = threads

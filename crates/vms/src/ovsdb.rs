@@ -17,11 +17,11 @@ const LIMIT: Duration = Duration::from_millis(300);
 const MOST_BYTES: usize = 16 << 20;
 
 /// The bridge of each port, by the port's device. Empty where there is no Open vSwitch, or it does not answer. As for Open
-/// vSwitch's own programs, `OVS_RUNDIR` names another folder than the usual one.
+/// vSwitch's own programs, `OVS_RUNDIR` names another folder than the default.
 pub fn bridges(root: &Root) -> HashMap<String, String> {
     let chosen = std::env::var_os("OVS_RUNDIR").map(|folder| Path::new(&folder).join("db.sock"));
-    let usual = SOCKETS.into_iter().map(|path| root.path(path));
-    let mut paths = chosen.into_iter().chain(usual);
+    let defaults = SOCKETS.into_iter().map(|path| root.path(path));
+    let mut paths = chosen.into_iter().chain(defaults);
     paths.find_map(|path| ask(UnixStream::connect(path).ok()?)).unwrap_or_default()
 }
 

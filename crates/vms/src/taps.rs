@@ -34,14 +34,14 @@ impl<'a> Devices<'a> {
     }
 
     /// Where a device is: the process's namespace, ours, or any other. A tap's descriptor works across namespaces and
-    /// does not tell which it is.
-    fn find(&mut self, process: Option<Inode>, wanted: impl Fn(&Interface) -> bool) -> Option<(Inode, Interface)> {
-        let first = process.into_iter().find_map(|netns| self.find_in(netns, &wanted));
-        first.or_else(|| (self.all)().into_iter().find_map(|netns| self.find_in(netns, &wanted)))
+    /// does not say which it is.
+    fn find(&mut self, process: Option<Inode>, requested: impl Fn(&Interface) -> bool) -> Option<(Inode, Interface)> {
+        let first = process.into_iter().find_map(|netns| self.find_in(netns, &requested));
+        first.or_else(|| (self.all)().into_iter().find_map(|netns| self.find_in(netns, &requested)))
     }
 
-    fn find_in(&mut self, netns: Inode, wanted: impl Fn(&Interface) -> bool) -> Option<(Inode, Interface)> {
-        self.of(netns).iter().find(|i| wanted(i)).map(|i| (netns, i.clone()))
+    fn find_in(&mut self, netns: Inode, requested: impl Fn(&Interface) -> bool) -> Option<(Inode, Interface)> {
+        self.of(netns).iter().find(|i| requested(i)).map(|i| (netns, i.clone()))
     }
 
     fn by_index(&mut self, netns: Inode, ifindex: u32) -> Option<&Interface> {

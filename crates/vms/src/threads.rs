@@ -46,7 +46,7 @@ impl Finding {
 }
 
 /// The threads of a guest's process, in order of their numbers; a vhost worker with its device's descriptor, where the
-/// kernel tells.
+/// kernel says.
 pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, Option<u32>)> {
     let tids = root.numbers(&format!("proc/{}/task", guest.pid), MOST_THREADS).unwrap_or_default();
     let vcpus = vcpus(root, guest, &tids);

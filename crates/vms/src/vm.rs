@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A virtual machine: a process that runs a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    /// The guest's name, as QEMU or libvirt was told it; else the program's name and the process's number.
+    /// The guest's name, as QEMU's command line or libvirt has it; else the program's name and the process's number.
     pub name: String,
     /// The process.
     pub pid: u32,
@@ -94,7 +94,7 @@ pub enum TapKind {
 /// What a tap is a port of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bridge {
-    /// The bridge; for Open vSwitch its own bridge where its database tells, else the datapath (`ovs-system`).
+    /// The bridge; for Open vSwitch its own bridge where its database says, else the datapath (`ovs-system`).
     pub name: String,
     /// `bridge`, `openvswitch`, or another kind of device that has ports.
     pub kind: String,

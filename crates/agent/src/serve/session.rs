@@ -1,6 +1,6 @@
 //! One session: messages from the host, the source that it asks for, and what is written when.
 
-use super::telling::Telling;
+use super::reporter::Reporter;
 use super::{Attached, Ended, ServeError, ServeOptions};
 use crate::frame::{preamble, FrameError, FrameReader, Item, Outgoing, AGENT_MAGIC};
 use crate::message::*;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that may wait for the host before the source is no longer emptied (the kernel's buffer then fills, and counts).
 const MAX_WAITING: usize = 4 << 20;
-/// Questions about the time that may wait.
-const MAX_QUESTIONS: usize = 256;
+/// Requests for the time that may wait.
+const MAX_TIME_REQUESTS: usize = 256;
 /// How often the hypervisor's clock is read.
 const PAIR_EVERY: Duration = Duration::from_millis(250);
 /// Pieces of a window that are written before the host is listened to again.
@@ -48,9 +48,9 @@ pub(super) struct Session<'a, S, F> {
     probe: Probe<S, F>,
     recording: Option<recorder::Recording>,
     out: Outgoing,
-    /// Questions about the time: id, and when it was read.
-    questions: VecDeque<(u64, Ns)>,
-    telling: Telling,
+    /// Requests for the time: id, and when it was read.
+    time_requests: VecDeque<(u64, Ns)>,
+    reporter: Reporter,
     realtime: RealtimeWatch,
     paired: Instant,
     heard: Instant,
@@ -74,8 +74,8 @@ where
             probe: Probe::NotAsked(make_source),
             recording: None,
             out,
-            questions: VecDeque::new(),
-            telling: Telling::new(),
+            time_requests: VecDeque::new(),
+            reporter: Reporter::new(),
             realtime: RealtimeWatch::new(&ClockTie::read()),
             paired: now,
             heard: now,
@@ -100,8 +100,8 @@ where
                 }
                 flushed => flushed?,
             }
-            let telling = self.recording.as_ref().is_some_and(|recording| recording.is_telling());
-            let waiting = telling || self.out.waiting() > 0 || !self.questions.is_empty();
+            let pieces = self.recording.as_ref().is_some_and(|recording| recording.has_pieces());
+            let waiting = pieces || self.out.waiting() > 0 || !self.time_requests.is_empty();
             if waiting && self.moved.elapsed() > self.options.silence {
                 return Err(ServeError::Stuck(self.options.silence));
             }
@@ -171,10 +171,10 @@ where
             Message::HostHello(hello) if !self.greeted => self.greet(&hello)?,
             _ if !self.greeted => return broken("a message before the greeting"),
             Message::TimeRequest(request) => {
-                if self.questions.len() >= MAX_QUESTIONS {
-                    return broken("too many questions about the time at once");
+                if self.time_requests.len() >= MAX_TIME_REQUESTS {
+                    return broken("too many requests for the time at once");
                 }
-                self.questions.push_back((request.id, now));
+                self.time_requests.push_back((request.id, now));
             }
             Message::WindowRequest(request) => {
                 let none = |id| WindowReply { id, error: "no flight recorder runs here".into(), ..Default::default() };
@@ -201,7 +201,7 @@ where
             }
             Message::Stop(_) => {
                 if let Probe::Running(source) = &mut self.probe {
-                    self.telling.up_to((self.options.clock)(), source, &mut self.out)?;
+                    self.reporter.up_to((self.options.clock)(), source, &mut self.out)?;
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
@@ -246,7 +246,7 @@ where
                 Ok(Ok(Attached { source, recorder })) => {
                     self.probe = Probe::Running(source);
                     if let Some(ring) = self.options.background {
-                        self.telling.enter_background(ring);
+                        self.reporter.enter_background(ring);
                     }
                     self.out.push(Message::Started(Empty {}));
                     recorder.into_iter().for_each(|recorder| self.record(recorder));
@@ -263,15 +263,15 @@ where
             self.read_hypervisor();
         }
         if let Some(recording) = &mut self.recording {
-            let mut told = Vec::new();
-            recording.tick((self.options.clock)(), &mut told);
-            told.into_iter().for_each(|message| self.out.push(message));
+            let mut messages = Vec::new();
+            recording.tick((self.options.clock)(), &mut messages);
+            messages.into_iter().for_each(|message| self.out.push(message));
         }
         if self.out.waiting() > MAX_WAITING {
             return Ok(());
         }
         match &mut self.probe {
-            Probe::Running(source) => self.telling.round(source, &mut self.out),
+            Probe::Running(source) => self.reporter.round(source, &mut self.out),
             _ => Ok(()),
         }
     }
@@ -301,9 +301,9 @@ where
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let (questions, clock, recording) = (&mut self.questions, &self.options.clock, &mut self.recording);
+        let (time_requests, clock, recording) = (&mut self.time_requests, &self.options.clock, &mut self.recording);
         let urgent = || {
-            let (id, received) = questions.pop_front()?;
+            let (id, received) = time_requests.pop_front()?;
             Some(Message::TimeReply(TimeReply { id, received, sent: clock() }))
         };
         // A few pieces of a window, then the host is heard again.

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A kernel that answers each way of asking as told; the NIC's clock is 7 s ahead of `CLOCK_MONOTONIC`, `CLOCK_REALTIME` 100 s.
+    /// A kernel that answers each kind of request as it is set; the NIC's clock is 7 s ahead of `CLOCK_MONOTONIC`, `CLOCK_REALTIME` 100 s.
     #[derive(Default)]
     struct Kernel {
         precise: Option<i32>,

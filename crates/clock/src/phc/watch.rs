@@ -256,7 +256,7 @@ impl PhcWatch {
         found
     }
 
-    /// Begins anew with one reading; the drift stays.
+    /// Begins again with one reading; the drift stays.
     fn begin(&mut self, reading: Reading) {
         self.readings.clear();
         self.readings.push_back(reading);
@@ -407,7 +407,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(swings.len(), 1, "{found:?}");
-            // A fast one is told by two readings, each wrong by up to 400 ns in 50 ms.
+            // A fast one shows in two readings, each wrong by up to 400 ns in 50 ms.
             let unsure = if to.abs() > 100_000 { 16_000 } else { 1_700 };
             assert!(near(swings[0].0, 20_000, 1_000) && near(swings[0].1, to, unsure), "{swings:?} for {to}");
             assert!(near(watch.drift_ppb().unwrap(), to, 500), "{:?}", watch.drift_ppb());

@@ -110,7 +110,7 @@ fn names_are_cut_and_cleaned_before_they_are_written() {
     let snapshot = Snapshot {
         threads: [(1, thread)].into(),
         functions: [(2, "é".repeat(400))].into(),
-        idle_states: IdleStates::told([(3, vec!["C6\x1b[2J".to_owned(); 30])]),
+        idle_states: IdleStates::named([(3, vec!["C6\x1b[2J".to_owned(); 30])]),
         missing: vec!["two\nlines".into(); 300],
         ..Snapshot::default()
     };

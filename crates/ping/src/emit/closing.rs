@@ -101,15 +101,15 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.close_all();
         // What the reflector saw of these probes: a welcome to any hello from now on says it.
         let (asked, begun) = (self.hello.number, monotonic());
-        while !self.told_all {
+        while !self.reflector_is_done {
             // Not by time alone: while this thread stands still nobody is asked.
             let enough = self.hello.number >= asked + LAST_HELLOS;
             if enough && monotonic() - begun > self.plan.lost_after {
                 break;
             }
             self.ask(HELLO_WAIT_NS)?;
-            self.told_all = self.hello.answered > asked;
-            if !self.told_all {
+            self.reflector_is_done = self.hello.answered > asked;
+            if !self.reflector_is_done {
                 self.rest();
             }
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 const HELLO_EVERY_NS: Ns = 1_000_000_000;
 /// And this often where NICs have clocks: their readings at the reflector come with its welcomes.
 const HELLO_WITH_NIC_NS: Ns = 250_000_000;
-/// Hellos before the first probe: the fastest tells most of the other end's clock.
+/// Hellos before the first probe: the fastest says most of the other end's clock.
 const FIRST_HELLOS: u32 = 16;
 /// How long a hello waits for its welcome before the next is sent.
 pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
@@ -63,14 +63,14 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
         let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
         // A short probe has no room for what the reflector's kernel and NIC say.
-        let told = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
+        let reported = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
         let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
-        self.table.expect(ours | told);
-        self.observer.route(ours | told);
+        self.table.expect(ours | reported);
+        self.observer.route(ours | reported);
         Ok(())
     }
 
-    /// Sends a hello, and waits so long for its welcome; what else comes meanwhile is taken too.
+    /// Sends a hello, and waits so long for its welcome; what else comes is taken too.
     pub(super) fn ask(&mut self, wait: Ns) -> Step<T> {
         self.follow_clocks();
         let mut message = [0; CONTROL];
@@ -96,7 +96,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             }
             self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })?;
         }
-        // The wait may be over because this thread stood still: what has come meanwhile was not late.
+        // The wait may be over because this thread stood still: what has come since was not late.
         if wait > 0 && self.hello.answered < self.hello.number {
             for _ in 0..MOST_WAITING {
                 if !self.take(Wait::No)? {
@@ -131,7 +131,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
                 return Err(Halt::Why(Why::Dead));
             }
         }
-        // A reflector that was started anew knows a session by its hello: silence asks for one.
+        // A reflector that was restarted knows a session by its hello: silence asks for one.
         let silent = now - self.last_heard > HELLO_WAIT_NS;
         if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
             return Ok(());
@@ -170,14 +170,14 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         if first {
             let same = welcome.boot_id == self.clocks.boot_id();
             self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
-            // It knows nothing yet of what the one before was told.
+            // It knows nothing yet of what the one before had heard.
             (self.readings_seen, self.clocks_seen) = (0, 0);
             if let Some(within) = self.plan.together {
                 self.timeline.keep_together(within);
             }
         }
-        let told = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
-        let disturbed = welcome.disturbances > told;
+        let known = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
+        let disturbed = welcome.disturbances > known;
         if disturbed {
             self.timeline.disturbed(t4, "the reflector's clocks were disturbed (its own report says how)".into());
         }

@@ -24,7 +24,7 @@ pub const MAX_ADDRESSES: usize = 32;
 
 /// What a socket is to see.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct FrameSelector<'a> {
     /// Destinations: the device's own address, and groups; at most [`MAX_ADDRESSES`].
     pub addresses: &'a [[u8; 6]],
     /// This framing; both where it does not matter.
@@ -80,19 +80,19 @@ fn must_read(program: &mut Vec<sock_filter>, mut at: u32, mut bytes: &[u8]) {
 }
 
 /// The program. It sees frames as the kernel hands them to packet sockets: from the destination address on, without the tag.
-pub fn program(wanted: &Wanted<'_>) -> Vec<sock_filter> {
+pub fn program(requested: &FrameSelector<'_>) -> Vec<sock_filter> {
     let mut p = Vec::new();
-    let count = wanted.addresses.len().min(MAX_ADDRESSES);
-    for (i, mac) in wanted.addresses[..count].iter().enumerate() {
+    let count = requested.addresses.len().min(MAX_ADDRESSES);
+    for (i, mac) in requested.addresses[..count].iter().enumerate() {
         // To the end of the list: four for each address that is left, and one for the refusal.
         let rest = 4 * (count - 1 - i) as u8 + 1;
         p.extend([op(LDW_ABS, 0), jump(JEQ, word(&mac[..4]), 0, 2)]);
         p.extend([op(LDH_ABS, 4), jump(JEQ, word(&mac[4..]), rest, 0)]);
     }
     p.push(op(RET, 0));
-    let own = own(wanted.session);
+    let own = own(requested.session);
     p.push(op(LDH_ABS, 12));
-    match wanted.framing {
+    match requested.framing {
         Some(Framing::Own) => must_be(&mut p, OWN.into()),
         Some(Framing::Sv { .. }) => must_be(&mut p, SV.into()),
         None => {
@@ -100,11 +100,11 @@ pub fn program(wanted: &Wanted<'_>) -> Vec<sock_filter> {
             must_be(&mut p, OWN.into());
         }
     }
-    if !matches!(wanted.framing, Some(Framing::Sv { .. })) {
+    if !matches!(requested.framing, Some(Framing::Sv { .. })) {
         p.extend(own);
     }
-    if wanted.framing != Some(Framing::Own) {
-        p.extend(sv(wanted.session));
+    if requested.framing != Some(Framing::Own) {
+        p.extend(sv(requested.session));
     }
     p
 }
@@ -211,9 +211,9 @@ mod tests {
         ) {
             let mac = [OWN_MAC, GROUP, [2, 0, 0, 0, 0, 8]][to];
             let session_asked = asked.map(|same| if same { session } else { session ^ 0x10 });
-            let wanted = Wanted { addresses: &[OWN_MAC, GROUP], framing: only, session: session_asked };
+            let requested = FrameSelector { addresses: &[OWN_MAC, GROUP], framing: only, session: session_asked };
             let expected = to < 2 && only.is_none_or(|o| o == framing) && asked != Some(false);
-            prop_assert_eq!(sees(&program(&wanted), &frame(mac, framing, session, len)), expected);
+            prop_assert_eq!(sees(&program(&requested), &frame(mac, framing, session, len)), expected);
         }
 
         #[test]
@@ -221,7 +221,7 @@ mod tests {
             if let Some(place) = bytes.get_mut(12..14) {
                 place.copy_from_slice(if sv { &[0x88, 0xba] } else { &[0x88, 0xb5] });
             }
-            sees(&program(&Wanted { addresses: &[OWN_MAC], framing: None, session: Some(1) }), &bytes);
+            sees(&program(&FrameSelector { addresses: &[OWN_MAC], framing: None, session: Some(1) }), &bytes);
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
     fn merging_units_and_other_experiments_are_not_seen() {
         let unit = AsduSpec { svid: b"latpath-pong-00000001".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
         let several = vec![unit.clone(); 2];
-        let all = program(&Wanted { addresses: &[GROUP, OWN_MAC], framing: None, session: None });
+        let all = program(&FrameSelector { addresses: &[GROUP, OWN_MAC], framing: None, session: None });
         for asdus in [vec![unit], several] {
             let frame = FrameSpec { dst: GROUP, asdus, ..FrameSpec::default() }.build().unwrap();
             assert!(!sees(&all, &frame));
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn the_longest_program_reaches_its_end() {
         let addresses: Vec<[u8; 6]> = (0..MAX_ADDRESSES as u8).map(|i| [1, 0x0c, 0xcd, 4, 0, i]).collect();
-        let p = program(&Wanted { addresses: &addresses, framing: None, session: Some(5) });
+        let p = program(&FrameSelector { addresses: &addresses, framing: None, session: Some(5) });
         for mac in [addresses[0], addresses[MAX_ADDRESSES - 1]] {
             assert!(sees(&p, &frame(mac, Framing::Own, 5, 32)));
             assert!(sees(&p, &frame(mac, Framing::Sv { appid: 1 }, 5, 300)));

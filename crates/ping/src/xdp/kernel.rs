@@ -323,7 +323,7 @@ impl Socket {
         Some(result)
     }
 
-    /// Has the kernel look for frames, where it must be told to: with zero copy when it says so, and where it polls.
+    /// Has the kernel look for frames, where it must be asked to: with zero copy when it says so, and where it polls.
     #[inline]
     pub fn look(&self) {
         if self.polls || (self.zero_copy && self.fill.needs_wakeup()) {

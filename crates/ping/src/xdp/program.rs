@@ -20,14 +20,14 @@ pub(super) struct Program {
 
 impl Program {
     /// Loads it for frames to these addresses, of this session where one is given, and puts it on the device. It stamps
-    /// what comes, if it is to. `wanted`: where;
+    /// what comes, if it is to. `requested`: where;
     /// `None` for the driver if it can, else behind it.
     pub fn attach(
         device: &Device,
         addresses: &[[u8; 6]],
         session: Option<u32>,
         stamps: bool,
-        wanted: Option<Place>,
+        requested: Option<Place>,
     ) -> Result<Self, XdpError> {
         let refused = |step| {
             let device = device.name.clone();
@@ -57,7 +57,7 @@ impl Program {
         libbpf_rs::set_print(printed);
         let skel = loaded.map_err(refused("loading its XDP program"))?;
         let sockets = MapHandle::try_from(&skel.maps.sockets).map_err(refused("sharing its XDP program's table"))?;
-        let (link, place) = stand(device, skel.progs.choose.as_fd(), wanted)?;
+        let (link, place) = stand(device, skel.progs.choose.as_fd(), requested)?;
         Ok(Self { sockets, _link: link, place })
     }
 
@@ -69,8 +69,8 @@ impl Program {
 }
 
 /// Puts the program on the device.
-fn stand(device: &Device, program: BorrowedFd<'_>, wanted: Option<Place>) -> Result<(OwnedFd, Place), XdpError> {
-    let attempts = match wanted {
+fn stand(device: &Device, program: BorrowedFd<'_>, requested: Option<Place>) -> Result<(OwnedFd, Place), XdpError> {
+    let attempts = match requested {
         Some(Place::Driver) => &[Place::Driver][..],
         Some(Place::Generic) => &[Place::Generic],
         None => &[Place::Driver, Place::Generic],

@@ -99,7 +99,7 @@ pub struct Args {
     link: Link,
     #[command(flatten)]
     on_time: OnTime,
-    /// Keep all CPUs of this machine out of idle states meanwhile; it changes what else is measured here
+    /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
     #[arg(long)]
     awake: bool,
     /// Write single transactions to this file, FILE.parquet or FILE.csv

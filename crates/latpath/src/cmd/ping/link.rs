@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Which stamps are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Wanted {
+pub enum FrameSelector {
     /// The NIC's where it has any, and the kernel's
     Auto,
     /// latpath's own alone: nothing else slows the packets down
@@ -44,8 +44,8 @@ pub enum XdpPlace {
 #[derive(ClapArgs, Debug)]
 pub struct Link {
     /// Stamps to take
-    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Wanted::Auto)]
-    pub stamps: Wanted,
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = FrameSelector::Auto)]
+    pub stamps: FrameSelector,
     /// Look for messages without ever sleeping: fastest, and takes a whole CPU
     #[arg(long)]
     pub spin: bool,
@@ -114,7 +114,7 @@ impl Link {
         groups: &[[u8; 6]],
         huge_pages: bool,
     ) -> Result<(Xdp, Prepared)> {
-        if self.stamps == Wanted::Nic {
+        if self.stamps == FrameSelector::Nic {
             return Err(
                 Usage("--stamps nic: the NIC stamps no frames that go by AF_XDP; leave out --xdp".into()).into()
             );
@@ -128,7 +128,7 @@ impl Link {
             groups: groups.to_vec(),
             place,
             zero_copy: self.zero_copy,
-            stamps: self.stamps != Wanted::App,
+            stamps: self.stamps != FrameSelector::App,
             busy_poll: self.busy_poll(),
             huge_pages,
             ..XdpOptions::new(device)
@@ -140,14 +140,14 @@ impl Link {
     /// Makes the device take the stamps that it can, and begins to watch the clocks.
     pub fn prepare(&self, device: Option<&str>) -> Result<Prepared> {
         let mut notes = Vec::new();
-        let software = Stamps { tx_sched: self.stamps == Wanted::All, ..Stamps::SOFTWARE };
+        let software = Stamps { tx_sched: self.stamps == FrameSelector::All, ..Stamps::SOFTWARE };
         let none = |stamps| Prepared { stamps, clocks: Clocks::watch(None), notes: Vec::new(), _hardware: None };
         match self.stamps {
-            Wanted::App => return Ok(none(Stamps::default())),
-            Wanted::Kernel => return Ok(none(software)),
+            FrameSelector::App => return Ok(none(Stamps::default())),
+            FrameSelector::Kernel => return Ok(none(software)),
             _ => {}
         }
-        let must = self.stamps == Wanted::Nic;
+        let must = self.stamps == FrameSelector::Nic;
         let Some(device) = device else {
             anyhow::ensure!(!must, "--stamps nic: name the device with -i, so that its NIC can be asked");
             return Ok(none(software));
@@ -222,7 +222,7 @@ impl NicWatch {
 
 impl NicClockSource for NicWatch {
     fn finish(&mut self) -> Vec<Disturbance> {
-        self.watch.finish().into_iter().map(|d| told(d, d.until_ns)).collect()
+        self.watch.finish().into_iter().map(|d| disturbance(d, d.until_ns)).collect()
     }
 
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
@@ -247,12 +247,12 @@ impl NicClockSource for NicWatch {
             bound: offset.bound_ns,
             drift_ppb: self.watch.drift_ppb().unwrap_or(0),
         });
-        (clock, found.map(|d| told(d, reading.monotonic_ns)).collect())
+        (clock, found.map(|d| disturbance(d, reading.monotonic_ns)).collect())
     }
 }
 
 /// A disturbance that showed at a reading: a step shows one reading late, and what was made of that one is of no use.
-fn told(d: latpath_clock::phc::Disturbance, shown: Ns) -> Disturbance {
+fn disturbance(d: latpath_clock::phc::Disturbance, shown: Ns) -> Disturbance {
     let set = matches!(d.trouble, Trouble::Step { .. }).then_some((d.after_ns, shown));
     Disturbance { nic_set_between: set, ..Disturbance::new(d.until_ns, format!("the NIC's clock {}", d.trouble)) }
 }

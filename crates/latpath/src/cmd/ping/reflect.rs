@@ -51,7 +51,7 @@ pub struct Args {
     link: Link,
     #[command(flatten)]
     on_time: OnTime,
-    /// Keep all CPUs of this machine out of idle states meanwhile; it changes what else is measured here
+    /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
     #[arg(long)]
     awake: bool,
     /// A probe that is held here for longer than this (T2 app to T3 app) is a breach: it ends the reflector, and the exit code is 3
@@ -122,21 +122,21 @@ fn go<T: Transport<Peer: Display>>(
     let breach = args.freeze.prepare(true)?;
     args.on_time.apply("ping-reflect")?;
     eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");
-    let mut told = Told {
+    let mut sessions = Sessions {
         json: args.json,
         sessions: Vec::new(),
         freeze: breach.as_ref(),
         began: monotonic(),
         disturbances: Vec::new(),
     };
-    let result = reflect(transport, plan, &prepared.clocks, &mut told, stop);
+    let result = reflect(transport, plan, &prepared.clocks, &mut sessions, stop);
     prepared.clocks.finish();
-    told.disturbances = prepared.clocks.disturbances_since(&mut 0);
+    sessions.disturbances = prepared.clocks.disturbances_since(&mut 0);
     let (sum, failed) = match result {
         Ok(sum) => (sum, None),
         Err((e, sum)) => (sum, Some(e)),
     };
-    let printed = print(&if args.json { format!("{}\n", told.to_json(&sum)) } else { told.text(&sum) });
+    let printed = print(&if args.json { format!("{}\n", sessions.to_json(&sum)) } else { sessions.text(&sum) });
     args.freeze.end(breach, stop);
     printed?;
     if let Some(e) = failed {
@@ -159,8 +159,8 @@ fn listen(args: &Args, options: &UdpOptions) -> Result<UdpReflector> {
     }
 }
 
-/// What was told of sessions.
-struct Told<'a> {
+/// What was sessions of sessions.
+struct Sessions<'a> {
     json: bool,
     sessions: Vec<Value>,
     freeze: Option<&'a BreachTrace>,
@@ -169,7 +169,7 @@ struct Told<'a> {
     disturbances: Vec<Disturbance>,
 }
 
-impl<P: Display> Witness<P> for Told<'_> {
+impl<P: Display> Witness<P> for Sessions<'_> {
     fn begins(&mut self, peer: &P, session: u32) {
         eprintln!("latpath: {peer}: session {session:08x} begins");
     }
@@ -229,7 +229,7 @@ impl<P: Display> Witness<P> for Told<'_> {
     }
 }
 
-impl Told<'_> {
+impl Sessions<'_> {
     /// The emitter knows of its round trip; here the moment counts.
     fn freeze(&self, session: u32, transaction: Transaction) {
         if let Some(freeze) = self.freeze {

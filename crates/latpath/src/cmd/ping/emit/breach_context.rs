@@ -17,7 +17,7 @@ pub fn record(args: &Args) -> Option<ContextRecorder> {
     }
     match ContextRecorder::start(&latpath_flight::Options::default()) {
         Ok(recorder) => {
-            let mut missing: Vec<_> = recorder.missing().iter().map(|m| m.cannot_tell).collect();
+            let mut missing: Vec<_> = recorder.missing().iter().map(|m| m.lost).collect();
             missing.dedup();
             if !missing.is_empty() {
                 eprintln!("latpath: the context of a breach lacks, on this kernel: {}", missing.join("; "));

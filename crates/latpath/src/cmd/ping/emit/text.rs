@@ -142,7 +142,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
         (seen.reordered, "probes came to the reflector out of order"),
         (c.foreign, "messages here were no answers of this session"),
         (seen.foreign, "messages at the reflector were of no session that it knows"),
-        (done.ended.restarts, "times the reflector was started anew: what it saw before is not known"),
+        (done.ended.restarts, "times the reflector was restarted: what it saw before is not known"),
         (done.ended.dropped, "messages were dropped here: the socket's buffer was full"),
         (seen.dropped, "messages were dropped at the reflector: its socket's buffer was full"),
         (seen.refused, "answers were refused by the reflector's kernel"),

@@ -1,4 +1,4 @@
-//! What a source has seen, told to the host: sightings in batches, points and drop notes before what needs them, totals.
+//! What a source has seen, reported to the host: sightings in batches, points and drop notes before what needs them, totals.
 
 use super::ServeError;
 use crate::columns::{Encoder, BATCH};
@@ -15,23 +15,23 @@ const TOTALS_EVERY: Duration = Duration::from_millis(200);
 const COST_EVERY: Duration = Duration::from_secs(1);
 /// How often a watermark alone is worth a message.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
-/// How long a source may take to tell what it has seen by the time it is told to stop.
+/// How long a source may take to report what it has seen, when it is stopped.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// How far the telling is.
-pub(super) struct Telling {
+/// How far the reports are.
+pub(super) struct Reporter {
     encoder: Encoder,
     sightings: Vec<Sighting>,
     points: usize,
     notes: usize,
     left_out: u64,
-    /// The watermark last told, and when.
-    told: (Ns, Instant),
+    /// The watermark last reported, and when.
+    reported: (Ns, Instant),
     /// The source's watermark.
     reached: Ns,
     totals: (Totals, Instant),
     meter: Meter,
-    cost_told: Option<Instant>,
+    cost_reported: Option<Instant>,
     background: Option<Background>,
 }
 
@@ -39,7 +39,7 @@ fn failed(error: impl std::fmt::Display) -> ServeError {
     ServeError::Source(error.to_string())
 }
 
-impl Telling {
+impl Reporter {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -48,11 +48,11 @@ impl Telling {
             points: 0,
             notes: 0,
             left_out: 0,
-            told: (Ns::MIN, now),
+            reported: (Ns::MIN, now),
             reached: Ns::MIN,
             totals: (Totals::default(), now),
             meter: Meter::new(),
-            cost_told: None,
+            cost_reported: None,
             background: None,
         }
     }
@@ -73,7 +73,7 @@ impl Telling {
         }
     }
 
-    /// All up to a time, and the rest: what is being seen right now is told a little later.
+    /// All up to a time, and the rest: what is being seen right now is reported a little later.
     pub fn up_to<S: Source>(&mut self, until: Ns, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
         let began = Instant::now();
         loop {
@@ -108,12 +108,12 @@ impl Telling {
             self.left_out += left_out;
             out.push(Message::Batch(batch));
         }
-        let due = watermark > self.told.0 && self.told.1.elapsed() >= WATERMARK_EVERY;
+        let due = watermark > self.reported.0 && self.reported.1.elapsed() >= WATERMARK_EVERY;
         if sightings.is_empty() && due {
             out.push(Message::Batch(Batch { watermark, ..Batch::default() }));
         }
         if due || !sightings.is_empty() {
-            self.told = (watermark, Instant::now());
+            self.reported = (watermark, Instant::now());
         }
         self.reached = self.reached.max(watermark);
         self.sightings = sightings;
@@ -143,10 +143,10 @@ impl Telling {
         self.tables(source, out)?;
         let mut totals = Totals::from(source.counters().map_err(failed)?);
         totals.dropped = totals.dropped.saturating_add(self.left_out);
-        if totals != self.totals.0 || self.cost_told.is_none_or(|told| told.elapsed() >= COST_EVERY) {
+        if totals != self.totals.0 || self.cost_reported.is_none_or(|at| at.elapsed() >= COST_EVERY) {
             let Cost { process_ns, lasted_ns } = self.meter.read();
             out.push(Message::Totals(Totals { process_ns, lasted_ns, ..totals }));
-            self.cost_told = Some(Instant::now());
+            self.cost_reported = Some(Instant::now());
         }
         self.totals = (totals, Instant::now());
         Ok(())
