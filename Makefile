@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 LATPATH := target/release/latpath
 # Options of the demo, as in: make demo ARGS="--no-guest --duration 10s"
 ARGS ?=
-# Root installs what is missing; anyone else is told what it is.
+# Root installs what is missing; anyone else sees what it is.
 DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
 
 .PHONY: build deps demo check test lab fuzz bench lint install uninstall clean help

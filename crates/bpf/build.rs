@@ -1,5 +1,6 @@
 //! Compiles the programs by which the headers are tried, and which give the shared types their Rust twins.
 
+// A build script cannot use the library that it is a part of.
 #[path = "src/compile.rs"]
 mod compile;
 

@@ -94,7 +94,7 @@ fn an_agent_that_announces_an_endless_frame_is_refused() {
 }
 
 #[test]
-fn an_agent_that_takes_the_place_of_a_dead_one_is_told_at_once() {
+fn an_agent_that_takes_the_place_of_a_dead_one_is_reported_at_once() {
     let error = why(host_against(|mut guest| {
         let preamble = knock(&mut guest);
         guest.write_all(&greeting(&preamble, 1)).unwrap();
@@ -147,7 +147,7 @@ const OPEN: &[u8] = b"\xfe\xffLATPTH\x01\x02\x03\x04\x05\x06\x07\x08";
 const HELLO: &[u8] = &[6, 0, 0, 0, 0x0a, 4, 0x08, 1, 0x10, 1];
 
 #[test]
-fn a_host_that_never_comes_is_not_waited_for_longer_than_told() {
+fn a_host_that_never_comes_is_not_waited_for_longer_than_requested() {
     let error = serve_against(ServeOptions { opening: Some(SOON), ..waits_long() }, |host| host).unwrap_err();
     assert!(matches!(error, ServeError::NobodyCame(_)), "{error}");
 }
@@ -164,7 +164,7 @@ fn a_host_that_falls_silent_ends_the_session() {
 }
 
 #[test]
-fn a_host_of_another_version_is_told_what_to_do() {
+fn a_host_of_another_version_learns_what_to_do() {
     let mut said = Vec::new();
     let error = serve_against(waits_long(), |mut host| {
         host.write_all(OPEN).unwrap();

@@ -16,7 +16,7 @@ fn fake_agent(args: &str) -> Address {
 }
 
 #[test]
-fn sightings_come_from_another_process_until_it_is_told_to_stop() {
+fn sightings_come_from_another_process_until_it_is_stopped() {
     let mut machine = Machine::connect("guest0", &fake_agent(""), patient()).unwrap();
     machine.start(&request()).unwrap();
     let mut got = drain(&mut machine, 3000);
@@ -48,7 +48,7 @@ fn a_refusal_comes_with_the_agents_own_words() {
 }
 
 #[test]
-fn a_command_that_fails_is_told_with_what_it_said() {
+fn a_command_that_fails_is_reported_with_what_it_said() {
     let address = "exec:echo 'permission denied (publickey)' >&2; exit 255".parse().unwrap();
     let error = Machine::connect("guest0", &address, patient()).err().unwrap().to_string();
     assert!(error.contains("exit status: 255) and said: permission denied (publickey)"), "{error}");

@@ -141,7 +141,7 @@ fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_probe_that_cannot_be_attached_is_told_with_its_cause() {
+fn a_probe_that_cannot_be_attached_is_reported_with_its_cause() {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = std::thread::spawn(move || {
         let make = |_: &StartRequest| Err::<Attached<fake::Told>, _>("no BTF in this kernel".to_string());
@@ -286,14 +286,14 @@ fn a_socket_left_by_a_killed_agent_is_replaced_and_any_other_file_is_not() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_told_by_name() {
+fn a_device_that_is_not_there_is_reported_by_name() {
     let at = Listen::Device("/dev/virtio-ports/latpath-none".into());
     let error = listen(&at, true, &mut ServeOptions::default(), None, &mut |_| {}, fresh()).unwrap_err().to_string();
     assert!(error.starts_with("/dev/virtio-ports/latpath-none: no such device"), "{error}");
 }
 
 #[test]
-fn a_wrong_socket_path_is_told_after_the_timeout() {
+fn a_wrong_socket_path_is_reported_after_the_timeout() {
     let address = "unix:/nonexistent/agent.sock".parse().unwrap();
     let timeouts = latpath_agent::Timeouts { connect: Duration::from_millis(200), ..patient() };
     let error = Machine::connect("guest0", &address, timeouts).err().unwrap().to_string();

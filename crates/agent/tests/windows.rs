@@ -219,7 +219,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
 }
 
 #[test]
-fn what_a_recorder_lacks_and_costs_is_told() {
+fn what_a_recorder_lacks_and_costs_is_reported() {
     let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
     let now = monotonic();
     machine.request_window(now - MS, now);

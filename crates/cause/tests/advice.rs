@@ -214,7 +214,7 @@ fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_word
 }
 
 #[test]
-fn who_waits_for_a_device_is_told_how_to_see_for_which() {
+fn advice_on_a_wait_for_a_device_says_how_to_see_for_which() {
     let of = |libvirt| {
         let share = share(Cause::Blocked, "host", Some(actor("vhost of guest7", 5620, OTHER)), None);
         let all = advice_beside(Vm { libvirt, ..vm() }, &share);
@@ -284,7 +284,7 @@ fn the_first_idle_state_is_not_what_is_slow() {
 }
 
 #[test]
-fn advice_on_an_idle_state_names_it_and_what_polls_in_a_guest_is_not_told_to_poll() {
+fn advice_on_an_idle_state_names_it_and_a_poller_in_a_guest_is_not_advised_to_poll() {
     let info = |machine: &str, number, state: &str| {
         let mut of_state = share(Cause::IdleExit, machine, Some(actor("relay", 7, OTHER)), None);
         (of_state.number, of_state.state) = (Some(number), Some(state.to_owned()));

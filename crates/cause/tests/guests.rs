@@ -115,7 +115,7 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
 }
 
 #[test]
-fn a_pending_interrupt_waits_for_what_the_guest_does_meanwhile() {
+fn a_pending_interrupt_waits_for_what_the_guest_does() {
     let stage = stage(
         |host| {
             host.cpu(|c| {
@@ -216,7 +216,7 @@ fn a_vcpu_that_polls_before_it_sleeps_has_halted() {
 }
 
 #[test]
-fn exits_within_a_guests_work_are_told_with_their_reason() {
+fn exits_within_a_guests_work_are_reported_with_their_reason() {
     let stage = stage(
         |host| {
             host.cpu(|c| {
@@ -425,7 +425,7 @@ fn a_guest_that_sends_is_followed_into_it() {
 }
 
 #[test]
-fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
+fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
     let mut stage = stage(
         |host| {
             host.cpu(|c| {
@@ -465,7 +465,7 @@ fn of_a_guest_without_a_record_the_host_tells_what_it_can() {
 }
 
 #[test]
-fn of_a_guest_that_is_no_known_virtual_machine_only_its_own_side_is_told() {
+fn only_its_own_side_is_shown_of_an_unknown_guest() {
     let mut stage = stage(main_loop, |c| interrupt_at(c, 200));
     stage.vms.clear();
     let intervals = stage.intervals();

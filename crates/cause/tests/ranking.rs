@@ -50,7 +50,7 @@ fn work(ns: Ns, executor: &Executor) -> ExplainedPacket {
 }
 
 #[test]
-fn what_is_usual_is_not_blamed() {
+fn the_baseline_is_not_blamed() {
     let (vhost, hog) = (thread(5, "vhost-4"), thread(9, "hog"));
     let mut baseline = Baseline::default();
     for ns in [100, 200, 300] {
@@ -87,7 +87,7 @@ fn what_a_packet_was_spared_is_taken_off_what_held_it_instead() {
 }
 
 #[test]
-fn a_part_that_skips_a_point_has_the_usual_of_both_that_it_is_made_of() {
+fn a_part_that_skips_a_point_has_the_baseline_of_both_that_it_is_made_of() {
     let vhost = thread(5, "vhost-4");
     let mut baseline = Baseline::default();
     baseline.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
@@ -100,7 +100,7 @@ fn a_part_that_skips_a_point_has_the_usual_of_both_that_it_is_made_of() {
 }
 
 #[test]
-fn a_packet_that_took_no_longer_than_usual_blames_nobody() {
+fn a_packet_within_its_baseline_blames_nobody() {
     let vhost = thread(5, "vhost-4");
     let mut baseline = Baseline::default();
     baseline.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)])]));

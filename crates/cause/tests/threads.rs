@@ -219,7 +219,7 @@ fn a_throttled_reader_waits_for_its_groups_time() {
 }
 
 #[test]
-fn a_stopped_reader_is_stopped_whatever_came_meanwhile() {
+fn a_stopped_reader_is_stopped_whatever_came_in_between() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.runs(READER).at(10).leaves(Left::Asleep(Sleep::Stopped), 0).at(270).sleeps_then(READER);

@@ -29,8 +29,8 @@ fn main() -> ExitCode {
     let throttling = [lack.clone().or_else(no_groups)];
     let trial = |name: &str, test: fn() -> Outcome| trial(name, &[lack.clone()], test);
     let tests = vec![
-        trial("who_kept_a_ready_thread_from_its_cpu_is_named", hog),
-        trial("who_woke_a_sleeping_thread_is_named", waker),
+        trial("what_kept_a_ready_thread_from_its_cpu_is_named", hog),
+        trial("what_woke_a_sleeping_thread_is_named", waker),
         trial("a_window_that_was_overwritten_says_so", overwritten),
         trial("rows_of_the_real_machine_have_no_gap", rows),
         trial("a_softirq_is_cut_out_of_the_time_of_the_thread_that_it_interrupts", softirq),

@@ -163,7 +163,7 @@ fn softirqs_of_preempt_rt_go_on_with_their_thread() {
 }
 
 #[test]
-fn guests_and_work_are_told_of_the_thread() {
+fn a_threads_guests_and_work_are_shown() {
     let events = vec![
         switch(10, 0, ASLEEP, 7),
         at(150, 7, What::KvmEntry { vcpu: Some(0) }),
@@ -294,7 +294,7 @@ fn a_throttled_thread_and_a_stopped_one_are_said_to_be() {
 }
 
 #[test]
-fn nothing_is_said_of_times_and_threads_that_no_event_tells_of() {
+fn nothing_is_said_of_times_and_threads_that_no_event_shows() {
     let mut told = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, What::Idle(None))]]);
     told.cpus[0].since = 400;
     let timeline = Timeline::of(&told);

@@ -127,7 +127,7 @@ fn losses_do_not_shorten_the_way() {
 }
 
 #[test]
-fn a_point_that_saw_few_of_those_that_arrived_is_aside() {
+fn a_point_that_saw_few_of_those_that_arrived_is_off_route() {
     let mut n = hypervisor();
     n.packets(100, &WAY);
     n.packets(20, &[&WAY[..], &[("host/tx@eno2", 7)]].concat());

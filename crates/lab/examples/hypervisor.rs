@@ -23,7 +23,7 @@ use std::{
 const NEVER: &dyn Fn() -> bool = &|| false;
 const OPTIONS: &str = "[--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle]";
 
-struct Wanted {
+struct Request {
     kernel: LabKernel,
     script: PathBuf,
     limit: Duration,
@@ -34,8 +34,8 @@ struct Wanted {
 }
 
 fn main() -> ExitCode {
-    let wanted = match wanted() {
-        Ok(wanted) => wanted,
+    let request = match request() {
+        Ok(request) => request,
         Err(why) => {
             let names: Vec<&str> = KERNELS.iter().map(|k| k.name).collect();
             eprintln!("{why}\nusage: hypervisor KERNEL SCRIPT {OPTIONS} [ARGUMENT...]");
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&wanted) {
+    match run(&request) {
         Ok(status) => ExitCode::from(status as u8),
         Err(error) => {
             eprintln!("{error}");
@@ -52,13 +52,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn wanted() -> Result<Wanted, String> {
+fn request() -> Result<Request, String> {
     let mut words = std::env::args().skip(1);
     let name = words.next().ok_or("which kernel?")?;
     let kernel = LabKernel::named(&name).ok_or_else(|| format!("{name}: no such kernel"))?;
     let script = words.next().ok_or("which script?")?;
     let script = fs::canonicalize(&script).map_err(|e| format!("{script}: {e}"))?;
-    let mut wanted = Wanted {
+    let mut request = Request {
         kernel,
         script,
         limit: Duration::from_secs(600),
@@ -71,50 +71,50 @@ fn wanted() -> Result<Wanted, String> {
         match word.as_str() {
             "--limit" => {
                 let seconds = words.next().and_then(|s| s.parse().ok()).ok_or("--limit needs seconds")?;
-                wanted.limit = Duration::from_secs(seconds);
+                request.limit = Duration::from_secs(seconds);
             }
-            "--out" => wanted.out = Some(words.next().ok_or("--out needs a folder")?.into()),
-            "--igb" => wanted.nics = Nics::Igb,
-            "--stamping-nics" => wanted.modules.push(OwnModule::StampingNics),
-            "--slow-idle" => wanted.modules.push(OwnModule::SlowIdle),
-            _ => wanted.arguments.push(word),
+            "--out" => request.out = Some(words.next().ok_or("--out needs a folder")?.into()),
+            "--igb" => request.nics = Nics::Igb,
+            "--stamping-nics" => request.modules.push(OwnModule::StampingNics),
+            "--slow-idle" => request.modules.push(OwnModule::SlowIdle),
+            _ => request.arguments.push(word),
         }
     }
-    Ok(wanted)
+    Ok(request)
 }
 
-fn run(wanted: &Wanted) -> Result<i32, Box<dyn std::error::Error>> {
+fn run(request: &Request) -> Result<i32, Box<dyn std::error::Error>> {
     let (lab, _) = Lab::new()?;
     let progress = &mut |line: &str| eprintln!("{line}");
     let mut export = String::new();
-    for module in &wanted.modules {
-        let file = wanted.kernel.own_module(*module, progress, NEVER)?;
+    for module in &request.modules {
+        let file = request.kernel.own_module(*module, progress, NEVER)?;
         export += &format!("export {}={} && ", module.name().to_uppercase(), quoted(&file.display().to_string()));
     }
-    let mut hypervisor = Hypervisor::boot(&lab, wanted.kernel, wanted.nics, progress, NEVER)?;
+    let mut hypervisor = Hypervisor::boot(&lab, request.kernel, request.nics, progress, NEVER)?;
     eprintln!(
         "Linux {} is up after {:.1?}, {}",
         hypervisor.release(),
         hypervisor.boot_time(),
         hypervisor.acceleration()
     );
-    let words: Vec<String> = wanted.arguments.iter().map(|a| quoted(a)).collect();
-    let folder = wanted.script.parent().unwrap_or(Path::new("/")).display().to_string();
+    let words: Vec<String> = request.arguments.iter().map(|a| quoted(a)).collect();
+    let folder = request.script.parent().unwrap_or(Path::new("/")).display().to_string();
     let script = format!(
         "{export}cd {} && timeout {} bash {} {} >/out/.printed 2>&1",
         quoted(&folder),
-        wanted.limit.as_secs(),
-        quoted(&wanted.script.display().to_string()),
+        request.limit.as_secs(),
+        quoted(&request.script.display().to_string()),
         words.join(" ")
     );
     let printed = hypervisor.out().join(".printed");
-    let limit = wanted.limit + Duration::from_secs(30);
+    let limit = request.limit + Duration::from_secs(30);
     let ended = thread::scope(|scope| {
         let running = scope.spawn(|| hypervisor.run(&script, limit, NEVER));
         show(&printed, limit, || running.is_finished());
         running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    if let Some(out) = &wanted.out {
+    if let Some(out) = &request.out {
         fs::create_dir_all(out)?;
         let _ = fs::remove_file(&printed);
         let from = hypervisor.out().join(".");

@@ -49,7 +49,7 @@ impl Acceleration {
         Duration::from_secs(if self == Self::Tcg { 120 } else { 20 })
     }
 
-    /// Remembers, until the machine is booted anew, that this one worked.
+    /// Remembers, until the next boot of this machine, that this one worked.
     pub(crate) fn remember(self) {
         let (Some(boot), Some(file)) = (boot_id(), Some(remembered("acceleration"))) else { return };
         // Not remembered is only slower.

@@ -218,7 +218,7 @@ impl Work {
     /// Moves a finished folder to where it is kept.
     pub(crate) fn keep(&self, made: &Path, target: &Path) -> Result<()> {
         match fs::rename(made, target) {
-            // Another latpath fetched the same one meanwhile.
+            // Another latpath fetched the same one in between.
             Err(_) if target.is_dir() => Ok(()),
             other => other.doing(format!("keep {}", target.display())),
         }

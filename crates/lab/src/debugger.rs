@@ -64,7 +64,7 @@ impl Debugger {
         self.stream.write_all(&packet(request)).doing("write to the debugger")?;
         loop {
             let answer = self.packet()?;
-            // The machine's stop, told when it pleases, is no answer but to the question for it.
+            // The machine may report its stop at any time; that answers only the question for it.
             if request == "?" || !answer.starts_with('T') {
                 return Ok(answer);
             }

@@ -175,7 +175,7 @@ impl Guest {
     }
 
     /// Starts a command line that goes on after this call, under a name by which [`Guest::end`] and
-    /// [`Guest::file`] find it. With `again` it is started anew whenever it ends.
+    /// [`Guest::file`] find it. With `again` it is started again whenever it ends.
     pub fn start(&mut self, name: &str, command: &str, again: bool, stop: Stop) -> Result<()> {
         let around = if again { ("while :; do", "sleep 1; done") } else { ("", "") };
         let script = format!(
@@ -221,7 +221,7 @@ impl Guest {
     }
 }
 
-/// Its NIC on the path's tap, the agent's port, and a vsock where one is wanted.
+/// Its NIC on the path's tap, the agent's port, and a vsock where the plan has one.
 fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
     let vhost = if acceleration == Acceleration::KvmVhost { "on" } else { "off" };
     let mut devices = vec![

@@ -85,7 +85,7 @@ impl Hypervisor {
             });
             match booted {
                 Ok(hypervisor) => {
-                    // Which of the two with KVM is best only a guest tells.
+                    // Only a guest shows which of the two with KVM is best.
                     if acceleration == Acceleration::Tcg {
                         acceleration.remember();
                     }
@@ -246,7 +246,7 @@ mod tests {
     use super::complaints;
 
     #[test]
-    fn a_kernels_complaints_are_told_from_its_other_messages() {
+    fn a_kernels_complaints_are_distinguished_from_its_other_messages() {
         let console = "[ 1.0] kvm: Nested Virtualization enabled\r\n\
                        [ 2.0] BUG: kernel NULL pointer dereference, address: 0000000000000010\r\n\
                        [ 2.1] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1 x+0x1/0x2\r\n";

@@ -54,7 +54,7 @@ pub use starvation::{Starvation, Watch};
 /// Asked during every wait: whether the user wants to stop.
 pub type Stop<'a> = &'a dyn Fn() -> bool;
 
-/// Told one line at each step that takes time.
+/// Gets one line at each step that takes time.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// The first thing that this machine lacks for a lab, said as an error; `None` when all is there. Being offline shows

@@ -80,7 +80,7 @@ impl Machine {
         self.or_how_it_ended(printed)
     }
 
-    /// Of a machine that is gone, its shell tells only that it answers no more.
+    /// The shell of a machine that is gone only stops answering.
     fn or_how_it_ended<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(Error::Guest { .. }) = result {
             self.qemu.wait(Duration::from_millis(500))?;

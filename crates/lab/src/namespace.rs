@@ -25,8 +25,8 @@ use std::{
 const NAMED: &str = "/run/netns";
 const QUICK: Duration = Duration::from_secs(20);
 
-/// Which process a lab belongs to: `latpath-PID-START-N`. Two labs never share one, and from the name alone it can be
-/// told whether the owner still lives.
+/// Which process a lab belongs to: `latpath-PID-START-N`. Two labs never share one, and the name alone
+/// says whether its owner still lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LabId {
     pid: u32,
@@ -173,7 +173,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was counted since `before`. A counter that went back (a device made anew) counts from nought.
+    /// What was counted since `before`. A counter that went back (its device was made again) counts from zero.
     pub fn since(&self, before: &Counters) -> Counters {
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         Counters {
@@ -191,7 +191,7 @@ impl Counters {
 fn read_counters(json: &[u8]) -> std::result::Result<Vec<Counters>, String> {
     let links: Vec<serde_json::Value> = serde_json::from_slice(json).map_err(|e| e.to_string())?;
     let counters = links.iter().map(|link| {
-        let number = |way: &str, what: &str| link["stats64"][way][what].as_u64();
+        let number = |direction: &str, what: &str| link["stats64"][direction][what].as_u64();
         Some(Counters {
             device: link["ifname"].as_str()?.into(),
             rx_packets: number("rx", "packets")?,
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lab_is_told_from_its_name() {
+    fn a_lab_is_known_by_its_name() {
         let id = LabId::next();
         assert_eq!(format!("{id}-hyp").parse(), Ok(id));
         assert_eq!(id.to_string().parse(), Ok(id));
@@ -266,7 +266,7 @@ mod tests {
         let json = br#"[{"ifindex":2,"ifname":"vnet0","stats64":{"rx":{"bytes":1,"packets":2,"errors":3,"dropped":4},
             "tx":{"bytes":5,"packets":6,"errors":7,"dropped":8}}}]"#;
         let read = read_counters(json).unwrap();
-        let wanted = Counters {
+        let expected = Counters {
             device: "vnet0".into(),
             rx_packets: 2,
             rx_dropped: 4,
@@ -275,9 +275,9 @@ mod tests {
             tx_dropped: 8,
             tx_errors: 7,
         };
-        assert_eq!(read.as_slice(), std::slice::from_ref(&wanted));
-        let later = Counters { tx_packets: 10, ..wanted.clone() };
-        assert_eq!(later.since(&wanted).tx_packets, 4);
+        assert_eq!(read.as_slice(), std::slice::from_ref(&expected));
+        let later = Counters { tx_packets: 10, ..expected.clone() };
+        assert_eq!(later.since(&expected).tx_packets, 4);
         assert!(read_counters(br#"[{"ifname":"x"}]"#).is_err());
     }
 }

@@ -88,7 +88,7 @@ impl Lab {
             Switch::OpenVswitch => Some(Arc::new(OpenVswitch::start(self, &hypervisor)?)),
             Switch::LinuxBridge => {
                 hypervisor.ip(&format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0"))?;
-                // A kernel that cannot snoop refuses to be told not to; both flood, which is what is wanted here.
+                // A kernel that cannot snoop refuses the setting; both flood, as the lab needs.
                 let _ = hypervisor.ip(&format!("link set {BRIDGE} type bridge mcast_snooping 0"));
                 None
             }

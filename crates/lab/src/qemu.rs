@@ -21,7 +21,7 @@ pub(crate) struct Start<'a> {
     /// Where it runs; `None`: where we are.
     pub(crate) namespace: Option<&'a Namespace>,
     pub(crate) acceleration: Acceleration,
-    /// The CPU that is emulated, where it is and another than QEMU's most capable is wanted.
+    /// The CPU to emulate, where it is not QEMU's most capable.
     pub(crate) cpu: Option<&'a str>,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,

@@ -1,4 +1,4 @@
-//! Whether a machine that QEMU runs got the CPU time that it wanted: an emulated one that does not is slow in ways that no real one is.
+//! Whether a machine that QEMU runs got the CPU time that it needed: an emulated one that did not is slow as no real one is.
 
 use std::{
     fmt, fs,

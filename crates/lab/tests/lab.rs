@@ -161,7 +161,7 @@ fn killed_and_swept(what: &str) -> Result<(), Failed> {
         thread::sleep(Duration::from_millis(20));
     }
     assert!(!process.exists(), "process {child} outlived its parent");
-    // A lab that another test starts meanwhile may sweep before this one does.
+    // A lab that another test starts at the same time may sweep before this one does.
     drop(Lab::new()?);
     assert!(!there(name) && !Path::new(folder).exists());
     Ok(())
@@ -188,7 +188,7 @@ fn guest_answers() -> Result<(), Failed> {
         false,
         NEVER,
     )?;
-    thread::sleep(Duration::from_millis(500));
+    guest.expect("until grep -q began /run/count.out; do usleep 10000; done", NEVER)?;
     let output = guest.end("count", Duration::from_secs(10), NEVER)?;
     assert_eq!((output.status, output.text.as_str()), (5, "began\nended\n"));
 
@@ -239,7 +239,7 @@ fn hypervisor() -> Result<(), Failed> {
     assert_eq!(hypervisor.stands_at()?.len(), 2);
     hypervisor.expect("true", NEVER)?;
 
-    // Its end is told at once, with the reason.
+    // Its end is reported at once, with the reason.
     assert_eq!(hypervisor.complaints(), Vec::<String>::new());
     let error = hypervisor.run("echo c >/proc/sysrq-trigger; sleep 100", Duration::from_secs(60), NEVER).unwrap_err();
     assert_eq!(error.to_string(), "guest hypervisor-6.1: QEMU ended, exit status: 0");

@@ -370,13 +370,20 @@ mod tests {
         let (read, write) = nix::unistd::pipe().unwrap();
         nix::unistd::write(&write, b"x\n").unwrap();
         wait(read.as_fd(), &AtomicBool::new(false));
+        let mut fds = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0), "the line that ended it is taken");
         // Nobody can press Enter there any more.
         drop(write);
         let interrupted = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| wait(read.as_fd(), &interrupted));
+            let ended = (0..10).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(u64::from(LOOK_EVERY_MS)));
+                waiting.is_finished()
+            });
             interrupted.store(true, Ordering::Relaxed);
             waiting.join().unwrap();
+            assert!(!ended, "an input that is closed is no Enter");
         });
     }
 }

@@ -317,7 +317,7 @@ fn one_packet_from_point_to_point() {
 }
 
 #[test]
-fn a_crowd_and_a_gap_are_told_too() {
+fn a_crowd_and_a_gap_are_reported_too() {
     let (explanation, context) = story();
     let of = |number| explanation.worst.iter().find(|t| t.explained.number == number).unwrap();
     let text =
@@ -410,7 +410,7 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json:
 }
 
 #[test]
-fn an_idle_state_is_told_by_its_name_where_that_is_known() {
+fn an_idle_state_is_reported_by_its_name_where_that_is_known() {
     let (all, packet, json) = out_of_idle(3, Some("C1E"));
     assert!(all.contains("idle state C1E") && all.contains("until its CPU had left its idle state (C1E)"), "{all}");
     assert!(packet.contains("waited for 5.006 ms until its CPU had left its idle state (C1E)"), "{packet}");

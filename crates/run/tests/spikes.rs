@@ -74,7 +74,7 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
 }
 
 #[test]
-fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_told() {
+fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_reported() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             full_packet_socket,
         ),
         trial("a_udp_socket_that_is_not_read_drops_what_was_sent_less_what_is_read", lack, full_udp_socket),
-        trial("a_queueing_discipline_drops_what_it_has_no_room_for", &or(|| need_tool("tc")), full_qdisc),
+        trial("a_queueing_discipline_drops_what_does_not_fit", &or(|| need_tool("tc")), full_qdisc),
         trial("frames_that_nobody_takes_are_counted_at_the_device", lack, nobody_listens),
         trial("what_the_kernel_says_of_each_drop_means_the_place_where_it_happened", &or(no_drop_events), places),
         trial("the_callers_thread_stays_in_its_namespace", lack, stays),

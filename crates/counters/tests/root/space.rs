@@ -3,10 +3,11 @@
 use latpath_counters::{Device, Difference, Snapshot};
 use latpath_testkit::Failed;
 use nix::{
-    sched::{setns, CloneFlags},
+    sched::{sched_setaffinity, setns, CloneFlags, CpuSet},
     sys::socket::{
         recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike,
     },
+    unistd::Pid,
 };
 use std::{
     fs::{self, File},
@@ -191,7 +192,8 @@ pub fn waiting(fd: &OwnedFd) -> u64 {
     std::iter::from_fn(|| recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()).count() as u64
 }
 
-/// The softirq that delivers may run a moment later, or much later on a busy machine: waits until each CPU's backlog was seen empty.
+/// The softirq that delivers may run a moment later, or much later on a busy machine: waits until each CPU's backlog was seen empty,
+/// and until a thread has run there since: the packet that was taken off last has been delivered by then.
 pub fn settle() {
     let limit = Instant::now() + Duration::from_secs(60);
     let mut waiting: Vec<usize> = (0..backlogs().len()).collect();
@@ -200,7 +202,11 @@ pub fn settle() {
         waiting.retain(|cpu| now.get(*cpu).is_some_and(|packets| *packets > 0));
         thread::sleep(Duration::from_millis(1));
     }
-    thread::sleep(Duration::from_millis(200));
+    let run_at = |cpu: usize| {
+        let mut set = CpuSet::new();
+        let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    };
+    (0..backlogs().len()).for_each(|cpu| drop(thread::spawn(move || run_at(cpu)).join()));
 }
 
 /// Packets that wait on each CPU: the twelfth column of /proc/net/softnet_stat, from Linux 5.10 on.

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let code = latpath_testkit::main(vec![
         trial("a_recorded_run_is_a_trace_without_errors", &with_processor, reads),
         trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
-        trial("a_full_disk_is_told_and_nothing_is_left", &needs, full),
+        trial("a_full_disk_is_reported_and_nothing_is_left", &needs, full),
         trial("stdout_gets_the_same_bytes", &needs, stdout),
         trial("one_packet_has_the_only_row_late_or_not", &with_processor, one_packet),
         trial("a_packet_is_named_as_explain_names_it", &needs, names),

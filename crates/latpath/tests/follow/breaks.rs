@@ -17,7 +17,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
         trial("kill_9_loses_two_seconds_at_most", needs, kill_9),
         trial("a_full_disk_ends_the_recording_with_a_readable_run", needs, full_disk),
-        trial("a_run_in_the_way_is_left_alone", needs, in_the_way),
+        trial("a_run_of_the_same_name_is_left_alone", needs, in_the_way),
         trial("a_device_that_vanishes_does_not_end_the_recording", needs, vanished),
         trial("no_program_stays_in_the_kernel_after_kill_9", needs, nothing_stays),
         trial("a_machine_that_cannot_be_reached_is_named", needs, unreachable),

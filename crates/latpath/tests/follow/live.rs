@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
-        trial("live_counts_what_arrives_once_the_way_is_known", needs, counts),
+        trial("live_counts_what_arrives_once_the_route_is_known", needs, counts),
         trial("live_places_losses", needs, losses),
         trial("live_sees_gaps_of_the_publisher", needs, gaps),
         trial("live_says_which_stream_does_not_come_and_waits", needs, absent),

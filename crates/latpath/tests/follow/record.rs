@@ -14,7 +14,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
         trial("every_frame_has_a_whole_journey", needs, every_frame),
         trial("segments_add_up_to_the_total", needs, adds_up),
-        trial("streams_are_told_apart_and_so_are_asdus", needs, several_streams),
+        trial("streams_are_distinguished_and_so_are_asdus", needs, several_streams),
         trial("what_the_application_did_not_read_is_lost_where_it_waits", needs, lost_at_socket),
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("two_recorders_see_the_same", needs, two_at_once),

@@ -23,7 +23,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("without_the_recorder_there_are_none", needs, no_flight),
         trial("the_first_spike_stops_the_recording_and_the_kernels_trace", needs, stop_on_spike),
         trial("the_worst_of_a_minute_need_no_threshold", needs, worst),
-        trial("live_tells_what_held_late_packets_and_how_soon", needs, told),
+        trial("live_shows_what_held_late_packets_and_how_soon", needs, told),
         trial("live_freezes_spikes_too_with_the_cpus_and_threads_of_their_packets", needs, live),
     ]
 }

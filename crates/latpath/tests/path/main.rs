@@ -3,7 +3,7 @@
 
 mod chooses;
 mod ends;
-mod ways;
+mod routes;
 
 use latpath_lab::APPLICATION;
 use latpath_testkit::names::own;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
-    let mut tests = ways::trials(&needs);
+    let mut tests = routes::trials(&needs);
     tests.extend(chooses::trials(&needs));
     tests.extend(ends::trials(&needs));
     latpath_testkit::main(tests)

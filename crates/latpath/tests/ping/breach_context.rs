@@ -14,7 +14,7 @@ pub fn tests() -> Vec<Trial> {
     needs.push(need_btf());
     let two = [needs.clone(), vec![need_two_cpus()]].concat();
     vec![
-        trial("who_kept_the_emitter_from_its_cpu_is_named", &two, hogged),
+        trial("what_kept_the_emitter_from_its_cpu_is_named", &two, hogged),
         trial("a_reflector_on_the_same_kernel_is_seen_to_be_stopped", &needs, stopped),
         trial("without_the_recorder_a_breach_has_no_context", &needs, unwatched),
     ]

@@ -28,7 +28,7 @@ pub fn tests() -> Vec<Trial> {
     vec![
         trial("a_cable_that_is_pulled_at_the_reflector_loses_probes_and_the_run_goes_on", &needs, || pulled(false)),
         trial("a_device_that_is_down_for_a_while_refuses_probes_and_the_run_goes_on", &needs, || pulled(true)),
-        trial("probes_that_tc_drops_are_lost_on_the_way_there_to_the_last_one", &tc, dropped),
+        trial("probes_that_tc_drops_are_lost_there_to_the_last_one", &tc, dropped),
     ]
 }
 

@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
-        trial("an_agents_flight_recorder_tells_what_this_machine_did", needs, tells),
+        trial("an_agents_flight_recorder_shows_what_this_machine_did", needs, tells),
         trial("an_agent_that_is_killed_owes_its_windows", needs, killed),
     ]
 }
@@ -101,7 +101,6 @@ fn killed() -> Result<(), Failed> {
     kill(Pid::from_raw(agent.process.id() as i32), Signal::SIGSTOP)?;
     let now = monotonic();
     let id = machine.request_window(now, now + 500_000_000);
-    std::thread::sleep(Duration::from_millis(50));
     agent.process.kill()?;
     let mut answers = Vec::new();
     until("an answer comes", || {

@@ -7,7 +7,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("every_length_of_svid_is_read_tagged_and_untagged", needs, every_length),
         trial("streams_of_any_asdu_of_a_frame_are_found", needs, any_asdu),
-        trial("sixty_four_streams_are_told_apart", needs, many_streams),
+        trial("sixty_four_streams_are_distinguished", needs, many_streams),
         trial("filters_on_appid_vlan_and_mac_hold", needs, filters),
         trial("near_misses_are_not_taken", needs, near_misses),
         trial("udp_and_hash_keys_are_the_same_at_every_point", needs, other_keys),

@@ -169,7 +169,7 @@ fn a_packet_that_is_not_there_is_refused_with_what_is() {
 }
 
 #[test]
-fn damaged_spikes_are_told_and_the_rest_is_explained() {
+fn damaged_spikes_are_reported_and_the_rest_is_explained() {
     let bench = with_spikes();
     let spikes = bench.run().join("spikes");
     let file = |n: u32| spikes.join(format!("{n:06}.spike"));
@@ -221,7 +221,7 @@ fn a_run_that_goes_on_is_explained_so_far() {
     let file = bench.run().join("spikes/000002.spike");
     let begun = std::time::Instant::now();
     while !file.exists() {
-        assert!(begun.elapsed().as_secs() < 20, "it is not written");
+        assert!(begun.elapsed().as_secs() < 90, "it is not written");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let text = stdout(&explain(&bench, &[]));

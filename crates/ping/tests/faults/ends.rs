@@ -39,7 +39,7 @@ fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
 }
 
 #[test]
-fn a_reflector_that_was_started_anew_answers_again_and_what_it_forgot_is_not_made_up() {
+fn a_reflector_that_was_started_again_answers_and_what_it_forgot_is_not_made_up() {
     let mut run = Run::new(every("1000", one_by_one(2_400)));
     run.plan.lost_after = LONG;
     run.wire.reflector_lives_for(300, false);
@@ -114,7 +114,7 @@ fn a_kernel_that_refuses_everything_in_the_end_is_not_asked_in_a_busy_loop() {
 }
 
 #[test]
-fn nobody_there_is_told_from_nobody_who_answers() {
+fn no_listener_and_no_answer_are_distinguished() {
     for (says, why) in [(true, Why::NobodyListens), (false, Why::NobodyAnswers)] {
         let mut run = Run::new(one_by_one(10));
         run.plan.timeout = 150 * MS;
@@ -223,7 +223,7 @@ fn a_device_that_vanishes_ends_the_run_with_what_was_measured() {
 }
 
 #[test]
-fn a_breach_is_told_at_once_to_both_ends_and_stops_the_run() {
+fn a_breach_is_reported_at_once_to_both_ends_and_stops_the_run() {
     for stops in [true, false] {
         let mut run = Run::new(one_by_one(200));
         (run.plan.threshold, run.plan.stop_on_breach, run.plan.lost_after) = (Some(1), stops, LONG);

@@ -226,7 +226,7 @@ fn welcomes_that_come_late_and_twice_and_overtaken_tell_what_they_know() {
 }
 
 #[test]
-fn a_welcome_that_is_always_one_hello_late_still_tells_what_the_reflector_saw() {
+fn a_welcome_that_is_always_one_hello_late_still_says_what_the_reflector_saw() {
     let run = Run::new(at_a_rate(500));
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Welcome => Fate::Overtaken,

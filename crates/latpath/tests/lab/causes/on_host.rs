@@ -13,7 +13,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
         trial("without_a_fault_none_is_blamed", needs, none),
         trial("a_real_time_hog_on_the_applications_cpu_is_blamed", needs, hog),
-        trial("a_crowd_of_usual_threads_on_the_applications_cpu_is_blamed", needs, crowd),
+        trial("a_crowd_of_ordinary_threads_on_the_applications_cpu_is_blamed", needs, crowd),
         trial("a_timer_interrupt_that_lasts_is_blamed", needs, storm),
         trial("a_softirq_that_is_busy_with_other_frames_is_blamed", needs, flood),
         trial("an_application_that_sleeps_is_blamed", needs, sleeper),

@@ -7,6 +7,7 @@ use super::{
 };
 use latpath_lab::{Application, Guest, GuestPlan, Lab, APPLICATION, GUEST_DEVICE, PUBLISHER};
 use latpath_run::Run;
+use latpath_testkit::waits::{has_read, listens};
 use latpath_testkit::Failed;
 use latpath_testkit::{latpath, program, Bench, Started};
 use nix::sched::{sched_setaffinity, CpuSet};
@@ -149,10 +150,11 @@ impl Scenario {
             }
             None => {
                 let command = faulty(&myself()?, &reader.words(APPLICATION, CPU));
-                self.application = Some(self.bench.start(self.bench.application(), command)?);
+                let mut application = self.bench.start(self.bench.application(), command)?;
+                listens(&mut application)?;
+                self.application = Some(application);
             }
         }
-        thread::sleep(Duration::from_millis(300));
         let threshold = if self.guest.is_some() { GUEST_THRESHOLD } else { THRESHOLD };
         let (run, svid, late) = (self.run.display(), &self.svid, threshold.as_micros());
         let words = format!("record --stream svid:{svid} {machine} --threshold {late}us {recording} -o {run}");
@@ -202,12 +204,15 @@ impl Scenario {
 
     /// Ends all, and says what was recorded, and what the application did.
     pub fn end(&mut self) -> Result<(Seen, Vec<Injection>), Failed> {
-        thread::sleep(Duration::from_millis(300));
         if let Some(publisher) = self.publisher.take() {
             publisher.interrupt();
             publisher.finish(LIMIT)?;
         }
-        thread::sleep(Duration::from_millis(300));
+        match &self.application {
+            Some(application) => has_read(application)?,
+            // Nothing on this side shows when a guest has read what came.
+            None => thread::sleep(Duration::from_millis(300)),
+        }
         let recorder = self.recorder.take().ok_or("nothing is recorded")?;
         recorder.interrupt();
         let ended = recorder.finish(LIMIT)?;

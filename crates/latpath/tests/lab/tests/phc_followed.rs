@@ -38,7 +38,7 @@ fn run(_: &Scale) -> Outcome {
         }
         if method == Method::Extended {
             offset_and_drift_are_within_their_bounds(&nics)?;
-            disturbances_are_told(&nics)?;
+            disturbances_are_reported(&nics)?;
         }
     }
     Ok(())
@@ -58,7 +58,7 @@ fn offset_and_drift_are_within_their_bounds(nics: &StampingNics) -> Outcome {
     Ok(())
 }
 
-fn disturbances_are_told(nics: &StampingNics) -> Outcome {
+fn disturbances_are_reported(nics: &StampingNics) -> Outcome {
     let mut followed = Followed::start(nics, 0)?;
     followed.for_a_while(Duration::from_secs(3))?;
 

@@ -37,8 +37,8 @@ fn run(_: &Scale) -> Outcome {
     }
     let nics = StampingNics::load(&format!("wire_ns={WIRE_NS}"))?;
     check("one kernel, two times of it".into(), two_times_of_one_kernel(&nics));
-    check("a step".into(), a_step_is_told(&nics));
-    check("a clock that stands still".into(), a_clock_that_stands_still_is_told(&nics));
+    check("a step".into(), a_step_is_reported(&nics));
+    check("a clock that stands still".into(), a_clock_that_stands_still_is_reported(&nics));
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     Ok(())
 }
@@ -118,7 +118,7 @@ fn two_times_of_one_kernel(nics: &StampingNics) -> Outcome {
     session.expect_wires(WIRE_NS).map(drop)
 }
 
-fn a_step_is_told(nics: &StampingNics) -> Outcome {
+fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
     thread::sleep(Duration::from_secs(2));
@@ -142,7 +142,7 @@ fn a_step_is_told(nics: &StampingNics) -> Outcome {
     Ok(())
 }
 
-fn a_clock_that_stands_still_is_told(nics: &StampingNics) -> Outcome {
+fn a_clock_that_stands_still_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
     thread::sleep(Duration::from_secs(2));

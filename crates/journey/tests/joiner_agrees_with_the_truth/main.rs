@@ -1,9 +1,7 @@
 //! The joiner sees keys that wrap; the slow joiner is told the packets' identities. Both must hand out the same journeys,
 //! with the same times and counts, whatever the network does within the documented limits.
 
-#[path = "truth/network.rs"]
 mod network;
-#[path = "truth/slow.rs"]
 mod slow;
 
 use latpath_journey::{Joiner, Options};

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
-        trial("each_packet_is_told_step_by_step_from_device_to_device", needs, steps),
+        trial("each_packet_is_shown_step_by_step_from_device_to_device", needs, steps),
         trial("a_bridges_copy_is_the_same_packet", needs, copies),
-        trial("packets_on_one_way_are_one_path_and_shares_add_up", needs, one_path),
+        trial("packets_on_one_route_are_one_path_and_shares_add_up", needs, one_path),
         trial("the_points_that_it_names_are_those_that_record_finds", needs, points),
         trial("a_drop_has_its_reason_and_its_function", needs, drops),
         trial("frames_with_the_same_bytes_one_after_another_are_several_packets", needs, same_bytes),
