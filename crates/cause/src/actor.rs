@@ -1,4 +1,4 @@
-//! Executor is who: the same culprit under one name, however often it was started anew.
+//! Actors and culprits: threads of one name are one, however often they are started.
 
 use crate::Executor;
 use latpath_flight::{Class, Doing};
@@ -7,7 +7,7 @@ use latpath_vms::{Role, Thread, Vm};
 /// Threads of one name whose numbers are kept.
 const MAX_PIDS: usize = 8;
 
-/// One who had to act, or who kept others from acting: threads of one name and role are one.
+/// What had to act, or kept others from acting. Threads of one name and role are one actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// What it does for a virtual machine, else its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25 virtio0`.

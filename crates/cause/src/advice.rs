@@ -1,9 +1,9 @@
-//! What would cure a cause: a line for people, and the commands, with the numbers of this case in them.
+//! What fixes a cause: a sentence, and the commands, with the numbers of this case in them.
 //!
 //! Commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), perf-record(1), sysctl(8),
 //! ovs-ofctl(8), ovs-vswitchd.conf.db(5), tc(8), nsenter(1), and files of proc(5), cgroups(7), the kernel's admin-guide and its
-//! KVM documentation. crates/latpath/tests/causes/cures.rs runs those that can run anywhere. Nothing is
-//! advised that the case does not call for: to raise a priority only where one is in the way, to move a thread only where there
+//! KVM documentation. crates/latpath/tests/lab/causes/fixes.rs runs those that can run anywhere. Nothing is
+//! advised that the case does not call for: to raise a priority only where another one is higher, to move a thread only where there
 //! is a CPU to move it to. docs/causes.md lists all of it.
 
 mod words;
@@ -16,7 +16,7 @@ use latpath_model::{PointId, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
 use words::{flow, group_of, in_namespace, list, old_cpu_group_of, quoted, text};
 
-/// A cure.
+/// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Advice {
     /// What to do and why: a sentence without a full stop.
@@ -27,7 +27,7 @@ pub struct Advice {
     pub machine: String,
 }
 
-/// What is to be cured.
+/// What is to be fixed.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     cause: Cause,
@@ -209,14 +209,17 @@ impl Advisor<'_> {
             (_, Some(_)) => all.extend(move_by.into_iter().chain(move_victim)),
             _ if is_deadline(by.class) => all.extend(move_victim.into_iter().chain(move_by)),
             (None, None) => {
-                all.push(raise(1, format!("run {} in real time: others that are not wait for it then", victim.name)));
+                all.push(raise(
+                    1,
+                    format!("run {} in real time: threads that are not in real time then wait for it", victim.name),
+                ));
                 all.extend(move_by.or(move_victim));
             }
             (Some(_), None) => {
                 all.extend(move_by);
                 all.push(self.one(
                     format!(
-                        "{} does not let go of its CPU within the kernel: a kernel with PREEMPT_RT makes it",
+                        "{} keeps its CPU while it is in the kernel: a kernel with PREEMPT_RT takes it away",
                         by.name
                     ),
                     ["apt install linux-image-rt-$(dpkg --print-architecture)".to_owned()],
@@ -277,7 +280,7 @@ impl Advisor<'_> {
         if !self.is_on_host() {
             // On x86 a virtual CPU that polls has not gone to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
-                return vec![self.one("the guest's CPU polled: what the host did to that vCPU meanwhile kept it", [])];
+                return vec![self.one("the guest's CPU polled: what the host did to that vCPU delayed it", [])];
             }
             return vec![self.one(
                 "let the guest's CPU poll instead of halting, where it has the host's CPU to itself (the guest's kernel command line)",
@@ -332,7 +335,7 @@ impl Advisor<'_> {
         let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
         vec![
             self.one(
-                format!("find who stops {} (SIGSTOP, a debugger, the freezer); if it still stands", actor.name),
+                format!("find what stops {} (SIGSTOP, a debugger, the freezer); if it is still stopped", actor.name),
                 [format!("kill -CONT {pid}"), format!("echo 0 > {}/cgroup.freeze", group_of(pid))],
             ),
             self.one(
@@ -447,7 +450,7 @@ impl Advisor<'_> {
     pub(crate) fn of_injection(&self) -> Vec<Advice> {
         let mut advice = self.one(
             "let the CPU deliver interrupts to a running guest, if this prints N or 0: options kvm_intel enable_apicv=1, or \
-             options kvm_amd avic=1, in /etc/modprobe.d, and load the module anew while no guest runs",
+             options kvm_amd avic=1, in /etc/modprobe.d, and load the module again while no guest runs",
             ["grep -s . /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic".to_owned()],
         );
         advice.machine = HOST.into();

@@ -14,12 +14,12 @@ use latpath_model::{Ns, PointInfo, HOST};
 
 /// Executor held a packet, or kept another from acting.
 ///
-/// The same one is equal everywhere in a capture, so pieces can be grouped by it.
+/// The same one is equal everywhere in a capture, so intervals can be grouped by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Executor {
     /// As it is shown: `rustc (18491)`, `softirq NET_RX`.
     pub name: String,
-    /// What it is. Numbers of threads are those of the piece's machine.
+    /// What it is. Numbers of threads are those of the interval's machine.
     pub doing: Doing,
     /// How it was scheduled, where it is a thread and that is known.
     pub class: Option<Class>,
@@ -30,7 +30,7 @@ pub struct Executor {
 pub struct CauseInterval {
     /// Host's timeline.
     pub from: Ns,
-    /// The next piece's `from`.
+    /// The next interval's `from`.
     pub to: Ns,
     /// What it was.
     pub cause: Cause,
@@ -48,12 +48,12 @@ pub struct CauseInterval {
     ///
     /// | cause | number |
     /// |---|---|
-    /// | queued-behind, upcall | packets that were served before, in all (each piece of one queue has the same) |
+    /// | queued-behind, upcall | packets that were served before, in all (each interval of one queue has the same) |
     /// | idle-exit | the idle state, by the driver's number |
     /// | poll-interval | ns that the reader slept, from its going to sleep on |
     /// | vm-exit | the exit's reason, by the number of the CPU's vendor |
     pub number: Option<u64>,
-    /// Of an idle exit: the state's name, where its driver's names were told.
+    /// For an idle exit, the state's name where it is known.
     pub state: Option<String>,
     /// What the reader must know: why it is unexplained, that two machines' times were joined, what put an end to it.
     pub note: Option<String>,
@@ -99,8 +99,8 @@ impl<'a> Analyst<'a> {
         }
     }
 
-    /// What held the packet between two of its sightings: pieces without a gap, from exactly `a.t` to exactly `b.t`; none
-    /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the pieces' notes say
+    /// What held the packet between two of its sightings: intervals without a gap, from exactly `a.t` to exactly `b.t`; none
+    /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the intervals' notes say
     /// so.
     pub fn explain(&self, _packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
         if b.t <= a.t {

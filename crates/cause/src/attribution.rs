@@ -1,9 +1,8 @@
-//! What held one packet beyond what is usual: its causes by their excess.
+//! What held one packet beyond the baseline: its causes by their excess.
 //!
-//! Of each part of the way and each cause, the time that on-time packets spend there is taken off. Where a packet spent less
-//! with a cause than is usual (its reader would have come out of an idle state, but waited for its CPU instead), that is
-//! taken off its other causes, each by its share: no excess is negative, and all of them sum to the packet's time beyond the
-//! usual, exactly.
+//! On each hop, the time that on-time packets spend by a cause is subtracted. A packet may spend less with a cause than they do:
+//! its reader would have come out of an idle state, but waited for its CPU instead. That time is subtracted from its other
+//! causes, each by its share. So no excess is negative, and all of them sum to the packet's time beyond the baseline, exactly.
 
 use crate::actor::Actor;
 use crate::baseline::{Baseline, MeanTimes};
@@ -12,19 +11,19 @@ use crate::{Cause, PacketTimeline, RunContext};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
-/// What is told of why something is unexplained, or of an exit: a few different texts.
+/// Notes of one cause that are kept.
 const MAX_NOTES: usize = 4;
 
 /// A packet's causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attribution {
-    /// From the first point of its way that saw it to the last.
+    /// From the first point of its route that saw it to the last.
     pub time_ns: Ns,
-    /// What of it is usual. Where nothing is known of a part of its way, that part's is 0.
+    /// How much of it on-time packets take; 0 for hops without a baseline.
     pub baseline_ns: Ns,
-    /// The time beyond the usual; 0 where there is none.
+    /// The time beyond the baseline; 0 where there is none.
     pub excess_ns: Ns,
-    /// For some part of its way nothing usual is known.
+    /// Some hop of its route has no baseline.
     pub without_baseline: bool,
     /// What held it, by excess, the largest first; they sum to `time_ns`, and their excess to `excess_ns`.
     pub shares: Vec<CauseShare>,
@@ -42,24 +41,24 @@ pub struct CauseShare {
     pub actor: Option<Actor>,
     /// How long.
     pub time_ns: Ns,
-    /// How long beyond what is usual.
+    /// How long beyond the baseline.
     pub excess_ns: Ns,
     /// Executor kept it from acting, and for how long of `time_ns`, the longest first.
     pub by: Vec<(Actor, Ns)>,
     /// CPUs, with the time on each, the longest first.
     pub cpus: Vec<(u32, Ns)>,
-    /// Between which points, with the time in each part of the way, the longest first.
+    /// Between which points, with the time on each hop, the longest first.
     pub hops: Vec<((PointId, PointId), Ns)>,
-    /// The greatest number that was told with it: packets ahead, an exit's reason.
+    /// The greatest number of its intervals: packets ahead, an exit's reason.
     pub number: Option<u64>,
-    /// What that is called, if it is an idle state whose name was told.
+    /// What that is called, if it is an idle state with a known name.
     pub state: Option<String>,
     /// What the reader must know, with the time that it is about, the longest first.
     pub notes: Vec<(String, Ns)>,
 }
 
 impl CauseShare {
-    /// Executor is to blame: who kept the actor from acting longest; the actor itself, where nobody else did or it chose to.
+    /// The culprit: what kept the actor from acting longest; the actor itself, where nothing else did or it chose to.
     pub fn culprit(&self) -> Option<&Actor> {
         culprit(self.cause, self.actor.as_ref(), &self.by)
     }
@@ -87,14 +86,14 @@ pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Actor>, by: &'a [(Acto
 }
 
 impl Attribution {
-    /// Of a packet. `way` is its stream's.
+    /// Of a packet. `route` is its stream's.
     pub fn of(packet: &PacketTimeline, route: &[PointId], baseline: &Baseline, context: &RunContext) -> Self {
         let mut attribution = Self { time_ns: packet.time(), ..Self::default() };
         let means: Vec<Option<MeanTimes>> = packet.hops.iter().map(|p| baseline.of(p.from, p.to, route)).collect();
         attribution.without_baseline = means.iter().any(Option::is_none);
         let means: Vec<MeanTimes> = means.into_iter().map(Option::unwrap_or_default).collect();
 
-        // Cells: what one group of pieces took in one part. A group is one `CauseShare`.
+        // Cells: what one group of intervals took on one hop. A group is one `CauseShare`.
         let mut groups: HashMap<(Cause, usize, Option<String>), usize> = HashMap::new();
         let mut cells: Vec<(usize, usize, Ns)> = Vec::new();
         for (at, hop) in packet.hops.iter().enumerate() {
@@ -188,7 +187,7 @@ impl Attribution {
         let mut weights = vec![0_i128; cells.len()];
         for ((hop, cause), time, of) in &kinds {
             let baseline = means[*hop].get(cause).copied().unwrap_or(0);
-            // Within a part and a cause all who had to do with it share the usual alike.
+            // On a hop, all groups of a cause share the baseline by their times.
             let times: Vec<i128> = of.iter().map(|at| i128::from(cells[*at].2)).collect();
             let beyond = apportion(time.saturating_sub(baseline).max(0), &times);
             of.iter().zip(beyond).for_each(|(at, ns)| weights[*at] = i128::from(ns));
@@ -198,7 +197,7 @@ impl Attribution {
         }
     }
 
-    /// The cause with the largest excess; none where the packet took no longer than is usual.
+    /// The cause with the largest excess; `None` where the packet took no longer than the baseline.
     pub fn first(&self) -> Option<&CauseShare> {
         self.shares.first().filter(|share| share.excess_ns > 0)
     }

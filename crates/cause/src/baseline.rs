@@ -1,10 +1,10 @@
-//! What is usual: the time that packets which are on time spend by each cause, in each part of their way.
+//! The baseline: the time that on-time packets spend by each cause, on each hop of their route.
 
 use crate::{Cause, PacketTimeline};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
-/// Parts of ways that are kept apart. A run has 64 points at most; more parts than this come of garbled sightings.
+/// Hops that are kept apart. A run has 64 points at most; more hops than this come from damaged sightings.
 const MAX_HOPS: usize = 4096;
 
 /// MeanTimes over on-time packets.
@@ -20,7 +20,7 @@ struct HopSums {
     causes: HashMap<Cause, i128>,
 }
 
-/// What is usual in one part: mean times by cause.
+/// Mean times by cause, on one hop.
 pub type MeanTimes = HashMap<Cause, Ns>;
 
 impl Baseline {
@@ -46,8 +46,8 @@ impl Baseline {
         self.packets
     }
 
-    /// What is usual from one point to another: of packets that were seen at both and nowhere between; else that of the parts
-    /// between neighbours on the way, together. None where nothing is known of one of them.
+    /// The mean times from one point to another: those of packets that were seen at both and nowhere in between, else the sum over
+    /// the hops in between. `None` where a hop is not known.
     pub fn of(&self, from: PointId, to: PointId, route: &[PointId]) -> Option<MeanTimes> {
         if let Some(sums) = self.hops.get(&(from, to)) {
             return Some(sums.means());

@@ -1,22 +1,22 @@
-//! Many short pieces told as few: what alternates is summed.
+//! Many short intervals as few: what alternates is summed.
 
 use crate::{Cause, CauseInterval};
 
-/// More pieces than this are put together.
+/// More intervals than this are summed.
 const MANY: usize = 256;
-/// As many that belong to one actor are told one by one.
+/// This many that belong to one actor stay as they are.
 const FEW: usize = 24;
 
-/// Puts together what alternates, if it is too much to tell: each actor's uninterrupted stretch becomes one piece for each
+/// Sums what alternates, if there are many intervals: each actor's uninterrupted stretch becomes one interval for each
 /// cause and culprit, in the order in which they came first. All sums stay what they were.
 pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
     if intervals.len() <= MANY {
         return intervals;
     }
-    let mut told: Vec<CauseInterval> = Vec::new();
+    let mut all: Vec<CauseInterval> = Vec::new();
     for stretch in intervals.chunk_by(|a, b| a.actor == b.actor && a.machine == b.machine) {
         if stretch.len() <= FEW {
-            told.extend_from_slice(stretch);
+            all.extend_from_slice(stretch);
             continue;
         }
         let mut sums: Vec<(CauseInterval, i64, usize)> = Vec::new();
@@ -43,8 +43,8 @@ pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
                 let sum = format!("{times} times, put together");
                 interval.note = Some(interval.note.map_or(sum.clone(), |note| format!("{note}; {sum}")));
             }
-            told.push(interval);
+            all.push(interval);
         }
     }
-    told
+    all
 }

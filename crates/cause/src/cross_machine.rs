@@ -1,4 +1,4 @@
-//! A packet's way back over several machines: walks on each of them, and how one leads to another.
+//! Follows a packet back over several machines: a wakeup chain on each of them, and how one leads to another.
 
 use crate::{
     guests::Guests,
@@ -70,7 +70,7 @@ impl<'t> CrossMachineWalk<'t> {
         Self { machines, guests, a, b, pair, t: b.seen.t, intervals: Vec::new() }
     }
 
-    /// All of it, the latest piece first.
+    /// Follows it all, the latest interval first.
     pub fn follow(mut self) -> Vec<CauseInterval> {
         let machine = &self.machines[self.b.place];
         let mut place = match &machine.without {
@@ -135,7 +135,7 @@ impl<'t> CrossMachineWalk<'t> {
             && self.b.info.link == Link::Nic
     }
 
-    /// A machine that did not record; its vCPUs' threads may tell something, if it is a guest.
+    /// A machine that did not record; if it is a guest, its vCPUs' threads may still say something.
     fn without_record(&self, place: usize, cpu: u32) -> Place {
         let machine = &self.machines[place];
         let why = format!("no record of {}: {}", machine.name, machine.without.as_deref().unwrap_or_default());
@@ -145,7 +145,7 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// From a guest to the host: to the one who called its CPU.
+    /// From a guest to the host: to what called its CPU.
     fn cross(&mut self, guest: usize, cpu: u32, by: Result<Doing, String>) -> Place {
         let host = &self.machines[0];
         let Some(vcpu) = self.guests.vcpus.thread(guest, cpu) else {
@@ -201,16 +201,16 @@ impl<'t> CrossMachineWalk<'t> {
     /// While an interrupt was pending and the vCPU ran: what its guest did instead of taking it.
     fn pending(&self, intervals: Vec<CauseInterval>, guest: usize, cpu: u32, interrupt: &Doing) -> Vec<CauseInterval> {
         let machine = &self.machines[guest];
-        let mut told = Vec::with_capacity(intervals.len());
+        let mut all = Vec::with_capacity(intervals.len());
         for interval in intervals {
             if interval.cause != Cause::IrqInjection {
-                push(&mut told, interval);
+                push(&mut all, interval);
                 continue;
             }
             for tile in machine.tiles(cpu, interval.from, interval.to).into_iter().rev() {
                 let like = CauseInterval { from: tile.from, to: tile.to, ..interval.clone() };
                 push(
-                    &mut told,
+                    &mut all,
                     match tile.doing {
                         Doing::Idle { .. } | Doing::Unknown => like,
                         doing => CauseInterval {
@@ -224,7 +224,7 @@ impl<'t> CrossMachineWalk<'t> {
                 );
             }
         }
-        told
+        all
     }
 
     /// From the host into the guest that has the earlier sighting: what it did before its vCPU's thread acted on the host.
@@ -251,26 +251,26 @@ impl<'t> CrossMachineWalk<'t> {
         Place::End(Cause::Unexplained, guest, String::new())
     }
 
-    /// A guest's pieces, with what the host says of its vCPUs' threads at these times.
+    /// A guest's intervals, with what the host says of its vCPUs' threads at these times.
     fn with_host(&self, guest: usize, intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         let host = &self.machines[0];
         if host.without.is_some() {
             return intervals;
         }
-        let mut told = Vec::with_capacity(intervals.len());
+        let mut all = Vec::with_capacity(intervals.len());
         for interval in intervals {
             let thread = interval.cpu.and_then(|cpu| self.guests.vcpus.thread(guest, cpu));
             let chosen = matches!(interval.cause, Cause::PollInterval | Cause::QdiscHeld);
             let Some(thread) = thread.filter(|_| !chosen) else {
-                push(&mut told, interval);
+                push(&mut all, interval);
                 continue;
             };
             let asleep = if interval.is_idle() { Cause::VcpuHalted } else { Cause::VmExit };
             let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, interval.to);
             walk.hold(interval.from, Hold { vcpu: thread, inside: &interval, unknown: &interval, asleep });
-            walk.intervals.into_iter().for_each(|interval| push(&mut told, interval));
+            walk.intervals.into_iter().for_each(|interval| push(&mut all, interval));
         }
-        told
+        all
     }
 
     /// Where intervals of two machines meet, times are known only as well as the difference of the two clocks. Notes that on
@@ -307,7 +307,7 @@ fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
     }
 }
 
-/// A piece of which nothing more is known.
+/// An interval of which nothing more is known.
 pub(crate) fn unexplained(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> CauseInterval {
     CauseInterval {
         from,

@@ -44,7 +44,7 @@ impl Vcpus {
     }
 }
 
-/// What the capture's packets and the host tell of the guests.
+/// What the capture's packets and the host say of the guests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
     pub vcpus: Vcpus,

@@ -1,10 +1,10 @@
-//! Softirqs and interrupts from their beginning to their end, whatever interrupted them meanwhile.
+//! Softirqs and interrupts from their beginning to their end, whatever interrupted them in between.
 
 use latpath_flight::{CpuRecord, Doing, Event, What};
 use latpath_model::Ns;
 use std::collections::HashSet;
 
-/// IrqIntervals under way at once that are believed. PREEMPT_RT may leave a softirq for another thread's.
+/// Most intervals under way at once; more are not plausible. PREEMPT_RT may leave a softirq for another thread's.
 const DEEPEST: usize = 32;
 
 /// A softirq or interrupt, from its beginning to its end.

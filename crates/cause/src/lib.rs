@@ -1,11 +1,11 @@
-//! What held a late packet: a walk back along the path of those who had to act.
+//! What held a late packet: the chain of threads, softirqs and interrupts that had to act, followed back.
 //!
-//! [`Analyst::explain`] tiles the time between two sightings of a packet with [`CauseInterval`]s, each with one [`Cause`] and who
-//! did it. They sum to it exactly; what no rule covers is [`Cause::Unexplained`].
+//! [`Analyst::explain`] tiles the time between two sightings of a packet with [`CauseInterval`]s, each with one [`Cause`], an
+//! actor and a culprit. They sum to that time exactly; time that no rule covers is [`Cause::Unexplained`].
 //!
-//! [`PacketTimeline`] is a packet with that all the way, [`Baseline`] what on-time packets spend where, [`Attribution`] a packet's causes
-//! by what they took beyond the usual, [`Ranking`] those of all late packets,
-//! [`advise`] what would cure one of them.
+//! [`PacketTimeline`] has the intervals of a packet's whole route. [`Baseline`] has the mean times of on-time packets.
+//! [`Attribution`] ranks a packet's causes by their time beyond the baseline, [`Ranking`] those of all late packets, and
+//! [`advise`] says what fixes one of them.
 
 mod actor;
 mod advice;

@@ -20,8 +20,8 @@ pub(crate) struct Machine {
     pub without: Option<String>,
     /// The record has wakers: the kernel has tracepoints for them.
     pub records_wakers: bool,
-    /// Threads of which is told when they enter and leave guests.
-    tells_guests: HashSet<u32>,
+    /// Threads whose entries to guests and exits from them are recorded.
+    records_guest_exits: HashSet<u32>,
     timeline: Timeline,
     records: Vec<CpuRecord>,
     irq_intervals: Vec<IrqIntervals>,
@@ -64,7 +64,7 @@ impl Machine {
             }
         };
         let mut records_wakers = false;
-        let mut tells_guests = HashSet::new();
+        let mut records_guest_exits = HashSet::new();
         for event in events {
             match event.what {
                 What::Switch { next, prev, next_class, .. } => {
@@ -75,7 +75,7 @@ impl Machine {
                     records_wakers |= matches!(event.what, What::Waking { .. });
                     is_of(event.t, pid, class);
                 }
-                What::KvmEntry { .. } | What::KvmExit { .. } => drop(tells_guests.insert(event.pid)),
+                What::KvmEntry { .. } | What::KvmExit { .. } => drop(records_guest_exits.insert(event.pid)),
                 _ => {}
             }
         }
@@ -84,7 +84,7 @@ impl Machine {
             error_bound: record.error_bound_ns.max(0),
             without,
             records_wakers,
-            tells_guests,
+            records_guest_exits,
             irq_intervals: window.cpus.iter().map(IrqIntervals::of).collect(),
             records: window.cpus,
             timeline,
@@ -152,7 +152,7 @@ impl Machine {
     }
 
     /// When a CPU, after `from`, found nothing to run: it went to the idle loop, or came out of an idle state and went into one again.
-    pub fn idles_anew(&self, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
+    pub fn idles_again(&self, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
         let mut came_out = false;
         let later = self.events(cpu, from, to).iter().filter(|e| e.t > from);
         for event in later {
@@ -227,9 +227,9 @@ impl Machine {
         matches!(waker.context, Doing::Timer(_) | Doing::Vector(LocalTimer) | Doing::Softirq(TIMER | HRTIMER))
     }
 
-    /// Whether it is told when this thread enters and leaves a guest.
-    pub fn tells_guests_of(&self, pid: u32) -> bool {
-        self.tells_guests.contains(&pid)
+    /// Whether this thread's entries to guests and exits from them are recorded.
+    pub fn records_guest_exits_of(&self, pid: u32) -> bool {
+        self.records_guest_exits.contains(&pid)
     }
 
     /// Why nothing is known of a CPU at a time.

@@ -1,10 +1,10 @@
-//! A packet with what held it all the way.
+//! A packet, with what held it on its route.
 
 use crate::{Analyst, CauseInterval};
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 
-/// A packet, and what held it between each two points of its stream's way that saw it.
+/// A packet, and what held it between the points of its stream's route that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketTimeline {
     /// The stream.
@@ -19,29 +19,29 @@ pub struct PacketTimeline {
     pub capture: u32,
     /// The capture's machines: [`CauseInterval::machine`] counts in this list.
     pub machines: Vec<String>,
-    /// Sightings on the way and at the detours from it, in the order of their times.
+    /// Sightings on the route and at optional points, in the order of their times.
     pub seen: Vec<PacketSighting>,
-    /// One behind the other, from the first point of the way that saw it to the last.
+    /// One behind the other, from the first point of the route that saw the packet to the last.
     pub hops: Vec<Hop>,
 }
 
-/// From one point of the way to the next that saw the packet.
+/// From one point of the route to the next that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Where it begins.
     pub from: PointId,
     /// Where it ends.
     pub to: PointId,
-    /// When it begins; the first piece's `from`.
+    /// When it begins; the first interval's `from`.
     pub begin: Ns,
-    /// When it ends; the last piece's `to`.
+    /// When it ends; the last interval's `to`.
     pub end: Ns,
     /// What held the packet: without a gap.
     pub intervals: Vec<CauseInterval>,
 }
 
 impl PacketTimeline {
-    /// Explains a packet of the analyst's capture. `way` is its stream's; all sightings count where that is empty.
+    /// Explains a packet of the analyst's capture. `route` is its stream's; all sightings count where it is empty.
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, route: &[PointId], points: &[PointInfo]) -> Self {
         let on_route = |p: PointId| route.is_empty() || route.contains(&p);
         let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
@@ -80,12 +80,12 @@ impl PacketTimeline {
         }
     }
 
-    /// When the first point of its way saw it; none where no point did.
+    /// When the first point of its route saw it; `None` where no point did.
     pub fn begin(&self) -> Option<Ns> {
         self.seen.first().map(|s| s.t)
     }
 
-    /// From the first point of its way that saw it to the last.
+    /// From the first point of its route that saw it to the last.
     pub fn time(&self) -> Ns {
         match (self.seen.first(), self.seen.last()) {
             (Some(first), Some(last)) => last.t.saturating_sub(first.t),
@@ -108,12 +108,12 @@ impl PacketTimeline {
         sum
     }
 
-    /// All pieces in the order of their times, each with its part.
+    /// All intervals in the order of their times, each with its hop.
     pub fn intervals(&self) -> impl Iterator<Item = (&Hop, &CauseInterval)> {
         self.hops.iter().flat_map(|hop| hop.intervals.iter().map(move |interval| (hop, interval)))
     }
 
-    /// The machine of a piece.
+    /// The machine of an interval.
     pub fn machine(&self, interval: &CauseInterval) -> &str {
         self.machines.get(interval.machine).map_or("", String::as_str)
     }

@@ -7,9 +7,9 @@ use crate::Cause;
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
-/// Rows that are kept. The smallest gives way to a new one, and is counted with all others that did.
+/// Rows that are kept. The smallest is replaced by a new one, and counted with all that were.
 const MAX_ROWS: usize = 512;
-/// Culprits, CPUs, parts of the way and notes that are kept of a row.
+/// Culprits, CPUs, hops and notes that are kept of a row.
 const MAX_PER_ROW: usize = 16;
 
 /// What one thing did to late packets: the same cause, held the same one up, by the same culprit.
@@ -23,21 +23,21 @@ pub struct Row {
     pub actor: Option<Actor>,
     /// Executor kept it from acting, the longest first: the first is the same for all packets of the row.
     pub by: Vec<(Actor, Ns)>,
-    /// Late packets of which it took more than is usual.
+    /// Late packets of which it took more than the baseline.
     pub packets: u64,
     /// Those of them of which it took the most.
     pub first: u64,
-    /// How much beyond the usual it took of all of them.
+    /// How much beyond the baseline it took of all of them.
     pub excess_ns: Ns,
     /// How much it took of the worst of them.
     pub worst_ns: Ns,
     /// CPUs, with their excess, the largest first.
     pub cpus: Vec<(u32, Ns)>,
-    /// Parts of the way, with their excess, the largest first.
+    /// Hops, with their excess, the largest first.
     pub hops: Vec<((PointId, PointId), Ns)>,
-    /// The greatest number that was told with it.
+    /// The greatest number of its intervals.
     pub number: Option<u64>,
-    /// What that is called, if it is an idle state whose name was told.
+    /// What that is called, if it is an idle state with a known name.
     pub state: Option<String>,
     /// What the reader must know, with the time that it is about.
     pub notes: Vec<(String, Ns)>,
@@ -108,7 +108,7 @@ impl Row {
         greatest((&mut self.number, &mut self.state), (share.number, &share.state));
     }
 
-    /// What is sorted while it grows is sorted anew.
+    /// A copy with its lists sorted.
     fn sorted(&self) -> Self {
         let mut row = self.clone();
         if let [_, rest @ ..] = row.by.as_mut_slice() {
@@ -203,12 +203,12 @@ impl Ranking {
         self.time_ns
     }
 
-    /// Their time beyond the usual: the rows and the others sum to it.
+    /// Their time beyond the baseline: the rows and the others sum to it.
     pub fn excess_ns(&self) -> Ns {
         self.excess_ns
     }
 
-    /// Those of them of which some part of the way has nothing usual: there all time is taken as excess.
+    /// Late packets with a hop without a baseline: all time there is excess.
     pub fn without_baseline(&self) -> u64 {
         self.without_baseline
     }
@@ -226,7 +226,7 @@ impl Ranking {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Rows that gave way to others.
+    /// Rows that were replaced by others.
     pub fn others(&self) -> Others {
         self.others
     }

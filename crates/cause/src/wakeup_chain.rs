@@ -72,7 +72,7 @@ impl Context {
                 let irq = interrupt.or_else(|| irq_intervals.and_then(|s| s.any_softirq(seen.t)));
                 irq.map_or(Self::Timer { cpu, doing }, |irq| Self::of(cpu, irq.doing))
             }
-            // The sighting asked the kernel itself who ran.
+            // The kernel itself told the sighting which thread ran.
             Doing::Thread(_) if seen.tid != 0 => Self::Thread(seen.tid),
             Doing::Unknown if seen.tid != 0 && by_thread => Self::Thread(seen.tid),
             doing => Self::of(cpu, doing),
@@ -89,7 +89,7 @@ fn idle_state(tiles: &[CpuTile]) -> Option<u32> {
     states.flatten().next()
 }
 
-/// What is asked: who had the packet between two of its sightings.
+/// The two sightings of a packet between which its actors are looked for.
 pub(crate) struct SightingPair {
     /// The walk ends here.
     pub a: Ns,
@@ -105,7 +105,7 @@ pub(crate) struct SightingPair {
     pub sends: bool,
     /// ovs-vswitchd has it.
     pub upcall: bool,
-    /// Packets that the one who took the later sighting served before.
+    /// Packets that the actor of the later sighting served before.
     pub ahead: PacketsAhead,
 }
 
@@ -119,11 +119,11 @@ pub(crate) struct WakeupChain<'w> {
     pub vcpus: &'w Vcpus,
     /// It goes no further back.
     pub a: Ns,
-    /// All from here to the later sighting is told.
+    /// The intervals reach from here to the later sighting.
     pub t: Ns,
     /// The latest first.
     pub intervals: Vec<CauseInterval>,
-    /// The one who took the later sighting is still the one that acts.
+    /// The actor of the later sighting still acts.
     pub reader: bool,
     /// Waits within waits that it looks into now.
     nested: u32,
@@ -138,11 +138,11 @@ pub(crate) enum End {
     Outside { cpu: u32, doing: Doing, why: String },
     /// This thread acted for the guest that took the earlier sighting, as this vCPU.
     Inside { thread: u32, vcpu: Option<u32> },
-    /// Nothing tells how to go on.
+    /// The record does not say how to go on.
     Lost(String),
 }
 
-/// What of a piece is not its time.
+/// All of an interval but its time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Label {
     pub actor: Option<Executor>,
@@ -162,14 +162,14 @@ impl<'w> WakeupChain<'w> {
         self.t <= self.a
     }
 
-    /// All from `from` to what has been told was this.
+    /// Adds an interval from `from` to `self.t`.
     pub fn add(&mut self, from: Ns, cause: Cause, label: Label) {
         let Label { actor, by, cpu, number, state, note } = label;
         let (t, machine) = (self.t, self.place);
         self.add_interval(from, CauseInterval { from: t, to: t, cause, actor, by, machine, cpu, number, state, note });
     }
 
-    /// The same, of whatever machine the piece is.
+    /// The same, of any machine.
     pub fn add_interval(&mut self, from: Ns, like: CauseInterval) {
         let from = from.max(self.a);
         if from >= self.t {
@@ -187,7 +187,7 @@ impl<'w> WakeupChain<'w> {
         self.pair.machine_of_a == self.place
     }
 
-    /// Goes back as far as anything tells.
+    /// Goes back as far as the record says.
     pub fn go(&mut self, mut context: Context) -> End {
         for _ in 0..MAX_STEPS {
             if self.is_done() {
@@ -231,7 +231,7 @@ impl<'w> WakeupChain<'w> {
         Label { by, number: state.map(u64::from), state: named, ..label }
     }
 
-    /// What a CPU did from `from` to what has been told, the latest first.
+    /// What a CPU did from `from` to `self.t`, the latest first.
     pub fn tiles_back(&self, cpu: u32, from: Ns) -> impl Iterator<Item = CpuTile> {
         self.machine.tiles(cpu, from.max(self.a), self.t).into_iter().rev()
     }

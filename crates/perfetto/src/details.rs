@@ -1,4 +1,4 @@
-//! What Perfetto has no words of its own for: a vCPU's way in and out of its guest, polls of devices, timers.
+//! What Perfetto has no words of its own for: a vCPU's entries to its guest and exits from it, polls of devices, timers.
 
 use crate::kernel::{Place, MAX_CPUS};
 use crate::tracks::{Track, Tracks};

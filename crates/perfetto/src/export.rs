@@ -114,32 +114,31 @@ impl<W: Write> Export<W> {
         Ok(place)
     }
 
-    /// Writes a capture. Captures must come in the order of their times. Of its late packets those have rows of their own that are
-    /// `wanted`; of one without a late packet, some.
+    /// Writes a capture. Captures must come in the order of their times. Of its late packets those that `matches` selects have rows of their own; of one without a late packet, some.
     ///
     /// # Errors
     /// What writing gives.
-    pub fn capture(&mut self, capture: &Capture, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
+    pub fn capture(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         let is_spike = capture.kind == CaptureKind::Spike;
-        self.write(capture, &|p: &Packet| p.late && wanted(p) || !is_spike)
+        self.write(capture, &|p: &Packet| p.late && matches(p) || !is_spike)
     }
 
-    /// The same, but those packets that are `wanted` have rows of their own, late or not.
+    /// The same, but packets that `matches` selects have rows of their own, late or not.
     ///
     /// # Errors
     /// What writing gives.
-    pub fn capture_around(&mut self, capture: &Capture, wanted: impl Fn(&Packet) -> bool) -> io::Result<()> {
-        self.write(capture, &wanted)
+    pub fn capture_around(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
+        self.write(capture, &matches)
     }
 
-    fn write(&mut self, capture: &Capture, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<()> {
+    fn write(&mut self, capture: &Capture, matches: &dyn Fn(&Packet) -> bool) -> io::Result<()> {
         self.summary.captures += 1;
         for record in &capture.machines {
             self.record(record)?;
         }
         let rows = Contexts::of(capture);
         self.points(capture)?;
-        let left_out = self.packets(capture, &rows, wanted)?;
+        let left_out = self.packets(capture, &rows, matches)?;
         self.recorded_row(capture, left_out)
     }
 
@@ -175,7 +174,7 @@ impl<W: Write> Export<W> {
     }
 
     /// Writes the packets that have rows; returns how many late ones have none.
-    fn packets(&mut self, capture: &Capture, rows: &Contexts, wanted: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
+    fn packets(&mut self, capture: &Capture, rows: &Contexts, matches: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
         let took = |packet: &Packet| match (packet.sightings.first(), packet.sightings.last()) {
             (Some(a), Some(b)) => b.t.saturating_sub(a.t),
             _ => 0,
@@ -184,7 +183,7 @@ impl<W: Write> Export<W> {
         let known = &mut self.shown;
         let mut is_new = |p: &Packet| p.sightings.first().is_some_and(|s| known.insert((p.stream, p.number, s.t)));
         let late = capture.packets.iter().filter(|p| p.late).count() as u64;
-        let mut shown: Vec<&Packet> = capture.packets.iter().filter(|p| wanted(p) && is_new(p)).collect();
+        let mut shown: Vec<&Packet> = capture.packets.iter().filter(|p| matches(p) && is_new(p)).collect();
         shown.sort_by_key(|packet| std::cmp::Reverse(took(packet)));
         shown.truncate(if is_spike { MAX_PACKETS } else { MAX_ON_TIME });
         let with_row = shown.iter().filter(|packet| packet.late).count() as u64;
@@ -209,7 +208,7 @@ impl<W: Write> Export<W> {
         Ok(left_out)
     }
 
-    /// Marks a sighting in the row of who had the packet.
+    /// Marks a sighting in the row of the thread or CPU that had the packet.
     fn sighting(
         &mut self,
         capture: &Capture,
@@ -252,13 +251,13 @@ impl<W: Write> Export<W> {
             }
         }
         let cpu = u32::from(seen.cpu);
-        let who = match doing {
+        let context = match doing {
             Doing::Unknown | Doing::Thread(_) if seen.tid != 0 => self.machines[machine].1.thread_names.name(seen.tid),
             doing => rows.name(capture, &point.machine, &doing),
         };
         let row = || format!("{} CPU {cpu}", point.machine);
         let track = self.tracks.of(&mut self.out, Track::Context(machine, cpu), row)?;
-        self.out.instant(0, t, track, info(flows).arg("in", who))
+        self.out.instant(0, t, track, info(flows).arg("in", context))
     }
 
     /// Says what was recorded, when, and what is missing.

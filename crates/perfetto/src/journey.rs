@@ -8,7 +8,7 @@ use latpath_model::Ns;
 use latpath_stats::units::duration;
 use std::io::{self, Write};
 
-/// Causes that are told in a packet's arguments; all of them are in the row below.
+/// Causes in a packet's arguments; all of them are in the row below.
 const MAX_CAUSES: usize = 16;
 
 /// A number for each packet of the trace, and from it one for each of its arrows.
@@ -37,7 +37,7 @@ pub(crate) fn at(t: Ns) -> u64 {
     t.max(0) as u64
 }
 
-/// A part of the way, or several.
+/// One hop, or several.
 struct Span {
     from: Ns,
     to: Ns,
@@ -81,7 +81,7 @@ fn write_row<W: Write>(out: &mut Writer<W>, track: u64, spans: Vec<Span>) -> io:
     Ok(())
 }
 
-/// Executor, with how it is scheduled.
+/// An executor, with how it is scheduled.
 fn who(who: &Executor) -> String {
     match who.class {
         Some(class) => format!("{}, {class}", who.name),
@@ -163,7 +163,7 @@ pub(crate) fn write<W: Write>(
         spans.push(Span { from: begin, to: end, info: if all { whole(info) } else { info } });
     }
     if !is_whole && first.t < last.t {
-        // The way that is named is not all of this one's.
+        // The named route is not all of this packet's.
         let info = EventInfo { category: "segment", ..EventInfo::named("whole route") };
         spans.insert(0, Span { from: first.t, to: last.t, info: whole(info) });
     }

@@ -117,7 +117,7 @@ fn prev_state(left: Left) -> i64 {
     }
 }
 
-/// Idle. Also of who left its CPU unseen: the least that can be said.
+/// Idle. Also for a thread that left its CPU unseen: the least that is sure.
 const UNTOLD: i64 = 0x80;
 /// Nice 0.
 const USUAL: i32 = 120;
@@ -138,7 +138,7 @@ pub(crate) struct Kernel {
     rows: HashMap<u32, Row>,
     /// See [`Bundles`].
     latest: HashMap<u32, u64>,
-    /// Threads in a piece of work.
+    /// Threads that run a work item.
     working: BTreeMap<u32, u64>,
     pub written: Written,
 }
@@ -206,9 +206,9 @@ impl Kernel {
             latest: std::mem::take(&mut self.latest),
         };
         let mut taken: Vec<(u32, &Event)> = Vec::new();
-        let mut told = HashSet::new();
+        let mut seen = HashSet::new();
         for record in &place.snapshot.window.cpus {
-            if record.cpu >= MAX_CPUS || !told.insert(record.cpu) {
+            if record.cpu >= MAX_CPUS || !seen.insert(record.cpu) {
                 self.written.left_out += record.events.len() as u64;
                 continue;
             }
@@ -216,12 +216,12 @@ impl Kernel {
             let first = known.map_or(0, |known| record.events.partition_point(|e| e.t <= known));
             let events = &record.events[first..];
             let Some(begin) = events.first() else { continue };
-            // Executor had the CPU when the record begins is told by its first event.
+            // The first event says which thread had the CPU when the record begins.
             let since = record.since.min(begin.t);
             if known.is_none_or(|known| since > known) {
                 if let Some(known) = known {
                     self.gap(&mut bundles, place.thread_names, record.cpu, known)?;
-                    // Executor slept in a piece of work may be done with it unseen.
+                    // A thread that slept during a work item may have finished it unseen.
                     for (pid, function) in std::mem::take(&mut self.working) {
                         let end = Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) });
                         bundles.push(record.cpu, known, pid, end)?;
@@ -325,9 +325,9 @@ impl Kernel {
         }
         let row = self.rows.entry(cpu).or_default();
         let runs = row.thread;
-        // An NMI's event tells nothing of threads.
+        // An NMI's event says nothing of threads.
         if runs != Some(event.pid) && !matches!(event.what, What::Nmi { .. }) {
-            // A switch was missed: who ran between is not known.
+            // A switch was missed: which thread ran in between is not known.
             self.gap(out, thread_names, cpu, last)?;
             self.appears(out, thread_names, cpu, event.t, event.pid)?;
         }

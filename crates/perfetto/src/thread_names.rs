@@ -1,4 +1,4 @@
-//! Executor is who on a machine: names of threads and processes.
+//! Names of a machine's threads and processes.
 
 use crate::proto::{Data, Process, ProcessTree, Thread};
 use crate::writer::Writer;

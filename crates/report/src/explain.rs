@@ -1,7 +1,6 @@
 //! Why packets were late: what is found out from captures, as `latpath explain` and `latpath live` show it.
 //!
-//! [`Explainer::learn`] is told of captures in which all packets are on time, [`Explainer::add`] of those with late ones, in any
-//! order: it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any
+//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] those with late ones, in any order: it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any
 //! time. It is the same for captures of a run and for those of a recording that goes on.
 
 mod context;
@@ -28,7 +27,7 @@ use latpath_cause::{
 use latpath_model::{Ns, StreamId};
 use std::collections::HashSet;
 
-/// Packets of one capture that what is usual is learnt from: more of them tell no more.
+/// On-time packets of one capture that the baseline is learnt from.
 const MAX_LEARNT: usize = 128;
 /// Late packets that are remembered, so that one in two captures counts once.
 const MAX_REMEMBERED: usize = 1 << 20;
@@ -36,15 +35,15 @@ const MAX_REMEMBERED: usize = 1 << 20;
 /// A late packet, explained.
 #[derive(Clone, Debug)]
 pub struct ExplainedPacket {
-    /// What held it, all the way.
+    /// What held it, on its whole route.
     pub explained: PacketTimeline,
-    /// What of it is beyond the usual.
+    /// Its causes by their time beyond the baseline.
     pub attribution: Attribution,
-    /// What would cure its first cause.
+    /// What fixes its first cause.
     pub advice: Vec<Advice>,
 }
 
-/// A spike, told by its worst packet.
+/// A spike, shown by its worst packet.
 #[derive(Clone, Debug)]
 pub struct ExplainedSpike {
     /// That packet.
@@ -53,12 +52,12 @@ pub struct ExplainedSpike {
     pub more: u64,
 }
 
-/// A row of the ranking, with its cures.
+/// A row of the ranking, with its fixes.
 #[derive(Clone, Debug)]
 pub struct RankedCause {
     /// The row.
     pub row: Row,
-    /// What would cure it, the best first.
+    /// What fixes it, the best first.
     pub advice: Vec<Advice>,
 }
 
@@ -71,13 +70,13 @@ pub struct Explanation {
     pub more_late: u64,
     /// The time of those that were explained, together.
     pub time_ns: Ns,
-    /// What of it is beyond the usual: rows and others sum to it.
+    /// How much of it is beyond the baseline: rows and others sum to it.
     pub excess_ns: Ns,
-    /// Packets of which some part of the way has nothing usual.
+    /// Packets with a hop without a baseline.
     pub without_baseline: u64,
     /// Share of a packet's excess that is unexplained, in thousandths: the median over the packets.
     pub unexplained_per_mille: u64,
-    /// On-time packets that what is usual is known from.
+    /// On-time packets that the baseline is from.
     pub baseline_packets: u64,
     /// Captures that those are from.
     pub baseline_captures: u64,
@@ -87,9 +86,9 @@ pub struct Explanation {
     pub others: Others,
     /// The worst packets, the latest first.
     pub worst: Vec<ExplainedPacket>,
-    /// The worst packet of each of the worst spikes: one stall makes many packets late, and they tell the same.
+    /// The worst packet of each of the worst spikes: one stall makes many packets late, for the same reason.
     pub spikes: Vec<ExplainedSpike>,
-    /// What machines do not tell, and what the reader must know.
+    /// What machines do not record, and what the reader must know.
     pub notes: Vec<String>,
 }
 
@@ -132,18 +131,18 @@ impl Explainer {
         &self.context
     }
 
-    /// The same, to be brought up to date: in a recording that goes on points and ways come to be known.
+    /// The same, to be updated: in a recording under way, points and routes are found one by one.
     pub fn context_mut(&mut self) -> &mut RunContext {
         &mut self.context
     }
 
-    /// On-time packets that what is usual is known from so far.
+    /// On-time packets that the baseline is from so far.
     pub fn learnt(&self) -> u64 {
         self.baseline.packets()
     }
 
-    /// Learns what is usual from a capture's on-time packets. Captures with late ones do only where there are no others: what made
-    /// some late may have held up the rest, too.
+    /// Learns the baseline from a capture's on-time packets. Captures with late packets count only where there are no others:
+    /// what made some packets late may have delayed the rest too.
     pub fn learn(&mut self, capture: &Capture) {
         let on_time: Vec<&Packet> = capture.packets.iter().filter(|p| !p.late && capture.has_all_of(p)).collect();
         if on_time.is_empty() {
@@ -158,7 +157,7 @@ impl Explainer {
         self.context.learn_cpus(capture);
     }
 
-    /// Explains a capture's late packets by what is usual as far as that is known now.
+    /// Explains a capture's late packets by the baseline as it is known now.
     pub fn add(&mut self, capture: &Capture) {
         if capture.kind == CaptureKind::Baseline {
             return;
@@ -220,7 +219,7 @@ impl Explainer {
         self.latest.as_ref()
     }
 
-    /// Counts anew; what is usual stays known.
+    /// Counts from zero. The baseline stays.
     pub fn reset(&mut self) {
         let (context, worst) = (std::mem::take(&mut self.context), self.most_worst);
         let (baseline, baseline_captures) = (std::mem::take(&mut self.baseline), self.baseline_captures);

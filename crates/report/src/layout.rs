@@ -1,4 +1,4 @@
-//! Which way the packets of a run went, and which segments are on it.
+//! The route of a run's packets, and the segments on it.
 
 use latpath_journey::segments::{classic, parse, split};
 use latpath_journey::{Route, RouteFinder, Segment};
@@ -13,11 +13,11 @@ const MAX_SEGMENTS: usize = 4096;
 /// A run's points in order, and the segments between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
-    /// The points in order, and which of them are on the way.
+    /// The points in order, and which of them are on the route.
     pub route: Route,
     /// The segments: those that were recorded (the classic ones where none was), then the user's own.
     pub segments: Vec<Segment>,
-    /// What could not be told, and why.
+    /// What is not known, and why.
     pub notes: Vec<String>,
 }
 
@@ -27,9 +27,9 @@ pub struct Layout {
 pub struct BadSegment(pub String);
 
 /// Finds a run's layout. `own` are the user's segments: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's
-/// number on the way, from 1.
+/// number on the route, from 1.
 ///
-/// The way and the segments are those that the recorder found, at its end, or when it was killed; where it had not found
+/// Route and segments are those that the recorder found, at its end, or when it was killed; where it had not found
 /// any by then, they are found from the first journeys of the run.
 ///
 /// # Errors
@@ -39,7 +39,7 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
     let found = found(run);
     let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
     if route.points.is_empty() || (route.points == found.points && route.by_stream == found.by_stream) {
-        // The recorder keeps the way alone; the journeys also tell where the points beside it stand.
+        // The recorder keeps the route alone; the journeys also say where the points off the route stand.
         route = found;
     }
     let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
@@ -64,10 +64,10 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
     Ok(layout)
 }
 
-/// The route that the first journeys tell.
+/// The route that the first journeys take.
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);
-    // What is damaged is told by whoever reads all of the run.
+    // Damage is reported when all of the run is read.
     run.for_each(&Select::default(), |journey| {
         finder.observe(journey);
         left -= 1;

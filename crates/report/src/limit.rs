@@ -120,7 +120,7 @@ impl FromStr for Limit {
 impl Limit {
     /// Checks it: `None` if it is kept.
     pub fn check(&self, summary: &Summary) -> Result<Option<Broken>, BadLimit> {
-        // Streams may take different ways, and then several segments have one name: each has to keep the limit.
+        // Streams may take different routes, and then several segments have one name: each has to keep the limit.
         let find = |name: &str| {
             let found: Vec<_> = summary.segments.iter().filter(|s| s.name == name).collect();
             if found.is_empty() {

@@ -68,7 +68,7 @@ impl Lines {
         }
     }
 
-    /// What held late packets alone, between two blocks: who looks on waits for it.
+    /// What held late packets alone, between two blocks, as soon as it is known.
     pub fn late_block(&mut self, summary: &Summary) -> String {
         let mut page = Page::new(self.letters);
         self.late(&mut page, &elapsed(summary.elapsed_ns), summary);

@@ -199,7 +199,7 @@ pub(crate) fn cut(text: &str, width: usize, ascii: bool) -> String {
     out
 }
 
-/// A table: the first column at the left, unless told; the others at the right.
+/// A table. Columns whose heads begin with `<` are at the left, the others at the right.
 pub(crate) struct Table {
     left: Vec<bool>,
     rows: Vec<Vec<String>>,
@@ -217,7 +217,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Writes it, each column as wide as it must be; the widest text columns give way where the page is too narrow.
+    /// Writes it, each column as wide as it must be; the widest text columns are cut where the page is too narrow.
     pub fn write(&self, page: &mut Page) {
         let columns = self.left.len();
         let width = |i: usize| self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.width()).max().unwrap_or(0);

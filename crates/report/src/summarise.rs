@@ -14,7 +14,7 @@ const HISTOGRAMS: usize = 8192;
 pub struct SummaryOptions {
     /// Which journeys count.
     pub select: Select,
-    /// Times over this are counted; what the recorder was told where there is none.
+    /// Times over this are counted; what the recording said where there is none.
     pub threshold_ns: Option<Ns>,
     /// So many of the worst packets are shown.
     pub worst: usize,
@@ -57,9 +57,9 @@ pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, BadSegm
     let facts = Facts { manifest, points, route: &route, before: &[], whole, vms: &vms, elapsed };
     let mut summary = latpath_stats::summarise(&all, &facts);
     summary.notes.splice(0..0, run.notes().iter().cloned());
-    if let Some(wanted) = &select.streams {
+    if let Some(selected) = &select.streams {
         let mut id = 0..;
-        summary.streams.retain(|_| id.next().is_some_and(|id| wanted.contains(&id)));
+        summary.streams.retain(|_| id.next().is_some_and(|id| selected.contains(&id)));
     }
     let spoilt = warnings(&summary);
     summary.notes.extend(spoilt);

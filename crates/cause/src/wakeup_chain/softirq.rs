@@ -1,4 +1,4 @@
-//! Softirqs: what they did since they began, what kept them from beginning since they were raised, and who raised them.
+//! Softirqs: what they did since they began, what kept them from beginning since they were raised, and what raised them.
 
 use super::{Context, End, Label, WakeupChain};
 use crate::{irq_interval::IrqInterval, Cause};
@@ -178,7 +178,7 @@ impl WakeupChain<'_> {
         Err(End::Done)
     }
 
-    /// It is not recorded who raised it: by all that is known, what its CPU did just before.
+    /// What raised it is not recorded: most likely what its CPU did just before.
     fn before(&self, cpu: u32, irq: &IrqInterval) -> Context {
         let doing = self.machine.at(cpu, irq.from.saturating_sub(1));
         match (doing, self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(irq.from))) {

@@ -1,4 +1,4 @@
-//! Threads: what they did, what they waited for, and who woke them.
+//! Threads: what they did, what they waited for, and what woke them.
 
 use super::{idle_state, Context, End, Label, WakeupChain, MAX_INTERVALS};
 use crate::{machine::Machine, Cause};
@@ -9,10 +9,10 @@ use latpath_model::Ns;
 const MAX_NESTED: u32 = 3;
 
 impl WakeupChain<'_> {
-    /// Reads a thread's row backwards, up to the one who woke it.
+    /// Reads a thread's row backwards, up to what woke it.
     pub(super) fn thread(&mut self, pid: u32) -> Result<Context, End> {
         let row = self.machine.row(pid);
-        // What became of the sleep that is looked at: who ended it.
+        // What ended the sleep that comes next.
         let mut woken: Option<Since> = None;
         while !self.is_done() {
             if self.intervals.len() >= MAX_INTERVALS {
@@ -53,7 +53,7 @@ impl WakeupChain<'_> {
         at.checked_sub(1).and_then(|at| row.get(at)).is_none_or(|tile| tile.state == State::Unknown)
     }
 
-    /// Its own row does not tell; a CPU's may.
+    /// Its own row does not say; a CPU's may.
     fn unrecorded(&mut self, pid: u32) -> Result<(), End> {
         match self.machine.has_run(pid, self.a, self.t) {
             Some((cpu, from)) => {
@@ -134,7 +134,7 @@ impl WakeupChain<'_> {
             Since::Woken(_) => self.machine.queued(pid, from, self.t)?,
             _ => from,
         };
-        let begin = self.machine.idles_anew(cpu, queued, self.t)?;
+        let begin = self.machine.idles_again(cpu, queued, self.t)?;
         let idle = |tile: &latpath_flight::CpuTile| matches!(tile.doing, Doing::Idle { .. });
         let end = self.machine.tiles(cpu, begin, self.t).iter().rev().find(|tile| idle(tile)).map(|tile| tile.to)?;
         (begin < end).then_some((begin, end))
@@ -166,7 +166,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// It slept: who woke it goes on, unless it slept for its own reasons; then its row is read on.
+    /// It slept: the chain goes on with its waker. Where it slept for reasons of its own, its row goes on.
     fn slept(
         &mut self,
         pid: u32,

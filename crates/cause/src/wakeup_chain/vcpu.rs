@@ -1,11 +1,11 @@
-//! vCPUs, as the host sees them: what their threads did while a guest was to act, and who called the guest.
+//! vCPUs, as the host sees them: what their threads did while a guest had to act, and what called the guest.
 
 use super::{Context, End, Label, WakeupChain};
 use crate::{machine::Machine, Cause, CauseInterval};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
 use latpath_model::Ns;
 
-/// How the host comes to know of what a guest could not tell.
+/// How the host learns what a guest's record does not say.
 pub(crate) struct Call<'c> {
     /// The vCPU's thread.
     pub vcpu: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Call<'c> {
     pub unknown: &'c CauseInterval,
 }
 
-/// What is told of a time in which a guest was to act.
+/// What the intervals of a time in which a guest had to act are.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold<'h> {
     /// The vCPU's thread.
@@ -50,7 +50,7 @@ impl WakeupChain<'_> {
         self.place == 0 && self.vcpus.has(pid)
     }
 
-    /// A guest was called, by an interrupt that it began to handle at what has been told: back to who called it.
+    /// The host called a guest, which began to handle the interrupt at `self.t`: back to the caller.
     pub fn called(&mut self, call: &Call) -> Result<Context, End> {
         let row = self.machine.row(call.vcpu);
         if let Some(waker) = self.woken_for(&row, call) {
@@ -147,7 +147,7 @@ impl WakeupChain<'_> {
         })
     }
 
-    /// What the host says of a vCPU's thread, from `from` to what has been told.
+    /// What the host says of a vCPU's thread, from `from` to `self.t`.
     pub fn hold(&mut self, from: Ns, hold: Hold) {
         let Hold { vcpu, inside, unknown, asleep } = hold;
         let limit = self.a;
@@ -198,13 +198,13 @@ impl WakeupChain<'_> {
 
     /// It had a CPU: in its guest, or out of it.
     fn ran_guest(&mut self, vcpu: u32, cpu: u32, from: Ns, inside: &CauseInterval) {
-        let tells = self.machine.tells_guests_of(vcpu);
+        let recorded = self.machine.records_guest_exits_of(vcpu);
         let actor = Some(self.machine.thread(vcpu, from));
         let tiles: Vec<_> = self.tiles_back(cpu, from).collect();
         for tile in tiles {
             let label = Label { actor: actor.clone(), cpu: Some(cpu), ..Label::default() };
             match tile.doing {
-                Doing::Thread(r) if r.pid == vcpu && !r.guest && tells => {
+                Doing::Thread(r) if r.pid == vcpu && !r.guest && recorded => {
                     let exit = self.machine.events(cpu, from, tile.to).iter().rev().find_map(|e| match e.what {
                         What::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
                         _ => None,

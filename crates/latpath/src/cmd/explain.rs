@@ -58,15 +58,15 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut explainer = Explainer::new(run_context(&run), args.worst.into());
     learn(&mut captures, &mut explainer);
     let explanation = match &args.packet {
-        Some(wanted) => {
-            let found = captures.find(wanted, explainer.context()).map_err(|e| Usage(e.to_string()))?;
+        Some(selector) => {
+            let found = captures.find(selector, explainer.context()).map_err(|e| Usage(e.to_string()))?;
             let (capture, packet) = captures.read(&found)?;
-            let told = explainer.one(&capture, &packet);
+            let explained = explainer.one(&capture, &packet);
             if !args.json {
-                print(&packet_text(&told, explainer.context(), Letters::from_env()))?;
+                print(&packet_text(&explained, explainer.context(), Letters::from_env()))?;
                 return Ok(Outcome::Done);
             }
-            Explanation { worst: vec![told], ..explainer.explanation() }
+            Explanation { worst: vec![explained], ..explainer.explanation() }
         }
         None => {
             captures.each(CaptureKind::Spike, |capture| explainer.add(capture));

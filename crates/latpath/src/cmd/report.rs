@@ -99,19 +99,19 @@ pub fn run(args: Args) -> Result<Outcome> {
 /// Which journeys the flags choose.
 fn select(args: &Args, run: &Run) -> Result<Select> {
     let manifest = run.manifest();
-    let id = |wanted: &String| -> Result<StreamId> {
+    let id = |name: &String| -> Result<StreamId> {
         let streams = &manifest.streams;
-        let is = |s: &latpath_model::StreamSpec| s.to_string() == *wanted || s.short() == *wanted;
+        let is = |s: &latpath_model::StreamSpec| s.to_string() == *name || s.short() == *name;
         // Without its options only where that says which: one svID may be there in two VLANs.
         let is_same = |s: &latpath_model::StreamSpec| {
-            wanted.parse().is_ok_and(|w: latpath_model::StreamSpec| w.short() == s.short())
+            name.parse().is_ok_and(|w: latpath_model::StreamSpec| w.short() == s.short())
         };
-        let found = streams.iter().position(|s| s.to_string() == *wanted).or_else(|| {
+        let found = streams.iter().position(|s| s.to_string() == *name).or_else(|| {
             let mut like = streams.iter().enumerate().filter(|(_, s)| is(s) || is_same(s)).map(|(i, _)| i);
             like.next().filter(|_| like.next().is_none())
         });
         let known = || streams.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let id = found.ok_or_else(|| Usage(format!("{wanted}: no such stream in the run (there are: {})", known())))?;
+        let id = found.ok_or_else(|| Usage(format!("{name}: no such stream in the run (there are: {})", known())))?;
         Ok(StreamId::try_from(id).unwrap_or(StreamId::MAX))
     };
     let streams = args.streams.iter().map(id).collect::<Result<Vec<_>>>()?;

@@ -28,7 +28,7 @@ pub fn run_context(run: &Run) -> RunContext {
     }
 }
 
-/// Explains a packet, and weighs that against what is usual.
+/// Explains a packet, and compares that with the baseline.
 pub(crate) fn judge(
     context: &RunContext,
     analyst: &Analyst,
@@ -42,7 +42,7 @@ pub(crate) fn judge(
     (explained, attribution)
 }
 
-/// Adds what would cure it.
+/// Adds what fixes it.
 pub(crate) fn with_advice(
     context: &RunContext,
     explained: PacketTimeline,

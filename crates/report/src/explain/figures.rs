@@ -11,7 +11,7 @@ use latpath_stats::{units::Letters, CauseFigures, LateFigures};
 /// Causes that a summary has; the rest is in `latpath explain`.
 const CAUSES: usize = 16;
 
-/// What a summary says of late packets: of `late` in all, and of those that were explained. `latest` is told in a sentence.
+/// What a summary says of late packets: of `late` in all, and of those that were explained. `latest` is shown as a sentence.
 pub fn late_figures(
     explanation: &Explanation,
     latest: Option<&ExplainedPacket>,

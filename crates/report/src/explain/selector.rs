@@ -1,6 +1,6 @@
 //! Which packet is meant: `MU01:1234@03:04:05.593`, `MU01:1234@12.5s`, `worst`, or its place among the worst.
 //!
-//! A count of samples begins anew each second, so the time tells which is meant; without it, it must be the only one.
+//! A sample count repeats each second, so the time selects the packet; without a time, it must be the only one.
 
 use crate::When;
 use latpath_cause::RunContext;

@@ -1,4 +1,4 @@
-//! How a cause is told: in a sentence, and in a few words for a table.
+//! A cause as a sentence, and in a few words for a table.
 
 use crate::page::Page;
 use latpath_cause::{Actor, Cause, CauseShare, Detail, Link, Row};

@@ -1,4 +1,4 @@
-//! The text of `latpath explain`: the culprit first, then the ranking, the cures and the worst packets.
+//! The text of `latpath explain`: the culprit first, then the ranking, the fixes and the worst packets.
 
 use super::selector::name;
 use super::sentence::{row_sentence, sentence, subject};
@@ -15,7 +15,7 @@ use latpath_stats::units::{bytes, elapsed, Letters};
 const ROWS: usize = 12;
 const FEW: usize = 3;
 const WORTH_A_ROW_PER_MILLE: i128 = 5;
-/// Rows whose cures are shown, if they make up as much of the excess.
+/// Rows whose fixes are shown, if they make up as much of the excess.
 const WITH_FIXES: usize = 3;
 const WORTH_A_FIX_PER_MILLE: i128 = 50;
 
@@ -44,7 +44,7 @@ pub fn explanation_text(head: &Head, explanation: &Explanation, context: &RunCon
     page.finish()
 }
 
-/// One packet, all the way.
+/// One packet, on its whole route.
 pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, letters: Letters) -> String {
     let mut page = Page::new(letters);
     waterfall::write(&mut page, explained_packet, context);
@@ -55,7 +55,7 @@ fn share(page: &Page, hop: Ns, all: Ns) -> String {
     page.share(hop.unsigned_abs(), all.unsigned_abs())
 }
 
-/// The first line: who did it.
+/// The first line: the culprit.
 fn culprit(page: &mut Page, explanation: &Explanation) {
     let rows = &explanation.ranking;
     let is_unexplained = |r: &&RankedCause| r.row.cause == Cause::Unexplained;
@@ -161,7 +161,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     }
 }
 
-/// A line of figures for each row, and below it who it is about: names are cut nowhere.
+/// A line of figures for each row, and below it actor and culprit. Names are never cut.
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the baseline");
     let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
@@ -257,7 +257,7 @@ pub(crate) fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
     format!("{}→{}", kind(hop.0), kind(hop.1))
 }
 
-/// Whether the cures of a row are shown in full.
+/// Whether the fixes of a row are shown in full.
 fn shows_fixes(at: usize, explanation: &Explanation) -> bool {
     let Some(ranked) = explanation.ranking.get(at).filter(|r| at < WITH_FIXES && !r.advice.is_empty()) else {
         return false;
@@ -266,7 +266,7 @@ fn shows_fixes(at: usize, explanation: &Explanation) -> bool {
     i128::from(ranked.row.excess_ns) * 1000 / excess >= WORTH_A_FIX_PER_MILLE
 }
 
-/// The cures of the top rows.
+/// The fixes of the top rows.
 fn fixes(page: &mut Page, explanation: &Explanation) {
     let rows: Vec<_> = explanation.ranking.iter().enumerate().filter(|(at, _)| shows_fixes(*at, explanation)).collect();
     if rows.is_empty() {
@@ -305,7 +305,7 @@ fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     }
 }
 
-/// The row whose cures are shown and that has this packet.
+/// The row whose fixes are shown and that has this packet.
 fn row_of(explained_packet: &ExplainedPacket, explanation: &Explanation) -> Option<usize> {
     let first = explained_packet.attribution.first()?;
     let name = |m: Option<&latpath_cause::Actor>| m.map(|m| m.name.clone());

@@ -1,4 +1,4 @@
-//! One packet as a person reads it in ten seconds: who acted when, on which machine; and below it every step with its cause.
+//! One packet as a person reads it in ten seconds: which actor acted when, on which machine; and below it every step with its cause.
 
 use super::selector::date;
 use super::sentence::{briefly, culprit_of_step, sentence};
@@ -14,9 +14,9 @@ const LANES: usize = 12;
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
 /// Columns of a row's name, at most.
 const NAME: usize = 34;
-/// Steps between two points that are told one by one; of more, the longest.
+/// Steps between two points that are shown one by one; of more, the longest.
 const STEPS: usize = 6;
-/// Of a step that takes less of the packet's time than this many thousandths nothing is told but the sum.
+/// Steps that take less of the packet's time than this many thousandths are summed.
 const WORTH_PER_MILLE: i128 = 5;
 
 /// What a row shows at a time. The later of these wins where several fall into one column.
@@ -155,7 +155,7 @@ fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
     };
     for (_, interval) in explained.intervals() {
         let machine = explained.machine(interval);
-        let actor = interval.actor.as_ref().map_or(String::new(), |who| context.actor(machine, who).name);
+        let actor = interval.actor.as_ref().map_or(String::new(), |executor| context.actor(machine, executor).name);
         put(machine, actor, interval, Mark::of(interval.cause), true);
         // Executor ran instead, in a row of its own.
         let culprit_ran = interval.cause.info().link.culprit_ran();
@@ -173,7 +173,7 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
     if total <= 0 || lanes.is_empty() {
         return;
     }
-    // Interrupts of a microsecond tell nothing here. Of the rest those that had most of the time, in the order in which they came.
+    // Interrupts of a microsecond do not matter here. Of the rest those that had most of the time, in the order in which they came.
     let all = lanes.len();
     lanes.retain(|lane| lane.acted || i128::from(lane.ns) * 1000 >= i128::from(total) * WORTH_A_LANE_PER_MILLE);
     if lanes.len() > LANES {
@@ -278,8 +278,8 @@ fn steps_of(explained: &PacketTimeline, context: &RunContext, from: Ns, to: Ns) 
     let mut steps: Vec<Step> = Vec::new();
     for (_, interval) in explained.intervals().filter(|(_, p)| p.from >= from && p.to <= to) {
         let machine = explained.machine(interval);
-        let actor = interval.actor.as_ref().map(|who| context.actor(machine, who));
-        let by = interval.by.as_ref().map(|who| context.actor(machine, who));
+        let actor = interval.actor.as_ref().map(|executor| context.actor(machine, executor));
+        let by = interval.by.as_ref().map(|executor| context.actor(machine, executor));
         let took = interval.to.saturating_sub(interval.from);
         let step = Step {
             from: interval.from,
