@@ -61,7 +61,8 @@ impl Cost {
 }
 
 /// How a recorder does, this machine's or another's: plain numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Figures {
     /// Events so far.
     pub events: u64,

@@ -16,8 +16,7 @@ use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_probe::{AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
-use latpath_run::{FlightRecord, MachineRecord, Manifest, NamedSegment, ToolRecord};
-use latpath_stats::ToolCost;
+use latpath_run::{FlightRecord, MachineFigures, MachineRecord, Manifest, NamedSegment, ToolCost};
 
 /// How often the route is looked for, and looked at again.
 const SEARCH_EVERY: Ns = 100_000_000;
@@ -390,28 +389,28 @@ impl Follow {
             let flight = flight.map(flight_record);
             match &feed.origin {
                 Origin::Host(probe) => MachineRecord {
-                    machine: HOST.into(),
+                    clock: MachineFigures {
+                        machine: HOST.into(),
+                        method: "same clock".into(),
+                        ..MachineFigures::default()
+                    },
                     kernel: probe.kernel(),
-                    method: "same clock".into(),
                     counters: *counters,
                     flight,
-                    ..MachineRecord::default()
                 },
                 Origin::Machine(m) => {
                     let clock = m.clock();
-                    MachineRecord {
+                    let clock = MachineFigures {
                         machine: m.name().into(),
-                        kernel: m.facts().kernel.clone(),
                         method: clock.method,
                         offset_ns: clock.offset_ns,
                         drift_ppb: clock.drift_ppb,
                         error_bound_ns: clock.max_error_bound_ns,
                         exchanges: clock.exchanges,
                         fault: clock.fault,
-                        counters: *counters,
-                        flight,
                         cpu_percent: m.cpu_percent(),
-                    }
+                    };
+                    MachineRecord { clock, kernel: m.facts().kernel.clone(), counters: *counters, flight }
                 }
             }
         });
@@ -427,9 +426,8 @@ impl Follow {
             .map(|s| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) })
             .collect();
         manifest.counters = sum(&counters);
-        manifest.joined = self.all_totals().into_iter().map(Into::into).collect();
-        let cost = self.cost();
-        manifest.tool = ToolRecord { cpu_percent: cost.cpu_percent, max_rss_bytes: cost.max_rss_bytes };
+        manifest.joined = self.all_totals();
+        manifest.tool = self.cost();
         manifest.notes = self.notes();
     }
 
@@ -490,9 +488,7 @@ impl Follow {
 
 fn flight_record(figures: Result<Figures, String>) -> FlightRecord {
     match figures {
-        Ok(Figures { events, missed, bytes, ns_per_event, missing, .. }) => {
-            FlightRecord { events, missed, bytes, ns_per_event, missing, fault: None }
-        }
+        Ok(figures) => FlightRecord { figures, fault: None },
         Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::follow::{Follow, FollowError, Found, JourneySink, Options};
 use latpath_capture::RankedCapture;
+use latpath_journey::Totals;
 use latpath_journey::{Journey, Segment};
 use latpath_linux::background::Background;
 use latpath_model::{Ns, PointInfo};
-use latpath_run::{Manifest, StreamRecord};
+use latpath_run::Manifest;
 use latpath_stats::{summarise, Aggregate, Facts, Setup, Summary};
 use latpath_vms::Vm;
 
@@ -31,7 +32,7 @@ struct Figures {
     /// First sightings of the first and the last journey that is counted.
     span: Option<(Ns, Ns)>,
     /// What the joiner had counted of each stream then.
-    before: Vec<StreamRecord>,
+    before: Vec<Totals>,
 }
 
 impl Live {
@@ -54,7 +55,7 @@ impl Live {
             seen: vec![0; streams],
             since: follow.begin(),
             span: None,
-            before: vec![StreamRecord::default(); streams],
+            before: vec![Totals::default(); streams],
         };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);

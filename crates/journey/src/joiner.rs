@@ -9,6 +9,7 @@ use crate::matching::{self, Meant, Position, Question, Verdict};
 use crate::ring::{Head, Ring, MIN_SLOTS};
 use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
 use latpath_protocols::sequence::{Sequence, Standing};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// How journeys are closed.
@@ -32,8 +33,9 @@ impl Default for Options {
     }
 }
 
-/// What was counted of one stream. All are totals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was counted of one stream. Of what is in no journey, this is the only trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Totals {
     /// Sightings taken.
     pub sightings: u64,

@@ -114,7 +114,7 @@ fn with_sampled_bounds(run: &Run, notes: &mut Vec<String>) -> Manifest {
     match run.clock_samples() {
         Ok(samples) => {
             for sample in samples {
-                let machine = manifest.machines.iter_mut().find(|m| m.machine == sample.clock);
+                let machine = manifest.machines.iter_mut().map(|m| &mut m.clock).find(|m| m.machine == sample.clock);
                 machine.into_iter().for_each(|m| m.error_bound_ns = m.error_bound_ns.max(sample.error_bound_ns));
             }
         }

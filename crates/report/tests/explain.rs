@@ -270,7 +270,7 @@ fn run(directory: &Path) -> Run {
             late_kept: vec![14],
             captures: 11,
             captures_not_kept: 3,
-            on_time: 4,
+            baselines: 4,
             bytes: 0,
         }),
         ..Manifest::default()

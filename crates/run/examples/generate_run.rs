@@ -14,7 +14,7 @@
 
 use latpath_journey::{segments::classic, Journey, Route};
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec, HOST};
-use latpath_run::{MachineRecord, Manifest, NamedSegment, Run, Writer};
+use latpath_run::{MachineFigures, MachineRecord, Manifest, NamedSegment, Run, Writer};
 use std::{
     path::PathBuf,
     time::{Duration, Instant, SystemTime},
@@ -71,9 +71,12 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
         manifest.segments.push(NamedSegment { kind: s.kind, name: s.name, from: point(s.from), to: point(s.to) });
     }
     let machine = |machine: &str, method: &str, error_bound_ns| MachineRecord {
-        machine: machine.into(),
-        method: method.into(),
-        error_bound_ns,
+        clock: MachineFigures {
+            machine: machine.into(),
+            method: method.into(),
+            error_bound_ns,
+            ..MachineFigures::default()
+        },
         ..MachineRecord::default()
     };
     manifest.machines = vec![machine(HOST, "same clock", 0), machine("guest0", "timed exchanges", 1_870)];

@@ -31,7 +31,7 @@ mod writer;
 pub use error::RunError;
 pub use latpath_partstore::StoreError;
 pub use manifest::{
-    ClockSample, FlightRecord, MachineRecord, Manifest, NamedSegment, Stamp, State, StreamRecord, ToolRecord, FORMAT,
+    ClockSample, FlightRecord, MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, State, ToolCost, FORMAT,
 };
 pub use reader::{Condition, Run};
 pub use rows::Rows;

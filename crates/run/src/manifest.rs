@@ -2,6 +2,7 @@
 
 use crate::{facts::HostFacts, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_counters::Difference;
+use latpath_flight::Figures;
 use latpath_journey::Totals;
 use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
@@ -78,81 +79,52 @@ pub struct NamedSegment {
     pub to: Point,
 }
 
-/// One machine and its clock against the host's; every sample of it is in `clocks.jsonl`.
+/// One machine's clock against the host's; every sample of it is in `clocks.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MachineRecord {
+pub struct MachineFigures {
     /// `host`, `guest0`.
     pub machine: String,
-    /// Its kernel's release, empty if it did not say.
-    pub kernel: String,
     /// How its clock's offset is known: `same clock`, `timed exchanges`, `ptp_kvm`.
     pub method: String,
     /// Its clock minus the host's, the latest.
     pub offset_ns: Ns,
-    /// Its drift in parts per billion.
+    /// Its drift in parts per billion, rounded.
     pub drift_ppb: i64,
     /// Largest error bound since the start.
     pub error_bound_ns: Ns,
     /// Exchanges that went into it.
     pub exchanges: u64,
-    /// What was wrong with it, if anything.
+    /// What is wrong with it, if anything (`no answer for 2.1 s`).
     pub fault: Option<String>,
+    /// What latpath costs there, in % of one of its CPUs, where its agent reports that; the host's is in [`ToolCost`].
+    pub cpu_percent: Option<f64>,
+}
+
+/// One machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineRecord {
+    /// Its clock.
+    #[serde(flatten)]
+    pub clock: MachineFigures,
+    /// Its kernel's release, empty if it did not say.
+    pub kernel: String,
     /// What its probe counted.
     pub counters: Counters,
-    /// Its flight recorder; none where it was not asked for one.
+    /// Its flight recorder; none where none was requested.
     pub flight: Option<FlightRecord>,
-    /// What latpath cost there, in % of one of its CPUs, where its agent told that; the host's is in [`ToolRecord`].
-    pub cpu_percent: Option<f64>,
 }
 
 /// A machine's flight recorder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlightRecord {
-    /// Events so far.
-    pub events: u64,
-    /// Events that were missed because the same program was running already on that CPU.
-    pub missed: u64,
-    /// Memory for events and names, in bytes.
-    pub bytes: u64,
-    /// What an event cost, where that was measured.
-    pub ns_per_event: Option<u64>,
-    /// What its kernel does not tell, and what cannot be known without it.
-    pub missing: Vec<String>,
+    /// What it recorded and cost.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// Why nothing was recorded, if nothing was.
     pub fault: Option<String>,
-}
-
-/// What the joiner counted of one stream; of what is in no journey, this is the only trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StreamRecord {
-    /// Sightings taken.
-    pub sightings: u64,
-    /// Journeys handed out.
-    pub journeys: u64,
-    /// Sightings at a point that had seen the packet already, also those after its journey was handed out.
-    pub duplicates: u64,
-    /// Sightings of a packet whose journey was closed: they are in no journey.
-    pub late: u64,
-    /// Journeys closed early because too many were open.
-    pub evicted: u64,
-    /// Journeys under way when the recording ended: not kept.
-    pub unfinished: u64,
-    /// Sequence numbers that no point saw, at least.
-    pub never_seen: u64,
-    /// Times the sequence jumped as if the sender had restarted.
-    pub restarts: u64,
-    /// Sightings for which not all journeys with the same key could be looked at.
-    pub crowded: u64,
-}
-
-impl From<Totals> for StreamRecord {
-    fn from(t: Totals) -> Self {
-        let Totals { sightings, journeys, duplicates, late, evicted, unfinished, never_seen, restarts, crowded } = t;
-        Self { sightings, journeys, duplicates, late, evicted, unfinished, never_seen, restarts, crowded }
-    }
 }
 
 /// One sample of a clock: a line of `clocks.jsonl`.
@@ -169,10 +141,16 @@ pub struct ClockSample {
     pub error_bound_ns: Ns,
 }
 
-/// What recording itself took; sightings are in the counters.
+/// What tracing itself cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ToolRecord {
+pub struct ToolCost {
+    /// Sightings made, on all machines.
+    pub sightings: u64,
+    /// Sightings lost in full buffers.
+    pub sightings_dropped: u64,
+    /// Mean time a sighting took in the kernel, sampled.
+    pub ns_per_sighting: u64,
     /// CPU used: latpath's own process and the kernel programs, in % of one CPU.
     pub cpu_percent: f64,
     /// Largest resident memory of latpath's process.
@@ -222,7 +200,7 @@ pub struct Manifest {
     /// What was counted, all machines together.
     pub counters: Counters,
     /// What the joiner counted, a record per stream.
-    pub joined: Vec<StreamRecord>,
+    pub joined: Vec<Totals>,
     /// What the kernel itself counted meanwhile, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
     /// What became of late packets; none where nothing was frozen around them (`--no-flight`).
@@ -230,7 +208,7 @@ pub struct Manifest {
     /// Times at which more journeys came than could be written, and the caller had to wait.
     pub writer_waits: u64,
     /// What recording took.
-    pub tool: ToolRecord,
+    pub tool: ToolCost,
     /// What the reader must know.
     pub notes: Vec<String>,
 }

@@ -35,8 +35,8 @@ pub struct SpikesRecord {
     pub captures: u64,
     /// Captures with late packets that are not: there was no room, or they came too fast.
     pub captures_not_kept: u64,
-    /// Captures in which all packets are on time.
-    pub on_time: u64,
+    /// Baseline captures that are kept.
+    pub baselines: u64,
     /// Bytes of the files.
     pub bytes: u64,
 }
@@ -102,7 +102,7 @@ impl Spikes {
         let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
         record.captures = spikes().count() as u64;
-        record.on_time = kept.len() as u64 - record.captures;
+        record.baselines = kept.len() as u64 - record.captures;
         record.bytes = kept.iter().map(|e| e.bytes).sum();
         record.captures_not_kept = self.retention.not_kept() + self.shared().too_fast + passed_over;
         record.late_kept = vec![0; record.late.len()];

@@ -2,6 +2,7 @@
 
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
+use latpath_run::{MachineFigures, ToolCost};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -131,43 +132,6 @@ pub struct StreamFigures {
     /// The paths that its packets took; empty where nothing tells paths apart.
     #[serde(default)]
     pub paths: Vec<PathFigures>,
-}
-
-/// One machine's clock against the host's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct MachineFigures {
-    /// `guest0`.
-    pub machine: String,
-    /// How the offset is known: `same clock`, `timed exchanges`, `ptp_kvm`.
-    pub method: String,
-    /// Machine's clock minus the host's.
-    pub offset_ns: Ns,
-    /// Drift in parts per billion, rounded.
-    pub drift_ppb: i64,
-    /// Largest error bound since the start.
-    pub error_bound_ns: Ns,
-    /// Exchanges that went into it.
-    pub exchanges: u64,
-    /// What is wrong with it now, if anything (`no answer for 2.1 s`).
-    pub fault: Option<String>,
-    /// What latpath costs there, in % of one of its CPUs, where its agent tells that; the host's is in [`ToolCost`].
-    #[serde(default)]
-    pub cpu_percent: Option<f64>,
-}
-
-/// What tracing itself cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ToolCost {
-    /// Sightings made, on all machines.
-    pub sightings: u64,
-    /// Sightings lost in full buffers.
-    pub sightings_dropped: u64,
-    /// Mean time a sighting took in the kernel, sampled.
-    pub ns_per_sighting: u64,
-    /// CPU used: latpath's own process and the kernel programs, in % of one CPU.
-    pub cpu_percent: f64,
-    /// Largest resident memory of latpath's process.
-    pub max_rss_bytes: u64,
 }
 
 /// One step of a packet's waterfall.

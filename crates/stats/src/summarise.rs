@@ -4,10 +4,11 @@
 use crate::figures::error_bound;
 use crate::lost::explain;
 use crate::units::count;
-use crate::{Aggregate, Context, MachineFigures, Summary, ToolCost};
+use crate::{Aggregate, Context, Summary};
 use latpath_journey::Route;
+use latpath_journey::Totals;
 use latpath_model::{Ns, PointId, PointInfo, HOST};
-use latpath_run::{Manifest, StreamRecord};
+use latpath_run::Manifest;
 use latpath_vms::{Role, Vm};
 
 /// What a summary needs beside the counted journeys.
@@ -20,7 +21,7 @@ pub struct Facts<'a> {
     /// The points in order.
     pub route: &'a Route,
     /// What the joiner had counted of each stream before the figures began; empty for nothing.
-    pub before: &'a [StreamRecord],
+    pub before: &'a [Totals],
     /// All journeys since `before` are counted. Otherwise the joiner's own counts do not belong to these figures.
     pub whole: bool,
     /// The host's virtual machines, which give threads their roles.
@@ -37,14 +38,8 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         points: route.points.iter().map(name).collect(),
         off_route: route.off_route.iter().map(name).collect(),
         malformed: manifest.counters.malformed,
-        machines: machines(manifest),
-        tool: ToolCost {
-            sightings: manifest.counters.sightings,
-            sightings_dropped: manifest.counters.dropped,
-            ns_per_sighting: manifest.counters.ns_per_sighting,
-            cpu_percent: manifest.tool.cpu_percent,
-            max_rss_bytes: manifest.tool.max_rss_bytes,
-        },
+        machines: manifest.machines.iter().map(|m| m.clock.clone()).collect(),
+        tool: manifest.tool,
         ..Summary::default()
     };
     let context = Context {
@@ -82,23 +77,8 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
 
 /// How wrong a machine's clock was against the host's at worst.
 fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
-    let known = manifest.machines.iter().find(|m| m.machine == machine);
-    known.map(|m| m.error_bound_ns).or((machine == HOST).then_some(0))
-}
-
-/// The clocks of a run's machines.
-fn machines(manifest: &Manifest) -> Vec<MachineFigures> {
-    let figures = manifest.machines.iter().map(|m| MachineFigures {
-        machine: m.machine.clone(),
-        method: m.method.clone(),
-        offset_ns: m.offset_ns,
-        drift_ppb: m.drift_ppb,
-        error_bound_ns: m.error_bound_ns,
-        exchanges: m.exchanges,
-        fault: m.fault.clone(),
-        cpu_percent: m.cpu_percent,
-    });
-    figures.collect()
+    let known = manifest.machines.iter().find(|m| m.clock.machine == machine);
+    known.map(|m| m.clock.error_bound_ns).or((machine == HOST).then_some(0))
 }
 
 /// Says what the worst packets' threads do for the host's virtual machines.
@@ -122,9 +102,9 @@ fn name_threads(summary: &mut Summary, vms: &[Vm]) {
 }
 
 /// What was counted that spoils figures and is in no journey.
-fn counted(manifest: &Manifest, before: &[StreamRecord]) -> Vec<String> {
-    let of_streams = |what: fn(&StreamRecord) -> u64| {
-        let sum = |records: &[StreamRecord]| records.iter().map(what).sum::<u64>();
+fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
+    let of_streams = |what: fn(&Totals) -> u64| {
+        let sum = |records: &[Totals]| records.iter().map(what).sum::<u64>();
         sum(&manifest.joined).saturating_sub(sum(before))
     };
     let counts = [

@@ -179,7 +179,8 @@ impl Recorder {
         self.check(|writer| writer.update(|manifest| follow.describe(manifest)));
         let t_ns = latpath_linux::monotonic();
         for machine in self.writer.manifest().machines.clone().into_iter().skip(1) {
-            let (clock, offset_ns, error_bound_ns) = (machine.machine, machine.offset_ns, machine.error_bound_ns);
+            let (clock, offset_ns, error_bound_ns) =
+                (machine.clock.machine, machine.clock.offset_ns, machine.clock.error_bound_ns);
             self.writer.clock_sample(ClockSample { clock, t_ns, offset_ns, error_bound_ns });
         }
     }

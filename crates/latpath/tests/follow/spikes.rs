@@ -138,7 +138,7 @@ fn stall() -> Result<(), Failed> {
     let told = run.manifest().spikes.clone().unwrap_or_default();
     equal("late packets are counted", told.late[0] >= late.len() as u64 && told.captures >= 1, true)?;
     let flight = run.manifest().machines[0].flight.clone().ok_or("the recorder is not told")?;
-    equal("events", flight.events > 1000 && flight.fault.is_none(), true)
+    equal("events", flight.figures.events > 1000 && flight.fault.is_none(), true)
 }
 
 fn bounds() -> Result<(), Failed> {

@@ -1,8 +1,9 @@
 //! Runs of known journeys, made with latpath's own writer.
 
 use latpath_journey::Journey;
+use latpath_journey::Totals;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, SegmentKind};
-use latpath_run::{MachineRecord, Manifest, NamedSegment, Stamp, StreamRecord, ToolRecord, Writer};
+use latpath_run::{MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, ToolCost, Writer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -112,12 +113,15 @@ pub fn manifest() -> Manifest {
         to: point(to),
     };
     let machine = |machine: &str, method: &str, error_bound_ns| MachineRecord {
-        machine: machine.into(),
-        method: method.into(),
-        error_bound_ns,
+        clock: MachineFigures {
+            machine: machine.into(),
+            method: method.into(),
+            error_bound_ns,
+            ..MachineFigures::default()
+        },
         ..MachineRecord::default()
     };
-    let joined = |never_seen| StreamRecord { never_seen, ..StreamRecord::default() };
+    let joined = |never_seen| Totals { never_seen, ..Totals::default() };
     Manifest {
         format: latpath_run::FORMAT,
         latpath: "0.1.0".into(),
@@ -139,7 +143,13 @@ pub fn manifest() -> Manifest {
         machines: vec![machine("host", "same clock", 0), machine("guest0", "timed exchanges", 1_870)],
         counters: Counters { sightings: 9_928, malformed: 2, ns_per_sighting: 83, ..Counters::default() },
         joined: vec![joined(0), joined(3)],
-        tool: ToolRecord { cpu_percent: 3.4, max_rss_bytes: 31 << 20 },
+        tool: ToolCost {
+            sightings: 9_928,
+            ns_per_sighting: 83,
+            cpu_percent: 3.4,
+            max_rss_bytes: 31 << 20,
+            ..ToolCost::default()
+        },
         ..Manifest::default()
     }
 }

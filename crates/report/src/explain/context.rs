@@ -22,7 +22,7 @@ pub fn run_context(run: &Run) -> RunContext {
         vms: run.vms(),
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: host.governors.clone(),
-        kernels: manifest.machines.iter().map(|m| (m.machine.clone(), m.kernel.clone())).collect(),
+        kernels: manifest.machines.iter().map(|m| (m.clock.machine.clone(), m.kernel.clone())).collect(),
         start_ns: manifest.start.monotonic_ns,
         utc_offset_ns: manifest.utc_offset_ns(),
     }

@@ -58,7 +58,7 @@ impl Seen {
             late.extend(times.clone().min().zip(times.max()).filter(|(a, b)| b - a > threshold));
             true
         });
-        let offset = run.manifest().machines.iter().skip(1).map(|m| m.offset_ns).next().unwrap_or(0);
+        let offset = run.manifest().machines.iter().skip(1).map(|m| m.clock.offset_ns).next().unwrap_or(0);
         let place = |name: &String| run.points().iter().position(|p| p.point.to_string() == *name);
         let route: Vec<PointId> =
             run.manifest().route.iter().filter_map(|p| place(&p.to_string())).map(|p| p as PointId).collect();
