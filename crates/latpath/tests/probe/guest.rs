@@ -73,8 +73,8 @@ fn recognises() -> Result<(), Failed> {
         let there = sightings.iter().filter(|s| points[usize::from(s.point)].point.to_string() == nic_rx);
         got = there.map(|s| (s.stream, s.key)).collect();
     }
-    assert_eq!(got, want, "Linux {}", guest.release());
     let counters = machine.counters()?;
+    assert_eq!(got, want, "Linux {}: {counters:?}", guest.release());
     assert_eq!((counters.malformed, counters.unreadable, counters.dropped), (0, 0, 0));
     machine.stop()?;
     // Live mode's programs are others.
