@@ -276,6 +276,10 @@ impl Protocol for Goose {
         Some(String::from_utf8_lossy(&self.goid).into_owned())
     }
 
+    fn by_name(&self) -> Self {
+        Self { appid: None, ..self.clone() }
+    }
+
     fn kernel(&self) -> KernelMatch {
         named::kernel(&self.goid, self.appid)
     }

@@ -166,7 +166,7 @@ pub struct Details {
 }
 
 /// How streams of one protocol are recognised; the value is one stream's.
-pub trait Protocol: Sized + PartialEq {
+pub trait Protocol: Sized + Clone + PartialEq {
     /// What is fixed about it.
     const INFO: Info;
 
@@ -185,6 +185,12 @@ pub trait Protocol: Sized + PartialEq {
     /// A name for tables, shorter than the whole text.
     fn short(&self) -> Option<String> {
         None
+    }
+
+    /// The same stream, chosen by its name alone where it has one.
+    #[must_use]
+    fn by_name(&self) -> Self {
+        self.clone()
     }
 
     /// The ethertypes of this stream's frames.
@@ -290,6 +296,12 @@ macro_rules! protocols {
             fn short(&self) -> Option<String> {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::short(m),)*
+                }
+            }
+
+            pub(crate) fn by_name(&self) -> Self {
+                match self {
+                    $(Self::$name(m) => Self::$name($crate::protocol::Protocol::by_name(m)),)*
                 }
             }
 

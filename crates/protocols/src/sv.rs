@@ -70,6 +70,10 @@ impl Protocol for Sv {
         Some(String::from_utf8_lossy(&self.svid).into_owned())
     }
 
+    fn by_name(&self) -> Self {
+        Self { appid: None, ..self.clone() }
+    }
+
     fn kernel(&self) -> KernelMatch {
         named::kernel(&self.svid, self.appid)
     }

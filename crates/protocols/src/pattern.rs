@@ -1,0 +1,89 @@
+//! Patterns: `svid:MU*` stands for all streams that come, whose names fit.
+
+use crate::stream::StreamSpec;
+
+/// Whether a name fits a pattern in which each `*` stands for any bytes, or none.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let mut parts = pattern.split(|b| *b == b'*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let found = (0..=rest.len()).find(|at| rest[*at..].starts_with(part));
+        let Some(at) = found else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+impl StreamSpec {
+    /// Whether the name has a `*`.
+    pub fn is_pattern(&self) -> bool {
+        self.matcher.kernel().name.is_some_and(|name| name.contains(&b'*'))
+    }
+
+    /// Where a stream seen on the wire fits this pattern, the stream to follow: of that name, with the pattern's filters and key.
+    pub fn choose(&self, seen: &StreamSpec) -> Option<StreamSpec> {
+        let (asked, has) = (self.matcher.kernel(), seen.matcher.kernel());
+        let own = asked.own.bytes();
+        let filtered = own.iter().any(|b| *b != 0);
+        let chosen = self.matcher.protocol() == seen.matcher.protocol()
+            && fits(&asked.name?, &has.name?)
+            && (!filtered || own == has.own.bytes())
+            && self.link.vlan.is_none_or(|vlan| vlan == seen.link.vlan.unwrap_or(0))
+            && self.link.mac.is_none_or(|mac| seen.link.mac == Some(mac));
+        let matcher = if filtered { seen.matcher.clone() } else { seen.matcher.by_name() };
+        chosen.then_some(StreamSpec { matcher, link: self.link, key: self.key })
+    }
+
+    /// The stream to follow where all that were seen are: by its name alone, of protocols that have names.
+    pub fn by_name(&self) -> StreamSpec {
+        StreamSpec::new(self.matcher.by_name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn spec(text: &str) -> StreamSpec {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_pattern_chooses_streams_by_name_and_filters() {
+        let seen = spec("svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01");
+        let chosen = |pattern: &str| spec(pattern).choose(&seen).map(|s| s.to_string());
+        assert_eq!(chosen("svid:MU*"), Some("svid:MU01".into()));
+        assert_eq!(chosen("svid:*"), Some("svid:MU01".into()));
+        assert_eq!(chosen("svid:*U*1,vlan=7,seq=0:2"), Some("svid:MU01,vlan=7,seq=0:2".into()));
+        assert_eq!(chosen("svid:M*,appid=0x4000"), Some("svid:MU01,appid=0x4000".into()));
+        for other in ["svid:MU*,vlan=8", "svid:MU*2", "svid:*,appid=0x4001", "goose:*", "svid:*,mac=01:0c:cd:04:00:02"]
+        {
+            assert_eq!(chosen(other), None, "{other}");
+        }
+        assert_eq!(seen.by_name(), spec("svid:MU01"));
+        assert!(spec("goose:*").is_pattern() && !spec("ether:0x88ba").is_pattern() && !seen.is_pattern());
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_made_of_a_name_fits_it(name in "[ab]{0,12}", holes in prop::collection::vec((0..13usize, 0..4usize), 0..4)) {
+            let mut pattern = name.clone().into_bytes();
+            for (at, len) in holes {
+                let at = at.min(pattern.len());
+                let end = (at + len).min(pattern.len());
+                pattern.splice(at..end, [b'*']);
+            }
+            prop_assert!(fits(&pattern, name.as_bytes()));
+            prop_assert!(!fits(&[&pattern[..], b"c"].concat(), name.as_bytes()));
+        }
+    }
+}
