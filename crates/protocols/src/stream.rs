@@ -157,6 +157,12 @@ pub fn examples() -> String {
     listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().example))
 }
 
+/// The keys that protocols have themselves: `smpCnt of svid, …`.
+pub fn own_keys() -> String {
+    let own = ProtocolId::ALL.iter().filter_map(|p| Some(format!("{} of {}", p.info().key?.name, p.info().prefix)));
+    own.collect::<Vec<_>>().join(", ")
+}
+
 fn listed(items: impl Iterator<Item = &'static str>) -> String {
     let items: Vec<_> = items.collect();
     match items.split_last() {

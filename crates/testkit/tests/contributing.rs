@@ -55,3 +55,52 @@ fn the_files_that_it_names_are_there() {
         assert!(root().join(&path).exists(), "{path} is not there");
     }
 }
+
+/// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
+fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match path.extension().and_then(|e| e.to_str()) {
+            _ if path.is_dir() && !["tests", "examples", "testkit"].contains(&&name[..]) => sources(&path, found),
+            Some("rs" | "h" | "c") if name != "tests.rs" => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+/// The code of a file: no comments, no unit tests.
+fn code(path: &Path) -> String {
+    let text = read(path);
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let is_code = |line: &&str| !["//", "/*", "*", " *"].iter().any(|start| line.trim_start().starts_with(start));
+    text.lines().filter(is_code).collect::<Vec<_>>().join("\n")
+}
+
+fn files_that_say(words: &[&str]) -> BTreeSet<String> {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let says = |path: &std::path::PathBuf| words.iter().any(|word| code(path).contains(word));
+    let short = |path: &std::path::PathBuf| path.strip_prefix(root()).expect("below the root").display().to_string();
+    files.iter().filter(|path| says(path)).map(short).collect()
+}
+
+#[test]
+fn a_protocol_stands_in_its_module_its_header_and_the_table() {
+    for (name, words) in [
+        ("goose", &["goose", "Goose", "GOOSE"][..]),
+        ("ptp", &["ptp::Ptp", "ProtocolId::Ptp", "Matcher::Ptp", "protocols::ptp", "match_ptp", "Protocol for Ptp"]),
+    ] {
+        let named = [format!("crates/protocols/src/{name}.rs"), format!("crates/bpf/protocols/{name}.h")];
+        let mut named = BTreeSet::from(named);
+        named.insert("crates/protocols/src/lib.rs".into());
+        assert_eq!(files_that_say(words), named, "to add {name} took more files than CONTRIBUTING.md says");
+    }
+}
+
+#[test]
+fn a_point_stands_in_its_list_its_program_and_the_table_of_hooks() {
+    let named = ["crates/model/src/point.rs", "crates/probe/bpf/probe.bpf.c"];
+    assert_eq!(files_that_say(&["OvsSlow = \"", "POINT_OVS_SLOW"]), BTreeSet::from(named.map(Into::into)));
+    assert_eq!(files_that_say(&["hook(\"ovs_upcall\""]), BTreeSet::from(["crates/probe/src/hooks.rs".to_owned()]));
+}

@@ -1,5 +1,6 @@
 //! What `live` and `record` have in common: the flags that say what to follow, and how to end.
 
+use super::choose::choose;
 use super::interrupt::stop_flag;
 use super::Usage;
 use anyhow::Result;
@@ -18,12 +19,15 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 /// What to follow.
 #[derive(ClapArgs, Debug)]
 pub struct What {
-    /// Stream to follow, as svid:MU01, udp:10.0.0.2:5000 or ether:0x88b8; several are allowed
-    #[arg(short, long = "stream", value_name = "STREAM")]
+    #[arg(short, long = "stream", value_name = "STREAM", help = stream_help())]
     streams: Vec<StreamSpec>,
-    /// How a packet is told from the next: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: smpCnt for SV,
-    /// else hash:0:32]
-    #[arg(long = "match", value_name = "RULE")]
+    /// Follow every stream with a sequence number that passes now
+    #[arg(long)]
+    all: bool,
+    /// With --all or a pattern: device to listen on, in both directions; several are allowed [default: all that are up]
+    #[arg(short, long = "interface", value_name = "IF")]
+    interfaces: Vec<String>,
+    #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
     /// Another machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an agent
     /// runs there
@@ -52,6 +56,16 @@ pub struct What {
     pub count: Option<u64>,
 }
 
+fn stream_help() -> String {
+    let examples = latpath_model::stream::examples();
+    format!("Stream to follow, as {examples}; 'svid:MU*' chooses all of these names that pass now; several are allowed")
+}
+
+fn match_help() -> String {
+    let own = latpath_model::stream::own_keys();
+    format!("How one packet is known from the next: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
+}
+
 fn machine(text: &str) -> Result<(String, Address), String> {
     let (name, address) = text.split_once('=').ok_or("write NAME=ADDRESS, as guest0=ssh:root@guest")?;
     let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -77,7 +91,7 @@ impl What {
 
     /// Whether something on this machine, or on another, is named.
     pub fn names_any(&self) -> bool {
-        !(self.streams.is_empty() && self.machines.is_empty() && self.points.is_empty())
+        !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())
     }
 
     /// The rooms' options.
@@ -94,15 +108,9 @@ impl What {
         if !(1_000_000..=4_000_000_000).contains(&window) {
             return Err(Usage("--window is 1ms to 4s".into()).into());
         }
-        if self.streams.is_empty() {
+        if self.streams.is_empty() && !self.all {
             let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)";
             return Err(Usage(text.into()).into());
-        }
-        let streams = self.streams.iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
-        for (i, stream) in streams.iter().enumerate() {
-            if streams[..i].contains(stream) {
-                return Err(Usage(format!("stream {stream} is named twice")).into());
-            }
         }
         for (i, (name, _)) in self.machines.iter().enumerate() {
             if name == HOST {
@@ -113,6 +121,13 @@ impl What {
             }
             if self.machines[..i].iter().any(|(n, _)| n == name) {
                 return Err(Usage(format!("machine {name:?} is named twice")).into());
+            }
+        }
+        let streams = choose(&self.streams, self.all, &self.interfaces)?;
+        let streams = streams.iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
+        for (i, stream) in streams.iter().enumerate() {
+            if streams[..i].contains(stream) {
+                return Err(Usage(format!("stream {stream} is named twice")).into());
             }
         }
         Ok(Options {

@@ -1,6 +1,7 @@
 //! The commands: each module parses its own flags, calls the rooms, prints what comes back.
 
 pub mod agent;
+mod choose;
 pub mod demo;
 pub mod explain;
 pub mod export;

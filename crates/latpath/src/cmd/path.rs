@@ -3,6 +3,7 @@
 mod json;
 mod text;
 
+use super::choose::choose;
 use super::following::PATIENCE;
 use super::interrupt::stop_flag;
 use super::report::print;
@@ -11,7 +12,7 @@ use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_linux::background::Background;
 use latpath_linux::monotonic;
-use latpath_model::{Ns, StreamSpec};
+use latpath_model::{stream, Ns, StreamSpec};
 use latpath_path::{
     find_device, functions, CompileError, Counts, Options, Packet, Remains, Search, SearchError, With, MAX_PACKETS,
 };
@@ -31,8 +32,7 @@ pub struct Args {
     /// Device on which packets are picked up, coming or going, as eth0 or eth0%NAMESPACE [default: any]
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
-    /// Packets of this stream, as svid:MU01, udp:10.0.0.2:5000 or ether:0x88b8; several are allowed
-    #[arg(short, long = "stream", value_name = "STREAM")]
+    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Packets of this stream, as {}; several are allowed", stream::examples()))]
     streams: Vec<StreamSpec>,
     /// Packets that fit this pcap filter (pcap-filter(7)), as 'ether proto 0x88ba and vlan 7'; needs libpcap
     #[arg(value_name = "EXPRESSION")]
@@ -131,7 +131,7 @@ fn options(args: &Args) -> Result<Options> {
         })?),
     };
     Ok(Options {
-        streams: args.streams.clone(),
+        streams: choose(&args.streams, false, &[])?,
         code,
         device: args.interface.as_deref().map(find_device).transpose()?,
         count: args.count,

@@ -1,0 +1,114 @@
+//! Streams that the user chooses by a pattern, or all there are: found by listening for a moment before anything is followed.
+
+use super::Usage;
+use anyhow::{Context, Result};
+use latpath_linux::monotonic;
+use latpath_model::stream::LinkFilter;
+use latpath_model::{Matcher, Ns, StreamSpec};
+use latpath_protocols::sv::Sv;
+use latpath_traffic::{Discovery, Groups, Listen, PacketSocket, Received, Receiver};
+use std::collections::BTreeSet;
+use std::{fs, thread};
+
+/// net/if.h.
+const IFF_UP: u32 = 1;
+/// How long it listens, in ns.
+const TIME: Ns = 2_000_000_000;
+
+/// Replaces each pattern by the streams of its name that pass a device now; with `all`, adds every stream that does. `devices`: where to
+/// listen; with none, on all of this network namespace that are up.
+///
+/// # Errors
+/// Where a device cannot be listened on, or a pattern chooses nothing.
+pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec<StreamSpec>> {
+    let patterns = asked.iter().any(StreamSpec::is_pattern);
+    if !patterns && !all {
+        if !devices.is_empty() {
+            return Err(Usage(
+                "-i says where to look for streams: give --all, or a pattern as --stream 'svid:MU*'".into(),
+            )
+            .into());
+        }
+        return Ok(asked.to_vec());
+    }
+    let devices = if devices.is_empty() { devices_up() } else { devices.to_vec() };
+    let seen = listen(&devices)?;
+    let place = devices.join(", ");
+    let mut chosen: Vec<StreamSpec> = Vec::new();
+    let add = |stream: StreamSpec, chosen: &mut Vec<StreamSpec>| match chosen.contains(&stream) {
+        true => None,
+        false => {
+            chosen.push(stream.clone());
+            Some(stream.to_string())
+        }
+    };
+    for stream in asked {
+        if !stream.is_pattern() {
+            add(stream.clone(), &mut chosen);
+            continue;
+        }
+        let those: BTreeSet<String> = seen.iter().filter_map(|s| add(stream.choose(s)?, &mut chosen)).collect();
+        if those.is_empty() && !seen.iter().any(|s| stream.choose(s).is_some()) {
+            return Err(anyhow::anyhow!(
+                "no stream fits {stream} on {place} within 2 s; latpath streams -i IF lists what comes"
+            ));
+        }
+        announce(&stream.to_string(), &place, &those);
+    }
+    if all {
+        let those: BTreeSet<String> = seen.iter().filter_map(|s| add(s.by_name(), &mut chosen)).collect();
+        if chosen.is_empty() {
+            return Err(anyhow::anyhow!(
+                "no stream passes {place} within 2 s: name one with --stream, as in --stream svid:MU01"
+            ));
+        }
+        announce("--all", &place, &those);
+    }
+    Ok(chosen)
+}
+
+fn announce(what: &str, place: &str, streams: &BTreeSet<String>) {
+    let list = streams.iter().map(|s| s.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+    eprintln!("latpath: {what} on {place}: {list}");
+}
+
+/// Devices of this network namespace that are up, without the loopback.
+fn devices_up() -> Vec<String> {
+    let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let up = |name: &String| {
+        let flags = fs::read_to_string(format!("/sys/class/net/{name}/flags")).unwrap_or_default();
+        u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|f| f & IFF_UP != 0)
+    };
+    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name != "lo" && up(name));
+    names.sort();
+    names
+}
+
+/// The streams that pass these devices, in either direction.
+fn listen(devices: &[String]) -> Result<Vec<StreamSpec>> {
+    let end = monotonic() + TIME;
+    let one = |device: &String| -> Result<Discovery> {
+        let socket = PacketSocket::open(device, Listen::AllSv)?;
+        socket.join(&Groups::Everything)?;
+        let mut receiver = Receiver::new(socket, true)?;
+        let mut found = Discovery::default();
+        while monotonic() < end {
+            receiver.receive(&mut |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag))?;
+        }
+        Ok(found)
+    };
+    let found: Vec<Result<Discovery>> = thread::scope(|scope| {
+        let threads: Vec<_> = devices.iter().map(|device| scope.spawn(move || one(device))).collect();
+        threads.into_iter().map(|t| t.join().expect("a listener does not panic")).collect()
+    });
+    let mut seen = Vec::new();
+    for (device, found) in devices.iter().zip(found) {
+        let found = found.with_context(|| format!("listening on {device}"))?;
+        seen.extend(found.streams().map(|s| StreamSpec {
+            link: LinkFilter { mac: Some(s.dst), vlan: s.vlan },
+            ..StreamSpec::new(Matcher::Sv(Sv { svid: s.svid.clone(), appid: Some(s.appid) }))
+        }));
+    }
+    Ok(seen)
+}
