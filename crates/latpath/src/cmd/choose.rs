@@ -3,9 +3,8 @@
 use super::Usage;
 use anyhow::{Context, Result};
 use latpath_linux::monotonic;
-use latpath_model::stream::LinkFilter;
-use latpath_model::{Matcher, Ns, StreamSpec};
-use latpath_protocols::sv::Sv;
+use latpath_model::{Ns, StreamSpec};
+use latpath_protocols::ProtocolId;
 use latpath_traffic::{Discovery, Groups, Listen, PacketSocket, Received, Receiver};
 use std::collections::BTreeSet;
 use std::{fs, thread};
@@ -89,7 +88,7 @@ fn devices_up() -> Vec<String> {
 fn listen(devices: &[String]) -> Result<Vec<StreamSpec>> {
     let end = monotonic() + TIME;
     let one = |device: &String| -> Result<Discovery> {
-        let socket = PacketSocket::open(device, Listen::AllSv)?;
+        let socket = PacketSocket::open(device, Listen::Passing(ProtocolId::listed()))?;
         socket.join(&Groups::Everything)?;
         let mut receiver = Receiver::new(socket, true)?;
         let mut found = Discovery::default();
@@ -105,10 +104,7 @@ fn listen(devices: &[String]) -> Result<Vec<StreamSpec>> {
     let mut seen = Vec::new();
     for (device, found) in devices.iter().zip(found) {
         let found = found.with_context(|| format!("listening on {device}"))?;
-        seen.extend(found.streams().map(|s| StreamSpec {
-            link: LinkFilter { mac: Some(s.dst), vlan: s.vlan },
-            ..StreamSpec::new(Matcher::Sv(Sv { svid: s.svid.clone(), appid: Some(s.appid) }))
-        }));
+        seen.extend(found.streams().into_iter().map(|s| s.stream.clone()));
     }
     Ok(seen)
 }
