@@ -150,5 +150,5 @@ fn unwatched() -> Result<(), Failed> {
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns --no-flight")?;
     is(&said.stdout, said.stdout.contains("breach    probe 0 took ") && !said.stdout.contains("context"))?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns")?;
-    is(&said.stdout, said.stdout.contains("\ncontext  ping-0 ("))
+    is(&said.stdout, said.stdout.contains("\ncontext    ping-0 ("))
 }

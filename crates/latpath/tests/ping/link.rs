@@ -254,10 +254,10 @@ pub fn adds_up(session: &Value) -> Result<(), Failed> {
     }
     // Means are rounded, and a part whose stamp is missing lacks that transaction.
     if n("counts.incomplete")? == 0 && n("counts.answered")? > 0 {
-        let parts = all("parts");
-        let sum: i64 = parts.iter().map(|p| number(p, "mean_ns")).sum::<Result<i64, Failed>>()?;
+        let segments = all("segments");
+        let sum: i64 = segments.iter().map(|s| number(s, "mean_ns")).sum::<Result<i64, Failed>>()?;
         let off = (sum - n("round_trip.mean_ns")?).abs();
-        is(&format!("means sum to the round trip's mean; off by {off} ns"), off <= parts.len() as i64)?;
+        is(&format!("means sum to the round trip's mean; off by {off} ns"), off <= segments.len() as i64)?;
     }
     let histogram: i64 = all("histogram").iter().map(|b| number(b, "count")).sum::<Result<i64, Failed>>()?;
     equal("histogram", histogram + n("overflown")?, n("counts.answered")?)

@@ -37,7 +37,7 @@ fn families() -> Result<(), Failed> {
         equal("clocks", &session["clocks"], &json!("same_kernel"))?;
         equal("answered", number(&session, "counts.answered")?, 300)?;
         let parts = session["segments"].as_array().map_or(0, Vec::len);
-        equal("parts", parts, 7)?;
+        equal("segments", parts, 7)?;
         adds_up(&session)?;
     }
     let reflected = reflector.ends()?.json()?;
@@ -80,7 +80,7 @@ fn sizes() -> Result<(), Failed> {
             equal("answered", number(&session, "counts.answered")?, 200)?;
             // A short answer brings the reflector's own times alone.
             let parts: Vec<&Value> = session["segments"].as_array().into_iter().flatten().collect();
-            equal("parts", parts.len(), if size < 96 { 5 } else { 7 })?;
+            equal("segments", parts.len(), if size < 96 { 5 } else { 7 })?;
             adds_up(&session)?;
         }
     }
@@ -155,7 +155,7 @@ fn stamps() -> Result<(), Failed> {
         let session = link.emit(&format!("10.77.0.2 --count 100 --stamps {which}"))?.session()?;
         let taken: Vec<&str> = session["stamps"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         is("the stamp asked for is there", taken.contains(&first))?;
-        equal("parts", session["segments"].as_array().map_or(0, Vec::len), parts)?;
+        equal("segments", session["segments"].as_array().map_or(0, Vec::len), parts)?;
         equal("detail", session["detail"].as_array().map_or(0, Vec::len), if which == "all" { 9 } else { 0 })?;
         adds_up(&session)?;
         reflector.ends()?;
