@@ -412,7 +412,17 @@ impl WireNote {
 
 impl From<Counters> for Totals {
     fn from(c: Counters) -> Self {
-        let Counters { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen } = c;
+        // An agent follows every packet.
+        let Counters {
+            sightings,
+            dropped,
+            malformed,
+            points_overflow,
+            unreadable,
+            left_out: _,
+            ns_per_sighting,
+            packets_seen,
+        } = c;
         Self {
             sightings,
             dropped,
@@ -431,7 +441,7 @@ impl From<Totals> for Counters {
         let Totals {
             sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen, ..
         } = t;
-        Self { sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen }
+        Self { sightings, dropped, malformed, points_overflow, unreadable, left_out: 0, ns_per_sighting, packets_seen }
     }
 }
 

@@ -139,10 +139,7 @@ impl Follow {
         let host = host(&options)?;
         notes.extend(host.notes());
         feeds.insert(0, Feed::new(Origin::Host(host)));
-        let joiner = Joiner::new(
-            options.streams.iter().map(|s| s.key),
-            latpath_journey::Options { window: options.window, ..Default::default() },
-        );
+        let joiner = joiner(&options);
         let tables = Tables { filter: options.points.clone(), ..Default::default() };
         let now = monotonic();
         Ok(Self {
@@ -327,18 +324,36 @@ impl Follow {
         if layout == self.layout {
             return;
         }
-        for stream in 0..self.options.streams.len() {
-            let line = layout.route.of_stream(stream as StreamId);
-            self.joiner.set_expected_of(stream as StreamId, line.iter().fold(0, |mask, p| mask | 1 << p));
-        }
         let totals = self.all_totals();
         sink.layout(Found { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
         self.layout = layout;
+        self.expect_routes();
         if let Some(flight) = &mut self.flight {
             flight
                 .detector
                 .set_layout(&self.layout.segments, &self.layout.route.by_streams(self.options.streams.len()));
         }
+    }
+
+    /// Tells the joiner which points each stream's packets are expected at.
+    fn expect_routes(&mut self) {
+        for stream in 0..self.options.streams.len() as StreamId {
+            let route = self.layout.route.of_stream(stream);
+            self.joiner.set_expected_of(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
+        }
+    }
+
+    /// Follows one packet in `n` from now on, a power of two, chosen by its key. Journeys under way are given up, and what was
+    /// counted of the streams begins from zero. False where another machine takes part: its agent follows every packet.
+    pub fn sample(&mut self, n: u32) -> bool {
+        let [Feed { origin: Origin::Host(host), .. }] = &mut self.merge.feeds[..] else { return false };
+        host.sample(n);
+        self.joiner = joiner(&self.options);
+        self.joiner.set_points(&self.tables.points);
+        self.expect_routes();
+        self.early = EarlyCompletion::new(self.options.streams.len());
+        self.merge.leave_out_before(monotonic());
+        true
     }
 
     /// The points found so far.
@@ -493,6 +508,11 @@ fn flight_record(figures: Result<Figures, String>) -> FlightRecord {
     }
 }
 
+fn joiner(options: &Options) -> Joiner {
+    let rules = options.streams.iter().map(|s| s.key);
+    Joiner::new(rules, latpath_journey::Options { window: options.window, ..Default::default() })
+}
+
 /// All machines' counters together.
 pub fn sum(all: &[Counters]) -> Counters {
     let mut total = Counters::default();
@@ -501,6 +521,7 @@ pub fn sum(all: &[Counters]) -> Counters {
         total.dropped += c.dropped;
         total.malformed += c.malformed;
         total.points_overflow += c.points_overflow;
+        total.left_out += c.left_out;
         total.unreadable += c.unreadable;
         total.packets_seen += c.packets_seen;
     }

@@ -1,12 +1,13 @@
 //! Figures of the moment: the journeys that `record` would store, counted as they are finished.
 
-use crate::follow::{Follow, FollowError, Found, JourneySink, Options};
+use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 use latpath_capture::RankedCapture;
-use latpath_journey::Totals;
-use latpath_journey::{Journey, Segment};
+use latpath_journey::{Journey, Segment, Totals};
 use latpath_linux::background::Background;
-use latpath_model::{Ns, PointInfo};
+use latpath_model::{Counters, Ns, PointInfo};
 use latpath_run::Manifest;
+use latpath_stats::lost::explain;
+use latpath_stats::units::count;
 use latpath_stats::{summarise, Aggregate, Facts, Setup, Summary};
 use latpath_vms::Vm;
 
@@ -19,6 +20,7 @@ pub struct Live {
     figures: Figures,
     manifest: Manifest,
     vms: Vec<Vm>,
+    sampling: Sampling,
 }
 
 /// What is counted since the start or the last reset.
@@ -59,7 +61,7 @@ impl Live {
         };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
-        Self { follow, figures, manifest, vms }
+        Self { follow, figures, manifest, vms, sampling: Sampling::new() }
     }
 
     /// Where the journeys come from.
@@ -80,6 +82,13 @@ impl Live {
     /// One round; call it some fifty times a second. Figures start from zero when the route changes.
     pub fn step(&mut self) {
         self.follow.step(&mut self.figures);
+        if self.follow.now() >= self.sampling.due {
+            let counters = sum(&self.follow.counters());
+            if self.sampling.is_too_fast(self.follow.now(), &counters) && self.follow.sample(self.sampling.one_in * 2) {
+                self.sampling.one_in *= 2;
+                self.reset();
+            }
+        }
     }
 
     /// Starts all figures from zero.
@@ -107,15 +116,17 @@ impl Live {
     }
 
     fn summary_over(&mut self, elapsed: Ns) -> Summary {
-        let Self { follow, figures, manifest, vms } = self;
+        let Self { follow, figures, manifest, vms, .. } = self;
         follow.describe(manifest);
-        if manifest.joined.iter().any(|joined| joined.journeys > 0) {
-            manifest.kernel = Some(follow.counted());
-        }
         let (points, route, before) = (follow.points(), &follow.layout().route, &figures.before[..]);
         let facts = Facts { manifest, points, route, before, whole: true, vms, elapsed };
         let mut summary = summarise(&figures.aggregate, &facts);
+        if !summary.lost.is_empty() {
+            // Reading the kernel's counters takes its time: only where they say more.
+            explain(&mut summary, points, Some(&follow.counted()));
+        }
         summary.notes.splice(0..0, manifest.notes.iter().cloned());
+        summary.notes.splice(0..0, self.sampling.note());
         summary
     }
 
@@ -144,6 +155,52 @@ impl Figures {
     }
 }
 
+/// How often the rate is checked.
+const CHECK_EVERY: Ns = 1_000_000_000;
+/// Checks in a row at which sightings had been dropped. One may be a moment in which the machine had no CPU for latpath.
+const DROPPING: u32 = 3;
+const LEAST_SAMPLE: u32 = 1024;
+
+/// Follows a part of the packets where the rate is too high for all.
+struct Sampling {
+    one_in: u32,
+    due: Ns,
+    dropped: u64,
+    dropping: u32,
+    left_out: u64,
+}
+
+impl Sampling {
+    fn new() -> Self {
+        Self { one_in: 1, due: Ns::MIN, dropped: 0, dropping: 0, left_out: 0 }
+    }
+
+    /// Whether sightings were dropped for some seconds, so that fewer packets are to be followed.
+    fn is_too_fast(&mut self, now: Ns, counters: &Counters) -> bool {
+        self.due = now.saturating_add(CHECK_EVERY);
+        self.left_out = counters.left_out;
+        let drops = counters.dropped > self.dropped;
+        self.dropped = counters.dropped;
+        self.dropping = if drops { self.dropping + 1 } else { 0 };
+        let is_too_fast = self.dropping >= DROPPING && self.one_in < LEAST_SAMPLE;
+        if is_too_fast {
+            self.dropping = 0;
+        }
+        is_too_fast
+    }
+
+    fn note(&self) -> Option<String> {
+        (self.one_in > 1).then(|| {
+            format!(
+                "the rate is too high to follow every packet: one in {} is followed, chosen by its key; all counts are of \
+                 these; {} sightings were left out",
+                self.one_in,
+                count(self.left_out)
+            )
+        })
+    }
+}
+
 impl JourneySink for Figures {
     fn layout(&mut self, found: Found) {
         let (layout, setup) = (found.layout, self.aggregate.setup());
@@ -169,5 +226,22 @@ impl JourneySink for Figures {
             self.span = Some(self.span.map_or((first, first), |(from, to)| (from.min(first), to.max(first))));
             self.aggregate.add(journey);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_packets_are_followed_where_sightings_are_dropped_for_seconds_and_not_for_a_moment() {
+        let mut sampling = Sampling::new();
+        let mut too_fast = |dropped: u64| sampling.is_too_fast(0, &Counters { dropped, ..Counters::default() });
+        assert!([0, 5, 9, 9, 9, 10, 11].into_iter().all(|dropped| !too_fast(dropped)));
+        assert!(too_fast(12), "the third second in a row");
+        assert!(!too_fast(13) && !too_fast(14) && too_fast(15), "again after three more");
+        assert_eq!(sampling.note(), None);
+        sampling.one_in = 4;
+        assert!(sampling.note().is_some_and(|note| note.contains("one in 4")));
     }
 }

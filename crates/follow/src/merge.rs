@@ -20,6 +20,9 @@ pub trait HostSource: Source<Error = Never> {
     /// `uname -r`.
     fn kernel(&self) -> String;
 
+    /// Follows one packet in `n` from now on, a power of two, chosen by its key.
+    fn sample(&mut self, n: u32);
+
     /// What cannot be seen on this kernel, and why.
     fn notes(&self) -> Vec<String>;
 }
@@ -27,6 +30,10 @@ pub trait HostSource: Source<Error = Never> {
 impl HostSource for Probe {
     fn detach(&mut self) {
         Probe::detach(self);
+    }
+
+    fn sample(&mut self, n: u32) {
+        Probe::sample(self, n);
     }
 
     fn kernel(&self) -> String {
@@ -120,6 +127,12 @@ impl Merge {
     /// bear the same numbers.
     pub fn new(feeds: Vec<Feed>, from: Ns) -> Self {
         Self { from, feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
+    }
+
+    /// Leaves out sightings before this time.
+    pub fn leave_out_before(&mut self, from: Ns) {
+        self.from = from;
+        self.feeds.iter_mut().for_each(|feed| feed.waiting.clear());
     }
 
     /// The other machines.

@@ -44,6 +44,9 @@ pub struct Counters {
     pub points_overflow: u64,
     /// Packets whose bytes could not be read where they lay (paged data on a kernel that does not let us).
     pub unreadable: u64,
+    /// Sightings of packets that are not in the sample, where the rate was too high to follow every packet.
+    #[serde(default)]
+    pub left_out: u64,
     /// Time spent in the programs for one sighting, sampled; the tracepoint's own entry is not in it.
     pub ns_per_sighting: u64,
     /// Packets of any kind that the programs looked at.

@@ -58,12 +58,14 @@ struct percpu {
 	__u64 points_overflow;
 	__u64 unreadable;
 	__u64 others; /* packets that were looked at and are in no stream */
-	__u64 pad0[2];
+	__u64 left_out; /* sightings of packets that are not in the sample */
+	__u64 pad0;
 	__u64 cost_ns;
 	__u64 cost_samples;
 	__u64 pad1[6];
 	__u64 tail;
-	__u64 pad2[7];
+	__u64 sample_mask; /* keys with any of these bits are left out */
+	__u64 pad2[6];
 	struct cached known[POINT_KINDS][CACHE];
 };
 

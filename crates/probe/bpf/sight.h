@@ -52,6 +52,10 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	struct record *r;
 	__u32 idx;
 
+	if (unlikely(key & *(volatile __u64 *)&p->sample_mask)) {
+		__sync_fetch_and_add(&p->left_out, 1);
+		return;
+	}
 	/* Some records are left free for interrupts that come between here and the reservation. */
 	if (head - *(volatile __u64 *)&p->tail >= ring_size - 8) {
 		__sync_fetch_and_add(&p->dropped, 1);

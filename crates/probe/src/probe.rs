@@ -2,11 +2,13 @@
 
 use crate::abilities::Abilities;
 use crate::attach::{attach, AttachError, Attached, Options};
+use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
 use latpath_bpf::{Functions, Reasons};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::collections::HashMap;
+use std::mem::offset_of;
 
 /// Names of functions and reasons, read when the first drop is seen.
 pub(crate) struct Notes {
@@ -63,6 +65,13 @@ impl Probe {
     /// What this kernel offers.
     pub fn abilities(&self) -> &Abilities {
         &self.attached.abilities
+    }
+
+    /// Follows one packet in `n` from now on, a power of two, chosen by its key: the same at all points.
+    pub fn sample(&mut self, n: u32) {
+        let mask = u64::from(n.max(1).next_power_of_two() - 1);
+        (0..self.attached.cpus)
+            .for_each(|cpu| self.attached.percpu.set_field(cpu, offset_of!(PerCpu, sample_mask), mask));
     }
 
     /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
@@ -125,7 +134,8 @@ impl Source for Probe {
             c.malformed += p.malformed;
             c.points_overflow += p.points_overflow;
             c.unreadable += p.unreadable;
-            c.packets_seen += sightings + p.dropped + p.others;
+            c.left_out += p.left_out;
+            c.packets_seen += sightings + p.dropped + p.others + p.left_out;
             cost += p.cost_ns;
             samples += p.cost_samples;
         }

@@ -87,6 +87,8 @@ impl HostSource for Script {
         self.detached = true;
     }
 
+    fn sample(&mut self, _: u32) {}
+
     fn kernel(&self) -> String {
         "6.1.0".into()
     }

@@ -10,6 +10,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("live_joins_across_wraps_and_counts_every_segment", needs, wraps),
         trial("live_counts_duplicates", needs, duplicates),
         trial("live_joins_points_past_the_tenth", needs, many_points),
+        trial("a_sample_has_the_same_packets_at_all_points", needs, sample),
     ]
 }
 
@@ -106,5 +107,19 @@ fn many_points() -> Result<(), Failed> {
     assert!(summary.points.len() + summary.off_route.len() > 12, "{:?} {:?}", summary.points, summary.off_route);
     assert_eq!(summary.journeys, 500);
     assert!(summary.worst.iter().all(|worst| worst.steps.len() > 12));
+    Ok(())
+}
+
+fn sample() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("MU01");
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    probe.sample(4);
+    let frames: Vec<_> = (0..400).map(|i| bytes(&frame(&stream, i))).collect();
+    send(&bench, &frames)?;
+    let seen = seen(&bench, probe, |seen| seen.at(LINE[3]).len() >= 100)?;
+    let expected: Vec<_> = (0..400).filter(|key| key % 4 == 0).map(|key| (0, key)).collect();
+    expect_everywhere(&seen, &expected)?;
+    assert_eq!(seen.counters.left_out, 3 * seen.counters.sightings, "three packets of four, at each point");
     Ok(())
 }
