@@ -11,7 +11,7 @@
 use crate::named;
 use crate::ber::{put, put_unsigned, Element, Reader};
 use crate::ethernet::{ethernet_header, put_iec61850};
-use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, Order, OwnKey, Protocol, Value};
+use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
 use crate::stream::{BadStream, Options};
 use crate::{FrameError, Header, Iec61850, Tag};
 use std::fmt;
@@ -292,6 +292,27 @@ impl Protocol for Goose {
 
     fn includes(&self, found: &Self) -> bool {
         self.goid == found.goid && self.appid.is_none_or(|appid| Some(appid) == found.appid)
+    }
+
+    fn frame(&self, link: &FrameLink, packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
+        // UtcTime: seconds, 24 bits of a fraction, and a quality that claims 10 of them.
+        let (s, ns) = (packet.event_time.div_euclid(1_000_000_000), packet.event_time.rem_euclid(1_000_000_000));
+        let mut t = [0, 0, 0, 0, 0, 0, 0, 10];
+        t[..4].copy_from_slice(&(s as u32).to_be_bytes());
+        t[4..7].copy_from_slice(&(((ns << 24) / 1_000_000_000) as u32).to_be_bytes()[1..]);
+        let spec = FrameSpec {
+            dst: link.dst.unwrap_or(FIRST_GROUP),
+            src: link.src,
+            tags: link.tags.clone(),
+            appid: self.appid.unwrap_or(DEFAULT_APPID),
+            goid: Some(self.goid.clone()),
+            time_allowed_ms: (packet.next / 500_000).clamp(1, u32::MAX.into()) as u32,
+            t,
+            st_num: packet.event,
+            sq_num: packet.number,
+            ..FrameSpec::default()
+        };
+        Some(spec.build().map_err(|e| e.to_string()))
     }
 
     fn details(&self, frame: &[u8]) -> Details {

@@ -5,7 +5,7 @@
 //! programs look at and which function reads them.
 
 use crate::stream::{BadStream, Options};
-use crate::{FrameError, Header};
+use crate::{FrameError, Header, Ns, Tag};
 use std::fmt;
 
 /// Bytes of a stream's configuration that belong to its protocol alone (`stream_conf.own` of the kernel programs).
@@ -125,6 +125,30 @@ pub struct InFrame<M> {
     pub step: u16,
 }
 
+/// What stands before a protocol's own bytes in a frame that is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameLink {
+    /// Destination MAC; the protocol's own group if none is given.
+    pub dst: Option<[u8; 6]>,
+    /// Source MAC.
+    pub src: [u8; 6],
+    /// 802.1Q tags, outermost first; at most two.
+    pub tags: Vec<Tag>,
+}
+
+/// A packet that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Events so far, this one included.
+    pub event: u32,
+    /// Packets of this event before this one; of protocols without events, packets of the stream.
+    pub number: u32,
+    /// When the event began, `CLOCK_REALTIME`.
+    pub event_time: Ns,
+    /// Time to the next packet, ns.
+    pub next: Ns,
+}
+
 /// A field of a frame, for lists of streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
@@ -212,6 +236,14 @@ pub trait Protocol: Sized + Clone + PartialEq {
     /// Whether a stream that [`read`](Self::read) found is meant by this one, which may say less.
     fn includes(&self, found: &Self) -> bool {
         self == found
+    }
+
+    /// A frame of this stream that can be sent; `None` where such streams are not sent.
+    ///
+    /// # Errors
+    /// Why such a frame cannot be built, in a sentence.
+    fn frame(&self, _link: &FrameLink, _packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
+        None
     }
 
     /// What a list shows of this stream; `frame` is the newest frame that [`read`](Self::read) found it in.
@@ -351,6 +383,20 @@ macro_rules! protocols {
                 match (self, found) {
                     $((Self::$name(m), Self::$name(found)) => $crate::protocol::Protocol::includes(m, found),)*
                     _ => false,
+                }
+            }
+
+            /// A frame of this stream that can be sent; `None` where such streams are not sent.
+            ///
+            /// # Errors
+            /// Why such a frame cannot be built, in a sentence.
+            pub fn frame(
+                &self,
+                link: &$crate::protocol::FrameLink,
+                packet: &$crate::protocol::Outgoing,
+            ) -> Option<Result<Vec<u8>, String>> {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::frame(m, link, packet),)*
                 }
             }
 

@@ -9,7 +9,7 @@
 //! packets are the same.
 
 use crate::ethernet::{array, ethernet_header, pad};
-use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, OwnBytes, OwnKey, Protocol, Value};
+use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, OwnBytes, OwnKey, Protocol, Value};
 use crate::stream::{bad, number_u16, BadStream, Options};
 use crate::{FrameError, Header, Tag};
 use std::fmt;
@@ -266,6 +266,23 @@ impl Protocol for Ptp {
         self.message == found.message
             && self.source.is_none_or(|source| Some(source) == found.source)
             && self.domain.is_none_or(|domain| Some(domain) == found.domain)
+    }
+
+    fn frame(&self, link: &FrameLink, packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
+        // As ptp4l names the ports of a clock: by the MAC of the first (EUI-64).
+        let [a, b, c, d, e, f] = link.src;
+        let source = self.source.unwrap_or(PortIdentity { clock: [a, b, c, 0xff, 0xfe, d, e, f], port: 1 });
+        // The power of two that is nearest to the interval.
+        let log_interval = (packet.next.max(1) as f64 / 1e9).log2().round().clamp(-128.0, 126.0) as i8;
+        let spec = FrameSpec {
+            src: link.src,
+            dst: link.dst,
+            tags: link.tags.clone(),
+            domain: self.domain.unwrap_or(0),
+            log_interval: if packet.next > 0 { log_interval } else { 127 },
+            ..FrameSpec::new(self.message, source, packet.number as u16)
+        };
+        Some(Ok(spec.build()))
     }
 
     fn details(&self, frame: &[u8]) -> Details {

@@ -1,6 +1,7 @@
-//! Makes and takes Sampled Values on packet sockets.
+//! Makes and takes packets of the protocols that latpath follows, on packet sockets.
 //!
-//! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]) or of a capture ([`Replay`]).
+//! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages ([`Repeated`]) or
+//!   of a file ([`Replay`]).
 //! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
 #![deny(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod discover;
 mod pace;
 mod publish;
 mod receive;
+mod repeat;
 mod replay;
 mod subscribe;
 mod synthetic;
@@ -23,6 +25,7 @@ pub use kernel::{DeviceError, Groups, Listen, PacketSocket, Received, ThreadErro
 pub use pace::{BadRate, Pace};
 pub use publish::{publish, Frames, Pacing, PublishOptions, Punctuality};
 pub use receive::Receiver;
+pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};
 pub use subscribe::{StreamReceived, Subscription};
 pub use synthetic::{Synthetic, SyntheticOptions};

@@ -1,4 +1,4 @@
-//! `latpath publish`: sends Sampled Values, and says how punctual it was.
+//! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and says how punctual it was.
 
 use super::interrupt::stop_flag;
 use super::report::print;
@@ -8,7 +8,8 @@ use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_model::stream::format_mac;
-use latpath_model::Ns;
+use latpath_model::{Ns, StreamSpec};
+use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
     sv::{FrameSpec, Profile, DEFAULT_APPID, FIRST_GROUP, MAX_SVID},
     Tag,
@@ -16,8 +17,8 @@ use latpath_protocols::{
 use latpath_stats::units::{count, duration, rate};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
-    publish, Corrupted, Frames, Listen, Pace, PacketSocket, PublishOptions, Punctuality, Replay, Synthetic,
-    SyntheticOptions,
+    publish, Corrupted, Frames, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality, Repeated,
+    RepeatedOptions, Replay, Synthetic, SyntheticOptions,
 };
 use serde_json::{json, Value};
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ const BATCH_ABOVE_HZ: f64 = 50_000.0;
 /// Most frames that a system call takes.
 const MOST_BATCH: usize = 64;
 
-/// Send IEC 61850 Sampled Values at exact times, and report how exact they were.
+/// Send Sampled Values, GOOSE or PTP messages at exact times, and report how exact they were.
 #[derive(ClapArgs)]
 pub struct Args {
     /// Device to send on
@@ -73,6 +74,12 @@ pub struct Args {
     /// Send N frames of each stream at once, every N intervals
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=65536))]
     burst: u32,
+    /// Send this stream instead, as goose:GOID or ptp:sync, with its vlan=, mac= and other options
+    #[arg(long, value_name = "STREAM", conflicts_with_all = ["replay", "profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
+    stream: Option<StreamSpec>,
+    /// Begin a new event every so often (with --stream) [default: one event alone]
+    #[arg(long, value_name = "TIME", requires = "stream", value_parser = humantime::parse_duration)]
+    event_every: Option<Duration>,
     /// Send the Sampled Values of a pcap or pcapng file instead
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
@@ -207,6 +214,9 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         };
         return Ok((Box::new(replay), what));
     }
+    if let Some(stream) = &args.stream {
+        return repeated(args, stream, own_mac, rate);
+    }
     let svids: Vec<String> = match args.streams {
         1 => vec![args.svid.clone()],
         n => (1..=n).map(|i| format!("{}{i:02}", args.svid)).collect(),
@@ -219,8 +229,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         return Err(Usage(format!("--first {}: smpCnt runs from 0 to {}", args.first, wrap - 1)).into());
     }
     let first_dst = args.dst.unwrap_or(FIRST_GROUP);
-    let tag =
-        (args.vlan.is_some() || args.pcp.is_some()).then(|| Tag::new(args.vlan.unwrap_or(0), args.pcp.unwrap_or(4)));
+    let tag = tag(args, args.vlan);
     let header = |i: u16| {
         let mut dst = first_dst;
         let low = u16::from_be_bytes([dst[4], dst[5]]).wrapping_add(i);
@@ -254,10 +263,42 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     Ok((Box::new(Synthetic::new(options)?), what))
 }
 
+fn tag(args: &Args, vlan: Option<u16>) -> Option<Tag> {
+    (vlan.is_some() || args.pcp.is_some()).then(|| Tag::new(vlan.unwrap_or(0), args.pcp.unwrap_or(4)))
+}
+
+/// The messages of a stream other than Sampled Values: GOOSE repeats events after growing times, as long as no rate is given.
+fn repeated(
+    args: &Args,
+    stream: &StreamSpec,
+    own_mac: [u8; 6],
+    rate: Option<Option<Pace>>,
+) -> Result<(Box<dyn Frames>, What)> {
+    let has_events = stream.key.order() == Some(Order::States);
+    if args.event_every.is_some() && !has_events {
+        return Err(Usage(format!("--event-every: {stream} has no events")).into());
+    }
+    if args.event_every.is_some_and(|every| every < Duration::from_millis(1)) {
+        return Err(Usage("--event-every: an event takes 1 ms or longer".into()).into());
+    }
+    let pattern = match rate {
+        Some(pace) => Pattern::Rate(pace),
+        None if has_events => Pattern::Growing { first: 2_000_000, longest: 1_000_000_000 },
+        None => Pattern::Rate(Some(Pace::per_second(8))),
+    };
+    let tags = tag(args, stream.link.vlan.or(args.vlan)).into_iter().collect();
+    let link = FrameLink { dst: stream.link.mac.or(args.dst), src: args.src.unwrap_or(own_mac), tags };
+    let event_every = args.event_every.map(ns);
+    let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
+    let frames = Repeated::new(options).map_err(Usage)?;
+    Ok((Box::new(frames), What { text: stream.to_string(), svids: Vec::new(), skipped: 0, malformed: 0 }))
+}
+
 fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
     let Value::Object(mut row) = json!({
         "interface": args.interface,
         "svids": what.svids,
+        "stream": args.stream,
         "replay": args.replay,
         "frames_sent": sent.sent,
         "refused": sent.refused,

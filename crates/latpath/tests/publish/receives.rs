@@ -12,6 +12,7 @@ pub const TESTS: &[Test] = &[
     ("subscribe takes tagged streams by VLAN (copying read)", Needs::Root, || tagged(&[])),
     ("subscribe takes tagged streams by VLAN (mapped ring)", Needs::Root, || tagged(&["--ring"])),
     ("subscribe takes every frame of every profile, over the wrap", Needs::Root, profiles),
+    ("subscribe takes GOOSE and PTP by name", Needs::Root, other_protocols),
     ("what the kernel drops is counted (copying read)", Needs::Root, || overrun(&[], 60_000)),
     ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
     ("a publisher that stands still and then sends what is overdue has lost nothing", Needs::Root, stands_still),
@@ -81,6 +82,21 @@ fn tagged(mode: &[&str]) -> Result<()> {
     same("MU01 is in VLAN 7", &got["streams"][0]["received"], &json!(100))?;
     same("MU02 is not in VLAN 8", &got["streams"][1]["received"], &json!(0))?;
     same("others", json!([got["other_frames"], got["other_svids"]]), json!([100, ["MU02"]]))
+}
+
+fn other_protocols() -> Result<()> {
+    let pair = Pair::new()?;
+    let running = listen(&pair, &["--stream", "goose:trip", "--stream", "ptp:delay_req"])?;
+    pair.publish(&["--stream", "goose:trip", "--rate", "500", "--event-every", "50ms", "--count", "100"])?;
+    pair.publish(&["--stream", "goose:other", "--rate", "500", "--count", "10"])?;
+    pair.publish(&["--stream", "ptp:delay_req", "--rate", "500", "--count", "50"])?;
+    pair.publish(&["--stream", "ptp:sync", "--rate", "500", "--count", "10"])?;
+    arrived(&pair, 170)?;
+    let got = running.interrupt()?;
+    let row = |i: usize| json!(["stream", "received", "lost", "duplicates"].map(|k| &got["streams"][i][k]));
+    same("GOOSE", row(0), json!(["goose:trip", 100, 0, 0]))?;
+    same("PTP", row(1), json!(["ptp:delay_req", 50, 0, 0]))?;
+    same("others", json!([got["other_frames"], got["malformed"]]), json!([20, 0]))
 }
 
 fn profiles() -> Result<()> {

@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ("f14400s6 is on the wire as tshark wants it", Needs::Capture, || profile("f14400s6")),
     ("eight streams share the tag and count up their addresses", Needs::Capture, streams_and_tag),
     ("smpCnt wraps at 65536 where asked", Needs::Capture, wrap_at_65536),
+    ("a GOOSE event is repeated after growing times, and PTP messages count", Needs::Capture, other_protocols),
     ("a replay sends the file's frames unchanged", Needs::Capture, replay_once),
     ("a looped replay goes on counting, with or without a wrap in the file", Needs::Capture, replay_loop),
     ("the shared captures are replayed and looped", Needs::CaptureShared, replay_shared),
@@ -115,6 +116,30 @@ fn streams_and_tag() -> Result<()> {
         same("fields", row.clone(), expected.map(String::from).to_vec())?;
     }
     same("frames", rows.len(), 80)
+}
+
+fn other_protocols() -> Result<()> {
+    let pair = Pair::new()?;
+    let args = ["--stream", "goose:trip,appid=7,vlan=9", "--event-every", "100ms", "--count", "9"];
+    let (file, sent) = pair.capture(9, || pair.publish(&args))?;
+    same("sent", json!([sent["frames_sent"], sent["stream"]]), json!([9, "goose:trip,appid=0x0007,vlan=9"]))?;
+    same("complaints", complaints(&file)?, vec![])?;
+    let rows = tshark(&file, &["goose.goID", "goose.stNum", "goose.sqNum", "goose.timeAllowedtoLive", "vlan.id"])?;
+    // 2 ms and twice as long each time: the seventh message would come at 126 ms.
+    let expected = (0..6).map(|n| (1, n)).chain((0..3).map(|n| (2, n)));
+    let expected =
+        expected.map(|(st, sq)| ["trip".into(), st.to_string(), sq.to_string(), (4 << sq).to_string(), "9".into()]);
+    same("messages", rows, expected.map(|row| row.to_vec()).collect())?;
+
+    let args = ["--stream", "ptp:sync,domain=5", "--rate", "128", "--count", "20", "--src", "00:11:22:33:44:55"];
+    let (file, _) = pair.capture(20, || pair.publish(&args))?;
+    same("complaints", complaints(&file)?, vec![])?;
+    let rows = tshark(
+        &file,
+        &["ptp.v2.sequenceid", "ptp.v2.domainnumber", "ptp.v2.clockidentity", "ptp.v2.logmessageperiod"],
+    )?;
+    let row = |n: usize| [n.to_string(), "5".into(), "0x001122fffe334455".into(), "-7".into()].to_vec();
+    same("messages", rows, (0..20).map(row).collect())
 }
 
 fn wrap_at_65536() -> Result<()> {
