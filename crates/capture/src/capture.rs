@@ -8,7 +8,7 @@ use latpath_model::{Ns, PointId, StreamId};
 pub enum CaptureKind {
     /// A packet was late.
     Spike,
-    /// All packets were on time: what is usual is known by these.
+    /// All packets were on time: baselines are learnt from these.
     Baseline,
 }
 
@@ -27,12 +27,12 @@ pub struct Capture {
     pub machines: Vec<MachineRecord>,
     /// Packets that were seen anywhere in this time, each with all its sightings, by the time of the first.
     pub packets: Vec<Packet>,
-    /// Late packets that are not among `packets` for want of room.
+    /// Late packets that `packets` omits.
     pub more_late: u64,
 }
 
 impl Capture {
-    /// Whether all the packet's way lies in this time, so that the records can tell what became of it.
+    /// Whether all of the packet's sightings lie in this time, so that the records can explain it.
     pub fn has_all_of(&self, packet: &Packet) -> bool {
         packet.sightings.iter().all(|s| (self.from..=self.to).contains(&s.t))
     }
@@ -45,7 +45,7 @@ pub struct RankedCapture {
     pub capture: Capture,
     /// What its latest packet took: over all, or in the longest of its segments.
     pub worst: Ns,
-    /// Late packets of each stream, also those without room in the capture, but for those that an earlier capture has.
+    /// Late packets of each stream, also omitted ones, without those that an earlier capture has.
     pub late: Vec<u64>,
 }
 

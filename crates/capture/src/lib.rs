@@ -1,9 +1,9 @@
-//! Spikes: which packets are late, and what all machines did around them.
+//! Which packets are late, and what all machines did around them.
 //!
-//! A [`LateDetector`] sees every journey. It decides which are late ([`LatenessRule`]), takes those that lie close together as one capture, says
-//! when its time is to be frozen ([`CaptureRequest`]), and gathers the packets that were on their way in it ([`CapturedPackets`]); now and then it
-//! orders a time in which all were on time, so that what is usual is known. A [`RetentionPolicy`] says which captures stay where room is
-//! bounded: the worst. [`RankedCapture::encode`] makes bytes of a capture. All of it is pure: whoever calls freezes and stores.
+//! A [`LateDetector`] takes every journey. It decides which packets are late ([`LatenessRule`]), groups those that lie close
+//! together into one spike, requests a capture of its time ([`CaptureRequest`]), and gathers the packets that were under way in it
+//! ([`CapturedPackets`]). From time to time it requests a baseline: a time in which all packets were on time. A [`RetentionPolicy`]
+//! says which captures are kept: the worst. [`RankedCapture::encode`] makes bytes of a capture. The caller freezes and stores.
 
 mod capture;
 mod codec;

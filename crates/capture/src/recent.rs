@@ -14,21 +14,21 @@ pub(crate) struct RecentPacket {
     pub number: u64,
     pub first: Ns,
     pub last: Ns,
-    /// What it took at most, where any segment of its stream could be told.
+    /// Its longest time over a segment of its stream, if any was complete.
     pub time: Option<Ns>,
     /// The number of its first sighting, of all that were ever kept.
     at: u64,
     pub key: u32,
     pub stream: StreamId,
     sightings: u8,
-    /// All points of its way saw it.
+    /// All points of its route saw it.
     pub whole: bool,
     /// It is among the late packets of a capture.
     pub counted: bool,
 }
 
 impl RecentPacket {
-    /// Whether it was on its way in this time.
+    /// Whether it was under way in this time.
     pub fn is_in(&self, from: Ns, to: Ns) -> bool {
         self.first <= to && self.last >= from
     }
@@ -58,7 +58,7 @@ impl Recent {
         Self { packets: VecDeque::new(), sightings: VecDeque::new(), gone: 0, most: SIGHTINGS }
     }
 
-    /// Keeps a packet, and lets the oldest go where there is no room. `first` is its first sighting.
+    /// Keeps a packet, and drops the oldest ones beyond the limit. `first` is its first sighting.
     pub fn push(&mut self, journey: &Journey, first: Ns, time: Option<Ns>, whole: bool) -> RecentPacket {
         let at = self.gone + self.sightings.len() as u64;
         let (mut left, mut last, mut n) = (journey.seen, first, 0);
@@ -87,14 +87,14 @@ impl Recent {
         self.gone += u64::from(oldest.sightings);
     }
 
-    /// Lets go what was over before this time.
+    /// Drops packets that ended before this time.
     pub fn forget(&mut self, before: Ns) {
         while self.packets.front().is_some_and(|p| p.last < before) {
             self.drop_oldest();
         }
     }
 
-    /// Packets that were on their way in this time.
+    /// Packets that were under way in this time.
     pub fn within(&self, from: Ns, to: Ns) -> impl Iterator<Item = &RecentPacket> {
         self.packets.iter().filter(move |p| p.is_in(from, to))
     }

@@ -5,7 +5,7 @@ use latpath_model::Ns;
 
 /// A minute.
 const MINUTE: Ns = 60_000_000_000;
-/// Of each time as long as this, one packet can be among the worst of its minute: a stall makes many late at once.
+/// At most one packet per slice counts among the worst of its minute: a stall delays many at once.
 const SLICE: Ns = 200_000_000;
 /// The threshold of [`LatenessRule::OneOf`] is updated once per this many packets.
 const UPDATE_INTERVAL: u64 = 1000;
@@ -15,9 +15,9 @@ const UPDATE_INTERVAL: u64 = 1000;
 pub enum LatenessRule {
     /// Those that take longer than this.
     Over(Ns),
-    /// The so many worst of each minute, whatever they took.
+    /// This many of each minute, the slowest, whatever they took.
     WorstPerMinute(usize),
-    /// The worst of so many: 10,000 is the top 0.01 %.
+    /// The slowest one of this many: 10,000 is the top 0.01 %.
     OneOf(u64),
 }
 
@@ -29,13 +29,13 @@ pub(crate) enum LatenessClassifier {
     Top(Top),
 }
 
-/// What is said of a packet.
+/// Whether a packet is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lateness {
     OnTime,
     /// It is late, and so is any other from this time on.
     Late(Ns),
-    /// It may turn out to be, when its slice is over.
+    /// Known when its slice is over.
     Undecided,
 }
 

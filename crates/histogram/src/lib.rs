@@ -1,11 +1,10 @@
 //! A histogram of durations in ns. Percentiles are at most 0.2 % off; count, sum, mean, standard deviation, minimum and
 //! maximum are exact.
 //!
-//! Each doubling has 256 buckets (see [`layout`]). Only the range that was hit is allocated. A clock fault causes negative
+//! Each doubling has 256 buckets. Only the range that was hit is allocated. A clock fault causes negative
 //! values; the histogram counts them and keeps them in buckets of their own, so that percentiles stay right.
 
-#[doc(hidden)]
-pub mod layout;
+mod layout;
 
 use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
@@ -257,8 +256,7 @@ impl Histogram {
 }
 
 /// Values at nearest ranks of a rising list of values and counts.
-#[doc(hidden)]
-pub fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64, per_million: [u32; N]) -> [Ns; N] {
+fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64, per_million: [u32; N]) -> [Ns; N] {
     let rank = |p: u32| ((u128::from(count) * u128::from(p)).div_ceil(1_000_000) as u64).max(1);
     let (mut out, mut next, mut so_far) = ([0; N], 0, 0);
     for (value, n) in values {
@@ -271,8 +269,7 @@ pub fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64
     out
 }
 
-#[doc(hidden)]
-pub fn rounded_mean(sum: i128, count: u64) -> Ns {
+fn rounded_mean(sum: i128, count: u64) -> Ns {
     if count == 0 {
         return 0;
     }
@@ -280,8 +277,7 @@ pub fn rounded_mean(sum: i128, count: u64) -> Ns {
     (2 * sum + n).div_euclid(2 * n) as Ns
 }
 
-#[doc(hidden)]
-pub fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
+fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
     if count == 0 {
         return 0;
     }
@@ -297,8 +293,7 @@ pub fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
 }
 
 /// Sorts rising values into the buckets of a drawing.
-#[doc(hidden)]
-pub fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
+fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
     for (value, count) in values {
         match out.last_mut() {
             Some(bucket) if (bucket.from_ns..bucket.to_ns).contains(&value) => bucket.count += count,
