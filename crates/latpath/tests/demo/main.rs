@@ -26,8 +26,8 @@ fn main() -> ExitCode {
         trial("two_demos_at_once_do_not_see_each_other", &host, two_at_once),
         trial("after_an_interrupt_the_results_so_far_are_shown_and_nothing_is_left", &host, interrupted),
         trial("what_a_killed_demo_leaves_the_next_one_removes", &host, killed),
-        trial("every_frame_is_followed_into_the_guest", &guest, into_the_guest),
-        trial("a_guest_that_dies_leaves_a_run_that_says_so", &guest, guest_dies),
+        trial("every_frame_is_followed_into_the_guest", &guest, into_the_guest).in_lab(),
+        trial("a_guest_that_dies_leaves_a_run_that_says_so", &guest, guest_dies).in_lab(),
     ])
 }
 

@@ -11,8 +11,8 @@ use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
 use latpath_testkit::names::own;
 use latpath_testkit::waits::{listens, until, LIMIT};
-use latpath_testkit::Failed;
 use latpath_testkit::{equal, latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
+use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     tests.extend(spikes::trials(&needs));
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
-    tests.extend(guest::trials(&in_guest));
+    tests.extend(guest::trials(&in_guest).into_iter().map(Trial::in_lab));
     latpath_testkit::main(tests)
 }
 

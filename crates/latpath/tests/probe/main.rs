@@ -16,8 +16,8 @@ use latpath_protocols::{
 };
 use latpath_testkit::names::own;
 use latpath_testkit::waits::{until, LIMIT};
-use latpath_testkit::Failed;
 use latpath_testkit::{need_btf, need_guest, need_lab, need_root, Bench};
+use latpath_testkit::{Failed, Trial};
 use latpath_traffic::{Listen, PacketSocket};
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     tests.extend(live::trials(&needs));
     tests.extend(taps::trials(&needs));
     tests.extend(agent::trials(&needs));
-    tests.extend(guest::trials(&[need_root(), need_guest()]));
+    tests.extend(guest::trials(&[need_root(), need_guest()]).into_iter().map(Trial::in_lab));
     latpath_testkit::main(tests)
 }
 

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let needs = [need_root(), need_lab(), need_tool(QEMU)];
     let with = |more: Lack| [&needs[..], &[more]].concat();
     latpath_testkit::main(vec![
-        trial("a_guest_is_listed_with_its_tap_its_vcpus_and_its_main_loop", &with(need_guest()), listed),
+        trial("a_guest_is_listed_with_its_tap_its_vcpus_and_its_main_loop", &with(need_guest()), listed).in_lab(),
         trial("a_macvtap_is_found_by_its_descriptor", &with(need_device_files()), macvtap),
         trial("a_tap_in_another_namespace_than_its_guest_is_found", &needs, moved),
         trial("without_root_guests_are_listed_and_what_is_not_seen_is_said", &needs, without_root),
