@@ -9,7 +9,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(crate) struct Names {
     functions: HashMap<u64, String>,
-    // Read when a packet is dropped, which is seldom.
+    // Read when a packet is dropped, which is rare.
     all: OnceCell<Functions>,
     reasons: OnceCell<Reasons>,
     namespaces: RefCell<HashMap<u32, String>>,

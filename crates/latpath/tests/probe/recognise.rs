@@ -1,6 +1,7 @@
 //! Streams are recognised exactly, in every legal shape of a frame.
 
 use crate::*;
+use latpath_protocols::goose;
 use latpath_testkit::{bench, trial, Lack};
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
@@ -11,6 +12,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("filters_on_appid_vlan_and_mac_hold", needs, filters),
         trial("near_misses_are_not_taken", needs, near_misses),
         trial("udp_and_hash_keys_are_the_same_at_every_point", needs, other_keys),
+        trial("goose_and_ptp_are_seen_at_every_point", needs, goose_and_ptp),
         trial("the_kernel_counts_as_many_frames_as_the_device", needs, against_the_devices_counters),
         trial("two_probes_at_once_see_the_same", needs, two_probes),
     ]
@@ -169,6 +171,33 @@ fn other_keys() -> Result<(), Failed> {
     }
     assert_eq!(of(2), of(3), "the payload of an SV frame begins at its APPID, however the stream was named");
     assert!(of(4).is_empty());
+    Ok(())
+}
+
+fn goose_and_ptp() -> Result<(), Failed> {
+    let bench = bench()?;
+    let (trip, close) = (own("trip"), own("close"));
+    let mut frames = Vec::new();
+    for i in 0..20_u16 {
+        for goid in [&trip, &close] {
+            let spec =
+                goose::FrameSpec { goid: Some(goid.clone().into()), st_num: 7, sq_num: i.into(), ..Default::default() };
+            frames.push(spec.build()?);
+        }
+        let mut message = [0; 44];
+        (message[1], message[3]) = (2, 44);
+        message[30..32].copy_from_slice(&i.to_be_bytes());
+        frames.push([&[1, 12, 205, 4, 0, 1, 2, 0, 0, 0, 0, 1, 0x88, 0xf7], &message[..], &[0; 2]].concat());
+    }
+    let asked = [&format!("goose:{trip}"), "ptp:sync", "ptp:delay_req"];
+    let seen = record(&bench, streams(&asked), &frames)?;
+    let keys = seen.keys();
+    for point in LINE {
+        let of = |stream| keys[point].iter().filter(|(s, _)| *s == stream).map(|(_, k)| *k).collect::<Vec<_>>();
+        assert_eq!(of(0), (0..20).map(|sq| goose::key(7, sq)).collect::<Vec<_>>(), "{point}");
+        assert_eq!(of(1), (0..20).collect::<Vec<_>>(), "{point}");
+        assert!(of(2).is_empty());
+    }
     Ok(())
 }
 
