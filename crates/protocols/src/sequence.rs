@@ -29,7 +29,7 @@ use crate::sv::SAMPLE_RATES;
 use crate::{KeyRule, Ns};
 use states::States;
 
-/// Packets by which order may differ, where nothing else was asked for.
+/// Packets by which order may differ, unless something else is requested.
 pub const REACH: u64 = 256;
 /// Votes that a step must be ahead by to be believed.
 const STEP_VOTES: u32 = 8;
@@ -54,6 +54,8 @@ pub struct Sequence {
     candidate: u64,
     votes: u32,
     wrap_seen: Option<Wrap>,
+    /// The last wrap that was believed, and that a number beyond it refuted.
+    refuted: Option<u64>,
     /// The wrap is believed because it is near.
     guess: Option<Guess>,
     stretch: Option<Stretch>,
@@ -173,6 +175,7 @@ impl Sequence {
             candidate: 0,
             votes: 0,
             wrap_seen: None,
+            refuted: None,
             guess: None,
             stretch: None,
             left: None,
@@ -369,7 +372,7 @@ impl Sequence {
             self.guess = self.guess.filter(|guess| key < guess.exact);
             return;
         }
-        self.wrap = None;
+        self.refuted = self.wrap.take();
         if let Some(guess) = self.guess.take().filter(|guess| !guess.again) {
             // So it was a restart, close to where others wrap.
             self.missing -= guess.missing;
@@ -442,11 +445,14 @@ impl Sequence {
 
     /// A packet from before a wrap that was not understood, overtaken by one from after it.
     fn is_straggler(&self, stretch: &Stretch, key: u64) -> bool {
-        let near = |w: Wrap| w.top.abs_diff(key) <= self.span(self.reach);
-        self.wrap.is_none()
-            && stretch.count <= 2 * self.reach
-            && self.wrap_seen.is_some_and(near)
-            && key > stretch.high_key
+        let (newest, reach) = (stretch.high_key, self.span(self.reach));
+        if self.wrap.is_some() || key <= newest + reach {
+            return false;
+        }
+        let after_seen =
+            stretch.count <= 2 * self.reach && self.wrap_seen.is_some_and(|w| w.top.abs_diff(key) <= reach);
+        let after_refuted = newest <= reach && self.refuted.is_some_and(|wrap| key + reach >= wrap);
+        after_seen || after_refuted || self.wrap_near(key, newest).is_some()
     }
 
     fn is_plausible(&self, stretch: &Stretch, forward: u64, key: u64, t: Ns) -> bool {
@@ -683,6 +689,18 @@ mod tests {
         send(&mut seq, 0..70000, 1, 65536, &[]); // restarted where another sender would wrap
         assert_eq!(seq.wrap(), Some(65536));
         assert_eq!(seq.never_seen(), 0);
+    }
+
+    #[test]
+    fn a_late_number_beyond_a_wrap_that_was_wrongly_believed_is_no_gap() {
+        let mut seq = sv();
+        // The last number of the first two rounds is lost, so they seem to wrap at 698; that of the third comes late.
+        send(&mut seq, 0..1049, 2, 700, &[349, 699]);
+        assert_eq!(seq.wrap(), Some(698));
+        seq.lead(0, 1050 * MS);
+        seq.lead(698, 1051 * MS);
+        send(&mut seq, 1051..1500, 2, 700, &[]);
+        assert!(seq.never_seen() <= 2, "{}", seq.never_seen());
     }
 
     #[test]

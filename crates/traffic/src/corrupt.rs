@@ -31,7 +31,7 @@ impl<F> Corrupted<F> {
 impl<F: Frames> Frames for Corrupted<F> {
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns> {
         let due = self.frames.next(out)?;
-        // Behind both MACs, the tags and the ethertype, so that the frame still reaches those who listen for it.
+        // Behind both MACs, the tags and the ethertype, so that the frame still reaches its listeners.
         let tag_at = |at| out.get(at..at + 2).is_some_and(|t| t == [0x81, 0x00] || t == [0x88, 0xa8]);
         let body = 14 + [12, 16].into_iter().take_while(|at| tag_at(*at)).count() * 4;
         let len = out.len();

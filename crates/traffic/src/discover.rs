@@ -5,7 +5,7 @@ use latpath_protocols::sequence::Tracker;
 use latpath_protocols::Tag;
 use std::collections::HashMap;
 
-/// Streams that are told apart; frames of further ones are only counted.
+/// Streams that the list keeps apart; it only counts the frames of further ones.
 const MOST: usize = 4096;
 
 /// A stream that was seen.
@@ -47,7 +47,7 @@ pub struct Discovery {
     pub malformed: u64,
     /// Frames of other protocols.
     pub other_protocols: u64,
-    /// Frames of streams beyond the 4096 that are told apart.
+    /// Frames of streams beyond the 4096 that the list keeps apart.
     pub beyond: u64,
 }
 

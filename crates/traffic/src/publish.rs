@@ -92,7 +92,7 @@ impl Punctuality {
 /// Sends `frames` on `socket` until they end, a limit is reached or `stop` is set.
 ///
 /// No frame is sent early and none is left out: what is overdue goes at once, several in one system call if `batch` allows. Only
-/// who cannot keep up at all gives up, a second after the end.
+/// a sender that cannot keep up at all gives up, a second after the end.
 ///
 /// # Errors
 /// When the device fails; what was sent until then is in `result` all the same.

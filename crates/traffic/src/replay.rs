@@ -181,13 +181,13 @@ impl Replay {
         };
         for s in &mut self.streams {
             let t = s.last - s.first;
-            // A capture too short to show the wrap is taken for one of the nearest usual rate.
-            let usual = || {
+            // A file too short to show the wrap counts as one of the nearest sample rate in use.
+            let nearest = || {
                 let hz = (s.samples > 1 && t > 0).then(|| (s.samples - 1) as f64 * 1e9 / t as f64)?;
                 SAMPLE_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
             };
             let found =
-                wrap.or(s.tracker.wrap().map(|w| w as u32)).or_else(usual).filter(|w| u32::from(s.highest) < *w);
+                wrap.or(s.tracker.wrap().map(|w| w as u32)).or_else(nearest).filter(|w| u32::from(s.highest) < *w);
             s.wrap = found.unwrap_or(65536);
             s.advance = (u32::from(s.last_count) + 1 + s.wrap - u32::from(s.first_count)) % s.wrap;
         }

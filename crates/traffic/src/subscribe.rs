@@ -9,7 +9,7 @@ use latpath_protocols::{ProtocolId, Tag};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Names of streams that were not asked for that are remembered, to help with a mistyped one.
+/// Names of other streams that are kept, to help with a mistyped one.
 const OTHERS: usize = 32;
 /// Exact streams whose match is remembered.
 const REMEMBERED: usize = 4096;
@@ -17,7 +17,7 @@ const REMEMBERED: usize = 4096;
 /// One stream as it was received.
 #[derive(Clone, Debug)]
 pub struct StreamReceived {
-    /// The stream as it was asked for, or as it would be asked for exactly.
+    /// The stream as the user named it, or its exact name.
     pub stream: StreamSpec,
     /// What the sequence numbers say.
     pub tracker: Tracker,
@@ -33,7 +33,7 @@ pub struct StreamReceived {
     pub last: Ns,
 }
 
-/// What an application receives of the streams that it asked for.
+/// What an application receives of its streams.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     streams: Vec<StreamReceived>,
@@ -43,11 +43,11 @@ pub struct Subscription {
     matches: HashMap<StreamSpec, Rc<[usize]>>,
     /// Frames that could not be read.
     pub malformed: u64,
-    /// Frames of streams that were not asked for, or that came when the table of streams was full.
+    /// Frames of other streams, or that came when the table of streams was full.
     pub others: u64,
     /// Names of the streams in those frames, the first few.
     pub other_names: Vec<String>,
-    /// Frames of the streams asked for.
+    /// Frames of the requested streams.
     pub taken: u64,
     /// Frames without the kernel's time of arrival: they have no delay.
     pub unstamped: u64,
@@ -104,7 +104,7 @@ impl Subscription {
         protocols
     }
 
-    /// The streams: those asked for, or those that came, in order of appearance.
+    /// The streams: those that were named, or those that came, in order of appearance.
     pub fn streams(&self) -> &[StreamReceived] {
         &self.streams
     }

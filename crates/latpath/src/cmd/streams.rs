@@ -182,7 +182,7 @@ fn text(found: &Discovery, dropped: u64, place: &str) -> String {
     let notes = [
         (more, "more streams (--json lists all)"),
         (found.malformed, "frames cannot be read"),
-        (found.beyond, "frames belong to further streams, beyond the 4096 that are told apart"),
+        (found.beyond, "frames belong to further streams, beyond the 4096 that the list keeps apart"),
         (dropped, "frames were dropped by the kernel: the ring was full"),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {

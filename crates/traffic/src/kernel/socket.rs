@@ -72,7 +72,7 @@ pub enum Listen {
     Passing(Vec<ProtocolId>),
 }
 
-/// Which group addresses the device is told to let in.
+/// Which group addresses the device lets in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Groups {
     /// These.
@@ -227,7 +227,7 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Tells the device which group addresses to let in; undone when the socket closes.
+    /// Makes the device let in these group addresses; undone when the socket closes.
     pub fn join(&self, groups: &Groups) -> Result<(), DeviceError> {
         let add = |kind: i32, mac: Option<&[u8; 6]>| {
             // SAFETY: all zeros is a valid packet_mreq.

@@ -17,7 +17,7 @@ pub enum ThreadError {
     /// SCHED_FIFO was refused.
     #[error("SCHED_FIFO priority {priority}: {cause}; it needs root, CAP_SYS_NICE or a limit (ulimit -r) of at least {priority}")]
     Fifo {
-        /// The priority asked for.
+        /// The requested priority.
         priority: u8,
         /// The kernel's answer.
         cause: io::Error,
@@ -25,7 +25,7 @@ pub enum ThreadError {
     /// The CPU does not exist or is not allowed.
     #[error("CPU {cpu}: {cause} (CPUs that this process may use: {allowed})")]
     Cpu {
-        /// The CPU asked for.
+        /// The requested CPU.
         cpu: usize,
         /// The kernel's answer.
         cause: io::Error,
@@ -49,7 +49,7 @@ pub struct Woken {
     pub waited: bool,
 }
 
-/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), the last `spin` ns of it awake. `None` if `stop` was set meanwhile; it is
+/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), the last `spin` ns of it awake. `None` if `stop` was set during the wait; it is
 /// looked at on every signal and at least every 100 ms.
 pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Woken> {
     let mut waited = false;
