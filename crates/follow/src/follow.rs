@@ -215,12 +215,12 @@ impl Follow {
         }
     }
 
-    /// A capture that has been frozen, on all machines. Each is told once; take them each round.
+    /// A complete capture of all machines. Each is returned once; take them each round.
     pub fn next_capture(&mut self) -> Option<RankedCapture> {
         self.flight.as_mut()?.next_capture()
     }
 
-    /// A time that is being frozen since packets were late in it, told at once. Each is told once.
+    /// A time that is being frozen because packets were late in it. Each is returned once.
     pub fn next_spotted(&mut self) -> Option<CaptureRequest> {
         self.flight.as_mut()?.next_spotted()
     }

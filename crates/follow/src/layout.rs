@@ -11,7 +11,7 @@ pub struct Layout {
     pub route: Route,
     /// The segments along it: the classic ones and neighbours, then the user's own.
     pub segments: Vec<Segment>,
-    /// What cannot be told, and why.
+    /// What is not known, and why.
     pub notes: Vec<String>,
     /// Points that the layout knows.
     pub points: usize,

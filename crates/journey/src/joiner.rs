@@ -102,7 +102,7 @@ struct Stream {
 const LEAD_SURE: u32 = 1024;
 /// Heads kept for each journey that may be open.
 const HEADS_PER_OPEN: usize = 4;
-/// Drop notes that are told apart by how common they are.
+/// Drop notes that are distinguished by how common they are.
 const MAX_NOTES: usize = 4096;
 /// Late sightings at unexpected points that make the joiner keep journeys longer.
 const HOLD_AFTER: u32 = 32;
@@ -383,7 +383,7 @@ impl Stream {
     fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
         let Some(sequence) = &self.sequence else { return Meant::default() };
         let (head, reorder) = (self.ring.head, options.reorder);
-        // What all points have passed is of a lap before, if laps cannot be told apart or the key may well be the next one.
+        // What all points have passed is of a lap before, if laps cannot be distinguished or the key may well be the next one.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
         match (sequence.stands(key), sequence.lap()) {
             (Standing::Behind(behind), Some(lap)) => Meant::from(head.saturating_sub(behind + lap / 2)),

@@ -240,7 +240,7 @@ impl Position {
         near || self.begun >= CONTRADICTIONS
     }
 
-    /// The point saw this journey, whose number tells its place.
+    /// The point saw this journey, whose number gives its place.
     pub fn moved(&mut self, number: u64, key: u32, reorder: u64) {
         if let Some(two) = self.latest.replace(number).map(|n| n.min(number)) {
             self.passed = Some(self.passed.map_or(two, |p| p.max(two)));
@@ -258,7 +258,7 @@ impl Position {
         self.last_key = key;
     }
 
-    /// The point saw a journey whose number tells nothing: it was first seen behind the head of the stream.
+    /// The point saw a journey whose number gives no place: it was first seen behind the head of the stream.
     pub fn saw_aside(&mut self, number: u64) {
         self.aside = Some((number, self.last));
     }

@@ -1,12 +1,12 @@
 //! Which path a packet took through the host, as far as it decides how fast it goes.
 //!
-//! A packet's path is told by the points that saw it; nothing else is kept of it, live or in a run.
+//! The points that saw a packet give its path. Nothing else is stored about it.
 
 use crate::journey::MAX_POINTS;
 use latpath_model::{PointId, PointInfo, PointKind};
 use std::fmt;
 
-/// The paths that are told apart.
+/// The paths that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathClass {
     /// Through the stack: bridge, routing, macvtap.
@@ -96,7 +96,7 @@ impl Paths {
         paths
     }
 
-    /// Whether there are paths to tell apart at all.
+    /// Whether there is more than one path.
     pub fn any(&self) -> bool {
         self.fast | self.upcall | self.slow | self.returned | self.xdp != 0
     }
@@ -108,7 +108,7 @@ impl Paths {
         if by(self.slow) {
             PathClass::Slow
         } else if by(self.upcall | self.returned) {
-            // Where the way out was not seen, the way back tells.
+            // Where the way out was not seen, the way back decides.
             PathClass::Upcall
         } else if by(self.xdp) {
             PathClass::Xdp

@@ -25,7 +25,7 @@ pub(crate) struct Head {
     pub drop_note: u16,
     /// Some point other than a drop saw it.
     pub placed: bool,
-    /// Its number tells its place in the stream: its first sighting was at or near the head of the stream.
+    /// Its number gives its place in the stream: its first sighting was at or near the head of the stream.
     pub in_place: bool,
     /// First seen where most packets are first seen.
     pub by_lead: bool,

@@ -16,7 +16,7 @@ pub struct Route {
     pub points: Vec<PointId>,
     /// Points off all routes: copies that a bridge makes, other readers.
     pub off_route: Vec<PointId>,
-    /// Points that only some packets pass, and that tell which path they took: Open vSwitch's fast path and its daemon.
+    /// Points that only some packets pass, and that show which path they took: Open vSwitch's fast path and its daemon.
     pub optional: Vec<PointId>,
     /// Each stream's own route, by its id; empty where no packet of it was seen. Streams may lead into different VMs.
     pub by_stream: Vec<Vec<PointId>>,
@@ -200,7 +200,7 @@ impl Counts {
         });
         let mut order = Vec::with_capacity(left.len());
         while !left.is_empty() {
-            // The one with the fewest before it. Points that no journey links are told apart by what they are.
+            // The one with the fewest before it. Points that no journey links are ordered by what they are.
             let rank = |p: PointId| {
                 let ahead = left.iter().filter(|q| side(**q) == side(p) && precedes(**q, p)).count();
                 let by_time: u64 = left.iter().map(|q| u64::from(before[usize::from(*q)][usize::from(p)])).sum();

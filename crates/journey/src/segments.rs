@@ -33,7 +33,7 @@ impl Segment {
     }
 
     /// Whether it is a packet's time with Open vSwitch's daemon. A packet may go there twice, first because no flow fits, then
-    /// by an action of what the daemon told to do with it; it is back from the first before it leaves for the second. So
+    /// by an action of what the daemon decided; it is back from the first before it leaves for the second. So
     /// only a packet that was back after it had left has crossed this segment.
     pub fn is_with_daemon(&self, points: &[PointInfo]) -> bool {
         let point = |p: PointId| points.get(usize::from(p)).map(|info| &info.point);
@@ -43,17 +43,17 @@ impl Segment {
     }
 }
 
-/// The classic segments and those between neighbours, and what cannot be told.
+/// The classic segments and those between neighbours, and what is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classic {
     /// In the order of the way; neighbours follow the classic segment that they are part of.
     pub segments: Vec<Segment>,
-    /// Segments that merge or cannot be told, and why.
+    /// Segments that merge or are not known, and why.
     pub notes: Vec<String>,
 }
 
 /// The segments of a route. Neighbours that a classic segment names already are left out. Where streams take different
-/// ways, those of each way follow each other; a name may then stand for several, told apart by their ends.
+/// routes, those of each route follow each other; a name may then stand for several, with different ends.
 pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
     let mut all = Classic::default();
     for way in route.distinct() {
@@ -122,9 +122,9 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     }
 
     let whole = (SegmentKind::Total, 0, line.len() - 1);
-    let mut told = 0;
+    let mut done = 0;
     let mut neighbours = |upto: usize, out: &mut Vec<Segment>| {
-        for at in told..upto {
+        for at in done..upto {
             let (from, to) = (line[at], line[at + 1]);
             let named = classic.iter().chain([&whole]).any(|(_, a, b)| (*a, *b) == (at, at + 1));
             if !named {
@@ -132,7 +132,7 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
                 out.push(Segment { kind: SegmentKind::Step, name, from, to });
             }
         }
-        told = told.max(upto);
+        done = done.max(upto);
     };
     for (kind, from, to) in &classic {
         neighbours(*from, &mut all.segments);

@@ -108,7 +108,7 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 }
 
 /*
- * Open vSwitch. What ovs-vswitchd hands back for execution is an skb made anew: it was never received on a device, and
+ * Open vSwitch. What ovs-vswitchd hands back for execution is a new skb: it was never received on a device, and
  * no socket owns it (net/openvswitch/datapath.c, ovs_packet_cmd_execute).
  */
 SEC("tp_btf/ovs_do_execute_action")

@@ -22,7 +22,7 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
             let most = duration(s.min_ns.saturating_neg());
             let why = if machine(&s.from) == machine(&s.to) {
                 // One clock took both times, and it never goes back; but where another machine's clock jumps, its times are
-                // mapped to the host's anew.
+                // mapped to the host's again.
                 let jumped = |m: &&MachineFigures| m.machine == machine(&s.from) && m.fault.is_some();
                 let or = summary
                     .machines

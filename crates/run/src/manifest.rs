@@ -201,7 +201,7 @@ pub struct Manifest {
     pub counters: Counters,
     /// What the joiner counted, a record per stream.
     pub joined: Vec<Totals>,
-    /// What the kernel itself counted meanwhile, in the namespaces of this host's points.
+    /// What the kernel itself counted in that time, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
     /// What became of late packets; none where nothing was frozen around them (`--no-flight`).
     pub spikes: Option<SpikesRecord>,

@@ -33,7 +33,7 @@ use std::{
 const PART_TIME: Duration = Duration::from_secs(1);
 /// Full batches of a part: as many as stay below a million rows.
 const PART_GROUPS: usize = 1_000_000 / GROUP_ROWS;
-/// The manifest is written anew this often where only its counters changed.
+/// The manifest is written again this often where only its counters changed.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
 /// Memory for rows under way to the encoder.
 const BUFFER_BYTES: usize = 32 << 20;

@@ -59,7 +59,7 @@ pub fn wrap(
         let span = Span::styled(theme.cut(&span.content, width), span.style);
         let last_line = out.len() + 1 == lines.max(1);
         let more = total - i - 1;
-        // Room for the mark that tells of the rest, where there can be a rest.
+        // Room for the mark that stands for the rest, where there can be a rest.
         let kept = if last_line && more > 0 { 4 } else { 0 };
         let need = span.width() + if line.is_empty() { 0 } else { gap_width };
         if !line.is_empty() && used + need + kept > width {

@@ -94,7 +94,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A screen without figures. `time_of_day` tells the time so many nanoseconds ago.
+    /// A screen without figures. `time_of_day` gives the time so many nanoseconds ago.
     pub fn new(theme: Theme, time_of_day: fn(Ns) -> String) -> Self {
         Self {
             theme,
@@ -116,8 +116,8 @@ impl Model {
     /// Takes the next summary at `now`.
     pub fn feed(&mut self, summary: &Summary, now: Duration) {
         self.now = now;
-        let anew = self.watch.feed(summary, now);
-        if anew {
+        let from_zero = self.watch.feed(summary, now);
+        if from_zero {
             self.since = (self.time_of_day)(summary.elapsed_ns);
             self.held = None;
         }
@@ -294,7 +294,7 @@ impl<'a> Shown<'a> {
         list
     }
 
-    /// The paths that packets took through the host; none where nothing tells them apart.
+    /// The paths that packets took through the host; none where there is only one.
     pub fn paths(&self) -> &'a [PathFigures] {
         self.stream.map_or(&self.summary.paths, |s| &s.paths)
     }

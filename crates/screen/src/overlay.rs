@@ -96,7 +96,7 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
     if let Some(late) = summary.late.as_ref().filter(|late| late.late > 0) {
         out.push(String::new());
         out.push(format!(
-            " WHY LATE ({} packets, {} explained, {} beyond the usual)",
+            " WHY LATE ({} packets, {} explained, {} beyond the baseline)",
             theme.count(late.late),
             theme.count(late.explained),
             theme.duration(late.excess_ns)

@@ -43,14 +43,14 @@ pub enum ScreenError {
 pub enum Action {
     /// End: `q`, Ctrl-C, or one of SIGINT, SIGTERM, SIGHUP.
     Quit,
-    /// Count from zero. The screen notices by itself when the figures begin anew.
+    /// Count from zero. The screen notices by itself when the figures start from zero.
     Reset,
     /// The figures on the screen stand still (`true`) or move again. Nothing has to be done: measuring goes on, and
     /// `show` is to be called as before, since the line of troubles stays live.
     Pause(bool),
 }
 
-/// The figures are drawn anew at least this often, so that "no packets for N s" counts on.
+/// The figures are redrawn at least this often, so that "no packets for N s" counts on.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// The terminal interface. While it lives the terminal is in raw mode on its alternate screen; dropping it gives the

@@ -36,7 +36,7 @@ const ESCAPE_WAIT: Duration = Duration::from_millis(100);
 /// Signals are looked for at least this often.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What the terminal or the system tells.
+/// What the terminal or the system reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A key.
@@ -158,8 +158,8 @@ impl Taken {
     /// Waits for a key or a signal until `deadline`.
     pub fn wait(&mut self, deadline: Instant) -> Result<Option<Told>, ScreenError> {
         loop {
-            if let Some(told) = self.signal()? {
-                return Ok(Some(told));
+            if let Some(event) = self.signal()? {
+                return Ok(Some(event));
             }
             if let Some(key) = self.waiting.pop_front() {
                 if key == Key::Suspend {
@@ -187,7 +187,7 @@ impl Taken {
             return self.suspend().map(Some);
         }
         if came(&self.signals.resume) {
-            // Stopped by SIGSTOP, which nobody can catch: the shell has set the terminal its own way meanwhile.
+            // Stopped by SIGSTOP, which nobody can catch: the shell has set the terminal its own way by then.
             return self.come_back().map(Some);
         }
         if came(&self.signals.resize) {

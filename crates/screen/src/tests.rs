@@ -1,5 +1,5 @@
 //! Whole screens, compared with the pictures in `tests/screens`. After a change that is meant,
-//! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them anew; look at the difference before committing it.
+//! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them again; look at the difference before committing it.
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_model::{Point, PointKind, SegmentKind};

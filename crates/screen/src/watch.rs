@@ -126,11 +126,11 @@ impl Watch {
         Self { fed: now, all: Flow::new(now), ..Self::default() }
     }
 
-    /// Takes the next summary; returns whether counting began anew (the first summary, or after a reset).
+    /// Takes the next summary; returns whether counting started from zero (the first summary, or after a reset).
     pub fn feed(&mut self, summary: &Summary, now: Duration) -> bool {
-        let anew = summary.elapsed_ns < self.elapsed || summary.journeys < self.journeys;
+        let from_zero = summary.elapsed_ns < self.elapsed || summary.journeys < self.journeys;
         let first = self.all.samples.is_empty();
-        if anew {
+        if from_zero {
             *self = Self::new(now);
         }
         (self.fed, self.elapsed, self.journeys) = (now, summary.elapsed_ns, summary.journeys);
@@ -146,7 +146,7 @@ impl Watch {
         self.never_seen.feed(sum(summary.streams.iter().map(|s| s.never_seen)), now);
         self.malformed.feed(summary.malformed, now);
         self.over.feed(over_threshold(&summary.segments), now);
-        anew || first
+        from_zero || first
     }
 }
 

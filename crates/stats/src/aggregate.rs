@@ -15,7 +15,7 @@ use latpath_run::Rows;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Losses are told apart by so many drop notes; what has a later one counts as without.
+/// Losses are distinguished by this many drop notes; a later note counts as none.
 const MAX_NOTES: u16 = 4096;
 /// Stands for "at no point".
 const NOWHERE: PointId = PointId::MAX;
@@ -75,7 +75,7 @@ impl Stream {
         times.histogram.count() > 0 || (is_on_route(segment.from) && is_on_route(segment.to))
     }
 
-    /// Counts what became of a packet; `last` tells where a lost one was seen last.
+    /// Counts what became of a packet; `last` is where a lost one was seen last.
     #[inline]
     fn end(&mut self, seen: u64, note: u16, last: impl FnOnce() -> PointId) {
         let note = if note > MAX_NOTES { 0 } else { note };
@@ -298,8 +298,8 @@ impl Aggregate {
         self.slowest.detail(journey);
     }
 
-    /// Writes everything that the journeys tell into a summary: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
-    /// `segments`, `streams` (without `never_seen`: no journey tells it) and `worst`. `bounds` is the error bound of a
+    /// Writes everything that the journeys give into a summary: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
+    /// `segments`, `streams` (without `never_seen`: no journey has it) and `worst`. `bounds` is the error bound of a
     /// time between two points. All else in the summary stays.
     pub fn fill(&self, summary: &mut Summary, context: Context, bounds: impl Fn(PointId, PointId) -> Ns) {
         let mut all = Stream { segments: vec![Times::default(); self.setup.segments.len()], ..Stream::default() };
@@ -360,8 +360,8 @@ impl Aggregate {
             out_of_order: stream.out_of_order,
             never_seen: 0,
             paths: stream.by_path.figures(|times| {
-                let told = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);
-                told.map(|(times, _)| times).filter(|s| stream.shows(s)).map(row).collect()
+                let by_path = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);
+                by_path.map(|(times, _)| times).filter(|s| stream.shows(s)).map(row).collect()
             }),
             segments: self.setup.segments.iter().zip(&stream.segments).filter(|s| stream.shows(s)).map(row).collect(),
         }

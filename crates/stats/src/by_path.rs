@@ -14,7 +14,7 @@ pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
 pub(crate) struct OnePath {
     journeys: u64,
     lost: u64,
-    /// By segment; those that are not told by path stay empty.
+    /// By segment; those that do not differ by path stay empty.
     segments: Vec<Times>,
 }
 

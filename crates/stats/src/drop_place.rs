@@ -1,6 +1,6 @@
 //! What a drop means: from the kernel's function and reason to the place where the packet was lost, in plain words.
 //!
-//! Reasons exist from 5.17 on and became more with each version; where there is none, the function alone must tell. What is
+//! Reasons exist from 5.17 on and became more with each version; where there is none, the function alone decides. What is
 //! said here was read in Linux 5.15, 6.1, 6.12 and 6.18, in the files that stand beside each rule.
 
 use latpath_counters::{Difference, Inode};
@@ -68,7 +68,7 @@ pub enum DropPlace {
     Malformed,
     /// No route, or a reverse path that does not fit.
     NoRoute,
-    /// None of these, or it cannot be told.
+    /// None of these, or it is not known.
     Unknown,
 }
 

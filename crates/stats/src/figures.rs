@@ -81,10 +81,10 @@ pub struct Loss {
     pub place: String,
     /// The kernel's reason and function where a `drop` point saw it, and few so dropped arrived: `FULL_RING in tun_net_xmit`.
     pub reason: Option<String>,
-    /// What that means, in plain words, where it can be told: `tap queue full`. See docs/drops.md.
+    /// What that means, in plain words, where it is known: `tap queue full`. See docs/drops.md.
     #[serde(default)]
     pub meaning: Option<String>,
-    /// What the kernel itself counted at that place meanwhile, of any packets: with no other traffic as many as were lost here.
+    /// What the kernel itself counted at that place in that time, for any packets: with no other traffic as many as were lost here.
     #[serde(default)]
     pub kernel_count: Option<u64>,
     /// Packets.
@@ -129,7 +129,7 @@ pub struct StreamFigures {
     pub never_seen: u64,
     /// The stream's segments.
     pub segments: Vec<SegmentFigures>,
-    /// The paths that its packets took; empty where nothing tells paths apart.
+    /// The paths that its packets took; empty where there is only one path.
     #[serde(default)]
     pub paths: Vec<PathFigures>,
 }
@@ -159,7 +159,7 @@ pub struct Worst {
     pub stream: String,
     /// Its key (smpCnt).
     pub key: u32,
-    /// The path that it took; empty where nothing tells paths apart.
+    /// The path that it took; empty where there is only one path.
     #[serde(default)]
     pub path: String,
     /// Its first sighting, TAI or UTC ns since 1970 as the run's clock says.
@@ -177,7 +177,7 @@ pub struct LateFigures {
     pub late: u64,
     /// Those of them that were explained.
     pub explained: u64,
-    /// What of their time is beyond the usual.
+    /// What of their time is beyond the baseline.
     pub excess_ns: Ns,
     /// Share of a packet's excess that is unexplained: the median over the packets.
     pub unexplained_percent: f64,
@@ -221,7 +221,7 @@ pub struct CauseFigures {
     pub who: String,
     /// Packets of which it is the first cause.
     pub first: u64,
-    /// What it took beyond the usual, of all packets.
+    /// What it took beyond the baseline, of all packets.
     pub excess_ns: Ns,
     /// The median of that.
     pub median_ns: Ns,
@@ -258,7 +258,7 @@ pub struct Summary {
     pub malformed: u64,
     /// All streams together, a row per segment.
     pub segments: Vec<SegmentFigures>,
-    /// All streams together, a row per path that packets took; empty where nothing tells paths apart.
+    /// All streams together, a row per path that packets took; empty where there is only one path.
     #[serde(default)]
     pub paths: Vec<PathFigures>,
     /// The streams one by one.
@@ -267,7 +267,7 @@ pub struct Summary {
     pub machines: Vec<MachineFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
-    /// What held late packets so far (live only, where a flight recorder runs; of a run, `latpath explain` tells).
+    /// What held late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<LateFigures>,
     /// What tracing cost.

@@ -143,7 +143,7 @@ impl Slowest {
     pub fn detail(&mut self, journey: &Journey) {
         let is_it = |kept: &Kept| (kept.stream, kept.number) == (journey.stream, journey.number);
         let fuller = |Reverse(kept): Reverse<Kept>| match Kept::of(journey, kept.total) {
-            // Where a restarted recording used a number twice, the time tells which one it is.
+            // Where a restarted recording used a number twice, the time says which one it is.
             full if is_it(&kept) && full.first == kept.first => Reverse(full),
             _ => Reverse(kept),
         };

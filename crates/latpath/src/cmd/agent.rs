@@ -55,9 +55,9 @@ impl At {
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let at = args.at.place();
-    let (quit, told) = UnixStream::pair()?;
+    let (quit, signalled) = UnixStream::pair()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, told.try_clone()?).context("catching signals")?;
+        signal_hook::low_level::pipe::register(signal, signalled.try_clone()?).context("catching signals")?;
     }
     let device = ptp_kvm::Device::open();
     let mut options = ServeOptions {

@@ -1,18 +1,18 @@
 //! `latpath demo`: the whole product on one machine. It lays a path of its own (publisher ─ bridge ─ guest), sends Sampled
 //! Values through it, records every journey, reports, and checks the report against what the kernel counted.
 
-mod cast;
+mod processes;
 mod verify;
 
 use super::interrupt::stop_flag;
 use super::progress::Progress;
 use super::Outcome;
 use anyhow::{bail, Context, Result};
-use cast::{Cast, Ending, Script};
 use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
 use latpath_model::Ns;
 use latpath_stats::units::{count, duration};
+use processes::{DemoProcesses, Ending, Scenario};
 use serde_json::{json, Value};
 use std::{
     path::{Path, PathBuf},
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         Application::Namespace => None,
     };
     let run = args.output.clone().unwrap_or_else(|| lab.folder().join("run"));
-    let script = Script {
+    let scenario = Scenario {
         program: &program,
         run: &run,
         duration: args.duration,
@@ -84,36 +84,36 @@ pub fn run(args: Args) -> Result<Outcome> {
         threshold: &args.threshold,
         window: &args.window,
     };
-    say(&format!("recording {}", script.stream_names()));
-    let mut cast = Cast::enter(&script, &lab, &path, guest.as_mut(), &stopped)?;
+    say(&format!("recording {}", scenario.stream_names()));
+    let mut processes = DemoProcesses::enter(&scenario, &lab, &path, guest.as_mut(), &stopped)?;
     let before = verify::count_devices(&path, guest.as_mut())?;
-    cast.publish(&script)?;
+    processes.publish(&scenario)?;
     let mut progress = Progress::begin(false);
-    let mut told = false;
-    while cast.publishing()? {
-        // Once: a second signal ends a publisher before it has told what it sent.
-        if stopped() && !std::mem::replace(&mut told, true) {
-            cast.stop_publishing()?;
+    let mut stopping = false;
+    while processes.publishing()? {
+        // Once: a second signal ends a publisher before it has reported what it sent.
+        if stopped() && !std::mem::replace(&mut stopping, true) {
+            processes.stop_publishing()?;
         }
         if let Some(status) = guest.as_mut().map(Guest::ended).transpose()?.flatten() {
-            cast.keep_recording()?;
+            processes.keep_recording()?;
             let kept = match &args.output {
                 Some(run) => format!("; what was recorded until then: latpath report {}", run.display()),
                 None => String::new(),
             };
             bail!("guest0 ended while frames were on their way: its QEMU ended, {status}{kept}");
         }
-        progress.tell(|elapsed| line(elapsed, args.duration, &path))?;
+        progress.show(|elapsed| line(elapsed, args.duration, &path))?;
         std::thread::sleep(Duration::from_millis(50));
     }
     progress.end();
     // Ctrl-C ended the publishing; what was seen so far is reported all the same.
-    verify::wait_for_arrival(&path, guest.as_mut(), &before, &cast)?;
+    verify::wait_for_arrival(&path, guest.as_mut(), &before, &processes)?;
     let after = verify::count_devices(&path, guest.as_mut())?;
-    let ending = cast.leave(guest.as_mut())?;
+    let ending = processes.leave(guest.as_mut())?;
 
-    let summary = cast::report(&script, args.json)?;
-    let explanation = cast::explain(&script, args.json)?;
+    let summary = processes::report(&scenario, args.json)?;
+    let explanation = processes::explain(&scenario, args.json)?;
     let evidence = Evidence::gather(&run, &before, &after, &ending)?;
     let checks = evidence.checks();
     if args.json {

@@ -77,8 +77,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let stop = interrupt::stop_flag()?;
     let mut progress = Progress::begin(args.quiet);
-    let mut tell = |line: String| progress.tell(|_| Ok::<_, std::convert::Infallible>(line)).unwrap_or_default();
-    let mut request = ExportRequest { run: &run, selection, stop: &stop, progress: &mut tell };
+    let mut show = |line: String| progress.show(|_| Ok::<_, std::convert::Infallible>(line)).unwrap_or_default();
+    let mut request = ExportRequest { run: &run, selection, stop: &stop, progress: &mut show };
     let written = match stdout {
         true => {
             let mut out = BufWriter::new(io::stdout().lock());

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After this time without a packet of a stream, the user is told.
+/// After this time without a packet of a stream, a note says so.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What to follow.
@@ -146,7 +146,7 @@ impl What {
 /// Which packets are late, and what is frozen around them.
 #[derive(ClapArgs, Debug)]
 pub struct Flight {
-    /// Do without the flight recorder: nothing then tells why packets are late
+    /// Do without the flight recorder: causes of late packets are then unknown
     #[arg(long)]
     no_flight: bool,
     /// Freeze the time around the N worst packets of each minute, instead of those over the threshold
@@ -221,7 +221,7 @@ impl End {
 /// Tells, once for each, which streams have not come.
 pub struct Absent {
     names: Vec<String>,
-    told: Vec<bool>,
+    reported: Vec<bool>,
     began: Instant,
 }
 
@@ -229,20 +229,20 @@ impl Absent {
     /// Waits from now on.
     pub fn new(streams: &[StreamSpec]) -> Self {
         let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
-        Self { told: vec![false; names.len()], names, began: Instant::now() }
+        Self { reported: vec![false; names.len()], names, began: Instant::now() }
     }
 
     /// Says on stderr which streams have not been seen in time, and which came after all. `seen` counts packets.
     pub fn look(&mut self, seen: impl Fn(usize) -> u64) {
         for (i, name) in self.names.iter().enumerate() {
-            if seen(i) == 0 && !self.told[i] && self.began.elapsed() >= PATIENCE {
-                self.told[i] = true;
+            if seen(i) == 0 && !self.reported[i] && self.began.elapsed() >= PATIENCE {
+                self.reported[i] = true;
                 eprintln!(
                     "latpath: {name}: not seen for {} s; still waiting (latpath streams -i IF lists what is there)",
                     self.began.elapsed().as_secs()
                 );
-            } else if seen(i) > 0 && self.told[i] {
-                self.told[i] = false;
+            } else if seen(i) > 0 && self.reported[i] {
+                self.reported[i] = false;
                 eprintln!("latpath: {name}: here after {:.1} s", self.began.elapsed().as_secs_f64());
                 self.began = Instant::now();
             }

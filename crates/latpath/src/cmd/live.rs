@@ -89,7 +89,7 @@ impl Show {
         }
     }
 
-    /// Waits a little; what the user did meanwhile, if it ends or changes the watching.
+    /// Waits a little; returns what the user did, if it ends or changes the watching.
     fn wait(&mut self) -> Result<Option<Action>> {
         match self {
             Self::Screen(screen) => Ok(screen.next_event(ROUND)?),

@@ -26,7 +26,7 @@ impl Progress {
     }
 
     /// Says the line, where it is time to.
-    pub fn tell<E>(&mut self, line: impl FnOnce(Duration) -> Result<String, E>) -> Result<(), E> {
+    pub fn show<E>(&mut self, line: impl FnOnce(Duration) -> Result<String, E>) -> Result<(), E> {
         let elapsed = self.began.elapsed();
         if self.quiet || elapsed < self.next {
             return Ok(());

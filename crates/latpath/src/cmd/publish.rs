@@ -103,7 +103,7 @@ pub struct Args {
     /// Wait awake for the last part before each deadline [default: 20us with --fifo, else 0s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     spin: Option<Duration>,
-    /// Keep all CPUs of this machine out of idle states meanwhile, as cyclictest does; it changes what else is measured here
+    /// Keep all CPUs of this machine out of idle states, as cyclictest does; it changes what else is measured here
     #[arg(long)]
     awake: bool,
     /// Most frames handed over in one system call [default: 1; 64 above 50,000 frames/s]

@@ -22,7 +22,7 @@ use trace::Trace;
 /// Between two looks at the probes; the rings hold far more.
 const ROUND: Duration = Duration::from_millis(5);
 /// Between two looks at clocks and counters.
-const TELL: Duration = Duration::from_secs(1);
+const UPDATE: Duration = Duration::from_secs(1);
 
 /// Record every packet's journey into a directory, for report and other tools.
 #[derive(ClapArgs)]
@@ -79,7 +79,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         Err(error) => eprintln!("latpath: virtual machines of this host are not named: {error}"),
     }
     follow.enter_background(background);
-    let mut told = Instant::now();
+    let mut updated = Instant::now();
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);
         follow.step(&mut recorder);
@@ -93,11 +93,11 @@ pub fn run(args: Args) -> Result<Outcome> {
         if spikes > 0 && args.spikes.stop {
             break;
         }
-        if told.elapsed() >= TELL {
-            told = Instant::now();
+        if updated.elapsed() >= UPDATE {
+            updated = Instant::now();
             recorder.update(&mut follow);
             absent.look(|i| recorder.seen[i]);
-            progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
+            progress.show(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }
     follow.stop(&mut recorder);
@@ -120,14 +120,14 @@ pub fn run(args: Args) -> Result<Outcome> {
     } else if !args.quiet {
         let n = count(manifest.journeys);
         eprintln!("recorded {n} journeys in {path}; read them with: latpath report {path}");
-        if let Some(line) = manifest.spikes.as_ref().and_then(spikes::told) {
+        if let Some(line) = manifest.spikes.as_ref().and_then(spikes::described) {
             eprintln!("{line}: latpath explain {path}");
         }
     }
     Ok(Outcome::Done)
 }
 
-/// A run in the way is told before anything is attached.
+/// Refuses a run that exists, before anything is attached.
 fn refuse_what_exists(path: &std::path::Path) -> Result<(), RunError> {
     let empty = std::fs::read_dir(path).map(|mut entries| entries.next().is_none());
     match empty {
@@ -191,6 +191,7 @@ fn line(elapsed: Duration, writer: &Writer, follow: &mut Follow) -> String {
     let dropped = sum(&follow.counters()).dropped;
     let lost = if dropped > 0 { format!(", {} SIGHTINGS DROPPED", count(dropped)) } else { String::new() };
     let journeys = count(writer.manifest().journeys);
-    let spikes = writer.manifest().spikes.as_ref().and_then(spikes::told).map_or(String::new(), |s| format!(", {s}"));
+    let spikes =
+        writer.manifest().spikes.as_ref().and_then(spikes::described).map_or(String::new(), |s| format!(", {s}"));
     format!("{:>5} s  {journeys} journeys, {} written{spikes}{lost}", elapsed.as_secs(), bytes(writer.bytes()))
 }

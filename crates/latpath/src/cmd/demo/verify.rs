@@ -1,6 +1,6 @@
 //! What the kernel counted on each device, beside what latpath saw there: the two know nothing of each other.
 
-use super::cast::{Cast, Ending, GUEST, RELAY};
+use super::processes::{DemoProcesses, Ending, GUEST, RELAY};
 use anyhow::{Context, Result};
 use latpath_lab::{Counters, Guest, LabPath, APPLICATION, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 use latpath_run::{Run, Select};
@@ -30,14 +30,19 @@ pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Device
 
 /// Waits until all that was sent has been read or was dropped, or nothing has moved for long: an emulated guest may be behind by a
 /// while, and any machine may keep QEMU or the application from running.
-pub fn wait_for_arrival(path: &LabPath, mut guest: Option<&mut Guest>, before: &Devices, cast: &Cast) -> Result<()> {
+pub fn wait_for_arrival(
+    path: &LabPath,
+    mut guest: Option<&mut Guest>,
+    before: &Devices,
+    processes: &DemoProcesses,
+) -> Result<()> {
     let (round, quiet, limit) = (Duration::from_millis(250), Duration::from_secs(5), Duration::from_secs(60));
-    let (began, sent) = (Instant::now(), cast.published()?);
+    let (began, sent) = (Instant::now(), processes.published()?);
     let (mut moved, mut last) = (Instant::now(), None);
     while began.elapsed() < limit && moved.elapsed() < quiet {
         thread::sleep(round);
         let now = count_devices(path, guest.as_deref_mut())?;
-        let queued = cast.queued(guest.as_deref_mut(), &|| false)?;
+        let queued = processes.queued(guest.as_deref_mut(), &|| false)?;
         let since = |device: &str| Some(now.get(device)?.since(before.get(device)?));
         // The tap counts what is taken off it; a veth hands on at once.
         let port = since(TAP).or_else(|| since(VETH)).unwrap_or_default();

@@ -265,7 +265,7 @@ fn in_threads(
         while over.load(Ordering::Acquire) < threads.len() {
             // Nothing runs beside the probes that need not.
             std::thread::park_timeout(progress.idle());
-            progress.tell(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &now)))?;
+            progress.show(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &now)))?;
         }
         progress.end();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()

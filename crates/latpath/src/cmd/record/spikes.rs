@@ -47,7 +47,7 @@ impl Args {
 }
 
 /// `17 late packets, 3 spikes kept`; nothing where none was late.
-pub fn told(record: &SpikesRecord) -> Option<String> {
+pub fn described(record: &SpikesRecord) -> Option<String> {
     let late: u64 = record.late.iter().sum();
     let s = |n: u64| if n == 1 { "" } else { "s" };
     let not_kept = match record.captures_not_kept {

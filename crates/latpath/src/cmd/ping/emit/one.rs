@@ -171,7 +171,7 @@ impl Session<'_> {
         let framing = if args.sv { Framing::Sv { appid: DEFAULT_APPID } } else { Framing::Own };
         let to = Peer { mac, framing, tag };
         let fits = |room: usize| match args.size {
-            size if size > room => Err(Usage(format!("--size {size}: a frame on {device} has room for {room} bytes"))),
+            size if size > room => Err(Usage(format!("--size {size}: a frame on {device} has space for {room} bytes"))),
             _ => Ok(()),
         };
         let session = Some(self.plan.session);

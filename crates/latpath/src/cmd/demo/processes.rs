@@ -24,7 +24,7 @@ const BEGIN: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is played.
-pub struct Script<'a> {
+pub struct Scenario<'a> {
     pub program: &'a Path,
     pub run: &'a Path,
     pub duration: Duration,
@@ -35,7 +35,7 @@ pub struct Script<'a> {
     pub window: &'a str,
 }
 
-impl Script<'_> {
+impl Scenario<'_> {
     /// The streams, as `--stream` takes them. Group addresses are of this process alone: the probe watches all of a
     /// machine's devices, and another demo's frames shall not be taken for ours.
     fn streams(&self) -> Vec<String> {
@@ -55,7 +55,7 @@ fn group(stream: u16) -> [u8; 6] {
 }
 
 /// Those who are on stage.
-pub struct Cast {
+pub struct DemoProcesses {
     recorder: Player,
     /// Without a guest; in one it is known to the guest.
     application: Option<Player>,
@@ -72,16 +72,16 @@ pub struct Ending {
     pub application: Value,
 }
 
-impl Cast {
+impl DemoProcesses {
     /// Starts all but the publisher, and waits until they are ready.
     pub fn enter(
-        script: &Script,
+        scenario: &Scenario,
         lab: &Lab,
         path: &LabPath,
         mut guest: Option<&mut Guest>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        let streams = script.streams();
+        let streams = scenario.streams();
         let wanted: String = streams.iter().map(|s| format!(" --stream {s}")).collect();
         let receive = |device: &str| format!("subscribe -i {device}{wanted} --name {RELAY} --json");
         let mut machine = String::new();
@@ -92,29 +92,29 @@ impl Cast {
                 machine = format!(" --machine {GUEST}=unix:{}", guest.agent_socket().display());
                 None
             }
-            (None, Some(space)) => Some(Player::start("subscribe", script, lab, space, &receive(APPLICATION))?),
+            (None, Some(space)) => Some(Player::start("subscribe", scenario, lab, space, &receive(APPLICATION))?),
             (None, None) => bail!("the path has no end"),
         };
-        let (threshold, window) = (script.threshold, script.window);
+        let (threshold, window) = (scenario.threshold, scenario.window);
         let words = format!("record{wanted}{machine} --threshold {threshold} --window {window} --worst {FROZEN} -o");
-        let mut command = Command::new(script.program);
-        command.args(words.split_whitespace()).arg(script.run);
+        let mut command = Command::new(scenario.program);
+        command.args(words.split_whitespace()).arg(scenario.run);
         let recorder = Player::start_command("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
-        let mut cast = Self { recorder, application, publisher: None, folder, space };
-        cast.wait_until_ready(script, guest, stop)?;
-        Ok(cast)
+        let mut processes = Self { recorder, application, publisher: None, folder, space };
+        processes.wait_until_ready(scenario, guest, stop)?;
+        Ok(processes)
     }
 
     /// A recording has begun once its run can be opened, an application once it listens: what is sent before is lost to it.
     fn wait_until_ready(
         &mut self,
-        script: &Script,
+        scenario: &Scenario,
         mut guest: Option<&mut Guest>,
         stop: &dyn Fn() -> bool,
     ) -> Result<()> {
         let until = Instant::now() + BEGIN;
-        while latpath_run::Run::open(script.run).is_err() {
+        while latpath_run::Run::open(scenario.run).is_err() {
             if self.recorder.ended()?.is_some() || Instant::now() >= until {
                 let agent = guest.and_then(|g| g.file("/run/agent.err", stop).ok()).unwrap_or_default();
                 let agent = if agent.is_empty() { agent } else { format!("\nthe guest's agent: {}", agent.trim()) };
@@ -158,23 +158,23 @@ impl Cast {
     pub fn published(&self) -> Result<u64> {
         let publisher = self.publisher.as_ref().context("nothing was published")?;
         let text = fs::read_to_string(&publisher.stdout).unwrap_or_default();
-        // One that failed says nothing here; how it ended is told in the end.
-        Ok(read_json("publish", &text).ok().and_then(|told| told["frames_sent"].as_u64()).unwrap_or(0))
+        // One that failed says nothing here; how it ended is reported at the end.
+        Ok(read_json("publish", &text).ok().and_then(|said| said["frames_sent"].as_u64()).unwrap_or(0))
     }
 
     /// Starts the publisher.
-    pub fn publish(&mut self, script: &Script) -> Result<()> {
-        let svid = if script.streams == 1 { "MU01" } else { "MU" };
-        let mut command = Command::new(script.program);
+    pub fn publish(&mut self, scenario: &Scenario) -> Result<()> {
+        let svid = if scenario.streams == 1 { "MU01" } else { "MU" };
+        let mut command = Command::new(scenario.program);
         let words = format!(
             "publish -i {PUBLISHER} --profile {} --svid {svid} --streams {} --dst {} --json",
-            script.profile,
-            script.streams,
+            scenario.profile,
+            scenario.streams,
             format_mac(&group(0))
         );
         command.args(words.split_whitespace());
-        command.arg("--duration").arg(format!("{}ns", script.duration.as_nanos()));
-        if let Some(rate) = script.rate {
+        command.arg("--duration").arg(format!("{}ns", scenario.duration.as_nanos()));
+        if let Some(rate) = scenario.rate {
             command.args(["--rate", rate]);
         }
         self.publisher = Some(Player::start_command("publish", &self.folder, &self.space, command)?);
@@ -236,18 +236,18 @@ impl Cast {
 const FROZEN: u32 = 20;
 
 /// Runs `latpath report` on the run, and gives what it prints.
-pub fn report(script: &Script, json: bool) -> Result<String> {
-    read_run(script, "report", &["--threshold", script.threshold], json)
+pub fn report(scenario: &Scenario, json: bool) -> Result<String> {
+    read_run(scenario, "report", &["--threshold", scenario.threshold], json)
 }
 
 /// The same for `latpath explain`.
-pub fn explain(script: &Script, json: bool) -> Result<String> {
-    read_run(script, "explain", &[], json)
+pub fn explain(scenario: &Scenario, json: bool) -> Result<String> {
+    read_run(scenario, "explain", &[], json)
 }
 
-fn read_run(script: &Script, name: &str, words: &[&str], json: bool) -> Result<String> {
-    let mut command = Command::new(script.program);
-    command.arg(name).arg(script.run).args(words).args(["--worst", "3"]);
+fn read_run(scenario: &Scenario, name: &str, words: &[&str], json: bool) -> Result<String> {
+    let mut command = Command::new(scenario.program);
+    command.arg(name).arg(scenario.run).args(words).args(["--worst", "3"]);
     if json {
         command.arg("--json");
     }
@@ -267,8 +267,8 @@ struct Player {
 }
 
 impl Player {
-    fn start(name: &'static str, script: &Script, lab: &Lab, space: &Namespace, words: &str) -> Result<Self> {
-        let mut command = Command::new(script.program);
+    fn start(name: &'static str, scenario: &Scenario, lab: &Lab, space: &Namespace, words: &str) -> Result<Self> {
+        let mut command = Command::new(scenario.program);
         command.args(words.split_whitespace());
         Self::start_command(name, lab.folder(), space, command)
     }
@@ -286,7 +286,7 @@ impl Player {
         Ok(self.running.ended()?)
     }
 
-    /// A signal that comes before a program is ready for it ends it at once, and nothing is told.
+    /// A signal that comes before a program is ready for it ends it at once, and nothing is reported.
     fn wait_until_it_catches(&mut self, signal: Signal) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let status = format!("/proc/{}/status", self.running.pid());
