@@ -48,6 +48,8 @@ pub fn compile(name: &str) {
     let args = [
         format!("-I{libbpf}"),
         format!("-I/usr/include/{multiarch}"),
+        // Where Debian keeps the headers of another architecture.
+        format!("-idirafter/usr/{multiarch}/include"),
         format!("-I{}", include.display()),
         format!("-I{}", protocols.display()),
         format!("-I{}", out.display()),
