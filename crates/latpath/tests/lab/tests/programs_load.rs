@@ -1,5 +1,5 @@
 //! The oldest kernel's verifier takes every eBPF program: those of the points with a stream of each protocol, the flight
-//! recorder's, those of `latpath path` by every means, and the XDP program of `latpath ping`; and some frames pass through them.
+//! recorder's, those of `latpath path`, and the XDP program of `latpath ping`; and some frames pass through them.
 
 use crate::{
     stage::{Stage, Stream},
@@ -32,7 +32,7 @@ fn run(_: &Scale) -> Outcome {
     eprintln!("the flight recorder lacks: {missing:?}");
     drop(recorder);
 
-    for kind in ["tracepoints", "kprobes", "kprobe-multi"] {
+    for kind in ["tracepoints", "kprobes"] {
         let words = format!("path --stream svid:MU01 --with {kind} --duration 1s --json");
         serde_json::from_str::<Value>(&stage.latpath(&words)?).with_context(|| words)?;
     }
