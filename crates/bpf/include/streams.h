@@ -68,34 +68,28 @@ struct name_long {
 	__u8 name[NAME_LONG];
 };
 
-/*
- * Whether frames of this ethertype can be in a stream: asked before a byte is read. `sure`: the stack has set the protocol; what a
- * sender's packet socket says may be unset or wrong.
- */
-static __always_inline int ethertype_selected(__be16 protocol, int sure)
+/* Whether frames of this ethertype can be in a stream: asked before anything else of them is read. */
+static __always_inline int ethertype_selected(__be16 ethertype)
 {
 	if (selection.any_ethertype)
 		return 1;
 #pragma unroll
 	for (int i = 0; i < MAX_ETHERTYPES; i++) {
-		__be16 ethertype = selection.ethertypes[i];
+		__be16 one = selection.ethertypes[i];
 
-		if (!ethertype)
+		if (!one)
 			break;
-		if (ethertype == protocol)
+		if (one == ethertype)
 			return 1;
 	}
-	switch (bpf_ntohs(protocol)) {
-	case ETH_VLAN:
-	case ETH_QINQ:
-		return 1;
-	case ETH_IP:
-	case ETH_IP6:
-	case ETH_ARP:
-		return 0;
-	default:
-		return !sure;
-	}
+	return ethertype == bpf_htons(ETH_VLAN) || ethertype == bpf_htons(ETH_QINQ);
+}
+
+/* The same where a sender's packet socket may have left skb->protocol unset or wrong: no is said of what it cannot be by mistake. */
+static __always_inline int ethertype_possible(__be16 protocol)
+{
+	return ethertype_selected(protocol) || (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IP6) &&
+						protocol != bpf_htons(ETH_ARP));
 }
 
 #define MAX_FOUND 8 /* streams that one frame may belong to */

@@ -214,7 +214,7 @@ static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 {
 	struct on_device d;
 
-	if (has_streams && !ethertype_selected(BPF_CORE_READ(skb, protocol), 0))
+	if (has_streams && !ethertype_possible(BPF_CORE_READ(skb, protocol)))
 		return 0;
 	/* It may be a copy of a packet that is under way. */
 	if (chosen && bpf_ktime_get_ns() - last_event < same_ns)

@@ -106,6 +106,14 @@ struct bytes {
 	__u32 len;
 };
 
+/* Where the Ethernet header of a packet is. */
+static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
+{
+	if (kind == POINT_TX || skb->mac_header == 0xffff)
+		return (__u64)skb->data;
+	return (__u64)skb->head + skb->mac_header;
+}
+
 /* Handles a packet, or the bytes of a frame. */
 static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,
 					 __u64 aux, enum dedup_mode mode)
@@ -134,9 +142,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	}
 	if (skb) {
 		data = (__u64)skb->data;
-		mac = (__u64)skb->head + skb->mac_header;
-		if (kind == POINT_TX || skb->mac_header == 0xffff)
-			mac = data;
+		mac = header_of(skb, kind);
 		linear = (__u32)(data - mac) + skb->len - skb->data_len;
 	} else {
 		mac = raw->at;
@@ -204,8 +210,15 @@ out:
 static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux,
 				      enum dedup_mode mode)
 {
-	if (!ethertype_selected(skb->protocol, kind != POINT_TX && kind != POINT_DROP))
+	if (kind != POINT_TX && kind != POINT_DROP)
+		return ethertype_selected(skb->protocol) ? handle_packet(skb, 0, dev, kind, aux, mode) : 0;
+	if (!ethertype_possible(skb->protocol))
 		return 0;
+	/* The header itself says what skb->protocol may not. */
+	if (reads_directly() && !ethertype_selected(skb->protocol) && skb->len - skb->data_len >= 14) {
+		if (!ethertype_selected((__be16)word_at(header_of(skb, kind), 0, 12)))
+			return 0;
+	}
 	return handle_packet(skb, 0, dev, kind, aux, mode);
 }
 

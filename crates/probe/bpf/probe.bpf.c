@@ -48,7 +48,7 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 {
 	struct net_device *dev = skb->dev;
 
-	if (!ethertype_selected(skb->protocol, 1))
+	if (!ethertype_selected(skb->protocol))
 		return 0;
 	if (is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
 		enum device_kind kind = device_kind(dev->rtnl_link_ops);
@@ -64,7 +64,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 	struct net_device *dev;
 	__u64 r;
 
-	if (!ethertype_selected(skb->protocol, 0))
+	if (!ethertype_possible(skb->protocol))
 		return 0;
 	dev = skb->dev;
 	/* Reasons of subsystems carry their number in the upper half: 4 bits of it are kept. */
@@ -97,7 +97,7 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 {
 	struct net_device *dev;
 
-	if (!ethertype_selected(skb->protocol, 0))
+	if (!ethertype_possible(skb->protocol))
 		return 0;
 	dev = skb->dev;
 	if (!is_kernel_address((__u64)dev) || dev->rtnl_link_ops || skb->skb_iif == dev->ifindex)

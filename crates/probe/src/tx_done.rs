@@ -5,7 +5,7 @@ use latpath_model::Ns;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Time after a stream's first packet within which a NIC would have sent one.
-const PATIENCE: Ns = 1_000_000_000;
+const PATIENCE: Ns = 50_000_000;
 
 /// The program, attached or not.
 pub(crate) struct TxDone {
@@ -20,7 +20,7 @@ impl TxDone {
         Self { program, link: Some(link), first: None }
     }
 
-    /// Detaches the program once packets have come for a second without a NIC that sends one, and attaches it when one does.
+    /// Detaches the program once packets have come for 50 ms without a NIC that sends one, and attaches it when one does.
     /// `seen`: packets have come by `now`; `needed`: a NIC has sent some.
     pub fn follow(&mut self, now: Ns, seen: bool, needed: bool) {
         if seen {
