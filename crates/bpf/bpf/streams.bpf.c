@@ -20,6 +20,8 @@ struct trial {
 	__s32 fast_direct;
 	__u32 fast_key;
 	__u32 fast_direct_key;
+	__s32 known; /* what the layout of a frame before says */
+	__u32 known_key;
 	__u32 bad;
 	__u32 hash;
 	struct found found;
@@ -35,6 +37,8 @@ struct {
 	__type(key, __u32);
 	__type(value, struct trial);
 } trials SEC(".maps");
+
+struct layout layouts[LAYOUTS];
 
 SEC("syscall")
 int try_frame(void *ctx)
@@ -63,15 +67,22 @@ int try_frame(void *ctx)
 	f->have = f->appid = f->ethertype = f->key = 0;
 	f->vlan = NONE;
 	__builtin_memset(&s->found, 0, sizeof(s->found));
-	t->fast = t->fast_direct = SLOW_PATH;
+	t->fast = t->fast_direct = t->known = SLOW_PATH;
 	t->bad = t->hash = 0;
 	if (!fill(f)) {
 		t->fast = fast_path_in_window(f);
 		t->fast_key = f->key;
 		off = ethernet(f);
 	}
-	if (reads_directly() && f->linear >= 14)
-		t->fast_direct = fast_path(f->base, f->linear, 0, &t->fast_direct_key);
+	if (reads_directly() && f->linear >= 14) {
+		struct layout *l = &layouts[layout_of(f->base)];
+		struct fields at = {};
+
+		t->known = known_layout(l, f->base, f->linear, &t->known_key);
+		t->fast_direct = fast_path(f->base, f->linear, 0, &t->fast_direct_key, &at);
+		if (t->fast_direct >= 0)
+			learn_layout(l, f->base, &at, t->fast_direct);
+	}
 	if (off)
 		t->bad = !!match_frame(f, off, &s->found);
 	hash_bytes(f, 0, 128, &t->hash);

@@ -19,16 +19,19 @@ static __always_inline int reads_directly(void)
 	return bpf_ksym_exists(bpf_rdonly_cast);
 }
 
+/* Eight bytes of kernel memory. */
+static __always_inline __u64 kernel_word(__u64 at)
+{
+	return *(volatile __u64 *)bpf_rdonly_cast((void *)at, bpf_core_type_id_kernel(struct new_utsname));
+}
+
 /* Eight bytes of the frame, in the machine's order. */
 static __always_inline __u64 word_at(__u64 base, struct frame *f, __u32 off)
 {
 	__u64 word;
 
-	if (!f) {
-		void *bytes = bpf_rdonly_cast((void *)(base + off), bpf_core_type_id_kernel(struct new_utsname));
-
-		return *(volatile __u64 *)bytes;
-	}
+	if (!f)
+		return kernel_word(base + off);
 	if (off > WINDOW - 8)
 		return 0;
 	/* The compiler, left alone, would read it byte by byte. */
@@ -66,6 +69,12 @@ static __always_inline __u32 take_len(__u64 *w, __u32 *q)
 	return len;
 }
 
+/* Where a frame that the fast path has read keeps what. */
+struct fields {
+	__u32 smp_cnt;
+	__u32 end; /* of the PDU */
+};
+
 #define IN_NO_STREAM -1
 #define SLOW_PATH -2
 
@@ -73,7 +82,7 @@ static __always_inline __u32 take_len(__u64 *w, __u32 *q)
  * Reads a frame, directly or, with f, in the window. Returns the stream that it belongs to and sets *key; or IN_NO_STREAM; or
  * SLOW_PATH. Words are little-endian, as on all machines that this is built for: the frame's first byte is the lowest.
  */
-static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, __u32 *key)
+static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, __u32 *key, struct fields *at)
 {
 	__u64 w = word_at(base, f, 12), id[4] = {};
 	__u32 q = 22, n, len, end;
@@ -88,6 +97,7 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	end = q - 8 + be16(w >> 32);
 	if (unlikely(end > linear))
 		return SLOW_PATH;
+	at->end = end;
 	w = word_at(base, f, q); /* 60 length 80 01 01 a2 */
 	if (unlikely((w & 0xff) != 0x60))
 		return SLOW_PATH;
@@ -119,6 +129,7 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	if (unlikely((w & 0xffff) != 0x0282))
 		return SLOW_PATH;
 	*key = be16(w >> 16);
+	at->smp_cnt = q + n + 2;
 	id[0] = head_of(word_at(base, f, q), n);
 	if (n > 8)
 		id[1] = head_of(word_at(base, f, q + 8), n - 8);
@@ -133,10 +144,70 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	return s->simple ? (int)s->first - 1 : SLOW_PATH;
 }
 
+/* The layout of a stream's frames as a CPU has seen it: another frame with the same bytes before smpCnt needs no decoding. */
+#define LAYOUT_WORDS 6
+#define LAYOUTS 16 /* of one CPU, by the last byte of the destination */
+
+struct layout {
+	__u64 word[LAYOUT_WORDS]; /* of the frame, from its ethertype on */
+	__u64 mask[LAYOUT_WORDS];
+	__u32 stream;  /* plus one; 0 while there is none */
+	__u32 busy;
+	__u32 smp_cnt; /* where it stands */
+	__u32 end;     /* bytes that a frame must have */
+};
+
+static __always_inline __u32 layout_of(__u64 base)
+{
+	return kernel_word(base) >> 40 & (LAYOUTS - 1);
+}
+
+/* The stream of a frame of this layout, SLOW_PATH for any other. An interrupt may replace the layout at any time. */
+static __always_inline int known_layout(struct layout *l, __u64 base, __u32 linear, __u32 *key)
+{
+	__u32 stream = *(volatile __u32 *)&l->stream;
+
+	if (unlikely(!stream || linear < l->end))
+		return SLOW_PATH;
+#pragma unroll
+	for (int i = 0; i < LAYOUT_WORDS; i++) {
+		__u64 mask = *(volatile __u64 *)&l->mask[i];
+
+		if (!mask)
+			break;
+		if (unlikely((kernel_word(base + 12 + 8 * i) & mask) != *(volatile __u64 *)&l->word[i]))
+			return SLOW_PATH;
+	}
+	*key = be16(kernel_word(base + l->smp_cnt));
+	return likely(*(volatile __u32 *)&l->stream == stream) ? (int)stream - 1 : SLOW_PATH;
+}
+
+static __always_inline void learn_layout(struct layout *l, __u64 base, struct fields *at, __u32 stream)
+{
+	__s32 left = at->smp_cnt - 12;
+
+	if (left > 8 * LAYOUT_WORDS || __sync_val_compare_and_swap(&l->busy, 0, 1))
+		return;
+	*(volatile __u32 *)&l->stream = 0;
+#pragma unroll
+	for (int i = 0; i < LAYOUT_WORDS; i++) {
+		__u64 mask = head_of(~0ull, left - 8 * i);
+
+		*(volatile __u64 *)&l->mask[i] = mask;
+		*(volatile __u64 *)&l->word[i] = kernel_word(base + 12 + 8 * i) & mask;
+	}
+	l->smp_cnt = at->smp_cnt;
+	l->end = at->end;
+	*(volatile __u32 *)&l->stream = stream + 1;
+	*(volatile __u32 *)&l->busy = 0;
+}
+
 /* The same in the window: a function, since only there the verifier lets words stand at any address. */
 __noinline int fast_path_in_window(struct frame *f)
 {
-	return f ? fast_path(0, f->linear, f, &f->key) : SLOW_PATH;
+	struct fields at;
+
+	return f ? fast_path(0, f->linear, f, &f->key, &at) : SLOW_PATH;
 }
 
 #endif

@@ -21,8 +21,9 @@ pub struct Found {
     pub streams: Vec<(StreamId, u32)>,
     /// The frame is malformed.
     pub malformed: bool,
-    /// What the fast path says, from fetched bytes and by plain loads: `None` that the frame takes the slow path.
-    pub fast: [Option<Option<(StreamId, u32)>>; 2],
+    /// What the fast path says, from fetched bytes, by plain loads, and by the layout of a frame before: `None` that the frame takes
+    /// the slow path.
+    pub fast: [Option<Option<(StreamId, u32)>>; 3],
     /// The hash of its first 128 bytes, 0 where it is shorter.
     pub hash: u32,
 }
@@ -103,7 +104,11 @@ impl Trial {
         Ok(Found {
             streams: trial.found.at[..n].iter().map(|f| (user(f.stream), f.key)).collect(),
             malformed: trial.bad != 0,
-            fast: [fast(trial.fast, trial.fast_key), fast(trial.fast_direct, trial.fast_direct_key)],
+            fast: [
+                fast(trial.fast, trial.fast_key),
+                fast(trial.fast_direct, trial.fast_direct_key),
+                fast(trial.known, trial.known_key),
+            ],
             hash: trial.hash,
         })
     }

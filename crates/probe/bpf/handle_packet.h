@@ -150,8 +150,19 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	}
 	if (unlikely(linear > 0x10000))
 		return 0;
-	if (reads_directly() && selection.fast_path)
-		stream = fast_path(mac, linear, 0, &key);
+	if (reads_directly() && selection.fast_path) {
+		struct layout *l = &p->layouts[layout_of(mac)];
+
+		stream = known_layout(l, mac, linear, &key);
+		if (unlikely(stream == SLOW_PATH)) {
+			struct fields at = {};
+
+			stream = fast_path(mac, linear, 0, &key, &at);
+			/* Streams that share a layout's place replace it once in a while only. */
+			if (stream >= 0 && (!l->stream || (w.t >> 5 & 15) == 0))
+				learn_layout(l, mac, &at, stream);
+		}
+	}
 	if (unlikely(stream == SLOW_PATH)) {
 		scratch = take_scratch(cpu);
 		if (!scratch) {
@@ -210,13 +221,12 @@ out:
 static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux,
 				      enum dedup_mode mode)
 {
-	if (kind != POINT_TX && kind != POINT_DROP)
-		return ethertype_selected(skb->protocol) ? handle_packet(skb, 0, dev, kind, aux, mode) : 0;
-	if (!ethertype_possible(skb->protocol))
-		return 0;
-	/* The header itself says what skb->protocol may not. */
-	if (reads_directly() && !ethertype_selected(skb->protocol) && skb->len - skb->data_len >= 14) {
-		if (!ethertype_selected((__be16)word_at(header_of(skb, kind), 0, 12)))
+	if (!ethertype_selected(skb->protocol)) {
+		if ((kind != POINT_TX && kind != POINT_DROP) || !ethertype_possible(skb->protocol))
+			return 0;
+		/* The header itself says what skb->protocol may not. */
+		if (reads_directly() && skb->len - skb->data_len >= 14 &&
+		    !ethertype_selected((__be16)kernel_word(header_of(skb, kind) + 12)))
 			return 0;
 	}
 	return handle_packet(skb, 0, dev, kind, aux, mode);

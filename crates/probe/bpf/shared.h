@@ -66,6 +66,7 @@ struct percpu {
 	__u64 tail;
 	__u64 sample_mask; /* keys with any of these bits are left out */
 	__u64 pad2[6];
+	struct layout layouts[LAYOUTS];
 	struct cached known[POINT_KINDS][CACHE];
 };
 
