@@ -241,7 +241,7 @@ mod tests {
         };
         assert!(lie(&other).contains("of another time"));
         for t in [NOW + 3_000 * MS, Ns::MAX] {
-            assert!(lie(&|request| vec![piece(1, &snapshot(request, t), true)]).contains("of the future"));
+            assert!(lie(&|request| vec![piece(1, &snapshot(request, t), true)]).contains("in the future"));
         }
         assert!(lie(&|request| {
             let mut bytes = snapshot(request, 5);

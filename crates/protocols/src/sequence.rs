@@ -395,6 +395,8 @@ impl Sequence {
     }
 
     fn offset(&mut self, stretch: &Stretch, key: u64, t: Ns) -> Offset {
+        /// By this much the first packet after a silence may be late.
+        const SILENCE_TOLERANCE: Ns = 20_000_000;
         if self.in_states {
             return States::offset(stretch, key as u32, t);
         }
@@ -415,8 +417,16 @@ impl Sequence {
         let nearest = if forward > wrap / 2 { forward - wrap } else { forward };
         // In a silence of half a wrap or more, the number alone does not say how many wraps are missing; the time does.
         let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
-        let rounds =
+        let mut rounds =
             if expected > wrap / 2 { (expected - nearest + wrap / 2).div_euclid(wrap).max(0) * wrap } else { 0 };
+        // A sender that counted on all the time comes back with the number of that time. Another one was silent itself.
+        let tolerance = numbers_in(SILENCE_TOLERANCE, self.steady) + expected / 1_000;
+        if rounds > 0 && (expected - nearest - rounds).abs() > tolerance {
+            rounds = 0;
+            if nearest < 0 {
+                return Offset::Elsewhere;
+            }
+        }
         if nearest + rounds > 0 && key < newest {
             let same = |guess: &Guess| rounds == 0 && key == 0 && newest + self.step == guess.exact;
             self.guess = self.guess.filter(same).map(|guess| Guess { again: true, ..guess });

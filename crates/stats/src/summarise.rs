@@ -60,7 +60,8 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         let before = facts.before.get(id).copied().unwrap_or_default();
         stream.never_seen = joined.never_seen.saturating_sub(before.never_seen);
         if facts.whole {
-            stream.duplicates = joined.duplicates.saturating_sub(before.duplicates);
+            // After a crash the joiner's count is up to a second older than the journeys.
+            stream.duplicates = stream.duplicates.max(joined.duplicates.saturating_sub(before.duplicates));
         }
     }
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();

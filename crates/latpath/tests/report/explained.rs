@@ -195,8 +195,7 @@ fn a_run_without_a_flight_recorder_says_what_to_do() {
     let bench = Bench::with_run();
     let out = explain(&bench, &[]);
     assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(1), &b""[..]));
-    let why =
-        "latpath: run: it has no record of what the machines did, so nothing tells why packets were late; record again";
+    let why = "latpath: run: it has no record of what the machines did, so the causes are not known; record again";
     assert!(stderr(&out).starts_with(why), "{}", stderr(&out));
     assert!(stderr(&bench.latpath(&["explain", "none"])).starts_with("latpath: none: not a run: no such directory"));
 }

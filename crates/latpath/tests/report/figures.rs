@@ -60,8 +60,9 @@ fn the_json_has_the_keys_that_others_script_against() {
     all.sort();
     assert_eq!(keys(&report), all);
     let times = ["min_ns", "mean_ns", "stddev_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"];
-    let about = ["name", "from", "to", "count", "rate_hz", "over_threshold", "negative", "error_bound_ns", "histogram"];
-    let mut row = [times, about].concat();
+    let about =
+        ["kind", "name", "from", "to", "count", "rate_hz", "over_threshold", "negative", "error_bound_ns", "histogram"];
+    let mut row = [&times[..], &about].concat();
     row.sort();
     assert_eq!(keys(&report["segments"][0]), row);
     for key in times {

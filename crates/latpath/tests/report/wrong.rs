@@ -224,7 +224,7 @@ fn a_machine_whose_clock_was_not_recorded_is_named() {
     let bench = Bench::with_run();
     bench.edit(|manifest| manifest["machines"] = json!([]));
     let report = bench.json(&[]);
-    let note = "guest0: its clock is not in the run; times between it and other machines have no bound";
+    let note = "guest0: its clock is not known; times between it and other machines have no bound";
     assert_eq!(notes(&report), [note]);
 }
 
