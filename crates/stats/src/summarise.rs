@@ -4,7 +4,7 @@
 use crate::figures::error_bound;
 use crate::lost::explain;
 use crate::units::count;
-use crate::{Aggregate, Context, Summary};
+use crate::{Aggregate, Context, Summary, ToolCost};
 use latpath_journey::Route;
 use latpath_journey::Totals;
 use latpath_model::{Ns, PointId, PointInfo, HOST};
@@ -39,7 +39,12 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         off_route: route.off_route.iter().map(name).collect(),
         malformed: manifest.counters.malformed,
         machines: manifest.machines.iter().map(|m| m.clock.clone()).collect(),
-        tool: manifest.tool,
+        tool: ToolCost {
+            sightings: manifest.counters.sightings,
+            sightings_dropped: manifest.counters.dropped,
+            ns_per_sighting: manifest.counters.ns_per_sighting,
+            ..manifest.tool
+        },
         ..Summary::default()
     };
     let context = Context {
