@@ -8,7 +8,7 @@
 
 #define MAX_STREAMS 256
 #define MAX_PROTOCOLS 8
-#define MAX_ETHERTYPES 8  /* that are told apart before a byte is read */
+#define MAX_ETHERTYPES 8  /* that are distinguished before a byte is read */
 #define MAX_CHAIN 8       /* streams of one name that differ by filters only */
 #define MAX_SCANNED 64    /* streams of one protocol that are not found by name */
 #define NAME_SHORT 32     /* names up to this length take the open table */

@@ -122,7 +122,7 @@ struct Pending {
     requested: Ns,
 }
 
-/// See the module's text. It is told of each journey, and now and then of the time.
+/// See the module's text. Give it each journey, and the time now and then.
 #[derive(Debug)]
 pub struct LateDetector {
     options: Options,
@@ -345,7 +345,7 @@ impl LateDetector {
         self.request(request, Ns::MAX);
     }
 
-    /// A time that is to be frozen now. Each is told once.
+    /// A time of which a capture is requested now. Each is returned once.
     pub fn next_request(&mut self) -> Option<CaptureRequest> {
         self.requests.pop_front()
     }

@@ -29,7 +29,7 @@ const MOST_FILES: usize = 100_000;
 pub struct SpikesRecord {
     /// Late packets of each stream.
     pub late: Vec<u64>,
-    /// Those of them that are in a capture that is kept, or would be had it room for so many.
+    /// Late packets of kept captures, including those that a full capture omits.
     pub late_kept: Vec<u64>,
     /// Captures with late packets that are kept: files in `spikes`.
     pub captures: u64,
