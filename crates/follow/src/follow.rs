@@ -442,7 +442,7 @@ impl Follow {
             .collect();
         manifest.counters = sum(&counters);
         manifest.joined = self.all_totals();
-        manifest.tool = self.cost();
+        manifest.tool = self.cost(&counters);
         manifest.notes = self.notes();
     }
 
@@ -456,11 +456,10 @@ impl Follow {
         self.notes.push(note);
     }
 
-    /// What latpath itself costs.
-    pub fn cost(&mut self) -> ToolCost {
-        let counters = self.counters();
+    /// What latpath itself costs. `counters` are those of all machines, the host first.
+    fn cost(&self, counters: &[Counters]) -> ToolCost {
         let flight = self.flight.as_ref().and_then(|flight| flight.figures().ok());
-        self.meter.read(&sum(&counters), &counters[0], flight.as_ref())
+        self.meter.read(&sum(counters), &counters[0], flight.as_ref())
     }
 
     /// What the user must know by now.
