@@ -93,8 +93,8 @@ fn full_disk() -> Result<(), Failed> {
     }
     let opened = Run::open(&run)?;
     equal("something was kept", opened.journeys() > 0, true)?;
-    let told = matches!(opened.condition(), Condition::Interrupted(why) if !why.is_empty());
-    equal(&format!("{:?} says why", opened.condition()), told, true)?;
+    let says_why = matches!(opened.condition(), Condition::Interrupted(why) if !why.is_empty());
+    equal(&format!("{:?} says why", opened.condition()), says_why, true)?;
     equal("journeys", number(&report(&run, "")?, "journeys")?, opened.journeys())
 }
 
@@ -117,7 +117,7 @@ fn vanished() -> Result<(), Failed> {
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
     publish(&bench, &format!("--svid {svid} --count 2000"))?;
     recorder.has(2000)?;
-    // The whole way to the application goes.
+    // The whole route to the application goes.
     let mut ip = Command::new("ip");
     ip.args(["link", "delete", "veth0"]);
     let deleted = bench.run(&bench.path.hypervisor, ip, LIMIT)?;
@@ -131,7 +131,7 @@ fn vanished() -> Result<(), Failed> {
     equal("lost", number(&figures["lost"][0], "count")?, 1000)
 }
 
-/// The kernel programs that a process holds, by number: those of others come and go meanwhile.
+/// The kernel programs that a process holds, by number: those of others come and go.
 fn programs_of(pid: u32) -> Vec<u32> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());

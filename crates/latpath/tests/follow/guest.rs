@@ -45,7 +45,7 @@ fn into_the_guest() -> Result<(), Failed> {
         serde_json::from_str(text.rsplit_once('\n')?.0.lines().last()?).ok()
     };
     let said = || fs::read_to_string(&stderr).unwrap_or_default();
-    let way = [
+    let route = [
         "host/tx@lp-pub".to_string(),
         "host/nic-rx@nic0".into(),
         "host/tx@vnet0".into(),
@@ -55,7 +55,7 @@ fn into_the_guest() -> Result<(), Failed> {
     ];
     let mut shown = None;
     until_within(PATIENCE, "the way into the guest is known and packets are counted", || {
-        shown = last().filter(|f| f["complete"].as_u64() > Some(1000) && f["points"] == serde_json::json!(way));
+        shown = last().filter(|f| f["complete"].as_u64() > Some(1000) && f["points"] == serde_json::json!(route));
         shown.is_some()
     })
     .map_err(|e| Failed::from(format!("{e:?}; live said: {}; it printed last: {:?}", said(), last())))?;

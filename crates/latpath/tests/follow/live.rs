@@ -26,19 +26,19 @@ fn live(bench: &Bench, words: &str) -> Result<Started, Failed> {
 }
 
 /// Waits for figures, and returns them.
-pub fn shows(live: &Started, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
-    shows_after(live, 0, what, wanted)
+pub fn shows(live: &Started, what: &str, matches: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+    shows_after(live, 0, what, matches)
 }
 
 /// The same, of lines behind so many.
-fn shows_after(live: &Started, lines: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+fn shows_after(live: &Started, lines: usize, what: &str, matches: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     let mut figures = None;
     let waited = until(what, || {
         let printed = live.printed();
         // The last line may not be whole yet.
         let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
         figures = whole.lines().skip(lines).last().and_then(|line| serde_json::from_str::<Value>(line).ok());
-        figures.as_ref().is_some_and(&wanted)
+        figures.as_ref().is_some_and(&matches)
     });
     match (waited, figures) {
         (Ok(()), Some(figures)) => Ok(figures),
@@ -46,14 +46,14 @@ fn shows_after(live: &Started, lines: usize, what: &str, wanted: impl Fn(&Value)
     }
 }
 
-/// Publishes, and waits until the way up to this point is known and all packets are over; how many were counted by then.
+/// Publishes, and waits until the route up to this point is known and all packets are over; how many were counted by then.
 fn learns_the_way(bench: &Bench, live: &Started, words: &str, last: &str) -> Result<u64, Failed> {
     publish(bench, words)?;
     // What is shown next may be from before.
     let shown = live.printed().lines().count() + 1;
     let is_whole = |f: &Value| f["points"].as_array().and_then(|p| p.last()).is_some_and(|p| p == last);
     let is_over = |f: &Value| is_whole(f) && f["complete"] == f["journeys"];
-    number(&shows_after(live, shown, "the way is known", is_over)?, "journeys")
+    number(&shows_after(live, shown, "the route is known", is_over)?, "journeys")
 }
 
 /// The last object of each line.
@@ -85,7 +85,7 @@ fn counts() -> Result<(), Failed> {
     application.interrupt();
     application.finish(LIMIT)?;
     let journeys = number(&figures, "journeys")?;
-    equal("packets since the way is known", journeys, before + 8000)?;
+    equal("packets since the route is known", journeys, before + 8000)?;
     equal("complete", number(&figures, "complete")?, journeys)?;
     equal("lost", lost(&figures), vec![])?;
     let counts: Vec<_> =

@@ -56,8 +56,9 @@ fn every_frame() -> Result<(), Failed> {
     equal("lost", figures["lost"].as_array().map(Vec::len), Some(0))?;
     equal("sightings dropped", number(&figures["tool"], "sightings_dropped")?, 0)?;
     let points: Vec<_> = figures["points"].as_array().into_iter().flatten().filter_map(|p| p.as_str()).collect();
-    let way = ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app", "host/app-read@subscribe"];
-    equal("points", points, way.to_vec())?;
+    let route =
+        ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app", "host/app-read@subscribe"];
+    equal("points", points, route.to_vec())?;
     remove(&run);
     Ok(())
 }
@@ -128,7 +129,7 @@ fn lost_at_socket() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("stuck");
     let application = subscribe(&bench, &svid)?;
-    // What 60,000 frames make the kernel tell fits, though nobody takes it meanwhile.
+    // What 60,000 frames make the kernel report fits, though nobody reads it in the meantime.
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT} --buffer 64"))?;
     publish(&bench, &format!("--svid {svid} --count 2000 {LONG_LAPS}"))?;
     has_read(&application)?;
@@ -208,7 +209,7 @@ fn points() -> Result<(), Failed> {
 }
 
 /// tcpdump's stamp is taken when the frame enters the host: after the publisher's device has it, before the next device
-/// gets it. Both sides' times come from the same machine, by different ways.
+/// gets it. Both sides' times come from the same machine, by different means.
 fn tcpdump() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("dump");
@@ -285,7 +286,7 @@ fn under_way() -> Result<(), Failed> {
     let all = figures["segments"].as_array().into_iter().flatten();
     let total = all.clone().find(|s| s["name"] == "total").ok_or("no total")?;
     equal("a queue of 0.2 s at least", number(total, "p50_ns")? > 200_000_000, true)?;
-    // A kernel may hide threads from tracing, and with them the packets that a softirq over them takes off the queue: only the way's begin is judged.
+    // A kernel may hide threads from tracing, and with them the packets that a softirq over them takes off the queue: only the route's begin is judged.
     let opened = Run::open(&run)?;
     let head = opened.points().iter().position(|p| p.point.to_string() == "host/tx@lp-pub").ok_or("no begin")?;
     let mut headless = 0;
@@ -293,6 +294,6 @@ fn under_way() -> Result<(), Failed> {
         headless += usize::from(j.at(head as u16).is_none());
         true
     });
-    equal("first seen in the middle of their way", headless, 0)?;
+    equal("first seen in the middle of their route", headless, 0)?;
     equal("complete", number(&figures, "complete")? > 500, true)
 }

@@ -23,7 +23,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("without_the_recorder_there_are_none", needs, no_flight),
         trial("the_first_spike_stops_the_recording_and_the_kernels_trace", needs, stop_on_spike),
         trial("the_worst_of_a_minute_need_no_threshold", needs, worst),
-        trial("live_shows_what_held_late_packets_and_how_soon", needs, told),
+        trial("live_shows_what_held_late_packets_and_how_soon", needs, explained_live),
         trial("live_freezes_spikes_too_with_the_cpus_and_threads_of_their_packets", needs, live),
     ]
 }
@@ -51,14 +51,14 @@ impl Stage {
         Ok(Self { bench, svid, application, publisher })
     }
 
-    /// A recorder that knows the way.
+    /// A recorder that knows the route.
     fn record(&self, words: &str) -> Result<Recorder, Failed> {
         let words = format!("--stream svid:{} {PATIENT} {words}", self.svid);
         let mut recorder = Recorder::start(&self.bench, "run", &words)?;
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader);
         // One that ends by itself may have had enough already.
-        until("the way is known", || Run::open(&recorder.run).is_ok_and(knows) || !recorder.process.runs())?;
+        until("the route is known", || Run::open(&recorder.run).is_ok_and(knows) || !recorder.process.runs())?;
         Ok(recorder)
     }
 
@@ -104,8 +104,8 @@ fn stall() -> Result<(), Failed> {
     let recorder = stage.record(&format!("{THRESHOLD} {ROOM}"))?;
     let times = stage.stall(60)?;
     is_kept(&recorder, times)?;
-    let has_usual = |run: Run| run.spikes().files.iter().any(|f| f.head.kind == CaptureKind::Baseline);
-    until("a usual time is kept too", || Run::open(&recorder.run).is_ok_and(has_usual))?;
+    let has_baseline = |run: Run| run.spikes().files.iter().any(|f| f.head.kind == CaptureKind::Baseline);
+    until("a baseline is kept too", || Run::open(&recorder.run).is_ok_and(has_baseline))?;
     let run = Run::open(&recorder.end()?)?;
     equal("what cannot be read", run.spikes().notes.len(), 0)?;
     let file = spike_of(&run, times).ok_or("no spike is of the stall")?;
@@ -135,9 +135,9 @@ fn stall() -> Result<(), Failed> {
         let seen: Vec<_> = packet.sightings.iter().map(|s| (s.t, s.point, s.cpu, s.tid)).collect();
         equal(&format!("packet {}", packet.number), Some(&seen), journeys.get(&packet.number))?;
     }
-    let told = run.manifest().spikes.clone().unwrap_or_default();
-    equal("late packets are counted", told.late[0] >= late.len() as u64 && told.captures >= 1, true)?;
-    let flight = run.manifest().machines[0].flight.clone().ok_or("the recorder is not told")?;
+    let counts = run.manifest().spikes.clone().unwrap_or_default();
+    equal("late packets are counted", counts.late[0] >= late.len() as u64 && counts.captures >= 1, true)?;
+    let flight = run.manifest().machines[0].flight.clone().ok_or("the recorder is not reported")?;
     equal("events", flight.figures.events > 1000 && flight.fault.is_none(), true)
 }
 
@@ -147,17 +147,17 @@ fn bounds() -> Result<(), Failed> {
     for ms in [40, 120, 40, 100, 40, 140, 40] {
         stage.stall(ms)?;
     }
-    let told = |run: &Run| run.manifest().spikes.clone().unwrap_or_default();
-    let counted = |run: Run| told(&run).captures + told(&run).captures_not_kept >= 7;
+    let counts = |run: &Run| run.manifest().spikes.clone().unwrap_or_default();
+    let counted = |run: Run| counts(&run).captures + counts(&run).captures_not_kept >= 7;
     until("all seven are counted", || Run::open(&recorder.run).is_ok_and(counted))?;
     let run = Run::open(&recorder.end()?)?;
     let files = run.spikes().files;
     equal("captures", files.len() <= 3, true)?;
     let worst: Vec<_> =
         files.iter().filter(|f| f.head.kind == CaptureKind::Spike).map(|f| f.head.worst / 1_000_000).collect();
-    let told = told(&run);
-    equal(&format!("only the worst are left: {worst:?}, {told:?}"), worst.iter().all(|ms| *ms >= 95), true)?;
-    equal("late packets that are kept", told.late_kept[0] < told.late[0], true)
+    let counts = counts(&run);
+    equal(&format!("only the worst are left: {worst:?}, {counts:?}"), worst.iter().all(|ms| *ms >= 95), true)?;
+    equal("late packets that are kept", counts.late_kept[0] < counts.late[0], true)
 }
 
 fn killed() -> Result<(), Failed> {
@@ -182,7 +182,7 @@ fn no_flight() -> Result<(), Failed> {
     recorder.has(1001)?;
     let path = recorder.end()?;
     let run = Run::open(&path)?;
-    equal("told", (&run.manifest().spikes, &run.manifest().machines[0].flight), (&None, &None))?;
+    equal("what is reported", (&run.manifest().spikes, &run.manifest().machines[0].flight), (&None, &None))?;
     equal("a folder", path.join("spikes").exists(), false)
 }
 
@@ -222,12 +222,12 @@ fn worst() -> Result<(), Failed> {
 }
 
 /// A cause comes between two seconds, and with it how long that took.
-fn told() -> Result<(), Failed> {
-    let stage = Stage::new("told")?;
+fn explained_live() -> Result<(), Failed> {
+    let stage = Stage::new("explained")?;
     let words = format!("live --json --stream svid:{} {PATIENT} {THRESHOLD}", stage.svid);
     let live = stage.bench.start(&stage.bench.path.hypervisor, latpath(&words))?;
     let is_reader = |point: &serde_json::Value| point.as_str().is_some_and(|p| p.contains("/app-read@"));
-    shows(&live, "the way is known", |f| f["points"].as_array().and_then(|p| p.last()).is_some_and(is_reader))?;
+    shows(&live, "the route is known", |f| f["points"].as_array().and_then(|p| p.last()).is_some_and(is_reader))?;
     stage.stall(60)?;
     stage.stall(60)?;
     shows(&live, "both causes", |f| f["late"]["shown_after"]["spikes"].as_u64() >= Some(2))?;
@@ -271,7 +271,7 @@ fn live() -> Result<(), Failed> {
         watch.step();
         came.extend(std::iter::from_fn(|| watch.next_capture()).map(|capture| (latpath_linux::monotonic(), capture)));
     };
-    until("the way is known", || {
+    until("the route is known", || {
         look(&mut watch, &mut came);
         let (points, line) = (watch.follow().points(), &watch.follow().layout().route.points);
         line.last().is_some_and(|p| points[usize::from(*p)].point.kind == PointKind::AppRead)
@@ -303,7 +303,7 @@ fn live() -> Result<(), Failed> {
         has_read(&stage.application)?;
     }
     equal(&format!("spikes came {after:?} ms after the stalls"), after.iter().any(|ms| *ms < 1_000), true)?;
-    until("a usual time", || {
+    until("a baseline", || {
         look(&mut watch, &mut came);
         came.iter().any(|(_, f)| f.capture.kind == CaptureKind::Baseline)
     })?;
@@ -316,7 +316,7 @@ fn live() -> Result<(), Failed> {
     for packet in late {
         let seen = packet.sightings.iter().find(|s| usize::from(s.point) == read).ok_or("it was not read")?;
         equal("the thread that read it", seen.tid, stage.application.pid())?;
-        equal("points of the way", packet.sightings.len() >= 5, true)?;
+        equal("points of the route", packet.sightings.len() >= 5, true)?;
     }
     Ok(())
 }

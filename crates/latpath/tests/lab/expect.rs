@@ -21,7 +21,7 @@ impl Report {
     pub fn in_short(&self) -> String {
         let Self(shown) = self;
         format!(
-            "{} journeys: {} complete, {} incomplete, lost {}; way {}; aside {}; paths {:?}; sightings {} + {} dropped",
+            "{} journeys: {} complete, {} incomplete, lost {}; route {}; off route {}; paths {:?}; sightings {} + {} dropped",
             shown["journeys"],
             shown["complete"],
             shown["incomplete"],
@@ -45,7 +45,7 @@ impl Report {
         self.0[key].as_u64().with_context(|| format!("the report has no number {key}"))
     }
 
-    /// The points of the way, in order.
+    /// The points of the route, in order.
     pub fn points(&self) -> Vec<&str> {
         self.0["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
@@ -103,17 +103,17 @@ impl Report {
         Ok(Self(one.clone()))
     }
 
-    /// These points are on the way, in this order; others may stand between them.
-    pub fn expect_way(&self, wanted: &[&str]) -> Outcome {
+    /// These points are on the route, in this order; others may stand between them.
+    pub fn expect_route(&self, expected: &[&str]) -> Outcome {
         let points = self.points();
         let mut left = points.iter();
-        for point in wanted {
-            ensure!(left.any(|p| p == point), "{point} is not in its place on the way {points:?}");
+        for point in expected {
+            ensure!(left.any(|p| p == point), "{point} is not in its place on the route {points:?}");
         }
         Ok(())
     }
 
-    /// The segments between neighbours on the way make the total, packet for packet: same counts, and means that add up
+    /// The segments between neighbours on the route make the total, packet for packet: same counts, and means that add up
     /// but for the rounding of each to 1 ns.
     pub fn expect_segments_to_add_up(&self) -> Outcome {
         let segments = self.0["segments"].as_array().context("no segments")?;

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// This program in the guest.
 pub const IN_GUEST: &str = "/bin/faults";
 
-/// The stream that is followed meanwhile.
+/// The stream that is followed during the fault.
 pub fn stream() -> Stream {
     Stream::sv("MU01", 400_000).rate(500).publish("--cpu 0")
 }
@@ -63,7 +63,7 @@ pub fn on_host(stage: &Stage, words: &str) -> Result<Vec<Injection>> {
     command.arg(fault::WORD).args(words.split(' ')).args(ROUNDS.split(' '));
     let done = stage.start_command(&stage.path().hypervisor, command)?.finish(LIMIT);
     match done.map_err(|e| anyhow!("{e:?}"))? {
-        Finished { code: Some(0), stdout, .. } => fault::told(&stdout).map_err(|e| anyhow!(e)),
+        Finished { code: Some(0), stdout, .. } => fault::parse(&stdout).map_err(|e| anyhow!(e)),
         Finished { code, stderr, .. } => bail!("{words}: {code:?}, {stderr}"),
     }
 }
@@ -73,7 +73,7 @@ pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
     let script = format!("{IN_GUEST} {} {words} {ROUNDS}", fault::WORD);
     let output = stage.guest()?.run(&script, LIMIT, &|| false)?;
     match output.status {
-        0 => fault::told(&output.text).map_err(|e| anyhow!(e)),
+        0 => fault::parse(&output.text).map_err(|e| anyhow!(e)),
         status => bail!("{words} in the guest: status {status}, {}", output.text.trim()),
     }
 }
@@ -96,7 +96,7 @@ pub fn listen(stage: &mut Stage, words: &str) -> Result<()> {
 /// Ends it, and says when it slept.
 pub fn listen_no_more(stage: &mut Stage) -> Result<Vec<Injection>> {
     let output = stage.guest()?.end("relay", LIMIT, &|| false)?;
-    fault::told(&output.text).map_err(|e| anyhow!(e))
+    fault::parse(&output.text).map_err(|e| anyhow!(e))
 }
 
 /// The guest as the host sees it.

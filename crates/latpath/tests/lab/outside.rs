@@ -1,4 +1,4 @@
-//! On this machine: which kernels and tests are wanted, a virtual machine for each kernel, and what became of it.
+//! On this machine: which kernels and tests are requested, a virtual machine for each kernel, and what became of it.
 
 use crate::{module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
@@ -41,8 +41,8 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     let pool = Arc::new(Mutex::new(None));
     for kernel in kernels {
         for (need, tests) in tests::ALL {
-            let usual = tests.iter().filter(|t| whole || !t.only_whole);
-            let named: Vec<(String, &Test)> = usual.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
+            let ordinary = tests.iter().filter(|t| whole || !t.only_whole);
+            let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
             // What nobody asked to run needs nothing.
             let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
             let mut home = Home { kernel, nics: Nics::default(), module: None };
@@ -154,7 +154,7 @@ type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
 /// Runs a test. An emulated machine with a guest in it stands still once in a long while, and says nothing, or fails over
 /// [`EMULATION`]; and on a crowded machine it may get no CPU for seconds, in which packets take longer than any real one would
-/// need. The test is then tried again in another one, which is told.
+/// need. The test is then tried again in another one, which is reported.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
     let mut left = MOST_AGAIN;
     loop {
@@ -243,18 +243,18 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
         Err(error) => format!("its recordings cannot be kept: {error}"),
     };
     // What matters most comes last, where it is seen.
-    let told = format!("the end of the console:\n{console}\n{kept}\n{starvation}\n{failed}");
+    let report = format!("the end of the console:\n{console}\n{kept}\n{starvation}\n{failed}");
     let silent = matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty();
     let tripped = fs::read(hypervisor.console()).is_ok_and(|text| String::from_utf8_lossy(&text).contains(EMULATION));
     let starved = starvation.is_severe() && complaints.is_empty();
     if silent || tripped || starved {
-        return Ok(Attempt::Unsound(told));
+        return Ok(Attempt::Unsound(report));
     }
     // One that hangs, or whose kernel is unwell, shall not disturb the next test.
     if ended.is_ok_and(|output| !HUNG.contains(&output.status)) && complaints.is_empty() {
         *slot = Some((lab, hypervisor));
     }
-    Err(told.into())
+    Err(report.into())
 }
 
 /// The kernel puts breakpoints into its own code for a moment, where it attaches programs and takes them off. QEMU's emulation of two

@@ -136,8 +136,8 @@ impl Session {
     /// So many probes were sent, and answered.
     pub fn expect_answered(&self, probes: u64) -> Result<()> {
         let counts = &self.0["counts"];
-        let wanted = counts["sent"] == probes && counts["answered"] == probes && counts["lost"] == 0;
-        ensure!(wanted, "not {probes} answers: {counts}");
+        let expected = counts["sent"] == probes && counts["answered"] == probes && counts["lost"] == 0;
+        ensure!(expected, "not {probes} answers: {counts}");
         Ok(())
     }
 

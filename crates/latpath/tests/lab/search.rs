@@ -59,7 +59,7 @@ impl Found {
         self.all["packets"].as_array().into_iter().flatten().filter_map(|p| p["steps"].as_array()).collect()
     }
 
-    /// The points of all ways.
+    /// The points of all routes.
     pub fn points(&self) -> Vec<&str> {
         self.all["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
@@ -73,9 +73,9 @@ pub fn name(step: &Value) -> &str {
 /// Whether steps of these names come in this order, with others between them.
 pub fn in_order(steps: &[Value], names: &[&str]) -> Result<()> {
     let mut left = steps.iter();
-    for wanted in names {
+    for expected in names {
         let have = || steps.iter().map(name).collect::<Vec<_>>();
-        ensure!(left.any(|s| name(s) == *wanted), "{wanted} is not where it should be in {:?}", have());
+        ensure!(left.any(|s| name(s) == *expected), "{expected} is not where it should be in {:?}", have());
     }
     Ok(())
 }

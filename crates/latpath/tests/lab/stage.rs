@@ -84,7 +84,7 @@ pub struct Stage {
     guest: Option<Guest>,
     bench: Bench,
     reach: Reach,
-    /// Runs are written to memory, and kept by [`keep`]: the way out of this machine disturbs all that goes on in it.
+    /// Runs are written to memory, and kept by [`keep`]: the route out of this machine disturbs all that goes on in it.
     pub in_memory: bool,
 }
 
@@ -108,7 +108,7 @@ impl Stage {
         self.boot_guest_reached_by(Reach::Serial)
     }
 
-    /// [`Stage::boot_guest`], its agent reached by another way.
+    /// [`Stage::boot_guest`], its agent reached by other means.
     pub fn boot_guest_reached_by(&mut self, reach: Reach) -> Outcome {
         self.boot_guest_with(reach, Vec::new())
     }
@@ -284,7 +284,7 @@ impl Stage {
         thread::sleep(stream.window() + Duration::from_secs(1));
     }
 
-    /// The usual play: the application listens, latpath records, the stream is published, and all of it is reported.
+    /// The ordinary course: the application listens, latpath records, the stream is published, and all of it is reported.
     pub fn follow(&mut self, stream: &Stream) -> Result<Report> {
         self.subscribe(stream)?;
         let recording = self.record(stream, "")?;

@@ -1,4 +1,4 @@
-//! The lab's stamping NICs (crates/lab/module): loaded, told to misbehave, and what is known of their clocks.
+//! The lab's stamping NICs (crates/lab/module): loaded, made to misbehave, and what is known of their clocks.
 
 use crate::{linked::Linked, module::Module};
 use anyhow::{Context, Result};

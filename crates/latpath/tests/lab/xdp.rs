@@ -39,7 +39,7 @@ fn index(device: &str) -> Result<i32> {
 }
 
 /// What a call of libbpf's returned.
-fn told(returned: i32, what: &str) -> Result<i32> {
+fn checked(returned: i32, what: &str) -> Result<i32> {
     ensure!(returned >= 0, "{what}: {}", io::Error::from_raw_os_error(-returned));
     Ok(returned)
 }
@@ -85,10 +85,10 @@ fn put(device: &str, program: &[bpf_insn], by: By) -> Result<()> {
         )
     };
     // SAFETY: a fresh descriptor that nothing else owns.
-    let program = unsafe { OwnedFd::from_raw_fd(told(loaded, "load an XDP program")?) };
+    let program = unsafe { OwnedFd::from_raw_fd(checked(loaded, "load an XDP program")?) };
     // SAFETY: takes numbers alone.
     let put = unsafe { libbpf_sys::bpf_xdp_attach(index(device)?, program.as_raw_fd(), by.flags(), ptr::null()) };
-    told(put, "attach an XDP program").map(drop)
+    checked(put, "attach an XDP program").map(drop)
 }
 
 /// From now on, whatever comes in by `from` goes out by `to`, past all else.
@@ -104,7 +104,7 @@ pub fn leave(space: &Namespace, device: &str, by: By) -> Result<()> {
     space.inside(|| {
         // SAFETY: takes numbers alone.
         let off = unsafe { libbpf_sys::bpf_xdp_detach(index(device)?, by.flags(), ptr::null()) };
-        told(off, "detach an XDP program").map(drop)
+        checked(off, "detach an XDP program").map(drop)
     })?
 }
 
@@ -230,7 +230,7 @@ impl Rings {
         Ok(Self { socket, _map: map, _frames: frames, received, free })
     }
 
-    /// Takes frames and gives them back until it is told to stop.
+    /// Takes frames and gives them back until it is stopped.
     fn read(self, stop: &AtomicBool) -> u64 {
         let mut count = 0;
         let (mut next, mut back) = (0u32, FRAMES);
@@ -267,11 +267,11 @@ fn frames_go_to(socket: &OwnedFd, device: &str, by: By) -> Result<OwnedFd> {
         libbpf_sys::bpf_map_create(libbpf_sys::BPF_MAP_TYPE_XSKMAP, c"latpath_lab".as_ptr(), 4, 4, 1, ptr::null())
     };
     // SAFETY: a fresh descriptor that nothing else owns.
-    let map = unsafe { OwnedFd::from_raw_fd(told(map, "make an XSKMAP")?) };
+    let map = unsafe { OwnedFd::from_raw_fd(checked(map, "make an XSKMAP")?) };
     let (key, value) = (0u32, socket.as_raw_fd());
     let (key, value) = (ptr::from_ref(&key).cast(), ptr::from_ref(&value).cast());
     // SAFETY: key and value are of the map's sizes and live through the call.
-    told(unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key, value, 0) }, "fill the XSKMAP")?;
+    checked(unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key, value, 0) }, "fill the XSKMAP")?;
     // An instruction of two: r1 = the map.
     let load = libbpf_sys::BPF_LD | libbpf_sys::BPF_DW | libbpf_sys::BPF_IMM;
     let first = insn(load, (1, libbpf_sys::BPF_PSEUDO_MAP_FD as u8), map.as_raw_fd());

@@ -36,13 +36,13 @@ fn lengths(all: &Value) -> Result<Vec<u64>, Failed> {
 }
 
 fn by_svid() -> Result<(), Failed> {
-    let (wanted, other) = (own("this"), own("these"));
+    let (followed, other) = (own("this"), own("these"));
     let publishing = [
         format!("--svid {other} --count 20"),
-        format!("--svid {wanted} --count 20"),
+        format!("--svid {followed} --count 20"),
         format!("--svid {other}x --count 20"),
     ];
-    let all = follow(&format!("--stream svid:{wanted} --count 100"), None, &publishing)?;
+    let all = follow(&format!("--stream svid:{followed} --count 100"), None, &publishing)?;
     equal("packets", list(&all, "packets")?.len(), 20)
 }
 

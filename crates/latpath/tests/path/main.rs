@@ -34,7 +34,7 @@ fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started
     }
 }
 
-/// An application that ends when it has read so many frames: by then all of them have come to the end of their way.
+/// An application that ends when it has read so many frames: by then all of them have come to the end of their route.
 fn reader(bench: &Bench, svid: &str, frames: u32) -> Result<Started, Failed> {
     let words = format!("subscribe -i {APPLICATION} --stream svid:{svid} --count {frames} --json");
     let mut reader = bench.start(bench.application(), latpath(&words))?;

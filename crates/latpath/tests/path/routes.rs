@@ -1,4 +1,4 @@
-//! What is told of a packet's way.
+//! What is said of a packet's route.
 
 use crate::{equal, found, list, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
@@ -87,7 +87,7 @@ fn copies() -> Result<(), Failed> {
         // What leaves the bridge is another skb: one of the two is a clone that nothing but its bytes ties to the packet.
         let own_copy = at("net:netif_receive_skb", BRIDGE).ok_or("the bridge has no copy")?;
         equal("two skbs", copy["skb"] != own_copy["skb"], true)?;
-        equal("told apart", steps.iter().any(|s| s["same_bytes"] == true), true)?;
+        equal("distinguished", steps.iter().any(|s| s["same_bytes"] == true), true)?;
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ fn breaches(said: &Finished) -> Result<Vec<Value>, Failed> {
     Ok(all["breaches"].as_array().cloned().unwrap_or_default())
 }
 
-/// What must be true of all that is told.
+/// What must be true of all that is reported.
 fn sums(context: &Value) -> Result<(), Failed> {
     let window = number(context, "window_ns")?;
     let add = |rows: &Value| -> Result<i64, Failed> {
@@ -125,7 +125,7 @@ fn hogged() -> Result<(), Failed> {
 fn stopped() -> Result<(), Failed> {
     let link = Link::new()?;
     let mut reflector = link.reflect("")?;
-    // One by one, since of many breaches the worst are told.
+    // One by one, since of many breaches the worst are reported.
     let emitter = link.start_emit("10.77.0.2 --threshold 80ms --keep-going")?;
     reflector.answers(200)?;
     for _ in 0..3 {
@@ -146,7 +146,7 @@ fn unwatched() -> Result<(), Failed> {
     let said = link.emit("10.77.0.2 --count 20 --threshold 1ns --keep-going --no-flight")?;
     equal("exit code", said.code, Some(3))?;
     equal("over", number(&said.session()?, "over_threshold")?, 20)?;
-    is("none is told of", breaches(&said)?.is_empty())?;
+    is("none is reported", breaches(&said)?.is_empty())?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns --no-flight")?;
     is(&said.stdout, said.stdout.contains("breach    probe 0 took ") && !said.stdout.contains("context"))?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns")?;

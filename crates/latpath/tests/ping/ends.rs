@@ -48,8 +48,8 @@ fn breach() -> Result<(), Failed> {
     let worst = &session["worst"][0];
     is("it is the worst", number(worst, "round_trip_ns")? > 4_000_000_000)?;
     equal("the part that was long", &worst["longest"], &json!("reflector kernel → app"))?;
-    let told = reflector.ends()?;
-    is("the reflector is told", told.stderr.contains("broke the emitter's threshold"))
+    let reflector = reflector.ends()?;
+    is("the reflector learns it", reflector.stderr.contains("broke the emitter's threshold"))
 }
 
 fn keeps_going() -> Result<(), Failed> {
@@ -127,7 +127,7 @@ fn later() -> Result<(), Failed> {
     let emitter = link.start_emit("10.77.0.2 --count 20")?;
     // The kernel there says that nobody listens; who is where it has said before.
     let mut refused = || link.there.counters_of("lpr").is_ok_and(|now| now.tx_packets > before);
-    until("the emitter is told that nobody listens", &mut refused)?;
+    until("the emitter learns that nobody listens", &mut refused)?;
     let _reflector = link.reflect("")?;
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(0))?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// No command here takes so long.
 pub const ANSWER_WITHIN: Duration = LIMIT;
-/// How emitters are started that are not told otherwise: a reflector that stands still for seconds is not what a test is about.
+/// How emitters are started that get no other options: a reflector that stands still for seconds is not what a test is about.
 const PATIENT: [(&str, &str); 2] = [("--lost-after", "10s"), ("--timeout", "60s")];
 
 /// What these tests need.
@@ -109,7 +109,7 @@ impl Link {
     }
 
     /// Waits until packets pass both ways: a device that comes up before its other end drops what it is to send until the kernel
-    /// has told it of its link.
+    /// has brought its link up.
     fn passes(&self) -> Result<(), Failed> {
         let open = |space: &Namespace, address: &str| -> Result<UdpSocket, Failed> {
             let socket = space.inside(|| UdpSocket::bind((address, 9)))??;

@@ -17,7 +17,7 @@ pub fn tests(needs: &[Lack]) -> Vec<Trial> {
     vec![trial("what_a_relay_loses_repeats_delays_reorders_and_adds_is_counted_to_the_last_message", needs, relayed)]
 }
 
-/// What happens to a probe or to its answer. Each number has one fate, so that what the two ends count can be told beforehand.
+/// What happens to a probe or to its answer. Each number has one fate, so that what the two ends count is known beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
     Passes,
@@ -204,7 +204,7 @@ fn relayed() -> Result<(), Failed> {
     let shared = Arc::new(Shared::default());
     let start = |from: &UdpSocket, to: &UdpSocket, there| -> std::io::Result<JoinHandle<Book>> {
         let (from, to, shared) = (from.try_clone()?, to.try_clone()?, Arc::clone(&shared));
-        let way = Way { from, to, there, shared, book: Book::default(), overtaken: None, delayed: Vec::new() };
+        let route = Way { from, to, there, shared, book: Book::default(), overtaken: None, delayed: Vec::new() };
         Ok(thread::spawn(move || way.run()))
     };
     let ways = [start(&front, &back, true)?, start(&back, &front, false)?];

@@ -14,7 +14,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![trial("a_guests_kernel_takes_the_programs_and_recognises_the_same", needs, recognises)]
 }
 
-/// Frames of each shape that takes a way of its own through the programs, and what is to be seen of them.
+/// Frames of each shape that takes a path of its own through the programs, and what is to be seen of them.
 fn shapes() -> (Vec<Vec<u8>>, Vec<(u16, u32)>) {
     let (long, longest_short) = ("x".repeat(60), "y".repeat(32));
     let mut two = frame("first", 20);

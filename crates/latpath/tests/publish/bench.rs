@@ -91,7 +91,7 @@ impl Pair {
                 .status();
             ip(&["-n", namespace, "link", "set", device, "up"])?;
         }
-        // What is sent before the kernel has told a device of its link is dropped without a word; a busy machine tells it late.
+        // What is sent before the kernel has brought a device up is dropped silently; a busy machine does so late.
         for device in ["lpa", "lpb"] {
             until(&format!("{device} to have its link"), || pair.link(device).is_ok_and(|l| l["operstate"] == "UP"))?;
         }

@@ -184,8 +184,8 @@ fn never_comes() -> Result<()> {
     let running = listen(&pair, &["--stream", "svid:MU99", "--duration", "4s"])?;
     let out = running.wait()?;
     same("it kept waiting", start.elapsed() >= Duration::from_secs(4), true)?;
-    let told = String::from_utf8_lossy(&out.stderr).into_owned();
-    same(&told, told.contains("svid:MU99") && told.contains("MU01") && told.contains("3 s"), true)?;
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    same(&text, text.contains("svid:MU99") && text.contains("MU01") && text.contains("3 s"), true)?;
     same("received", &json(&out)?["received"], &json!(0))
 }
 

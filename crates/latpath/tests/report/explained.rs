@@ -13,7 +13,7 @@ use std::process::Output;
 const MS: Ns = 1_000_000;
 const START: Ns = 1_000_000 * MS;
 const START_UTC: Ns = 1_767_323_045_000 * MS;
-/// The application, and who is in its way.
+/// The application, and what delays it.
 const RELAY: u32 = 70;
 const HOG: u32 = 90;
 const OTHER: Class = Class { prio: 120, policy: 0 };
@@ -81,7 +81,7 @@ fn frozen(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture
     RankedCapture { capture, worst: waits, late: vec![u64::from(late), 0] }
 }
 
-/// A usual moment, and four packets that waited 10, 11, 12 and 13 ms, a second after each other.
+/// A baseline, and four packets that waited 10, 11, 12 and 13 ms, a second after each other.
 fn with_spikes() -> Bench {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
@@ -111,7 +111,7 @@ fn json(bench: &Bench, flags: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn the_culprit_is_named_with_its_cure() {
+fn the_culprit_is_named_with_its_fix() {
     let text = stdout(&explain(&with_spikes(), &[]));
     let first = "relay (70, CPU 1, SCHED_OTHER) ready but not running behind hog (90, FIFO 50): first cause of all 4 late packets,";
     assert!(text.replace('\n', " ").starts_with(first), "{text}");
@@ -133,7 +133,7 @@ fn figures_sum_to_the_delay() {
         (Some(4), Some(4), Some(1))
     );
     let sum: i64 = json["causes"].as_array().unwrap().iter().map(|c| c["excess_ns"].as_i64().unwrap()).sum();
-    // 10 to 13 ms, of which 20 µs each are usual.
+    // 10 to 13 ms, of which 20 µs each are the baseline.
     assert_eq!((sum, json["excess_ns"].as_i64()), (46 * MS - 4 * 20_000, Some(sum)));
     assert!(json["unexplained_percent"].as_f64().unwrap() < 1.0);
 }
@@ -141,11 +141,11 @@ fn figures_sum_to_the_delay() {
 #[test]
 fn one_packet_is_found_by_its_place_its_time_and_its_name() {
     let bench = with_spikes();
-    for wanted in ["worst", "1", "MU01:1@03:04:09", "MU01:1@4s", "MU01:1@2026-01-02T03:04:09Z", "svid:MU01:1@4.0"] {
-        let json = json(&bench, &["--packet", wanted]);
+    for selector in ["worst", "1", "MU01:1@03:04:09", "MU01:1@4s", "MU01:1@2026-01-02T03:04:09Z", "svid:MU01:1@4.0"] {
+        let json = json(&bench, &["--packet", selector]);
         let packet = &json["packets"][0];
-        assert_eq!(packet["packet"].as_str(), Some("MU01:1@03:04:09.000000"), "{wanted}");
-        assert_eq!(packet["time_ns"].as_i64(), Some(13 * MS + 10_000), "{wanted}");
+        assert_eq!(packet["packet"].as_str(), Some("MU01:1@03:04:09.000000"), "{selector}");
+        assert_eq!(packet["time_ns"].as_i64(), Some(13 * MS + 10_000), "{selector}");
     }
     let text = stdout(&explain(&bench, &["--packet", "2"]));
     assert!(text.starts_with("MU01:0  2026-01-02 03:04:08.000000 UTC  12.01 ms, baseline 30.00"), "{text}");
@@ -155,9 +155,9 @@ fn one_packet_is_found_by_its_place_its_time_and_its_name() {
 #[test]
 fn a_packet_that_is_not_there_is_refused_with_what_is() {
     let bench = with_spikes();
-    let refused = |wanted: &str| {
-        let out = explain(&bench, &["--packet", wanted]);
-        assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(2), &b""[..]), "{wanted}");
+    let refused = |selector: &str| {
+        let out = explain(&bench, &["--packet", selector]);
+        assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(2), &b""[..]), "{selector}");
         stderr(&out)
     };
     assert!(refused("MU01:1")

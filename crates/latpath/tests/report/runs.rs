@@ -19,7 +19,7 @@ pub const POINTS: [&str; 6] = [
     "guest0/nic-rx@eth1",
     "guest0/app-read@relay",
 ];
-/// The ids of those on the way.
+/// The ids of those on the route.
 const LINE: [usize; 5] = [0, 1, 3, 4, 5];
 pub const STREAMS: [&str; 2] = ["svid:MU01", "svid:MU02,vlan=7"];
 /// Packets of each stream.
@@ -28,7 +28,7 @@ pub const PACKETS: u64 = 1000;
 pub const START: Ns = 1_000_000_000_000;
 /// The same instant in UTC: 2026-01-02T03:04:05Z.
 pub const START_UTC: Ns = 1_767_323_045_000_000_000;
-/// Steps of the way end so long after the first sighting, and a little more, other for each packet.
+/// Segments of the route end so long after the first sighting, and a little more, other for each packet.
 const STEPS: [Ns; 6] = [0, 8_000, 9_000, 48_000, 128_000, 188_000];
 /// The packet that waits 3 ms for the VM.
 pub const LATE: u64 = 500;

@@ -108,9 +108,9 @@ fn listed() -> Result<(), Failed> {
         equal("a thread's CPUs", thread["cpus_allowed"].as_str(), cpus)?;
     }
     let text = String::from_utf8(run(&mut latpath("vms"))?.stdout)?;
-    for wanted in ["latpath-guest0  process", "vCPU 1", "main loop", TAP] {
-        if !text.contains(wanted) {
-            return Err(format!("no {wanted:?} in\n{text}").into());
+    for expected in ["latpath-guest0  process", "vCPU 1", "main loop", TAP] {
+        if !text.contains(expected) {
+            return Err(format!("no {expected:?} in\n{text}").into());
         }
     }
     Ok(())
@@ -137,12 +137,12 @@ fn macvtap() -> Result<(), Failed> {
     )?;
     let vm = vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
     let tap = &rows(&vm, "taps")[0];
-    let wanted = (Some("lpm0"), Some(index), Some("macvtap"), Some("lpv0"), Some("52:54:00:01:02:03"));
+    let expected = (Some("lpm0"), Some(index), Some("macvtap"), Some("lpv0"), Some("52:54:00:01:02:03"));
     let text = |key: &str| tap[key].as_str();
     equal(
         "the macvtap",
         (text("device"), tap["ifindex"].as_u64(), text("kind"), text("lower"), text("guest_mac")),
-        wanted,
+        expected,
     )
 }
 

@@ -1,6 +1,6 @@
 //! The application at the end of the path, and others that send: parts of the test program itself, so that they can be faulty.
 
-use super::fault::{ns, spin_until, tell, Done, Injection, Rounds, Words};
+use super::fault::{ns, print_injections, spin_until, Done, Injection, Rounds, Words};
 use super::storm;
 use latpath_linux::monotonic;
 use latpath_traffic::{
@@ -21,7 +21,7 @@ extern "C" fn over(_: libc::c_int) {
     OVER.store(true, Ordering::Relaxed);
 }
 
-/// Reads until it is told to end; at times (`times=`, `busy=`, `every=`) it sleeps instead, and each frame costs it `work=` µs.
+/// Reads until it is stopped; at times (`times=`, `busy=`, `every=`) it sleeps instead, and each frame costs it `work=` µs.
 pub fn run(words: &Words) -> io::Result<()> {
     let end = SigAction::new(SigHandler::Handler(over), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
@@ -47,7 +47,7 @@ pub fn run(words: &Words) -> io::Result<()> {
     let rounds = Rounds::of(words)?;
     let after = Duration::from_secs(words.get("after")?);
     // From the first frame on.
-    let (mut told, mut next) = (Vec::new(), None);
+    let (mut injections, mut next) = (Vec::new(), None);
     while !OVER.load(Ordering::Relaxed) {
         let mut take = |_: Received<'_>| {
             if work > 0 {
@@ -58,14 +58,14 @@ pub fn run(words: &Words) -> io::Result<()> {
             continue;
         }
         let due = *next.get_or_insert_with(|| Instant::now() + after);
-        if (told.len() as u32) < rounds.times() && Instant::now() >= due {
+        if (injections.len() as u32) < rounds.times() && Instant::now() >= due {
             let begin = monotonic();
             thread::sleep(rounds.busy());
-            told.push(Injection::whole(begin, monotonic()));
-            next = Some(Instant::now() + rounds.pause(told.len() as u32));
+            injections.push(Injection::whole(begin, monotonic()));
+            next = Some(Instant::now() + rounds.pause(injections.len() as u32));
         }
     }
-    tell(&told)
+    print_injections(&injections)
 }
 
 /// Sends frames of no stream's in one go, each of which costs where it arrives.

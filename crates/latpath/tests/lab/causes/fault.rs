@@ -1,4 +1,4 @@
-//! Faults made on purpose: this test program, started anew with [`WORD`], does one of them again and again, and prints when
+//! Faults made on purpose: this test program, started again with [`WORD`], does one of them again and again, and prints when
 //! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
 
 use super::{application, group::quota, storm::Storm};
@@ -111,7 +111,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// From `times=`, `busy=` and `every=`; `gap=`: who spins and sees the clock go on by more had not the CPU meanwhile. All in µs.
+    /// From `times=`, `busy=` and `every=`; `gap=`: a jump of the clock by more than this means that the CPU was taken away. All in µs.
     pub fn of(words: &Words) -> io::Result<Self> {
         let gap = words.time("gap").map_or(GAP, ns);
         Ok(Self { times: words.get("times")?, busy: words.time("busy")?, every: words.time("every")?, gap })
@@ -133,20 +133,20 @@ impl Rounds {
     /// Does it so often, and prints each. What was not as it should be (other work of this machine took the CPU from the fault)
     /// is done again.
     pub fn each(&self, mut fault: impl FnMut(Duration) -> io::Result<Done>) -> io::Result<()> {
-        let mut told = Vec::new();
+        let mut injections = Vec::new();
         for round in 0..MOST_TRIES * self.times {
-            if told.len() == self.times as usize {
+            if injections.len() == self.times as usize {
                 break;
             }
             thread::sleep(self.pause(round));
             let begin = monotonic();
             match fault(self.busy)? {
-                Done::Now => told.push(Injection::whole(begin, monotonic())),
-                Done::In(pieces) if pieces.during(begin, Ns::MAX) * 10 >= ns(self.busy) * 9 => told.push(pieces),
+                Done::Now => injections.push(Injection::whole(begin, monotonic())),
+                Done::In(pieces) if pieces.during(begin, Ns::MAX) * 10 >= ns(self.busy) * 9 => injections.push(pieces),
                 Done::In(_) => {}
             }
         }
-        tell(&told)
+        print_injections(&injections)
     }
 }
 
@@ -162,13 +162,13 @@ pub enum Done {
 const MOST_TRIES: u32 = 4;
 
 /// Prints what was done.
-pub fn tell(told: &[Injection]) -> io::Result<()> {
-    let lines: String = told.iter().map(|i| format!("{i}\n")).collect();
+pub fn print_injections(injections: &[Injection]) -> io::Result<()> {
+    let lines: String = injections.iter().map(|i| format!("{i}\n")).collect();
     io::stdout().write_all(lines.as_bytes())
 }
 
-/// What the words say was printed by [`tell`].
-pub fn told(text: &str) -> Result<Vec<Injection>, String> {
+/// What the words say was printed by [`print_injections`].
+pub fn parse(text: &str) -> Result<Vec<Injection>, String> {
     text.lines().filter(|l| !l.trim().is_empty()).map(str::parse).collect()
 }
 
@@ -296,7 +296,7 @@ fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns), gap: Ns) {
     }
 }
 
-/// Threads of the usual kind that want a CPU all at once.
+/// Threads of ordinary priority that want a CPU all at once.
 struct Crowd {
     until: Arc<AtomicI64>,
     /// How many are at it.

@@ -118,13 +118,13 @@ impl Drop for Sleeper {
 /// Threads of one process, of which two have a name that is no process's and no pattern.
 fn moved() -> Result<(), Failed> {
     const NAME: &str = "lp (x)+ .*y";
-    let (told, tids) = mpsc::channel();
+    let (sender, tids) = mpsc::channel();
     let stays = |name: &str| {
-        let (end, told) = (mpsc::channel::<()>(), told.clone());
+        let (end, sender) = (mpsc::channel::<()>(), sender.clone());
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             let mut here = CpuSet::new();
             let _ = here.set(0);
-            let _ = told.send(sched_setaffinity(Pid::from_raw(0), &here).map(|()| gettid()));
+            let _ = sender.send(sched_setaffinity(Pid::from_raw(0), &here).map(|()| gettid()));
             let _ = end.1.recv();
         });
         thread.map(|thread| (thread, end.0))

@@ -17,7 +17,7 @@ pub struct Group {
 impl Group {
     /// Makes it.
     pub fn new() -> io::Result<Self> {
-        // Of the second hierarchy's root its groups get only what it is told to hand on.
+        // Of the second hierarchy's root its groups get only what it is allowed to hand on.
         let _ = fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
         let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
         let root = first.iter().find(|r| r.join("cpu.cfs_quota_us").exists() || r.join("cgroup.controllers").exists());

@@ -1,4 +1,4 @@
-//! What runs while faults are done: an application, a publisher, a recorder, and a guest where one is wanted.
+//! What runs while faults are done: an application, a publisher, a recorder, and a guest where one is needed.
 
 use super::{
     blame::GUEST,
@@ -132,7 +132,7 @@ impl Scenario {
         Ok(Qemu { pid: pid as i32, threads })
     }
 
-    /// The application listens, latpath records, the stream is on its way, and the usual is known.
+    /// The application listens, latpath records, the stream is on its way, and the baseline is known.
     pub fn begin(&mut self, reader: &Reader) -> Result<(), Failed> {
         self.begin_with(reader, "")
     }
@@ -186,7 +186,7 @@ impl Scenario {
     pub fn fault_in(&self, space: &latpath_lab::Namespace, words: &str) -> Result<Vec<Injection>, Failed> {
         let done = self.bench.run(space, faulty(&myself()?, words), LIMIT)?;
         match done.code {
-            Some(0) => Ok(fault::told(&done.stdout)?),
+            Some(0) => Ok(fault::parse(&done.stdout)?),
             code => Err(format!("{words}: {code:?}, {}", done.stderr).into()),
         }
     }
@@ -194,7 +194,7 @@ impl Scenario {
     /// The same in the guest; times are the guest's.
     pub fn fault_in_guest(&mut self, words: &str) -> Result<Vec<Injection>, Failed> {
         let guest = self.guest.as_mut().ok_or("this scenario has no guest")?;
-        Ok(fault::told(&guest.expect(&format!("/bin/faults {} {words}", fault::WORD), NEVER)?)?)
+        Ok(fault::parse(&guest.expect(&format!("/bin/faults {} {words}", fault::WORD), NEVER)?)?)
     }
 
     /// Whether it has come to its end.
@@ -233,7 +233,7 @@ impl Scenario {
             let _ = Command::new("cp").arg("-r").arg(&self.run).arg(&to).status();
             seen.kept = Some(to);
         }
-        Ok((seen, fault::told(&slept)?))
+        Ok((seen, fault::parse(&slept)?))
     }
 }
 

@@ -21,7 +21,7 @@ const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
 const LOOKS: i32 = 20_000;
 /// Bytes that it copies between two looks, so that these are enough.
 const COPIED: usize = 32 << 10;
-fn told(returned: i32, what: &str) -> io::Result<i32> {
+fn checked(returned: i32, what: &str) -> io::Result<i32> {
     match returned {
         0.. => Ok(returned),
         e => Err(io::Error::other(format!("{what}: {}", io::Error::from_raw_os_error(-e)))),
@@ -65,7 +65,7 @@ fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
         plus(6, ns(time) as i32),
     ]);
     all.push(set(7, 0));
-    // The kernel follows first what stands behind a jump: that is the way out.
+    // The kernel follows first what stands behind a jump: that is the route out.
     all.extend([call(BPF_FUNC_ktime_get_ns), jump(BPF_JLT | BPF_X, (0, 6), 2, 0), set(0, -1), exit]);
     all.extend(the_map);
     all.extend(the_key);
@@ -84,14 +84,14 @@ impl Spinner {
     fn load(kind: u32, time: Duration) -> io::Result<Self> {
         // SAFETY: the pointers are to values that live through the calls, of the lengths that are said.
         let map = unsafe { bpf_map_create(BPF_MAP_TYPE_ARRAY, c"lp_until".as_ptr(), 4, COPIED as u32, 1, ptr::null()) };
-        let map = own(told(map, "make a map")?);
+        let map = own(checked(map, "make a map")?);
         let insns = program(map.as_raw_fd(), time);
         // SAFETY: as above.
         let loaded = unsafe {
             let (name, licence) = (c"lp_spin".as_ptr(), c"GPL".as_ptr());
             bpf_prog_load(kind, name, licence, insns.as_ptr(), insns.len() as size_t, ptr::null_mut())
         };
-        Ok(Self { map, program: own(told(loaded, "load a program")?) })
+        Ok(Self { map, program: own(checked(loaded, "load a program")?) })
     }
 
     fn until(&self, t: u64) -> io::Result<()> {
@@ -100,7 +100,7 @@ impl Spinner {
         // SAFETY: both live through the call, and are as large as the map says.
         let put =
             unsafe { bpf_map_update_elem(self.map.as_raw_fd(), ptr::from_ref(&key).cast(), value.as_ptr().cast(), 0) };
-        told(put, "set the time").map(drop)
+        checked(put, "set the time").map(drop)
     }
 }
 
@@ -124,7 +124,7 @@ impl Storm {
             __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: period.as_nanos() as u64 },
             ..Default::default()
         };
-        // It begins when it is told to.
+        // It begins on a signal.
         attr.set_disabled(1);
         // SAFETY: the structure lives through the call, and says its size.
         let event = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
@@ -175,7 +175,7 @@ pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
     let mut hook = hook;
     // SAFETY: the structures live through the calls, and say their size; both keep what they were given by themselves.
     unsafe {
-        told(bpf_tc_hook_create(&mut hook), "make a place for a program")?;
-        told(bpf_tc_attach(&hook, &mut options), "attach a program").map(drop)
+        checked(bpf_tc_hook_create(&mut hook), "make a place for a program")?;
+        checked(bpf_tc_attach(&hook, &mut options), "attach a program").map(drop)
     }
 }

@@ -106,10 +106,10 @@ impl Seen {
         let held = |i: &&Injection| asked.iter().any(|p| p.first < i.bounds().1 && p.last > i.bounds().0);
         let explained = truth.iter().filter(held).count();
         eprintln!("upcall: {right} of {} right; {explained} of {}; {}", asked.len(), truth.len(), self.delayed(truth));
-        let told = || Self::told(asked.iter().filter(|p| !is_right(p)).copied());
+        let listed = || Self::listed(asked.iter().filter(|p| !is_right(p)).copied());
         match explained >= TIMES && right * 100 >= asked.len() * RIGHT {
             true => Ok(()),
-            false => Err(format!("upcall: {right} of {} right, of {explained} faults{}", asked.len(), told()).into()),
+            false => Err(format!("upcall: {right} of {} right, of {explained} faults{}", asked.len(), listed()).into()),
         }
     }
 
@@ -144,7 +144,7 @@ impl Seen {
     }
 
     /// What late packets are said to have been held by, the most frequent first.
-    pub fn told<'a>(packets: impl Iterator<Item = &'a Late>) -> String {
+    pub fn listed<'a>(packets: impl Iterator<Item = &'a Late>) -> String {
         let mut counts: BTreeMap<String, (u64, Ns)> = BTreeMap::new();
         for packet in packets {
             for held in &packet.attribution.shares {
@@ -216,9 +216,9 @@ impl Seen {
             injected.len(),
             self.delayed(truth)
         );
-        let told = || Self::told(injected.iter().filter(|p| !is_right(p)).copied());
+        let listed = || Self::listed(injected.iter().filter(|p| !is_right(p)).copied());
         if right < injected.len() {
-            eprintln!("  the others:{}", told());
+            eprintln!("  the others:{}", listed());
         }
         if explained < TIMES || missed * 100 > held.len() * (100 - RIGHT) {
             let (held, all) = (held.len(), truth.len());
@@ -228,7 +228,7 @@ impl Seen {
             .into());
         }
         if right * 100 < injected.len() * RIGHT || dark > UNEXPLAINED {
-            return Err(format!("{name}: {right} of {} right; the others:{}", injected.len(), told()).into());
+            return Err(format!("{name}: {right} of {} right; the others:{}", injected.len(), listed()).into());
         }
         Ok(())
     }
@@ -246,10 +246,10 @@ impl Seen {
         };
         let wrong: Vec<&Late> = self.explained.iter().filter(injected).collect();
         eprintln!("no fault: {} late, {} blamed; {}", self.explained.len(), wrong.len(), self.delayed(&[]));
-        eprintln!("  held by:{}", Self::told(self.explained.iter()));
+        eprintln!("  held by:{}", Self::listed(self.explained.iter()));
         match wrong.is_empty() {
             true => Ok(()),
-            false => Err(format!("a fault is blamed that was not there:{}", Self::told(wrong.into_iter())).into()),
+            false => Err(format!("a fault is blamed that was not there:{}", Self::listed(wrong.into_iter())).into()),
         }
     }
 }

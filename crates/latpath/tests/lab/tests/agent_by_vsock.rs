@@ -15,6 +15,6 @@ fn run(_: &Scale) -> Outcome {
     let report = stage.follow(&Stream::sv("MU01", 2_000))?;
 
     report.expect_all_complete(2_000)?;
-    report.expect_way(&["host/tx@lp-pub", "host/vm-read@vnet0", "guest0/nic-rx@eth0", "guest0/app-read@relay"])?;
+    report.expect_route(&["host/tx@lp-pub", "host/vm-read@vnet0", "guest0/nic-rx@eth0", "guest0/app-read@relay"])?;
     report.expect_no_sighting_lost()
 }

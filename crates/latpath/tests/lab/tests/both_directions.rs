@@ -45,10 +45,10 @@ fn run(scale: &Scale) -> Outcome {
     }
     let (nic, tap) = (format!("host/nic-rx@{NIC}"), format!("host/tx@{TAP}"));
     let (read, guest) = (format!("host/vm-read@{TAP}"), format!("guest0/nic-rx@{GUEST_DEVICE}"));
-    there.expect_way(&[&format!("host/tx@{PUBLISHER}"), &nic, &tap, &read, &guest])?;
+    there.expect_route(&[&format!("host/tx@{PUBLISHER}"), &nic, &tap, &read, &guest])?;
     let (sends, writes) = (format!("guest0/tx@{GUEST_DEVICE}"), format!("host/vm-write@{TAP}"));
     let (out, home) = (format!("host/tx@{NIC}"), format!("host/nic-rx@{PUBLISHER}"));
-    back.expect_way(&[&sends, &writes, &out, &home, "host/app-read@busybox"])?;
+    back.expect_route(&[&sends, &writes, &out, &home, "host/app-read@busybox"])?;
     let aside = report.json()["off_route"].as_array().context("nothing aside")?;
     let done = format!("guest0/tx-done@{GUEST_DEVICE}");
     ensure!(aside.iter().any(|p| *p == done.as_str()), "the guest's NIC was not seen to be done: {aside:?}");

@@ -1,5 +1,5 @@
 //! Why packets are late whose reader's CPU, or the one that they are steered to, is slow to leave an idle state; and that what
-//! latpath advises cures it.
+//! latpath advises mends it.
 
 use crate::{
     blame,
@@ -57,18 +57,18 @@ fn run(_: &Scale) -> Outcome {
             steer(&stage)?;
         }
         let (seen, truth) = play(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
-        let told = stage.latpath(&format!("explain {}", seen.run.display()))?;
-        eprintln!("{told}");
+        let text = stage.latpath(&format!("explain {}", seen.run.display()))?;
+        eprintln!("{text}");
         outcomes.push(seen.expect(&truth, &blame::IDLE));
         let first: Value = serde_json::from_str(&stage.latpath(&format!("explain {} --json", seen.run.display()))?)?;
         let first = &first["causes"][0];
-        let is_named = told.contains(&format!("idle state {SLOW_NAME}")) && first["idle_state"] == SLOW_NAME;
-        let is_told = is_named && first["number"] == SLOW;
-        ensure!(is_told, "the state is not told: {first}");
+        let is_named = text.contains(&format!("idle state {SLOW_NAME}")) && first["idle_state"] == SLOW_NAME;
+        let is_reported = is_named && first["number"] == SLOW;
+        ensure!(is_reported, "the state is not reported: {first}");
         let name = first["actor"]["name"].as_str().unwrap_or_default();
         ensure!((name == RELAY) != steered, "{name} waited; steered: {steered}");
         if !steered {
-            outcomes.push(is_cured_by(&stage, &states, &advised(first)?).map_err(|e| format!("{e:#}").into()));
+            outcomes.push(is_fixed_by(&stage, &states, &advised(first)?).map_err(|e| format!("{e:#}").into()));
         }
     }
     reader.interrupt();
@@ -77,19 +77,19 @@ fn run(_: &Scale) -> Outcome {
 }
 
 /// Does what is advised while the fault is there.
-fn is_cured_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
+fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     let publishing = stage.start_publishing(&stream())?;
     states.slow(true)?;
     let before = states.exits_in(WATCHED)?;
-    let cure = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
+    let fix = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
     // Once more it leaves the state in which it is.
     thread::sleep(2 * EXIT);
     let after = states.exits_in(WATCHED)?;
     publishing.interrupt();
     done(publishing)?;
     eprintln!("slow exits: {}, and {} after {advised:?}", before.len(), after.len());
-    ensure!(cure.status.success(), "{advised}: {}", String::from_utf8_lossy(&cure.stderr).trim());
-    ensure!(!before.is_empty(), "nothing is shown: without the cure the CPU was not slow either");
+    ensure!(fix.status.success(), "{advised}: {}", String::from_utf8_lossy(&fix.stderr).trim());
+    ensure!(!before.is_empty(), "nothing is shown: without the fix the CPU was not slow either");
     ensure!(after.is_empty(), "{advised}: the CPU was slow {} times more", after.len());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Why packets are late on the host alone: they go by way of ovs-vswitchd, since no flow is there, or the daemon is kept from its
+//! Why packets are late on the host alone: they go through ovs-vswitchd, since no flow is there, or the daemon is kept from its
 //! CPU; or a gate is shut.
 //!
 //! Without a guest, since an emulated one takes longer for a packet than an upcall.
@@ -40,15 +40,15 @@ fn run(_: &Scale) -> Outcome {
     let mut outcomes = Vec::new();
 
     let (seen, truth) = play(&mut stage, SHORT, |stage| {
-        let mut told = Vec::new();
+        let mut injections = Vec::new();
         for _ in 0..75 {
             thread::sleep(Duration::from_millis(400));
             let begin = monotonic();
             stage.open_vswitch()?.forget_flows()?;
             thread::sleep(Duration::from_millis(50));
-            told.push(Injection::whole(begin, monotonic()));
+            injections.push(Injection::whole(begin, monotonic()));
         }
-        Ok(told)
+        Ok(injections)
     })?;
     outcomes.push(seen.expect_upcalls(&truth));
 

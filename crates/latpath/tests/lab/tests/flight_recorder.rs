@@ -70,7 +70,7 @@ fn run(_: &Scale) -> Outcome {
             *counts.entry(kind).or_default() += same.map_err(|why| anyhow!("CPU {cpu}, {kind}: {why}"))?;
         }
     }
-    ensure!(ours.len() == theirs.len(), "{} CPUs told something, not {}", ours.len(), theirs.len());
+    ensure!(ours.len() == theirs.len(), "{} CPUs reported something, not {}", ours.len(), theirs.len());
     eprintln!("the same in both: {counts:?}");
     exits_have_their_reasons(&ours, &theirs)?;
     eprintln!("{missed} were missed");

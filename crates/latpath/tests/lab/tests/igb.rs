@@ -30,7 +30,7 @@ fn run(_: &Scale) -> Outcome {
     }
     drop(pair);
 
-    // The kernel's stamps stand where the NIC has none. It stamps one frame at a time, and leaves out what comes meanwhile.
+    // The kernel's stamps stand where the NIC has none. It stamps one frame at a time, and leaves out what comes before that is done.
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let session = Session::run(&nics, "--count 100 --rate 50")?;
     reflector.end()?;

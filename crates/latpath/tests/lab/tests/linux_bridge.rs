@@ -16,7 +16,7 @@ fn run(_: &Scale) -> Outcome {
     let report = stage.follow(&Stream::sv("MU01", 4_000))?;
 
     report.expect_all_complete(4_000)?;
-    report.expect_way(&[
+    report.expect_route(&[
         "host/tx@lp-pub",
         "host/nic-rx@nic0",
         "host/tx@vnet0",

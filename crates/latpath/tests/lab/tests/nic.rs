@@ -35,7 +35,7 @@ fn run(scale: &Scale) -> Outcome {
     let report = recording.end(&stage)?;
     eprintln!("{}", report.in_short());
     let done = format!("host/tx-done@{left}");
-    report.expect_way(&[&format!("host/tx@{left}"), &done])?;
+    report.expect_route(&[&format!("host/tx@{left}"), &done])?;
     report.expect_all_complete(frames)?;
     report.expect_no_sighting_lost()
 }

@@ -21,7 +21,7 @@ fn run(scale: &Scale) -> Outcome {
     let report = stage.follow(&stream)?;
 
     report.expect_all_complete(stream.frames)?;
-    report.expect_way(&[
+    report.expect_route(&[
         "host/tx@lp-pub",
         "host/nic-rx@nic0",
         "host/tx@vnet0",

@@ -21,7 +21,7 @@ fn run(scale: &Scale) -> Outcome {
     report.expect_all_complete(stream.frames)?;
     report.expect_segments_to_add_up()?;
     let slow = report.journeys_by("slow action") + report.journeys_by("upcall");
-    ensure!(slow == stream.frames, "{slow} of {} went by way of the daemon: {}", stream.frames, report.in_short());
+    ensure!(slow == stream.frames, "{slow} of {} went through the daemon: {}", stream.frames, report.in_short());
     ensure!(report.journeys_by("slow action") * 2 > stream.frames, "most were upcalls: {}", report.in_short());
     Ok(())
 }

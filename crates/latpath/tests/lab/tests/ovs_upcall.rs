@@ -17,7 +17,7 @@ fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", scale.frames(3_000, 20_000)).rate(500);
     stage.subscribe(&stream)?;
     let recording = stage.record(&stream, "")?;
-    // Counted in the kernel meanwhile, by other code.
+    // Counted in the kernel at the same time, by other code.
     let words = format!("live --stream {} --window 4s --json", stream.spec());
     let mut live = stage.start(&stage.path().hypervisor, &words)?;
     while live.printed().is_empty() && live.runs() {
@@ -50,7 +50,7 @@ fn run(scale: &Scale) -> Outcome {
     let last = live.stdout.lines().last().context("live said nothing")?;
     let live = Report::new(serde_json::from_str(last)?);
     eprintln!("live: {}", live.in_short());
-    // It counts from when it knows the way.
+    // It counts from when it knows the route.
     let (fast, upcall) = (live.journeys_by("fast path"), live.journeys_by("upcall"));
     ensure!(upcall > 0 && upcall <= missed && fast > 0 && fast <= hit, "live: {fast} and {upcall}");
     // One that took longer than live's window lacks the points that tell its path.

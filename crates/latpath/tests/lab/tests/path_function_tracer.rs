@@ -127,9 +127,9 @@ impl Tracer {
         let tracer = Self { folder };
         // By their numbers: by name, the kernel would look through all its functions for each.
         let all = fs::read_to_string(tracing.join("available_filter_functions"))?;
-        let wanted =
+        let selected =
             all.lines().enumerate().filter(|(_, l)| l.split(' ').next().is_some_and(|n| functions.contains(n)));
-        let numbers: Vec<String> = wanted.map(|(i, _)| (i + 1).to_string()).collect();
+        let numbers: Vec<String> = selected.map(|(i, _)| (i + 1).to_string()).collect();
         tracer.set("set_ftrace_filter", &numbers.join(" "))?;
         tracer.set("trace_clock", "mono")?;
         tracer.set("buffer_size_kb", "4096")?;

@@ -1,5 +1,5 @@
 //! A packet without a flow leaves Open vSwitch's datapath for ovs-vswitchd and comes back as another skb: `latpath path` knows it
-//! again, and names the points that tell the ways apart.
+//! again, and names the points that distinguish the routes.
 
 use crate::{
     search::{in_order, name, Search},
@@ -44,7 +44,7 @@ fn run(_: &Scale) -> Outcome {
         fast.len()
     );
     ensure!(up.len() as u64 == missed, "{} upcalls, Open vSwitch counted {missed}", up.len());
-    ensure!(!up.is_empty() && !fast.is_empty(), "both ways should be there");
+    ensure!(!up.is_empty() && !fast.is_empty(), "both routes should be there");
 
     for packet in up {
         in_order(
@@ -76,6 +76,6 @@ fn run(_: &Scale) -> Outcome {
         ensure!(points.contains(&point), "{point} is not among {points:?}");
     }
     let paths = found.all["paths"].as_array().map_or(0, Vec::len);
-    ensure!(paths >= 2, "the ways are not told apart");
+    ensure!(paths >= 2, "the routes are not distinguished");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A NIC's clock is read in each way there is, and what is said of it agrees with where it stands: offset, drift, steps,
+//! A NIC's clock is read by each method, and what is said of it agrees with where it stands: offset, drift, steps,
 //! swings, and that it stands still.
 
 use crate::{
@@ -129,6 +129,6 @@ impl Followed {
                 return Ok(*found);
             }
         }
-        bail!("nothing is told")
+        bail!("nothing is reported")
     }
 }

@@ -1,5 +1,5 @@
 //! `latpath ping` between NICs with clocks that are apart, drift, are stepped, or stand still: what is said of times between
-//! clocks is true within the stated bound, and what disturbs them is told, with when and how much.
+//! clocks is true within the stated bound, and what disturbs them is reported, with when and how much.
 
 use crate::{
     linked::ADDRESSES,
@@ -128,10 +128,10 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let session = Session::of(running)?;
     let reflected = reflector.end()?;
     let (at, said) = session.disturbed_by("was set")?;
-    ensure!((before..after + SOON).contains(&at), "stepped from {before} to {after}, told at {at}");
+    ensure!((before..after + SOON).contains(&at), "stepped from {before} to {after}, reported at {at}");
     let by = said.split("by ").nth(1).and_then(|rest| rest.split(' ').next()).context("by how much?")?;
     let wrong = by.parse::<i64>()? + 250_000_000;
-    ensure!(wrong.abs() < 100_000, "a step of -0.25 s is told as {said}");
+    ensure!(wrong.abs() < 100_000, "a step of -0.25 s is reported as {said}");
     // It is the reflector's clock too, and its report says so.
     ensure!(reflected.contains("was set"), "the reflector does not tell of it: {reflected}");
     // What lies between two clocks of which one was set is not what it is said to be, and that is said.
@@ -153,6 +153,6 @@ fn a_clock_that_stands_still_is_reported(nics: &StampingNics) -> Outcome {
     let session = session?;
     reflector.end()?;
     let (at, _) = session.disturbed_by("stands still")?;
-    ensure!((before..before + SOON).contains(&at), "stopped at {before}, told at {at}");
+    ensure!((before..before + SOON).contains(&at), "stopped at {before}, reported at {at}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What an application reads from a UDP socket is seen exactly once, whichever way the kernel copies it: in one piece, by page
+//! What an application reads from a UDP socket is seen exactly once, however the kernel copies it: in one piece, by page
 //! fragments, with the checksum verified on the way, put together from IP fragments, and with a peek before.
 
 use crate::{stage::Stage, Outcome, Scale, Test};
@@ -61,7 +61,7 @@ fn run(scale: &Scale) -> Outcome {
         eprintln!("checksums {checksums}: {duplicates} seen twice; {}", report.in_short());
         report.expect_all_complete(u64::from(each) * KINDS.len() as u64)?;
         ensure!(duplicates == 0, "{duplicates} were seen twice");
-        report.expect_way(&["host/tx@lp-pub", "host/nic-rx@nic0", "host/app-read@udp-reader"])?;
+        report.expect_route(&["host/tx@lp-pub", "host/nic-rx@nic0", "host/app-read@udp-reader"])?;
         report.expect_segments_to_add_up()?;
         report.expect_no_sighting_lost()?;
     }

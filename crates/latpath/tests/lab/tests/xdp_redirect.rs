@@ -26,7 +26,7 @@ fn run(scale: &Scale) -> Outcome {
             By::Driver => "host/tx@lp-pub",
             By::Stack => "host/nic-rx@nic0",
         };
-        report.expect_way(&[
+        report.expect_route(&[
             first,
             "host/xdp-redirect@nic0",
             "host/tx@vnet0",

@@ -1,4 +1,4 @@
-//! An application reads its frames by an AF_XDP socket: the way ends where the kernel puts them into its ring.
+//! An application reads its frames by an AF_XDP socket: the route ends where the kernel puts them into its ring.
 
 use crate::{
     stage::{Stage, Stream},
@@ -25,8 +25,8 @@ fn run(scale: &Scale) -> Outcome {
         eprintln!("{by:?}: received {received}, {}", report.in_short());
         ensure!(received == stream.frames, "the application got {received} frames");
         report.expect_all_complete(stream.frames)?;
-        report.expect_way(&["host/tx@lp-pub", "host/xdp-redirect@nic0", "host/xsk-rx@nic0"])?;
-        ensure!(report.points().last() == Some(&"host/xsk-rx@nic0"), "the way goes on: {:?}", report.points());
+        report.expect_route(&["host/tx@lp-pub", "host/xdp-redirect@nic0", "host/xsk-rx@nic0"])?;
+        ensure!(report.points().last() == Some(&"host/xsk-rx@nic0"), "the route goes on: {:?}", report.points());
         report.expect_segments_to_add_up()?;
         report.expect_no_sighting_lost()?;
         ensure!(report.journeys_by("xdp") == stream.frames, "not all by XDP: {}", report.in_short());
