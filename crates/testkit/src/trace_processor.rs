@@ -92,13 +92,18 @@ struct Batch {
 /// A cell of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
+    /// No value.
     Null,
+    /// An integer.
     Int(i64),
+    /// A floating-point number.
     Real(f64),
+    /// A string.
     Text(String),
 }
 
 impl Cell {
+    /// The integer; panics on anything else.
     pub fn int(&self) -> i64 {
         match self {
             Self::Int(n) => *n,
@@ -106,6 +111,7 @@ impl Cell {
         }
     }
 
+    /// The string; panics on anything else.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
