@@ -300,8 +300,9 @@ impl<'a> Differ<'a> {
 fn aligned<'a>(ours: &[&'a Said], theirs: &[&'a Said]) -> Result<Vec<(&'a Said, &'a Said)>, String> {
     let pairs = |skip: usize, skip_theirs: usize| ours.iter().skip(skip).zip(theirs.iter().skip(skip_theirs));
     let same = |skip, skip_theirs| pairs(skip, skip_theirs).take_while(|(a, b)| a.is_same(b)).count();
-    let ways = (0..EDGE).flat_map(|edge| [(edge, 0), (0, edge)]);
-    let best = ways.max_by_key(|(skip, skip_theirs)| (same(*skip, *skip_theirs), usize::MAX - skip - skip_theirs));
+    let alignments = (0..EDGE).flat_map(|edge| [(edge, 0), (0, edge)]);
+    let best =
+        alignments.max_by_key(|(skip, skip_theirs)| (same(*skip, *skip_theirs), usize::MAX - skip - skip_theirs));
     let (skip, skip_theirs) = best.unwrap_or_default();
     let found = same(skip, skip_theirs);
     let left = |all: usize, skipped: usize| all.saturating_sub(skipped + found);

@@ -182,8 +182,8 @@ fn bytes() -> Result<(), Failed> {
 /// Frames and bytes that a device has sent and received.
 fn counted(space: &Namespace, device: &str) -> Result<[i64; 4], Failed> {
     let all: serde_json::Value = serde_json::from_slice(&space.ip(&format!("-s -j link show {device}"))?)?;
-    let ways = ["tx.packets", "tx.bytes", "rx.packets", "rx.bytes"];
-    let counts: Result<Vec<i64>, Failed> = ways.iter().map(|way| number(&all[0]["stats64"], way)).collect();
+    let counters = ["tx.packets", "tx.bytes", "rx.packets", "rx.bytes"];
+    let counts: Result<Vec<i64>, Failed> = counters.iter().map(|counter| number(&all[0]["stats64"], counter)).collect();
     counts?.try_into().map_err(|_| "four were asked for".into())
 }
 

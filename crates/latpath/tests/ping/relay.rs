@@ -32,12 +32,12 @@ enum Fate {
 }
 
 const SEED: u64 = 61_850;
-/// Longer than a busy machine keeps a message from its way.
+/// Longer than a busy machine delays a message.
 const LOST_AFTER: Duration = Duration::from_secs(4);
 /// The numbers below this are delayed now and then: the run goes on until the last of those is given up.
 const FIRST: u64 = 1000;
 
-/// The fate of a number on one of the two ways: 1 % each of being lost, repeated, overtaken, and of foreign messages.
+/// The fate of a number on one of the two directions: 1 % each of being lost, repeated, overtaken, and of foreign messages.
 fn fate(sequence: u64, there: bool) -> Fate {
     // splitmix64
     let mut z = (SEED + sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -53,7 +53,7 @@ fn fate(sequence: u64, there: bool) -> Fate {
     }
 }
 
-/// What a way has done.
+/// What a direction has done.
 #[derive(Default)]
 struct Book {
     got: u64,
@@ -64,7 +64,7 @@ struct Book {
     foreign: u64,
 }
 
-/// What both ways know.
+/// What both directions know.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
@@ -78,7 +78,7 @@ struct Shared {
     delayed: AtomicU64,
 }
 
-struct Way {
+struct Direction {
     from: UdpSocket,
     to: UdpSocket,
     there: bool,
@@ -93,7 +93,7 @@ fn sequence(message: &[u8]) -> u64 {
     message[8..16].try_into().map_or(0, u64::from_be_bytes)
 }
 
-impl Way {
+impl Direction {
     fn run(mut self) -> Book {
         let (mut buffer, shared) = ([0; 2000], Arc::clone(&self.shared));
         while !shared.stop.load(Ordering::Relaxed) {
@@ -204,10 +204,11 @@ fn relayed() -> Result<(), Failed> {
     let shared = Arc::new(Shared::default());
     let start = |from: &UdpSocket, to: &UdpSocket, there| -> std::io::Result<JoinHandle<Book>> {
         let (from, to, shared) = (from.try_clone()?, to.try_clone()?, Arc::clone(&shared));
-        let route = Way { from, to, there, shared, book: Book::default(), overtaken: None, delayed: Vec::new() };
-        Ok(thread::spawn(move || way.run()))
+        let direction =
+            Direction { from, to, there, shared, book: Book::default(), overtaken: None, delayed: Vec::new() };
+        Ok(thread::spawn(move || direction.run()))
     };
-    let ways = [start(&front, &back, true)?, start(&back, &front, false)?];
+    let directions = [start(&front, &back, true)?, start(&back, &front, false)?];
     // At this rate the emitter knows of more than 13 s of its probes.
     let emitter = link.start_emit(&format!("10.77.0.2:7000 --rate 300 --lost-after {}s", LOST_AFTER.as_secs()))?;
     let come = until("what was delayed comes", || {
@@ -217,7 +218,7 @@ fn relayed() -> Result<(), Failed> {
     emitter.interrupt();
     let said = emitter.finish(ANSWER_WITHIN);
     shared.stop.store(true, Ordering::Relaxed);
-    let [there, back] = ways.map(|way| way.join().expect("the relay does not panic"));
+    let [there, back] = directions.map(|d| d.join().expect("the relay does not panic"));
     come?;
     let session = said?.session()?;
     adds_up(&session)?;
