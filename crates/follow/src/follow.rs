@@ -191,9 +191,10 @@ impl Follow {
         for s in sightings {
             joiner.push(s, &mut done);
         }
-        joiner.advance(self.now, &mut done);
+        // Detached probes have no more to come, so time runs to its end there; the window of a packet does not.
+        joiner.advance(self.now.min(span.end), &mut done);
         if let Some(flight) = flight {
-            early.take(joiner, self.now, &mut |j: &Journey| {
+            early.take(joiner, self.now.min(span.end), &mut |j: &Journey| {
                 if span.counts(j, &layout.route) {
                     flight.take(j);
                 }

@@ -187,3 +187,30 @@ fn live_report_and_replay_say_the_same_to_the_digit() {
     assert_eq!(json(&live), json(&report), "live and report");
     assert_eq!(json(&replay), json(&report), "replay and report");
 }
+
+#[test]
+fn packets_in_flight_at_the_end_are_unfinished_and_not_lost() {
+    let start = monotonic() + SETTLED;
+    // The reader sleeps 40 ms between two reads, and the recording ends before its last one.
+    let end = start + 2_000 * MS;
+    let packets = (0..2_000 * MS / STEP).map(|n| (start + n * STEP, (n % 4000) as u32));
+    let mut sightings: Vec<Sighting> = packets
+        .flat_map(|(t, key)| {
+            let read = start + (t - start) / (40 * MS) * 40 * MS + 45 * MS;
+            [(t, 0), (t + 3_000, 1), (read, 2)].map(|(t, point)| Sighting { t, key, point, ..Sighting::default() })
+        })
+        .filter(|s| s.t < end)
+        .collect();
+    sightings.sort_by_key(|s| s.t);
+
+    let mut live = Live::of(options(), follow(&sightings));
+    while monotonic() < end {
+        live.step();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    live.stop();
+    let stream = &live.final_summary().streams[0];
+    assert_eq!(stream.points.len(), 3);
+    assert!(stream.lost.is_empty(), "{:?}", stream.lost);
+    assert!(stream.journeys > 7_000, "{}", stream.journeys);
+}
