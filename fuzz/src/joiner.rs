@@ -18,6 +18,7 @@ pub fn run(bytes: &[u8]) {
         link: Link::Nic,
         netns: 0,
         ifindex: 0,
+        peer: 0,
         clock: String::new(),
     });
     let options = Options {

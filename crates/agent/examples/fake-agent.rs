@@ -21,6 +21,7 @@ impl Source for Invented {
             link: Link::Nic,
             netns: 1,
             ifindex: 2,
+            peer: 0,
             clock: "monotonic".into(),
         };
         Ok(vec![point(PointKind::NicRx, "eth1"), point(PointKind::Tx, "eth1"), point(PointKind::AppRead, "relay")])

@@ -26,6 +26,7 @@ impl Source for Invented {
             link: Link::Nic,
             netns: 1,
             ifindex: 2,
+            peer: 0,
             clock: "monotonic".into(),
         };
         Ok(vec![point(PointKind::NicRx), point(PointKind::Tx), point(PointKind::AppRead)])

@@ -390,6 +390,7 @@ impl WirePoint {
             link: *link.ok_or_else(|| format!("a point on the unknown link {}", self.link))?,
             netns: self.netns,
             ifindex: self.ifindex,
+            peer: 0,
             clock: name(self.clock, "a point's clock")?,
         })
     }
@@ -467,7 +468,7 @@ mod tests {
         for kind in PointKind::ALL {
             for link in LINKS {
                 let point = Point { machine: "g".into(), kind, device: "eth1".into() };
-                let info = PointInfo { point, link, netns: 4, ifindex: 5, clock: "monotonic".into() };
+                let info = PointInfo { point, link, netns: 4, ifindex: 5, peer: 0, clock: "monotonic".into() };
                 assert_eq!(WirePoint::from(&info).read("g"), Ok(info));
             }
         }

@@ -76,6 +76,7 @@ fn points() -> Vec<PointInfo> {
         link: latpath_model::Link::Nic,
         netns: 0,
         ifindex: 0,
+        peer: 0,
         clock: String::new(),
     };
     vec![info("host/nic-rx@enp7s0"), info("host/tx@vnet7")]

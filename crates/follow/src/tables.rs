@@ -92,7 +92,7 @@ mod tests {
 
     fn info(text: &str) -> PointInfo {
         let point: Point = text.parse().unwrap();
-        PointInfo { point, link: Link::Nic, netns: 0, ifindex: 0, clock: String::new() }
+        PointInfo { point, link: Link::Nic, netns: 0, ifindex: 0, peer: 0, clock: String::new() }
     }
 
     #[test]

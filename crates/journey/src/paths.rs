@@ -150,6 +150,7 @@ mod tests {
             link: Link::Nic,
             netns: 1,
             ifindex: 2,
+            peer: 0,
             clock: String::new(),
         };
         Paths::of_points(&names.iter().map(info).collect::<Vec<_>>())

@@ -294,6 +294,31 @@ impl Search<'_> {
         }
     }
 
+    /// Whether what is sent at `tx`, one end of a veth, is received at `rx`, its other end.
+    fn leads_to(&self, tx: PointId, rx: PointId) -> bool {
+        let (is_pair, tx, rx) =
+            (self.kind(tx) == PointKind::Tx && self.kind(rx).is_entry(), self.info(tx), self.info(rx));
+        is_pair && tx.peer != 0 && tx.netns != rx.netns && (tx.peer, tx.ifindex) == (rx.ifindex, rx.peer)
+    }
+
+    /// The veths that lead from the hub's namespace to the sink's, as (sent, received), the last one first. `None` where
+    /// other devices lie between the two, or the veths' ends are not known.
+    fn chain(&self, route: &[PointId], sink: PointId, hub: u32) -> Option<Vec<(PointId, PointId)>> {
+        let mut chain: Vec<(PointId, PointId)> = Vec::new();
+        let mut netns = self.info(sink).netns;
+        while netns != hub && self.is_host(sink) {
+            let received = route.iter().copied().filter(|p| self.info(*p).netns == netns);
+            let pair = |rx| route.iter().copied().find(|tx| self.leads_to(*tx, rx)).map(|tx| (tx, rx));
+            let pair = received.filter_map(pair).next()?;
+            if chain.contains(&pair) {
+                return None;
+            }
+            netns = self.info(pair.0).netns;
+            chain.push(pair);
+        }
+        (!chain.is_empty()).then_some(chain)
+    }
+
     /// Removes what a bridge does off the route: its own copy, and what it sends to other ports.
     fn remove_copies(&self, route: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
         let hub = self.info(ingress).netns;
@@ -308,7 +333,9 @@ impl Search<'_> {
         // The port through which the route goes on: the VM's tap, else a veth, else the last one.
         let read = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
         let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
+        let chain = self.chain(route, sink, hub);
         let port = match read {
+            _ if chain.is_some() => None,
             Some(read) => {
                 let tap = self.info(read).point.device.as_str();
                 after.iter().copied().find(|p| self.info(*p).point.device == tap)
@@ -330,6 +357,21 @@ impl Search<'_> {
             route.iter().any(|q| self.is_host(*q) && self.info(*q).netns == ns && self.kind(*q) == PointKind::Tx)
         };
         let sink_ns = self.info(sink).netns;
+        let keeps_port = |p: PointId| match &chain {
+            Some(chain) => chain.iter().any(|(tx, _)| *tx == p),
+            None => Some(p) == port,
+        };
+        // Where the ends of veths are known, nothing else is on the route.
+        let keeps_beyond = |p: PointId| match &chain {
+            Some(chain) => {
+                let ns = self.info(p).netns;
+                let is_in_pair = chain.iter().any(|(tx, rx)| *tx == p || *rx == p);
+                let is_copy = route.iter().any(|q| self.leads_to(*q, p) || self.leads_to(p, *q));
+                let is_passed = ns == sink_ns || chain.iter().any(|(tx, _)| self.info(*tx).netns == ns);
+                is_in_pair || (is_passed && !is_copy && (ns == sink_ns || self.kind(p) != PointKind::Tx))
+            }
+            None => (here == HOST && self.info(p).netns == sink_ns) || passes_through(p),
+        };
         let keep: Vec<PointId> = route
             .iter()
             .enumerate()
@@ -339,9 +381,9 @@ impl Search<'_> {
                     return true;
                 }
                 if in_hub(p) {
-                    return (ends_in_hub || !own_copy(p)) && (Some(p) == port || !sends(p));
+                    return (ends_in_hub || !own_copy(p)) && (keeps_port(p) || !sends(p));
                 }
-                (here == HOST && self.info(p).netns == sink_ns) || passes_through(p)
+                keeps_beyond(p)
             })
             .map(|(_, p)| *p)
             .collect();

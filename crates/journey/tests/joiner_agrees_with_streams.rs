@@ -35,6 +35,7 @@ fn joined(sightings: impl IntoIterator<Item = (Ns, u32, u16)>) -> Joined {
         link: Link::Nic,
         netns: 1,
         ifindex: 1,
+        peer: 0,
         clock: "monotonic".into(),
     };
     joiner.set_points(&["host/tx@a", "host/nic-rx@b"].map(info));

@@ -39,6 +39,7 @@ impl Bench {
             link: Link::Nic,
             netns: 0,
             ifindex: 0,
+            peer: 0,
             clock: String::new(),
         };
         joiner.set_points(&["host/nic-rx@e", "host/tx@tap", "g/app-read@a", "host/drop@tap"].map(info));

@@ -17,6 +17,7 @@ impl Network {
             link: *link,
             netns: *netns,
             ifindex: 0,
+            peer: 0,
             clock: String::new(),
         };
         Self { points: points.iter().map(info).collect(), finder: RouteFinder::default() }
@@ -361,4 +362,61 @@ fn a_way_ends_at_an_af_xdp_socket_as_at_any_other() {
     assert_eq!(n.line(), names(&way));
     let segments = n.segments();
     assert!(segments.contains(&"Tsub: host/xdp-redirect@nic0 host/xsk-rx@nic0".into()), "{segments:?}");
+}
+
+/// A bridge in HUB floods to two veths: one leads to the reader, the other, made later, somewhere else.
+fn flooded(elsewhere: u32) -> Network {
+    let mut net = Network::new(&[
+        ("host/tx@pa", Link::Veth, 2),
+        ("host/nic-rx@hin", Link::Veth, HUB),
+        ("host/tx@xo", Link::Veth, HUB),
+        ("host/nic-rx@xi", Link::Veth, elsewhere),
+        ("host/tx@hout", Link::Veth, HUB),
+        ("host/nic-rx@eth0", Link::Veth, 3),
+        ("host/app-read@relay", Link::Socket, 3),
+    ]);
+    for (point, (ifindex, peer)) in
+        net.points.iter_mut().zip([(2, 9), (9, 2), (12, 4), (4, 12), (10, 2), (2, 10), (0, 0)])
+    {
+        (point.ifindex, point.peer) = (ifindex, peer);
+    }
+    let names: Vec<String> = net.points.iter().map(|p| p.point.to_string()).collect();
+    let sightings: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(5)).collect();
+    net.packets(100, &sightings);
+    net
+}
+
+#[test]
+fn of_two_ports_the_one_that_leads_to_the_reader_is_on_the_route() {
+    let route = ["host/tx@pa", "host/nic-rx@hin", "host/tx@hout", "host/nic-rx@eth0", "host/app-read@relay"];
+    assert_eq!(flooded(7).line(), route, "the other leads to a namespace of its own");
+    assert_eq!(flooded(2).line(), route, "the other leads back to the sender's namespace, by another device");
+    assert_eq!(
+        flooded(3).line(),
+        route,
+        "the other leads to the reader's namespace too: the first that leads there counts"
+    );
+}
+
+#[test]
+fn veths_behind_one_another_are_followed_to_the_hub() {
+    let mut net = Network::new(&[
+        ("host/nic-rx@eno1", Link::Nic, HUB),
+        ("host/tx@xo", Link::Veth, HUB),
+        ("host/tx@mid0", Link::Veth, HUB),
+        ("host/nic-rx@mid1", Link::Veth, 5),
+        ("host/tx@side", Link::Veth, 5),
+        ("host/tx@last0", Link::Veth, 5),
+        ("host/nic-rx@last1", Link::Veth, 6),
+        ("host/app-read@relay", Link::Socket, 6),
+    ]);
+    let links = [(2, 0), (3, 2), (4, 2), (2, 4), (7, 2), (8, 3), (3, 8), (0, 0)];
+    for (point, (ifindex, peer)) in net.points.iter_mut().zip(links) {
+        (point.ifindex, point.peer) = (ifindex, peer);
+    }
+    let names: Vec<String> = net.points.iter().map(|p| p.point.to_string()).collect();
+    let sightings: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(5)).collect();
+    net.packets(100, &sightings);
+    let route = ["nic-rx@eno1", "tx@mid0", "nic-rx@mid1", "tx@last0", "nic-rx@last1", "app-read@relay"];
+    assert_eq!(net.line(), route.map(|p| format!("host/{p}")));
 }

@@ -183,6 +183,10 @@ pub enum Link {
     Socket,
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 /// A point as the probe found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointInfo {
@@ -194,6 +198,9 @@ pub struct PointInfo {
     pub netns: u32,
     /// The device's index in that namespace, 0 where there is none.
     pub ifindex: u32,
+    /// The index of a veth's other end, in that end's namespace (`IFLA_LINK`); 0 where there is none or it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub peer: u32,
     /// The clock that takes this point's times.
     pub clock: String,
 }

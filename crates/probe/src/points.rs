@@ -2,8 +2,10 @@
 
 use crate::layout::{PointEntry, MAX_POINTS};
 use latpath_bpf::{namespaces, Mapped};
+use latpath_counters::{interfaces, Interface, Netns};
 use latpath_model::text::of_field;
 use latpath_model::{Link, Point, PointId, PointInfo, PointKind};
+use std::collections::BTreeMap;
 
 /// The table of points as user space numbers it.
 #[derive(Default)]
@@ -33,10 +35,16 @@ fn as_vms_see(kind: PointKind, link: &str) -> PointKind {
     }
 }
 
+/// The devices of a namespace; none where it is gone or may not be entered.
+fn devices_of(netns: u32) -> Vec<Interface> {
+    Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default()
+}
+
 impl Points {
     /// Takes over what the programs have registered since the last call.
     pub fn refresh(&mut self, machine: &str, table: &Mapped<PointEntry>) -> &[PointInfo] {
         let mut spaces = None;
+        let mut devices = BTreeMap::new();
         for i in 0..MAX_POINTS {
             if self.ids[i].is_some() {
                 continue;
@@ -61,12 +69,20 @@ impl Points {
                     None => format!("%{}", entry.key.netns),
                 };
             }
+            let peer = match link.as_ref() {
+                "veth" => {
+                    let devices = devices.entry(entry.key.netns).or_insert_with(|| devices_of(entry.key.netns));
+                    devices.iter().find(|d| d.ifindex == entry.key.ifindex).and_then(|d| d.lower).unwrap_or(0)
+                }
+                _ => 0,
+            };
             self.ids[i] = Some(self.known.len() as PointId);
             self.known.push(PointInfo {
                 point,
                 link: link_of(kind, &link),
                 netns: entry.key.netns,
                 ifindex: entry.key.ifindex,
+                peer,
                 clock: "CLOCK_MONOTONIC".into(),
             });
         }

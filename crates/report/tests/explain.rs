@@ -59,6 +59,7 @@ fn context() -> RunContext {
         link: Link::Nic,
         netns: 0,
         ifindex: 0,
+        peer: 0,
         clock: String::new(),
     };
     let segment = |name: &str, from, to| latpath_journey::Segment {

@@ -17,6 +17,7 @@ fn run(directory: &std::path::Path) -> Run {
         link: Link::Nic,
         netns: 1,
         ifindex: 1,
+        peer: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let points = ["host/tx@eth0", "host/drop@vnet0", "host/app-read@my, relay"];

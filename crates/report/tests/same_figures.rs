@@ -26,7 +26,7 @@ struct Script {
 
 fn point(kind: PointKind, device: &str, netns: u32, link: Link) -> PointInfo {
     let point = Point { machine: "host".into(), kind, device: device.into() };
-    PointInfo { point, link, netns, ifindex: netns, clock: "CLOCK_MONOTONIC".into() }
+    PointInfo { point, link, netns, ifindex: netns, peer: 0, clock: "CLOCK_MONOTONIC".into() }
 }
 
 /// Losses before and behind the first point, duplicates near and far, packets that overtake others, late ones, a gap of the

@@ -63,7 +63,14 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
         let point: Point = name.parse()?;
         manifest.route.push(point.clone());
         let clock = "CLOCK_MONOTONIC".into();
-        manifest.points.push(PointInfo { point, link: *link, netns: 4_026_531_840, ifindex: n as u32 + 2, clock });
+        manifest.points.push(PointInfo {
+            point,
+            link: *link,
+            netns: 4_026_531_840,
+            ifindex: n as u32 + 2,
+            peer: 0,
+            clock,
+        });
     }
     let route = Route::from_points(&manifest.route, &[], &manifest.points);
     for s in classic(&route, &manifest.points).segments {

@@ -177,7 +177,7 @@ fn add_points(known: &mut Vec<PointInfo>, names: &[String], notes: &mut Vec<Stri
             Ok(point) if known.len() < MAX_POINTS => {
                 notes.push(format!("{name}: a point of a part that the manifest does not name"));
                 let clock = String::new();
-                known.push(PointInfo { point, link: Link::default(), netns: 0, ifindex: 0, clock });
+                known.push(PointInfo { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, clock });
             }
             _ => notes.push(format!("{name:?}: a column that is no point; passed over")),
         }

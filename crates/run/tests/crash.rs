@@ -65,6 +65,7 @@ fn manifest() -> Manifest {
         link: Link::Nic,
         netns: 1,
         ifindex: 1,
+        peer: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let points = vec![point("host/nic-rx@eth0"), point("host/tx@vnet0")];

@@ -21,6 +21,7 @@ fn setup(worst: usize) -> Setup {
         link: Link::Nic,
         netns: 0,
         ifindex: 0,
+        peer: 0,
         clock: String::new(),
     };
     let segment = |(name, from, to): (&str, _, _)| Segment {
@@ -323,6 +324,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         link: latpath_model::Link::Nic,
         netns: 1,
         ifindex: 2,
+        peer: 0,
         clock: String::new(),
     };
     let points = ["host/nic-rx@nic0", "host/ovs-exec@nic0", "host/ovs-upcall@nic0", "host/tx@vnet0"];

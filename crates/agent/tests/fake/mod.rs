@@ -28,6 +28,7 @@ impl Source for Told {
             link: Link::Nic,
             netns: 7,
             ifindex: i as u32,
+            peer: 0,
             clock: "monotonic".into(),
         };
         Ok((0..self.points).map(point).collect())

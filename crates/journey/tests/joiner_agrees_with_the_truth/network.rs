@@ -76,6 +76,7 @@ pub fn points() -> Vec<PointInfo> {
             link: Link::Nic,
             netns: 1,
             ifindex: 1,
+            peer: 0,
             clock: "monotonic".into(),
         })
         .to_vec()

@@ -103,6 +103,7 @@ pub fn manifest() -> Manifest {
         link: if name.contains("vnet") { Link::Tap } else { Link::Nic },
         netns: 4_026_531_840,
         ifindex: n as u32 + 2,
+        peer: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let point = |p: usize| POINTS[p].parse::<Point>().unwrap();

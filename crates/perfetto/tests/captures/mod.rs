@@ -59,6 +59,7 @@ pub fn context() -> RunContext {
         link: Link::Nic,
         netns: 1,
         ifindex: 1,
+        peer: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let segment = |name: &str, from, to| Segment {

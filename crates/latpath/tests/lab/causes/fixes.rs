@@ -214,6 +214,7 @@ fn taken_off() -> Result<(), Failed> {
             link: Link::Veth,
             netns: 0,
             ifindex: 0,
+            peer: 0,
             clock: String::new(),
         };
         let all = advice(Cause::QdiscHeld, None, None, &[point]);
