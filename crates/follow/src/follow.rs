@@ -516,15 +516,7 @@ fn joiner(options: &Options) -> Joiner {
 /// All machines' counters together.
 pub fn sum(all: &[Counters]) -> Counters {
     let mut total = Counters::default();
-    for c in all {
-        total.sightings += c.sightings;
-        total.dropped += c.dropped;
-        total.malformed += c.malformed;
-        total.points_overflow += c.points_overflow;
-        total.left_out += c.left_out;
-        total.unreadable += c.unreadable;
-        total.packets_seen += c.packets_seen;
-    }
+    all.iter().for_each(|c| total.add(c));
     total.ns_per_sighting = all.first().map_or(0, |c| c.ns_per_sighting);
     total
 }

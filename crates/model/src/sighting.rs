@@ -53,6 +53,20 @@ pub struct Counters {
     pub packets_seen: u64,
 }
 
+impl Counters {
+    /// Adds what another source counted. A machine may say any number of itself, so a sum stays at its greatest value.
+    pub fn add(&mut self, other: &Self) {
+        let add = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        add(&mut self.sightings, other.sightings);
+        add(&mut self.dropped, other.dropped);
+        add(&mut self.malformed, other.malformed);
+        add(&mut self.points_overflow, other.points_overflow);
+        add(&mut self.unreadable, other.unreadable);
+        add(&mut self.left_out, other.left_out);
+        add(&mut self.packets_seen, other.packets_seen);
+    }
+}
+
 /// Anything that makes sightings: the kernel programs of this machine, or an agent's stream.
 pub trait Source: Send {
     /// The error of this source.
@@ -70,4 +84,16 @@ pub trait Source: Send {
 
     /// What was counted so far.
     fn counters(&mut self) -> Result<Counters, Self::Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_counts_without_end_does_not_overflow_a_sum() {
+        let mut all = Counters { sightings: 1, dropped: 2, ..Counters::default() };
+        all.add(&Counters { sightings: u64::MAX, dropped: 3, ..Counters::default() });
+        assert_eq!((all.sightings, all.dropped), (u64::MAX, 5));
+    }
 }

@@ -3,7 +3,7 @@
 use crate::layout::{PointEntry, MAX_POINTS};
 use latpath_bpf::{namespaces, Mapped};
 use latpath_counters::{interfaces, Interface, Netns};
-use latpath_model::text::of_field;
+use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Point, PointId, PointInfo, PointKind};
 use std::collections::BTreeMap;
 
@@ -58,7 +58,8 @@ impl Points {
                 PointKind::AppRead => of_field(&entry.key.comm),
                 _ => of_field(&entry.device),
             };
-            let device = if device.is_empty() { "-".into() } else { device.into_owned() };
+            // Whoever may make a thread or a device may give it any name.
+            let device = if device.is_empty() { "-".into() } else { printable(&device) };
             let mut point = Point { machine: machine.into(), kind, device };
             if self.known.iter().any(|k| k.point == point) {
                 // The same name in another namespace: say which.

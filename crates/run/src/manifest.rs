@@ -20,6 +20,8 @@ use std::{
 pub const FORMAT: u32 = 1;
 /// A manifest longer than this is refused: 64 points, 256 streams and their notes take far less.
 const MAX_BYTES: u64 = 16 << 20;
+/// Counts beyond this are not of this world, and their sums would overflow.
+const MAX_COUNT: u64 = 1 << 53;
 
 /// Whether a recording came to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,7 +283,12 @@ impl Manifest {
                 return Err(damaged(format!("it names {found} {what}, a run has {most} at most")));
             }
         }
-        Ok(manifest)
+        let machines: Vec<_> = manifest.machines.iter().map(|machine| &machine.counters).collect();
+        let counts = serde_json::to_value((&manifest.counters, &manifest.joined, machines, &manifest.spikes));
+        match counts.map(|counts| greatest(&counts)) {
+            Ok(count) if count > MAX_COUNT => Err(damaged(format!("it counts {count}, which nothing can reach"))),
+            _ => Ok(manifest),
+        }
     }
 
     /// The manifest as it is written.
@@ -290,6 +297,15 @@ impl Manifest {
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes
+    }
+}
+
+/// The greatest number in a tree of counts.
+fn greatest(counts: &serde_json::Value) -> u64 {
+    match counts {
+        serde_json::Value::Array(list) => list.iter().map(greatest).max().unwrap_or(0),
+        serde_json::Value::Object(fields) => fields.values().map(greatest).max().unwrap_or(0),
+        other => other.as_u64().unwrap_or(0),
     }
 }
 

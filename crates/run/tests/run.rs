@@ -376,3 +376,16 @@ fn rows_lend_the_journeys_that_were_pushed() {
     assert_eq!(lent, vec![journey.clone()]);
     assert_eq!(rows.with_journey(0, Owned::of), journey);
 }
+
+#[test]
+fn a_manifest_with_counts_whose_sum_overflows_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    Writer::create(&run, manifest(&["host/tx@a"])).unwrap().finish().unwrap();
+    let path = run.join("manifest.json");
+    let mut forged: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    forged["joined"] = serde_json::json!([{ "duplicates": u64::MAX }, { "duplicates": u64::MAX }]);
+    std::fs::write(&path, forged.to_string()).unwrap();
+    let error = Run::open(&run).err().unwrap().to_string();
+    assert!(error.contains("damaged") && error.contains("18446744073709551615"), "{error}");
+}
