@@ -1,7 +1,7 @@
 //! Open vSwitch's datapaths in the kernel, asked by generic netlink: none of its programs is needed.
 
 use crate::{
-    netlink::{attributes, u16_at, u64_at, Ask, Socket},
+    netlink::{attributes, u16_at, u64_at, Socket},
     Netns, Result,
 };
 use latpath_model::text::of_field;
@@ -42,11 +42,11 @@ pub struct Datapath {
 pub fn datapaths(netns: &Netns) -> Result<Vec<Datapath>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkGeneric, WHAT)?;
     // All families are listed: asked for one by name, the kernel would load its module.
-    let families = socket.ask(Ask::All, CONTROL, &generic(GET_FAMILY, 2))?;
+    let families = socket.list(CONTROL, &generic(GET_FAMILY, 2))?;
     let Some(id) = families.iter().find_map(|m| family(&m.payload)) else { return Ok(Vec::new()) };
     let mut question = generic(GET_DATAPATH, 2);
     question.extend([0; OVS_HEADER]);
-    let answer = socket.ask(Ask::All, id, &question)?;
+    let answer = socket.list(id, &question)?;
     Ok(answer.iter().filter(|m| m.kind == id).filter_map(|m| datapath(&m.payload)).collect())
 }
 

@@ -1,7 +1,7 @@
 //! The devices of a namespace, as rtnetlink lists them: what they are, where they hang, what they counted.
 
 use crate::{
-    netlink::{attributes, u32_at, u64_at, Ask, Socket},
+    netlink::{attributes, u32_at, u64_at, Socket},
     Netns, Result,
 };
 use latpath_model::text::of_field;
@@ -20,7 +20,6 @@ const MASTER: u16 = 10;
 const QUEUE_LENGTH: u16 = 13;
 const LINK_INFO: u16 = 18;
 const STATISTICS: u16 = 23;
-const QUEUES: u16 = 31;
 const INFO_KIND: u16 = 1;
 const INFO_PORT_KIND: u16 = 4;
 
@@ -43,8 +42,6 @@ pub struct Interface {
     pub lower: Option<u32>,
     /// Packets that its queue holds (`txqueuelen`); for a tap, what the guest may leave unread.
     pub tx_queue_len: u32,
-    /// Transmit queues it has at most.
-    pub tx_queues: u32,
     /// What it counted since it was made.
     pub statistics: Statistics,
 }
@@ -114,7 +111,7 @@ impl Statistics {
 /// The devices of a namespace, in the kernel's order.
 pub fn interfaces(netns: &Netns) -> Result<Vec<Interface>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
-    let answer = socket.ask(Ask::All, GET_LINK, &[0; INFO_MESSAGE])?;
+    let answer = socket.list(GET_LINK, &[0; INFO_MESSAGE])?;
     Ok(answer.iter().filter(|m| m.kind == NEW_LINK).filter_map(|m| interface(&m.payload)).collect())
 }
 
@@ -129,7 +126,6 @@ fn interface(payload: &[u8]) -> Option<Interface> {
             LOWER => found.lower = number().filter(|n| *n != 0),
             MASTER => found.master = number().filter(|n| *n != 0),
             QUEUE_LENGTH => found.tx_queue_len = number().unwrap_or(0),
-            QUEUES => found.tx_queues = number().unwrap_or(0),
             STATISTICS => found.statistics = Statistics::read(value),
             LINK_INFO => {
                 for (kind, value) in attributes(value) {

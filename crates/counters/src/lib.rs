@@ -27,6 +27,6 @@ pub use error::{Error, Result};
 pub use interface::{interfaces, Interface, Statistics};
 pub use netns::{Inode, Netns};
 pub use qdisc::Queueing;
-pub use snapshot::{Device, DeviceCounters, Difference, Namespace, Snapshot, Which};
+pub use snapshot::{DeviceCounters, Difference, Namespace, Snapshot};
 pub use sockets::{PacketSocket, Sockets};
 pub use softnet::{Softnet, SoftnetCpu};

@@ -31,13 +31,6 @@ pub struct Socket {
     what: &'static str,
 }
 
-/// Whether one thing is asked for, or all of its kind.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    One,
-    All,
-}
-
 /// One message of an answer: its type and what follows the header.
 pub struct Message {
     pub kind: u16,
@@ -57,10 +50,10 @@ impl Socket {
         Ok(Self { fd, what })
     }
 
-    /// Asks, and returns the whole answer.
-    pub fn ask(&self, ask: Ask, kind: u16, payload: &[u8]) -> Result<Vec<Message>> {
+    /// Asks for all of a kind, and returns the whole answer.
+    pub fn list(&self, kind: u16, payload: &[u8]) -> Result<Vec<Message>> {
         for sequence in 1..=TRIES {
-            if let Some(answer) = self.once(ask, kind, payload, sequence)? {
+            if let Some(answer) = self.once(kind, payload, sequence)? {
                 return Ok(answer);
             }
         }
@@ -72,12 +65,11 @@ impl Socket {
     }
 
     /// `None`: what was listed changed in between.
-    fn once(&self, ask: Ask, kind: u16, payload: &[u8], sequence: u32) -> Result<Option<Vec<Message>>> {
-        let flags = if ask == Ask::All { REQUEST | DUMP } else { REQUEST };
+    fn once(&self, kind: u16, payload: &[u8], sequence: u32) -> Result<Option<Vec<Message>>> {
         let mut question = Vec::with_capacity(HEADER + payload.len());
         question.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
         question.extend(kind.to_ne_bytes());
-        question.extend(flags.to_ne_bytes());
+        question.extend((REQUEST | DUMP).to_ne_bytes());
         question.extend(sequence.to_ne_bytes());
         question.extend(0u32.to_ne_bytes());
         question.extend(payload);
@@ -114,9 +106,6 @@ impl Socket {
                         }
                     }
                     kind => answer.push(Message { kind, payload: body.to_vec() }),
-                }
-                if ask == Ask::One {
-                    return Ok(Some(answer));
                 }
             }
         }

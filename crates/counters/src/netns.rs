@@ -22,34 +22,15 @@ const MOST_MOUNTS: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Netns {
     inode: Inode,
-    door: Door,
-}
-
-#[derive(Debug)]
-enum Door {
-    /// The calling thread is in it.
-    Own,
-    /// Held open.
-    Open(File),
-    /// Where it was found. A machine may have more namespaces than a process may have files.
-    At(PathBuf),
+    /// Where it was found; `None` for the calling thread's own. A machine may have more namespaces than a process may have files.
+    path: Option<PathBuf>,
 }
 
 impl Netns {
     /// The namespace of the calling thread.
     pub fn own() -> Result<Self> {
         let inode = inode_of(Path::new(OWN)).map_err(|source| Error::Ask { what: OWN, source })?;
-        Ok(Self { inode, door: Door::Own })
-    }
-
-    /// The namespace with this number: ours, one that is mounted somewhere (`ip netns`, containers), or some process's.
-    pub fn find(inode: Inode) -> Result<Self> {
-        if inode_of(Path::new(OWN)).is_ok_and(|own| own == inode) {
-            return Ok(Self { inode, door: Door::Own });
-        }
-        let of_processes = || processes().map(|folder| folder.join("ns/net"));
-        let file = mounted(inode).into_iter().chain(of_processes()).find_map(|path| open(&path, inode));
-        file.map(|file| Self { inode, door: Door::Open(file) }).ok_or(Error::NoNamespace(inode))
+        Ok(Self { inode, path: None })
     }
 
     /// Its number.
@@ -60,17 +41,10 @@ impl Netns {
     /// Calls a function in it: sockets that the function opens belong to this namespace, and so does
     /// `/proc/thread-self/net`. Unless it is the caller's own, this is done by another thread.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {
-        let found;
-        let file = match &self.door {
-            Door::Own => return Ok(call()),
-            Door::Open(file) => file,
-            Door::At(path) => {
-                found = open(path, self.inode).ok_or(Error::NoNamespace(self.inode))?;
-                &found
-            }
-        };
+        let Some(path) = &self.path else { return Ok(call()) };
+        let file = open(path, self.inode).ok_or(Error::NoNamespace(self.inode))?;
         let entered = thread::scope(|scope| {
-            let thread = scope.spawn(|| setns(file, CloneFlags::CLONE_NEWNET).map(|()| call()));
+            let thread = scope.spawn(|| setns(&file, CloneFlags::CLONE_NEWNET).map(|()| call()));
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
@@ -86,7 +60,7 @@ impl Netns {
         let mut all = BTreeMap::new();
         all.extend(Self::own().ok().map(|own| (own.inode, own)));
         for (inode, path) in mounts().into_iter().chain(of_processes) {
-            all.entry(inode).or_insert(Self { inode, door: Door::At(path) });
+            all.entry(inode).or_insert(Self { inode, path: Some(path) });
         }
         all
     }
@@ -99,12 +73,6 @@ fn inode_of(path: &Path) -> io::Result<Inode> {
 
 /// Opens the namespace file, if it still is the namespace with this number.
 fn open(path: &Path, inode: Inode) -> Option<File> {
-    // Reading the link needs no more rights than opening it, and spares an open for each process of another namespace.
-    if let Ok(link) = fs::read_link(path) {
-        if inode_in(link.to_str()?) != Some(inode) {
-            return None;
-        }
-    }
     let file = File::open(path).ok()?;
     (file.metadata().ok()?.ino() as Inode == inode).then_some(file)
 }
@@ -112,10 +80,6 @@ fn open(path: &Path, inode: Inode) -> Option<File> {
 /// `net:[4026531840]`, as links and mounts of namespaces read.
 fn inode_in(text: &str) -> Option<Inode> {
     text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
-}
-
-fn mounted(inode: Inode) -> Vec<PathBuf> {
-    mounts().into_iter().filter(|(i, _)| *i == inode).map(|(_, path)| path).collect()
 }
 
 /// Network namespaces that are mounted as files.
@@ -163,14 +127,13 @@ mod tests {
     #[test]
     fn our_own_namespace_is_found_by_its_number() {
         let own = Netns::own().unwrap();
-        assert_eq!(Netns::find(own.inode()).unwrap().inode(), own.inode());
-        assert!(Netns::all().contains_key(&own.inode()));
+        assert_eq!(Netns::all()[&own.inode()].inode(), own.inode());
         assert_eq!(own.inside(|| 7).unwrap(), 7);
     }
 
     #[test]
-    fn a_number_that_no_namespace_has_is_an_error_that_names_it() {
-        let error = Netns::find(1).unwrap_err().to_string();
+    fn a_namespace_that_is_gone_is_an_error_that_names_it() {
+        let error = Netns { inode: 1, path: Some(OWN.into()) }.inside(|| ()).unwrap_err().to_string();
         assert!(error.starts_with("network namespace 1: not found"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! What the queueing disciplines of a namespace's devices dropped.
 
 use crate::{
-    netlink::{attributes, u32_at, Ask, Socket},
+    netlink::{attributes, u32_at, Socket},
     Netns, Result,
 };
 use nix::sys::socket::SockProtocol;
@@ -42,7 +42,7 @@ impl Queueing {
 pub fn queueing(netns: &Netns) -> Result<HashMap<u32, Queueing>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
     let mut found: HashMap<u32, Queueing> = HashMap::new();
-    for message in socket.ask(Ask::All, GET_QDISC, &[0; TC_MESSAGE])?.iter().filter(|m| m.kind == NEW_QDISC) {
+    for message in socket.list(GET_QDISC, &[0; TC_MESSAGE])?.iter().filter(|m| m.kind == NEW_QDISC) {
         let Some((ifindex, parent, drops)) = qdisc(&message.payload) else { continue };
         match parent {
             // A root's count has its children's in it.

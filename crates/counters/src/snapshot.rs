@@ -12,44 +12,6 @@ use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A device whose counters are requested.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Device {
-    /// Inode number of its network namespace.
-    pub netns: Inode,
-    /// Which one there.
-    pub which: Which,
-}
-
-/// How a device is named.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Which {
-    /// By its index.
-    Index(u32),
-    /// By its name.
-    Name(String),
-}
-
-impl Device {
-    /// A device by its index.
-    pub fn index(netns: Inode, ifindex: u32) -> Self {
-        Self { netns, which: Which::Index(ifindex) }
-    }
-
-    /// A device by its name.
-    pub fn name(netns: Inode, name: &str) -> Self {
-        Self { netns, which: Which::Name(name.into()) }
-    }
-
-    fn is(&self, interface: &Interface) -> bool {
-        match &self.which {
-            Which::Index(ifindex) => interface.ifindex == *ifindex,
-            Which::Name(name) => interface.name == *name,
-        }
-    }
-}
-
 /// The kernel's counters at one moment; the parts are read one after the other, within milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -66,7 +28,7 @@ pub struct Snapshot {
 /// The counters of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// Devices that were asked for, by index.
+    /// Its devices, by index.
     pub devices: BTreeMap<u32, DeviceCounters>,
     /// Open vSwitch's datapaths.
     pub datapaths: Vec<Datapath>,
@@ -104,56 +66,19 @@ pub struct Difference {
 }
 
 impl Snapshot {
-    /// Reads the counters of these devices, and of datapaths and sockets in their namespaces. Never fails: what cannot
-    /// be read is said in [`Snapshot::unread`].
-    pub fn take(devices: &[Device]) -> Self {
-        let mut requested: BTreeMap<Inode, Vec<&Device>> = BTreeMap::new();
-        for device in devices {
-            requested.entry(device.netns).or_default().push(device);
-        }
-        let mut snapshot = Self::begin();
-        for (netns, devices) in requested {
-            match Netns::find(netns) {
-                Ok(netns) => snapshot.add(&netns, |interface| devices.iter().any(|device| device.is(interface))),
-                Err(e) => snapshot.unread.push(e.to_string()),
-            }
-            let there = snapshot.namespaces.get(&netns);
-            let missing = devices.iter().filter(|device| {
-                let found = |(index, counters): (&u32, &DeviceCounters)| match &device.which {
-                    Which::Index(ifindex) => index == ifindex,
-                    Which::Name(name) => counters.name == *name,
-                };
-                there.is_some_and(|there| !there.devices.iter().any(found))
-            });
-            let missing: Vec<String> = missing
-                .map(|device| match &device.which {
-                    Which::Index(ifindex) => format!("device {ifindex}: not in network namespace {netns}"),
-                    Which::Name(name) => format!("{name}: no such device in network namespace {netns}"),
-                })
-                .collect();
-            snapshot.unread.extend(missing);
-        }
-        snapshot
-    }
-
-    /// Reads the counters of all devices in all namespaces that can be found from here. A measurement may begin before
-    /// it is known which devices matter.
+    /// Reads the counters of all devices in all namespaces that can be found from here: a measurement may begin before it is
+    /// known which devices matter. Never fails: what cannot be read is said in [`Snapshot::unread`].
     pub fn everywhere() -> Self {
-        let mut snapshot = Self::begin();
-        for netns in Netns::all().values() {
-            snapshot.add(netns, |_| true);
+        let mut snapshot = Self { t_ns: latpath_linux::monotonic(), ..Self::default() };
+        match Softnet::read() {
+            Some(softnet) => snapshot.softnet = softnet,
+            None => snapshot.unread.push("/proc/net/softnet_stat: cannot be read".into()),
         }
+        Netns::all().values().for_each(|netns| snapshot.add(netns));
         snapshot
     }
 
-    fn begin() -> Self {
-        let t_ns = latpath_linux::monotonic();
-        let softnet = Softnet::read();
-        let unread = if softnet.is_none() { vec!["/proc/net/softnet_stat: cannot be read".into()] } else { Vec::new() };
-        Self { t_ns, softnet: softnet.unwrap_or_default(), unread, ..Self::default() }
-    }
-
-    fn add(&mut self, netns: &Netns, requested: impl Fn(&Interface) -> bool) {
+    fn add(&mut self, netns: &Netns) {
         let mut note = |e: crate::Error| {
             let text = e.to_string();
             if !self.unread.contains(&text) {
@@ -170,7 +95,7 @@ impl Snapshot {
             (i.ifindex, DeviceCounters { name: i.name, kind: i.kind, statistics: i.statistics, queueing })
         };
         let space = Namespace {
-            devices: all.into_iter().filter(|i| requested(i)).map(device).collect(),
+            devices: all.into_iter().map(device).collect(),
             datapaths: datapaths(netns).map_err(&mut note).unwrap_or_default(),
             sockets: sockets(netns).map_err(&mut note).unwrap_or_default(),
         };
@@ -276,19 +201,6 @@ mod tests {
         let dropped = |ifindex| since.device(7, ifindex).map(|device| device.statistics.tx_dropped);
         assert_eq!((dropped(1), dropped(2), dropped(3)), (Some(3), None, Some(4)));
         assert_eq!(since.gone.iter().map(|(_, device)| device.name.as_str()).collect::<Vec<_>>(), ["b"]);
-    }
-
-    #[test]
-    fn what_is_not_there_is_said_and_no_error() {
-        let own = Netns::own().unwrap().inode();
-        let taken = Snapshot::take(&[Device::name(own, "lo"), Device::name(own, "lp-none"), Device::index(1, 1)]);
-        assert_eq!(taken.namespaces[&own].devices[&1].name, "lo");
-        assert!(taken.unread.iter().any(|text| text.starts_with("lp-none: no such device")), "{:?}", taken.unread);
-        assert!(
-            taken.unread.iter().any(|text| text.starts_with("network namespace 1: not found")),
-            "{:?}",
-            taken.unread
-        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What sockets of a namespace dropped: of UDP all together, of packet sockets (AF_PACKET) each.
 
 use crate::{
-    netlink::{attributes, u16_at, u32_at, Ask, Socket},
+    netlink::{attributes, u16_at, u32_at, Socket},
     Netns, Result,
 };
 use nix::sys::socket::SockProtocol;
@@ -78,7 +78,7 @@ fn packet_sockets(netns: &Netns) -> Result<Vec<PacketSocket>> {
     for word in [0, SHOW_INFO_AND_MEMORY, 0, 0] {
         question.extend(u32::to_ne_bytes(word));
     }
-    let answer = socket.ask(Ask::All, BY_FAMILY, &question)?;
+    let answer = socket.list(BY_FAMILY, &question)?;
     Ok(answer.iter().filter(|m| m.kind == BY_FAMILY).filter_map(|m| packet_socket(&m.payload)).collect())
 }
 

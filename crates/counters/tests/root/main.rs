@@ -6,7 +6,7 @@ mod events;
 mod space;
 
 use events::{no_drop_events, places};
-use latpath_counters::{Device, Netns, Snapshot};
+use latpath_counters::{Netns, Snapshot};
 use latpath_stats::{place_of_drop, DropPlace};
 use latpath_testkit::{equal, need_root, need_tool, trial, Failed, Lack};
 use nix::sched::{setns, CloneFlags};
@@ -59,9 +59,9 @@ fn no_device_files() -> Lack {
 /// docs/drops.md: without the module the kernel does not tell, and latpath loads none.
 fn no_packet_diag() -> Lack {
     let own = Netns::own().ok()?.inode();
-    let taken = Snapshot::take(&[Device::name(own, "lo")]);
-    let told = taken.namespaces.get(&own).is_some_and(|space| space.sockets.packet.is_some());
-    (!told).then(|| "needs the kernel's packet_diag (modprobe packet_diag)".into())
+    let taken = Snapshot::everywhere();
+    let listed = taken.namespaces.get(&own).is_some_and(|space| space.sockets.packet.is_some());
+    (!listed).then(|| "needs the kernel's packet_diag (modprobe packet_diag)".into())
 }
 
 fn full_tap() -> Result<(), Failed> {
@@ -71,7 +71,7 @@ fn full_tap() -> Result<(), Failed> {
     for words in ["link set lptap0 txqueuelen 16", "link set lptap0 up"] {
         space.ip(words)?;
     }
-    let difference = space.counted("lptap0", || {
+    let difference = space.counted(|| {
         space.inside(|| send_frames("lptap0", 100));
         Ok(())
     })?;
@@ -94,7 +94,7 @@ fn full_macvtap() -> Result<(), Failed> {
     }
     let ifindex = space.ifindex("lpm1");
     let _reader = File::options().read(true).write(true).open(format!("/dev/tap{ifindex}"))?;
-    let difference = space.counted("lpm1", || {
+    let difference = space.counted(|| {
         space.inside(|| send_frames_to([2, 0, 0, 0, 0, 1], "lpv0", 100));
         settle();
         Ok(())
@@ -110,7 +110,7 @@ fn full_packet_socket() -> Result<(), Failed> {
     pair(&space)?;
     let to = space.ifindex("lpv1");
     let slow = small_packet_socket(&space, to);
-    let difference = space.counted("lpv1", || {
+    let difference = space.counted(|| {
         space.inside(|| send_frames("lpv0", 200));
         settle();
         Ok(())
@@ -130,7 +130,7 @@ fn full_packet_socket() -> Result<(), Failed> {
 fn full_udp_socket() -> Result<(), Failed> {
     let space = Space::new("udp")?;
     let slow = small_udp_socket(&space, "127.0.0.1:7400");
-    let difference = space.counted("lo", || {
+    let difference = space.counted(|| {
         space.inside(|| {
             let sender = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
             for (port, count) in [(7400, 100), (7401, 7)] {
@@ -156,7 +156,7 @@ fn full_qdisc() -> Result<(), Failed> {
     let space = Space::new("qdisc")?;
     pair(&space)?;
     slow_qdisc(&space, "lpv0")?;
-    let difference = space.counted("lpv0", || {
+    let difference = space.counted(|| {
         space.inside(|| send_frames("lpv0", 100));
         Ok(())
     })?;
@@ -172,7 +172,7 @@ fn full_qdisc() -> Result<(), Failed> {
 fn nobody_listens() -> Result<(), Failed> {
     let space = Space::new("nobody")?;
     pair(&space)?;
-    let difference = space.counted("lpv1", || {
+    let difference = space.counted(|| {
         space.inside(|| send_frames("lpv0", 50));
         settle();
         Ok(())
@@ -187,7 +187,7 @@ fn stays() -> Result<(), Failed> {
     let space = Space::new("stay")?;
     let own = || fs::metadata("/proc/thread-self/ns/net").map(|meta| meta.ino());
     let before = own()?;
-    let taken = Snapshot::take(&[Device::name(space.inode(), "lo")]);
+    let taken = Snapshot::everywhere();
     equal("devices read", taken.namespaces[&space.inode()].devices.len(), 1)?;
     equal("our namespace", own()?, before)
 }
@@ -206,10 +206,10 @@ fn unnamed() -> Result<(), Failed> {
         command.spawn()?
     };
     drop(space);
-    let found = Netns::find(inode).and_then(|netns| latpath_counters::interfaces(&netns));
+    let found = Netns::all().get(&inode).map(latpath_counters::interfaces);
     holder.kill()?;
     holder.wait()?;
-    let names: Vec<String> = found?.into_iter().map(|interface| interface.name).collect();
+    let names: Vec<String> = found.ok_or("not found")??.into_iter().map(|interface| interface.name).collect();
     equal("its device", names.iter().any(|name| name == "lpdummy0"), true)
 }
 

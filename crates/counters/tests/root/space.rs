@@ -1,6 +1,6 @@
 //! A namespace to lose packets in, and what sends them.
 
-use latpath_counters::{Device, Difference, Snapshot};
+use latpath_counters::{Difference, Snapshot};
 use latpath_testkit::Failed;
 use nix::{
     sched::{sched_setaffinity, setns, CloneFlags, CpuSet},
@@ -68,13 +68,12 @@ impl Space {
         self.inside(|| nix::net::if_::if_nametoindex(device).expect("the device is there"))
     }
 
-    /// What is counted on a device while `call` runs.
-    pub fn counted(&self, device: &str, call: impl FnOnce() -> Result<(), Failed>) -> Result<Difference, Failed> {
-        let devices = [Device::name(self.inode(), device)];
-        let before = Snapshot::take(&devices);
+    /// What is counted while `call` runs.
+    pub fn counted(&self, call: impl FnOnce() -> Result<(), Failed>) -> Result<Difference, Failed> {
+        let before = Snapshot::everywhere();
         call()?;
-        let difference = Snapshot::take(&devices).since(&before);
-        if difference.unread.is_empty() {
+        let difference = Snapshot::everywhere().since(&before);
+        if difference.namespaces.contains_key(&self.inode()) {
             return Ok(difference);
         }
         Err(format!("not read: {:?}", difference.unread).into())
