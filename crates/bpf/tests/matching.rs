@@ -5,6 +5,7 @@
 use latpath_bpf::trial::{Found, Trial};
 use latpath_bpf::Table;
 use latpath_protocols::goose;
+use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::stream::StreamSpec;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec};
 use latpath_protocols::Tag;
@@ -57,7 +58,9 @@ fn sv(svids: &[&[u8]], tags: Vec<Tag>, smp_cnt: u16) -> Vec<u8> {
         ..AsduSpec::default()
     };
     let asdus = svids.iter().enumerate().map(asdu).collect();
-    FrameSpec { tags, asdus, ..FrameSpec::default() }.build().expect("a legal frame")
+    FrameSpec { link: FrameLink { tags, ..FrameLink::default() }, asdus, ..FrameSpec::default() }
+        .build()
+        .expect("a legal frame")
 }
 
 fn names() -> Result<(), Failed> {

@@ -1,10 +1,13 @@
 //! Rows on their way into a row group, column by column.
 
-use crate::{writer::Sink, Column, GroupReader, Kind};
+use crate::{reader, writer::Sink, Column, Kind};
 use parquet::{
     data_type::{BoolType, DataType, Int32Type, Int64Type},
     errors::ParquetError,
-    file::writer::{SerializedFileWriter, SerializedRowGroupWriter},
+    file::{
+        reader::RowGroupReader,
+        writer::{SerializedFileWriter, SerializedRowGroupWriter},
+    },
 };
 
 /// A column's values: in the vector of its kind, those of rows that have one.
@@ -91,11 +94,14 @@ impl Group {
     }
 
     /// Appends the rows of a file's group. Columns that the file lacks are empty.
-    pub(crate) fn read(&mut self, group: &GroupReader<'_>, table: &[Column]) -> Result<(), String> {
+    pub(crate) fn read(&mut self, group: &dyn RowGroupReader, table: &[Column]) -> Result<(), String> {
+        let rows = reader::rows(group);
+        let columns = group.metadata().columns();
+        self.columns.resize_with(table.len(), Values::default);
         for (column, values) in table.iter().zip(&mut self.columns) {
-            match group.columns().position(|name| name == column.name) {
-                Some(index) => group.read(index, column.kind, values)?,
-                None if column.is_optional => values.levels.resize(self.rows + group.rows(), 0),
+            match columns.iter().position(|c| c.column_descr().name() == column.name) {
+                Some(index) => reader::read_column(group, index, column.kind, values)?,
+                None if column.is_optional => values.levels.resize(self.rows + rows, 0),
                 None => return Err(format!("it has no column {:?}", column.name)),
             }
             if !column.is_optional {
@@ -105,7 +111,7 @@ impl Group {
                 values.levels.clear();
             }
         }
-        self.rows += group.rows();
+        self.rows += rows;
         Ok(())
     }
 

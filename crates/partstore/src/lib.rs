@@ -23,7 +23,7 @@ pub use group::{Group, Values};
 pub use merge::{merge, SmallParts};
 pub use names::{Names, Span};
 pub use open::{gaps, open, PartFile};
-pub use reader::{GroupReader, PartReader};
+pub use reader::PartReader;
 pub use writer::{replace_file, sync_directory, PartWriter};
 
 /// Rows of a full row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.

@@ -85,7 +85,7 @@ pub fn merge(
                     let group = part.file.get_row_group(index).map_err(|e| damaged(&path, &e))?;
                     merged.copy(&file, group.as_ref())?;
                 }
-                false => part.with_group(index, |group| gathered.read(group, table))?,
+                false => part.read(index, table, &mut gathered)?,
             }
             step();
         }

@@ -1,6 +1,6 @@
 //! Reading one part: row group by row group, column by column, in bounded memory.
 
-use crate::{Kind, StoreError, Values};
+use crate::{Column, Group, Kind, StoreError, Values};
 use parquet::{
     column::reader::{get_typed_column_reader, ColumnReaderImpl},
     data_type::{BoolType, DataType, Int32Type, Int64Type},
@@ -72,16 +72,12 @@ impl PartReader {
         }
     }
 
-    /// Calls with a row group. `read` returns what is wrong with it, if anything is.
+    /// Appends a row group's columns of this table. A column that the file lacks is empty.
     ///
     /// # Errors
-    /// Where the file is damaged.
-    pub fn with_group<T>(
-        &self,
-        group: usize,
-        read: impl FnOnce(&GroupReader<'_>) -> Result<T, String>,
-    ) -> Result<T, StoreError> {
-        guarded(&self.path, || read(&GroupReader(self.file.get_row_group(group).map_err(|e| e.to_string())?.as_ref())))
+    /// Where the file is damaged, or lacks a required column.
+    pub fn read(&self, group: usize, table: &[Column], to: &mut Group) -> Result<(), StoreError> {
+        guarded(&self.path, || to.read(self.file.get_row_group(group).map_err(|e| e.to_string())?.as_ref(), table))
     }
 }
 
@@ -94,55 +90,42 @@ fn guarded<T, E: ToString>(path: &Path, decode: impl FnOnce() -> Result<T, E>) -
     }
 }
 
-/// One row group of a part.
-pub struct GroupReader<'a>(pub(crate) &'a dyn RowGroupReader);
+/// Appends a column's values, and a level for each row: 1 where it has a value.
+pub(crate) fn read_column(group: &dyn RowGroupReader, index: usize, kind: Kind, to: &mut Values) -> Result<(), String> {
+    let Values { i32, i64, bool, levels } = to;
+    let done = match kind {
+        Kind::U16 | Kind::U32 => read_as::<Int32Type>(group, index, i32, levels),
+        Kind::U64 | Kind::I64 => read_as::<Int64Type>(group, index, i64, levels),
+        Kind::Bool => read_as::<BoolType>(group, index, bool, levels),
+    };
+    done.map_err(|e| e.to_string())
+}
 
-impl GroupReader<'_> {
-    /// Rows.
-    pub fn rows(&self) -> usize {
-        usize::try_from(self.0.metadata().num_rows()).unwrap_or(0)
+fn read_as<T: DataType>(
+    group: &dyn RowGroupReader,
+    index: usize,
+    values: &mut Vec<T::T>,
+    levels: &mut Vec<i16>,
+) -> Result<(), ParquetError> {
+    let (n, before) = (rows(group), levels.len());
+    let descriptor = group.metadata().column(index).column_descr();
+    let (found, expected) = (descriptor.physical_type(), T::get_physical_type());
+    if found != expected || descriptor.max_rep_level() != 0 || descriptor.max_def_level() > 1 {
+        return Err(ParquetError::General(format!("column {:?} is {found}, not {expected}", descriptor.name())));
     }
+    let nullable = descriptor.max_def_level() == 1;
+    let mut reader: ColumnReaderImpl<T> = get_typed_column_reader(group.get_column_reader(index)?);
+    let (rows, _, _) = reader.read_records(n, nullable.then_some(&mut *levels), None, values)?;
+    if !nullable {
+        levels.resize(before + rows, 1);
+    }
+    if rows != n {
+        return Err(ParquetError::General(format!("column {index} ends after {rows} of {n} rows")));
+    }
+    Ok(())
+}
 
-    /// Names of the columns, in order.
-    pub fn columns(&self) -> impl Iterator<Item = &str> {
-        self.0.metadata().schema_descr().columns().iter().map(|c| c.name())
-    }
-
-    /// Appends a column's values, and a level for each row: 1 where it has a value.
-    ///
-    /// # Errors
-    /// Where the column is of another kind, or has another number of rows than the group.
-    pub fn read(&self, index: usize, kind: Kind, to: &mut Values) -> Result<(), String> {
-        let Values { i32, i64, bool, levels } = to;
-        let done = match kind {
-            Kind::U16 | Kind::U32 => self.read_as::<Int32Type>(index, i32, levels),
-            Kind::U64 | Kind::I64 => self.read_as::<Int64Type>(index, i64, levels),
-            Kind::Bool => self.read_as::<BoolType>(index, bool, levels),
-        };
-        done.map_err(|e| e.to_string())
-    }
-
-    fn read_as<T: DataType>(
-        &self,
-        index: usize,
-        values: &mut Vec<T::T>,
-        levels: &mut Vec<i16>,
-    ) -> Result<(), ParquetError> {
-        let (n, before) = (self.rows(), levels.len());
-        let descriptor = self.0.metadata().column(index).column_descr();
-        let (found, expected) = (descriptor.physical_type(), T::get_physical_type());
-        if found != expected || descriptor.max_rep_level() != 0 || descriptor.max_def_level() > 1 {
-            return Err(ParquetError::General(format!("column {:?} is {found}, not {expected}", descriptor.name())));
-        }
-        let nullable = descriptor.max_def_level() == 1;
-        let mut reader: ColumnReaderImpl<T> = get_typed_column_reader(self.0.get_column_reader(index)?);
-        let (rows, _, _) = reader.read_records(n, nullable.then_some(&mut *levels), None, values)?;
-        if !nullable {
-            levels.resize(before + rows, 1);
-        }
-        if rows != n {
-            return Err(ParquetError::General(format!("column {index} ends after {rows} of {n} rows")));
-        }
-        Ok(())
-    }
+/// Rows of a row group.
+pub(crate) fn rows(group: &dyn RowGroupReader) -> usize {
+    usize::try_from(group.metadata().num_rows()).unwrap_or(0)
 }

@@ -4,6 +4,7 @@
 //!     cargo run --release -p latpath-protocols --example frame_seeds -- fuzz/seeds/sv_frame
 
 use latpath_protocols::{
+    protocol::FrameLink,
     sv::{AsduSpec, FrameSpec, Profile, Waveform},
     Tag,
 };
@@ -14,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&dir)?;
     let base = AsduSpec { svid: b"MU01".to_vec(), conf_rev: 1, smp_synch: 2, data: vec![0; 64], ..AsduSpec::default() };
     let one = |asdu: AsduSpec| FrameSpec { asdus: vec![asdu], ..FrameSpec::default() };
+    let tagged = |tags: &[Tag]| FrameLink { tags: tags.into(), ..FrameLink::default() };
     let mut frames: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |name: &str, bytes: Vec<u8>| frames.push((name.into(), bytes));
 
@@ -37,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..base.clone()
     };
     add("all-fields", one(all).build()?);
-    add("vlan", FrameSpec { tags: vec![Tag::new(7, 4)], ..one(base.clone()) }.build()?);
-    add("two-tags", FrameSpec { tags: vec![Tag::new(100, 6), Tag::new(7, 4)], ..one(base.clone()) }.build()?);
+    add("vlan", FrameSpec { link: tagged(&[Tag::new(7, 4)]), ..one(base.clone()) }.build()?);
+    add("two-tags", FrameSpec { link: tagged(&[Tag::new(100, 6), Tag::new(7, 4)]), ..one(base.clone()) }.build()?);
     add("simulated", FrameSpec { simulated: true, ..one(base.clone()) }.build()?);
     let names = [b"A".to_vec(), b"B".to_vec(), b"A".to_vec()].map(|svid| AsduSpec { svid, ..base.clone() });
     add("three-svids", FrameSpec { asdus: names.into(), ..FrameSpec::default() }.build()?);

@@ -1,4 +1,4 @@
-//! Why bytes are no frame of a protocol.
+//! Why bytes are no frame of a protocol, and why a frame cannot be built.
 
 /// Why bytes are no frame of a protocol. Positions count from the first byte of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,5 +84,33 @@ impl FrameError {
     /// True for a frame of the right ethertype that could not be read; false for one of another protocol.
     pub fn is_malformed(&self) -> bool {
         !matches!(self, Self::OtherProtocol { .. })
+    }
+}
+
+/// Why a frame cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// A name is empty or too long.
+    #[error("{what} {name:?}: has {len} bytes, 1 to 129 are allowed", len = name.len())]
+    Name {
+        /// The field.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// There must be 1 to 65535 ASDUs.
+    #[error("{0} ASDUs in a frame: 1 to 65535 are allowed")]
+    AsduCount(usize),
+    /// The length field has 16 bits.
+    #[error("the frame would be {0} bytes long, more than its length field can say")]
+    TooLong(usize),
+}
+
+impl BuildError {
+    pub(crate) fn check_name(what: &'static str, name: &[u8], most: usize) -> Result<(), Self> {
+        match name.len() {
+            len if (1..=most).contains(&len) => Ok(()),
+            _ => Err(Self::Name { what, name: String::from_utf8_lossy(name).into_owned() }),
+        }
     }
 }

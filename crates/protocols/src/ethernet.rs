@@ -1,7 +1,7 @@
 //! What stands before a protocol's own bytes: the Ethernet header with its tags, and the link layer of IEC 61850.
 
 use crate::ber::{put, Reader};
-use crate::FrameError;
+use crate::{BuildError, FrameError};
 
 /// Ethertypes that announce an 802.1Q tag: customer and service tag.
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
@@ -86,10 +86,8 @@ pub struct Iec61850 {
     pub appid: u16,
     /// Bytes from APPID to the end of the PDU, as the frame says.
     pub length: u16,
-    /// First reserved field: bit 15 marks simulated values.
-    pub reserved1: u16,
-    /// Second reserved field.
-    pub reserved2: u16,
+    /// The values are simulated.
+    pub simulated: bool,
 }
 
 impl Iec61850 {
@@ -99,9 +97,9 @@ impl Iec61850 {
         let link = Self {
             appid: number(0, "APPID")?,
             length: number(1, "length")?,
-            reserved1: number(2, "reserved 1")?,
-            reserved2: number(3, "reserved 2")?,
+            simulated: number(2, "reserved 1")? & 0x8000 != 0,
         };
+        number(3, "reserved 2")?;
         // From here on `length` rules: what follows it is padding, or a security extension (IEC 62351-6).
         let (needed, left) = (usize::from(link.length), frame.len() - at);
         if needed > left {
@@ -117,17 +115,6 @@ impl Iec61850 {
 /// Shortest Ethernet frame without its check sequence (IEEE 802.3, 4A.4.2); shorter ones are padded with zeros.
 const MIN_FRAME: usize = 60;
 
-/// A frame's Ethernet header, with its tags.
-pub(crate) fn ethernet_header(dst: [u8; 6], src: [u8; 6], tags: &[Tag], ethertype: u16) -> Vec<u8> {
-    let mut out = [dst, src].concat();
-    for tag in tags {
-        out.extend(tag.tpid.to_be_bytes());
-        out.extend(tag.tci.to_be_bytes());
-    }
-    out.extend(ethertype.to_be_bytes());
-    out
-}
-
 /// Appends zeros up to the shortest frame.
 pub(crate) fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().max(MIN_FRAME), 0);
@@ -136,17 +123,17 @@ pub(crate) fn pad(out: &mut Vec<u8>) {
 /// Appends the link layer of IEC 61850 and the PDU with this tag, and pads the frame.
 ///
 /// # Errors
-/// The frame's length, where the length field has too few bits for it.
+/// Where the length field has too few bits for it.
 pub(crate) fn put_iec61850(
     out: &mut Vec<u8>,
     appid: u16,
     simulated: bool,
     tag: u8,
     inside: &[u8],
-) -> Result<(), usize> {
+) -> Result<(), BuildError> {
     let mut pdu = Vec::with_capacity(inside.len() + 4);
     put(&mut pdu, tag, inside);
-    let length = u16::try_from(8 + pdu.len()).map_err(|_| out.len() + 8 + pdu.len())?;
+    let length = u16::try_from(8 + pdu.len()).map_err(|_| BuildError::TooLong(out.len() + 8 + pdu.len()))?;
     out.extend(appid.to_be_bytes());
     out.extend(length.to_be_bytes());
     out.extend([if simulated { 0x80 } else { 0 }, 0, 0, 0]);

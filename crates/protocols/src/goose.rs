@@ -8,12 +8,12 @@
 //! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events, sqNum the
 //! repetitions of one, from 0. A packet's key has the low 16 bits of either; it is unique for as long as the joiner looks back.
 
-use crate::named;
 use crate::ber::{put, put_unsigned, Element, Reader};
-use crate::ethernet::{ethernet_header, put_iec61850};
+use crate::ethernet::put_iec61850;
+use crate::named;
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
 use crate::stream::{BadStream, Options};
-use crate::{FrameError, Header, Iec61850, Tag};
+use crate::{BuildError, FrameError, Header, Iec61850};
 use std::fmt;
 
 /// The ethertype of GOOSE.
@@ -37,19 +37,17 @@ pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x01, 0x00, 0x01];
 pub const DEFAULT_APPID: u16 = 0x0000;
 
 /// One GOOSE message; borrows its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The Ethernet header.
-    pub header: Header,
-    /// The link layer.
-    pub link: Iec61850,
-    /// gocbRef, the reference of the control block.
+    /// APPID.
+    pub appid: u16,
+    /// gocbRef, the reference of the control block: 1 to [`MAX_GOID`] bytes.
     pub gocb_ref: &'a [u8],
     /// timeAllowedtoLive: the next message comes within this time, in ms.
     pub time_allowed_ms: u32,
     /// datSet, the reference of the data set.
     pub dat_set: &'a [u8],
-    /// goID.
+    /// goID: 1 to [`MAX_GOID`] bytes, if there is one.
     pub goid: Option<&'a [u8]>,
     /// t, the time of the event: a UtcTime of 8.1.3.6.
     pub t: [u8; 8],
@@ -69,13 +67,33 @@ pub struct Frame<'a> {
     pub all_data: &'a [u8],
 }
 
+impl Default for Frame<'_> {
+    fn default() -> Self {
+        Self {
+            appid: DEFAULT_APPID,
+            gocb_ref: b"IED1LD0/LLN0$GO$gcb01",
+            time_allowed_ms: 2000,
+            dat_set: b"IED1LD0/LLN0$dsGOOSE",
+            goid: None,
+            t: [0; 8],
+            st_num: 1,
+            sq_num: 0,
+            simulation: false,
+            conf_rev: 1,
+            nds_com: false,
+            entries: 1,
+            // A BOOLEAN of MMS (IEC 61850-8-1, table A.3).
+            all_data: &[0x83, 1, 0],
+        }
+    }
+}
+
 impl<'a> Frame<'a> {
-    /// Reads a frame from its destination MAC to its last byte, without the frame check sequence.
+    /// Reads a frame with this header, from its destination MAC to its last byte, without the frame check sequence.
     ///
     /// # Errors
     /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first thing that is wrong.
-    pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
-        let header = Header::parse(frame)?;
+    pub fn parse(frame: &'a [u8], header: &Header) -> Result<Self, FrameError> {
         if header.ethertype != ETHERTYPE {
             return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
         }
@@ -108,8 +126,7 @@ impl<'a> Frame<'a> {
         }
         r.finish("goosePdu")?;
         Ok(Self {
-            header,
-            link,
+            appid: link.appid,
             gocb_ref,
             time_allowed_ms,
             dat_set,
@@ -129,97 +146,20 @@ impl<'a> Frame<'a> {
     pub fn name(&self) -> &'a [u8] {
         self.goid.unwrap_or(self.gocb_ref)
     }
-}
 
-/// A message to be built; the fields are those of [`Frame`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameSpec {
-    /// Destination MAC.
-    pub dst: [u8; 6],
-    /// Source MAC.
-    pub src: [u8; 6],
-    /// 802.1Q tags, outermost first; at most two can be read back.
-    pub tags: Vec<Tag>,
-    /// APPID.
-    pub appid: u16,
-    /// gocbRef: 1 to 129 bytes.
-    pub gocb_ref: Vec<u8>,
-    /// timeAllowedtoLive, ms.
-    pub time_allowed_ms: u32,
-    /// datSet.
-    pub dat_set: Vec<u8>,
-    /// goID: 1 to 129 bytes, if there is one.
-    pub goid: Option<Vec<u8>>,
-    /// t.
-    pub t: [u8; 8],
-    /// stNum.
-    pub st_num: u32,
-    /// sqNum.
-    pub sq_num: u32,
-    /// The values are simulated.
-    pub simulation: bool,
-    /// confRev.
-    pub conf_rev: u32,
-    /// ndsCom.
-    pub nds_com: bool,
-    /// The values of the data set: booleans.
-    pub values: Vec<bool>,
-}
-
-impl Default for FrameSpec {
-    fn default() -> Self {
-        Self {
-            dst: FIRST_GROUP,
-            src: [0x02, 0, 0, 0, 0, 1],
-            tags: Vec::new(),
-            appid: DEFAULT_APPID,
-            gocb_ref: b"IED1LD0/LLN0$GO$gcb01".to_vec(),
-            time_allowed_ms: 2000,
-            dat_set: b"IED1LD0/LLN0$dsGOOSE".to_vec(),
-            goid: None,
-            t: [0; 8],
-            st_num: 1,
-            sq_num: 0,
-            simulation: false,
-            conf_rev: 1,
-            nds_com: false,
-            values: vec![false],
-        }
-    }
-}
-
-/// Why a message cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// A name is empty or too long.
-    #[error("{what} {name:?}: has {len} bytes, 1 to 129 are allowed", len = name.len())]
-    Name {
-        /// The field.
-        what: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// The length field has 16 bits.
-    #[error("the frame would be {0} bytes long, more than its length field can say")]
-    TooLong(usize),
-}
-
-impl FrameSpec {
     /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
     ///
     /// # Errors
     /// Where a name or the frame has a length that is not allowed.
-    pub fn build(&self) -> Result<Vec<u8>, BuildError> {
-        for (what, name) in [("gocbRef", Some(&self.gocb_ref)), ("goID", self.goid.as_ref())] {
-            if let Some(name) = name.filter(|name| !(1..=MAX_GOID).contains(&name.len())) {
-                return Err(BuildError::Name { what, name: String::from_utf8_lossy(name).into_owned() });
-            }
+    pub fn build(&self, link: &FrameLink) -> Result<Vec<u8>, BuildError> {
+        for (what, name) in [("gocbRef", Some(self.gocb_ref)), ("goID", self.goid)] {
+            name.map_or(Ok(()), |name| BuildError::check_name(what, name, MAX_GOID))?;
         }
         let mut inside = Vec::new();
-        put(&mut inside, 0x80, &self.gocb_ref);
+        put(&mut inside, 0x80, self.gocb_ref);
         put_unsigned(&mut inside, 0x81, self.time_allowed_ms);
-        put(&mut inside, 0x82, &self.dat_set);
-        if let Some(goid) = &self.goid {
+        put(&mut inside, 0x82, self.dat_set);
+        if let Some(goid) = self.goid {
             put(&mut inside, 0x83, goid);
         }
         put(&mut inside, 0x84, &self.t);
@@ -228,12 +168,10 @@ impl FrameSpec {
         put(&mut inside, 0x87, &[self.simulation.into()]);
         put_unsigned(&mut inside, 0x88, self.conf_rev);
         put(&mut inside, 0x89, &[self.nds_com.into()]);
-        put_unsigned(&mut inside, 0x8a, self.values.len() as u32);
-        // A BOOLEAN of MMS (IEC 61850-8-1, table A.3).
-        let all_data: Vec<u8> = self.values.iter().flat_map(|value| [0x83, 1, (*value).into()]).collect();
-        put(&mut inside, 0xab, &all_data);
-        let mut out = ethernet_header(self.dst, self.src, &self.tags, ETHERTYPE);
-        put_iec61850(&mut out, self.appid, self.simulation, 0x61, &inside).map_err(BuildError::TooLong)?;
+        put_unsigned(&mut inside, 0x8a, self.entries);
+        put(&mut inside, 0xab, self.all_data);
+        let mut out = link.header(FIRST_GROUP, ETHERTYPE);
+        put_iec61850(&mut out, self.appid, self.simulation, 0x61, &inside)?;
         Ok(out)
     }
 }
@@ -284,9 +222,9 @@ impl Protocol for Goose {
         named::kernel(&self.goid, self.appid)
     }
 
-    fn read(frame: &[u8], _: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
-        let frame = Frame::parse(frame)?;
-        let stream = Self { goid: frame.name().to_vec(), appid: Some(frame.link.appid) };
+    fn read(frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        let frame = Frame::parse(frame, header)?;
+        let stream = Self { goid: frame.name().to_vec(), appid: Some(frame.appid) };
         Ok(vec![InFrame { stream, key: key(frame.st_num, frame.sq_num), step: 0 }])
     }
 
@@ -300,23 +238,20 @@ impl Protocol for Goose {
         let mut t = [0, 0, 0, 0, 0, 0, 0, 10];
         t[..4].copy_from_slice(&(s as u32).to_be_bytes());
         t[4..7].copy_from_slice(&(((ns << 24) / 1_000_000_000) as u32).to_be_bytes()[1..]);
-        let spec = FrameSpec {
-            dst: link.dst.unwrap_or(FIRST_GROUP),
-            src: link.src,
-            tags: link.tags.clone(),
+        let frame = Frame {
             appid: self.appid.unwrap_or(DEFAULT_APPID),
-            goid: Some(self.goid.clone()),
+            goid: Some(&self.goid),
             time_allowed_ms: (packet.next / 500_000).clamp(1, u32::MAX.into()) as u32,
             t,
             st_num: packet.event,
             sq_num: packet.number,
-            ..FrameSpec::default()
+            ..Frame::default()
         };
-        Some(spec.build().map_err(|e| e.to_string()))
+        Some(frame.build(link).map_err(|e| e.to_string()))
     }
 
     fn details(&self, frame: &[u8]) -> Details {
-        let frame = Frame::parse(frame).ok();
+        let frame = Header::parse(frame).and_then(|header| Frame::parse(frame, &header)).ok();
         let number = |title, json, read: fn(&Frame<'_>) -> u32| {
             let value = Value::Number(frame.as_ref().map_or(0, read).into());
             Field { title, json, value }
@@ -331,23 +266,24 @@ impl Protocol for Goose {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tag;
     use proptest::prelude::*;
 
-    fn built(spec: &FrameSpec) -> Vec<u8> {
-        spec.build().unwrap()
+    fn built(frame: &Frame<'_>) -> Vec<u8> {
+        frame.build(&FrameLink::default()).unwrap()
     }
 
     #[test]
     fn a_message_is_named_by_its_goid_or_its_control_block() {
-        let name = |spec: FrameSpec| Goose::read(&built(&spec), &Header::default()).unwrap().remove(0).stream.goid;
-        assert_eq!(name(FrameSpec::default()), b"IED1LD0/LLN0$GO$gcb01");
-        assert_eq!(name(FrameSpec { goid: Some(b"trip".to_vec()), ..FrameSpec::default() }), b"trip");
+        let name = |frame: Frame<'_>| crate::Matcher::read(&built(&frame)).unwrap().1.remove(0).stream.short();
+        assert_eq!(name(Frame::default()).as_deref(), Some("IED1LD0/LLN0$GO$gcb01"));
+        assert_eq!(name(Frame { goid: Some(b"trip"), ..Frame::default() }).as_deref(), Some("trip"));
     }
 
     #[test]
     fn a_stream_without_an_appid_means_all() {
         let stream = |text: &str| text.parse::<crate::StreamSpec>().unwrap().matcher;
-        let (header, found) = crate::Matcher::read(&built(&FrameSpec { appid: 3, ..FrameSpec::default() })).unwrap();
+        let (header, found) = crate::Matcher::read(&built(&Frame { appid: 3, ..Frame::default() })).unwrap();
         assert_eq!((header.ethertype, found[0].key), (ETHERTYPE, 0x1_0000));
         let named = "goose:IED1LD0/LLN0$GO$gcb01";
         assert!(stream(named).includes(&found[0].stream));
@@ -358,64 +294,62 @@ mod tests {
 
     #[test]
     fn what_has_no_name_cannot_be_built() {
-        let spec = FrameSpec { goid: Some(Vec::new()), ..FrameSpec::default() };
-        assert_eq!(spec.build().unwrap_err().to_string(), "goID \"\": has 0 bytes, 1 to 129 are allowed");
-        let spec = FrameSpec { values: vec![true; 30_000], ..FrameSpec::default() };
-        assert!(matches!(spec.build(), Err(BuildError::TooLong(_))));
+        let build = |frame: Frame<'_>| frame.build(&FrameLink::default()).unwrap_err();
+        let error = build(Frame { goid: Some(b""), ..Frame::default() }).to_string();
+        assert_eq!(error, "goID \"\": has 0 bytes, 1 to 129 are allowed");
+        assert!(matches!(build(Frame { all_data: &[0; 90_000], ..Frame::default() }), BuildError::TooLong(_)));
     }
 
-    fn specs() -> impl Strategy<Value = FrameSpec> {
+    type Parts = ((Vec<u8>, Option<Vec<u8>>, Vec<u8>), (u16, [u32; 5]), ([u8; 8], bool, bool));
+
+    fn parts() -> impl Strategy<Value = Parts> {
         let name = || prop::collection::vec(any::<u8>(), 1..=MAX_GOID);
-        let numbers = (any::<u16>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
-        let rest = (any::<[u8; 8]>(), any::<(bool, bool)>(), prop::collection::vec(any::<bool>(), 0..400));
-        let tags = prop::collection::vec((0_u16..4095, 0_u8..8).prop_map(|(vlan, pcp)| Tag::new(vlan, pcp)), 0..=2);
-        (name(), prop::option::of(name()), tags, numbers, rest).prop_map(
-            |(gocb_ref, goid, tags, (appid, time, st_num, sq_num, conf_rev), (t, (simulation, nds_com), values))| FrameSpec {
-                gocb_ref,
-                goid,
-                tags,
-                appid,
-                time_allowed_ms: time,
-                st_num,
-                sq_num,
-                conf_rev,
-                t,
-                simulation,
-                nds_com,
-                values,
-                ..FrameSpec::default()
-            },
-        )
+        let bytes = (name(), prop::option::of(name()), prop::collection::vec(any::<u8>(), 0..1200));
+        (bytes, any::<(u16, [u32; 5])>(), any::<([u8; 8], bool, bool)>())
+    }
+
+    fn frame_of(((name, goid, all_data), (appid, numbers), (t, simulation, nds_com)): &Parts) -> Frame<'_> {
+        let [time_allowed_ms, st_num, sq_num, conf_rev, entries] = *numbers;
+        Frame {
+            appid: *appid,
+            gocb_ref: name,
+            time_allowed_ms,
+            dat_set: name,
+            goid: goid.as_deref(),
+            t: *t,
+            st_num,
+            sq_num,
+            simulation: *simulation,
+            conf_rev,
+            nds_com: *nds_com,
+            entries,
+            all_data,
+        }
     }
 
     proptest! {
         #[test]
-        fn what_is_built_reads_back(spec in specs()) {
-            let bytes = built(&spec);
-            let frame = Frame::parse(&bytes).unwrap();
-            prop_assert_eq!(frame.header.tags(), spec.tags.as_slice());
-            prop_assert_eq!((frame.gocb_ref, frame.goid), (spec.gocb_ref.as_slice(), spec.goid.as_deref()));
-            prop_assert_eq!(
-                (frame.link.appid, frame.time_allowed_ms, frame.st_num, frame.sq_num, frame.conf_rev),
-                (spec.appid, spec.time_allowed_ms, spec.st_num, spec.sq_num, spec.conf_rev)
-            );
-            prop_assert_eq!((frame.t, frame.simulation, frame.nds_com), (spec.t, spec.simulation, spec.nds_com));
-            prop_assert_eq!((frame.entries as usize, frame.all_data.len()), (spec.values.len(), 3 * spec.values.len()));
+        fn what_is_built_reads_back(parts in parts(), vlans in prop::collection::vec(0_u16..4095, 0..=2)) {
+            let tags: Vec<Tag> = vlans.into_iter().map(|vlan| Tag::new(vlan, 4)).collect();
+            let bytes = frame_of(&parts).build(&FrameLink { tags: tags.clone(), ..FrameLink::default() }).unwrap();
+            let header = Header::parse(&bytes).unwrap();
+            prop_assert_eq!(header.tags(), tags.as_slice());
+            prop_assert_eq!(Frame::parse(&bytes, &header).unwrap(), frame_of(&parts));
         }
 
         #[test]
         fn no_bytes_make_the_parser_panic(
-            spec in specs(),
+            parts in parts(),
             cut in any::<prop::sample::Index>(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         ) {
-            let mut bytes = built(&spec);
+            let mut bytes = built(&frame_of(&parts));
             for (at, byte) in changes {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
-            let _ = Frame::parse(&bytes);
-            let _ = Frame::parse(&bytes[..cut.index(bytes.len())]);
+            let _ = crate::Matcher::read(&bytes);
+            let _ = crate::Matcher::read(&bytes[..cut.index(bytes.len())]);
         }
     }
 }

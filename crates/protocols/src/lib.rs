@@ -23,6 +23,6 @@ protocol::protocols! {
     ether::Ether,
 }
 
-pub use error::FrameError;
+pub use error::{BuildError, FrameError};
 pub use ethernet::{Header, Iec61850, Tag};
 pub use stream::{BadStream, KeyRule, LinkFilter, StreamSpec};

@@ -136,6 +136,25 @@ pub struct FrameLink {
     pub tags: Vec<Tag>,
 }
 
+impl Default for FrameLink {
+    fn default() -> Self {
+        Self { dst: None, src: [0x02, 0, 0, 0, 0, 1], tags: Vec::new() }
+    }
+}
+
+impl FrameLink {
+    /// The Ethernet header with its tags; `group`: the destination if none is given.
+    pub(crate) fn header(&self, group: [u8; 6], ethertype: u16) -> Vec<u8> {
+        let mut out = [self.dst.unwrap_or(group), self.src].concat();
+        for tag in &self.tags {
+            out.extend(tag.tpid.to_be_bytes());
+            out.extend(tag.tci.to_be_bytes());
+        }
+        out.extend(ethertype.to_be_bytes());
+        out
+    }
+}
+
 /// A packet that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {

@@ -8,10 +8,10 @@
 //! Each port counts each type of message by itself: where several ports send one, name the port (`source=`), or keys of different
 //! packets are the same.
 
-use crate::ethernet::{array, ethernet_header, pad};
+use crate::ethernet::{array, pad};
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, OwnBytes, OwnKey, Protocol, Value};
 use crate::stream::{bad, number_u16, BadStream, Options};
-use crate::{FrameError, Header, Tag};
+use crate::{FrameError, Header};
 use std::fmt;
 
 /// The ethertype of PTP.
@@ -33,28 +33,18 @@ const UDP: u8 = 17;
 /// Bytes of the common header.
 const HEADER: usize = 34;
 
-/// The common header of a message (13.3).
+/// An event message, as far as its common header says (13.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// messageType, 0 to 15; event messages are those of [`MESSAGES`].
     pub message: u8,
-    /// majorSdoId.
-    pub major_sdo: u8,
-    /// minorVersionPTP; versionPTP is 2.
-    pub minor_version: u8,
-    /// messageLength.
-    pub length: u16,
     /// domainNumber.
     pub domain: u8,
-    /// flagField.
-    pub flags: u16,
-    /// correctionField: ns times 65536.
-    pub correction: i64,
     /// sourcePortIdentity.
     pub source: PortIdentity,
     /// sequenceId.
     pub sequence_id: u16,
-    /// logMessageInterval.
+    /// logMessageInterval: the messages come every 2^this seconds; 127 where there is no interval.
     pub log_interval: i8,
 }
 
@@ -82,76 +72,22 @@ impl Message {
         if needed < HEADER {
             return Err(FrameError::BadLength { what: "messageLength", at: at + 2, found: needed });
         }
-        let (mut clock, mut correction) = ([0; 8], [0; 8]);
+        let mut clock = [0; 8];
         clock.copy_from_slice(&h[20..28]);
-        correction.copy_from_slice(&h[8..16]);
         Ok(Self {
             message: h[0] & 15,
-            major_sdo: h[0] >> 4,
-            minor_version: h[1] >> 4,
-            length: number(2),
             domain: h[4],
-            flags: number(6),
-            correction: i64::from_be_bytes(correction),
             source: PortIdentity { clock, port: number(28) },
             sequence_id: number(30),
             log_interval: h[33] as i8,
         })
     }
-}
 
-/// Where the payload of a UDP packet to the event port stands; `None` for any other packet, and for later fragments.
-fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
-    let at = header.payload_at;
-    let byte = |i: usize| frame.get(at + i).copied();
-    let number = |i: usize| Some(u16::from_be_bytes([byte(i)?, byte(i + 1)?]));
-    let udp = match header.ethertype {
-        IPV4 if byte(9)? == UDP && number(6)? & 0x1fff == 0 => usize::from(byte(0)? & 15) * 4,
-        IPV6 if byte(6)? == UDP => 40,
-        _ => return None,
-    };
-    (udp >= 20 && number(udp + 2)? == EVENT_PORT).then_some(at + udp + 8)
-}
-
-/// An event message to be built, over Ethernet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameSpec {
-    /// Source MAC.
-    pub src: [u8; 6],
-    /// Destination MAC; the message's group if none is given.
-    pub dst: Option<[u8; 6]>,
-    /// 802.1Q tags, outermost first; at most two can be read back.
-    pub tags: Vec<Tag>,
-    /// messageType, an index into [`MESSAGES`].
-    pub message: u8,
-    /// domainNumber.
-    pub domain: u8,
-    /// sourcePortIdentity.
-    pub source: PortIdentity,
-    /// sequenceId.
-    pub sequence_id: u16,
-    /// logMessageInterval: the messages come every 2^this seconds; 127 where there is no interval.
-    pub log_interval: i8,
-}
-
-impl FrameSpec {
-    /// A message of domain 0, once a second.
-    pub fn new(message: u8, source: PortIdentity, sequence_id: u16) -> Self {
-        let src = [0x02, 0, 0, 0, 0, 1];
-        Self { src, dst: None, tags: Vec::new(), message, domain: 0, source, sequence_id, log_interval: 0 }
-    }
-
-    /// Where sequenceId stands in the frame that [`build`](Self::build) makes.
-    pub fn sequence_id_at(&self) -> usize {
-        14 + 4 * self.tags.len() + 30
-    }
-
-    /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes. Timestamps in it
-    /// are 0: the message says that its time follows.
-    pub fn build(&self) -> Vec<u8> {
+    /// A frame over Ethernet, from the destination MAC to the last byte before the check sequence, padded to 60 bytes. Timestamps
+    /// in it are 0: the message says that its time follows.
+    pub fn build(&self, link: &FrameLink) -> Vec<u8> {
         let is_peer = MESSAGES.get(usize::from(self.message)).is_some_and(|name| name.starts_with("pdelay"));
-        let dst = self.dst.unwrap_or(if is_peer { PEER_GROUP } else { GROUP });
-        let mut out = ethernet_header(dst, self.src, &self.tags, ETHERTYPE);
+        let mut out = link.header(if is_peer { PEER_GROUP } else { GROUP }, ETHERTYPE);
         let length: u16 = if is_peer { 54 } else { 44 };
         // twoStepFlag belongs to messages that are followed by their time.
         let flags: u16 = if matches!(self.message, 0 | 3) { 0x0200 } else { 0 };
@@ -170,6 +106,19 @@ impl FrameSpec {
         pad(&mut out);
         out
     }
+}
+
+/// Where the payload of a UDP packet to the event port stands; `None` for any other packet, and for later fragments.
+fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
+    let at = header.payload_at;
+    let byte = |i: usize| frame.get(at + i).copied();
+    let number = |i: usize| Some(u16::from_be_bytes([byte(i)?, byte(i + 1)?]));
+    let udp = match header.ethertype {
+        IPV4 if byte(9)? == UDP && number(6)? & 0x1fff == 0 => usize::from(byte(0)? & 15) * 4,
+        IPV6 if byte(6)? == UDP => 40,
+        _ => return None,
+    };
+    (udp >= 20 && number(udp + 2)? == EVENT_PORT).then_some(at + udp + 8)
 }
 
 /// A port of a clock.
@@ -274,15 +223,14 @@ impl Protocol for Ptp {
         let source = self.source.unwrap_or(PortIdentity { clock: [a, b, c, 0xff, 0xfe, d, e, f], port: 1 });
         // The power of two that is nearest to the interval.
         let log_interval = (packet.next.max(1) as f64 / 1e9).log2().round().clamp(-128.0, 126.0) as i8;
-        let spec = FrameSpec {
-            src: link.src,
-            dst: link.dst,
-            tags: link.tags.clone(),
+        let message = Message {
+            message: self.message,
             domain: self.domain.unwrap_or(0),
+            source,
+            sequence_id: packet.number as u16,
             log_interval: if packet.next > 0 { log_interval } else { 127 },
-            ..FrameSpec::new(self.message, source, packet.number as u16)
         };
-        Some(Ok(spec.build()))
+        Some(Ok(message.build(link)))
     }
 
     fn details(&self, frame: &[u8]) -> Details {
@@ -301,16 +249,21 @@ impl Protocol for Ptp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tag;
     use proptest::prelude::*;
 
-    fn spec(message: u8, sequence_id: u16) -> FrameSpec {
+    fn message(message: u8, sequence_id: u16) -> Message {
         let source = PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 1 };
-        FrameSpec { domain: 3, log_interval: -3, ..FrameSpec::new(message, source, sequence_id) }
+        Message { message, domain: 3, source, sequence_id, log_interval: -3 }
+    }
+
+    fn built(kind: u8) -> Vec<u8> {
+        message(kind, 7).build(&FrameLink::default())
     }
 
     /// The message in a UDP packet to this port.
     fn over_udp(version: u8, port: u16) -> Vec<u8> {
-        let frame = spec(0, 7).build();
+        let frame = built(0);
         let mut out = frame[..12].to_vec();
         if version == 4 {
             // With one option, so that the header's length matters.
@@ -330,31 +283,30 @@ mod tests {
     #[test]
     fn a_message_is_read_over_ethernet_and_udp() {
         let expected = "ptp:sync,source=001122.fffe.334455-1,domain=3".parse::<crate::StreamSpec>().unwrap().matcher;
-        for frame in [spec(0, 7).build(), over_udp(4, EVENT_PORT), over_udp(6, EVENT_PORT)] {
+        for frame in [built(0), over_udp(4, EVENT_PORT), over_udp(6, EVENT_PORT)] {
             let (_, found) = crate::Matcher::read(&frame).unwrap();
             assert_eq!((&found[0].stream, found[0].key), (&expected, 7));
         }
         assert!(matches!(crate::Matcher::read(&over_udp(4, 320)), Err(FrameError::OtherProtocol { .. })));
-        assert_eq!(crate::Matcher::read(&spec(8, 7).build()).unwrap().1, [], "Follow_Up is no event");
+        assert_eq!(crate::Matcher::read(&built(8)).unwrap().1, [], "Follow_Up is no event");
     }
 
     #[test]
     fn version_1_is_said() {
-        let mut frame = spec(0, 0).build();
+        let mut frame = built(0);
         frame[15] = 1;
         assert_eq!(crate::Matcher::read(&frame).unwrap_err().to_string(), "PTP version 1 at byte 15, where 2 must stand");
     }
 
     proptest! {
         #[test]
-        fn what_is_built_reads_back(message in 0_u8..4, sequence_id in any::<u16>(), vlan in prop::option::of(0_u16..4095)) {
-            let spec = FrameSpec { tags: vlan.map(|v| Tag::new(v, 6)).into_iter().collect(), ..spec(message, sequence_id) };
-            let frame = spec.build();
-            let m = Message::parse(&frame, &Header::parse(&frame).unwrap()).unwrap();
-            prop_assert_eq!((m.message, m.sequence_id, m.source, m.domain), (message, sequence_id, spec.source, 3));
-            prop_assert_eq!((m.log_interval, m.length), (-3, if message < 2 { 44 } else { 54 }));
-            let at = spec.sequence_id_at();
-            prop_assert_eq!(&frame[at..at + 2], sequence_id.to_be_bytes());
+        fn what_is_built_reads_back(kind in 0_u8..4, sequence_id in any::<u16>(), vlan in prop::option::of(0_u16..4095)) {
+            let tags: Vec<Tag> = vlan.map(|v| Tag::new(v, 6)).into_iter().collect();
+            let frame = message(kind, sequence_id).build(&FrameLink { tags, ..FrameLink::default() });
+            let header = Header::parse(&frame).unwrap();
+            prop_assert_eq!(Message::parse(&frame, &header).unwrap(), message(kind, sequence_id));
+            let length = u16::from_be_bytes([frame[header.payload_at + 2], frame[header.payload_at + 3]]);
+            prop_assert_eq!(length, if kind < 2 { 44 } else { 54 });
         }
 
         #[test]

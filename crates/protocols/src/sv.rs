@@ -21,7 +21,7 @@ use crate::stream::{BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
 
-pub use build::{AsduSpec, BuildError, FrameSpec};
+pub use build::{AsduSpec, FrameSpec};
 pub use parse::{Asdu, Asdus, Frame};
 pub use profile::{Profile, UnknownProfile, SAMPLE_RATES};
 pub use samples::{Waveform, PHSMEAS1_LEN};

@@ -1,7 +1,8 @@
 //! What is built reads back the same; what is broken is refused, and never makes the parser panic.
 
 use latpath_protocols::{
-    sv::{AsduSpec, Frame, FrameSpec, MAX_SVID},
+    protocol::FrameLink,
+    sv::{AsduSpec, Frame, FrameSpec, FIRST_GROUP, MAX_SVID},
     FrameError, Tag,
 };
 use proptest::prelude::*;
@@ -22,8 +23,9 @@ fn any_asdu() -> impl Strategy<Value = AsduSpec> {
 fn any_frame() -> impl Strategy<Value = FrameSpec> {
     let tag = (prop::sample::select(vec![0x8100, 0x88a8]), any::<u16>()).prop_map(|(tpid, tci)| Tag { tpid, tci });
     let header = (any::<[u8; 6]>(), any::<[u8; 6]>(), prop::collection::vec(tag, 0..=2), any::<u16>(), any::<bool>());
-    (header, prop::collection::vec(any_asdu(), 1..=16))
-        .prop_map(|((dst, src, tags, appid, simulated), asdus)| FrameSpec { dst, src, tags, appid, simulated, asdus })
+    (header, prop::collection::vec(any_asdu(), 1..=16)).prop_map(|((dst, src, tags, appid, simulated), asdus)| {
+        FrameSpec { link: FrameLink { dst: Some(dst), src, tags }, appid, simulated, asdus }
+    })
 }
 
 fn read_back(frame: &Frame<'_>) -> FrameSpec {
@@ -40,18 +42,20 @@ fn read_back(frame: &Frame<'_>) -> FrameSpec {
         gm_identity: a.gm_identity,
     });
     FrameSpec {
-        dst: frame.header.dst,
-        src: frame.header.src,
-        tags: frame.tags().to_vec(),
+        link: FrameLink { dst: Some(frame.header.dst), src: frame.header.src, tags: frame.tags().to_vec() },
         appid: frame.link.appid,
-        simulated: frame.simulated(),
+        simulated: frame.link.simulated,
         asdus: asdus.collect(),
     }
 }
 
 fn small() -> FrameSpec {
     let asdu = AsduSpec { svid: b"MU01".to_vec(), data: vec![7; 64], ..AsduSpec::default() };
-    FrameSpec { asdus: vec![asdu.clone(), asdu], ..FrameSpec::default() }
+    FrameSpec {
+        link: FrameLink { dst: Some(FIRST_GROUP), ..FrameLink::default() },
+        asdus: vec![asdu.clone(), asdu],
+        ..FrameSpec::default()
+    }
 }
 
 proptest! {
@@ -72,7 +76,7 @@ proptest! {
     fn a_frame_that_ends_too_early_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
         let bytes = spec.build().unwrap();
         // All that `length` announces, without the padding.
-        let whole = 14 + 4 * spec.tags.len() + usize::from(Frame::parse(&bytes).unwrap().link.length);
+        let whole = 14 + 4 * spec.link.tags.len() + usize::from(Frame::parse(&bytes).unwrap().link.length);
         let error = Frame::parse(&bytes[..cut.index(whole)]).unwrap_err();
         prop_assert!(matches!(error, FrameError::Truncated { .. }), "{error}");
     }
@@ -174,7 +178,9 @@ fn what_9_2_does_not_allow_is_refused_with_the_place() {
         Frame::parse(&[]).unwrap_err(),
         FrameError::Truncated { what: "destination MAC", at: 0, needed: 6, left: 0 }
     );
-    let tags = FrameSpec { tags: vec![Tag::new(1, 1); 3], ..small() }.build().unwrap();
+    let tags = FrameSpec { link: FrameLink { tags: vec![Tag::new(1, 1); 3], ..FrameLink::default() }, ..small() }
+        .build()
+        .unwrap();
     assert_eq!(Frame::parse(&tags).unwrap_err(), FrameError::TooManyTags);
 }
 

@@ -1,18 +1,18 @@
 //! The columns of a part: names, types, encodings. docs/run-format.md says the same to those who read runs elsewhere.
 
 use crate::Rows;
-use latpath_model::{Ns, Point};
+use latpath_model::Ns;
 use latpath_partstore::{Column, Group, Names, PartWriter, Span, StoreError, Values};
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 /// The columns that every part has.
 pub(crate) const STREAM: &str = "stream";
-pub(crate) const KEY: &str = "key";
-pub(crate) const NUMBER: &str = "number";
+const KEY: &str = "key";
+const NUMBER: &str = "number";
 pub(crate) const TIME: &str = "t_ns";
-pub(crate) const DUPLICATES: &str = "duplicates";
-pub(crate) const OUT_OF_ORDER: &str = "out_of_order";
-pub(crate) const DROP_NOTE: &str = "drop_note";
+const DUPLICATES: &str = "duplicates";
+const OUT_OF_ORDER: &str = "out_of_order";
+const DROP_NOTE: &str = "drop_note";
 const CPU_PREFIX: &str = "cpu:";
 const TID_PREFIX: &str = "tid:";
 /// Key of the format's number in a part's own metadata.
@@ -21,57 +21,16 @@ const FORMAT_KEY: &str = "latpath_format";
 /// The place of [`STREAM`] in [`table`], by which rows are sorted.
 pub(crate) const BY_STREAM: usize = 0;
 
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning<'a> {
-    Stream,
-    Key,
-    Number,
-    Time,
-    Duplicates,
-    OutOfOrder,
-    DropNote,
-    /// ns from `t_ns` to the sighting at the point.
-    Offset(&'a str),
-    Cpu(&'a str),
-    Tid(&'a str),
+/// The point whose times a column of this name has. A prefix stands before a point's name, not a suffix after it: a device's name may
+/// hold dots (`eth0.7`), which some readers take for nesting.
+pub(crate) fn point_of(name: &str) -> Option<&str> {
+    const OTHERS: [&str; 7] = [STREAM, KEY, NUMBER, TIME, DUPLICATES, OUT_OF_ORDER, DROP_NOTE];
+    let is_other = OTHERS.contains(&name) || name.starts_with(CPU_PREFIX) || name.starts_with(TID_PREFIX);
+    (!is_other).then_some(name)
 }
 
-impl<'a> Meaning<'a> {
-    /// The point whose times a column of this name has.
-    pub fn point(name: &'a str) -> Option<&'a str> {
-        match Self::parse(name) {
-            Self::Offset(point) => Some(point),
-            _ => None,
-        }
-    }
-
-    /// What a column of this name holds. A prefix stands before a point's name, not a suffix after it: a device's name may hold
-    /// dots (`eth0.7`), which some readers take for nesting.
-    pub fn parse(name: &'a str) -> Self {
-        match name {
-            STREAM => Self::Stream,
-            KEY => Self::Key,
-            NUMBER => Self::Number,
-            TIME => Self::Time,
-            DUPLICATES => Self::Duplicates,
-            OUT_OF_ORDER => Self::OutOfOrder,
-            DROP_NOTE => Self::DropNote,
-            _ => {
-                if let Some(point) = name.strip_prefix(CPU_PREFIX) {
-                    Self::Cpu(point)
-                } else if let Some(point) = name.strip_prefix(TID_PREFIX) {
-                    Self::Tid(point)
-                } else {
-                    Self::Offset(name)
-                }
-            }
-        }
-    }
-}
-
-/// A part's table: the fixed columns, then the times of all points, then their CPUs and threads, then the rare flags.
-pub(crate) fn table(points: &[Point]) -> Arc<[Column]> {
+/// A part's table: the fixed columns, then the times of all points, then their CPUs and threads if `details`, then the rare flags.
+pub(crate) fn table<P: Display>(points: &[P], details: bool) -> Arc<[Column]> {
     use latpath_partstore::{Encoding::*, Kind::*};
     let mut table = vec![
         Column::required(STREAM, U16, Regular).with_statistics(),
@@ -80,7 +39,7 @@ pub(crate) fn table(points: &[Point]) -> Arc<[Column]> {
         Column::required(TIME, I64, Noise).with_statistics(),
     ];
     table.extend(points.iter().map(|point| Column::optional(point.to_string(), I64, Noise)));
-    for point in points {
+    for point in points.iter().filter(|_| details) {
         table.push(Column::optional(format!("{CPU_PREFIX}{point}"), U16, Regular));
         table.push(Column::optional(format!("{TID_PREFIX}{point}"), U32, Regular));
     }
@@ -98,8 +57,7 @@ pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result
 
 /// Fills a group of [`table`] with rows, each stream's rows together.
 pub(crate) fn fill(rows: &Rows, group: &mut Group) {
-    let table = 4 + 3 * rows.points + 3;
-    group.columns.resize_with(table, Values::default);
+    group.columns.resize_with(4 + 3 * rows.points + 3, Values::default);
     group.clear();
     group.rows = rows.len();
     let all = || 0..rows.len();
@@ -129,4 +87,47 @@ pub(crate) fn fill(rows: &Rows, group: &mut Group) {
         drop_note.levels.extend(rows.drop_note.iter().map(|note| i16::from(*note != 0)));
     }
     group.sort_by(BY_STREAM);
+}
+
+/// Takes rows over this many points from a group of [`table`].
+pub(crate) fn take(group: &Group, points: usize, rows: &mut Rows) {
+    rows.clear(points);
+    let n = group.rows;
+    let (fixed, rest) = group.columns.split_at(4);
+    let (times, rest) = rest.split_at(points);
+    let (places, rare) = rest.split_at(rest.len() - 3);
+    let ([stream, key, number, first], [duplicates, out_of_order, drop_note]) = (fixed, rare) else { return };
+    rows.stream.extend(stream.i32.iter().map(|v| *v as u16));
+    rows.key.extend(key.i32.iter().map(|v| *v as u32));
+    rows.number.extend(number.i64.iter().map(|v| *v as u64));
+    rows.duplicates.extend(duplicates.i32.iter().map(|v| *v as u32));
+    rows.out_of_order.extend(&out_of_order.bool);
+    rows.drop_note.resize(n, 0);
+    scatter(&drop_note.i32, drop_note, |row, note| rows.drop_note[row] = (note as u16).saturating_add(1));
+    rows.seen.resize(n, 0);
+    for (p, time) in times.iter().enumerate() {
+        let (t, seen) = (&mut rows.t[p], &mut rows.seen);
+        t.resize(n, 0);
+        scatter(&time.i64, time, |row, offset| {
+            t[row] = first.i64[row].wrapping_add(offset);
+            seen[row] |= 1 << p;
+        });
+    }
+    for (p, place) in places.chunks_exact(2).enumerate() {
+        let (cpus, tids) = (&mut rows.cpu[p], &mut rows.tid[p]);
+        cpus.resize(n, 0);
+        tids.resize(n, 0);
+        scatter(&place[0].i32, &place[0], |row, cpu| cpus[row] = cpu as u16);
+        scatter(&place[1].i32, &place[1], |row, tid| tids[row] = tid as u32);
+    }
+}
+
+/// Calls with each row that has a value, and the value.
+fn scatter<T: Copy>(values: &[T], column: &Values, mut put: impl FnMut(usize, T)) {
+    if values.len() == column.levels.len() {
+        values.iter().enumerate().for_each(|(row, value)| put(row, *value));
+        return;
+    }
+    let with_value = column.levels.iter().enumerate().filter(|(_, level)| **level > 0);
+    with_value.zip(values).for_each(|((row, _), value)| put(row, *value));
 }

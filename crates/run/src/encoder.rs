@@ -46,11 +46,11 @@ impl Encoder {
     /// Works until the writer hangs up, or the first error.
     pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
         let names = Names::new(&self.run.join(JOURNEYS));
-        let (mut table, mut part, mut number) = (columns::table(&[]), None::<PartWriter>, 0);
+        let (mut table, mut part, mut number) = (columns::table::<Point>(&[], true), None::<PartWriter>, 0);
         let mut group = Group::default();
         for item in work {
             match item {
-                Work::Points(points) => table = columns::table(&points),
+                Work::Points(points) => table = columns::table(&points, true),
                 Work::Rows(rows) => {
                     let open = match &mut part {
                         Some(open) => open,

@@ -1,10 +1,9 @@
 //! The thread that merges small parts.
 
 use crate::{
-    columns::{self, Meaning, BY_STREAM},
+    columns::{self, point_of, BY_STREAM},
     RunError,
 };
-use latpath_model::Point;
 use latpath_partstore::{merge, Names, PartReader, SmallParts, Span};
 use std::sync::mpsc::Receiver;
 
@@ -38,17 +37,15 @@ pub(crate) fn run(names: &Names, finished: Receiver<Finished>) -> Option<RunErro
 fn merge_all(names: &Names, spans: &[Span]) -> Result<(), RunError> {
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Ok(()) };
     // The points of all these parts, in the order in which they appear.
-    let mut points: Vec<Point> = Vec::new();
+    let mut points: Vec<String> = Vec::new();
     for span in spans {
-        let path = names.path(*span);
-        for point in PartReader::open(&path)?.columns().filter_map(Meaning::point) {
-            let point = point.parse().map_err(|e| RunError::damaged(&path, e))?;
-            if !points.contains(&point) {
-                points.push(point);
+        for point in PartReader::open(&names.path(*span))?.columns().filter_map(point_of) {
+            if !points.iter().any(|known| known == point) {
+                points.push(point.into());
             }
         }
     }
-    let table = columns::table(&points);
+    let table = columns::table(&points, true);
     let merged = columns::create(names, Span { first: first.first, last: last.last }, &table)?;
     Ok(merge(names, spans, merged, &table, Some(BY_STREAM), || ())?)
 }

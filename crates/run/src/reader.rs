@@ -73,7 +73,7 @@ impl Run {
                     if let Some((first, last)) = part.times() {
                         times = Some(times.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
                     }
-                    add_points(&mut manifest.points, &part.points(), &mut notes);
+                    add_points(&mut manifest.points, part.points(), &mut notes);
                 }
             }
         }
@@ -168,7 +168,7 @@ impl Run {
 }
 
 /// Points of a part that the manifest lacks (it was lost, or edited): they are still points of the run.
-fn add_points(known: &mut Vec<PointInfo>, names: &[String], notes: &mut Vec<String>) {
+fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a str>, notes: &mut Vec<String>) {
     for name in names {
         if known.iter().any(|p| p.point.to_string() == *name) {
             continue;

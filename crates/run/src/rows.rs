@@ -134,9 +134,9 @@ impl Rows {
         times.map(|(_, column)| column[row]).min().unwrap_or(0)
     }
 
-    /// Keeps the rows that are wanted.
-    pub(crate) fn keep(&mut self, wanted: impl Fn(&Self, usize) -> bool) {
-        let rows: Vec<bool> = (0..self.len()).map(|row| wanted(self, row)).collect();
+    /// Keeps the rows that are selected.
+    pub(crate) fn keep(&mut self, selected: impl Fn(&Self, usize) -> bool) {
+        let rows: Vec<bool> = (0..self.len()).map(|row| selected(self, row)).collect();
         let Self { stream, key, number, seen, duplicates, out_of_order, drop_note, t, cpu, tid, .. } = self;
         retain(stream, &rows);
         retain(key, &rows);

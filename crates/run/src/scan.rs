@@ -1,11 +1,11 @@
 //! Reading a run: all its parts, by several workers at once.
 
-use crate::{part_reader::JourneyReader, reader::Run, rows::Rows, RunError, Select};
+use crate::{columns, part_reader::JourneyReader, reader::Run, rows::Rows, RunError, Select};
 use latpath_journey::Journey;
-use latpath_partstore::PartFile;
+use latpath_partstore::{Column, Group, PartFile};
 use std::sync::{
     atomic::{AtomicUsize, Ordering},
-    Mutex,
+    Arc, Mutex,
 };
 
 /// What a scan brought.
@@ -18,7 +18,7 @@ pub struct Scan<A> {
 }
 
 impl Run {
-    /// Reads all wanted journeys with several workers at once. Each makes its own gatherer and adds batches of journeys to
+    /// Reads all selected journeys with several workers at once. Each makes its own gatherer and adds batches of journeys to
     /// it, one part after the other; which worker gets which part is left to chance.
     ///
     /// What is damaged is passed over, row group by row group, and returned.
@@ -31,14 +31,13 @@ impl Run {
     ) -> Scan<A> {
         let (next, damaged) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
-            let mut gathered = make();
-            let mut rows = Rows::default();
+            let (mut gathered, mut reading) = (make(), Reading::new(self, select));
             while let Some(part) = self.parts().get(next.fetch_add(1, Ordering::Relaxed)) {
                 let mut add = |rows: &Rows| {
                     add(&mut gathered, rows);
                     true
                 };
-                if let Err(e) = self.scan_part(part, select, &mut rows, &mut add) {
+                if let Err(e) = reading.part(part, &mut add) {
                     damaged.lock().unwrap_or_else(|p| p.into_inner()).push(e);
                 }
             }
@@ -69,9 +68,9 @@ impl Run {
         self.scan_rows(select, workers, make, |gathered, rows| rows.for_each(|journey| add(gathered, journey)))
     }
 
-    /// Reads all wanted journeys in the order of the parts; within a part, stream by stream. `add` says whether to go on.
+    /// Reads all selected journeys in the order of the parts; within a part, stream by stream. `add` says whether to go on.
     pub fn for_each(&self, select: &Select, mut add: impl FnMut(&Journey) -> bool) -> Vec<RunError> {
-        let (mut rows, mut damaged, mut go_on) = (Rows::default(), Vec::new(), true);
+        let (mut reading, mut damaged, mut go_on) = (Reading::new(self, select), Vec::new(), true);
         for part in self.parts() {
             if !go_on {
                 break;
@@ -80,32 +79,43 @@ impl Run {
                 rows.for_each(|journey| go_on = go_on && add(journey));
                 go_on
             };
-            damaged.extend(self.scan_part(part, select, &mut rows, each).err());
+            damaged.extend(reading.part(part, each).err());
         }
         damaged
     }
+}
+
+/// What is read, and the buffers that are used again for each row group.
+struct Reading<'a> {
+    select: &'a Select,
+    points: usize,
+    table: Arc<[Column]>,
+    group: Group,
+    rows: Rows,
+}
+
+impl<'a> Reading<'a> {
+    fn new(run: &Run, select: &'a Select) -> Self {
+        let names = run.point_names();
+        let table = columns::table(names, select.cpus_and_threads);
+        Self { select, points: names.len(), table, group: Group::default(), rows: Rows::default() }
+    }
 
     /// One part; the first error is returned after all row groups were tried. `add` says whether to go on.
-    fn scan_part(
-        &self,
-        part: &PartFile,
-        select: &Select,
-        rows: &mut Rows,
-        add: &mut dyn FnMut(&Rows) -> bool,
-    ) -> Result<(), RunError> {
-        let mut part = JourneyReader::open(part)?;
+    fn part(&mut self, part: &PartFile, add: &mut dyn FnMut(&Rows) -> bool) -> Result<(), RunError> {
+        let part = JourneyReader::open(part)?;
         let mut error = None;
-        for group in (0..part.groups()).filter(|g| part.may_hold(*g, select)).collect::<Vec<_>>() {
-            match part.read(group, self.point_names(), select.cpus_and_threads, rows) {
-                Err(e) => error = error.or(Some(e)),
-                Ok(()) => {
-                    if !select.wants_all() {
-                        rows.keep(|rows, row| select.wants(rows.stream[row], rows.first_time(row)));
-                    }
-                    if !add(rows) {
-                        break;
-                    }
-                }
+        for group in (0..part.groups()).filter(|g| part.may_hold(*g, self.select)) {
+            if let Err(e) = part.read(group, &self.table, &mut self.group) {
+                error = error.or(Some(e));
+                continue;
+            }
+            columns::take(&self.group, self.points, &mut self.rows);
+            if !self.select.is_everything() {
+                self.rows.keep(|rows, row| self.select.matches(rows.stream[row], rows.first_time(row)));
+            }
+            if !add(&self.rows) {
+                break;
             }
         }
         error.map_or(Ok(()), Err)

@@ -1,4 +1,4 @@
-//! Which journeys of a run are wanted.
+//! Which journeys of a run are read.
 
 use latpath_model::{Ns, StreamId};
 
@@ -13,7 +13,7 @@ pub struct Select {
     pub to_ns: Ns,
     /// Only journeys whose first sighting was at one of these instants, rising; all if there is no list.
     pub at_ns: Option<Vec<Ns>>,
-    /// Whether CPUs and threads are wanted too. Without them reading is twice as fast, and `cpu` and `tid` are empty.
+    /// Whether CPUs and threads are read too. Without them reading is twice as fast, and `cpu` and `tid` are empty.
     pub cpus_and_threads: bool,
 }
 
@@ -37,24 +37,24 @@ impl Select {
         self
     }
 
-    pub(crate) fn wants(&self, stream: StreamId, t: Ns) -> bool {
-        self.is_in_time(t)
+    pub(crate) fn matches(&self, stream: StreamId, t: Ns) -> bool {
+        (t >= self.from_ns && self.is_before_end(t))
             && self.streams.as_ref().is_none_or(|s| s.contains(&stream))
             && self.at_ns.as_ref().is_none_or(|at| at.binary_search(&t).is_ok())
     }
 
     /// `to_ns` is exclusive, but its greatest value leaves nothing out.
-    fn is_in_time(&self, t: Ns) -> bool {
-        t >= self.from_ns && (t < self.to_ns || self.to_ns == Ns::MAX)
+    fn is_before_end(&self, t: Ns) -> bool {
+        t < self.to_ns || self.to_ns == Ns::MAX
     }
 
-    /// Whether a journey first seen between these two, inclusive, may be wanted.
-    pub(crate) fn may_want(&self, first: Ns, last: Ns) -> bool {
+    /// Whether a journey first seen between these two, inclusive, may be selected.
+    pub(crate) fn may_match(&self, first: Ns, last: Ns) -> bool {
         let one_of = |at: &Vec<Ns>| at.get(at.partition_point(|t| *t < first)).is_some_and(|t| *t <= last);
-        last >= self.from_ns && (first < self.to_ns || self.to_ns == Ns::MAX) && self.at_ns.as_ref().is_none_or(one_of)
+        last >= self.from_ns && self.is_before_end(first) && self.at_ns.as_ref().is_none_or(one_of)
     }
 
-    pub(crate) fn wants_all(&self) -> bool {
+    pub(crate) fn is_everything(&self) -> bool {
         self.streams.is_none() && self.from_ns == Ns::MIN && self.to_ns == Ns::MAX && self.at_ns.is_none()
     }
 }

@@ -3,6 +3,7 @@
 //!     cargo run --release -p latpath-traffic --example sequence_seeds -- fuzz/seeds
 
 use latpath_protocols::{
+    protocol::FrameLink,
     sv::{AsduSpec, FrameSpec},
     Tag,
 };
@@ -16,7 +17,8 @@ use std::{error::Error, fs, path::PathBuf};
 
 fn frame(svid: &str, smp_cnt: u16) -> Vec<u8> {
     let asdu = AsduSpec { svid: svid.into(), smp_cnt, data: vec![0; 8], ..AsduSpec::default() };
-    let spec = FrameSpec { asdus: vec![asdu], tags: vec![Tag::new(7, 4)], ..FrameSpec::default() };
+    let link = FrameLink { tags: vec![Tag::new(7, 4)], ..FrameLink::default() };
+    let spec = FrameSpec { asdus: vec![asdu], link, ..FrameSpec::default() };
     spec.build().expect("a small frame can be built")
 }
 

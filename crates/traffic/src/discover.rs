@@ -102,19 +102,21 @@ impl Discovery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_protocols::protocol::Value;
+    use latpath_protocols::protocol::{FrameLink, Value};
+    use latpath_protocols::ptp::{Message, PortIdentity};
     use latpath_protocols::sv::{AsduSpec, FrameSpec};
 
     #[test]
     fn rate_samples_and_wrap_of_a_stream_with_six_asdus_are_found() {
         let mut found = Discovery::default();
+        let link = FrameLink { tags: vec![Tag::new(7, 4)], ..FrameLink::default() };
         for n in 0..2401u32 {
             let asdus = (0..6).map(|k| AsduSpec {
                 svid: b"MU".to_vec(),
                 smp_cnt: ((n * 6 + k) % 14400) as u16,
                 ..AsduSpec::default()
             });
-            let spec = FrameSpec { asdus: asdus.collect(), tags: vec![Tag::new(7, 4)], ..FrameSpec::default() };
+            let spec = FrameSpec { asdus: asdus.collect(), link: link.clone(), ..FrameSpec::default() };
             found.note(i64::from(n) * 1_000_000_000 / 2400, &spec.build().unwrap(), None);
         }
         found.note(0, &[0xff; 30], None);
@@ -133,18 +135,18 @@ mod tests {
             let t = i64::from(n) * 1_000_000;
             let asdus = vec![AsduSpec { svid: b"MU".to_vec(), smp_cnt: n, ..AsduSpec::default() }];
             found.note(t, &FrameSpec { asdus, ..FrameSpec::default() }.build().unwrap(), None);
-            let goose = latpath_protocols::goose::FrameSpec {
-                goid: Some(b"trip".to_vec()),
+            let goose = latpath_protocols::goose::Frame {
+                goid: Some(b"trip"),
                 // One event more after ten messages, one message missing.
                 st_num: 1 + u32::from(n / 10),
                 sq_num: u32::from(n % 10 + n / 15),
                 ..Default::default()
             };
-            found.note(t, &goose.build().unwrap(), None);
+            found.note(t, &goose.build(&FrameLink::default()).unwrap(), None);
             for port in [1, 2] {
-                let source = latpath_protocols::ptp::PortIdentity { clock: [7; 8], port };
-                let frame = latpath_protocols::ptp::FrameSpec::new(0, source, n * port).build();
-                found.note(t, &frame, None);
+                let source = PortIdentity { clock: [7; 8], port };
+                let sync = Message { message: 0, domain: 0, source, sequence_id: n * port, log_interval: 0 };
+                found.note(t, &sync.build(&FrameLink::default()), None);
             }
         }
         let rows: Vec<(String, u64, u64)> =

@@ -103,13 +103,13 @@ impl Frames for Repeated {
 mod tests {
     use super::*;
     use latpath_model::StreamSpec;
-    use latpath_protocols::goose;
+    use latpath_protocols::{goose, Header};
 
     const MS: Ns = 1_000_000;
 
     fn repeated(stream: &str, pattern: Pattern, event_every: Option<Ns>) -> Repeated {
         let stream = stream.parse::<StreamSpec>().unwrap().matcher;
-        let link = FrameLink { dst: None, src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
+        let link = FrameLink::default();
         Repeated::new(RepeatedOptions { stream, link, pattern, event_every }).unwrap()
     }
 
@@ -150,8 +150,8 @@ mod tests {
         let mut out = Vec::new();
         for expected in [4, 8, 16] {
             frames.next(&mut out).unwrap();
-            let frame = goose::Frame::parse(&out).unwrap();
-            assert_eq!((frame.time_allowed_ms, frame.link.appid, frame.goid), (expected, 7, Some(&b"trip"[..])));
+            let frame = goose::Frame::parse(&out, &Header::parse(&out).unwrap()).unwrap();
+            assert_eq!((frame.time_allowed_ms, frame.appid, frame.goid), (expected, 7, Some(&b"trip"[..])));
         }
     }
 }

@@ -183,6 +183,7 @@ impl StreamReceived {
 mod tests {
     use super::*;
     use latpath_protocols::{
+        protocol::FrameLink,
         sv::{AsduSpec, FrameSpec},
         Tag,
     };
@@ -220,7 +221,7 @@ mod tests {
         let spec: StreamSpec = "svid:A,vlan=7".parse().unwrap();
         let mut s = Subscription::new(&[spec]).unwrap();
         let tagged = FrameSpec {
-            tags: vec![Tag::new(7, 4)],
+            link: FrameLink { tags: vec![Tag::new(7, 4)], ..FrameLink::default() },
             asdus: vec![AsduSpec { svid: b"A".to_vec(), smp_cnt: 1, ..AsduSpec::default() }],
             ..FrameSpec::default()
         };

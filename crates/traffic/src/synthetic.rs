@@ -2,7 +2,8 @@
 
 use crate::{Frames, Pace};
 use latpath_model::Ns;
-use latpath_protocols::sv::{AsduSpec, BuildError, Frame, FrameSpec, Profile, Waveform, PHSMEAS1_LEN};
+use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec, Profile, Waveform, PHSMEAS1_LEN};
+use latpath_protocols::BuildError;
 
 /// What a set of publishers sends. They are synchronised: all send their sample number n at the same time.
 #[derive(Clone, Debug)]

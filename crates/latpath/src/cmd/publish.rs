@@ -234,13 +234,8 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         let mut dst = first_dst;
         let low = u16::from_be_bytes([dst[4], dst[5]]).wrapping_add(i);
         dst[4..].copy_from_slice(&low.to_be_bytes());
-        FrameSpec {
-            dst,
-            src: args.src.unwrap_or(own_mac),
-            tags: tag.into_iter().collect(),
-            appid: args.appid.0,
-            ..FrameSpec::default()
-        }
+        let link = FrameLink { dst: Some(dst), src: args.src.unwrap_or(own_mac), tags: tag.into_iter().collect() };
+        FrameSpec { link, appid: args.appid.0, ..FrameSpec::default() }
     };
     let options = SyntheticOptions {
         profile: args.profile,

@@ -125,18 +125,11 @@ fn spaces(bench: &Bench) -> Result<Vec<u32>, Failed> {
 fn frame(svid: &str, smp_cnt: u16) -> FrameSpec {
     let asdu =
         AsduSpec { svid: svid.into(), smp_cnt, conf_rev: 1, smp_synch: 2, data: vec![7; 64], ..Default::default() };
-    FrameSpec {
-        dst: [1, 12, 205, 4, 0, 1],
-        src: [2, 0, 0, 0, 0, 1],
-        tags: vec![],
-        appid: 0x4000,
-        simulated: false,
-        asdus: vec![asdu],
-    }
+    FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }
 }
 
 fn tagged(mut spec: FrameSpec, vlan: u16) -> FrameSpec {
-    spec.tags.push(Tag::new(vlan, 4));
+    spec.link.tags.push(Tag::new(vlan, 4));
     spec
 }
 

@@ -1,7 +1,7 @@
 //! Streams are recognised exactly, in every legal shape of a frame.
 
 use crate::*;
-use latpath_protocols::goose;
+use latpath_protocols::{goose, protocol::FrameLink};
 use latpath_testkit::{bench, trial, Lack};
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
@@ -85,7 +85,7 @@ fn filters() -> Result<(), Failed> {
     let mut other_appid = frame("A", 3);
     other_appid.appid = 0x4001;
     let mut other_mac = frame("A", 4);
-    other_mac.dst[5] = 9;
+    other_mac.link.dst = Some([1, 12, 205, 4, 0, 9]);
     let frames: Vec<_> = [frame("A", 1), tagged(frame("A", 2), 7), other_appid, other_mac, tagged(frame("A", 5), 8)]
         .iter()
         .map(bytes)
@@ -180,9 +180,9 @@ fn goose_and_ptp() -> Result<(), Failed> {
     let mut frames = Vec::new();
     for i in 0..20_u16 {
         for goid in [&trip, &close] {
-            let spec =
-                goose::FrameSpec { goid: Some(goid.clone().into()), st_num: 7, sq_num: i.into(), ..Default::default() };
-            frames.push(spec.build()?);
+            let message =
+                goose::Frame { goid: Some(goid.as_bytes()), st_num: 7, sq_num: i.into(), ..Default::default() };
+            frames.push(message.build(&FrameLink::default())?);
         }
         let mut message = [0; 44];
         (message[1], message[3]) = (2, 44);

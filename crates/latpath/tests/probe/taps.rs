@@ -2,6 +2,7 @@
 
 use crate::*;
 use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
+use latpath_protocols::protocol::FrameLink;
 use latpath_testkit::{bench, trial, Lack};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
@@ -69,7 +70,8 @@ fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
 
 /// What a probe saw of frames into the device, and out of it.
 fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
-    let into: Vec<_> = (0..FRAMES).map(|n| bytes(&FrameSpec { dst: to, ..frame("into", n) })).collect();
+    let link = FrameLink { dst: Some(to), ..FrameLink::default() };
+    let into: Vec<_> = (0..FRAMES).map(|n| bytes(&FrameSpec { link: link.clone(), ..frame("into", n) })).collect();
     let out: Vec<_> = (0..FRAMES).map(|n| bytes(&frame("out", n))).collect();
     let probe = Probe::attach(ProbeOptions::new("host", streams(&["svid:into", "svid:out"])))?;
     std::thread::scope(|scope| -> Result<(), Failed> {

@@ -2,6 +2,7 @@
 
 use crate::bench::{complaints, json, same, shared, tshark, write_pcap, Result};
 use crate::{Needs, Test};
+use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_protocols::{goose, ptp, Tag};
 use serde_json::{json, Value};
@@ -51,7 +52,7 @@ fn optional_fields() -> Result<()> {
         one(AsduSpec { smp_mod: Some(1), ..base() })?,
         one(AsduSpec { gm_identity: Some([1, 2, 3, 0xff, 0xfe, 6, 7, 8]), ..base() })?,
         spec.build().map_err(|e| e.to_string())?,
-        FrameSpec { simulated: false, tags: vec![Tag::new(100, 6), Tag::new(7, 4)], ..spec }
+        FrameSpec { simulated: false, link: tagged(&[Tag::new(100, 6), Tag::new(7, 4)]), ..spec }
             .build()
             .map_err(|e| e.to_string())?,
         // Short enough to be padded: tshark must not take the padding for a part of it.
@@ -96,21 +97,26 @@ fn svid_lengths() -> Result<()> {
     same("svIDs", got, expected)
 }
 
-fn goose_frame(spec: &goose::FrameSpec) -> Result<Vec<u8>> {
-    spec.build().map_err(|e| e.to_string().into())
+fn tagged(tags: &[Tag]) -> FrameLink {
+    FrameLink { tags: tags.into(), ..FrameLink::default() }
+}
+
+fn goose_frame(frame: &goose::Frame<'_>, tags: &[Tag]) -> Result<Vec<u8>> {
+    frame.build(&tagged(tags)).map_err(|e| e.to_string().into())
 }
 
 fn goose_fields() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("frames.pcap");
-    let base = || goose::FrameSpec { t: [0x5f, 0xee, 0x66, 0, 0, 0, 0, 0x0a], ..Default::default() };
+    let base = || goose::Frame { t: [0x5f, 0xee, 0x66, 0, 0, 0, 0, 0x0a], ..Default::default() };
     let long = "x".repeat(129).into_bytes();
+    let values = [1, 0, 1].map(|value| [0x83, 1, value]).concat();
     let frames = [
-        goose_frame(&base())?,
-        goose_frame(&goose::FrameSpec { goid: Some(b"trip".to_vec()), st_num: 128, sq_num: 300, ..base() })?,
-        goose_frame(&goose::FrameSpec { gocb_ref: long.clone(), goid: Some(long), st_num: u32::MAX, ..base() })?,
-        goose_frame(&goose::FrameSpec { tags: vec![Tag::new(7, 4)], appid: 0x3fff, conf_rev: 70_000, ..base() })?,
-        goose_frame(&goose::FrameSpec { simulation: true, nds_com: true, values: vec![true, false, true], ..base() })?,
+        goose_frame(&base(), &[])?,
+        goose_frame(&goose::Frame { goid: Some(b"trip"), st_num: 128, sq_num: 300, ..base() }, &[])?,
+        goose_frame(&goose::Frame { gocb_ref: &long, goid: Some(&long), st_num: u32::MAX, ..base() }, &[])?,
+        goose_frame(&goose::Frame { appid: 0x3fff, conf_rev: 70_000, ..base() }, &[Tag::new(7, 4)])?,
+        goose_frame(&goose::Frame { simulation: true, nds_com: true, entries: 3, all_data: &values, ..base() }, &[])?,
     ];
     write_pcap(&file, &frames, 250_000)?;
     same("complaints", complaints(&file)?, vec![])?;
@@ -131,8 +137,10 @@ fn ptp_fields() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("frames.pcap");
     let source = ptp::PortIdentity { clock: [0, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55], port: 9 };
-    let spec = |message| ptp::FrameSpec { domain: 3, ..ptp::FrameSpec::new(message, source, 65_535) };
-    let frames: Vec<_> = (0..4).map(|message| spec(message).build()).collect();
+    let built = |message| {
+        ptp::Message { message, domain: 3, source, sequence_id: 65_535, log_interval: 0 }.build(&FrameLink::default())
+    };
+    let frames: Vec<_> = (0..4).map(built).collect();
     write_pcap(&file, &frames, 250_000)?;
     same("complaints", complaints(&file)?, vec![])?;
     let fields = ["ptp.v2.messagetype", "ptp.v2.sequenceid", "ptp.v2.domainnumber", "ptp.v2.sourceportid"];
@@ -155,10 +163,12 @@ fn three_protocols() -> Result<()> {
         let event = u32::from(n / 20);
         let sq_num = u32::from(n) - 20 * event;
         if (event, sq_num) != (1, 2) {
-            let goid = Some(b"trip,1".to_vec());
-            frames.push(goose_frame(&goose::FrameSpec { goid, st_num: 7 + event, sq_num, ..Default::default() })?);
+            let goid = Some(&b"trip,1"[..]);
+            frames.push(goose_frame(&goose::Frame { goid, st_num: 7 + event, sq_num, ..Default::default() }, &[])?);
         }
-        frames.push(ptp::FrameSpec::new(0, source, n.wrapping_add(65_530)).build());
+        let sequence_id = n.wrapping_add(65_530);
+        let sync = ptp::Message { message: 0, domain: 0, source, sequence_id, log_interval: 0 };
+        frames.push(sync.build(&FrameLink::default()));
     }
     write_pcap(&file, &frames, 250_000)?;
     let found = streams(&file)?;

@@ -144,6 +144,7 @@ mod tests {
     use super::super::framing::{write, Peer};
     use super::*;
     use crate::wire::{Header, Kind};
+    use latpath_protocols::protocol::FrameLink;
     use latpath_protocols::sv::{AsduSpec, FrameSpec};
     use proptest::prelude::*;
 
@@ -230,8 +231,9 @@ mod tests {
         let unit = AsduSpec { svid: b"latpath-pong-00000001".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
         let several = vec![unit.clone(); 2];
         let all = program(&FrameSelector { addresses: &[GROUP, OWN_MAC], framing: None, session: None });
+        let link = FrameLink { dst: Some(GROUP), ..FrameLink::default() };
         for asdus in [vec![unit], several] {
-            let frame = FrameSpec { dst: GROUP, asdus, ..FrameSpec::default() }.build().unwrap();
+            let frame = FrameSpec { link: link.clone(), asdus, ..FrameSpec::default() }.build().unwrap();
             assert!(!sees(&all, &frame));
         }
         let mut other = [0; 60];

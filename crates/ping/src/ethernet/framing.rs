@@ -221,6 +221,7 @@ pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> 
 mod tests {
     use super::*;
     use crate::wire::Header;
+    use latpath_protocols::protocol::FrameLink;
     use latpath_protocols::sv::{AsduSpec, FrameSpec};
     use proptest::prelude::*;
 
@@ -272,8 +273,8 @@ mod tests {
                 data,
                 ..AsduSpec::default()
             };
-            let tags = to.tag.into_iter().collect();
-            let spec = FrameSpec { dst: to.mac, src: FROM, tags, appid, simulated: false, asdus: vec![asdu] };
+            let link = FrameLink { dst: Some(to.mac), src: FROM, tags: to.tag.into_iter().collect() };
+            let spec = FrameSpec { link, appid, simulated: false, asdus: vec![asdu] };
             prop_assert_eq!(&frame[..len], &spec.build().unwrap()[..]);
         }
 

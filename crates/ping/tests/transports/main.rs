@@ -18,6 +18,7 @@ use latpath_ping::transport::{Arrived, Got, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::{Route, Stamp, Transaction};
 use latpath_protocols::{
+    protocol::FrameLink,
     sv::{AsduSpec, FrameSpec},
     Tag,
 };
@@ -188,7 +189,8 @@ fn foreign() -> Result<(), Failed> {
     }
     // A merging unit, another experiment, another's address.
     let asdu = AsduSpec { svid: b"MU01".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
-    let unit = FrameSpec { dst: THERE_MAC, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
+    let link = FrameLink { dst: Some(THERE_MAC), ..FrameLink::default() };
+    let unit = FrameSpec { link, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
     let mut experiment = [0; 60];
     experiment[..6].copy_from_slice(&THERE_MAC);
     experiment[12..14].copy_from_slice(&[0x88, 0xb5]);

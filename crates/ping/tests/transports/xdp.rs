@@ -9,6 +9,7 @@ use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
 use latpath_ping::xdp::{Place, Xdp, XdpError, XdpOptions};
 use latpath_ping::{Route, Stamp};
+use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_testkit::Failed;
 use std::net::UdpSocket;
@@ -96,7 +97,8 @@ pub fn foreign() -> Result<(), Failed> {
         // A merging unit's, another experiment's, another session's, and what goes to another address.
         let wire = pair.there.inside(|| hear_all(THERE));
         let asdu = AsduSpec { svid: b"latpath-pong-00000007".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
-        let unit = FrameSpec { dst: THERE_MAC, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
+        let link = FrameLink { dst: Some(THERE_MAC), ..FrameLink::default() };
+        let unit = FrameSpec { link, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
         let mut experiment = [0; 60];
         experiment[..6].copy_from_slice(&THERE_MAC);
         experiment[12..14].copy_from_slice(&[0x88, 0xb5]);

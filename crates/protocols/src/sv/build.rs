@@ -2,18 +2,15 @@
 
 use super::{DEFAULT_APPID, ETHERTYPE, FIRST_GROUP, MAX_SVID};
 use crate::ber::{put, put_unsigned};
-use crate::ethernet::{ethernet_header, put_iec61850};
-use crate::Tag;
+use crate::ethernet::put_iec61850;
+use crate::protocol::FrameLink;
+use crate::BuildError;
 
 /// A frame to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameSpec {
-    /// Destination MAC.
-    pub dst: [u8; 6],
-    /// Source MAC.
-    pub src: [u8; 6],
-    /// 802.1Q tags, outermost first; at most two can be read back.
-    pub tags: Vec<Tag>,
+    /// What stands before its own bytes.
+    pub link: FrameLink,
     /// APPID.
     pub appid: u16,
     /// The values are simulated.
@@ -47,30 +44,9 @@ pub struct AsduSpec {
     pub gm_identity: Option<[u8; 8]>,
 }
 
-/// Why a frame cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// The svID is empty or too long.
-    #[error("svID {0:?}: has {len} bytes, 1 to 129 are allowed", len = .0.len())]
-    Svid(String),
-    /// There must be 1 to 65535 ASDUs.
-    #[error("{0} ASDUs in a frame: 1 to 65535 are allowed")]
-    AsduCount(usize),
-    /// The length field has 16 bits.
-    #[error("the frame would be {0} bytes long, more than its length field can say")]
-    TooLong(usize),
-}
-
 impl Default for FrameSpec {
     fn default() -> Self {
-        Self {
-            dst: FIRST_GROUP,
-            src: [0x02, 0, 0, 0, 0, 1],
-            tags: Vec::new(),
-            appid: DEFAULT_APPID,
-            simulated: false,
-            asdus: Vec::new(),
-        }
+        Self { link: FrameLink::default(), appid: DEFAULT_APPID, simulated: false, asdus: Vec::new() }
     }
 }
 
@@ -107,15 +83,13 @@ impl FrameSpec {
     pub fn build(&self) -> Result<Vec<u8>, BuildError> {
         let count = u16::try_from(self.asdus.len()).ok().filter(|n| *n > 0);
         let count = count.ok_or(BuildError::AsduCount(self.asdus.len()))?;
-        if let Some(a) = self.asdus.iter().find(|a| !(1..=MAX_SVID).contains(&a.svid.len())) {
-            return Err(BuildError::Svid(String::from_utf8_lossy(&a.svid).into_owned()));
-        }
+        self.asdus.iter().try_for_each(|a| BuildError::check_name("svID", &a.svid, MAX_SVID))?;
         let (mut inside, mut asdus) = (Vec::new(), Vec::new());
         put_unsigned(&mut inside, 0x80, count.into());
         self.asdus.iter().for_each(|asdu| asdu.put(&mut asdus));
         put(&mut inside, 0xa2, &asdus);
-        let mut out = ethernet_header(self.dst, self.src, &self.tags, ETHERTYPE);
-        put_iec61850(&mut out, self.appid, self.simulated, 0x60, &inside).map_err(BuildError::TooLong)?;
+        let mut out = self.link.header(FIRST_GROUP, ETHERTYPE);
+        put_iec61850(&mut out, self.appid, self.simulated, 0x60, &inside)?;
         Ok(out)
     }
 }

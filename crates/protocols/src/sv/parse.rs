@@ -81,11 +81,6 @@ impl<'a> Frame<'a> {
         self.header.tags()
     }
 
-    /// The values are simulated.
-    pub fn simulated(&self) -> bool {
-        self.link.reserved1 & 0x8000 != 0
-    }
-
     /// The ASDUs in the frame's order.
     pub fn asdus(&self) -> Asdus<'a> {
         Asdus(self.asdus)

@@ -123,7 +123,7 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
 mod tests {
     use super::*;
     use crate::kernel::set_option;
-    use latpath_protocols::{goose, ptp, sv, Matcher, Tag};
+    use latpath_protocols::{goose, protocol::FrameLink, ptp, sv, Matcher, Tag};
     use proptest::prelude::*;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
@@ -147,9 +147,14 @@ mod tests {
         }
     }
 
+    fn sync(sequence_id: u16) -> ptp::Message {
+        let source = ptp::PortIdentity { clock: [1; 8], port: 1 };
+        ptp::Message { message: 0, domain: 0, source, sequence_id, log_interval: 0 }
+    }
+
     /// A PTP message over UDP, with this version of IP, to this port.
     fn over_udp(version: u8, port: u16, tags: &[Tag]) -> Vec<u8> {
-        let message = ptp::FrameSpec::new(0, ptp::PortIdentity { clock: [1; 8], port: 1 }, 7).build();
+        let message = sync(7).build(&FrameLink::default());
         let mut out = message[..12].to_vec();
         tags.iter().for_each(|t| out.extend([t.tpid.to_be_bytes(), t.tci.to_be_bytes()].concat()));
         let mut ip = vec![0; if version == 4 { 24 } else { 40 }];
@@ -178,11 +183,11 @@ mod tests {
         ) {
             let tags: Vec<Tag> = tags.iter().map(|(tpid, vlan)| Tag { tpid: TPIDS[*tpid], ..Tag::new(*vlan, 4) }).collect();
             let asdus = vec![sv::AsduSpec { svid: b"MU".to_vec(), ..Default::default() }];
-            let port = ptp::PortIdentity { clock: [1; 8], port: 1 };
+            let link = FrameLink { tags: tags.clone(), ..FrameLink::default() };
             let mut frame = match kind {
-                0 => sv::FrameSpec { tags, asdus, ..Default::default() }.build().unwrap(),
-                1 => goose::FrameSpec { tags, ..Default::default() }.build().unwrap(),
-                2 => ptp::FrameSpec { tags, ..ptp::FrameSpec::new(0, port, 1) }.build(),
+                0 => sv::FrameSpec { link, asdus, ..Default::default() }.build().unwrap(),
+                1 => goose::Frame::default().build(&link).unwrap(),
+                2 => sync(1).build(&link),
                 3 | 4 => over_udp(if kind == 3 { 4 } else { 6 }, 319, &tags),
                 5 | 6 => over_udp(if kind == 5 { 4 } else { 6 }, 320, &tags),
                 _ => vec![0xff; 100],

@@ -45,7 +45,12 @@ fn run(_: &Scale) -> Outcome {
     let passed = (after.hit + after.missed) - (before.hit + before.missed);
     ensure!(passed == 500, "{passed} of 500 frames were looked up");
     let difference = end.since(&begin);
-    let received = difference.namespaces[&netns].devices.values().filter(|d| d.name == NIC).map(|d| d.statistics.rx_packets).sum::<u64>();
+    let received = difference.namespaces[&netns]
+        .devices
+        .values()
+        .filter(|d| d.name == NIC)
+        .map(|d| d.statistics.rx_packets)
+        .sum::<u64>();
     ensure!(received == 500, "{NIC} received {received} of 500 frames");
 
     // Each frame without a flow is an upcall, until the queue is full.
