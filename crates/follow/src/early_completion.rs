@@ -81,7 +81,7 @@ mod tests {
     /// A stream of packets each 10 ms, seen at two points; the second of them only once, and `late` at `late_at`.
     fn reported(late: u32, late_at: Ns) -> Vec<(Ns, u64)> {
         let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
-        joiner.set_expected(0b11);
+        joiner.set_expected(0, 0b11);
         let mut early = EarlyCompletion::new(1);
         let mut reported = Vec::new();
         let mut seen: Vec<Sighting> = (0..40)

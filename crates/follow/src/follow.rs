@@ -1,4 +1,4 @@
-//! Following streams packet by packet: the way of a sighting from the probes to journeys, in one place.
+//! Following streams packet by packet: from the sightings of all probes to journeys, in one place.
 
 use crate::cost::CostMeter;
 use crate::counted::Counted;
@@ -330,17 +330,16 @@ impl Follow {
         self.layout = layout;
         self.expect_routes();
         if let Some(flight) = &mut self.flight {
-            flight
-                .detector
-                .set_layout(&self.layout.segments, &self.layout.route.by_streams(self.options.streams.len()));
+            let routes = self.layout.route.by_streams(self.options.streams.len());
+            flight.detector.set_layout(&self.layout.segments, &routes);
         }
     }
 
-    /// Tells the joiner which points each stream's packets are expected at.
+    /// Sets the points at which the joiner expects each stream's packets.
     fn expect_routes(&mut self) {
         for stream in 0..self.options.streams.len() as StreamId {
             let route = self.layout.route.of_stream(stream);
-            self.joiner.set_expected_of(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
+            self.joiner.set_expected(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
         }
     }
 
@@ -374,12 +373,7 @@ impl Follow {
 
     /// What the joiner counted of each stream.
     pub fn all_totals(&self) -> Vec<Totals> {
-        (0..self.options.streams.len()).map(|id| self.totals(id as StreamId)).collect()
-    }
-
-    /// What the joiner counted of a stream.
-    pub fn totals(&self, stream: StreamId) -> Totals {
-        self.joiner.totals(stream)
+        (0..self.options.streams.len()).map(|id| self.joiner.totals(id as StreamId)).collect()
     }
 
     /// Up to when all sightings have been taken, host's CLOCK_MONOTONIC.
@@ -404,16 +398,11 @@ impl Follow {
         let machines = self.merge.feeds.iter().zip(&counters).zip(flights).map(|((feed, counters), flight)| {
             let flight = flight.map(flight_record);
             match &feed.origin {
-                Origin::Host(probe) => MachineRecord {
-                    clock: MachineFigures {
-                        machine: HOST.into(),
-                        method: "same clock".into(),
-                        ..MachineFigures::default()
-                    },
-                    kernel: probe.kernel(),
-                    counters: *counters,
-                    flight,
-                },
+                Origin::Host(probe) => {
+                    let (machine, method) = (HOST.into(), "same clock".into());
+                    let clock = MachineFigures { machine, method, ..MachineFigures::default() };
+                    MachineRecord { clock, kernel: probe.kernel(), counters: *counters, flight }
+                }
                 Origin::Machine(m) => {
                     let clock = m.clock();
                     let clock = MachineFigures {
@@ -435,8 +424,9 @@ impl Follow {
         let point = |id: PointId| points[usize::from(id)].point.clone();
         manifest.points = points.to_vec();
         manifest.drop_notes = self.drop_notes().to_vec();
-        manifest.route = self.layout.route_names(points);
-        manifest.routes = self.layout.routes_names(points);
+        let names = |route: &Vec<PointId>| route.iter().map(|id| point(*id)).collect();
+        manifest.route = names(&self.layout.route.points);
+        manifest.routes = self.layout.route.by_stream.iter().map(names).collect();
         let segments = self.layout.segments.iter();
         manifest.segments = segments
             .map(|s| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) })

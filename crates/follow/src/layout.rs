@@ -2,7 +2,7 @@
 
 use latpath_journey::segments::{self, Segment};
 use latpath_journey::Route;
-use latpath_model::{Point, PointId, PointInfo};
+use latpath_model::PointInfo;
 
 /// The route and the segments; changes rarely.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,23 +33,4 @@ impl Layout {
         }
         Self { route, segments: all, notes, points: points.len() }
     }
-
-    /// The names of the route's points.
-    pub fn route_names(&self, points: &[PointInfo]) -> Vec<Point> {
-        names(&self.route.points, points)
-    }
-
-    /// Those of the points off the route.
-    pub fn off_route_names(&self, points: &[PointInfo]) -> Vec<Point> {
-        names(&self.route.off_route, points)
-    }
-
-    /// Those of each stream's route.
-    pub fn routes_names(&self, points: &[PointInfo]) -> Vec<Vec<Point>> {
-        self.route.by_stream.iter().map(|route| names(route, points)).collect()
-    }
-}
-
-fn names(ids: &[PointId], points: &[PointInfo]) -> Vec<Point> {
-    ids.iter().map(|p| points[usize::from(*p)].point.clone()).collect()
 }

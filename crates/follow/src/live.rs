@@ -1,9 +1,7 @@
 //! Figures of the moment: the journeys that `record` would store, counted as they are finished.
 
 use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
-use latpath_capture::RankedCapture;
 use latpath_journey::{Journey, Segment, Totals};
-use latpath_linux::background::Background;
 use latpath_model::{Counters, Ns, PointInfo};
 use latpath_run::Manifest;
 use latpath_stats::lost::explain;
@@ -16,7 +14,8 @@ const WORST: usize = 10;
 
 /// Streams being followed and counted. Dropping it detaches everything.
 pub struct Live {
-    follow: Follow,
+    /// Where the journeys come from.
+    pub follow: Follow,
     figures: Figures,
     manifest: Manifest,
     vms: Vec<Vm>,
@@ -62,21 +61,6 @@ impl Live {
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
         Self { follow, figures, manifest, vms, sampling: Sampling::new() }
-    }
-
-    /// Where the journeys come from.
-    pub fn follow(&self) -> &Follow {
-        &self.follow
-    }
-
-    /// As [`Follow::enter_background`].
-    pub fn enter_background(&mut self, background: Background) {
-        self.follow.enter_background(background);
-    }
-
-    /// A capture that is complete. Each is returned once; take them each round.
-    pub fn next_capture(&mut self) -> Option<RankedCapture> {
-        self.follow.next_capture()
     }
 
     /// One round; call it some fifty times a second. Figures start from zero when the route changes.

@@ -4,7 +4,8 @@ use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_linux::background::Background;
 use latpath_model::{Counters, Ns, Sighting, Source};
-use latpath_probe::{Never, Probe};
+use latpath_probe::Probe;
+use std::convert::Infallible;
 
 /// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
 const PATIENCE: Ns = 10_000_000_000;
@@ -13,7 +14,7 @@ const CROWDED: usize = 1 << 20;
 const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
 
 /// The sightings of this machine: its kernel programs, or what a test says that they saw.
-pub trait HostSource: Source<Error = Never> {
+pub trait HostSource: Source<Error = Infallible> {
     /// Takes the programs off. What they saw can still be drained.
     fn detach(&mut self);
 

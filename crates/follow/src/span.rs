@@ -23,7 +23,7 @@ impl Span {
         Self { begin: now.saturating_add(SETTLE), end: Ns::MAX, settled: now.saturating_add(window) }
     }
 
-    /// Whether a packet counts. One that was on its way before is left out: it was first seen in the middle of its way. One that set out
+    /// Whether a packet counts. One that was on its way before is left out: it was first seen in the middle of its route. One that set out
     /// while the probes were being detached may be seen by some of them.
     pub fn counts(&self, j: &Journey, route: &Route) -> bool {
         let from_the_start = || route.of_stream(j.stream).first().is_none_or(|head| j.at(*head).is_some());
@@ -48,7 +48,7 @@ mod tests {
         };
         assert!(!counts(0b111, 10 * S + SETTLE / 2), "too soon");
         assert!(counts(0b111, 10 * S + 2 * SETTLE));
-        assert!(counts(0b010, 10 * S + 2 * SETTLE), "lost on its way");
+        assert!(counts(0b010, 10 * S + 2 * SETTLE), "lost on its route");
         assert!(!counts(0b101, 11 * S - 1), "under way before");
         assert!(counts(0b101, 11 * S), "it lacks a point");
         assert!(!counts(0, 15 * S));

@@ -1,12 +1,12 @@
 //! One table of points and one of drop notes for all machines: each source numbers its own, these map them.
 
-use latpath_journey::segments::matches;
+use latpath_model::pattern::fits;
 use latpath_model::{DropNote, PointId, PointInfo, Sighting};
 
 /// Points that one run can have.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
 
-/// Which points the user wants: patterns with `*` for any text. None at all: every point.
+/// Which points are requested: patterns with `*` for any text. None at all: every point.
 #[derive(Clone, Debug, Default)]
 pub struct PointFilter(Vec<String>);
 
@@ -16,17 +16,15 @@ impl PointFilter {
         Self(patterns)
     }
 
-    /// Whether a point is wanted. Drop points always are: they explain losses.
-    pub fn wants(&self, info: &PointInfo) -> bool {
+    /// Whether a point is requested. Drop points always are: they explain losses.
+    pub fn matches(&self, info: &PointInfo) -> bool {
         let name = info.point.to_string();
-        self.0.is_empty()
-            || info.point.kind == latpath_model::PointKind::Drop
-            || self.0.iter().any(|p| matches(p, &name))
+        self.0.is_empty() || info.point.kind == latpath_model::PointKind::Drop || self.0.iter().any(|p| fits(p, &name))
     }
 
     /// Patterns that match none of these points.
     pub fn unmatched(&self, points: &[PointInfo]) -> Vec<&str> {
-        let hit = |p: &&String| points.iter().any(|i| matches(p, &i.point.to_string()));
+        let hit = |p: &&String| points.iter().any(|i| fits(p, i.point.to_string()));
         self.0.iter().filter(|p| !hit(p)).map(String::as_str).collect()
     }
 }
@@ -52,7 +50,7 @@ impl Mapping {
     /// Takes over what a source has found since the last call.
     pub fn refresh(&mut self, points: &[PointInfo], notes: &[DropNote], tables: &mut Tables) {
         for info in points.iter().skip(self.points.len()) {
-            let id = if !tables.filter.wants(info) {
+            let id = if !tables.filter.matches(info) {
                 None
             } else if tables.points.len() == MAX_POINTS {
                 tables.refused += 1;
@@ -77,7 +75,7 @@ impl Mapping {
         usize::from(s.point) >= self.points.len() || usize::from(s.note) > self.notes.len()
     }
 
-    /// The sighting in common numbers; none if its point is not wanted.
+    /// The sighting in common numbers; none if its point is not requested.
     pub fn map(&self, s: Sighting) -> Option<Sighting> {
         let point = self.points.get(usize::from(s.point)).copied().flatten()?;
         let note = usize::from(s.note).checked_sub(1).and_then(|n| self.notes.get(n)).copied().unwrap_or(0);
@@ -96,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn unwanted_points_get_no_number_and_drops_always_do() {
+    fn points_that_are_not_requested_get_no_number_and_drops_always_do() {
         let mut tables = Tables { filter: PointFilter::new(vec!["host/tx@*".into()]), ..Default::default() };
         let mut mapping = Mapping::default();
         mapping.refresh(&[info("host/nic-rx@a"), info("host/tx@b"), info("host/drop@b")], &[], &mut tables);

@@ -97,7 +97,7 @@ impl Histogram {
         self.sum += i128::from(v);
         let size = u128::from(v.unsigned_abs());
         self.squares = self.squares.saturating_add(size * size);
-        self.bucket(v, 1);
+        self.bucket(v);
     }
 
     /// Adds many values: as if each was recorded, in a third of the time.
@@ -132,20 +132,6 @@ impl Histogram {
         }
     }
 
-    /// Adds a value `n` times.
-    #[inline]
-    pub fn record_n(&mut self, v: Ns, n: u64) {
-        if n == 0 {
-            return;
-        }
-        self.extremes(v);
-        self.count += n;
-        self.sum += i128::from(v) * i128::from(n);
-        let size = u128::from(v.unsigned_abs());
-        self.squares = self.squares.saturating_add((size * size).saturating_mul(n.into()));
-        self.bucket(v, n);
-    }
-
     #[inline]
     fn extremes(&mut self, v: Ns) {
         if self.count == 0 {
@@ -156,12 +142,12 @@ impl Histogram {
     }
 
     #[inline]
-    fn bucket(&mut self, v: Ns, n: u64) {
+    fn bucket(&mut self, v: Ns) {
         if v >= 0 {
-            self.positive.add(layout::index::<BITS>(v as u64), n);
+            self.positive.add(layout::index::<BITS>(v as u64), 1);
         } else {
-            self.negatives += n;
-            self.negative.add(layout::index::<BITS>(v.unsigned_abs()), n);
+            self.negatives += 1;
+            self.negative.add(layout::index::<BITS>(v.unsigned_abs()), 1);
         }
     }
 

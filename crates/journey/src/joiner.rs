@@ -4,8 +4,8 @@
 //! now and then says how far time has come. Journeys come back in order of their first sighting, each exactly once.
 //! Which journey a sighting belongs to is decided in `matching`; docs/journeys.md explains it.
 
-use crate::journey::{Journey, MAX_POINTS};
-use crate::matching::{self, Meant, Position, Question, Verdict};
+use crate::journey::{bits, Journey, MAX_POINTS};
+use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
 use crate::ring::{Head, Ring, MIN_SLOTS};
 use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
 use latpath_protocols::sequence::{Sequence, Standing};
@@ -90,7 +90,7 @@ struct Stream {
     expected: u64,
     at: Vec<Position>,
     sequence: Option<Sequence>,
-    /// How far "near" reaches: R, or half a lap.
+    /// How far "near" reaches: R, or half a cycle of the keys.
     near: u64,
     /// The point where most packets are first seen, and how sure that is.
     lead: Option<(u16, u32)>,
@@ -141,21 +141,14 @@ impl Joiner {
         }
     }
 
-    /// Tells which points there are; call it again whenever points were found.
+    /// Takes the points that there are; call it again whenever points were found.
     pub fn set_points(&mut self, points: &[PointInfo]) {
         let drop = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Drop;
         self.drops = points.iter().enumerate().take(MAX_POINTS).filter(drop).fold(0, |mask, (id, _)| mask | 1 << id);
     }
 
-    /// Points that make a journey of any stream complete, as bits `1 << PointId`; 0 while the route is unknown.
-    pub fn set_expected(&mut self, mask: u64) {
-        for stream in &mut self.streams {
-            stream.expected = mask;
-        }
-    }
-
-    /// The same for one stream.
-    pub fn set_expected_of(&mut self, stream: StreamId, mask: u64) {
+    /// Points that make a journey of a stream complete, as bits `1 << PointId`; 0 while the route is unknown.
+    pub fn set_expected(&mut self, stream: StreamId, mask: u64) {
         if let Some(stream) = self.streams.get_mut(usize::from(stream)) {
             stream.expected = mask;
         }
@@ -236,16 +229,16 @@ impl Joiner {
         let drop = self.drops & bit != 0;
         let stream = &mut self.streams[stream];
         stream.totals.sightings += 1;
-        match stream.judge(s, bit, drop, &self.options) {
-            Verdict::Attach(number) => stream.attach(number, s, drop, self.options.reorder),
-            Verdict::Duplicate(number) => {
+        match stream.find_journey(s, bit, drop, &self.options) {
+            MatchResult::Attach(number) => stream.attach(number, s, drop, self.options.reorder),
+            MatchResult::Duplicate(number) => {
                 stream.totals.duplicates += 1;
                 if number >= stream.ring.emit {
                     let head = stream.ring.get_mut(number);
                     head.duplicates = head.duplicates.saturating_add(1);
                 }
             }
-            Verdict::Late(number) => {
+            MatchResult::Late(number) => {
                 if drop && stream.ring.get(number).seen & bit != 0 {
                     return;
                 }
@@ -257,11 +250,11 @@ impl Joiner {
                     stream.at[point].moved(number, s.key, self.options.reorder);
                 }
             }
-            Verdict::Stale(steps) => {
+            MatchResult::Stale(steps) => {
                 stream.totals.late += 1;
                 stream.at[point].stepped(steps, s.key);
             }
-            Verdict::New => {
+            MatchResult::New => {
                 self.make_room(usize::from(s.stream), s.t, sink);
                 self.streams[usize::from(s.stream)].begin(s, drop, self.options.reorder);
             }
@@ -353,9 +346,9 @@ impl Joiner {
 }
 
 impl Stream {
-    fn judge(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> Verdict {
+    fn find_journey(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> MatchResult {
         let meant = if drop { self.meant_by_drop(s.key, options) } else { Meant::default() };
-        let q = Question {
+        let q = MatchQuery {
             key: s.key,
             t: s.t,
             bit: if drop { 0 } else { bit },
@@ -367,26 +360,26 @@ impl Stream {
             meant,
         };
         let at = &mut self.at[usize::from(s.point)];
-        let (verdict, cut) = match &self.sequence {
+        let (result, cut) = match &self.sequence {
             Some(sequence) if !drop => matching::by_sequence(&self.ring, sequence, at, &q),
             _ => matching::by_newest(&self.ring, at, &q),
         };
         self.totals.crowded += u64::from(cut);
-        if drop && verdict == Verdict::New && self.is_forgotten(s, options) {
-            return Verdict::Stale(0);
+        if drop && result == MatchResult::New && self.is_forgotten(s, options) {
+            return MatchResult::Stale(0);
         }
-        verdict
+        result
     }
 
     /// Drops happen at several places of the path, so their order says nothing; and a clone of a packet may be freed before or
-    /// after other points see it. Where its key stands in the sequence says which lap the packet is of.
+    /// after other points see it. Where its key stands in the sequence says which cycle the packet is of.
     fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
         let Some(sequence) = &self.sequence else { return Meant::default() };
         let (head, reorder) = (self.ring.head, options.reorder);
-        // What all points have passed is of a lap before, if laps cannot be distinguished or the key may well be the next one.
+        // What all points have passed is of an earlier cycle, if cycles cannot be distinguished or the key may well be the next one.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
-        match (sequence.stands(key), sequence.lap()) {
-            (Standing::Behind(behind), Some(lap)) => Meant::from(head.saturating_sub(behind + lap / 2)),
+        match (sequence.stands(key), sequence.cycle()) {
+            (Standing::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
             (Standing::Behind(behind), None) => {
                 Meant { just_now: options.linger, ..Meant::from(head.saturating_sub(behind + reorder / 2)) }
             }
@@ -398,7 +391,7 @@ impl Stream {
 
     /// Whether a drop that fits no journey is of a packet whose journey is not kept any more.
     fn is_forgotten(&self, s: &Sighting, options: &Options) -> bool {
-        let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.lap().is_some()) else { return false };
+        let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.cycle().is_some()) else { return false };
         let Standing::Behind(behind) = sequence.stands(s.key) else { return false };
         match self.ring.head.checked_sub(1 + behind) {
             Some(number) if number >= self.ring.tail => {
@@ -418,7 +411,7 @@ impl Stream {
         } else if head.in_place {
             self.at[usize::from(s.point)].moved(number, s.key, reorder);
         } else {
-            self.at[usize::from(s.point)].saw_aside(number);
+            self.at[usize::from(s.point)].saw_out_of_place(number);
         }
         let by_lead = self.ring.get(number).by_lead;
         if by_lead {
@@ -427,11 +420,7 @@ impl Stream {
             self.ring.get_mut(number).out_of_order |= number < greatest;
             at.greatest = Some(greatest);
         } else if self.lead.is_some_and(|(lead, _)| lead == s.point) {
-            let mut seen = head.seen;
-            while seen != 0 {
-                self.at[seen.trailing_zeros() as usize].confirmed();
-                seen &= seen - 1;
-            }
+            bits(head.seen).for_each(|point| self.at[point].confirmed());
         }
         self.ring.mark(number, s);
     }
@@ -450,7 +439,7 @@ impl Stream {
             } else {
                 sequence.follow(s.key, s.t);
             }
-            self.near = sequence.lap().map_or(reorder, |lap| reorder.min(lap / 2));
+            self.near = sequence.cycle().map_or(reorder, |cycle| reorder.min(cycle / 2));
         }
         if drop {
             return self.note(number, s);
@@ -470,7 +459,7 @@ impl Stream {
         if in_place {
             at.moved(number, s.key, reorder);
         } else {
-            at.saw_aside(number);
+            at.saw_out_of_place(number);
         }
         let head = self.ring.get_mut(number);
         (head.placed, head.in_place, head.by_lead) = (true, in_place, by_lead);
@@ -516,15 +505,12 @@ impl Stream {
         if self.expected == 0 || hold {
             return false;
         }
-        let mut lacking = self.expected & !head.seen;
-        while lacking != 0 {
-            let passed = self.at.get(lacking.trailing_zeros() as usize).and_then(|at| at.passed);
-            if passed.is_none_or(|passed| passed <= number + options.reorder) {
-                return false;
-            }
-            lacking &= lacking - 1;
-        }
-        now.saturating_sub(self.ring.last_time(number)) >= options.linger
+        let has_passed = |point: usize| {
+            let passed = self.at.get(point).and_then(|at| at.passed);
+            passed.is_some_and(|passed| passed > number + options.reorder)
+        };
+        bits(self.expected & !head.seen).all(has_passed)
+            && now.saturating_sub(self.ring.last_time(number)) >= options.linger
     }
 
     fn emit_ready(&mut self, now: Ns, hold: bool, options: &Options, sink: &mut impl FnMut(&Journey)) {

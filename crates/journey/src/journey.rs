@@ -30,6 +30,15 @@ pub struct Journey<'a> {
     pub drop_note: u16,
 }
 
+/// The bits of a set of points, rising.
+pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (set != 0).then(|| set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(bit)
+    })
+}
+
 impl Journey<'_> {
     /// The time at a point, if the point saw the packet.
     pub fn at(&self, point: PointId) -> Option<Ns> {
@@ -38,14 +47,7 @@ impl Journey<'_> {
 
     /// The time of the first sighting.
     pub fn first(&self) -> Option<Ns> {
-        let mut left = self.seen;
-        let mut first = None;
-        while left != 0 {
-            let t = self.t[left.trailing_zeros() as usize];
-            first = Some(first.map_or(t, |f: Ns| f.min(t)));
-            left &= left - 1;
-        }
-        first
+        bits(self.seen).map(|point| self.t[point]).min()
     }
 
     /// Time from one point to another, if both saw it. May be negative: a clock fault to report, never clamped.

@@ -27,10 +27,10 @@ pub(crate) struct Position {
     /// Greatest number seen here, of journeys that are in place.
     pub greatest: Option<u64>,
     /// A journey that is not in place and was seen here, and where the point stood then.
-    aside: Option<(u64, Option<u64>)>,
+    out_of_place: Option<(u64, Option<u64>)>,
     /// Sightings in a row that began a journey far behind the head.
     begun: u32,
-    /// Sightings in a row that could also be a packet one or more laps newer, and how far the point was behind then.
+    /// Sightings in a row that could also be a packet one or more cycles newer, and how far the point was behind then.
     ambiguous: u32,
     ambiguous_behind: u64,
     /// Sightings in a row that would make the point jump back, and where to.
@@ -43,7 +43,7 @@ pub(crate) struct Position {
 
 /// What a sighting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum MatchResult {
     /// A sighting of this open journey.
     Attach(u64),
     /// It belongs to this journey, which is closed.
@@ -57,7 +57,7 @@ pub(crate) enum Verdict {
 }
 
 /// What the rules need to know about a sighting and its stream.
-pub(crate) struct Question {
+pub(crate) struct MatchQuery {
     pub key: u32,
     pub t: Ns,
     /// The point's bit, or 0 if the point may see a packet several times.
@@ -90,14 +90,14 @@ impl From<u64> for Meant {
 }
 
 impl Meant {
-    fn has(&self, ring: &Ring, number: u64, q: &Question) -> bool {
+    fn has(&self, ring: &Ring, number: u64, q: &MatchQuery) -> bool {
         number >= self.least
             || !is_closed(ring, number, q) && q.t.saturating_sub(ring.last_time(number)) <= self.just_now
     }
 }
 
-/// The answer, and whether the search was cut short because too many journeys share the key.
-pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &Question) -> (Verdict, bool) {
+/// The result, and whether the search was cut short because too many journeys share the key.
+pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -> (MatchResult, bool) {
     let next = at.last.map(|n| n + 1);
     let floor = next.map_or(0, |n| n.saturating_sub(q.reorder));
     let before_jump = at.before_jump.map(|(n, _)| n);
@@ -105,9 +105,9 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     // The nearest journey that lacks the point; the newest open one that does; the nearest that has it; one too far back.
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
     let (mut straggler, mut closed) = (None, None);
-    let aside = at.aside(q.reorder);
+    let out_of_place = at.out_of_place(q.reorder);
     // Closed journeys behind all that the point is near to mean nothing; those before them are further still.
-    let behind = [next, aside, before_jump].into_iter().flatten().min().unwrap_or(0).saturating_sub(q.near);
+    let behind = [next, out_of_place, before_jump].into_iter().flatten().min().unwrap_or(0).saturating_sub(q.near);
     let behind = behind.min(bottom).min(ring.emit);
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
@@ -120,9 +120,9 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         }
         let distance = next.map(|n| n.abs_diff(number));
         if head.seen & q.bit != 0 {
-            let aside = aside.map(|n| n.abs_diff(number));
+            let out_of_place = out_of_place.map(|n| n.abs_diff(number));
             let before = before_jump.map(|n| n.abs_diff(number));
-            let distance = distance.into_iter().chain(aside).chain(before).min().filter(|d| *d <= q.near);
+            let distance = distance.into_iter().chain(out_of_place).chain(before).min().filter(|d| *d <= q.near);
             if let Some(d) = distance.filter(|d| twice.is_none_or(|(best, _)| *d < best)) {
                 twice = Some((d, number));
             }
@@ -149,46 +149,46 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         }
     }
     let cut = chain.cut();
-    // A point that has just been found and sees what comes next in the stream sees a new packet, not one of a lap before.
+    // A point that has just been found and sees what comes next in the stream sees a new packet, not one of an earlier cycle.
     let newest = newest.filter(|_| at.last.is_some() || !sequence.is_ahead(q.key));
     let newer = newest.filter(|n| near.is_some_and(|(_, number)| *n > number));
-    let verdict = if let Some((_, number)) = near {
+    let result = if let Some((_, number)) = near {
         match newer.filter(|_| at.stands_still(ring.head - number, q.reorder)) {
-            Some(jump) => Verdict::Attach(jump),
-            None if is_closed(ring, number, q) => Verdict::Late(number),
-            None => Verdict::Attach(number),
+            Some(jump) => MatchResult::Attach(jump),
+            None if is_closed(ring, number, q) => MatchResult::Late(number),
+            None => MatchResult::Attach(number),
         }
     } else if let Some(number) = straggler {
         if is_closed(ring, number, q) {
-            Verdict::Late(number)
+            MatchResult::Late(number)
         } else {
-            Verdict::Attach(number)
+            MatchResult::Attach(number)
         }
     } else {
         let close = twice.filter(|(d, _)| *d <= q.near / 16);
         if let Some((_, number)) = close {
-            Verdict::Duplicate(number)
+            MatchResult::Duplicate(number)
         } else if let Some(steps) = at.stale_steps(ring, sequence, q) {
             at.count_stale(q.t);
-            Verdict::Stale(steps)
+            MatchResult::Stale(steps)
         } else if let Some(number) = newest {
-            Verdict::Attach(number)
+            MatchResult::Attach(number)
         } else if let Some((_, number)) = twice {
-            Verdict::Duplicate(number)
+            MatchResult::Duplicate(number)
         } else if let Some(number) = back.filter(|n| !q.leads && at.goes_back(*n, q.reorder)) {
-            Verdict::Attach(number)
+            MatchResult::Attach(number)
         } else if let Some(number) = closed.filter(|n| is_meant(ring, sequence, *n, q)) {
-            Verdict::Late(number)
+            MatchResult::Late(number)
         } else {
-            Verdict::New
+            MatchResult::New
         }
     };
-    at.settle(&verdict, newer.is_some(), back.is_some());
-    (verdict, cut)
+    at.settle(&result, newer.is_some(), back.is_some());
+    (result, cut)
 }
 
 /// The same for what has no order: hashes, and drops.
-pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &Question) -> (Verdict, bool) {
+pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (MatchResult, bool) {
     let (mut twice, mut late) = (None, None);
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
@@ -201,24 +201,24 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &Question) -> (Verdic
                 twice = twice.or(Some(number));
             }
         } else if !is_closed(ring, number, q) {
-            at.settle(&Verdict::Attach(number), false, false);
-            return (Verdict::Attach(number), chain.cut());
+            at.settle(&MatchResult::Attach(number), false, false);
+            return (MatchResult::Attach(number), chain.cut());
         } else {
             late = late.or(Some(number));
         }
     }
-    let verdict = match (twice, late) {
-        (Some(number), _) => Verdict::Duplicate(number),
-        (None, Some(number)) => Verdict::Late(number),
-        (None, None) => Verdict::New,
+    let result = match (twice, late) {
+        (Some(number), _) => MatchResult::Duplicate(number),
+        (None, Some(number)) => MatchResult::Late(number),
+        (None, None) => MatchResult::New,
     };
-    at.settle(&verdict, false, false);
-    (verdict, chain.cut())
+    at.settle(&result, false, false);
+    (result, chain.cut())
 }
 
 /// Whether a point that has just been found can mean this journey, for it is where the key stands in the sequence: what it sees first
 /// may have waited longer than the window.
-fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &Question) -> bool {
+fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
     match sequence.stands(q.key) {
         Standing::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
         _ => false,
@@ -226,7 +226,7 @@ fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &Question) -> bool
 }
 
 /// Handed out already, or too old for this sighting.
-fn is_closed(ring: &Ring, number: u64, q: &Question) -> bool {
+fn is_closed(ring: &Ring, number: u64, q: &MatchQuery) -> bool {
     number < ring.emit || q.t.saturating_sub(ring.get(number).first) > q.window
 }
 
@@ -259,8 +259,8 @@ impl Position {
     }
 
     /// The point saw a journey whose number gives no place: it was first seen behind the head of the stream.
-    pub fn saw_aside(&mut self, number: u64) {
-        self.aside = Some((number, self.last));
+    pub fn saw_out_of_place(&mut self, number: u64) {
+        self.out_of_place = Some((number, self.last));
     }
 
     /// A packet that was first seen here was then seen where packets are first seen: the point is where it seems to be.
@@ -268,9 +268,9 @@ impl Position {
         self.back = 0;
     }
 
-    /// The journey aside, if the point has not moved far since.
-    fn aside(&self, reorder: u64) -> Option<u64> {
-        let (number, then) = self.aside?;
+    /// The journey that is not in place, if the point has not moved far since.
+    fn out_of_place(&self, reorder: u64) -> Option<u64> {
+        let (number, then) = self.out_of_place?;
         let far = self.last.zip(then).is_some_and(|(last, then)| last.abs_diff(then) > reorder);
         (!far && self.last.is_some() == then.is_some()).then_some(number)
     }
@@ -281,7 +281,7 @@ impl Position {
         self.last_key = key;
     }
 
-    /// A point that is a lap behind either drains a queue, then it catches up; or it lost a lap, then it stays behind,
+    /// A point that is a cycle behind either drains a queue, then it catches up; or it lost a cycle, then it stays behind,
     /// and the newer journey is the right one.
     fn stands_still(&mut self, behind: u64, reorder: u64) -> bool {
         if self.ambiguous == 0 {
@@ -308,7 +308,7 @@ impl Position {
 
     /// If what comes after the point's last packet is not kept any more, and this key follows it, then the point drains
     /// a queue that is older than all that is kept. It must do so faster than the stream comes in.
-    fn stale_steps(&self, ring: &Ring, sequence: &Sequence, q: &Question) -> Option<u64> {
+    fn stale_steps(&self, ring: &Ring, sequence: &Sequence, q: &MatchQuery) -> Option<u64> {
         let next = self.last? + 1;
         if next >= ring.head || ring.head - ring.tail < 2 {
             return None;
@@ -331,15 +331,15 @@ impl Position {
         self.stale += 1;
     }
 
-    fn settle(&mut self, verdict: &Verdict, ambiguous: bool, goes_back: bool) {
-        if !matches!(verdict, Verdict::New | Verdict::Duplicate(_)) {
+    fn settle(&mut self, result: &MatchResult, ambiguous: bool, goes_back: bool) {
+        if !matches!(result, MatchResult::New | MatchResult::Duplicate(_)) {
             self.begun = 0;
         }
         self.ambiguous = if ambiguous { self.ambiguous + 1 } else { 0 };
-        if !goes_back || matches!(verdict, Verdict::Attach(_)) {
+        if !goes_back || matches!(result, MatchResult::Attach(_)) {
             self.back = 0;
         }
-        if !matches!(verdict, Verdict::Stale(_) | Verdict::Duplicate(_)) {
+        if !matches!(result, MatchResult::Stale(_) | MatchResult::Duplicate(_)) {
             self.stale = 0;
         }
     }

@@ -5,7 +5,7 @@
 //! newest journey of a chain that runs through the heads from newer to older; what falls off the tail falls out of the
 //! chains by itself, so nothing is ever unlinked.
 
-use crate::journey::Journey;
+use crate::journey::{bits, Journey};
 use latpath_model::{Ns, Sighting, StreamId};
 
 /// Fewest journeys that a ring has room for.
@@ -158,13 +158,8 @@ impl Ring {
 
     /// The latest time at any point of an open journey.
     pub fn last_time(&self, number: u64) -> Ns {
-        let (mut seen, row) = (self.get(number).seen, self.row(number));
-        let mut last = Ns::MIN;
-        while seen != 0 {
-            last = last.max(self.t[row + seen.trailing_zeros() as usize]);
-            seen &= seen - 1;
-        }
-        last
+        let row = self.row(number);
+        bits(self.get(number).seen).map(|point| self.t[row + point]).max().unwrap_or(Ns::MIN)
     }
 
     /// Makes room for more heads; `slots` is a power of two.

@@ -4,7 +4,7 @@
 //! other programs may read along. The route is found from journeys (which points saw them, in which order) and from what
 //! the devices are. You configure nothing.
 
-use crate::journey::{Journey, MAX_POINTS};
+use crate::journey::{bits, Journey, MAX_POINTS};
 use latpath_model::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
 /// The points in the order in which packets pass, and those of the routes.
@@ -142,15 +142,9 @@ impl Counts {
             halve(&mut self.both);
             halve(&mut self.before);
         }
-        let mut left = j.seen;
-        while left != 0 {
-            let a = left.trailing_zeros() as usize;
-            left &= left - 1;
+        for a in bits(j.seen) {
             self.both[a][a] += 1;
-            let mut others = left;
-            while others != 0 {
-                let b = others.trailing_zeros() as usize;
-                others &= others - 1;
+            for b in bits(j.seen & (!1 << a)) {
                 self.both[a][b] += 1;
                 self.both[b][a] += 1;
                 match j.t[a].cmp(&j.t[b]) {
@@ -186,8 +180,7 @@ impl Counts {
             name => {
                 // A machine that only sends is upstream of the host; one that receives is downstream.
                 let here = |p: &PointId| machine(*p) == name && !points[usize::from(*p)].point.kind.is_sending();
-                let receives = all.iter().any(here);
-                if receives {
+                if all.iter().any(here) {
                     1
                 } else {
                     -1

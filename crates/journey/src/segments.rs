@@ -1,4 +1,4 @@
-//! Segments: from one point of the way to a later one, under the names that engineers use.
+//! Segments: from one point of a route to a later one, under the names that engineers use.
 //!
 //! | name | from | to |
 //! |---|---|---|
@@ -8,10 +8,10 @@
 //! | `total` | the first point | the last |
 //!
 //! For what a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is what
-//! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, whatever way it goes.
+//! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
 use crate::route::Route;
-use latpath_model::{PointId, PointInfo, PointKind, SegmentKind, HOST};
+use latpath_model::{pattern::fits, PointId, PointInfo, PointKind, SegmentKind, HOST};
 
 /// From one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Segment {
 /// The classic segments and those between neighbours, and what is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classic {
-    /// In the order of the way; neighbours follow the classic segment that they are part of.
+    /// In the order of the route; neighbours follow the classic segment that they are part of.
     pub segments: Vec<Segment>,
     /// Segments that merge or are not known, and why.
     pub notes: Vec<String>,
@@ -56,12 +56,12 @@ pub struct Classic {
 /// routes, those of each route follow each other; a name may then stand for several, with different ends.
 pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
     let mut all = Classic::default();
-    for way in route.distinct() {
-        let of_way = along(way, points);
+    for route in route.distinct() {
+        let own = along(route, points);
         let new = |s: &Segment| !all.segments.contains(s);
-        let segments: Vec<_> = of_way.segments.into_iter().filter(new).collect();
+        let segments: Vec<_> = own.segments.into_iter().filter(new).collect();
         all.segments.extend(segments);
-        for note in of_way.notes {
+        for note in own.notes {
             if !all.notes.contains(&note) {
                 all.notes.push(note);
             }
@@ -86,22 +86,22 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     leaves.filter_map(|from| back(&from)).map(|(from, to)| Segment::classic(SegmentKind::Tupcall, from, to)).collect()
 }
 
-/// The segments of one way.
-fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
+/// The segments of one route.
+fn along(route: &[PointId], points: &[PointInfo]) -> Classic {
     let mut all = Classic::default();
-    let [first, .., last] = line else { return all };
+    let [first, .., last] = route else { return all };
     let info = |p: PointId| &points[usize::from(p)];
     let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);
     let name = |p: PointId| info(p).point.to_string();
 
-    let nic = line.iter().position(|p| on_host(*p) && kind(*p).is_entry());
-    let by_vm = nic.is_some_and(|nic| kind(line[nic]) == PointKind::VmWrite);
+    let nic = route.iter().position(|p| on_host(*p) && kind(*p).is_entry());
+    let by_vm = nic.is_some_and(|nic| kind(route[nic]) == PointKind::VmWrite);
     let guest =
-        line.iter().enumerate().position(|(at, p)| !on_host(*p) && kind(*p) == PointKind::NicRx && Some(at) > nic);
-    let read = line.iter().position(|p| kind(*p) == PointKind::VmRead);
+        route.iter().enumerate().position(|(at, p)| !on_host(*p) && kind(*p) == PointKind::NicRx && Some(at) > nic);
+    let read = route.iter().position(|p| kind(*p) == PointKind::VmRead);
     let ends_at_application = kind(*last).is_application();
     // A container's NIC does for a VM's: the last one before the application, if it is another than the host's.
-    let container = line.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
+    let container = route.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
     let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
     let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
 
@@ -109,23 +109,23 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     match (nic, vm_nic) {
         (Some(nic), None) if by_vm => {
             // Out by a NIC. Where that is a cable to another namespace of this machine, its hops are the network's.
-            let netns = info(line[nic]).netns;
+            let netns = info(route[nic]).netns;
             let sends = |p: &PointId| on_host(*p) && kind(*p) == PointKind::Tx && info(*p).netns == netns;
-            if let Some(out) = line.iter().rposition(sends).filter(|out| *out > nic) {
+            if let Some(out) = route.iter().rposition(sends).filter(|out| *out > nic) {
                 classic.push((SegmentKind::Thyp, nic, out));
-                if kind(*last) != PointKind::TxDone && out + 1 < line.len() {
-                    classic.push((SegmentKind::Tnet, out, line.len() - 1));
+                if kind(*last) != PointKind::TxDone && out + 1 < route.len() {
+                    classic.push((SegmentKind::Tnet, out, route.len() - 1));
                 }
             }
         }
-        _ => inward(&mut all.notes, &mut classic, line, (nic, vm_nic, by_vm), points),
+        _ => inward(&mut all.notes, &mut classic, route, (nic, vm_nic, by_vm), points),
     }
 
-    let whole = (SegmentKind::Total, 0, line.len() - 1);
+    let whole = (SegmentKind::Total, 0, route.len() - 1);
     let mut done = 0;
     let mut neighbours = |upto: usize, out: &mut Vec<Segment>| {
         for at in done..upto {
-            let (from, to) = (line[at], line[at + 1]);
+            let (from, to) = (route[at], route[at + 1]);
             let named = classic.iter().chain([&whole]).any(|(_, a, b)| (*a, *b) == (at, at + 1));
             if !named {
                 let name = format!("{}→{}", name(from), name(to));
@@ -136,27 +136,29 @@ fn along(line: &[PointId], points: &[PointInfo]) -> Classic {
     };
     for (kind, from, to) in &classic {
         neighbours(*from, &mut all.segments);
-        all.segments.push(Segment::classic(*kind, line[*from], line[*to]));
+        all.segments.push(Segment::classic(*kind, route[*from], route[*to]));
         neighbours(*to, &mut all.segments);
     }
-    neighbours(line.len() - 1, &mut all.segments);
+    neighbours(route.len() - 1, &mut all.segments);
     all.segments.push(Segment::classic(SegmentKind::Total, *first, *last));
     all
 }
 
-/// The classic segments of a way that leads to an application, given where it enters the host and the VM.
+/// The classic segments of a route that leads to an application, given where it enters the host and the VM.
 fn inward(
     notes: &mut Vec<String>,
     classic: &mut Vec<(SegmentKind, usize, usize)>,
-    line: &[PointId],
+    route: &[PointId],
     (nic, vm_nic, by_vm): (Option<usize>, Option<usize>, bool),
     points: &[PointInfo],
 ) {
-    let point = |at: usize| &points[usize::from(line[at])].point;
-    let last = line.len() - 1;
+    let point = |at: usize| &points[usize::from(route[at])].point;
+    let last = route.len() - 1;
     match nic {
         Some(_) if by_vm => {}
-        Some(0) => notes.push("Tnet: the publisher is on another machine, so the way begins at the host's NIC".into()),
+        Some(0) => {
+            notes.push("Tnet: the publisher is on another machine, so the route begins at the host's NIC".into())
+        }
         Some(nic) => classic.push((SegmentKind::Tnet, 0, nic)),
         None => notes.push("Tnet, Thyp: no packet was seen entering by a NIC of this host".into()),
     }
@@ -172,47 +174,23 @@ fn inward(
     match (vm_nic, nic) {
         (Some(vm), _) if point(last).kind.is_application() => classic.push((SegmentKind::Tsub, vm, last)),
         (None, Some(nic)) if point(last).kind.is_application() => {
-            notes.push("Thyp: no VM is on the way; Tsub is from the host's NIC to the application".into());
+            notes.push("Thyp: no VM is on the route; Tsub is from the host's NIC to the application".into());
             classic.push((SegmentKind::Tsub, nic, last));
         }
-        _ => notes.push(format!("Tsub: no application was seen to read the stream; the way ends at {}", point(last))),
+        _ => notes.push(format!("Tsub: no application was seen to read the stream; the route ends at {}", point(last))),
     }
-}
-
-/// Whether a pattern with `*` for any text matches the whole text; in time linear in each.
-pub fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    let mut star = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(c) if *c == text[t] => (p, t) = (p + 1, t + 1),
-            _ => match star {
-                Some((sp, st)) => {
-                    star = Some((sp, st + 1));
-                    (p, t) = (sp + 1, st + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|c| *c == b'*')
 }
 
 /// Reads a segment of the user's: `NAME=FROM..TO`, each end a point or a pattern with `*`.
 ///
-/// None yet where an end was not seen so far. Where a pattern fits several points, the first on the way is meant.
+/// Returns `None` until both ends have been seen. Where a pattern fits several points, it means the first of the route.
 ///
 /// # Errors
 /// Where the text has another form, or both ends are the same point.
 pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
     let (name, from, to) = split(text)?;
     let find = |pattern: &str| {
-        let fits = |p: &&PointId| matches(pattern, &points[usize::from(**p)].point.to_string());
+        let fits = |p: &&PointId| fits(pattern, points[usize::from(**p)].point.to_string());
         route.order.iter().find(fits).copied()
     };
     match (find(from), find(to)) {
@@ -234,24 +212,5 @@ pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
     match parts {
         Some((name, from, to)) if !name.is_empty() && !from.is_empty() && !to.is_empty() => Ok((name, from, to)),
         _ => Err(format!("{text:?}: write NAME=FROM..TO, as relay=host/nic-rx@eth0..guest0/app-read@relay")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stars_match_any_text() {
-        for (pattern, text, yes) in [
-            ("host/*@eth*", "host/nic-rx@eth0", true),
-            ("host/tx@vnet0", "host/tx@vnet01", false),
-            ("*", "", true),
-            ("a*b*c", "aXbYbZc", true),
-            ("a*b*c", "aXbYbZ", false),
-            ("", "x", false),
-        ] {
-            assert_eq!(matches(pattern, text), yes, "{pattern} {text}");
-        }
     }
 }

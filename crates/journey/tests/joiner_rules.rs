@@ -2,6 +2,7 @@
 
 use latpath_journey::{Joiner, Options};
 use latpath_model::{KeyRule, Link, Ns, PointInfo, Sighting};
+use latpath_protocols::{goose, ProtocolId};
 
 const MS: Ns = 1_000_000;
 const US: Ns = 1_000;
@@ -110,7 +111,7 @@ fn sent(n: u64) -> Ns {
 #[test]
 fn journeys_come_in_order_of_first_sighting_each_once() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..9000, |n, t| (n % 10 != 3).then_some(t + 50 * US));
     b.flush();
     assert!(b.out.iter().enumerate().all(|(i, o)| o.number == i as u64 && o.key == i as u32 % 4000));
@@ -132,7 +133,7 @@ fn while_the_route_is_unknown_only_the_window_closes_a_journey() {
 #[test]
 fn a_complete_journey_lingers_for_what_may_still_come() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(1 << NIC | 1 << TAP);
+    b.joiner.set_expected(0, 1 << NIC | 1 << TAP);
     b.see(NIC, 7, 0);
     b.see(TAP, 7, 10);
     b.advance(50 * MS);
@@ -146,7 +147,7 @@ fn a_complete_journey_lingers_for_what_may_still_come() {
 #[test]
 fn a_packet_is_lost_once_two_packets_more_than_r_later_were_seen() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..1, |_, _| None);
     b.stream(1..257, |_, t| Some(t + 50 * US));
     b.advance(sent(256));
@@ -168,7 +169,7 @@ fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
         false => Some(t + 50 * US),
     };
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..12_000, drained);
     b.flush();
     let late = b.joiner.totals(0).late;
@@ -196,7 +197,7 @@ fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhe
         false => Some(t + 50 * US),
     };
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..32_000, drained);
     b.flush();
     assert_eq!(b.out.len(), 32_000);
@@ -228,16 +229,16 @@ fn a_point_that_is_found_when_its_queue_is_older_than_the_window_makes_no_journe
 #[test]
 fn after_a_queue_overflow_the_newest_packet_is_right() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..20_000, |n, t| (!(5000..8000).contains(&n)).then_some(t + 50 * US));
     b.flush();
     assert!(b.out.iter().all(|o| o.app.is_some() != (5000..8000).contains(&o.number)));
 }
 
 #[test]
-fn an_outage_of_just_one_lap_heals_within_r_packets() {
+fn an_outage_of_just_one_cycle_heals_within_r_packets() {
     let mut b = Bench::new(KeyRule::SMP_CNT, Options { window: 1500 * MS, ..Options::default() });
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..20_000, |n, t| (!(5000..9000).contains(&n)).then_some(t + 50 * US));
     b.flush();
     let wrong = b.out.iter().filter(|o| o.app.is_some_and(|t| t != sent(o.number) + 50 * US)).count();
@@ -248,7 +249,7 @@ fn an_outage_of_just_one_lap_heals_within_r_packets() {
 #[test]
 fn a_second_sighting_at_a_point_is_a_duplicate_even_after_the_journey_is_gone() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..10, |_, t| Some(t + 50 * US));
     b.see(APP, 9, sent(10));
     b.advance(sent(500));
@@ -289,7 +290,7 @@ fn clones_that_bridges_free_are_no_duplicates_and_the_rarer_note_is_kept() {
 /// Every packet passes the watched points, and a clone of it is dropped this long after its sending.
 fn with_clones(drop: Ns, watched: &[u16]) -> Vec<Out> {
     let mut b = Bench::sv();
-    b.joiner.set_expected(watched.iter().fold(0, |mask, p| mask | 1 << p));
+    b.joiner.set_expected(0, watched.iter().fold(0, |mask, p| mask | 1 << p));
     let mut all: Vec<(Ns, u16, u64)> = Vec::new();
     for n in 0..10_000 {
         let line = [(NIC, 0), (TAP, 10 * US), (APP, 50 * US)];
@@ -326,7 +327,7 @@ fn a_drop_after_its_journey_was_handed_out_makes_no_second_journey() {
     // A queue is thrown away 0.3, 1.2 and 5 s after packets 4000 to 4100 entered it, while the stream goes on.
     for (wait, now) in [(300 * MS, 5300), (1200 * MS, 8900), (5000 * MS, 24_100)] {
         let mut b = Bench::sv();
-        b.joiner.set_expected(LINE);
+        b.joiner.set_expected(0, LINE);
         b.stream(0..now, |n, t| (!(4000..4100).contains(&n)).then_some(t + 50 * US));
         (4000..4100).for_each(|n| b.see_note(DROP, (n % 4000) as u32, sent(n) + wait, 2));
         b.flush();
@@ -338,7 +339,7 @@ fn a_drop_after_its_journey_was_handed_out_makes_no_second_journey() {
 #[test]
 fn a_packet_that_only_its_drop_saw_has_a_journey() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..9000, |_, t| Some(t + 50 * US));
     b.see_note(DROP, 9000 % 4000, sent(9000), 2);
     b.stream(9001..9500, |_, t| Some(t + 50 * US));
@@ -365,6 +366,41 @@ fn hashes_have_no_order_and_mean_a_new_packet_after_the_window() {
 }
 
 #[test]
+fn goose_messages_are_joined_and_counted_where_states_change_restart_and_wait() {
+    let mut b = Bench::new(KeyRule::Own(ProtocolId::Goose), Options::default());
+    b.joiner.set_expected(0, LINE);
+    // A state every 100 ms: its messages come after 0, 2, 6, 14, 30 and 62 ms. The low half of stNum rolls over; at last the device
+    // starts again.
+    let states = (65_500..65_700).chain(1..50_u32).enumerate().map(|(i, st)| (1000 * MS + i as Ns * 100 * MS, st));
+    let messages =
+        states.flat_map(|(begin, st)| (0..6_u32).map(move |sq| (begin, begin + ((2 << sq) - 2) * MS, st, sq)));
+    let (mut all, mut sent) = (Vec::new(), Vec::new());
+    for (n, (begin, t, st, sq)) in messages.enumerate() {
+        // One message of each tenth state reaches no point, one of fifty is lost before the application.
+        if (st % 10, sq) == (3, 2) {
+            continue;
+        }
+        // The application stands in each seventh state, until 20 ms after the next has begun.
+        let stands = |st: u32, from: Ns| (st % 7 == 0 && t >= from + 20 * MS).then_some(from + 120 * MS);
+        let waits =
+            stands(st, begin).or_else(|| stands(st.wrapping_sub(1), begin - 100 * MS).filter(|until| t < *until));
+        let app = (n % 50 != 7).then_some(waits.map_or(t + 50 * US, |until| until + n as Ns * US));
+        all.extend([(t, NIC, goose::key(st, sq)), (t + 10 * US, TAP, goose::key(st, sq))]);
+        all.extend(app.map(|app| (app, APP, goose::key(st, sq))));
+        sent.push((goose::key(st, sq), t, app));
+    }
+    all.sort();
+    for (t, point, key) in all {
+        b.see(point, key, t);
+        b.advance(t);
+    }
+    b.flush();
+    assert_eq!(b.out.iter().map(|o| (o.key, o.nic.unwrap_or(0), o.app)).collect::<Vec<_>>(), sent);
+    let totals = b.joiner.totals(0);
+    assert_eq!((totals.never_seen, totals.duplicates, totals.late, totals.restarts), (25, 0, 0, 1));
+}
+
+#[test]
 fn too_many_open_journeys_are_handed_out_early_and_counted() {
     let options = Options { max_open: 256, ..Options::default() };
     let mut b = Bench::new(KeyRule::SMP_CNT, options);
@@ -378,7 +414,7 @@ fn too_many_open_journeys_are_handed_out_early_and_counted() {
 #[test]
 fn memory_does_not_grow_with_the_run() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..40_000, |n, t| (n % 100 != 0).then_some(t + 50 * US));
     let bytes = b.joiner.bytes();
     b.out.clear();
@@ -390,7 +426,7 @@ fn memory_does_not_grow_with_the_run() {
 #[test]
 fn at_the_end_what_may_still_be_on_its_way_is_not_called_lost() {
     let mut b = Bench::sv();
-    b.joiner.set_expected(LINE);
+    b.joiner.set_expected(0, LINE);
     b.stream(0..300, |n, t| (n != 7 && n < 290).then_some(t + 50 * US));
     let out = &mut b.out;
     b.joiner.finish(sent(300), &mut |j| out.push(Bench::out(j)));
@@ -402,7 +438,7 @@ fn at_the_end_what_may_still_be_on_its_way_is_not_called_lost() {
 fn points_found_late_and_slow_are_still_found() {
     // The application is read 200 ms later, long after the journey would be handed out; nobody expects it.
     let mut b = Bench::sv();
-    b.joiner.set_expected(1 << NIC | 1 << TAP);
+    b.joiner.set_expected(0, 1 << NIC | 1 << TAP);
     b.stream(0..12_000, |_, t| Some(t + 200 * MS));
     b.flush();
     assert!(b.out.iter().filter(|o| o.app.is_some()).count() > 4000);
@@ -433,14 +469,14 @@ fn watched_from_its_end(early: u64) -> Vec<Out> {
 }
 
 #[test]
-fn a_point_that_is_watched_later_sees_the_packets_of_now_and_not_those_of_a_lap_before() {
+fn a_point_that_is_watched_later_sees_the_packets_of_now_and_not_those_of_an_earlier_cycle() {
     for early in [100, 3_990, 4_000, 4_003, 4_100, 6_000, 7_999, 9_000] {
         let out = watched_from_its_end(early);
         let whole = out.iter().filter(|o| o.seen == LINE).count() as u64;
         // A point that comes late is believed to be at the head of the stream after 16 packets; a few more were on their way.
         assert!(whole + 20 >= 20_000 - early, "{early} early: {whole} whole");
         let times = out.iter().filter_map(|o| Some(o.app? - o.nic?));
-        assert_eq!(times.filter(|t| *t != 700 * US).count(), 0, "{early} early: joined with packets of another lap");
+        assert_eq!(times.filter(|t| *t != 700 * US).count(), 0, "{early} early: joined with packets of another cycle");
         let alone = out.iter().filter(|o| o.seen == 1 << APP).count() as u64;
         assert!(alone <= early + 20, "{early} early: {alone} by the application alone");
     }
@@ -463,7 +499,7 @@ fn many_points_and_strange_ones_are_taken_or_refused() {
 fn no_sightings_make_it_panic() {
     for rule in [KeyRule::SMP_CNT, KeyRule::Hash { offset: 0, len: 1 }, KeyRule::Seq { offset: 0, len: 4 }] {
         let mut b = Bench::new(rule, Options { max_open: 1000, ..Options::default() });
-        b.joiner.set_expected(LINE);
+        b.joiner.set_expected(0, LINE);
         let mut x = 1_u64;
         for n in 0..300_000_u64 {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

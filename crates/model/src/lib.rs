@@ -8,7 +8,7 @@ pub mod segment;
 pub mod sighting;
 pub mod text;
 
-pub use latpath_protocols::{stream, KeyRule, Matcher, Ns, StreamSpec};
+pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source};

@@ -3,62 +3,52 @@
 use libbpf_rs::btf::types::{Enum, Func, Typedef};
 use libbpf_rs::btf::Btf;
 
-/// What kind of place a program stands at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// A tracepoint of the kernel itself.
-    Tracepoint,
-    /// A tracepoint of this module, which may not be loaded.
-    Module(&'static str),
-    /// A function's entry, where the kernel has trampolines.
-    Function,
-    /// The same in a module, which may be built in, or not loaded.
-    ModuleFunction(&'static str),
-}
-
-impl Place {
-    /// The module that it is in.
-    fn module(self) -> Option<&'static str> {
-        match self {
-            Self::Module(module) | Self::ModuleFunction(module) => Some(module),
-            Self::Tracepoint | Self::Function => None,
-        }
-    }
-}
-
 /// One program.
 struct Hook {
     /// Its name in bpf/.
     program: &'static str,
-    place: Place,
+    /// It stands at a function's entry, where the kernel has trampolines; otherwise at a tracepoint.
+    is_function: bool,
+    /// The module that it is in, which may be built in, or not loaded.
+    module: Option<&'static str>,
     /// The tracepoint or function.
     at: &'static str,
     /// What nobody sees without it.
     shows: &'static str,
 }
 
-const fn hook(program: &'static str, place: Place, at: &'static str, shows: &'static str) -> Hook {
-    Hook { program, place, at, shows }
+const fn tracepoint(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
+    Hook { program, is_function: false, module: None, at, shows }
 }
 
+const fn function(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
+    Hook { is_function: true, ..tracepoint(program, at, shows) }
+}
+
+const fn of_module(module: &'static str, hook: Hook) -> Hook {
+    Hook { module: Some(module), ..hook }
+}
+
+const XDP: &str = "frames that XDP takes";
+
 const HOOKS: &[Hook] = &[
-    hook("tx", Place::Tracepoint, "net_dev_start_xmit", "tx"),
-    hook("gro", Place::Tracepoint, "napi_gro_receive_entry", "nic-rx before GRO (seen in the stack instead)"),
-    hook("stack_rx", Place::Tracepoint, "netif_receive_skb", "nic-rx and vm-write in the stack"),
-    hook("copy_out", Place::Tracepoint, "skb_copy_datagram_iovec", "vm-read and app-read"),
-    hook("drop", Place::Tracepoint, "kfree_skb", "drop"),
-    hook("drop_no_reason", Place::Tracepoint, "kfree_skb", "drop"),
-    hook("tx_done", Place::Tracepoint, "consume_skb", "tx-done"),
-    hook("ovs_exec", Place::Module("openvswitch"), "ovs_do_execute_action", "ovs-exec and ovs-return"),
-    hook("ovs_upcall", Place::Module("openvswitch"), "ovs_dp_upcall", "ovs-upcall and ovs-slow"),
-    hook("udp_read", Place::Function, "skb_consume_udp", "app-read of most UDP"),
-    hook("xdp_redirect", Place::Function, "xdp_do_redirect", "frames that XDP takes"),
-    hook("xdp_generic", Place::Function, "xdp_do_generic_redirect", "frames that XDP takes"),
-    hook("xsk_rx", Place::Function, "__xsk_map_redirect", "frames that XDP takes"),
-    hook("xsk_generic", Place::Function, "xsk_generic_rcv", "frames that XDP takes"),
-    hook("xdp_tx", Place::Function, "generic_xdp_tx", "frames that XDP takes"),
-    hook("tap_xdp", Place::ModuleFunction("tun"), "tun_xdp_xmit", "frames that XDP takes"),
-    hook("tap_xdp_read", Place::ModuleFunction("tun"), "tun_do_read", "frames that XDP takes"),
+    tracepoint("tx", "net_dev_start_xmit", "tx"),
+    tracepoint("gro", "napi_gro_receive_entry", "nic-rx before GRO (seen in the stack instead)"),
+    tracepoint("stack_rx", "netif_receive_skb", "nic-rx and vm-write in the stack"),
+    tracepoint("copy_out", "skb_copy_datagram_iovec", "vm-read and app-read"),
+    tracepoint("drop", "kfree_skb", "drop"),
+    tracepoint("drop_no_reason", "kfree_skb", "drop"),
+    tracepoint("tx_done", "consume_skb", "tx-done"),
+    of_module("openvswitch", tracepoint("ovs_exec", "ovs_do_execute_action", "ovs-exec and ovs-return")),
+    of_module("openvswitch", tracepoint("ovs_upcall", "ovs_dp_upcall", "ovs-upcall and ovs-slow")),
+    function("udp_read", "skb_consume_udp", "app-read of most UDP"),
+    function("xdp_redirect", "xdp_do_redirect", XDP),
+    function("xdp_generic", "xdp_do_generic_redirect", XDP),
+    function("xsk_rx", "__xsk_map_redirect", XDP),
+    function("xsk_generic", "xsk_generic_rcv", XDP),
+    function("xdp_tx", "generic_xdp_tx", XDP),
+    of_module("tun", function("tap_xdp", "tun_xdp_xmit", XDP)),
+    of_module("tun", function("tap_xdp_read", "tun_do_read", XDP)),
 ];
 
 /// What this kernel offers of them.
@@ -88,40 +78,34 @@ impl Hooks {
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|f| f.type_id().into());
         let fentry = latpath_bpf::fentry_works(&function);
         for hook in HOOKS {
-            let wanted = match hook.program {
+            let is_needed = match hook.program {
                 "drop" => found.drop_reasons,
                 "drop_no_reason" => !found.drop_reasons,
                 "udp_read" => udp,
                 _ => true,
             };
-            if !wanted {
+            if !is_needed {
                 continue;
             }
             let tracepoint = format!("btf_trace_{}", hook.at);
-            match (hook.place, &fentry) {
-                (Place::Tracepoint, _) if btf.type_by_name::<Typedef<'_>>(&tracepoint).is_some() => {
-                    found.programs.push(hook.program);
-                }
-                (Place::Tracepoint, _) => found.missing.push((hook.at, hook.shows)),
-                // A module that is not loaded carries no packet.
-                (Place::Module(module), _) => {
-                    if module_has(module, &tracepoint) {
-                        found.programs.push(hook.program);
-                    }
-                }
-                (place, Ok(())) => {
-                    let in_module = |module| module_has(module, hook.at);
-                    // Kernels differ in what they have of these.
-                    if function(hook.at).is_some() || place.module().is_some_and(in_module) {
-                        found.programs.push(hook.program);
-                    }
-                }
-                (_, Err(why)) => {
+            let name = if hook.is_function { hook.at } else { &tracepoint };
+            let in_module = hook.module.is_some_and(|module| module_has(module, name));
+            let is_there = match (hook.is_function, &fentry) {
+                (false, _) => in_module || btf.type_by_name::<Typedef<'_>>(name).is_some(),
+                (true, Ok(())) => in_module || function(name).is_some(),
+                (true, Err(why)) => {
                     let (_, lost) = found.no_fentry.get_or_insert_with(|| (why.clone(), Vec::new()));
                     if !lost.contains(&hook.shows) {
                         lost.push(hook.shows);
                     }
+                    continue;
                 }
+            };
+            if is_there {
+                found.programs.push(hook.program);
+            } else if !hook.is_function && hook.module.is_none() {
+                // A module that is not loaded carries no packet, and kernels differ in what they have of functions.
+                found.missing.push((hook.at, hook.shows));
             }
         }
         found
@@ -129,8 +113,7 @@ impl Hooks {
 
     /// Gives up the programs that stand at functions, which this kernel has refused. False if there was none.
     pub fn without_functions(&mut self, why: String) -> bool {
-        let at_function = |h: &&Hook| matches!(h.place, Place::Function | Place::ModuleFunction(_));
-        let given_up: Vec<&Hook> = HOOKS.iter().filter(at_function).filter(|h| self.has(h.program)).collect();
+        let given_up: Vec<&Hook> = HOOKS.iter().filter(|h| h.is_function && self.has(h.program)).collect();
         let mut lost: Vec<_> = given_up.iter().map(|h| h.shows).collect();
         lost.dedup();
         self.programs.retain(|p| !given_up.iter().any(|h| h.program == *p));

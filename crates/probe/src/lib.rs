@@ -19,4 +19,4 @@ mod skel {
 pub use abilities::{abilities, Abilities};
 pub use attach::{AttachError, Options};
 pub use layout::RECORD_BYTES;
-pub use probe::{Never, Probe};
+pub use probe::Probe;

@@ -8,9 +8,11 @@ use crate::ring::Reader;
 use latpath_bpf::{Functions, Reasons};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::mem::offset_of;
 
 /// Names of functions and reasons, read when the first drop is seen.
+#[derive(Default)]
 pub(crate) struct Notes {
     names: Option<(Functions, Reasons)>,
     by_place: HashMap<u64, u16>,
@@ -18,10 +20,6 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    fn new() -> Self {
-        Self { names: None, by_place: HashMap::new(), notes: Vec::new() }
-    }
-
     /// Index plus one of the note for a place as the programs pack it: reason above 48 bits of location.
     pub fn note(&mut self, place: u64) -> u16 {
         if let Some(note) = self.by_place.get(&place) {
@@ -34,10 +32,6 @@ impl Notes {
         let note = self.notes.len() as u16;
         self.by_place.insert(place, note);
         note
-    }
-
-    pub fn all(&self) -> &[DropNote] {
-        &self.notes
     }
 }
 
@@ -59,7 +53,7 @@ impl Probe {
     pub fn attach(options: Options) -> Result<Self, AttachError> {
         let attached = attach(&options)?;
         let reader = Reader::new(attached.cpus, attached.ring_size);
-        Ok(Self { attached, points: Points::default(), notes: Notes::new(), options, reader, detached: false })
+        Ok(Self { attached, points: Points::default(), notes: Notes::default(), options, reader, detached: false })
     }
 
     /// What this kernel offers.
@@ -84,22 +78,19 @@ impl Probe {
     }
 }
 
-/// A source on this machine cannot fail once it is attached.
-#[derive(Debug, thiserror::Error)]
-pub enum Never {}
-
 impl Source for Probe {
-    type Error = Never;
+    /// A source on this machine cannot fail once it is attached.
+    type Error = Infallible;
 
-    fn points(&mut self) -> Result<Vec<PointInfo>, Never> {
+    fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
         Ok(self.points.refresh(&self.options.machine, &self.attached.points).to_vec())
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Never> {
-        Ok(self.notes.all().to_vec())
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Infallible> {
+        Ok(self.notes.notes.clone())
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Never> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
         let Self { attached, points, notes, options, reader, detached } = self;
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
@@ -122,7 +113,7 @@ impl Source for Probe {
         Ok(watermark)
     }
 
-    fn counters(&mut self) -> Result<Counters, Never> {
+    fn counters(&mut self) -> Result<Counters, Infallible> {
         let mut c = Counters::default();
         let (mut cost, mut samples) = (0, 0);
         for cpu in 0..self.attached.cpus {

@@ -6,7 +6,7 @@ mod ber;
 mod error;
 mod ethernet;
 mod named;
-mod pattern;
+pub mod pattern;
 pub mod protocol;
 pub mod sequence;
 pub mod stream;

@@ -3,7 +3,8 @@
 use crate::stream::StreamSpec;
 
 /// Whether a name fits a pattern in which each `*` stands for any bytes, or none.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
+pub fn fits(pattern: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> bool {
+    let (pattern, name) = (pattern.as_ref(), name.as_ref());
     let mut parts = pattern.split(|b| *b == b'*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };
@@ -34,7 +35,7 @@ impl StreamSpec {
         let own = asked.own.bytes();
         let filtered = own.iter().any(|b| *b != 0);
         let chosen = self.matcher.protocol() == seen.matcher.protocol()
-            && fits(&asked.name?, &has.name?)
+            && fits(asked.name?, has.name?)
             && (!filtered || own == has.own.bytes())
             && self.link.vlan.is_none_or(|vlan| vlan == seen.link.vlan.unwrap_or(0))
             && self.link.mac.is_none_or(|mac| seen.link.mac == Some(mac));
@@ -73,6 +74,20 @@ mod tests {
         assert!(spec("goose:*").is_pattern() && !spec("ether:0x88ba").is_pattern() && !seen.is_pattern());
     }
 
+    #[test]
+    fn the_text_between_stars_must_come_in_order() {
+        for (pattern, text, yes) in [
+            ("host/*@eth*", "host/nic-rx@eth0", true),
+            ("host/tx@vnet0", "host/tx@vnet01", false),
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("", "x", false),
+        ] {
+            assert_eq!(fits(pattern, text), yes, "{pattern} {text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_pattern_made_of_a_name_fits_it(name in "[ab]{0,12}", holes in prop::collection::vec((0..13usize, 0..4usize), 0..4)) {
@@ -82,8 +97,8 @@ mod tests {
                 let end = (at + len).min(pattern.len());
                 pattern.splice(at..end, [b'*']);
             }
-            prop_assert!(fits(&pattern, name.as_bytes()));
-            prop_assert!(!fits(&[&pattern[..], b"c"].concat(), name.as_bytes()));
+            prop_assert!(fits(&pattern, &name));
+            prop_assert!(!fits([&pattern[..], b"c"].concat(), &name));
         }
     }
 }

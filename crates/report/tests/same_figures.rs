@@ -4,10 +4,10 @@ use latpath_follow::{Follow, HostSource, JourneySink, Live, Options, PointFilter
 use latpath_journey::Journey;
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source, StreamSpec};
-use latpath_probe::Never;
 use latpath_report::{summarise, Replay, SummaryOptions};
 use latpath_run::{Manifest, Run, Writer};
 use latpath_stats::Summary;
+use std::convert::Infallible;
 use std::time::Duration;
 
 const MS: Ns = 1_000_000;
@@ -59,17 +59,17 @@ fn sightings(start: Ns) -> Vec<Sighting> {
 }
 
 impl Source for Script {
-    type Error = Never;
+    type Error = Infallible;
 
-    fn points(&mut self) -> Result<Vec<PointInfo>, Never> {
+    fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
         Ok(self.points.clone())
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Never> {
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Infallible> {
         Ok(vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }])
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Never> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
         let until = if self.detached { Ns::MAX } else { monotonic() };
         while self.sightings.as_slice().first().is_some_and(|s| s.t < until) {
             out.extend(self.sightings.next());
@@ -77,7 +77,7 @@ impl Source for Script {
         Ok(until)
     }
 
-    fn counters(&mut self) -> Result<Counters, Never> {
+    fn counters(&mut self) -> Result<Counters, Infallible> {
         Ok(Counters::default())
     }
 }

@@ -51,7 +51,7 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
     for (n, known) in all.iter().enumerate() {
         if expect_from.is_some_and(|from| known.s.t >= from) {
             for (stream, (slow, network)) in slow.iter_mut().zip(networks).enumerate() {
-                joiner.set_expected_of(stream as u16, line(network.watched_from));
+                joiner.set_expected(stream as u16, line(network.watched_from));
                 slow.expect(line(network.watched_from));
             }
         }
@@ -99,15 +99,15 @@ fn options() -> Options {
     Options { window: 100 * MS, reorder: R, linger: 2 * MS, retain: 400 * MS, max_open: 1 << 16 }
 }
 
-/// Laps of 256 to 4000 packets: keys wrap often within what is kept.
-fn laps() -> impl Strategy<Value = (u64, u64)> {
+/// Cycles of 256 to 4000 packets: keys wrap often within what is kept.
+fn cycles() -> impl Strategy<Value = (u64, u64)> {
     prop::sample::select(vec![(1, 256), (1, 300), (2, 700), (8, 12800), (1, 4000), (2, 4800), (6, 14400)])
 }
 
 prop_compose! {
     fn networks()(
         seed in any::<u64>(),
-        (step, wrap) in laps(),
+        (step, wrap) in cycles(),
         packets in 100_usize..5000,
         loss in prop::sample::select(vec![0, 0, 3, 30, 150]),
         sighting_loss in prop::sample::select(vec![0, 0, 2, 20]),
@@ -127,12 +127,12 @@ prop_compose! {
         let clones = clones.filter(|(hop, after)| known || *hop > 0 || *after >= 0);
         let clear = loss < 150 && known && stall.is_none_or(|(hop, ..)| hop > watched_from);
         let watched_from = if clear { watched_from } else { 0 };
-        let lap = (wrap / step) as Ns * interval;
+        let cycle = (wrap / step) as Ns * interval;
         let stalls = stall.into_iter().map(|(hop, from, percent)| Stall {
             hop,
             from: from * MS,
-            length: (lap.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
-            // Where a drop alone tells of a packet, laps must be known.
+            length: (cycle.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
+            // Where a drop alone tells of a packet, cycles must be known.
             queue: if known || sighting_loss == 0 { queue } else { usize::MAX },
         }).collect();
         Network {

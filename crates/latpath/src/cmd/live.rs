@@ -166,8 +166,8 @@ impl Source {
     /// Hands a capture over to be explained. False if there is none.
     fn explain_next(&mut self, explainer: &mut LiveExplainer) -> bool {
         match self {
-            Self::Live(live) => live.next_capture().map(|capture| {
-                let (points, layout) = (live.follow().points().to_vec(), live.follow().layout().clone());
+            Self::Live(live) => live.follow.next_capture().map(|capture| {
+                let (points, layout) = (live.follow.points().to_vec(), live.follow.layout().clone());
                 explainer.take(capture, points, layout.route, layout.segments);
             }),
             Self::Replay(replay) => replay.next_capture().map(|capture| {
@@ -183,7 +183,7 @@ impl Source {
         let (mut summary, late) = match self {
             Self::Live(live) => {
                 let summary = if at_the_end { live.final_summary() } else { live.summary() };
-                (summary, live.follow().late().map_or(0, |counted| counted.late.iter().sum()))
+                (summary, live.follow.late().map_or(0, |counted| counted.late.iter().sum()))
             }
             Self::Replay(replay) => (replay.summary(), replay.late()),
         };
@@ -231,7 +231,7 @@ fn follow(args: &Args) -> Result<Watched> {
     let explains = options.flight.is_some();
     let mut live = Live::start(options)?;
     let explainer = explains.then(|| LiveExplainer::start(&streams)).transpose()?;
-    live.enter_background(background);
+    live.follow.enter_background(background);
     Ok((Source::Live(Box::new(live)), streams, explainer))
 }
 

@@ -269,11 +269,13 @@ fn live() -> Result<(), Failed> {
     let mut came: Vec<(i64, RankedCapture)> = Vec::new();
     let look = |watch: &mut Live, came: &mut Vec<(i64, RankedCapture)>| {
         watch.step();
-        came.extend(std::iter::from_fn(|| watch.next_capture()).map(|capture| (latpath_linux::monotonic(), capture)));
+        came.extend(
+            std::iter::from_fn(|| watch.follow.next_capture()).map(|capture| (latpath_linux::monotonic(), capture)),
+        );
     };
     until("the route is known", || {
         look(&mut watch, &mut came);
-        let (points, line) = (watch.follow().points(), &watch.follow().layout().route.points);
+        let (points, line) = (watch.follow.points(), &watch.follow.layout().route.points);
         line.last().is_some_and(|p| points[usize::from(*p)].point.kind == PointKind::AppRead)
     })?;
     // A machine that is busy may keep everybody from looking for a while, but not after each stall.
@@ -295,7 +297,7 @@ fn live() -> Result<(), Failed> {
                 (at - from, f.capture.kind, f.capture.from - from, f.capture.to - from)
             };
             let came: Vec<_> = came.iter().map(times).collect();
-            let late = watch.follow().late();
+            let late = watch.follow.late();
             format!("no spike is of the stall, of {} ns, but of those that came: {came:?}; late: {late:?}", to - from)
         })?;
         after.push((at - to) / ms);
@@ -310,8 +312,8 @@ fn live() -> Result<(), Failed> {
     let frozen = frozen.ok_or("no spike")?;
     let late: Vec<_> = frozen.capture.packets.iter().filter(|p| p.late).collect();
     equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
-    equal("late packets are counted", watch.follow().late().is_some_and(|counted| counted.late[0] >= 20), true)?;
-    let points = watch.follow().points();
+    equal("late packets are counted", watch.follow.late().is_some_and(|counted| counted.late[0] >= 20), true)?;
+    let points = watch.follow.points();
     let read = points.iter().position(|p| p.point.kind == PointKind::AppRead).ok_or("no reader")?;
     for packet in late {
         let seen = packet.sightings.iter().find(|s| usize::from(s.point) == read).ok_or("it was not read")?;

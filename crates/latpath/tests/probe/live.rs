@@ -28,7 +28,7 @@ fn live(stream: &str) -> Result<Live, Failed> {
         flight: None,
     };
     let live = Live::start(options)?;
-    until("packets count", || latpath_linux::monotonic() > live.follow().begin())?;
+    until("packets count", || latpath_linux::monotonic() > live.follow.begin())?;
     Ok(live)
 }
 

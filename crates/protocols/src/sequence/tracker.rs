@@ -77,7 +77,7 @@ impl Tracker {
         if self.sequence.step == 0 {
             self.sequence.step = step.into();
         }
-        let near = self.sequence.lap().map_or(REACH, |lap| REACH.min(lap / 2)) as usize;
+        let near = self.sequence.cycle().map_or(REACH, |cycle| REACH.min(cycle / 2)) as usize;
         let same = |(k, at): &(u32, Ns)| *k == key && t.saturating_sub(*at) <= RETAIN;
         if !self.sequence.is_next(key) && self.recent.iter().rev().take(near).any(same) {
             self.duplicates += 1;
