@@ -48,8 +48,8 @@ pub fn run(bytes: &[u8]) {
         taken[usize::from(stream)] += 1;
         match s[7] {
             0..=15 => joiner.advance(t, &mut sink),
-            16 => joiner.set_expected(0b1_1011),
-            17 => joiner.set_expected(0),
+            16 => (0..3).for_each(|stream| joiner.set_expected(stream, 0b1_1011)),
+            17 => (0..3).for_each(|stream| joiner.set_expected(stream, 0)),
             _ => {}
         }
         assert!(joiner.open() <= 256 && joiner.bytes() < 1 << 20);

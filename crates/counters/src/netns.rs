@@ -33,6 +33,17 @@ impl Netns {
         Ok(Self { inode, path: None })
     }
 
+    /// The namespace with this number: ours, one that is mounted somewhere (`ip netns`, containers), or some process's.
+    pub fn find(inode: Inode) -> Result<Self> {
+        match Self::own() {
+            Ok(own) if own.inode == inode => Ok(own),
+            _ => match found().find(|(i, _)| *i == inode) {
+                Some((_, path)) => Ok(Self { inode, path: Some(path) }),
+                None => Err(Error::NoNamespace(inode)),
+            },
+        }
+    }
+
     /// Its number.
     pub fn inode(&self) -> Inode {
         self.inode
@@ -53,13 +64,9 @@ impl Netns {
     /// All namespaces that can be found from here, ours among them. One that goes in between is not found any more when it
     /// is entered.
     pub fn all() -> BTreeMap<Inode, Netns> {
-        let of_processes = processes().filter_map(|folder| {
-            let path = folder.join("ns/net");
-            Some((inode_in(fs::read_link(&path).ok()?.to_str()?)?, path))
-        });
         let mut all = BTreeMap::new();
         all.extend(Self::own().ok().map(|own| (own.inode, own)));
-        for (inode, path) in mounts().into_iter().chain(of_processes) {
+        for (inode, path) in found() {
             all.entry(inode).or_insert(Self { inode, path: Some(path) });
         }
         all
@@ -104,6 +111,15 @@ fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
         .fold(text.to_owned(), |text, (code, letter)| text.replace(code, letter))
+}
+
+/// Namespaces and where they were found, the mounted ones first.
+fn found() -> impl Iterator<Item = (Inode, PathBuf)> {
+    let of_processes = processes().filter_map(|folder| {
+        let path = folder.join("ns/net");
+        Some((inode_in(fs::read_link(&path).ok()?.to_str()?)?, path))
+    });
+    mounts().into_iter().chain(of_processes)
 }
 
 fn processes() -> impl Iterator<Item = PathBuf> {

@@ -206,10 +206,10 @@ fn unnamed() -> Result<(), Failed> {
         command.spawn()?
     };
     drop(space);
-    let found = Netns::all().get(&inode).map(latpath_counters::interfaces);
+    let found = Netns::find(inode).and_then(|netns| latpath_counters::interfaces(&netns));
     holder.kill()?;
     holder.wait()?;
-    let names: Vec<String> = found.ok_or("not found")??.into_iter().map(|interface| interface.name).collect();
+    let names: Vec<String> = found?.into_iter().map(|interface| interface.name).collect();
     equal("its device", names.iter().any(|name| name == "lpdummy0"), true)
 }
 
