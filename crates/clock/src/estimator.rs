@@ -55,17 +55,6 @@ pub struct Estimate {
     pub drift_ppb: i64,
 }
 
-/// What checks by causality found; see [`OffsetEstimator::check_host_before_guest`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Causality {
-    /// Checks made.
-    pub checked: u64,
-    /// Checks that the estimate failed, its bound granted.
-    pub violated: u64,
-    /// By how much at worst, in ns.
-    pub worst_ns: Ns,
-}
-
 /// Knows a guest's clock from exchanges. Memory is bounded; see the head of the module for the method.
 #[derive(Clone, Debug)]
 pub struct OffsetEstimator {
@@ -81,7 +70,6 @@ pub struct OffsetEstimator {
     hulls: Hulls,
     added: u64,
     faults: u64,
-    causality: Causality,
 }
 
 impl OffsetEstimator {
@@ -98,7 +86,6 @@ impl OffsetEstimator {
             hulls: Hulls::default(),
             added: 0,
             faults: 0,
-            causality: Causality::default(),
         }
     }
 
@@ -277,34 +264,6 @@ impl OffsetEstimator {
         self.greatest - self.least
     }
 
-    /// Checks the estimate by a packet that the host saw at `host` before the guest saw it at `guest`: θ(guest) ≤ guest − host.
-    /// Counted only; the estimate is not changed. Returns by how many ns it is violated, if it is.
-    pub fn check_host_before_guest(&mut self, host: Ns, guest: Ns) -> Option<Ns> {
-        let lower = self.limits_at(guest)?.0;
-        self.check(lower.saturating_sub(guest.saturating_sub(host)))
-    }
-
-    /// Checks the estimate by a packet that the guest saw at `guest` before the host saw it at `host`: θ(guest) ≥ guest − host.
-    pub fn check_guest_before_host(&mut self, guest: Ns, host: Ns) -> Option<Ns> {
-        let upper = self.limits_at(guest)?.1;
-        self.check(guest.saturating_sub(host).saturating_sub(upper))
-    }
-
-    fn check(&mut self, excess: Ns) -> Option<Ns> {
-        self.causality.checked += 1;
-        if excess <= 0 {
-            return None;
-        }
-        self.causality.violated += 1;
-        self.causality.worst_ns = self.causality.worst_ns.max(excess);
-        Some(excess)
-    }
-
-    /// What the checks by causality found so far.
-    pub fn causality(&self) -> Causality {
-        self.causality
-    }
-
     /// Exchanges (or pairs) taken in since the start.
     pub fn added(&self) -> u64 {
         self.added
@@ -343,7 +302,6 @@ mod tests {
         assert_eq!(e.at(0), None);
         assert_eq!(e.at_host(0), None);
         assert_eq!(e.to_host(0), None);
-        assert_eq!(e.check_host_before_guest(1, 2), None);
     }
 
     #[test]
@@ -423,17 +381,6 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_seems_to_arrive_before_it_was_sent_is_counted() {
-        let mut e = estimator();
-        e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
-        assert_eq!(e.check_host_before_guest(1_000 * MS, 1_000 * MS + 5_000), None);
-        assert!(e.check_host_before_guest(1_000 * MS + 100_000, 1_000 * MS + 20_000).unwrap() >= 69_000);
-        assert_eq!(e.check_guest_before_host(1_000 * MS, 1_000 * MS + 5_000), None);
-        let found = e.causality();
-        assert_eq!((found.checked, found.violated), (3, 1));
-    }
-
-    #[test]
     fn times_at_the_ends_of_the_scale_do_not_overflow() {
         let mut e = estimator();
         e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
@@ -441,8 +388,6 @@ mod tests {
             e.at(t).unwrap();
             e.at_host(t).unwrap();
             e.to_host(t).unwrap();
-            e.check_host_before_guest(t, 0);
-            e.check_guest_before_host(0, t);
         }
     }
 }

@@ -19,7 +19,7 @@ mod slope;
 mod tie;
 mod timeline;
 
-pub use estimator::{Assumed, Causality, Estimate, OffsetEstimator};
+pub use estimator::{Assumed, Estimate, OffsetEstimator};
 pub use exchange::{Exchange, Fault, FaultKind};
 pub use phc::{Phc, PhcWatch};
 pub use ptp_kvm::PtpPair;

@@ -35,12 +35,6 @@ impl ClockTie {
         (0..READINGS).map(|_| one()).min_by_key(|tie| tie.uncertainty_ns).expect("there are several readings")
     }
 
-    /// Seconds between TAI and UTC as the kernel has it; `None` where nobody set it.
-    pub fn tai_offset_s(&self) -> Option<i64> {
-        let seconds = (self.tai_ns - self.realtime_ns + 500_000_000).div_euclid(1_000_000_000);
-        (seconds != 0).then_some(seconds)
-    }
-
     fn difference(&self) -> (Ns, Ns) {
         let d = self.realtime_ns - self.monotonic_ns;
         (d - self.uncertainty_ns, d + self.uncertainty_ns)
@@ -113,13 +107,6 @@ mod tests {
         let tie = ClockTie::read();
         assert!(tie.uncertainty_ns < 1_000_000, "{tie:?}");
         assert!(tie.realtime_ns > tie.monotonic_ns);
-    }
-
-    #[test]
-    fn the_tai_offset_is_known_only_where_it_was_set() {
-        assert_eq!(tie(0, 1_700_000_000_000_000_000, 10).tai_offset_s(), Some(37));
-        let unset = ClockTie { tai_ns: 1_000_000_050, ..tie(0, 1_000_000_000, 50) };
-        assert_eq!(unset.tai_offset_s(), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! What every part of latpath asks of the Linux that it runs on: its clocks, its CPU lists, `/proc`, and a place in the
-//! background for latpath's own threads.
+//! What every part of latpath asks of the Linux that it runs on: its clocks, its CPU lists, its sockets and devices, `/proc`, and a
+//! place in the background for latpath's own threads.
 
 pub mod background;
 mod clock;
 mod cpus;
+pub mod net;
 pub mod proc;
 
 pub use clock::{monotonic, read_clock, realtime};

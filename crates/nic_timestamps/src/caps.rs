@@ -1,7 +1,9 @@
 //! What a device claims to stamp, and what it is set to.
 
-use crate::kernel::Device;
+use crate::kernel::{driver, ts_info};
+use crate::ledger::Settable;
 use crate::StampError;
+use latpath_linux::net::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -163,9 +165,9 @@ impl Caps {
         let asked = Device::named(device).map_err(|e| failed("opening a socket", e))?;
         let flags = settled(&asked).map_err(|e| failed("reading its state", e))?;
         let ifindex = nix::net::if_::if_nametoindex(device).map_err(|e| failed("reading its index", e.into()))?;
-        let info = asked.ts_info().map_err(|e| failed("asking what it can stamp (ETHTOOL_GET_TS_INFO)", e))?;
+        let info = ts_info(&asked).map_err(|e| failed("asking what it can stamp (ETHTOOL_GET_TS_INFO)", e))?;
         let text = |text: String| (!text.is_empty()).then_some(text);
-        let (driver, bus) = asked.driver().unwrap_or_default();
+        let (driver, bus) = driver(&asked).unwrap_or_default();
         let current = match asked.config() {
             Ok(config) => Current::Set(config),
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Current::Unknown("its driver does not say".into()),

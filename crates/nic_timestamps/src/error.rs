@@ -1,6 +1,6 @@
 //! What goes wrong with a device.
 
-use nix::net::if_::if_nameindex;
+use latpath_linux::net::device_list;
 use std::io;
 
 /// Why a device's stamps cannot be read or set.
@@ -52,10 +52,4 @@ impl StampError {
             _ => Self::Os { device, doing, cause },
         }
     }
-}
-
-fn device_list() -> String {
-    let names = if_nameindex()
-        .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
-    names.unwrap_or_else(|e| format!("cannot be listed: {e}"))
 }

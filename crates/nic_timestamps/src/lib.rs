@@ -19,10 +19,7 @@ mod switch;
 mod verify;
 
 pub use caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
-pub use control::{
-    control_messages, from_error_queue, local_address, rx_stamps, Origin, Queued, QueuedError, RxStamps, TxKind,
-    TxStamp,
-};
+pub use control::{from_error_queue, local_address, rx_stamps, RxStamps, TxKind, TxStamp};
 pub use error::StampError;
 pub use kernel::{receive, Control, Received};
 pub use socket::{ask_for, BusyPoll, SocketError, Stamps};

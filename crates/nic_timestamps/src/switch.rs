@@ -1,21 +1,10 @@
 //! Switching a NIC's stamps on, and back.
 
 use crate::caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
-use crate::kernel::Device;
-use crate::ledger::{Ledger, PutBack, Settable, Share, Who};
+use crate::ledger::{Ledger, PutBack, Share, Who};
 use crate::StampError;
-use std::io;
+use latpath_linux::net::Device;
 use std::os::unix::fs::MetadataExt;
-
-impl Settable for Device {
-    fn config(&self) -> io::Result<Config> {
-        Device::config(self)
-    }
-
-    fn set_config(&self, config: Config) -> io::Result<Config> {
-        Device::set_config(self, config)
-    }
-}
 
 /// A NIC that stamps packets for as long as this lives.
 ///
@@ -66,11 +55,6 @@ impl HardwareStamps {
         Ok(Some(Self { device, config, share, ledger, put_back }))
     }
 
-    /// What the NIC is set to now.
-    pub fn config(&self) -> Config {
-        self.config
-    }
-
     /// Packets sent are stamped.
     pub fn tx(&self) -> bool {
         self.config.tx_type.stamps()
@@ -84,11 +68,6 @@ impl HardwareStamps {
     /// What earlier runs had left switched on and was put back first, to be reported to the user.
     pub fn put_back(&self) -> &[String] {
         &self.put_back
-    }
-
-    /// Whether the NIC is still set as it was left. Another program can change it at any time; stamps then fail to come.
-    pub fn still_on(&self) -> io::Result<bool> {
-        Ok(self.device.config()? == self.config)
     }
 }
 

@@ -1,15 +1,17 @@
 //! Whether a device does what it claims. Some promise every stamp and make none; the clock of some stands still.
 
 use crate::caps::{Caps, RxHardware};
-use crate::control::{from_error_queue, rx_stamps, Queued, TxKind};
-use crate::kernel::{receive, Control, PacketSocket};
+use crate::control::{from_error_queue, rx_stamps, TxKind};
+use crate::kernel::{receive, Control};
 use crate::socket::{ask_for, Stamps};
 use crate::HardwareStamps;
 use latpath_clock::phc::{Method, Phc, Reader, Reading};
+use latpath_linux::net::{set_option, PacketSocket};
 use latpath_model::Ns;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::MsgFlags;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 /// Between two readings of the NIC's clock.
@@ -270,8 +272,15 @@ fn frame(source: [u8; 6], number: u8) -> [u8; 60] {
     frame
 }
 
+/// A packet socket on the device that hears nothing yet.
+fn open(caps: &Caps) -> io::Result<PacketSocket> {
+    let socket = PacketSocket::open(libc::SOCK_NONBLOCK)?;
+    socket.bind(caps.ifindex, 0)?;
+    Ok(socket)
+}
+
 fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<Came> {
-    let socket = PacketSocket::open(caps.ifindex)?;
+    let socket = open(caps)?;
     let Some(mac) = socket.mac()? else {
         return Err(io::Error::other("the device has no MAC address, so it takes no Ethernet frames"));
     };
@@ -281,7 +290,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
     for number in 0..TRIES {
         let before = phc.as_mut().and_then(|phc| phc.read().ok());
         let frame = frame(mac, number);
-        socket.send(&frame)?;
+        nix::sys::socket::send(socket.as_fd().as_raw_fd(), &frame, MsgFlags::empty())?;
         came.sent += 1;
         let limit = Instant::now() + PATIENCE;
         loop {
@@ -324,7 +333,7 @@ fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result
         match receive(socket.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) {
             Ok(got) => {
                 any = true;
-                let Some(Queued::Stamp(stamp)) = from_error_queue(got.control) else { continue };
+                let Some(stamp) = from_error_queue(got.control) else { continue };
                 // An earlier one's, late.
                 if !data[..got.len].ends_with(frame) {
                     continue;
@@ -347,9 +356,10 @@ fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result
 }
 
 fn listen(caps: &Caps, at_most: Duration) -> io::Result<Check> {
-    let socket = PacketSocket::open(caps.ifindex)?;
+    let socket = open(caps)?;
     ask_for(socket.as_fd(), Stamps { rx_nic: true, ..Stamps::default() }).map_err(io::Error::other)?;
-    socket.listen()?;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+    socket.bind(caps.ifindex, libc::ETH_P_ALL as u16)?;
     let limit = Instant::now() + at_most;
     let (mut data, mut control) = ([0; 64], Control::new());
     let mut frames = 0u32;

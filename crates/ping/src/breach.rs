@@ -102,18 +102,19 @@ impl BreachedProbe {
     /// `medians` are those of the route's segments so far.
     pub fn of(session: u32, transaction: &Transaction, route: &Route, medians: &[Ns]) -> Self {
         let segments = route.segments().zip(transaction.segments(route)).enumerate();
-        let segments: Vec<_> = segments
-            .map(|(at, (segment, time_ns))| BreachedSegment {
-                name: segment.name(),
-                column: segment.column(),
-                time_ns,
-                median_ns: medians.get(at).copied(),
-            })
-            .collect();
-        let beyond = |s: &BreachedSegment| s.time_ns.map(|t| t.saturating_sub(s.median_ns.unwrap_or(0)));
-        let known = (0..segments.len()).filter(|at| segments[*at].time_ns.is_some());
-        let longest = known.max_by_key(|at| beyond(&segments[*at]));
-        Self { session, sequence: transaction.sequence, round_trip_ns: transaction.round_trip(), segments, longest }
+        let segments = segments.map(|(at, (segment, time_ns))| BreachedSegment {
+            name: segment.name(),
+            column: segment.column(),
+            time_ns,
+            median_ns: medians.get(at).copied(),
+        });
+        Self {
+            session,
+            sequence: transaction.sequence,
+            round_trip_ns: transaction.round_trip(),
+            segments: segments.collect(),
+            longest: route.longest(transaction, medians),
+        }
     }
 
     /// One line for the trace, for people and grep: at most some 700 bytes.

@@ -97,10 +97,25 @@ pub enum Why {
     OtherVersion(u8),
 }
 
+impl Why {
+    /// As JSON has it.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Stopped => "stopped",
+            Self::Breach => "breach",
+            Self::Dead => "dead",
+            Self::NobodyListens => "nobody_listens",
+            Self::NobodyAnswers => "nobody_answers",
+            Self::OtherVersion(_) => "other_version",
+        }
+    }
+}
+
 /// What a run was, whatever ended it.
-pub struct Ended<E> {
+pub struct Ended {
     /// Why, or what failed.
-    pub why: Result<Why, E>,
+    pub why: Result<Why, String>,
     /// The emitter's counts.
     pub counts: Counts,
     /// The reflector's, of the same probes; `None` where it did not live to report.
@@ -131,7 +146,7 @@ pub fn emit<T: Transport, O: Observer>(
     clocks: &Clocks,
     observer: &mut O,
     stop: &AtomicBool,
-) -> Ended<T::Error> {
+) -> Ended {
     let mut emitter = Emitter::new(transport, peer, plan, clocks, observer, stop);
     let why = emitter.run();
     emitter.ended(why)
@@ -243,12 +258,12 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         }
     }
 
-    fn ended(self, why: Result<Why, T::Error>) -> Ended<T::Error> {
+    fn ended(self, why: Result<Why, T::Error>) -> Ended {
         // What it said before the last probe, or has forgotten, is not what it saw of these.
         let last = self.welcome.as_ref().filter(|_| self.reflector_is_done && self.restarts == 0);
         let seen = last.map(|w| difference(&w.seen, &self.baseline));
         Ended {
-            why,
+            why: why.map_err(|e| e.to_string()),
             counts: *self.table.counts(),
             seen,
             restarts: self.restarts,

@@ -5,30 +5,25 @@
 //! is of other protocols, or is no session's Sampled Values, the kernel's filter keeps away. The socket hears frames before a bridge
 //! or a VLAN device takes them, with their tag.
 
-mod device;
 mod filter;
 mod framing;
-mod kernel;
 mod one;
 
-pub use device::{Device, DeviceError};
 pub use filter::MAX_ADDRESSES;
 pub use framing::{room, svid, Framing, Peer, OWN, SV, SVID};
+pub use latpath_traffic::{Device, DeviceError};
 pub use one::ToOne;
 
-pub(crate) use device::socket_for;
-pub(crate) use framing::{read, write, AROUND};
-pub(crate) use kernel::PacketSocket;
+pub(crate) use framing::{read, sender, write, AROUND};
 
-use crate::kernel::{send, set_option, wait_until};
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
-use latpath_nic_timestamps::{
-    ask_for, control_messages, from_error_queue, receive, rx_stamps, Control, Queued, Stamps,
-};
-use latpath_protocols::Tag;
-use latpath_traffic::kernel::tag_of;
+use latpath_linux::net::{set_buffers, set_option, PacketSocket};
+use latpath_nic_timestamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Stamps};
+use latpath_traffic::kernel::removed_tag;
+use nix::sys::socket::MsgFlags;
 use std::cell::Cell;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Longest wait, for a frame or for room to send one, so that callers can look at their stop flag and clock.
 const WAIT: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
@@ -46,8 +41,6 @@ pub struct Options {
     pub session: Option<u32>,
     /// Groups whose frames are received besides those to the device's own address.
     pub groups: Vec<[u8; 6]>,
-    /// smpCnt of Sampled Values begins again at 0 after so many: 1 to 65536.
-    pub wrap: u32,
     /// Stamps to ask for.
     pub stamps: Stamps,
     /// `SO_PRIORITY`: which queue of a qdisc.
@@ -63,7 +56,6 @@ impl Options {
             device: device.into(),
             session: None,
             groups: Vec::new(),
-            wrap: 65536,
             stamps: Stamps::default(),
             priority: None,
             bypass_qdisc: false,
@@ -91,15 +83,11 @@ pub struct Ethernet {
 impl Ethernet {
     /// Opens the device.
     pub fn open(options: Options) -> Result<Self, DeviceError> {
-        let socket = device::socket_for(&options.device)?;
-        let device = Device::find_by(&socket, &options.device)?;
-        let addresses: Vec<[u8; 6]> = [&[device.mac], &options.groups[..]].concat();
-        if addresses.len() > MAX_ADDRESSES {
-            return Err(DeviceError::Groups { count: options.groups.len(), most: MAX_ADDRESSES - 1 });
-        }
-        let name = &options.device;
+        let (device, socket) = Device::open_ethernet(&options.device)?;
+        let addresses = addresses(&device, &options.groups)?;
+        let name = &device.name;
         let os = |doing| move |cause| DeviceError::Os { device: name.clone(), doing, cause };
-        let fd = socket.fd();
+        let fd = socket.as_fd();
         let set = |doing, level, name, value: i32| set_option(fd, level, name, &value).map_err(os(doing));
         set("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
         set("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
@@ -109,23 +97,17 @@ impl Ethernet {
         if let Some(priority) = options.priority {
             set("setting its priority", libc::SOL_SOCKET, libc::SO_PRIORITY, priority.into())?;
         }
-        for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            if set("setting its buffers", libc::SOL_SOCKET, forced, BUFFER).is_err() {
-                set("setting its buffers", libc::SOL_SOCKET, plain, BUFFER)?;
-            }
-        }
+        set_buffers(fd, BUFFER).map_err(os("setting its buffers"))?;
         set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
         set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
         let stamps = Stamps { tx_sched: options.stamps.tx_sched && !options.bypass_qdisc, ..options.stamps };
-        ask_for(fd, stamps).map_err(|cause| DeviceError::Option { device: name.clone(), cause })?;
-        let requested = filter::FrameSelector { addresses: &addresses, framing: None, session: options.session };
-        socket.filter(&mut filter::program(&requested)).map_err(os("attaching a filter"))?;
-        for group in &options.groups {
-            socket.join(device.index, *group).map_err(os("joining a group"))?;
-        }
+        ask_for(fd, stamps).map_err(|e| os("setting its socket up")(io::Error::other(e)))?;
+        let attached = socket.filter(&mut filter::program(&addresses, options.session));
+        attached.map_err(os("attaching a filter"))?;
+        join(&socket, &device, &options.groups)?;
         // All protocols, since a socket of one alone sees no tags of VLANs that the device does not know, and nothing on a
         // bridge's port. The filter is what chooses.
-        socket.hear(device.index, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
+        socket.bind(device.index, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
         let longest = device.mtu.max(1500) + AROUND;
         Ok(Self {
             out: vec![0; longest].into(),
@@ -152,7 +134,7 @@ impl Ethernet {
 
     /// Reads a frame that is there; `None` where there is none.
     fn take(&mut self, buffer: &mut [u8], flags: i32) -> Result<Option<Arrived<Peer>>, DeviceError> {
-        let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
+        let got = match receive(self.socket.as_fd(), &mut self.seen, &mut self.control, flags) {
             Ok(got) => got,
             Err(e) => return self.nothing(e).map(|()| None),
         };
@@ -161,13 +143,7 @@ impl Ethernet {
         let frame = &self.seen[..got.len];
         let message = if got.cut { None } else { read(frame, tag) };
         // A frame that passed the filter and is malformed is shown as an empty message, so that it is counted as foreign.
-        let (from, message) = match message {
-            Some((from, at)) => (from, &frame[at]),
-            None => {
-                let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
-                (Peer { mac, framing: Framing::Own, tag }, &[][..])
-            }
-        };
+        let (from, message) = message.map_or_else(|| (sender(frame, tag), &[][..]), |(p, at)| (p, &frame[at]));
         let len = message.len().min(buffer.len());
         buffer[..len].copy_from_slice(&message[..len]);
         Ok(Some(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
@@ -188,11 +164,18 @@ impl Ethernet {
     }
 }
 
-/// The 802.1Q tag that the kernel took off (`struct tpacket_auxdata` of linux/if_packet.h).
-fn removed_tag(control: &[u8]) -> Option<Tag> {
-    let (_, data) = control_messages(control).find(|(kind, _)| *kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
-    let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
-    tag_of(u32::from_ne_bytes(*data.first_chunk()?), half(16)?, half(18)?)
+/// The addresses whose frames are received: the device's own, and these groups.
+pub(crate) fn addresses(device: &Device, groups: &[[u8; 6]]) -> Result<Vec<[u8; 6]>, DeviceError> {
+    if groups.len() >= MAX_ADDRESSES {
+        return Err(DeviceError::Groups { count: groups.len(), most: MAX_ADDRESSES - 1 });
+    }
+    Ok([&[device.mac], groups].concat())
+}
+
+/// Has the device let frames to these groups in, until the socket closes.
+pub(crate) fn join(socket: &PacketSocket, device: &Device, groups: &[[u8; 6]]) -> Result<(), DeviceError> {
+    let join = |group: &[u8; 6]| socket.join(device.index, libc::PACKET_MR_MULTICAST, Some(*group));
+    groups.iter().try_for_each(join).map_err(|e| device.failed("joining a group", e))
 }
 
 impl Transport for Ethernet {
@@ -201,11 +184,13 @@ impl Transport for Ethernet {
 
     fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, DeviceError> {
         let room = self.room(to.framing);
-        let len = match write(&mut self.out, &to, self.device.mac, self.options.wrap, message) {
+        let len = match write(&mut self.out, &to, self.device.mac, message) {
             Some(len) if message.len() <= room => len,
             _ => return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }),
         };
-        let Err(cause) = send(self.socket.fd(), &self.out[..len]) else { return Ok(Sent::Taken) };
+        let fd = self.socket.as_fd().as_raw_fd();
+        let sent = nix::sys::socket::send(fd, &self.out[..len], MsgFlags::MSG_NOSIGNAL);
+        let Err(cause) = sent.map_err(io::Error::from) else { return Ok(Sent::Taken) };
         match cause.raw_os_error() {
             Some(errno @ (libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => self.refused = Some(errno),
             Some(libc::ENETDOWN) if self.device.is_there() => self.refused = Some(libc::ENETDOWN),
@@ -215,26 +200,19 @@ impl Transport for Ethernet {
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, DeviceError> {
-        let flags = match wait {
-            Wait::Some => 0,
-            Wait::No => libc::MSG_DONTWAIT,
-            Wait::Until(deadline) => {
-                wait_until(self.socket.fd(), deadline);
-                libc::MSG_DONTWAIT
-            }
-        };
+        let flags = wait.flags(self.socket.as_fd());
         Ok(self.take(buffer, flags)?.map_or(Got::Nothing, Got::Message))
     }
 
     fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), DeviceError> {
         for _ in 0..MOST_STAMPS {
             let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-            let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
+            let got = match receive(self.socket.as_fd(), &mut self.seen, &mut self.control, flags) {
                 Ok(got) => got,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
                 Err(e) => return Err(self.device.failed("reading stamps", e)),
             };
-            let Some(Queued::Stamp(stamp)) = from_error_queue(got.control) else { continue };
+            let Some(stamp) = from_error_queue(got.control) else { continue };
             let frame = &self.seen[..got.len];
             if let Some((_, at)) = read(frame, None) {
                 each(Left { message: &frame[at], stamp: of_sending(stamp.kind), time: stamp.time });
@@ -254,37 +232,5 @@ impl Transport for Ethernet {
 
     fn last_refusal(&self) -> Option<io::Error> {
         self.refused.map(io::Error::from_raw_os_error)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn auxdata(status: u32, tci: u16, tpid: u16) -> Vec<u8> {
-        let data = [&status.to_ne_bytes()[..], &[0; 12], &tci.to_ne_bytes(), &tpid.to_ne_bytes()].concat();
-        [&(16 + data.len()).to_ne_bytes()[..], &263i32.to_ne_bytes(), &8i32.to_ne_bytes(), &data, &[0xee; 4]].concat()
-    }
-
-    #[test]
-    fn a_tag_that_the_kernel_took_off_is_found_behind_other_messages() {
-        let other = [&24usize.to_ne_bytes()[..], &[1; 8], &[0; 8]].concat();
-        let (valid, tpid_valid) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
-        let tag = |status| removed_tag(&[other.clone(), auxdata(status, 0x8007, 0x88a8)].concat());
-        assert_eq!(tag(valid | tpid_valid), Some(Tag { tpid: 0x88a8, tci: 0x8007 }));
-        assert_eq!(tag(valid), Some(Tag { tpid: 0x8100, tci: 0x8007 }));
-        assert_eq!(tag(0), None);
-        assert_eq!(removed_tag(&other), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_control_data_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..300), len: usize) {
-            removed_tag(&bytes);
-            let mut spoilt = auxdata(libc::TP_STATUS_VLAN_VALID, 1, 2);
-            spoilt[..8].copy_from_slice(&len.to_ne_bytes());
-            removed_tag(&spoilt);
-        }
     }
 }

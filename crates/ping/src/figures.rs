@@ -318,13 +318,6 @@ impl Figures {
         self.worst.sort_unstable_by_key(time);
     }
 
-    /// The segment of a transaction that was longest beyond its median, and by how much.
-    pub fn longest(&self, t: &Transaction) -> Option<(Segment, Ns)> {
-        let beyond = self.table.segments.iter().zip(t.segments(self.route())).zip(self.medians());
-        let beyond = beyond.filter_map(|((segment, time), median)| Some((*segment, time?.saturating_sub(median))));
-        beyond.max_by_key(|(_, beyond)| *beyond)
-    }
-
     /// All of it, with what else is known of the session.
     pub fn report(
         &self,
@@ -376,8 +369,8 @@ impl Figures {
             error_bound_ns: timeline.bound().map(|b| b.0),
             max_error_bound_ns: timeline.bound().map(|b| b.1),
             drift_ppb: timeline.drift_ppb(),
-            nic_clock: nic_clock.map(Into::into),
-            reflector_nic_clock: reflector_nic_clock.map(Into::into),
+            nic_clock,
+            reflector_nic_clock,
             disturbances: disturbances.to_vec(),
             disturbed,
             threshold_ns: self.threshold,
@@ -396,7 +389,7 @@ impl Figures {
             sent_at_ns: t.raw.get(Stamp::T1App).unwrap_or(0),
             round_trip_ns: t.round_trip().unwrap_or(0),
             segments_ns: t.segments(self.route()).collect(),
-            longest: self.longest(t).map(|(segment, _)| segment.name()),
+            longest: self.route().longest(t, &self.medians()).map(|at| self.table.segments[at].name()),
         }
     }
 }
@@ -408,25 +401,6 @@ pub struct Missing {
     pub stamp: Stamp,
     /// How often.
     pub count: u64,
-}
-
-/// A NIC's clock against its machine's `CLOCK_MONOTONIC`, as it was read last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ClockFigures {
-    /// Number of the PHC: /dev/ptpN.
-    pub phc: i32,
-    /// PHC minus `CLOCK_MONOTONIC`.
-    pub offset_ns: Ns,
-    /// How wrong that can be.
-    pub error_bound_ns: Ns,
-    /// How much faster it runs, ppb.
-    pub drift_ppb: i64,
-}
-
-impl From<NicClock> for ClockFigures {
-    fn from(c: NicClock) -> Self {
-        Self { phc: c.index, offset_ns: c.offset, error_bound_ns: c.bound, drift_ppb: c.drift_ppb }
-    }
 }
 
 /// A session, as `--json` prints it; docs/json.md describes each key.
@@ -467,9 +441,9 @@ pub struct Report {
     /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb.
     pub drift_ppb: Option<i64>,
     /// The emitter's NIC's clock; null where it has none.
-    pub nic_clock: Option<ClockFigures>,
+    pub nic_clock: Option<NicClock>,
     /// The reflector's.
-    pub reflector_nic_clock: Option<ClockFigures>,
+    pub reflector_nic_clock: Option<NicClock>,
     /// Clock steps, servo swings and the like: the first hundred.
     pub disturbances: Vec<Disturbance>,
     /// How many there were.
@@ -546,11 +520,11 @@ mod tests {
 
     #[test]
     fn the_segment_to_blame_is_the_one_beyond_its_median() {
-        let mut f = figures(&FigureOptions::default());
+        let mut f = figures(&FigureOptions { worst: 1, ..FigureOptions::default() });
         (0..100).for_each(|i| f.add(&transaction(i, 10_000, 100), End::Answered));
-        let slow = transaction(100, 13_000, 3_100);
-        let (segment, beyond) = f.longest(&slow).unwrap();
-        assert_eq!((segment.name(), beyond), ("processing".into(), 3_000));
+        f.add(&transaction(100, 13_000, 3_100), End::Answered);
+        let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
+        assert_eq!(r.worst[0].longest.as_deref(), Some("processing"));
     }
 
     #[test]

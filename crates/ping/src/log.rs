@@ -99,7 +99,7 @@ pub enum LogError {
     /// There are not enough huge pages.
     #[error(
         "the log's ring takes {need} huge pages of {size_kb} kB, {free} are free: {source}; reserve them as root \
-         (echo {wanted} > /proc/sys/vm/nr_hugepages), or do without"
+         (echo {reserve} > /proc/sys/vm/nr_hugepages), or do without"
     )]
     HugePages {
         /// Pages.
@@ -107,7 +107,7 @@ pub enum LogError {
         /// Pages.
         free: u64,
         /// What nr_hugepages would have to be.
-        wanted: u64,
+        reserve: u64,
         /// Of one page.
         size_kb: u64,
         /// The system's answer.
@@ -188,7 +188,7 @@ pub struct Log {
     batch_since: Ns,
     work: Sender<Work>,
     free: Receiver<Vec<Transaction>>,
-    writer: JoinHandle<Result<writer::Wrote, (writer::Wrote, LogError)>>,
+    writer: JoinHandle<Summary>,
     progress: Arc<Progress>,
     has_line: bool,
     /// Buffers that went to the writer.
@@ -207,7 +207,7 @@ impl Log {
     ///
     /// An existing file is refused.
     pub fn open(path: &Path, keep: Keep, options: &LogOptions) -> Result<Self, LogError> {
-        let format = writer::Format::create(path)?;
+        let format = writer::create(path)?;
         let mut notes = Vec::new();
         let ring = match keep {
             Keep::Last(time) => Some(Ring::new(time, options, &mut notes)?),
@@ -219,8 +219,7 @@ impl Log {
             let _ = give_back.send(empty());
         }
         let progress = Arc::<Progress>::default();
-        let thread =
-            writer::Writer { path: path.into(), format, todo, free: give_back, progress: Arc::clone(&progress) };
+        let thread = writer::Writer { format, todo, free: give_back, progress: Arc::clone(&progress) };
         let started = std::thread::Builder::new().name("latpath-log".into()).spawn(|| thread.run());
         let why = |e| LogError::Writer { path: path.into(), why: format!("cannot be started: {e}") };
         Ok(Self {
@@ -397,7 +396,7 @@ impl Log {
             self.overwritten += ring.left();
             self.notes.extend(ring.note());
         }
-        let Self { path, work, writer, mut notes, offered, overwritten, progress, .. } = self;
+        let Self { path, work, writer, notes, offered, overwritten, progress, .. } = self;
         drop(work);
         // Putting a long log together takes its time; the writer counts its steps.
         let (mut steps, mut until) = (0, Instant::now() + PATIENCE);
@@ -408,19 +407,14 @@ impl Log {
                 (steps, until) = (now, Instant::now() + PATIENCE);
             }
         }
-        let (wrote, error) = if writer.is_finished() {
-            match writer.join() {
-                Ok(Ok(wrote)) => (wrote, None),
-                Ok(Err((wrote, error))) => (wrote, Some(error)),
-                Err(_) => (writer::Wrote::default(), Some(LogError::Writer { path, why: "failed".into() })),
-            }
-        } else {
-            let why = format!("does not get on: nothing for {} s", PATIENCE.as_secs());
-            (writer::Wrote::default(), Some(LogError::Writer { path, why }))
+        let lost = |why| Summary { error: Some(LogError::Writer { path, why }), ..Summary::default() };
+        let mut summary = match writer.is_finished() {
+            true => writer.join().unwrap_or_else(|_| lost("failed".into())),
+            false => lost(format!("does not get on: nothing for {} s", PATIENCE.as_secs())),
         };
-        notes.extend(wrote.notes);
-        let dropped = overwritten + offered.saturating_sub(wrote.rows);
-        Summary { files: wrote.files, rows: wrote.rows, bytes: wrote.bytes, dropped, notes, error }
+        summary.notes.splice(..0, notes);
+        summary.dropped = overwritten + offered.saturating_sub(summary.rows);
+        summary
     }
 }
 

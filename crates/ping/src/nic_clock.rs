@@ -1,14 +1,12 @@
 //! A NIC's clock through a run: where it stood at any moment, from the readings before and after.
 
 use crate::wire::NicClock;
+use latpath_clock::phc::SWING_PPB;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
 /// Readings that are kept: some minutes of those that come with welcomes.
 const KEPT: usize = 1024;
-/// A rate that changes by less than this between two readings is no disturbance (`latpath_clock::phc::Limits`).
-const UNTOLD_PPB: i128 = 1_000;
-
 /// Readings that are looked at on either side of a moment.
 const AROUND: usize = 6;
 /// Divisions are cut to whole ns.
@@ -69,7 +67,7 @@ impl NicTrack {
     pub fn at(&self, moment: Ns, span: Ns) -> Option<Offset> {
         let after = self.readings.partition_point(|r| r.at <= moment);
         let is_dark = |from: Ns, to: Ns| self.dark.iter().any(|(a, b)| from < *b && *a < to);
-        let bent = |from: Ns, to: Ns| (i128::from(to) - i128::from(from)) * UNTOLD_PPB / 4_000_000_000;
+        let bent = |from: Ns, to: Ns| (i128::from(to) - i128::from(from)) * i128::from(SWING_PPB) / 4_000_000_000;
         let bound = |r: &NicClock| i128::from(r.bound.max(0));
         let before = self.readings.range(..after).rev().take(AROUND).filter(|r| !is_dark(r.at, moment));
         let a = before.min_by_key(|r| bound(r) + bent(r.at, moment))?;

@@ -142,7 +142,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.looked = now;
         self.take_stamps()?;
         for i in (0..self.sessions.len()).rev() {
-            if now - self.sessions[i].1.last_heard() > IDLE_NS {
+            if now - self.sessions[i].1.last_heard > IDLE_NS {
                 self.end(i);
             }
         }
@@ -151,9 +151,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
 
     fn end(&mut self, i: usize) {
         let (peer, session) = self.sessions.swap_remove(i);
-        self.by_name.remove(&(peer, session.number()));
+        self.by_name.remove(&(peer, session.number));
         if let Some((moved, other)) = self.sessions.get(i) {
-            self.by_name.insert((*moved, other.number()), i);
+            self.by_name.insert((*moved, other.number), i);
         }
         self.current = 0;
         self.ended += 1;
@@ -176,7 +176,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             Some(h) if h.kind == Kind::Breach => {
                 if let Some(i) = self.known(arrived.from, h.session) {
                     let (peer, session) = &self.sessions[i];
-                    self.witness.breach(peer, session.number(), h.sequence);
+                    self.witness.breach(peer, session.number, h.sequence);
                 }
                 Ok(())
             }
@@ -196,7 +196,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
 
     #[inline]
     fn known(&mut self, peer: T::Peer, session: u32) -> Option<usize> {
-        let is_it = |(p, s): &(T::Peer, Session)| s.number() == session && *p == peer;
+        let is_it = |(p, s): &(T::Peer, Session)| s.number == session && *p == peer;
         if self.sessions.get(self.current).is_some_and(is_it) {
             return Some(self.current);
         }
@@ -240,7 +240,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         if self.plan.threshold.is_some_and(|limit| t3 - t2 > limit) {
             self.sum.breached = true;
             let (peer, session) = &self.sessions[i];
-            self.witness.slow(peer, session.number(), h.sequence, t3 - t2);
+            self.witness.slow(peer, session.number, h.sequence, t3 - t2);
         }
         self.take_stamps()
     }
@@ -250,7 +250,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         let Some(i) = self.begun(arrived.from, h.session, t2) else { return Ok(()) };
         // One that stands still, or cannot be read any more, is none.
         let nic: Option<NicClock> = self.clocks.nic().filter(|clock| t2 - clock.at < FRESH_NS);
-        let mut seen = self.sessions[i].1.seen();
+        let mut seen = self.sessions[i].1.seen;
         (seen.foreign, seen.dropped) = (self.sum.foreign, self.transport.dropped());
         let welcome = Welcome {
             boot_id: self.clocks.boot_id(),
@@ -260,9 +260,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             disturbances: self.clocks.disturbances() as u32,
             seen,
             afterwards: self.sessions[i].1.any_afterwards(),
-            begun: self.sessions[i].1.begun(),
+            begun: self.sessions[i].1.begun,
         };
-        self.sessions[i].1.heard(t2);
+        self.sessions[i].1.last_heard = t2;
         let mut message = [0; CONTROL];
         welcome.write(&mut message);
         let t3 = monotonic();
@@ -281,7 +281,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             let Some(h) = Header::read(left.message).filter(|h| h.kind == Kind::Answer) else { return };
             let time = clocks.of_left(&left);
             // A session's number is random: no two emitters have the same one but by a chance of one in four billion.
-            if let Some((_, session)) = sessions.iter_mut().find(|(_, s)| s.number() == h.session) {
+            if let Some((_, session)) = sessions.iter_mut().find(|(_, s)| s.number == h.session) {
                 session.left(h.sequence, at_reflector(left.stamp), time);
             }
         })

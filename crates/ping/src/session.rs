@@ -15,26 +15,32 @@ const KNOWN: u64 = 1 << 16;
 
 /// See the module's text.
 pub struct Session {
-    number: u32,
+    /// The number that its emitter chose.
+    pub number: u32,
     /// The stamps that make an answer's complete.
     requested: u16,
     /// Highest number that came, plus 1.
     next: u64,
     /// One bit for each of the last [`KNOWN`] probes: it came.
     came: Vec<u64>,
-    seen: Seen,
+    /// What it received.
+    pub seen: Seen,
     leaving: Vec<Afterwards>,
     /// When each of them left, T3 app.
     left_at: Vec<Ns>,
     /// The oldest of which it was not seen to whether its stamps are whole.
     unseen: u64,
     waiting: VecDeque<Afterwards>,
-    turnaround: Histogram,
-    nic_turnaround: Histogram,
+    /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
+    pub turnaround: Histogram,
+    /// From T2 nic to T3 nic, ns of the PHC.
+    pub nic_turnaround: Histogram,
     /// T2 nic of answers whose T3 nic is still to come.
     arrived: Vec<(u64, Ns)>,
-    begun: Ns,
-    last_heard: Ns,
+    /// When it began, `CLOCK_MONOTONIC`.
+    pub begun: Ns,
+    /// When something was heard of it last, `CLOCK_MONOTONIC`.
+    pub last_heard: Ns,
 }
 
 /// An answer's stamps that did not come so long after it left may never come.
@@ -63,41 +69,6 @@ impl Session {
         }
     }
 
-    /// The number that its emitter chose.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// What it received.
-    pub fn seen(&self) -> Seen {
-        self.seen
-    }
-
-    /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
-    pub fn turnaround(&self) -> &Histogram {
-        &self.turnaround
-    }
-
-    /// From T2 nic to T3 nic, ns of the PHC.
-    pub fn nic_turnaround(&self) -> &Histogram {
-        &self.nic_turnaround
-    }
-
-    /// When it began, `CLOCK_MONOTONIC`.
-    pub fn begun(&self) -> Ns {
-        self.begun
-    }
-
-    /// When something was heard of it last, `CLOCK_MONOTONIC`.
-    pub fn last_heard(&self) -> Ns {
-        self.last_heard
-    }
-
-    /// It is alive.
-    pub fn heard(&mut self, now: Ns) {
-        self.last_heard = now;
-    }
-
     /// A probe came and was answered.
     #[inline]
     pub fn answered(&mut self, sequence: u64, t2: Ns, t3: Ns, nic: Option<Ns>, taken: bool) {
@@ -115,13 +86,13 @@ impl Session {
             }
             self.arrived[slot] = nic.map_or((NONE, 0), |nic| (sequence, nic));
             self.left_at[slot] = t3;
-            self.tell_overdue(sequence, t3 - OVERDUE_NS);
+            self.report_overdue(sequence, t3 - OVERDUE_NS);
         }
     }
 
-    /// Tells the stamps that there are of answers of which one has not come for so long that it may never.
+    /// Reports the stamps that there are of answers of which one has not come for so long that it may never.
     #[inline]
-    fn tell_overdue(&mut self, newest: u64, before: Ns) {
+    fn report_overdue(&mut self, newest: u64, before: Ns) {
         self.unseen = self.unseen.max(newest.saturating_sub(LEAVING as u64 - 1));
         while self.unseen < newest {
             let slot = self.unseen as usize % LEAVING;
@@ -220,13 +191,13 @@ mod tests {
         for sequence in [0, 1, 3, 2, 2, 5, 100_000, 5, 99_999] {
             s.answered(sequence, 0, 10, None, true);
         }
-        let seen = s.seen();
+        let seen = s.seen;
         assert_eq!(
             (seen.received, seen.duplicates, seen.reordered),
             (8, 1, 3),
             "5 is too old to be known the second time"
         );
-        assert_eq!(s.turnaround().count(), 9);
+        assert_eq!(s.turnaround.count(), 9);
     }
 
     #[test]
@@ -234,7 +205,7 @@ mod tests {
         let mut s = session(&[]);
         s.answered(u64::MAX, 0, 10, None, true);
         s.answered(u64::MAX - 1, 0, 10, None, true);
-        assert_eq!(s.seen().received, 2);
+        assert_eq!(s.seen.received, 2);
     }
 
     #[test]
@@ -246,7 +217,7 @@ mod tests {
         assert_eq!(s.next_afterwards(), None);
         s.left(0, Stamp::T3Nic, 1_500);
         assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
-        assert_eq!((s.nic_turnaround().count(), s.nic_turnaround().max()), (1, 500));
+        assert_eq!((s.nic_turnaround.count(), s.nic_turnaround.max()), (1, 500));
         s.left(1, Stamp::T3Driver, 31);
         assert_eq!(s.any_afterwards(), Some(Afterwards { sequence: 1, stamps: [None, Some(31), None] }));
         assert_eq!(s.any_afterwards(), None);

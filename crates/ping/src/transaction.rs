@@ -54,22 +54,13 @@ pub enum Source {
 
 impl Stamp {
     /// All, in the order of the route.
-    pub const ALL: [Self; 14] = [
-        Self::T1App,
-        Self::T1Sched,
-        Self::T1Driver,
-        Self::T1Nic,
-        Self::T2Nic,
-        Self::T2Kernel,
-        Self::T2App,
-        Self::T3App,
-        Self::T3Sched,
-        Self::T3Driver,
-        Self::T3Nic,
-        Self::T4Nic,
-        Self::T4Kernel,
-        Self::T4App,
-    ];
+    pub const ALL: [Self; 14] = {
+        use Stamp::*;
+        [
+            T1App, T1Sched, T1Driver, T1Nic, T2Nic, T2Kernel, T2App, T3App, T3Sched, T3Driver, T3Nic, T4Nic, T4Kernel,
+            T4App,
+        ]
+    };
 
     /// As in the table of results: `T1 nic`.
     pub fn name(self) -> &'static str {
@@ -92,23 +83,8 @@ impl Stamp {
     }
 
     /// As a column of the log and a key of JSON: `t1_nic_ns`.
-    pub fn column(self) -> &'static str {
-        match self {
-            Self::T1App => "t1_app_ns",
-            Self::T1Sched => "t1_sched_ns",
-            Self::T1Driver => "t1_driver_ns",
-            Self::T1Nic => "t1_nic_ns",
-            Self::T2Nic => "t2_nic_ns",
-            Self::T2Kernel => "t2_kernel_ns",
-            Self::T2App => "t2_app_ns",
-            Self::T3App => "t3_app_ns",
-            Self::T3Sched => "t3_sched_ns",
-            Self::T3Driver => "t3_driver_ns",
-            Self::T3Nic => "t3_nic_ns",
-            Self::T4Nic => "t4_nic_ns",
-            Self::T4Kernel => "t4_kernel_ns",
-            Self::T4App => "t4_app_ns",
-        }
+    pub fn column(self) -> String {
+        self.name().to_lowercase().replace(' ', "_") + "_ns"
     }
 
     /// What takes it.
@@ -249,6 +225,14 @@ impl Route {
     /// Its stamps, in order.
     pub fn stamps(&self) -> &[Stamp] {
         &self.0
+    }
+
+    /// Number of the segment of a transaction that was longest beyond its median.
+    pub fn longest(&self, transaction: &Transaction, medians: &[Ns]) -> Option<usize> {
+        let medians = medians.iter().copied().chain(std::iter::repeat(0));
+        let beyond = transaction.segments(self).zip(medians).enumerate();
+        let beyond = beyond.filter_map(|(at, (time, median))| Some((at, time?.saturating_sub(median))));
+        beyond.max_by_key(|(_, beyond)| *beyond).map(|(at, _)| at)
     }
 
     /// Its segments, in order.

@@ -1,8 +1,10 @@
 //! What carries probes: UDP, Ethernet frames, AF_XDP; and, in tests, a wire that does whatever real ones do.
 
+use crate::kernel::wait_until;
 use crate::transaction::Stamp;
 use latpath_model::Ns;
 use latpath_nic_timestamps::{Stamps, TxKind};
+use std::os::fd::BorrowedFd;
 
 /// How long to wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,21 @@ pub enum Wait {
     Some,
     /// Until this moment of `CLOCK_MONOTONIC`, if it comes before that.
     Until(Ns),
+}
+
+impl Wait {
+    /// How to call the kernel for this wait, after waiting where that is not its part.
+    #[inline]
+    pub(crate) fn flags(self, fd: BorrowedFd<'_>) -> i32 {
+        match self {
+            Self::Some => 0,
+            Self::No => libc::MSG_DONTWAIT,
+            Self::Until(deadline) => {
+                wait_until(fd, deadline);
+                libc::MSG_DONTWAIT
+            }
+        }
+    }
 }
 
 /// The clock of the kernel's stamps.

@@ -3,10 +3,13 @@
 use crate::kernel;
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
 use crate::wire::{Header, CONTROL};
-use latpath_nic_timestamps::{from_error_queue, local_address, rx_stamps, Control, Queued, Stamps};
-use std::io;
+use latpath_linux::net::{set_buffers, set_option};
+use latpath_nic_timestamps::{ask_for, from_error_queue, local_address, receive, rx_stamps, Control, Stamps};
+use nix::errno::Errno;
+use nix::sys::socket::{recv, send, sendmsg, sendto, setsockopt, sockopt, ControlMessage, MsgFlags, SockaddrStorage};
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 /// The port of a reflector where none is said.
@@ -75,231 +78,12 @@ pub struct UdpOptions {
     pub dscp: Option<u8>,
 }
 
-/// What both ends' sockets are.
-struct Socket {
-    socket: UdpSocket,
-    takes: u16,
-    with_control: bool,
-    control: Control,
-    queued: Vec<u8>,
-    /// Where the message began in the last packet of the error queue.
-    message_at: usize,
-    refusal: Option<i32>,
-}
-
-impl Socket {
-    fn new(socket: UdpSocket, at: SocketAddr, options: &UdpOptions, with_control: bool) -> Result<Self, UdpError> {
-        let os = |doing| move |cause| UdpError::Os { at, doing, cause };
-        if let Some(device) = &options.device {
-            let name = device.as_bytes();
-            let mut room = [0u8; libc::IFNAMSIZ];
-            let len = name.len().min(room.len() - 1);
-            room[..len].copy_from_slice(&name[..len]);
-            kernel::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &room)
-                .map_err(os("staying on the device"))?;
-        }
-        let fd = socket.as_fd();
-        for (force, name) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            if kernel::set_option(fd, libc::SOL_SOCKET, force, &BUFFER).is_err() {
-                kernel::set_option(fd, libc::SOL_SOCKET, name, &BUFFER).map_err(os("setting its buffers"))?;
-            }
-        }
-        if let Some(priority) = options.priority {
-            let priority = i32::from(priority);
-            kernel::set_option(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
-                .map_err(os("setting its priority"))?;
-        }
-        if let Some(dscp) = options.dscp {
-            let (level, name) = match at {
-                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
-                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-            };
-            kernel::set_option(fd, level, name, &(i32::from(dscp) << 2)).map_err(os("setting its DSCP"))?;
-        }
-        options.busy_poll.set(fd)?;
-        socket.set_read_timeout(Some(LONGEST_WAIT)).map_err(os("setting its timeout"))?;
-        let s = options.stamps;
-        if s != Stamps::default() {
-            latpath_nic_timestamps::ask_for(fd, s)?;
-        }
-        Ok(Self {
-            socket,
-            takes: asked_for(&s),
-            with_control: with_control || s.rx_kernel || s.rx_nic,
-            control: Control::new(),
-            queued: vec![0; HEADERS + CONTROL.max(2048)],
-            message_at: 0,
-            refusal: None,
-        })
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// How to call the kernel for this wait.
-    #[inline]
-    fn flags(&self, wait: Wait) -> i32 {
-        match wait {
-            Wait::No => libc::MSG_DONTWAIT,
-            Wait::Some => 0,
-            Wait::Until(deadline) => {
-                kernel::wait_until(self.fd(), deadline);
-                libc::MSG_DONTWAIT
-            }
-        }
-    }
-
-    /// What a failed call for a message means; an error that ends it all is left.
-    fn nothing<P>(cause: io::Error) -> Result<Got<P>, io::Error> {
-        match cause.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(Got::Nothing),
-            Some(libc::ECONNREFUSED) => Ok(Got::NobodyThere),
-            // The way there is broken, for now at least: silence is what the caller counts.
-            Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN) => Ok(Got::Nothing),
-            _ => Err(cause),
-        }
-    }
-
-    /// What a failed send means.
-    fn refused(&mut self, cause: io::Error, peer: SocketAddr, len: usize) -> Result<Sent, UdpError> {
-        match cause.raw_os_error() {
-            Some(libc::EMSGSIZE) => Err(UdpError::TooLong { peer, len }),
-            Some(
-                errno @ (libc::ENOBUFS
-                | libc::EAGAIN
-                | libc::EINTR
-                | libc::EPERM
-                | libc::ECONNREFUSED
-                | libc::EHOSTUNREACH
-                | libc::ENETUNREACH
-                | libc::ENETDOWN
-                | libc::EHOSTDOWN
-                | libc::EINVAL),
-            ) => {
-                self.refusal = Some(errno);
-                Ok(Sent::Refused)
-            }
-            _ => Err(UdpError::Os { at: peer, doing: "sending", cause }),
-        }
-    }
-
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> io::Result<()> {
-        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        for _ in 0..AT_ONCE {
-            let received = match latpath_nic_timestamps::receive(
-                self.socket.as_fd(),
-                &mut self.queued,
-                &mut self.control,
-                flags,
-            ) {
-                Ok(received) => received,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
-                Err(e) => return Err(e),
-            };
-            let Some(Queued::Stamp(stamp)) = from_error_queue(received.control) else { continue };
-            let packet = &self.queued[..received.len];
-            let Some(at) = message_in(packet, self.message_at) else { continue };
-            self.message_at = at;
-            each(Left { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
-        }
-        Ok(())
-    }
-
-    fn last_refusal(&self) -> Option<io::Error> {
-        self.refusal.map(io::Error::from_raw_os_error)
-    }
-}
-
-/// Where the message begins in a packet that was sent, behind whatever headers. `guess` is where it did before.
-fn message_in(packet: &[u8], guess: usize) -> Option<usize> {
-    let begins = |at: &usize| packet.get(*at..).is_some_and(|bytes| Header::read(bytes).is_some());
-    Some(guess).filter(begins).or_else(|| (0..=HEADERS).find(begins))
-}
-
-/// The emitter's end: a connected socket.
-pub struct UdpEmitter {
-    socket: Socket,
-    peer: SocketAddr,
-}
-
-impl UdpEmitter {
-    /// A socket to the reflector at `peer`, from `local` where that is given.
-    pub fn connect(peer: SocketAddr, local: Option<IpAddr>, options: &UdpOptions) -> Result<Self, UdpError> {
-        let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
-        let from = SocketAddr::new(local.unwrap_or(any), 0);
-        let socket = bind(from)?;
-        let socket = Socket::new(socket, peer, options, false)?;
-        socket.socket.connect(peer).map_err(|cause| UdpError::NoRoute { peer, cause })?;
-        Ok(Self { socket, peer })
-    }
-}
-
-fn bind(at: SocketAddr) -> Result<UdpSocket, UdpError> {
-    UdpSocket::bind(at).map_err(|cause| match cause.raw_os_error() {
-        Some(libc::EADDRINUSE) => UdpError::PortTaken(at),
-        Some(libc::EADDRNOTAVAIL) => UdpError::NotOurs(at),
-        _ => UdpError::Os { at, doing: "opening a socket", cause },
-    })
-}
-
-impl Transport for UdpEmitter {
-    type Peer = ();
-    type Error = UdpError;
-
-    #[inline]
-    fn send(&mut self, (): (), message: &[u8]) -> Result<Sent, UdpError> {
-        match kernel::send(self.socket.fd(), message) {
-            Ok(_) => Ok(Sent::Taken),
-            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
-                // That was the answer to the message before; this one was not sent, and is now.
-                let again = kernel::send(self.socket.fd(), message);
-                again.map(|_| Sent::Taken).or_else(|e| self.socket.refused(e, self.peer, message.len()))
-            }
-            Err(e) => self.socket.refused(e, self.peer, message.len()),
-        }
-    }
-
-    #[inline]
-    fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<()>, UdpError> {
-        let flags = self.socket.flags(wait);
-        let Socket { socket, with_control, control, .. } = &mut self.socket;
-        let got = if *with_control {
-            latpath_nic_timestamps::receive(socket.as_fd(), buffer, control, flags)
-                .map(|r| (r.len, rx_stamps(r.control)))
-        } else {
-            kernel::receive(socket.as_fd(), buffer, flags).map(|len| (len, Default::default()))
-        };
-        match got {
-            Ok((len, stamps)) => Ok(Got::Message(Arrived { from: (), len, kernel: stamps.kernel, nic: stamps.nic })),
-            Err(e) => Socket::nothing(e).map_err(|cause| UdpError::Os { at: self.peer, doing: "receiving", cause }),
-        }
-    }
-
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), UdpError> {
-        let at = self.peer;
-        self.socket.left(each).map_err(|cause| UdpError::Os { at, doing: "reading stamps", cause })
-    }
-
-    fn takes(&self) -> u16 {
-        self.socket.takes
-    }
-
-    fn dropped(&self) -> u64 {
-        kernel::drops(self.socket.fd())
-    }
-
-    fn last_refusal(&self) -> Option<io::Error> {
-        self.socket.last_refusal()
-    }
-}
-
-/// Who asks a reflector, and by which of its addresses.
+/// Who is at the other end, and by which of this machine's addresses it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpPeer {
-    /// The emitter's address.
+    /// Its address.
     pub address: SocketAddr,
-    /// The reflector's, where it listens on all of them.
+    /// The one that it asked, where a reflector listens on all of them.
     pub asked: Option<IpAddr>,
 }
 
@@ -309,90 +93,220 @@ impl std::fmt::Display for UdpPeer {
     }
 }
 
-/// The reflector's end.
-pub struct UdpReflector {
-    socket: Socket,
+/// Either end's socket: an emitter's is connected.
+pub struct Udp {
+    socket: UdpSocket,
+    /// Where it listens; of an emitter, the other end.
     at: SocketAddr,
+    connected: bool,
+    /// It listens at all of this machine's addresses.
     any: bool,
+    takes: u16,
+    stamps: Stamps,
+    control: Control,
+    queued: Vec<u8>,
+    /// Where the message began in the last packet of the error queue.
+    message_at: usize,
+    refusal: Option<Errno>,
 }
 
-impl UdpReflector {
-    /// A socket that listens at this address; the unspecified one is any of this machine's.
-    pub fn listen(at: SocketAddr, options: &UdpOptions) -> Result<Self, UdpError> {
-        let any = at.ip().is_unspecified();
-        let socket = Socket::new(bind(at)?, at, options, any)?;
-        if any {
-            let (level, name) = match at {
-                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
-                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-            };
-            kernel::set_option(socket.fd(), level, name, &1i32).map_err(|cause| UdpError::Os {
-                at,
-                doing: "asking which address was meant",
-                cause,
-            })?;
-        }
-        let at = socket.socket.local_addr().unwrap_or(at);
-        Ok(Self { socket, at, any })
+impl Udp {
+    /// An emitter's socket, connected to the reflector at `peer`, from `local` where that is given.
+    pub fn connect(peer: SocketAddr, local: Option<IpAddr>, options: &UdpOptions) -> Result<Self, UdpError> {
+        let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+        let udp = Self::open(SocketAddr::new(local.unwrap_or(any), 0), Some(peer), options)?;
+        udp.socket.connect(peer).map_err(|cause| UdpError::NoRoute { peer, cause })?;
+        Ok(udp)
     }
 
-    /// Where it listens.
-    pub fn local(&self) -> SocketAddr {
+    /// A reflector's socket that listens at this address; the unspecified one is any of this machine's.
+    pub fn listen(at: SocketAddr, options: &UdpOptions) -> Result<Self, UdpError> {
+        Self::open(at, None, options)
+    }
+
+    fn open(local: SocketAddr, peer: Option<SocketAddr>, options: &UdpOptions) -> Result<Self, UdpError> {
+        let socket = UdpSocket::bind(local).map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EADDRINUSE) => UdpError::PortTaken(local),
+            Some(libc::EADDRNOTAVAIL) => UdpError::NotOurs(local),
+            _ => UdpError::Os { at: local, doing: "opening a socket", cause },
+        })?;
+        let at = peer.or(socket.local_addr().ok()).unwrap_or(local);
+        let (fd, any) = (socket.as_fd(), peer.is_none() && local.ip().is_unspecified());
+        let os = |doing| move |cause| UdpError::Os { at, doing, cause };
+        let set = |doing, level, name, value: i32| set_option(fd, level, name, &value).map_err(os(doing));
+        if let Some(device) = &options.device {
+            let bound = setsockopt(&socket, sockopt::BindToDevice, &device.into());
+            bound.map_err(|e| os("staying on the device")(e.into()))?;
+        }
+        set_buffers(fd, BUFFER).map_err(os("setting its buffers"))?;
+        if let Some(priority) = options.priority {
+            set("setting its priority", libc::SOL_SOCKET, libc::SO_PRIORITY, priority.into())?;
+        }
+        let (tos, tos_level, asks) = match at {
+            SocketAddr::V4(_) => (libc::IP_TOS, libc::IPPROTO_IP, libc::IP_PKTINFO),
+            SocketAddr::V6(_) => (libc::IPV6_TCLASS, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        };
+        if let Some(dscp) = options.dscp {
+            set("setting its DSCP", tos_level, tos, i32::from(dscp) << 2)?;
+        }
+        if any {
+            set("asking which address was meant", tos_level, asks, 1)?;
+        }
+        options.busy_poll.set(fd)?;
+        socket.set_read_timeout(Some(LONGEST_WAIT)).map_err(os("setting its timeout"))?;
+        let stamps = options.stamps;
+        if stamps != Stamps::default() {
+            ask_for(fd, stamps)?;
+        }
+        Ok(Self {
+            socket,
+            at,
+            connected: peer.is_some(),
+            any,
+            takes: asked_for(&stamps),
+            stamps,
+            control: Control::new(),
+            queued: vec![0; HEADERS + CONTROL.max(2048)],
+            message_at: 0,
+            refusal: None,
+        })
+    }
+
+    /// Where it listens; of an emitter, the other end.
+    pub fn at(&self) -> SocketAddr {
         self.at
     }
+
+    /// Who an emitter's probes go to, for [`crate::emit::emit`].
+    pub fn peer(&self) -> UdpPeer {
+        UdpPeer { address: self.at, asked: None }
+    }
+
+    fn send_once(&self, to: &UdpPeer, message: &[u8]) -> nix::Result<usize> {
+        let (fd, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
+        if self.connected {
+            return send(fd, message, flags);
+        }
+        // An IPv4 peer of a socket of both families has a mapped address, and is answered from one.
+        let address = SockaddrStorage::from(to.address);
+        let data = [IoSlice::new(message)];
+        match to.asked {
+            None => sendto(fd, message, &address, flags),
+            Some(IpAddr::V4(ip)) => {
+                let source = libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) };
+                let none = libc::in_addr { s_addr: 0 };
+                let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: source, ipi_addr: none };
+                sendmsg(fd, &data, &[ControlMessage::Ipv4PacketInfo(&info)], flags, Some(&address))
+            }
+            Some(IpAddr::V6(ip)) => {
+                let info = libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: ip.octets() }, ipi6_ifindex: 0 };
+                sendmsg(fd, &data, &[ControlMessage::Ipv6PacketInfo(&info)], flags, Some(&address))
+            }
+        }
+    }
+
+    /// Reads a message that is there or comes within the socket's timeout.
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8], flags: i32) -> io::Result<Option<Arrived<UdpPeer>>> {
+        let fd = self.socket.as_fd();
+        if self.connected && !self.stamps.rx_kernel && !self.stamps.rx_nic {
+            let len = recv(fd.as_raw_fd(), buffer, MsgFlags::from_bits_retain(flags))?;
+            return Ok(Some(Arrived { from: self.peer(), len, kernel: None, nic: None }));
+        }
+        let got = receive(fd, buffer, &mut self.control, flags)?;
+        let stamps = rx_stamps(got.control);
+        let asked = if self.any { local_address(got.control) } else { None };
+        let from = if self.connected { Some(self.at) } else { got.from };
+        let from = from.map(|address| UdpPeer { address, asked });
+        Ok(from.map(|from| Arrived { from, len: got.len, kernel: stamps.kernel, nic: stamps.nic }))
+    }
 }
 
-impl Transport for UdpReflector {
+/// Where the message begins in a packet that was sent, behind whatever headers. `guess` is where it did before.
+fn message_in(packet: &[u8], guess: usize) -> Option<usize> {
+    let begins = |at: &usize| packet.get(*at..).is_some_and(|bytes| Header::read(bytes).is_some());
+    Some(guess).filter(begins).or_else(|| (0..=HEADERS).find(begins))
+}
+
+impl Transport for Udp {
     type Peer = UdpPeer;
     type Error = UdpError;
 
     #[inline]
     fn send(&mut self, to: UdpPeer, message: &[u8]) -> Result<Sent, UdpError> {
-        // An IPv4 peer of a socket of both families has a mapped address, and is answered from one.
-        let asked = to.asked;
-        match kernel::send_to(self.socket.fd(), message, &to.address, asked) {
-            Ok(_) => Ok(Sent::Taken),
+        let sent = match self.send_once(&to, message) {
+            // That was the answer to the message before; this one was not sent, and is now.
+            Err(Errno::ECONNREFUSED) if self.connected => self.send_once(&to, message),
+            sent => sent,
+        };
+        let Err(errno) = sent else { return Ok(Sent::Taken) };
+        let peer = to.address;
+        match errno {
+            Errno::ENOBUFS
+            | Errno::EAGAIN
+            | Errno::EINTR
+            | Errno::EPERM
+            | Errno::ECONNREFUSED
+            | Errno::EHOSTUNREACH
+            | Errno::ENETUNREACH
+            | Errno::ENETDOWN
+            | Errno::EHOSTDOWN
+            | Errno::EINVAL => {}
             // A reflector goes on, whatever becomes of one emitter.
-            Err(e) => self.socket.refused(e, to.address, message.len()).or(Ok(Sent::Refused)),
+            _ if !self.connected => return Ok(Sent::Refused),
+            Errno::EMSGSIZE => return Err(UdpError::TooLong { peer, len: message.len() }),
+            _ => return Err(UdpError::Os { at: peer, doing: "sending", cause: errno.into() }),
         }
+        self.refusal = Some(errno);
+        Ok(Sent::Refused)
     }
 
     #[inline]
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<UdpPeer>, UdpError> {
-        let flags = self.socket.flags(wait);
-        let Socket { socket, with_control, control, .. } = &mut self.socket;
-        match kernel::receive_from(socket.as_fd(), buffer, with_control.then_some(&mut *control), flags) {
-            Ok((Some(address), len, filled)) => {
-                let control = if *with_control { control.filled(filled) } else { &[] };
-                let stamps = rx_stamps(control);
-                let asked = if self.any { local_address(control) } else { None };
-                let from = UdpPeer { address, asked };
-                Ok(Got::Message(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
+        let flags = wait.flags(self.socket.as_fd());
+        let cause = match self.read(buffer, flags) {
+            Ok(arrived) => return Ok(arrived.map_or(Got::Nothing, Got::Message)),
+            Err(cause) => cause,
+        };
+        match cause.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(Got::Nothing),
+            Some(libc::ECONNREFUSED) if self.connected => Ok(Got::NobodyThere),
+            // The route is broken, for now at least: silence is what the caller counts. Of a reflector's emitters one went away:
+            // that concerns nobody else.
+            Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN) => {
+                Ok(Got::Nothing)
             }
-            Ok((None, ..)) => Ok(Got::Nothing),
-            Err(e) => match Socket::nothing::<()>(e) {
-                // An emitter went away: that concerns nobody else.
-                Ok(_) => Ok(Got::Nothing),
-                Err(cause) => Err(UdpError::Os { at: self.at, doing: "receiving", cause }),
-            },
+            _ => Err(UdpError::Os { at: self.at, doing: "receiving", cause }),
         }
     }
 
     fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), UdpError> {
-        let at = self.at;
-        self.socket.left(each).map_err(|cause| UdpError::Os { at, doing: "reading stamps", cause })
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        for _ in 0..AT_ONCE {
+            let got = match receive(self.socket.as_fd(), &mut self.queued, &mut self.control, flags) {
+                Ok(got) => got,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
+                Err(cause) => return Err(UdpError::Os { at: self.at, doing: "reading stamps", cause }),
+            };
+            let Some(stamp) = from_error_queue(got.control) else { continue };
+            let packet = &self.queued[..got.len];
+            let Some(at) = message_in(packet, self.message_at) else { continue };
+            self.message_at = at;
+            each(Left { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
+        }
+        Ok(())
     }
 
     fn takes(&self) -> u16 {
-        self.socket.takes
+        self.takes
     }
 
     fn dropped(&self) -> u64 {
-        kernel::drops(self.socket.fd())
+        kernel::drops(self.socket.as_fd())
     }
 
     fn last_refusal(&self) -> Option<io::Error> {
-        self.socket.last_refusal()
+        self.refusal.map(Into::into)
     }
 }
 
@@ -419,12 +333,12 @@ mod tests {
     fn two_ends_on_loopback_hear_each_other_with_the_kernels_stamps() {
         let options = UdpOptions { stamps: Stamps::SOFTWARE, ..UdpOptions::default() };
         for address in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0"] {
-            let Ok(mut reflector) = UdpReflector::listen(address.parse().unwrap(), &options) else { continue };
-            let mut at = reflector.local();
+            let Ok(mut reflector) = Udp::listen(address.parse().unwrap(), &options) else { continue };
+            let mut at = reflector.at();
             if at.ip().is_unspecified() {
                 at.set_ip("127.0.0.9".parse().unwrap());
             }
-            let mut emitter = UdpEmitter::connect(at, None, &options).unwrap();
+            let mut emitter = Udp::connect(at, None, &options).unwrap();
             let mut message = [0u8; 96];
             Header { kind: Kind::Probe, session: 1, sequence: 2, first: 3, second: 4 }.write(&mut message);
             let mut buffer = [0; 300];
@@ -432,7 +346,7 @@ mod tests {
             let came = (0..5000).find_map(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 emitter.left(&mut |_| ()).unwrap();
-                assert_eq!(emitter.send((), &message).unwrap(), Sent::Taken);
+                assert_eq!(emitter.send(emitter.peer(), &message).unwrap(), Sent::Taken);
                 let got = reflector.receive(&mut buffer, Wait::Some).unwrap();
                 let Got::Message(came) = got else { panic!("nothing came") };
                 assert_eq!(buffer[..came.len], message);
@@ -454,9 +368,25 @@ mod tests {
     #[test]
     fn nobody_there_is_said_so() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut emitter = UdpEmitter::connect(free, None, &UdpOptions::default()).unwrap();
-        emitter.send((), &[0; 40]).unwrap();
+        let mut emitter = Udp::connect(free, None, &UdpOptions::default()).unwrap();
+        emitter.send(emitter.peer(), &[0; 40]).unwrap();
         let got = emitter.receive(&mut [0; 40], Wait::Until(latpath_linux::monotonic() + 1_000_000_000)).unwrap();
         assert_eq!(got, Got::NobodyThere);
+    }
+
+    #[test]
+    fn an_answer_comes_from_the_address_that_was_asked() {
+        for (any, asked) in [("0.0.0.0:0", "127.0.0.7"), ("[::]:0", "::1")] {
+            let Ok(mut server) = Udp::listen(any.parse().unwrap(), &UdpOptions::default()) else { continue };
+            let asked: IpAddr = asked.parse().unwrap();
+            let client =
+                UdpSocket::bind(SocketAddr::new(if asked.is_ipv4() { "127.0.0.1" } else { "::1" }.parse().unwrap(), 0));
+            let client = client.unwrap();
+            client.connect((asked, server.at().port())).unwrap();
+            let to = UdpPeer { address: client.local_addr().unwrap(), asked: Some(asked) };
+            assert_eq!(server.send(to, b"hello").unwrap(), Sent::Taken);
+            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            assert_eq!(client.recv(&mut [0; 16]).unwrap(), 5, "a connected socket takes nothing from other addresses");
+        }
     }
 }

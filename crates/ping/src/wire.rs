@@ -11,6 +11,7 @@
 
 use crate::transaction::{Stamp, Stamps};
 use latpath_model::Ns;
+use serde::Serialize;
 
 /// First bytes of everything that emitter and reflector say.
 const MAGIC: [u8; 2] = *b"LP";
@@ -187,22 +188,26 @@ impl Answer {
 }
 
 /// The reflector's own clock in the NIC: PHC time at monotonic time `at` was `at + offset`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NicClock {
     /// Number of the PHC on its machine.
+    #[serde(rename = "phc")]
     pub index: i32,
     /// When it was read, the reflector's `CLOCK_MONOTONIC`.
+    #[serde(skip)]
     pub at: Ns,
     /// PHC − `CLOCK_MONOTONIC` then.
+    #[serde(rename = "offset_ns")]
     pub offset: Ns,
     /// ± this.
+    #[serde(rename = "error_bound_ns")]
     pub bound: Ns,
     /// How much faster the PHC runs, in parts per billion.
     pub drift_ppb: i64,
 }
 
 /// What a reflector saw of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Probes that it received, duplicates left out.
     pub received: u64,

@@ -17,16 +17,16 @@ mod skel {
 }
 
 use crate::ethernet::{
-    read, room, socket_for, write, Device, DeviceError, Framing, PacketSocket, Peer, AROUND, MAX_ADDRESSES,
+    addresses, join, read, room, sender, write, Device, DeviceError, Framing, Options, Peer, AROUND,
 };
 use crate::transaction::Stamp;
 use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
 use kernel::{Bind, Frames, Socket};
+use latpath_linux::net::PacketSocket;
 use latpath_nic_timestamps::BusyPoll;
 use program::Program;
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 /// Queues that can be covered: bpf/xsk.bpf.c.
 const MAX_QUEUES: usize = 64;
@@ -56,20 +56,12 @@ impl fmt::Display for Place {
 /// How to send and receive by AF_XDP.
 #[derive(Clone, Debug)]
 pub struct XdpOptions {
-    /// The device.
-    pub device: String,
-    /// An emitter's session: nothing else is received. `None` for a reflector.
-    pub session: Option<u32>,
-    /// Groups whose frames are received besides those to the device's own address.
-    pub groups: Vec<[u8; 6]>,
-    /// smpCnt of Sampled Values begins again at 0 after so many: 1 to 65536.
-    pub wrap: u32,
+    /// The device, the session and the groups. Of the stamps the XDP program takes the kernel's of receiving.
+    pub frames: Options,
     /// Where the program must stand; the best that works where nothing is said.
     pub place: Option<Place>,
     /// Frames must not (`false`) or must (`true`) be read and written by the NIC itself; the best that works where nothing is said.
     pub zero_copy: Option<bool>,
-    /// The XDP program stamps what comes: the kernel's stamp of receiving.
-    pub stamps: bool,
     /// The kernel polls the NIC in the calls of this process.
     pub busy_poll: BusyPoll,
     /// Frames lie in huge pages.
@@ -80,13 +72,9 @@ impl XdpOptions {
     /// The defaults for a device: a reflector's.
     pub fn new(device: &str) -> Self {
         Self {
-            device: device.into(),
-            session: None,
-            groups: Vec::new(),
-            wrap: 65536,
+            frames: Options::new(device),
             place: None,
             zero_copy: None,
-            stamps: false,
             busy_poll: BusyPoll::default(),
             huge_pages: false,
         }
@@ -181,7 +169,7 @@ fn hint(cause: &io::Error) -> &'static str {
 
 /// How frames come and go, as it was found to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Mode {
     /// Where the XDP program stands.
     pub place: Place,
     /// The NIC reads and writes the frames itself.
@@ -190,7 +178,7 @@ pub struct Way {
     pub queues: usize,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let copies = if self.zero_copy { "zero copy" } else { "copies" };
         let many = if self.queues == 1 { "" } else { "s" };
@@ -218,19 +206,13 @@ pub struct Xdp {
 impl Xdp {
     /// Opens the device.
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
-        let name = options.device.clone();
-        let groups = socket_for(&name)?;
-        let device = Device::find(&name)?;
-        let addresses: Vec<[u8; 6]> = [&[device.mac], &options.groups[..]].concat();
-        if addresses.len() > MAX_ADDRESSES {
-            return Err(DeviceError::Groups { count: options.groups.len(), most: MAX_ADDRESSES - 1 }.into());
-        }
-        for group in &options.groups {
-            let joined = groups.join(device.index, *group);
-            joined.map_err(|cause| XdpError::Os { device: name.clone(), doing: "joining a group", cause })?;
-        }
+        let XdpOptions { frames, .. } = &options;
+        let name = frames.device.clone();
+        let (device, groups) = Device::open_ethernet(&name)?;
+        let addresses = addresses(&device, &frames.groups)?;
+        join(&groups, &device, &frames.groups)?;
         let requested = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));
-        let program = Program::attach(&device, &addresses, options.session, options.stamps, requested)?;
+        let program = Program::attach(&device, &addresses, frames.session, frames.stamps.rx_kernel, requested)?;
         let how = match (options.zero_copy, program.place) {
             (Some(true), Place::Generic) => return Err(XdpError::NoZeroCopy(name)),
             (Some(true), Place::Driver) => Bind::ZeroCopy,
@@ -255,19 +237,14 @@ impl Xdp {
     }
 
     /// How frames come and go.
-    pub fn way(&self) -> Way {
+    pub fn mode(&self) -> Mode {
         let zero_copy = self.sockets.iter().all(Socket::zero_copy);
-        Way { place: self.program.place, zero_copy, queues: self.sockets.len() }
+        Mode { place: self.program.place, zero_copy, queues: self.sockets.len() }
     }
 
     /// Most bytes of a message that a frame carries.
     pub fn room(&self, framing: Framing) -> usize {
         room(framing, self.device.mtu).min(self.longest - AROUND)
-    }
-
-    /// For options of the first queue's socket.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.sockets[0].fd()
     }
 
     /// Looks at every queue once for a message.
@@ -279,12 +256,8 @@ impl Xdp {
             socket.look();
             let arrived = socket.take(|frame, kernel| {
                 // What the program lets through and is malformed is shown as an empty message, so that it is counted as foreign.
-                let nobody = || Peer {
-                    mac: frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default(),
-                    framing: Framing::Own,
-                    tag: None,
-                };
-                let (from, message) = read(frame, None).map_or_else(|| (nobody(), &[][..]), |(p, at)| (p, &frame[at]));
+                let unread = || (sender(frame, None), &[][..]);
+                let (from, message) = read(frame, None).map_or_else(unread, |(peer, at)| (peer, &frame[at]));
                 let len = message.len().min(buffer.len());
                 buffer[..len].copy_from_slice(&message[..len]);
                 Arrived { from, len, kernel, nic: None }
@@ -325,7 +298,12 @@ fn open_queues(device: &Device, options: &XdpOptions, chunk: usize, how: Bind) -
             }
             _ => XdpError::Memory { device: name(), huge: options.huge_pages, cause },
         })?;
-        options.busy_poll.set(socket.fd()).map_err(|cause| DeviceError::Option { device: name(), cause })?;
+        let polls = options.busy_poll.set(socket.fd());
+        polls.map_err(|e| XdpError::Os {
+            device: name(),
+            doing: "setting its socket up",
+            cause: io::Error::other(e),
+        })?;
         socket.polls = options.busy_poll != BusyPoll::default();
         match socket.bind(device.index, queue, how) {
             Ok(()) => sockets.push(socket),
@@ -354,29 +332,22 @@ impl Transport for Xdp {
     #[inline]
     fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, XdpError> {
         let room = self.room(to.framing);
-        let (from, wrap) = (self.device.mac, self.options.wrap);
+        let from = self.device.mac;
         if message.len() > room {
             return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }.into());
         }
-        match self.sockets[0].send(|frame| write(frame, &to, from, wrap, message)) {
-            Ok(Some(_)) => Ok(Sent::Taken),
-            Ok(None) => {
-                self.refused = Some(libc::ENOBUFS);
-                Ok(Sent::Refused)
-            }
+        let errno = match self.sockets[0].send(|frame| write(frame, &to, from, message)) {
+            Ok(Some(_)) => return Ok(Sent::Taken),
+            Ok(None) => libc::ENOBUFS,
             // A device that is down may come back.
             Err(cause) => match cause.raw_os_error() {
-                Some(errno @ libc::ENOBUFS) => {
-                    self.refused = Some(errno);
-                    Ok(Sent::Refused)
-                }
-                Some(errno @ (libc::ENETDOWN | libc::ENXIO)) if self.device.is_there() => {
-                    self.refused = Some(errno);
-                    Ok(Sent::Refused)
-                }
-                _ => Err(self.device.failed("sending", cause).into()),
+                Some(libc::ENOBUFS) => libc::ENOBUFS,
+                Some(errno @ (libc::ENETDOWN | libc::ENXIO)) if self.device.is_there() => errno,
+                _ => return Err(self.device.failed("sending", cause).into()),
             },
-        }
+        };
+        self.refused = Some(errno);
+        Ok(Sent::Refused)
     }
 
     #[inline]
@@ -404,7 +375,7 @@ impl Transport for Xdp {
     }
 
     fn takes(&self) -> u16 {
-        if self.options.stamps {
+        if self.options.frames.stamps.rx_kernel {
             Stamp::T4Kernel.bit()
         } else {
             0

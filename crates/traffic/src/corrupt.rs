@@ -1,6 +1,6 @@
 //! Broken frames, for testing what receives them.
 
-use crate::Frames;
+use crate::{Deadlines, Frames};
 use latpath_model::Ns;
 
 /// The frames of another source, each cut or changed behind its ethertype. The same seed breaks them in the same way.
@@ -59,11 +59,7 @@ impl<F: Frames> Frames for Corrupted<F> {
         Some(due)
     }
 
-    fn interval(&self) -> Ns {
-        self.frames.interval()
-    }
-
-    fn frames_per_s(&self) -> Option<f64> {
-        self.frames.frames_per_s()
+    fn deadlines(&self) -> Option<Deadlines> {
+        self.frames.deadlines()
     }
 }

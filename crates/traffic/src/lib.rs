@@ -7,6 +7,7 @@
 
 mod capture;
 mod corrupt;
+mod device;
 mod discover;
 mod pace;
 mod publish;
@@ -20,10 +21,11 @@ pub mod kernel;
 
 pub use capture::{Capture, CaptureError, Packet};
 pub use corrupt::Corrupted;
+pub use device::{Device, DeviceError};
 pub use discover::{Discovery, FoundStream};
-pub use kernel::{DeviceError, Groups, Listen, PacketSocket, Received, ThreadError};
+pub use kernel::{Groups, Listen, PacketSocket, Received, ThreadError};
 pub use pace::{BadRate, Pace};
-pub use publish::{publish, Frames, Pacing, PublishOptions, Punctuality};
+pub use publish::{publish, Deadlines, Frames, PublishOptions, Punctuality};
 pub use receive::Receiver;
 pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};

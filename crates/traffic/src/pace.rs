@@ -1,5 +1,6 @@
 //! When frame number i is due: exact over any time, whatever the rate.
 
+use crate::Deadlines;
 use latpath_model::Ns;
 use std::{fmt, str::FromStr};
 
@@ -26,9 +27,9 @@ impl Pace {
         Ns::try_from(t).unwrap_or(Ns::MAX)
     }
 
-    /// Time from one frame to the next.
-    pub fn interval(self) -> Ns {
-        self.due(1).max(1)
+    /// The deadlines of frames at this pace.
+    pub fn deadlines(self) -> Deadlines {
+        Deadlines { interval: self.due(1).max(1), per_s: self.hz() }
     }
 
     /// For display.

@@ -1,6 +1,7 @@
 //! Sends frames by absolute deadlines, and says how well it kept them.
 
-use crate::kernel::{wait_until, DeviceError, PacketSocket, Woken};
+use crate::kernel::{wait_until, PacketSocket, Woken};
+use crate::DeviceError;
 use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -17,21 +18,16 @@ pub trait Frames {
     /// Puts the next frame into `out` (which is cleared) and returns when it is due, in ns after the start; never earlier than
     /// the one before. `None` at the end.
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns>;
-    /// Time between two deadlines of one publisher: a frame that is later than this counts as late. 0 if there is no pace.
-    fn interval(&self) -> Ns;
-    /// Frames a second; `None` for as fast as possible.
-    fn frames_per_s(&self) -> Option<f64>;
+    /// The deadlines; `None` for as fast as possible.
+    fn deadlines(&self) -> Option<Deadlines>;
 }
 
 impl<F: Frames + ?Sized> Frames for Box<F> {
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns> {
         (**self).next(out)
     }
-    fn interval(&self) -> Ns {
-        (**self).interval()
-    }
-    fn frames_per_s(&self) -> Option<f64> {
-        (**self).frames_per_s()
+    fn deadlines(&self) -> Option<Deadlines> {
+        (**self).deadlines()
     }
 }
 
@@ -48,13 +44,13 @@ pub struct PublishOptions {
     pub batch: usize,
 }
 
-/// Whether frames have deadlines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pacing {
-    /// Each has.
-    Deadlines,
-    /// As fast as possible.
-    None,
+/// How close the deadlines of frames are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deadlines {
+    /// Time between two of one publisher: a frame that is later than this counts as late.
+    pub interval: Ns,
+    /// Frames a second, of all publishers.
+    pub per_s: f64,
 }
 
 /// What was sent, and how late.
@@ -103,8 +99,7 @@ pub fn publish(
     stop: &AtomicBool,
     result: &mut Punctuality,
 ) -> Result<(), DeviceError> {
-    let pacing = if frames.frames_per_s().is_some() { Pacing::Deadlines } else { Pacing::None };
-    let interval = frames.interval();
+    let deadlines = frames.deadlines();
     let start = monotonic() + LEAD;
     let end = options.duration.map_or(Ns::MAX, |d| start.saturating_add(d));
     let mut left = options.count.unwrap_or(u64::MAX);
@@ -113,10 +108,10 @@ pub fn publish(
     // One frame is always ready before its deadline, so that nothing but the send stands between waking and sending.
     queue.fill(frames, start);
     while queue.filled > 0 && left > 0 {
-        let woken = match pacing {
-            Pacing::Deadlines if queue.slots[0].due >= end => break,
-            Pacing::Deadlines => wait_until(queue.slots[0].due, options.spin, stop),
-            Pacing::None => Some(Woken { now: monotonic(), waited: false }).filter(|w| w.now < end),
+        let woken = match deadlines {
+            Some(_) if queue.slots[0].due >= end => break,
+            Some(_) => wait_until(queue.slots[0].due, options.spin, stop),
+            None => Some(Woken { now: monotonic(), waited: false }).filter(|w| w.now < end),
         };
         let Some(Woken { now, waited }) = woken else { break };
         if now > end.saturating_add(GRACE) {
@@ -127,7 +122,7 @@ pub fn publish(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let due_now = if pacing == Pacing::None { Ns::MAX } else { now.min(end - 1) };
+        let due_now = if deadlines.is_none() { Ns::MAX } else { now.min(end - 1) };
         let most = left.min(queue.slots.len() as u64) as usize;
         while queue.filled < most && queue.slots[queue.filled - 1].due <= due_now {
             if !queue.fill(frames, start) {
@@ -141,7 +136,7 @@ pub fn publish(
             result.first = now;
         }
         result.last = now;
-        if pacing == Pacing::Deadlines {
+        if let Some(Deadlines { interval, .. }) = deadlines {
             if waited {
                 result.wakeup.record(now - queue.slots[0].due);
             }

@@ -1,6 +1,7 @@
 //! Receiving, by copies or from a mapped ring.
 
-use crate::kernel::{CopyReceiver, DeviceError, PacketSocket, Received, RingReceiver};
+use crate::kernel::{CopyReceiver, PacketSocket, Received, RingReceiver};
+use crate::DeviceError;
 use latpath_linux::realtime;
 
 /// A socket's receiving side.

@@ -1,6 +1,6 @@
 //! The messages of one sender: events that are repeated, or a steady rate.
 
-use crate::{Frames, Pace};
+use crate::{Deadlines, Frames, Pace};
 use latpath_linux::realtime;
 use latpath_model::{Matcher, Ns};
 use latpath_protocols::protocol::{FrameLink, Outgoing};
@@ -84,17 +84,10 @@ impl Frames for Repeated {
         Some(due)
     }
 
-    fn interval(&self) -> Ns {
+    fn deadlines(&self) -> Option<Deadlines> {
         match self.o.pattern {
-            Pattern::Rate(pace) => pace.map_or(0, Pace::interval),
-            Pattern::Growing { first, .. } => first,
-        }
-    }
-
-    fn frames_per_s(&self) -> Option<f64> {
-        match self.o.pattern {
-            Pattern::Rate(pace) => pace.map(Pace::hz),
-            Pattern::Growing { longest, .. } => Some(1e9 / longest as f64),
+            Pattern::Rate(pace) => pace.map(Pace::deadlines),
+            Pattern::Growing { first, longest } => Some(Deadlines { interval: first, per_s: 1e9 / longest as f64 }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
 
-use crate::{Capture, CaptureError, Frames, Pace};
+use crate::{Capture, CaptureError, Deadlines, Frames, Pace};
 use latpath_model::{KeyRule, Ns};
 use latpath_protocols::sequence::Tracker;
 use latpath_protocols::sv::{Frame, SAMPLE_RATES};
@@ -240,18 +240,11 @@ impl Frames for Replay {
         Some(due)
     }
 
-    fn interval(&self) -> Ns {
+    fn deadlines(&self) -> Option<Deadlines> {
+        let per_s = self.frames.len() as f64 * 1e9 / self.period as f64;
         match self.pace {
-            None => self.interval,
-            Some(None) => 0,
-            Some(Some(pace)) => pace.interval(),
-        }
-    }
-
-    fn frames_per_s(&self) -> Option<f64> {
-        match self.pace {
-            None => Some(self.frames.len() as f64 * 1e9 / self.period as f64),
-            Some(pace) => pace.map(Pace::hz),
+            None => Some(Deadlines { interval: self.interval, per_s }),
+            Some(pace) => pace.map(Pace::deadlines),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The frames of a profile's publishers.
 
-use crate::{Frames, Pace};
+use crate::{Deadlines, Frames, Pace};
 use latpath_model::Ns;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec, Profile, Waveform, PHSMEAS1_LEN};
 use latpath_protocols::BuildError;
@@ -87,12 +87,10 @@ impl Frames for Synthetic {
         Some(due)
     }
 
-    fn interval(&self) -> Ns {
-        self.o.pace.map_or(0, |p| p.due(u64::from(self.o.burst.max(1))).max(1))
-    }
-
-    fn frames_per_s(&self) -> Option<f64> {
-        self.o.pace.map(|p| p.hz() * self.templates.len() as f64)
+    fn deadlines(&self) -> Option<Deadlines> {
+        let pace = self.o.pace?;
+        let interval = pace.due(u64::from(self.o.burst.max(1))).max(1);
+        Some(Deadlines { interval, per_s: pace.hz() * self.templates.len() as f64 })
     }
 }
 
@@ -153,6 +151,6 @@ mod tests {
         let mut frames = Synthetic::new(SyntheticOptions { burst: 4, ..options("9-2le-50", 1) }).unwrap();
         let due: Vec<Ns> = (0..9).map(|_| frames.next(&mut Vec::new()).unwrap()).collect();
         assert_eq!(due, [0, 0, 0, 0, 1_000_000, 1_000_000, 1_000_000, 1_000_000, 2_000_000]);
-        assert_eq!(frames.interval(), 1_000_000);
+        assert_eq!(frames.deadlines().unwrap().interval, 1_000_000);
     }
 }

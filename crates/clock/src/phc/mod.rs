@@ -4,4 +4,4 @@ mod read;
 mod watch;
 
 pub use read::{Method, Phc, PhcError, Reader, Reading};
-pub use watch::{Disturbance, Limits, Offset, PhcWatch, Trouble};
+pub use watch::{Disturbance, Offset, PhcWatch, Trouble, SWING_PPB};

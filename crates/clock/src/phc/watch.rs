@@ -19,21 +19,10 @@ const KNOTS: usize = 4;
 /// Rate that is assumed of a clock that nobody knows yet, in ppb.
 const UNKNOWN_PPB: i64 = 1_000_000;
 
-/// What counts as a disturbance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// A rate that changes by more than this from one second to the next, in ppb.
-    pub swing_ppb: i64,
-    /// A move between two readings is a step at once where it would take a rate that differs by more than this, in ppb.
-    pub step_ppb: i64,
-}
-
-impl Default for Limits {
-    /// 1 ppm (1 µs in a second), and 100 ppm.
-    fn default() -> Self {
-        Self { swing_ppb: 1_000, step_ppb: 100_000 }
-    }
-}
+/// A rate that changes by more than this from one second to the next is a disturbance, in ppb: 1 µs in a second.
+pub const SWING_PPB: i64 = 1_000;
+/// A move between two readings is a step at once where it would take a rate that differs by more than this, in ppb.
+const STEP_PPB: i64 = 100_000;
 
 /// What was wrong with a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +132,6 @@ struct OddSlope {
 /// Follows one clock.
 #[derive(Clone, Debug)]
 pub struct PhcWatch {
-    limits: Limits,
     /// Readings since the last step, in order.
     readings: VecDeque<Reading>,
     knots: VecDeque<Reading>,
@@ -155,20 +143,12 @@ pub struct PhcWatch {
     odd: Option<Odd>,
     odd_slope: Option<OddSlope>,
     stopped: bool,
-    disturbances: u64,
 }
 
 impl Default for PhcWatch {
-    fn default() -> Self {
-        Self::new(Limits::default())
-    }
-}
-
-impl PhcWatch {
     /// Knows nothing yet.
-    pub fn new(limits: Limits) -> Self {
+    fn default() -> Self {
         Self {
-            limits,
             readings: VecDeque::new(),
             knots: VecDeque::new(),
             best: None,
@@ -178,10 +158,11 @@ impl PhcWatch {
             odd: None,
             odd_slope: None,
             stopped: false,
-            disturbances: 0,
         }
     }
+}
 
+impl PhcWatch {
     /// Takes in the next reading; those that are not later than the last are left out. Returns what it proves: a step one
     /// reading later than it came, a swing up to two seconds later.
     pub fn observe(&mut self, reading: Reading) -> Vec<Disturbance> {
@@ -202,13 +183,12 @@ impl PhcWatch {
                 let (after_ns, until_ns) = (last.monotonic_ns, reading.monotonic_ns);
                 found.push(Disturbance { trouble: Trouble::Stopped, after_ns, until_ns });
             }
-            self.disturbances += found.len() as u64;
             return found;
         }
         self.stopped = false;
         let moved = clamp(i128::from(offset(&reading)) - i128::from(offset(&last)));
         let by_ns = moved.saturating_sub(over(dt, self.drift.ppb));
-        let allowed = unsure.saturating_add(over(dt, self.limits.step_ppb.saturating_add(self.drift.bound_ppb)));
+        let allowed = unsure.saturating_add(over(dt, STEP_PPB.saturating_add(self.drift.bound_ppb)));
         let is_odd = by_ns.saturating_abs() > allowed;
         let (after_ns, until_ns) = (last.monotonic_ns, reading.monotonic_ns);
         match (self.odd.take(), is_odd) {
@@ -236,7 +216,6 @@ impl PhcWatch {
                 self.drift = Rate { ppb: to.ppb, bound_ppb: to.ppb.saturating_abs().max(UNKNOWN_PPB) };
             }
         }
-        self.disturbances += found.len() as u64;
         found
     }
 
@@ -252,7 +231,6 @@ impl PhcWatch {
             let trouble = Trouble::Swing { from_ppb: odd.before.ppb, to_ppb: odd.slope.ppb };
             found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.until_ns });
         }
-        self.disturbances += found.len() as u64;
         found
     }
 
@@ -284,7 +262,7 @@ impl PhcWatch {
             self.knots.pop_front();
         }
         self.drift = Rate::between(self.knots.front()?, &new);
-        let (swing, before) = (self.limits.swing_ppb, self.slope.replace(slope));
+        let (swing, before) = (SWING_PPB, self.slope.replace(slope));
         let (after_ns, until_ns) = (last.monotonic_ns, new.monotonic_ns);
         match (self.odd_slope.take(), before) {
             (Some(odd), _) => {
@@ -314,15 +292,10 @@ impl PhcWatch {
         (self.drift.bound_ppb < UNKNOWN_PPB).then_some(self.drift.ppb)
     }
 
-    /// Disturbances so far.
-    pub fn disturbances(&self) -> u64 {
-        self.disturbances
-    }
-
     /// Where the clock stands at a `CLOCK_MONOTONIC` time, from the reading that knows it best. `None` before the first reading.
     pub fn offset_at(&self, monotonic: Ns) -> Option<Offset> {
         // A rate that changes by less than a swing each second is that far from its mean over the knots.
-        let unsure = self.drift.bound_ppb.saturating_add(self.limits.swing_ppb.saturating_mul(2));
+        let unsure = self.drift.bound_ppb.saturating_add(SWING_PPB.saturating_mul(2));
         let from = |reading: &Reading| {
             let dt = monotonic.saturating_sub(reading.monotonic_ns);
             let offset_ns = offset(reading).saturating_add(over(dt, self.drift.ppb));
@@ -330,14 +303,6 @@ impl PhcWatch {
             Offset { offset_ns, bound_ns }
         };
         self.readings.iter().map(from).min_by_key(|offset| offset.bound_ns)
-    }
-
-    /// The `CLOCK_MONOTONIC` time of a time of this clock, and how wrong it can be.
-    pub fn to_monotonic(&self, phc: Ns) -> Option<(Ns, Ns)> {
-        // The offset moves by less than the bound between the first guess and the second.
-        let guess = phc.saturating_sub(offset(self.readings.back()?));
-        let at = self.offset_at(guess)?;
-        Some((phc.saturating_sub(at.offset_ns), at.bound_ns))
     }
 }
 
@@ -375,8 +340,6 @@ mod tests {
             let truth = 37 * S + over(20 * S, drift);
             assert!(near(offset.offset_ns, truth, offset.bound_ns), "{offset:?} against {truth}");
             assert!(offset.bound_ns < 600, "{offset:?}");
-            let (monotonic, bound) = watch.to_monotonic(now + truth).unwrap();
-            assert!(near(monotonic, now, bound), "{monotonic} {bound}");
         }
     }
 
@@ -443,14 +406,13 @@ mod tests {
         assert_eq!(found, []);
         let [last] = watch.finish()[..] else { panic!() };
         assert!(matches!(last.trouble, Trouble::Step { by_ns } if near(by_ns, 1_000_000, 1_000)), "{last:?}");
-        assert_eq!(watch.disturbances(), 1);
         assert_eq!(watch.finish(), []);
     }
 
     #[test]
     fn few_readings_say_little_and_nothing_wrong() {
         let mut watch = PhcWatch::default();
-        assert_eq!((watch.offset_at(5), watch.drift_ppb(), watch.to_monotonic(5)), (None, None, None));
+        assert_eq!((watch.offset_at(5), watch.drift_ppb()), (None, None));
         let reading = Reading { phc_ns: 5 * S, monotonic_ns: 2 * S, uncertainty_ns: 100 };
         assert_eq!(watch.observe(reading), []);
         assert_eq!(watch.offset_at(2 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 100 }));
@@ -494,7 +456,6 @@ mod tests {
             for (phc_ns, monotonic_ns, uncertainty) in readings {
                 watch.observe(Reading { phc_ns, monotonic_ns, uncertainty_ns: uncertainty.into() });
                 watch.offset_at(at);
-                watch.to_monotonic(at);
             }
             watch.finish();
         }

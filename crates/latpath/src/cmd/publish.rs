@@ -165,7 +165,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         socket.bypass_qdisc()?;
     }
     let (mut frames, what) = source(&args, socket.mac())?;
-    let hz = frames.frames_per_s();
+    let deadlines = frames.deadlines();
+    let hz = deadlines.map(|d| d.per_s);
     if args.corrupt {
         frames = Box::new(Corrupted::new(frames, args.seed));
     }
@@ -184,7 +185,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
     let printed = print(&match args.json {
         true => format!("{}\n", to_json(&args, &what, hz, &sent)),
-        false => text(&args, &what, hz, frames.interval(), &sent),
+        false => text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent),
     });
     ended?;
     printed?;

@@ -7,9 +7,7 @@
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
-use latpath_nic_timestamps::{
-    ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Queued, Stamps, TxKind,
-};
+use latpath_nic_timestamps::{ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Stamps, TxKind};
 use latpath_testkit::Failed;
 use latpath_testkit::{Bench, Finished, Started};
 use serde_json::Value;
@@ -201,10 +199,7 @@ impl Pair {
         let (mut data, mut control) = ([0; 256], Control::new());
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         let got = receive(self.sockets[0].as_fd(), &mut data, &mut control, flags).ok()?;
-        match from_error_queue(got.control)? {
-            Queued::Stamp(stamp) => (stamp.kind == TxKind::Nic).then_some(stamp.time),
-            Queued::Error(_) => None,
-        }
+        from_error_queue(got.control).filter(|stamp| stamp.kind == TxKind::Nic).map(|stamp| stamp.time)
     }
 
     /// The oldest TX stamp that is there, or the next that comes in time.

@@ -4,7 +4,7 @@ use crate::*;
 use latpath_model::Ns;
 use latpath_protocols::sv::Frame;
 use latpath_testkit::{bench, trial, Lack};
-use latpath_traffic::{Corrupted, Frames};
+use latpath_traffic::{Corrupted, Deadlines, Frames};
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
@@ -24,11 +24,7 @@ impl Frames for Again {
         Some(0)
     }
 
-    fn interval(&self) -> Ns {
-        1
-    }
-
-    fn frames_per_s(&self) -> Option<f64> {
+    fn deadlines(&self) -> Option<Deadlines> {
         None
     }
 }

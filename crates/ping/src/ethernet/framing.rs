@@ -118,9 +118,8 @@ fn element(len: usize) -> usize {
     }
 }
 
-/// Writes the frame of a message to `to` into `out`, and returns its length; `None` where it does not fit. `wrap`: smpCnt begins
-/// again at 0 after so many.
-pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], wrap: u32, message: &[u8]) -> Option<usize> {
+/// Writes the frame of a message to `to` into `out`, and returns its length; `None` where it does not fit.
+pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], message: &[u8]) -> Option<usize> {
     if out.len() < (message.len() + AROUND).max(MIN_FRAME) || message.len() > usize::from(u16::MAX) - AROUND {
         return None;
     }
@@ -136,7 +135,7 @@ pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], wrap: u32, message: &[u8]
             pen.put(&OWN.to_be_bytes());
             pen.put(&(message.len() as u16).to_be_bytes());
         }
-        Framing::Sv { appid } => sv_header(&mut pen, appid, wrap, message),
+        Framing::Sv { appid } => sv_header(&mut pen, appid, message),
     }
     pen.put(message);
     let end = pen.at;
@@ -146,7 +145,7 @@ pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], wrap: u32, message: &[u8]
 }
 
 /// All between the addresses and the message.
-fn sv_header(pen: &mut Pen<'_>, appid: u16, wrap: u32, message: &[u8]) {
+fn sv_header(pen: &mut Pen<'_>, appid: u16, message: &[u8]) {
     // What the frame says of its message is read from it; one that is no message of ours says nothing.
     let header = (message.len() >= wire::HEADER).then_some(message);
     let kind = header.map_or(u8::MAX, |m| m[3]);
@@ -171,7 +170,7 @@ fn sv_header(pen: &mut Pen<'_>, appid: u16, wrap: u32, message: &[u8]) {
     pen.element(0x80, name.len());
     pen.put(name);
     pen.put(&[0x82, 2]);
-    pen.put(&((sequence % u64::from(wrap.clamp(1, 0x1_0000))) as u16).to_be_bytes());
+    pen.put(&(sequence as u16).to_be_bytes());
     pen.put(&[0x83, 4, 0, 0, 0, 1, 0x85, 1, 0]);
     pen.element(0x87, message.len());
 }
@@ -183,6 +182,12 @@ pub fn room(framing: Framing, mtu: usize) -> usize {
         Framing::Sv { .. } => AROUND - ETHERNET - 4,
     };
     mtu.min(usize::from(u16::MAX)).saturating_sub(around)
+}
+
+/// Who sent a frame that cannot be read.
+pub fn sender(frame: &[u8], tag: Option<Tag>) -> Peer {
+    let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
+    Peer { mac, framing: Framing::Own, tag }
 }
 
 /// Finds the message in a frame: who sent it, and where it stands. `removed`: the tag that the kernel took off. A frame with two
@@ -245,7 +250,7 @@ mod tests {
             to in peer(), bytes in prop::collection::vec(any::<u8>(), 0..1500), removed: bool
         ) {
             let mut frame = [0xee; 2048];
-            let len = write(&mut frame, &to, FROM, 65536, &bytes).unwrap();
+            let len = write(&mut frame, &to, FROM, &bytes).unwrap();
             prop_assert!(len >= 60 && len <= bytes.len().max(60) + AROUND);
             // The kernel takes the tag off, or leaves it.
             let mut seen = frame[..len].to_vec();
@@ -260,15 +265,15 @@ mod tests {
 
         #[test]
         fn an_sv_frame_is_byte_for_byte_that_of_a_merging_unit(
-            to in peer(), session: u32, sequence: u64, len in wire::HEADER..1400usize, appid: u16, wrap in 1..=65536u32
+            to in peer(), session: u32, sequence: u64, len in wire::HEADER..1400usize, appid: u16
         ) {
             let to = Peer { framing: Framing::Sv { appid }, ..to };
             let data = message(Kind::Probe, session, sequence, len);
             let mut frame = [0xee; 2048];
-            let len = write(&mut frame, &to, FROM, wrap, &data).unwrap();
+            let len = write(&mut frame, &to, FROM, &data).unwrap();
             let asdu = AsduSpec {
                 svid: format!("latpath-ping-{session:08x}").into_bytes(),
-                smp_cnt: (sequence % u64::from(wrap)) as u16,
+                smp_cnt: sequence as u16,
                 conf_rev: 1,
                 data,
                 ..AsduSpec::default()
@@ -282,7 +287,7 @@ mod tests {
         fn what_fits_by_the_mtu_fits(to in peer(), mtu in 576..9000usize) {
             let message = vec![7; room(to.framing, mtu)];
             let mut frame = vec![0; 10_000];
-            let len = write(&mut frame, &Peer { tag: None, ..to }, FROM, 1, &message).unwrap();
+            let len = write(&mut frame, &Peer { tag: None, ..to }, FROM, &message).unwrap();
             prop_assert!(len <= mtu + 14);
         }
 
@@ -299,7 +304,7 @@ mod tests {
         #[test]
         fn a_spoilt_frame_is_read_within_its_bounds(to in peer(), at in 12..100usize, byte: u8, cut in 0..150usize) {
             let mut frame = [0; 512];
-            let len = write(&mut frame, &to, FROM, 1, &message(Kind::Probe, 1, 2, 96)).unwrap();
+            let len = write(&mut frame, &to, FROM, &message(Kind::Probe, 1, 2, 96)).unwrap();
             frame[at] = byte;
             let frame = &frame[..len.min(cut)];
             if let Some((_, at)) = read(frame, None) {
@@ -336,7 +341,7 @@ mod tests {
     #[test]
     fn a_frame_that_has_no_room_is_not_written() {
         let to = Peer { mac: FROM, framing: Framing::Own, tag: None };
-        assert_eq!(write(&mut [0; 59], &to, FROM, 1, &[]), None);
-        assert_eq!(write(&mut [0; 1000], &to, FROM, 1, &[0; 1000]), None);
+        assert_eq!(write(&mut [0; 59], &to, FROM, &[]), None);
+        assert_eq!(write(&mut [0; 1000], &to, FROM, &[0; 1000]), None);
     }
 }

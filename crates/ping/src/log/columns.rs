@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Names of the columns, in order: the number, every stamp as its own clock showed it, the round trip, its parts.
 pub(super) fn names(route: &Route) -> Vec<String> {
-    let stamps = Stamp::ALL.into_iter().map(|s| s.column().to_owned());
+    let stamps = Stamp::ALL.into_iter().map(Stamp::column);
     let first = ["sequence".to_owned()].into_iter().chain(stamps).chain(["round_trip_ns".to_owned()]);
     first.chain(route.segments().map(|segment| segment.column())).collect()
 }

@@ -1,20 +1,27 @@
 //! A log as CSV: one file, to which whole lines are added.
 
-use super::{columns, LogError};
+use super::{columns, writer::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
+
+/// The file is brought to the disk so often.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The file, and its text that is not in it yet.
 pub(super) struct Csv {
     path: PathBuf,
     file: File,
+    route: Route,
     text: Vec<u8>,
     /// Bytes of whole lines in the file.
-    pub bytes: u64,
+    bytes: u64,
+    rows: u64,
+    synced: Instant,
 }
 
 impl Csv {
@@ -24,27 +31,8 @@ impl Csv {
                 io::ErrorKind::AlreadyExists => LogError::Exists(path.into()),
                 _ => LogError::File { path: path.into(), source },
             })?;
-        Ok(Self { path: path.into(), file, text: Vec::new(), bytes: 0 })
-    }
-
-    pub fn begin(&mut self, route: &Route) -> Result<(), LogError> {
-        self.text.extend((columns::names(route).join(",") + "\n").bytes());
-        self.flush()
-    }
-
-    /// Adds rows; they are with the kernel when this returns, and so outlive a kill.
-    pub fn write(&mut self, rows: &[Transaction], route: &Route) -> Result<(), LogError> {
-        for row in rows {
-            digits(&mut self.text, false, row.sequence);
-            for value in columns::values(row, route) {
-                self.text.push(b',');
-                if let Some(value) = value {
-                    digits(&mut self.text, value < 0, value.unsigned_abs());
-                }
-            }
-            self.text.push(b'\n');
-        }
-        self.flush()
+        let (path, route) = (path.into(), Route::detailed(0));
+        Ok(Self { path, file, route, text: Vec::new(), bytes: 0, rows: 0, synced: Instant::now() })
     }
 
     fn flush(&mut self) -> Result<(), LogError> {
@@ -58,46 +46,55 @@ impl Csv {
         self.text.clear();
         Ok(())
     }
+}
+
+impl Format for Csv {
+    fn begin(&mut self, route: &Route) -> Result<(), LogError> {
+        self.route = route.clone();
+        self.text.extend((columns::names(route).join(",") + "\n").bytes());
+        self.flush()
+    }
+
+    /// Adds rows; they are with the kernel when this returns, and so outlive a kill.
+    fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
+        let mut digits = itoa::Buffer::new();
+        for row in rows {
+            self.text.extend(digits.format(row.sequence).bytes());
+            for value in columns::values(row, &self.route) {
+                self.text.push(b',');
+                if let Some(value) = value {
+                    self.text.extend(digits.format(value).bytes());
+                }
+            }
+            self.text.push(b'\n');
+        }
+        self.flush()?;
+        self.rows += rows.len() as u64;
+        Ok(())
+    }
+
+    fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
+        if self.synced.elapsed() < SYNC_EVERY {
+            return Ok(());
+        }
+        self.synced = Instant::now();
+        self.finish(progress)
+    }
 
     /// Brings everything to the disk.
-    pub fn sync(&self) -> Result<(), LogError> {
+    fn finish(&mut self, _: &Progress) -> Result<(), LogError> {
         match self.file.sync_data() {
             // A pipe, or a file system that knows no such thing.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             done => done.map_err(LogError::file(&self.path)),
         }
     }
-}
 
-/// Appends a whole number; a good part of the writer's time is spent here.
-fn digits(text: &mut Vec<u8>, negative: bool, mut number: u64) {
-    let mut buffer = [0; 20];
-    let mut at = buffer.len();
-    loop {
-        at -= 1;
-        buffer[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
+    fn safe_rows(&self) -> u64 {
+        self.rows
     }
-    if negative {
-        text.push(b'-');
-    }
-    text.extend_from_slice(&buffer[at..]);
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn numbers_are_written_as_everyone_writes_them(number: i64) {
-            let mut text = Vec::new();
-            digits(&mut text, number < 0, number.unsigned_abs());
-            prop_assert_eq!(String::from_utf8(text).unwrap(), number.to_string());
-        }
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.clone()]
     }
 }

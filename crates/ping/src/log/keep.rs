@@ -1,7 +1,7 @@
 //! Which transactions a log keeps.
 
 use latpath_model::Ns;
-use std::{fmt, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 /// Which transactions a log keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,23 +34,12 @@ impl FromStr for Keep {
     }
 }
 
-impl fmt::Display for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = |t: Duration| humantime::format_duration(t).to_string().replace(' ', "");
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Over(limit) => write!(f, "over:{}", time(Duration::from_nanos(limit.unsigned_abs()))),
-            Self::Last(length) => write!(f, "last:{}", time(*length)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_to_keep_is_read_as_it_is_written() {
+    fn what_to_keep_is_read() {
         for (text, keep) in [
             ("all", Keep::All),
             ("over:200us", Keep::Over(200_000)),
@@ -58,7 +47,6 @@ mod tests {
             ("over:1ms500us", Keep::Over(1_500_000)),
         ] {
             assert_eq!(text.parse(), Ok(keep));
-            assert_eq!(keep.to_string(), text);
         }
         for text in ["", "ALL", "over", "over:", "over:5", "last:0s", "last:-1s", "last:99999999999s", "first:1s"] {
             assert!(text.parse::<Keep>().is_err(), "{text}");

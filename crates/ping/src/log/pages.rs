@@ -2,39 +2,29 @@
 #![allow(unsafe_code)]
 
 use super::LogError;
-use std::{io, ptr::NonNull};
+use crate::kernel::Map;
+use std::{io, marker::PhantomData};
 
 /// A fixed number of values, in pages of their own.
 pub(super) struct Pages<T> {
-    first: NonNull<T>,
+    map: Map,
     count: usize,
-    /// What was mapped.
-    bytes: usize,
+    values: PhantomData<T>,
 }
-
-// SAFETY: the mapping belongs to this value alone, as a Vec's memory does.
-unsafe impl<T: Send> Send for Pages<T> {}
 
 impl<T: Copy> Pages<T> {
     /// So many values, all of them `value`.
     pub fn new(count: usize, value: T, huge: bool) -> Result<Self, LogError> {
         let page_kb = if huge { HugePages::now().size_kb } else { 4 };
         let page = (page_kb * 1024) as usize;
-        let wanted = count.max(1).saturating_mul(size_of::<T>()).max(1);
-        let bytes = wanted.div_ceil(page).saturating_mul(page);
+        let needed = count.max(1).saturating_mul(size_of::<T>()).max(1);
+        let bytes = needed.div_ceil(page).saturating_mul(page);
         let refused = |source| if huge { HugePages::now().refused(bytes, source) } else { LogError::ring(source) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if huge { libc::MAP_HUGETLB } else { 0 };
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
-        let first =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        if first == libc::MAP_FAILED {
-            return Err(refused(io::Error::last_os_error()));
-        }
-        let first = NonNull::new(first).ok_or_else(|| refused(io::Error::other("mapped at 0")))?;
-        let pages = Self { first: first.cast(), count: count.max(1), bytes };
+        let map = Map::new(bytes, flags, -1, 0).map_err(refused)?;
         // Where pages cannot be had this says so; touching them would end the process.
         // SAFETY: exactly the mapping from above.
-        let there = unsafe { libc::madvise(first.as_ptr(), bytes, libc::MADV_POPULATE_WRITE) };
+        let there = unsafe { libc::madvise(map.at.as_ptr().cast(), map.len, libc::MADV_POPULATE_WRITE) };
         if there != 0 {
             let error = io::Error::last_os_error();
             // Not known to a kernel before 5.14, or kept from us: then touching must do.
@@ -42,9 +32,10 @@ impl<T: Copy> Pages<T> {
                 return Err(refused(error));
             }
         }
+        let pages = Self { map, count: count.max(1), values: PhantomData };
         for at in 0..pages.count {
             // SAFETY: within the mapping, which is page-aligned and writable.
-            unsafe { pages.first.add(at).write(value) };
+            unsafe { pages.map.at.cast::<T>().add(at).write(value) };
         }
         Ok(pages)
     }
@@ -60,21 +51,14 @@ impl<T: Copy> std::ops::Deref for Pages<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: all `count` values were written when it was made; the mapping lives as long as this.
-        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.map.at.as_ptr().cast(), self.count) }
     }
 }
 
 impl<T: Copy> std::ops::DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `&mut self` says that nobody else looks.
-        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.count) }
-    }
-}
-
-impl<T> Drop for Pages<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, not used after this.
-        unsafe { libc::munmap(self.first.as_ptr().cast(), self.bytes) };
+        unsafe { std::slice::from_raw_parts_mut(self.map.at.as_ptr().cast(), self.count) }
     }
 }
 
@@ -95,8 +79,8 @@ impl HugePages {
 
     fn refused(&self, bytes: usize, source: io::Error) -> LogError {
         let need = (bytes as u64).div_ceil(self.size_kb * 1024);
-        let wanted = self.total + need.saturating_sub(self.free);
-        LogError::HugePages { need, free: self.free, wanted, size_kb: self.size_kb, source }
+        let reserve = self.total + need.saturating_sub(self.free);
+        LogError::HugePages { need, free: self.free, reserve, size_kb: self.size_kb, source }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A log as Parquet: parts ([`latpath_partstore`]) that are closed every two seconds. Small ones are merged from time to time, all of
 //! them at the end.
 
-use super::{columns, LogError, Progress};
+use super::{columns, writer::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
 use latpath_partstore::{merge, Column, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
 use std::{
@@ -28,7 +28,7 @@ pub(super) struct Parquet {
     /// Closed parts, and their rows.
     parts: Vec<(Span, u64)>,
     next: u32,
-    pub notes: Vec<String>,
+    notes: Vec<String>,
     /// None after an error.
     small: Option<SmallParts>,
     part_time: Duration,
@@ -70,31 +70,8 @@ impl Parquet {
         })
     }
 
-    pub fn begin(&mut self, route: &Route) {
-        self.route = route.clone();
-        self.table = columns::table(route);
-        self.group = Group::new(self.table.len());
-    }
-
-    /// Rows that a kill cannot take any more.
-    pub fn safe_rows(&self) -> u64 {
-        self.parts.iter().map(|(_, rows)| rows).sum()
-    }
-
     fn create_part(&self, span: Span, path: PathBuf) -> Result<PartWriter, StoreError> {
         PartWriter::create(self.names.hidden(span), path, ("transactions", &[]), Arc::clone(&self.table))
-    }
-
-    pub fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
-        // A part begins with its first row, not with its first full group.
-        self.open()?;
-        for row in rows {
-            columns::push(&mut self.group, row, &self.route);
-            if self.group.rows >= GROUP_ROWS {
-                self.write_group()?;
-            }
-        }
-        Ok(())
     }
 
     fn open(&mut self) -> Result<(), LogError> {
@@ -110,14 +87,6 @@ impl Parquet {
             part.write(&self.group)?;
         }
         self.group.clear();
-        Ok(())
-    }
-
-    /// Closes the part whose time is over.
-    pub fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
-        if self.open.as_ref().is_some_and(|(_, since)| since.elapsed() >= self.part_time) {
-            self.close(progress)?;
-        }
         Ok(())
     }
 
@@ -160,9 +129,38 @@ impl Parquet {
         };
         merge(&self.names, spans, self.create_part(merged, path)?, &self.table, None, step)
     }
+}
+
+impl Format for Parquet {
+    fn begin(&mut self, route: &Route) -> Result<(), LogError> {
+        self.route = route.clone();
+        self.table = columns::table(route);
+        self.group = Group::new(self.table.len());
+        Ok(())
+    }
+
+    fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
+        // A part begins with its first row, not with its first full group.
+        self.open()?;
+        for row in rows {
+            columns::push(&mut self.group, row, &self.route);
+            if self.group.rows >= GROUP_ROWS {
+                self.write_group()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the part whose time is over.
+    fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
+        if self.open.as_ref().is_some_and(|(_, since)| since.elapsed() >= self.part_time) {
+            self.close(progress)?;
+        }
+        Ok(())
+    }
 
     /// Makes the one file that was asked for.
-    pub fn finish(&mut self, progress: &Progress) -> Result<(), LogError> {
+    fn finish(&mut self, progress: &Progress) -> Result<(), LogError> {
         self.small = None;
         if self.open.is_some() || self.parts.is_empty() {
             self.open()?;
@@ -188,12 +186,19 @@ impl Parquet {
         })
     }
 
-    /// The files as they are now.
-    pub fn files(&self) -> Vec<PathBuf> {
+    fn safe_rows(&self) -> u64 {
+        self.parts.iter().map(|(_, rows)| rows).sum()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
         if self.path.is_file() {
             return vec![self.path.clone()];
         }
         self.parts.iter().map(|(span, _)| self.names.path(*span)).collect()
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 }
 

@@ -2,13 +2,13 @@
 //! and the link of an XDP program. All unsafe code of AF_XDP is here, each block with its reason.
 #![allow(unsafe_code)]
 
-use crate::kernel::set_option;
+use crate::kernel::Map;
+use latpath_linux::net::{check, get_option, set_option};
 use latpath_model::Ns;
 use libc::{c_int, socklen_t, xdp_desc};
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
@@ -20,13 +20,6 @@ const HUGE: usize = 2 << 20;
 const STAMP: usize = 16;
 /// The mark.
 const MARK: u64 = 0x006c_6174_7061_7468;
-
-fn check(result: c_int) -> io::Result<c_int> {
-    match result {
-        0.. => Ok(result),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
 
 /// Attaches an XDP program to a device; closing the link takes it off.
 pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
@@ -43,35 +36,6 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io
     }
     // SAFETY: a fresh descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
-}
-
-/// Memory that is mapped, and goes with this value.
-#[derive(Debug)]
-struct Map {
-    at: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone within the process; the kernel's side is reached through atomics only.
-unsafe impl Send for Map {}
-
-impl Map {
-    fn new(len: usize, flags: c_int, fd: c_int, offset: i64) -> io::Result<Self> {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_POPULATE);
-        // SAFETY: a new mapping, at an address of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset) };
-        match NonNull::new(at.cast()) {
-            Some(at_) if at != libc::MAP_FAILED => Ok(Self { at: at_, len }),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, unmapped once.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
-    }
 }
 
 /// One ring. The kernel is at its other end.
@@ -101,7 +65,7 @@ impl<T: Copy> Ring<T> {
     fn new(socket: BorrowedFd<'_>, kind: Kind, size: usize, offset: libc::xdp_ring_offset) -> io::Result<Self> {
         set_option(socket, libc::SOL_XDP, kind.option, &(size as c_int))?;
         let len = offset.desc as usize + size * size_of::<T>();
-        let map = Map::new(len, libc::MAP_SHARED, socket.as_raw_fd(), kind.page as i64)?;
+        let map = Map::new(len, libc::MAP_SHARED | libc::MAP_POPULATE, socket.as_raw_fd(), kind.page as i64)?;
         Ok(Self { map, size, offset, mine: 0, entry: std::marker::PhantomData })
     }
 
@@ -167,23 +131,6 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// What the kernel counted at a socket.
-fn statistics(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_statistics> {
-    // SAFETY: all zeros is a valid xdp_statistics, which is integers only.
-    let mut statistics: libc::xdp_statistics = unsafe { zeroed() };
-    get_option(socket, libc::XDP_STATISTICS, &mut statistics)?;
-    Ok(statistics)
-}
-
-/// Reads an option of AF_XDP into a plain C value; an older kernel may write less of it.
-fn get_option<T: Copy>(socket: BorrowedFd<'_>, name: c_int, value: &mut T) -> io::Result<socklen_t> {
-    let mut len = size_of::<T>() as socklen_t;
-    let at = std::ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most `len` bytes, the size of `value`, integers all.
-    check(unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, name, at, &mut len) })?;
-    Ok(len)
-}
-
 /// A socket's frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frames {
@@ -236,7 +183,7 @@ impl Socket {
         let socket = fd.as_fd();
         let used = (incoming + outgoing) * chunk;
         let (len, flags) = if huge { (used.next_multiple_of(HUGE), libc::MAP_HUGETLB) } else { (used, 0) };
-        let frames = Map::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags, -1, 0)?;
+        let frames = Map::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | flags, -1, 0)?;
         let memory = libc::xdp_umem_reg {
             addr: frames.at.as_ptr() as u64,
             len: used as u64,
@@ -249,7 +196,8 @@ impl Socket {
         // The offsets are known once a ring is made; all options come before, as the kernel asks.
         // SAFETY: all zeros is a valid xdp_mmap_offsets, which is integers only.
         let mut at: libc::xdp_mmap_offsets = unsafe { zeroed() };
-        if get_option(socket, libc::XDP_MMAP_OFFSETS, &mut at)? as usize != size_of::<libc::xdp_mmap_offsets>() {
+        // SAFETY: integers only.
+        if unsafe { get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut at) }? != size_of_val(&at) {
             // Linux before 5.4 knows no flags in rings.
             return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
         }
@@ -280,7 +228,8 @@ impl Socket {
         // SAFETY: `address` is a sockaddr_xdp of `len` bytes.
         check(unsafe { libc::bind(self.fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) })?;
         let mut options = libc::xdp_options { flags: 0 };
-        get_option(self.fd.as_fd(), libc::XDP_OPTIONS, &mut options)?;
+        // SAFETY: an integer.
+        unsafe { get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, &mut options) }?;
         self.zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
         Ok(())
     }
@@ -385,7 +334,11 @@ impl Socket {
 
     /// Frames that found no room here.
     pub fn dropped(&self) -> u64 {
-        statistics(self.fd()).map_or(0, |s| s.rx_dropped + s.rx_ring_full)
+        // SAFETY: all zeros is a valid xdp_statistics, which is integers only.
+        let mut s: libc::xdp_statistics = unsafe { zeroed() };
+        // SAFETY: integers only.
+        let got = unsafe { get_option(self.fd(), libc::SOL_XDP, libc::XDP_STATISTICS, &mut s) };
+        got.map_or(0, |_| s.rx_dropped + s.rx_ring_full)
     }
 
     /// An error that the kernel has noted, as of a device that is gone.

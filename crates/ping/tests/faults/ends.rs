@@ -216,7 +216,7 @@ fn a_device_that_vanishes_ends_the_run_with_what_was_measured() {
         }
     });
     let outcome = run.go();
-    assert_eq!(outcome.ended.why, Err(WireError::Gone));
+    assert_eq!(outcome.ended.why, Err(WireError::Gone.to_string()));
     outcome.emitters_counts_add_up();
     assert!(outcome.ended.counts.answered >= 300);
     assert_eq!(outcome.ended.seen, None);

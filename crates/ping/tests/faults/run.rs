@@ -124,7 +124,7 @@ pub struct Run {
 
 /// A run that is over.
 pub struct Outcome {
-    pub ended: Ended<WireError>,
+    pub ended: Ended,
     pub closed: Vec<(Transaction, End)>,
     pub breaches: Vec<Transaction>,
     pub taken: u16,
@@ -218,7 +218,7 @@ impl Run {
             let _ = reflector.join().expect("the reflector does not panic");
             ended
         });
-        assert!(!matches!(ended.why, Err(WireError::TooLong)), "the run did not end by itself");
+        assert_ne!(ended.why, Err(WireError::TooLong.to_string()), "the run did not end by itself");
         let report = watching.figures.report(&ended.counts, ended.seen, &ended.timeline, (0, ended.elapsed));
         let Watching { closed, breaches, taken, .. } = watching;
         Outcome {

@@ -316,12 +316,12 @@ fn wrong() -> Result<(), Failed> {
 
 fn tshark() -> Result<(), Failed> {
     let pair = Pair::new(1)?;
-    let (mut here, _there) = open(&pair, Options { wrap: 4000, ..Options::new(HERE) }, Options::new(THERE))?;
+    let (mut here, _there) = open(&pair, Options::new(HERE), Options::new(THERE))?;
     let wire = pair.there.inside(|| hear_all(THERE));
     for (i, tag) in [None, Some(Tag::new(7, 4))].into_iter().enumerate() {
         let peer = Peer { mac: GROUP, framing: SV, tag };
         for (kind, len) in [(Kind::Probe, 32), (Kind::Answer, 96), (Kind::Hello, 240), (Kind::Probe, 1400)] {
-            here.send(peer, &message(kind, 0xcafe, 3999 + i as u64, len))?;
+            here.send(peer, &message(kind, 0xcafe, 65535 + i as u64, len))?;
         }
     }
     let file = std::env::temp_dir().join(format!("latpath-ping-{}.pcap", std::process::id()));
@@ -332,7 +332,7 @@ fn tshark() -> Result<(), Failed> {
     let lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(|l| l.trim_end().into()).collect();
     let names = [Kind::Probe, Kind::Answer, Kind::Hello, Kind::Probe].map(|kind| svid(0xcafe, kind));
     let want: Vec<String> =
-        [3999, 0].iter().flat_map(|n| names.iter().map(move |name| format!("{name}\t{n}\t0x4000"))).collect();
+        [65535, 0].iter().flat_map(|n| names.iter().map(move |name| format!("{name}\t{n}\t0x4000"))).collect();
     equal("what tshark reads", lines, want)
 }
 

@@ -4,6 +4,7 @@ use crate::space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use crate::wires::{hear_all, receive_of, send_frame};
 use crate::{equal, exchange, hear, hear_stamped, message, peers, ping, silent, GROUP, LIMIT, SV};
 use latpath_linux::monotonic;
+use latpath_nic_timestamps::Stamps;
 use latpath_ping::ethernet::{Ethernet, Framing, Options, Peer};
 use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
@@ -27,15 +28,20 @@ pub fn lack() -> Option<String> {
 
 fn open(pair: &Pair, place: Place) -> Result<(Xdp, Xdp), Failed> {
     let options = |device| XdpOptions { place: Some(place), ..XdpOptions::new(device) };
-    let here = pair.here.inside(|| Xdp::open(XdpOptions { session: Some(7), ..options(HERE) }))?;
+    let frames = Options { session: Some(7), ..Options::new(HERE) };
+    let here = pair.here.inside(|| Xdp::open(XdpOptions { frames, ..options(HERE) }))?;
     Ok((here, pair.there.inside(|| Xdp::open(options(THERE)))?))
+}
+
+fn software(stamps: bool) -> Stamps {
+    stamps.then_some(Stamps::SOFTWARE).unwrap_or_default()
 }
 
 pub fn there_and_back() -> Result<(), Failed> {
     for place in PLACES {
         let pair = Pair::new(1)?;
         let (mut here, mut there) = open(&pair, place)?;
-        equal("where its program stands", here.way().place, place)?;
+        equal("where its program stands", here.mode().place, place)?;
         for peer in peers() {
             let room = here.room(peer.framing);
             exchange(&mut here, &mut there, peer, room)?;
@@ -66,7 +72,9 @@ pub fn groups() -> Result<(), Failed> {
     let mut here = pair.here.inside(|| Ethernet::open(Options::new(HERE)))?;
     let to = Peer { mac: GROUP, framing: SV, tag: None };
     for (groups, hears) in [(vec![], false), (vec![GROUP], true)] {
-        let mut there = pair.there.inside(|| Xdp::open(XdpOptions { groups, ..XdpOptions::new(THERE) }))?;
+        let mut there = pair.there.inside(|| {
+            Xdp::open(XdpOptions { frames: Options { groups, ..Options::new(THERE) }, ..XdpOptions::new(THERE) })
+        })?;
         here.send(to, &message(Kind::Probe, 7, 1, 96))?;
         if hears {
             let (from, _) = hear(&mut there)?;
@@ -122,7 +130,7 @@ pub fn taken() -> Result<(), Failed> {
         for second in PLACES {
             match open(Some(second)) {
                 Err(XdpError::Taken { id: Some(_), .. }) => {}
-                other => return Err(format!("{:?}", other.map(|x| x.way())).into()),
+                other => return Err(format!("{:?}", other.map(|x| x.mode())).into()),
             }
         }
         let said = open(None).err().map(|e| e.to_string()).unwrap_or_default();
@@ -135,8 +143,8 @@ pub fn taken() -> Result<(), Failed> {
 pub fn queues() -> Result<(), Failed> {
     let pair = Pair::new(3)?;
     let (here, there) = open(&pair, Place::Driver)?;
-    equal("queues", (here.way().queues, there.way().queues), (3, 3))?;
-    equal("in words", there.way().to_string(), "AF_XDP (driver XDP, copies, 3 queues)".into())?;
+    equal("queues", (here.mode().queues, there.mode().queues), (3, 3))?;
+    equal("in words", there.mode().to_string(), "AF_XDP (driver XDP, copies, 3 queues)".into())?;
     drop(here);
     // Whatever queue a frame is sent by, it comes.
     let mut there = there;
@@ -257,7 +265,8 @@ pub fn stamps() -> Result<(), Failed> {
     for (place, stamps) in PLACES.into_iter().flat_map(|place| [(place, false), (place, true)]) {
         let pair = Pair::new(1)?;
         let mut here = pair.here.inside(|| Ethernet::open(Options::new(HERE)))?;
-        let options = XdpOptions { place: Some(place), stamps, ..XdpOptions::new(THERE) };
+        let frames = Options { stamps: software(stamps), ..Options::new(THERE) };
+        let options = XdpOptions { place: Some(place), frames, ..XdpOptions::new(THERE) };
         let mut there = pair.there.inside(|| Xdp::open(options))?;
         equal("what it says that it takes", there.takes() == Stamp::T4Kernel.bit(), stamps)?;
         // More than there are places for frames.
@@ -279,9 +288,12 @@ pub fn session() -> Result<(), Failed> {
     for (place, stamps) in PLACES.into_iter().flat_map(|place| [(place, false), (place, true)]) {
         let pair = Pair::new(1)?;
         for peer in [OWN, Peer { framing: SV, ..OWN }] {
-            let options = |device| XdpOptions { place: Some(place), stamps, ..XdpOptions::new(device) };
-            let here = pair.here.inside(|| Xdp::open(XdpOptions { session: Some(7), ..options(HERE) }))?;
-            let there = pair.there.inside(|| Xdp::open(options(THERE)))?;
+            let options = |device, session| {
+                let frames = Options { session, stamps: software(stamps), ..Options::new(device) };
+                XdpOptions { place: Some(place), frames, ..XdpOptions::new(device) }
+            };
+            let here = pair.here.inside(|| Xdp::open(options(HERE, Some(7))))?;
+            let there = pair.there.inside(|| Xdp::open(options(THERE, None)))?;
             let kept = ping(&pair, here, there, peer)?;
             let route = Route::detailed(kept.line);
             equal("segments", route.segments().len(), if stamps { 5 } else { 3 })?;

@@ -1,7 +1,8 @@
-//! The socket filter that lets through the frames of some protocols: classic BPF, made from the table of protocols.
+//! Socket filters: classic BPF. One lets through the frames of some protocols, made from the table of protocols.
 
 use latpath_protocols::ProtocolId;
 use libc::sock_filter;
+use op::*;
 
 /// Tags that a frame may have.
 const TAGS: u32 = 2;
@@ -10,23 +11,9 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const UDP: u32 = 17;
 
-// linux/bpf_common.h: class, size, mode; A is the accumulator, X the index register.
-const LD_HALF: u16 = 0x28; // A = two bytes at k
-const LD_HALF_X: u16 = 0x48; // A = two bytes at X + k
-const LD_BYTE_X: u16 = 0x50; // A = the byte at X + k
-const LDX_NUMBER: u16 = 0x01; // X = k
-const AND: u16 = 0x54; // A &= k
-const SHIFT_LEFT: u16 = 0x64; // A <<= k
-const ADD_X: u16 = 0x0c; // A += X
-const A_TO_X: u16 = 0x07; // X = A
-const IF_EQUAL: u16 = 0x15; // A == k?
-const IF_ANY: u16 = 0x45; // A & k?
-const RETURN: u16 = 0x06; // k bytes of the frame
-
-/// Where a jump goes.
+/// Where the filter of protocols jumps to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    Next,
     /// The ethertype after so many tags.
     Tag(u32),
     Ipv4,
@@ -36,29 +23,71 @@ enum To {
     Reject,
 }
 
-/// A program whose jumps have yet to be counted. All go forward.
-#[derive(Default)]
-struct Program {
-    code: Vec<(u16, u32, To, To)>,
+/// Instructions of classic BPF (linux/bpf_common.h): class, size, mode. A is the accumulator, X the index register.
+pub mod op {
+    /// A = four bytes at k.
+    pub const LD_WORD: u16 = 0x20;
+    /// A = two bytes at k.
+    pub const LD_HALF: u16 = 0x28;
+    /// A = four bytes at X + k.
+    pub const LD_WORD_X: u16 = 0x40;
+    /// A = two bytes at X + k.
+    pub const LD_HALF_X: u16 = 0x48;
+    /// A = the byte at X + k.
+    pub const LD_BYTE_X: u16 = 0x50;
+    /// A = k.
+    pub const LD_NUMBER: u16 = 0x00;
+    /// X = k.
+    pub const LDX_NUMBER: u16 = 0x01;
+    /// A &= k.
+    pub const AND: u16 = 0x54;
+    /// A <<= k.
+    pub const SHIFT_LEFT: u16 = 0x64;
+    /// A += k.
+    pub const ADD: u16 = 0x04;
+    /// A += X.
+    pub const ADD_X: u16 = 0x0c;
+    /// X = A.
+    pub const A_TO_X: u16 = 0x07;
+    /// A == k?
+    pub const IF_EQUAL: u16 = 0x15;
+    /// A & k?
+    pub const IF_ANY: u16 = 0x45;
+    /// k bytes of the frame pass.
+    pub const RETURN: u16 = 0x06;
+}
+
+/// A program whose jumps have yet to be counted. All go forward, to a place or (`None`) to the next instruction.
+pub struct Program<To> {
+    code: Vec<(u16, u32, Option<To>, Option<To>)>,
     places: Vec<(To, usize)>,
 }
 
-impl Program {
-    fn here(&mut self, place: To) {
+impl<To: Copy + PartialEq> Program<To> {
+    /// No instruction yet.
+    pub fn new() -> Self {
+        Self { code: Vec::new(), places: Vec::new() }
+    }
+
+    /// Names the place of the next instruction.
+    pub fn here(&mut self, place: To) {
         self.places.push((place, self.code.len()));
     }
 
-    fn run(&mut self, code: u16, k: u32) {
-        self.code.push((code, k, To::Next, To::Next));
+    /// Adds an instruction.
+    pub fn run(&mut self, code: u16, k: u32) {
+        self.code.push((code, k, None, None));
     }
 
-    fn branch(&mut self, code: u16, k: impl Into<u32>, yes: To, no: To) {
+    /// Adds a comparison.
+    pub fn branch(&mut self, code: u16, k: impl Into<u32>, yes: Option<To>, no: Option<To>) {
         self.code.push((code, k.into(), yes, no));
     }
 
-    fn finish(self) -> Vec<sock_filter> {
-        let jump = |from: usize, to: To| {
-            let place = self.places.iter().find(|(place, _)| *place == to);
+    /// Counts the jumps.
+    pub fn finish(self) -> Vec<sock_filter> {
+        let jump = |from: usize, to: Option<To>| {
+            let place = self.places.iter().find(|(place, _)| Some(*place) == to);
             let steps = place.map_or(0, |(_, at)| at - from - 1);
             u8::try_from(steps).expect("the program is short")
         };
@@ -72,7 +101,7 @@ impl Program {
 pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
     let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
-    let mut p = Program::default();
+    let mut p = Program::new();
     for tags in 0..=TAGS {
         p.here(To::Tag(tags));
         p.run(LD_HALF, 12 + 4 * tags);
@@ -84,18 +113,18 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
                 IPV6 => To::Ipv6,
                 _ => To::Accept,
             };
-            p.branch(IF_EQUAL, *ethertype, to, To::Next);
+            p.branch(IF_EQUAL, *ethertype, Some(to), None);
         }
         let inner = if tags < TAGS { To::Tag(tags + 1) } else { To::Reject };
-        p.branch(IF_EQUAL, TPIDS[0], inner, To::Next);
-        p.branch(IF_EQUAL, TPIDS[1], inner, To::Reject);
+        p.branch(IF_EQUAL, TPIDS[0], Some(inner), None);
+        p.branch(IF_EQUAL, TPIDS[1], Some(inner), Some(To::Reject));
     }
     p.here(To::Ipv4);
     p.run(LD_BYTE_X, 9);
-    p.branch(IF_EQUAL, UDP, To::Next, To::Reject);
+    p.branch(IF_EQUAL, UDP, None, Some(To::Reject));
     // Later fragments have no ports.
     p.run(LD_HALF_X, 6);
-    p.branch(IF_ANY, 0x1fff_u32, To::Reject, To::Next);
+    p.branch(IF_ANY, 0x1fff_u32, Some(To::Reject), None);
     p.run(LD_BYTE_X, 0);
     p.run(AND, 15);
     p.run(SHIFT_LEFT, 2);
@@ -103,14 +132,14 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     p.run(A_TO_X, 0);
     p.run(LD_HALF_X, 2);
     // Two bytes are never that: a jump.
-    p.branch(IF_EQUAL, 0x1_0000_u32, To::Reject, To::Port);
+    p.branch(IF_EQUAL, 0x1_0000_u32, Some(To::Reject), Some(To::Port));
     p.here(To::Ipv6);
     p.run(LD_BYTE_X, 6);
-    p.branch(IF_EQUAL, UDP, To::Next, To::Reject);
+    p.branch(IF_EQUAL, UDP, None, Some(To::Reject));
     p.run(LD_HALF_X, 40 + 2);
     p.here(To::Port);
     for port in ports {
-        p.branch(IF_EQUAL, port, To::Accept, To::Next);
+        p.branch(IF_EQUAL, port, Some(To::Accept), None);
     }
     p.here(To::Reject);
     p.run(RETURN, 0);
@@ -122,7 +151,7 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::set_option;
+    use latpath_linux::net::set_option;
     use latpath_protocols::{goose, protocol::FrameLink, ptp, sv, Matcher, Tag};
     use proptest::prelude::*;
     use std::os::fd::AsFd;

@@ -3,7 +3,8 @@
 //! V2, not V3: a V3 block is handed over when it is full or its timer fires, at the earliest after a millisecond; a V2 frame as
 //! soon as it is there.
 
-use super::socket::{tag_of, DeviceError, PacketSocket, Received, WAIT_MS};
+use super::socket::{tag_of, PacketSocket, Received, WAIT_MS};
+use crate::DeviceError;
 use latpath_linux::realtime;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -41,11 +42,7 @@ impl RingReceiver {
         let map = unsafe { libc::mmap(std::ptr::null_mut(), BLOCK * BLOCKS, prot, flags, fd, 0) };
         match NonNull::new(map.cast()) {
             Some(at) if map != libc::MAP_FAILED => Ok(Self { socket, map: at, next: 0 }),
-            _ => Err(DeviceError::Os {
-                device: socket.device().into(),
-                doing: "mapping the ring",
-                cause: io::Error::last_os_error(),
-            }),
+            _ => Err(socket.device().failed("mapping the ring", io::Error::last_os_error())),
         }
     }
 
@@ -70,7 +67,7 @@ impl RingReceiver {
         if n > 0 && poll.revents & (libc::POLLERR | libc::POLLNVAL) != 0 {
             let e = nix::sys::socket::getsockopt(&self.socket.fd(), nix::sys::socket::sockopt::SocketError);
             let e = e.map_or_else(io::Error::from, io::Error::from_raw_os_error);
-            return Err(self.socket.failed("receiving", e));
+            return Err(self.socket.device().failed("receiving", e));
         }
         Ok(0)
     }

@@ -221,7 +221,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
-    let breached = all.iter().any(|done| done.report.over_threshold > 0 || done.ended.why == Why::Breach);
+    let breached = all.iter().any(|done| done.report.over_threshold > 0 || done.ended.why == Ok(Why::Breach));
     Ok(if breached { Outcome::LimitBroken } else { Outcome::Done })
 }
 
@@ -245,7 +245,7 @@ fn in_threads(
         let target = args.targets[number];
         let done = Session { args, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
         // A breach ends all of them, and so does what keeps one from beginning.
-        if done.as_ref().map_or(true, |done| done.ended.why == Why::Breach) {
+        if done.as_ref().map_or(true, |done| done.ended.why == Ok(Why::Breach)) {
             stop.store(true, Ordering::Relaxed);
         }
         done

@@ -3,11 +3,12 @@
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_clock::phc::{Limits, Phc, PhcWatch, Reader, Trouble};
+use latpath_clock::phc::{Phc, PhcWatch, Reader, Trouble};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_nic_timestamps::{verify, BusyPoll, Caps, Check, HardwareStamps, RxHardware, Stamps, Trial};
 use latpath_ping::clocks::{Clocks, NicClockSource};
+use latpath_ping::ethernet;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::udp::UdpOptions;
 use latpath_ping::wire::NicClock;
@@ -124,16 +125,19 @@ impl Link {
             XdpPlace::Generic => Place::Generic,
         });
         let xdp = Xdp::open(XdpOptions {
-            session,
-            groups: groups.to_vec(),
+            frames: ethernet::Options {
+                session,
+                groups: groups.to_vec(),
+                stamps: if self.stamps == FrameSelector::App { Stamps::default() } else { Stamps::SOFTWARE },
+                ..ethernet::Options::new(device)
+            },
             place,
             zero_copy: self.zero_copy,
-            stamps: self.stamps != FrameSelector::App,
             busy_poll: self.busy_poll(),
             huge_pages,
             ..XdpOptions::new(device)
         })?;
-        let notes = vec![xdp.way().to_string()];
+        let notes = vec![xdp.mode().to_string()];
         Ok((xdp, Prepared { stamps: Stamps::default(), clocks: Clocks::watch(None), notes, _hardware: None }))
     }
 
@@ -216,7 +220,7 @@ struct NicWatch {
 
 impl NicWatch {
     fn new(phc: Phc) -> Self {
-        Self { phc, watch: PhcWatch::new(Limits::default()), failed: false, last: None }
+        Self { phc, watch: PhcWatch::default(), failed: false, last: None }
     }
 }
 

@@ -19,7 +19,7 @@ use latpath_ping::reflect::{reflect, ReflectPlan, Reflected, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::transport::Transport;
-use latpath_ping::udp::{UdpOptions, UdpReflector, PORT};
+use latpath_ping::udp::{Udp, UdpError, UdpOptions, PORT};
 use latpath_ping::{Route, Transaction};
 use latpath_stats::units::{count, duration, elapsed};
 use latpath_traffic::kernel::Awake;
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let options = args.link.udp(args.interface.as_deref(), &prepared);
     let mut transport = listen(&args, &options)?;
-    let at = transport.local().to_string();
+    let at = transport.at().to_string();
     go(&args, &mut transport, &at, &plan, prepared, &stop)
 }
 
@@ -146,16 +146,11 @@ fn go<T: Transport<Peer: Display>>(
 }
 
 /// At the address that was named; else at all, of both families where the kernel has both.
-fn listen(args: &Args, options: &UdpOptions) -> Result<UdpReflector> {
-    if let Some(ip) = args.bind {
-        return Ok(UdpReflector::listen(SocketAddr::new(ip, args.port), options)?);
-    }
-    let both = UdpReflector::listen(SocketAddr::new([0u16; 8].into(), args.port), options);
-    match both {
-        Err(latpath_ping::udp::UdpError::Os { .. } | latpath_ping::udp::UdpError::NotOurs(_)) => {
-            Ok(UdpReflector::listen(SocketAddr::new([0; 4].into(), args.port), options)?)
-        }
-        both => Ok(both?),
+fn listen(args: &Args, options: &UdpOptions) -> Result<Udp, UdpError> {
+    let listen = |ip| Udp::listen(SocketAddr::new(ip, args.port), options);
+    match listen(args.bind.unwrap_or([0u16; 8].into())) {
+        Err(UdpError::Os { .. } | UdpError::NotOurs(_)) if args.bind.is_none() => listen([0; 4].into()),
+        listening => listening,
     }
 }
 
@@ -175,30 +170,30 @@ impl<P: Display> Witness<P> for Sessions<'_> {
     }
 
     fn ends(&mut self, peer: &P, session: &Session) {
-        let seen = session.seen();
+        let seen = session.seen;
         let times = |h: &latpath_stats::Histogram| (h.count() > 0).then(|| Times::of(h));
         if self.json {
             self.sessions.push(json!({
                 "peer": peer.to_string(),
-                "session": format!("{:08x}", session.number()),
+                "session": format!("{:08x}", session.number),
                 "received": seen.received,
                 "duplicates": seen.duplicates,
                 "reordered": seen.reordered,
                 "refused": seen.refused,
-                "turnaround": times(session.turnaround()),
-                "nic_turnaround": times(session.nic_turnaround()),
+                "turnaround": times(&session.turnaround),
+                "nic_turnaround": times(&session.nic_turnaround),
             }));
             return;
         }
         let mut text = format!(
             "{peer}: session {:08x}: {} probes, {} twice, {} out of order, {} answers refused",
-            session.number(),
+            session.number,
             count(seen.received),
             count(seen.duplicates),
             count(seen.reordered),
             count(seen.refused)
         );
-        for (name, h) in [("turnaround", session.turnaround()), ("NIC's turnaround", session.nic_turnaround())] {
+        for (name, h) in [("turnaround", &session.turnaround), ("NIC's turnaround", &session.nic_turnaround)] {
             if let Some(t) = times(h) {
                 text += &format!(
                     "\n  {name:18} min {}, mean {}, p50 {}, p99 {}, p99.9 {}, max {}",

@@ -9,15 +9,14 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::breach::{BreachTrace, BreachedProbe};
 use latpath_ping::breach_context::{BreachRequest, ContextRecorder};
-use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
+use latpath_ping::emit::{emit, Ended, Observer, Pacing, Plan, Why};
 use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
 use latpath_ping::log::{Log, LogOptions, Summary};
 use latpath_ping::table::{Counts, End};
 use latpath_ping::transaction::{Stamp, Transaction};
 use latpath_ping::transport::Transport;
-use latpath_ping::udp::UdpEmitter;
-use latpath_ping::wire::Welcome;
+use latpath_ping::udp::Udp;
 use latpath_protocols::{sv::DEFAULT_APPID, Tag};
 use latpath_stats::units::count;
 use serde_json::{json, Value};
@@ -32,20 +31,10 @@ pub struct Done {
     pub transport: &'static str,
     pub device: Option<String>,
     pub taken: u16,
-    pub ended: Ending,
+    pub ended: Ended,
     pub report: Report,
     pub notes: Vec<String>,
     pub log: Option<Summary>,
-}
-
-/// How it ended.
-pub struct Ending {
-    pub why: Why,
-    pub failed: Option<String>,
-    pub welcome: Option<Welcome>,
-    pub restarts: u64,
-    pub dropped: u64,
-    pub refusal: Option<std::io::Error>,
 }
 
 /// A session as it stands.
@@ -157,8 +146,9 @@ impl Session<'_> {
         let device = args.interface.clone().or_else(|| device_to(peer, args.from));
         let prepared = args.link.prepare(device.as_deref())?;
         let options = args.link.udp(args.interface.as_deref(), &prepared);
-        let mut transport = UdpEmitter::connect(peer, args.from, &options)?;
-        self.measure("udp", &mut transport, device, prepared)
+        let mut transport = Udp::connect(peer, args.from, &options)?;
+        let to = transport.peer();
+        self.measure("udp", &mut transport, to, device, prepared)
     }
 
     fn ethernet(self, mac: [u8; 6]) -> Result<Done> {
@@ -179,7 +169,7 @@ impl Session<'_> {
             let (frames, prepared) = args.link.open_xdp(&device, session, &[], args.hugepages)?;
             fits(frames.room(framing))?;
             let name = if args.sv { "sv_xdp" } else { "ethernet_xdp" };
-            return self.measure(name, &mut ToOne::new(frames, to), Some(device.clone()), prepared);
+            return self.measure(name, &mut ToOne::new(frames, to), (), Some(device.clone()), prepared);
         }
         let prepared = args.link.prepare(Some(&device))?;
         let options = ethernet::Options {
@@ -192,7 +182,7 @@ impl Session<'_> {
         let frames = Ethernet::open(options)?;
         fits(frames.room(framing))?;
         let name = if args.sv { "sv" } else { "ethernet" };
-        self.measure(name, &mut ToOne::new(frames, to), Some(device.clone()), prepared)
+        self.measure(name, &mut ToOne::new(frames, to), (), Some(device.clone()), prepared)
     }
 
     fn log(&self) -> Result<Option<Log>> {
@@ -207,10 +197,11 @@ impl Session<'_> {
         Ok(Some(Log::open(&path, self.args.log_keep, &options)?))
     }
 
-    fn measure<T: Transport<Peer = ()>>(
+    fn measure<T: Transport>(
         self,
         name: &'static str,
         transport: &mut T,
+        to: T::Peer,
         device: Option<String>,
         mut prepared: Prepared,
     ) -> Result<Done> {
@@ -233,31 +224,20 @@ impl Session<'_> {
             now: self.now,
         };
         self.args.on_time.apply(&watching.name).context("the thread that emits")?;
-        let mut ended = emit(transport, (), plan, &prepared.clocks, &mut watching, self.stop);
+        let mut ended = emit(transport, to, plan, &prepared.clocks, &mut watching, self.stop);
         prepared.clocks.finish();
         for d in prepared.clocks.disturbances_since(&mut ended.clocks_seen) {
             ended.timeline.disturbed(d.at_ns, d.what);
         }
         let times = (ended.started, ended.elapsed);
         let report = watching.figures.report(&ended.counts, ended.seen, &ended.timeline, times);
-        let (why, failed) = match ended.why {
-            Ok(why) => (why, None),
-            Err(e) => (Why::Stopped, Some(e.to_string())),
-        };
         Ok(Done {
             target: self.target,
             session: plan.session,
             transport: name,
             device,
             taken: watching.figures.taken(),
-            ended: Ending {
-                why,
-                failed,
-                welcome: ended.welcome,
-                restarts: ended.restarts,
-                dropped: ended.dropped,
-                refusal: ended.refusal,
-            },
+            ended,
             report,
             notes: prepared.notes,
             log: watching.log.map(Log::finish),
@@ -277,13 +257,14 @@ impl Done {
     /// What made the session fail, as the user should read it.
     pub fn failure(&self) -> Option<String> {
         let target = self.target;
-        if let Some(failed) = &self.ended.failed {
-            return Some(format!("{failed} (after {} answers)", count(self.report.counts.answered)));
-        }
+        let why = match &self.ended.why {
+            Ok(why) => why,
+            Err(e) => return Some(format!("{e} (after {} answers)", count(self.report.counts.answered))),
+        };
         if let Some(error) = self.log.as_ref().and_then(|log| log.error.as_ref()) {
             return Some(format!("the log is not whole: {error}"));
         }
-        match self.ended.why {
+        match why {
             Why::Done | Why::Stopped | Why::Breach => None,
             Why::NobodyListens => Some(format!(
                 "{target}: nobody listens there (its kernel answered: port unreachable); start there: latpath ping reflect"
@@ -323,16 +304,7 @@ impl Done {
             "pacing": pacing,
             "stamps": latpath_ping::Stamp::ALL.into_iter().filter(|s| s.bit() & self.taken != 0).collect::<Vec<_>>(),
             "reflector_device": self.ended.welcome.as_ref().map(|w| w.device.clone()),
-            "ended": match self.ended.why {
-                _ if self.ended.failed.is_some() => "failed",
-                Why::Done => "done",
-                Why::Stopped => "stopped",
-                Why::Breach => "breach",
-                Why::Dead => "dead",
-                Why::NobodyListens => "nobody_listens",
-                Why::NobodyAnswers => "nobody_answers",
-                Why::OtherVersion(_) => "other_version",
-            },
+            "ended": self.ended.why.as_ref().map_or("failed", Why::key),
             "error": self.failure(),
             "reflector_restarts": self.ended.restarts,
             "dropped_here": self.ended.dropped,

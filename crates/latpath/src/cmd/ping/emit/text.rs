@@ -101,9 +101,9 @@ fn clocks(r: &Report) -> String {
         if let Some(c) = clock {
             text += &format!(
                 "\nclocks    {whose} (ptp{}) runs {:+} ppb against its machine's, ± {}",
-                c.phc,
+                c.index,
                 c.drift_ppb,
-                duration(c.error_bound_ns)
+                duration(c.bound)
             );
         }
     }
@@ -171,7 +171,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
             count(behind)
         ));
     }
-    if done.ended.why == Why::Stopped && done.ended.failed.is_none() {
+    if done.ended.why == Ok(Why::Stopped) {
         lines.push("          stopped before its end".into());
     }
     lines
@@ -180,7 +180,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
 /// The breach that ended the session, or the worst of those that have a context, and that.
 fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let (Why::Breach, Some(w)) = (done.ended.why, done.report.worst.first()) {
+    if let (Ok(Why::Breach), Some(w)) = (&done.ended.why, done.report.worst.first()) {
         let longest =
             w.longest.as_ref().map_or(String::new(), |segment| format!("; longest beyond its median: {segment}"));
         lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));

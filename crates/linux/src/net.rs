@@ -1,0 +1,207 @@
+//! Sockets, where the kernel's interface has no safe wrapper: options, control messages, packet sockets, requests about devices.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_ulong, ifreq, sockaddr_ll, socklen_t};
+use nix::net::if_::if_nameindex;
+use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What a system call returned, or the error that it left.
+pub fn check(result: c_int) -> io::Result<c_int> {
+    match result {
+        0.. => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets a socket option to a plain C value.
+pub fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` is valid for `len` bytes, which the kernel only reads.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) }).map(drop)
+}
+
+/// Sets the size of a socket's buffers (`SO_RCVBUF`, `SO_SNDBUF`), beyond the system's limit where that is allowed.
+pub fn set_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+        set_option(fd, libc::SOL_SOCKET, forced, &bytes)
+            .or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, &bytes))?;
+    }
+    Ok(())
+}
+
+/// Reads a socket option into a plain C value. An older kernel may write less of it: returns how many bytes.
+///
+/// # Safety
+/// `T` must be valid for any bytes.
+pub unsafe fn get_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut T) -> io::Result<usize> {
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, the size of `value`.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, std::ptr::from_mut(value).cast(), &mut len) })?;
+    Ok(len as usize)
+}
+
+/// The control messages in some bytes, as cmsg(3) lays them out: level and type, and the data. Ends at the first whose length is
+/// impossible.
+pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32), &[u8])> {
+    const WORD: usize = size_of::<usize>();
+    const HEADER: usize = (size_of::<libc::cmsghdr>()).next_multiple_of(WORD);
+    let int = |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    std::iter::from_fn(move || {
+        // cmsg_len is a size_t with glibc; with musl an int and its padding, which are the same bytes on 64-bit machines that
+        // count them from the lowest.
+        let len = usize::from_ne_bytes(*control.first_chunk()?);
+        let kind = (int(control, WORD)?, int(control, WORD + 4)?);
+        let data = control.get(HEADER..len)?;
+        control = control.get(len.checked_next_multiple_of(WORD)?..).unwrap_or_default();
+        Some((kind, data))
+    })
+}
+
+/// Devices of this namespace, as an error names them: `lo, eth0`.
+pub fn device_list() -> String {
+    let names = if_nameindex()
+        .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
+    names.unwrap_or_else(|e| format!("cannot be listed: {e}"))
+}
+
+/// A packet socket. It hears nothing before it is bound to a protocol, so that options come first.
+#[derive(Debug)]
+pub struct PacketSocket(OwnedFd);
+
+impl PacketSocket {
+    /// Opens one, with further flags (`SOCK_NONBLOCK`).
+    pub fn open(flags: i32) -> io::Result<Self> {
+        // SAFETY: no pointers. Protocol 0 receives nothing until bind names one.
+        let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags, 0) })?;
+        // SAFETY: `fd` is a new descriptor that nothing else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// From now on frames of this protocol (`ETH_P_…`; 0: none) that come to the device of this index are received.
+    pub fn bind(&self, device: u32, protocol: u16) -> io::Result<()> {
+        // SAFETY: all zeros is a valid sockaddr_ll.
+        let mut address: sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol.to_be();
+        address.sll_ifindex = device as i32;
+        let len = size_of::<sockaddr_ll>() as socklen_t;
+        // SAFETY: `address` is a sockaddr_ll of `len` bytes.
+        check(unsafe { libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) }).map(drop)
+    }
+
+    /// The MAC of the device to which it is bound; `None` where its frames do not begin with an Ethernet header.
+    pub fn mac(&self) -> io::Result<Option<[u8; 6]>> {
+        // SAFETY: all zeros is a valid sockaddr_ll.
+        let mut address: sockaddr_ll = unsafe { zeroed() };
+        let mut len = size_of::<sockaddr_ll>() as socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes, the size of `address`.
+        check(unsafe { libc::getsockname(self.0.as_raw_fd(), std::ptr::from_mut(&mut address).cast(), &mut len) })?;
+        let ethernet = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&address.sll_hatype);
+        Ok(address.sll_addr.first_chunk().copied().filter(|_| ethernet && address.sll_halen == 6))
+    }
+
+    /// Lets only frames come in for which the program returns more than 0.
+    pub fn filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    /// The device of this index lets more frames in until the socket closes. `kind`: `PACKET_MR_…`, with the group's address where
+    /// it is one group.
+    pub fn join(&self, device: u32, kind: c_int, group: Option<[u8; 6]>) -> io::Result<()> {
+        // SAFETY: all zeros is a valid packet_mreq.
+        let mut request: libc::packet_mreq = unsafe { zeroed() };
+        request.mr_ifindex = device as i32;
+        request.mr_type = kind as u16;
+        if let Some(group) = group {
+            request.mr_alen = 6;
+            request.mr_address[..6].copy_from_slice(&group);
+        }
+        set_option(self.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    }
+
+    /// Frames without room in the socket's buffer since this was asked last.
+    pub fn dropped(&self) -> u64 {
+        let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        // SAFETY: integers only.
+        let got = unsafe { get_option(self.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats) };
+        got.map_or(0, |_| stats.tp_drops.into())
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A device of this network namespace, to be asked by its name.
+#[derive(Debug)]
+pub struct Device {
+    fd: OwnedFd,
+    name: [u8; libc::IFNAMSIZ],
+}
+
+impl Device {
+    /// Only makes the socket to ask through; whether there is such a device shows at the first question.
+    pub fn named(device: &str) -> io::Result<Self> {
+        let mut name = [0; libc::IFNAMSIZ];
+        // The kernel's name ends in a NUL; a longer one, or one with a NUL in it, is no device's.
+        if device.is_empty() || device.len() >= libc::IFNAMSIZ || device.contains('\0') {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        name[..device.len()].copy_from_slice(device.as_bytes());
+        // Any socket will do, and one of this family is there in every kernel.
+        let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        Ok(Self { fd, name })
+    }
+
+    /// # Safety
+    /// The kernel must take an ifreq for this request, with `data` in it.
+    unsafe fn request(&self, code: c_ulong, data: *mut libc::c_char) -> io::Result<ifreq> {
+        // SAFETY: all zeros is a valid ifreq: an empty name and a null pointer.
+        let mut request: ifreq = unsafe { zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = data;
+        // SAFETY: the request is an ifreq that outlives the call.
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), code as _, &mut request) }).map(|_| request)
+    }
+
+    /// A request whose data the kernel reads and writes in `data`.
+    ///
+    /// # Safety
+    /// `T` must be the C struct that the kernel takes for this request, and valid for any bytes.
+    pub unsafe fn ask<T: Copy>(&self, code: c_ulong, data: &mut T) -> io::Result<()> {
+        // SAFETY: the request has a pointer to what the caller promises, which outlives the call.
+        unsafe { self.request(code, std::ptr::from_mut(data).cast()) }.map(drop)
+    }
+
+    /// Flags of the device (`IFF_UP` …).
+    pub fn flags(&self) -> io::Result<i32> {
+        // SAFETY: the kernel writes the flags into the ifreq; any bytes are a valid integer.
+        unsafe { Ok(i32::from(self.request(libc::SIOCGIFFLAGS, std::ptr::null_mut())?.ifr_ifru.ifru_flags)) }
+    }
+
+    /// Most bytes behind its header.
+    pub fn mtu(&self) -> io::Result<usize> {
+        // SAFETY: the kernel writes the MTU into the ifreq; any bytes are a valid integer.
+        unsafe { Ok(self.request(libc::SIOCGIFMTU, std::ptr::null_mut())?.ifr_ifru.ifru_mtu as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_device_can_have_is_no_device() {
+        for name in ["", "sixteen-letters-", "a\0b"] {
+            assert_eq!(Device::named(name).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The kernel's interfaces that have no safe wrapper: requests about a device's stamps, messages with control data. All unsafe
+//! code of this crate is here, each block with its reason.
+#![allow(unsafe_code)]
+
+use crate::caps::Config;
+use crate::ledger::Settable;
+use latpath_linux::net::Device;
+use latpath_model::text::of_field;
+use nix::sys::socket::SockaddrStorage;
+use std::io;
+use std::mem::zeroed;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GET_TS_INFO: u32 = 0x41;
+
+/// `struct ethtool_drvinfo` of `linux/ethtool.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DriverInfo {
+    cmd: u32,
+    driver: [u8; 32],
+    version: [u8; 32],
+    fw_version: [u8; 32],
+    bus_info: [u8; 32],
+    erom_version: [u8; 32],
+    reserved: [u8; 12],
+    counts: [u32; 5],
+}
+
+/// `struct ethtool_ts_info` of `linux/ethtool.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct TsInfo {
+    cmd: u32,
+    pub(crate) so_timestamping: u32,
+    pub(crate) phc_index: i32,
+    pub(crate) tx_types: u32,
+    tx_reserved: [u32; 3],
+    pub(crate) rx_filters: u32,
+    rx_reserved: [u32; 3],
+}
+
+/// `struct hwtstamp_config` of `linux/net_tstamp.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HwtstampConfig {
+    flags: i32,
+    tx_type: i32,
+    rx_filter: i32,
+}
+
+/// The driver's name, and where the device sits (`0000:01:00.0`; empty where that means nothing).
+pub(crate) fn driver(device: &Device) -> io::Result<(String, String)> {
+    // SAFETY: all zeros is a valid drvinfo, which is integers only.
+    let mut info: DriverInfo = unsafe { zeroed() };
+    info.cmd = ETHTOOL_GDRVINFO;
+    // SAFETY: the struct is the one of this command.
+    unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
+    let text = |bytes: &[u8]| of_field(bytes).escape_debug().to_string();
+    Ok((text(&info.driver), text(&info.bus_info)))
+}
+
+/// What the driver says that it can stamp.
+pub(crate) fn ts_info(device: &Device) -> io::Result<TsInfo> {
+    let mut info = TsInfo { cmd: ETHTOOL_GET_TS_INFO, ..TsInfo::default() };
+    // SAFETY: the struct is the one of this command.
+    unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
+    Ok(info)
+}
+
+/// `SIOCGHWTSTAMP` or `SIOCSHWTSTAMP`.
+fn hwtstamp(device: &Device, code: libc::c_ulong, config: Config) -> io::Result<Config> {
+    let mut c = HwtstampConfig { flags: config.flags, tx_type: config.tx_type.0, rx_filter: config.rx_filter.0 };
+    // SAFETY: the struct is the one of these two requests.
+    unsafe { device.ask(code, &mut c) }?;
+    Ok(Config { flags: c.flags, tx_type: crate::TxType(c.tx_type), rx_filter: crate::RxFilter(c.rx_filter) })
+}
+
+impl Settable for Device {
+    fn config(&self) -> io::Result<Config> {
+        hwtstamp(self, libc::SIOCGHWTSTAMP, Config::OFF)
+    }
+
+    fn set_config(&self, config: Config) -> io::Result<Config> {
+        hwtstamp(self, libc::SIOCSHWTSTAMP, config)
+    }
+}
+
+/// Room for what comes beside a packet: stamps, the device, an error with the address that caused it.
+#[derive(Clone, Debug)]
+#[repr(C, align(16))]
+pub struct Control([u8; Control::ROOM]);
+
+impl Control {
+    /// Bytes of room; all messages that this crate asks for take some 250.
+    const ROOM: usize = 512;
+
+    /// Empty room.
+    pub const fn new() -> Self {
+        Self([0; Self::ROOM])
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A packet that [`receive`] has read.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'c> {
+    /// Bytes of the packet in the caller's buffer.
+    pub len: usize,
+    /// The packet was longer than the buffer, and is cut.
+    pub cut: bool,
+    /// What came beside it, for [`rx_stamps`](crate::rx_stamps) or [`from_error_queue`](crate::from_error_queue).
+    pub control: &'c [u8],
+    /// Who sent it, where it came by IP.
+    pub from: Option<SocketAddr>,
+}
+
+/// Reads one packet. `flags` are those of recvmsg(2), as `MSG_DONTWAIT` and `MSG_ERRQUEUE`. A packet of the error queue comes
+/// with all its headers from the link layer's on: what the program had sent are its **last** bytes.
+pub fn receive<'c>(
+    fd: BorrowedFd<'_>,
+    data: &mut [u8],
+    control: &'c mut Control,
+    flags: i32,
+) -> io::Result<Received<'c>> {
+    let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    // SAFETY: all zeros is a valid address, and a valid msghdr: no name, no data, no control.
+    let (mut from, mut header): (SockaddrStorage, libc::msghdr) = unsafe { zeroed() };
+    header.msg_name = std::ptr::from_mut(&mut from).cast();
+    header.msg_namelen = size_of_val(&from) as libc::socklen_t;
+    header.msg_iov = &mut vector;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = Control::ROOM as _;
+    // SAFETY: the header points to an address, one vector over `data` and to all of `control`, which outlive the call; the
+    // kernel writes no more than their lengths.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
+    let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+    let four = from.as_sockaddr_in().map(|a| SocketAddrV4::from(*a).into());
+    Ok(Received {
+        len: len.min(data.len()),
+        cut: header.msg_flags & libc::MSG_TRUNC != 0,
+        control: &control.0[..(header.msg_controllen as usize).min(Control::ROOM)],
+        from: four.or_else(|| from.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structs_are_as_large_as_the_kernels() {
+        assert_eq!((size_of::<DriverInfo>(), size_of::<TsInfo>(), size_of::<HwtstampConfig>()), (196, 44, 12));
+    }
+}
