@@ -9,7 +9,7 @@
 mod words;
 
 use crate::actor::Actor;
-use crate::{Cause, CauseShare, Row, RunContext};
+use crate::{CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::{PointId, StreamId, HOST};
@@ -27,52 +27,6 @@ pub struct Advice {
     pub machine: String,
 }
 
-/// What is to be fixed.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    cause: Cause,
-    machine: &'a str,
-    actor: Option<&'a Actor>,
-    by: Option<&'a Actor>,
-    cpu: Option<u32>,
-    hop: Option<(PointId, PointId)>,
-    stream: Option<StreamId>,
-    number: Option<u64>,
-    state: Option<&'a str>,
-}
-
-impl<'a> Case<'a> {
-    /// One packet's.
-    pub fn of_packet(share: &'a CauseShare, stream: StreamId) -> Self {
-        Self {
-            cause: share.cause,
-            machine: &share.machine,
-            actor: share.actor.as_ref(),
-            by: share.by.first().map(|(by, _)| by),
-            cpu: share.cpu(),
-            hop: share.hops.first().map(|(hop, _)| *hop),
-            stream: Some(stream),
-            number: share.number,
-            state: share.state.as_deref(),
-        }
-    }
-
-    /// Many packets'.
-    pub fn of_row(row: &'a Row) -> Self {
-        Self {
-            cause: row.cause,
-            machine: &row.machine,
-            actor: row.actor.as_ref(),
-            by: row.by.first().map(|(by, _)| by),
-            cpu: row.cpus.first().map(|(cpu, _)| *cpu),
-            hop: row.hops.first().map(|(hop, _)| *hop),
-            stream: None,
-            number: row.number,
-            state: row.state.as_deref(),
-        }
-    }
-}
-
 /// The scheduler's real-time priority, 1 to 99, of a thread under SCHED_FIFO or SCHED_RR.
 fn realtime(class: Option<Class>) -> Option<u32> {
     let class = class.filter(|class| matches!(class.policy, 1 | 2))?;
@@ -83,25 +37,36 @@ fn is_deadline(class: Option<Class>) -> bool {
     class.is_some_and(|class| class.policy == 6)
 }
 
-/// What fixes a case, the best first; nothing where latpath knows no fix.
-pub fn advise(case: &Case, known: &RunContext) -> Vec<Advice> {
-    let advisor = Advisor { case, known };
+/// What fixes a cause of a packet of this stream, or of many packets' ([`Row`](crate::Row)), the best first; nothing where latpath
+/// knows no fix.
+pub fn advise(share: &CauseShare, stream: Option<StreamId>, known: &RunContext) -> Vec<Advice> {
+    let advisor = Advisor { share, stream, known };
     // Where a program of latpath's is the actor, the user runs it as an application.
-    match case.by.filter(|actor| actor.is_tool) {
+    match advisor.by().filter(|actor| actor.is_tool) {
         Some(tool) => advisor.of_tool(tool),
-        None => (case.cause.info().advice)(&advisor),
+        None => (share.cause.info().advice)(&advisor),
     }
 }
 
-/// Gives advice on one case. A method for each kind of cause; the causes name theirs.
-pub(crate) struct Advisor<'c> {
-    case: &'c Case<'c>,
-    known: &'c RunContext,
+/// Gives advice on one cause. A method for each kind of cause; the causes name theirs.
+pub(crate) struct Advisor<'a> {
+    share: &'a CauseShare,
+    stream: Option<StreamId>,
+    known: &'a RunContext,
 }
 
 impl Advisor<'_> {
-    fn one(&self, what: impl Into<String>, commands: impl IntoIterator<Item = String>) -> Advice {
-        Advice { what: what.into(), commands: commands.into_iter().collect(), machine: self.case.machine.to_owned() }
+    fn one<S: Into<String>>(&self, what: impl Into<String>, commands: impl IntoIterator<Item = S>) -> Advice {
+        let commands = commands.into_iter().map(Into::into).collect();
+        Advice { what: what.into(), commands, machine: self.share.machine.clone() }
+    }
+
+    fn without_command(&self, what: impl Into<String>) -> Vec<Advice> {
+        vec![self.one(what, None::<String>)]
+    }
+
+    fn on_host(&self, what: &str, command: &str) -> Vec<Advice> {
+        vec![Advice { machine: HOST.into(), ..self.one(what, [command]) }]
     }
 
     /// latpath knows no fix.
@@ -109,19 +74,25 @@ impl Advisor<'_> {
         Vec::new()
     }
 
-    fn is_on_host(&self) -> bool {
-        self.case.machine == HOST
+    fn by(&self) -> Option<&Actor> {
+        self.share.by.first().map(|(by, _)| by)
     }
 
-    fn actor_name(&self) -> &str {
-        self.case.actor.map_or("the thread", |actor| &actor.name)
+    /// The actor, where it is a thread with a number.
+    fn thread(&self) -> Option<(&Actor, u32)> {
+        let actor = self.share.actor.as_ref()?;
+        Some((actor, actor.pid()?))
+    }
+
+    fn is_on_host(&self) -> bool {
+        self.share.machine == HOST
     }
 
     /// CPUs that a thread could go to: not where the trouble is, and not those that vCPUs are pinned to.
     fn elsewhere(&self) -> Option<String> {
-        let mut cpus = list(self.known.cpus.get(self.case.machine)?);
+        let mut cpus = list(self.known.cpus.get(&self.share.machine)?);
         let all = cpus.len();
-        cpus.retain(|cpu| Some(*cpu) != self.case.cpu);
+        cpus.retain(|cpu| Some(*cpu) != self.share.cpu());
         if self.is_on_host() {
             let vcpus = self.known.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
             let pinned: Vec<&Cpus> = vcpus.map(|t| &t.cpus_allowed).filter(|c| list(c).len() < all).collect();
@@ -135,13 +106,13 @@ impl Advisor<'_> {
 
     /// A thread's virtual machine, where that is libvirt's.
     fn libvirts(&self, pid: u32) -> Option<(&Vm, &Thread)> {
-        self.known.vm_of(self.case.machine, pid).filter(|(vm, _)| vm.libvirt)
+        self.known.vm_of(&self.share.machine, pid).filter(|(vm, _)| vm.libvirt)
     }
 
     /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
     fn moving(&self, actor: &Actor, cpus: &str) -> Vec<String> {
         let Some(pid) = actor.pid() else { return Vec::new() };
-        let is_vms = self.known.vm_of(self.case.machine, pid).is_some();
+        let is_vms = self.known.vm_of(&self.share.machine, pid).is_some();
         let mut commands = vec![match actor.pids.as_slice() {
             [_] => format!("taskset -cp {cpus} {pid}"),
             // Their names are latpath's (`vhost of guest7`), and they live as long as their virtual machine.
@@ -173,15 +144,15 @@ impl Advisor<'_> {
 
     /// A thread was ready, and its CPU ran another.
     pub(crate) fn of_waiting(&self) -> Vec<Advice> {
-        let (Some(victim), Some(by)) = (self.case.actor, self.case.by) else { return Vec::new() };
+        let (Some(victim), Some(by)) = (self.share.actor.as_ref(), self.by()) else { return Vec::new() };
         let Some(pid) = victim.pid() else { return self.of_interrupts() };
         if by.doing.interrupts() {
             return self.of_interrupts();
         }
         let elsewhere = self.elsewhere();
-        let cpu = self.case.cpu.map_or("that CPU".to_owned(), |cpu| format!("CPU {cpu}"));
+        let cpu = self.share.cpu().map_or("that CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let is_vcpu = |m: &Actor| {
-            let thread = m.pid().and_then(|pid| self.known.vm_of(self.case.machine, pid));
+            let thread = m.pid().and_then(|pid| self.known.vm_of(&self.share.machine, pid));
             thread.is_some_and(|(_, thread)| thread.role == Role::Vcpu)
         };
         let move_victim = elsewhere.as_ref().map(|cpus| {
@@ -222,9 +193,9 @@ impl Advisor<'_> {
                         "{} keeps its CPU while it is in the kernel: a kernel with PREEMPT_RT takes it away",
                         by.name
                     ),
-                    ["apt install linux-image-rt-$(dpkg --print-architecture)".to_owned()],
+                    ["apt install linux-image-rt-$(dpkg --print-architecture)"],
                 ));
-                all.extend(self.case.cpu.map(|cpu| {
+                all.extend(self.share.cpu().map(|cpu| {
                     self.one(
                         "from Linux 6.12 on real-time threads that fill a CPU have to leave 50 ms of each second to others, \
                          unless this is 0 (950 ms before that: kernel.sched_rt_runtime_us)",
@@ -238,14 +209,14 @@ impl Advisor<'_> {
 
     /// Something that is no thread had the CPU.
     pub(crate) fn of_interrupts(&self) -> Vec<Advice> {
-        let Some(by) = self.case.by else { return Vec::new() };
-        let cpu = self.case.cpu.map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
+        let Some(by) = self.by() else { return Vec::new() };
+        let cpu = self.share.cpu().map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let elsewhere = self.elsewhere();
         let of = |what: String, command: Option<String>| vec![self.one(what, command)];
         match by.doing {
             Doing::Irq(n) => {
                 let command = elsewhere.map(|cpus| format!("echo {cpus} > /proc/irq/{n}/smp_affinity_list"));
-                let keep = self.case.cpu.map_or(String::new(), |cpu| {
+                let keep = self.share.cpu().map_or(String::new(), |cpu| {
                     format!(" (irqbalance, where it runs, needs IRQBALANCE_BANNED_CPULIST={cpu} in /etc/default/irqbalance)")
                 });
                 of(format!("let another CPU serve {}{keep}", by.name), command)
@@ -259,7 +230,7 @@ impl Advisor<'_> {
             }
             Doing::Softirq(_) | Doing::Vector(Vector::LocalTimer) | Doing::Timer(_) => {
                 let what = format!("keep timers and housekeeping off {cpu}: on the kernel's command line");
-                let command = self.case.cpu.map(|c| {
+                let command = self.share.cpu().map(|c| {
                     format!("isolcpus={c} nohz_full={c} rcu_nocbs={c} irqaffinity={}", elsewhere.unwrap_or("0".into()))
                 });
                 of(what, command)
@@ -275,26 +246,26 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_idle(&self) -> Vec<Advice> {
-        let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
-        let state = self.case.state;
+        let cpu = self.share.cpu().map_or(String::new(), |cpu| format!("-c {cpu} "));
+        let state = self.share.state.as_deref();
         if !self.is_on_host() {
             // On x86 a virtual CPU that polls has not gone to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
-                return vec![self.one("the guest's CPU polled: what the host did to that vCPU delayed it", [])];
+                return self.without_command("the guest's CPU polled: what the host did to that vCPU delayed it");
             }
             return vec![self.one(
                 "let the guest's CPU poll instead of halting, where it has the host's CPU to itself (the guest's kernel command line)",
-                ["idle=poll".to_owned()],
+                ["idle=poll"],
             )];
         }
-        if self.case.number == Some(0) {
+        if self.share.number == Some(0) {
             let named = state.map_or(String::new(), |name| format!(", {name},"));
             return vec![self.one(
                 format!(
                     "any CPU leaves its first idle state{named} at once: what is below this kernel kept it, firmware or, of a \
                      virtual machine, the host; look for that (package rt-tests)"
                 ),
-                ["hwlatdetect --duration=60".to_owned()],
+                ["hwlatdetect --duration=60"],
             )];
         }
         let named = state.map_or(String::new(), |name| format!("the CPU came out of {name}: "));
@@ -305,11 +276,11 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_throttling(&self) -> Vec<Advice> {
-        let Some(actor) = self.case.actor else { return Vec::new() };
+        let Some(actor) = &self.share.actor else { return Vec::new() };
         if realtime(actor.class).is_some() {
             return vec![self.one(
                 "real-time threads may use 95 % of the time: lift that",
-                ["sysctl kernel.sched_rt_runtime_us=-1".to_owned()],
+                ["sysctl kernel.sched_rt_runtime_us=-1"],
             )];
         }
         let Some(pid) = actor.pid() else { return Vec::new() };
@@ -332,7 +303,7 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_stopping(&self) -> Vec<Advice> {
-        let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
+        let Some((actor, pid)) = self.thread() else { return Vec::new() };
         vec![
             self.one(
                 format!("find what stops {} (SIGSTOP, a debugger, the freezer); if it is still stopped", actor.name),
@@ -346,16 +317,16 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_blocking(&self) -> Vec<Advice> {
-        let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) else { return Vec::new() };
+        let Some((actor, pid)) = self.thread() else { return Vec::new() };
         let mut all = Vec::new();
-        if let Some((vm, _)) = self.known.vm_of(self.case.machine, pid) {
+        if let Some((vm, _)) = self.known.vm_of(&self.share.machine, pid) {
             let what = format!("{} waited for a lock, a page or a disk: keep the guest's memory locked", actor.name);
             all.push(match vm.libvirt {
                 true => self.one(
                     what + " (from its next start on: <memoryBacking><locked/></memoryBacking>)",
                     [format!("virsh edit {}", quoted(&vm.name))],
                 ),
-                false => self.one(what + " (QEMU's option)", ["-overcommit mem-lock=on".to_owned()]),
+                false => self.one(what + " (QEMU's option)", ["-overcommit mem-lock=on"]),
             });
         }
         all.push(self.one(
@@ -366,26 +337,24 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_queues(&self) -> Vec<Advice> {
-        let ahead = match self.case.number {
+        let ahead = match self.share.number {
             Some(n) if n > 1 => format!("{n} packets"),
             _ => "others".into(),
         };
-        let what = format!(
+        self.without_command(format!(
             "up to {ahead} came before: spread the burst at its sender, or give this stream a queue that others do not share"
-        );
-        vec![self.one(what, None)]
+        ))
     }
 
     pub(crate) fn of_polling(&self) -> Vec<Advice> {
-        let what = match self.case.number {
+        let reader = self.share.actor.as_ref().map_or("the thread", |actor| &actor.name);
+        self.without_command(match self.share.number {
             Some(ns) if ns >= 1000 => format!(
-                "{} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call",
-                self.actor_name(),
+                "{reader} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call",
                 ns / 1000
             ),
-            _ => format!("let {} wait in its receiving call instead of sleeping by a timer", self.actor_name()),
-        };
-        vec![self.one(what, None)]
+            _ => format!("let {reader} wait in its receiving call instead of sleeping by a timer"),
+        })
     }
 
     pub(crate) fn of_upcalls(&self) -> Vec<Advice> {
@@ -395,7 +364,7 @@ impl Advisor<'_> {
         let bridge = tap.and_then(|tap| tap.bridge.as_ref()).map_or("BRIDGE", |b| &b.name);
         let port = tap.map_or("PORT", |tap| &tap.device);
         let streams = &self.known.streams;
-        let stream = match self.case.stream {
+        let stream = match self.stream {
             Some(id) => streams.get(usize::from(id)),
             None => streams.first().filter(|_| streams.len() == 1),
         };
@@ -409,7 +378,7 @@ impl Advisor<'_> {
             ),
             self.one(
                 "keep flows in the kernel for 10 minutes without a packet (10 s otherwise)",
-                ["ovs-vsctl set Open_vSwitch . other_config:max-idle=600000".to_owned()],
+                ["ovs-vsctl set Open_vSwitch . other_config:max-idle=600000"],
             ),
             self.one(
                 "take that rule away again, if it was wrong",
@@ -419,8 +388,8 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_qdiscs(&self) -> Vec<Advice> {
-        let device = self.case.hop.and_then(|(from, to)| {
-            let device = |id: PointId| self.known.points.get(usize::from(id)).map(|p| &p.point);
+        let device = self.share.hops.first().and_then(|((from, to), _)| {
+            let device = |id: &PointId| self.known.points.get(usize::from(*id)).map(|p| &p.point);
             let sends = device(to).filter(|p| p.kind.is_sending()).or(device(from).filter(|p| p.kind.is_sending()));
             sends.map(|p| p.device.as_str())
         });
@@ -439,35 +408,31 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_halting(&self) -> Vec<Advice> {
-        let mut advice = self.one(
+        self.on_host(
             "let KVM poll for up to 1 ms before a halted vCPU's thread sleeps (before Linux 6.2: of guests that are started after this)",
-            ["echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns".to_owned()],
-        );
-        advice.machine = HOST.into();
-        vec![advice]
+            "echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns",
+        )
     }
 
     pub(crate) fn of_injection(&self) -> Vec<Advice> {
-        let mut advice = self.one(
+        self.on_host(
             "let the CPU deliver interrupts to a running guest, if this prints N or 0: options kvm_intel enable_apicv=1, or \
              options kvm_amd avic=1, in /etc/modprobe.d, and load the module again while no guest runs",
-            ["grep -s . /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic".to_owned()],
-        );
-        advice.machine = HOST.into();
-        vec![advice]
+            "grep -s . /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic",
+        )
     }
 
     pub(crate) fn of_work(&self) -> Vec<Advice> {
         let slow = self.is_on_host() && self.known.governors.iter().any(|g| !matches!(g.as_str(), "performance" | ""));
         let mut all = Vec::new();
         if slow {
-            let cpu = self.case.cpu.map_or(String::new(), |cpu| format!("-c {cpu} "));
+            let cpu = self.share.cpu().map_or(String::new(), |cpu| format!("-c {cpu} "));
             all.push(self.one(
                 "let the CPU run at its full frequency (package linux-cpupower)",
                 [format!("cpupower {cpu}frequency-set -g performance")],
             ));
         }
-        if let Some((actor, pid)) = self.case.actor.and_then(|a| Some((a, a.pid()?))) {
+        if let Some((actor, pid)) = self.thread() {
             all.push(self.one(
                 format!("see what {} does for so long (package linux-perf; perf report shows it)", actor.name),
                 [format!("perf record -g -t {pid} -- sleep 10")],
@@ -478,7 +443,7 @@ impl Advisor<'_> {
 
     /// latpath itself.
     fn of_tool(&self, tool: &Actor) -> Vec<Advice> {
-        let own = if self.case.machine == HOST { "record" } else { "agent" };
+        let own = if self.is_on_host() { "record" } else { "agent" };
         let command = self.elsewhere().map(|cpus| format!("taskset -c {cpus} latpath {own} …"));
         vec![self
             .one(format!("this is latpath itself ({}): keep it off the CPUs that packets need", tool.name), command)]

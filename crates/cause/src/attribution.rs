@@ -29,8 +29,8 @@ pub struct Attribution {
     pub shares: Vec<CauseShare>,
 }
 
-/// One cause of one packet: all time in which the same one was kept from acting by the same kind of thing, on all of the
-/// packet's way.
+/// One cause of one packet: all time in which the same one was kept from acting by the same kind of thing, on the
+/// packet's whole route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CauseShare {
     /// What it was.
@@ -43,7 +43,7 @@ pub struct CauseShare {
     pub time_ns: Ns,
     /// How long beyond the baseline.
     pub excess_ns: Ns,
-    /// Executor kept it from acting, and for how long of `time_ns`, the longest first.
+    /// What kept it from acting, and for how long of `time_ns`, the longest first.
     pub by: Vec<(Actor, Ns)>,
     /// CPUs, with the time on each, the longest first.
     pub cpus: Vec<(u32, Ns)>,
@@ -58,30 +58,62 @@ pub struct CauseShare {
 }
 
 impl CauseShare {
+    pub(crate) fn new(cause: Cause, machine: String, actor: Option<Actor>) -> Self {
+        Self {
+            cause,
+            machine,
+            actor,
+            time_ns: 0,
+            excess_ns: 0,
+            by: Vec::new(),
+            cpus: Vec::new(),
+            hops: Vec::new(),
+            number: None,
+            state: None,
+            notes: Vec::new(),
+        }
+    }
+
     /// The culprit: what kept the actor from acting longest; the actor itself, where nothing else did or it chose to.
     pub fn culprit(&self) -> Option<&Actor> {
-        culprit(self.cause, self.actor.as_ref(), &self.by)
+        let by = self.by.first().map(|(actor, _)| actor);
+        match self.cause {
+            // The timer that woke it was its own.
+            Cause::PollInterval => self.actor.as_ref().or(by),
+            _ => by.or(self.actor.as_ref()),
+        }
     }
 
     /// The CPU on which most of it was.
     pub fn cpu(&self) -> Option<u32> {
         self.cpus.first().map(|(cpu, _)| *cpu)
     }
-}
 
-/// Keeps the greater number, with its name.
-pub(crate) fn greatest(kept: (&mut Option<u64>, &mut Option<String>), other: (Option<u64>, &Option<String>)) {
-    if other.0 > *kept.0 {
-        (*kept.0, *kept.1) = (other.0, other.1.clone());
+    /// Takes over what is newer of its actor.
+    pub(crate) fn update_actor(&mut self, actor: Option<&Actor>) {
+        if let (Some(known), Some(actor)) = (&mut self.actor, actor) {
+            known.update(actor);
+        }
     }
-}
 
-pub(crate) fn culprit<'a>(cause: Cause, actor: Option<&'a Actor>, by: &'a [(Actor, Ns)]) -> Option<&'a Actor> {
-    let by = by.first().map(|(actor, _)| actor);
-    match cause {
-        // The timer that woke it was its own.
-        Cause::PollInterval => actor.or(by),
-        _ => by.or(actor),
+    /// Adds a culprit's time; a new culprit's only while there are fewer than `most`.
+    pub(crate) fn add_culprit(&mut self, by: &Actor, ns: Ns, most: usize) {
+        let room = self.by.len() < most;
+        match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
+            Some((known, sum)) => {
+                known.update(by);
+                plus(sum, ns);
+            }
+            None if room => self.by.push((by.clone(), ns)),
+            None => {}
+        }
+    }
+
+    /// Keeps the greater number, with its name.
+    pub(crate) fn keep_greatest(&mut self, number: Option<u64>, state: &Option<String>) {
+        if number > self.number {
+            (self.number, self.state) = (number, state.clone());
+        }
     }
 }
 
@@ -107,19 +139,7 @@ impl Attribution {
                     _ => (interval.machine, actor.as_ref().map(|a| a.name.clone())),
                 };
                 let group = *groups.entry((interval.cause, place, named)).or_insert_with(|| {
-                    attribution.shares.push(CauseShare {
-                        cause: interval.cause,
-                        machine: machine.to_owned(),
-                        actor: actor.clone(),
-                        time_ns: 0,
-                        excess_ns: 0,
-                        by: Vec::new(),
-                        cpus: Vec::new(),
-                        hops: Vec::new(),
-                        number: None,
-                        state: None,
-                        notes: Vec::new(),
-                    });
+                    attribution.shares.push(CauseShare::new(interval.cause, machine.to_owned(), actor.clone()));
                     attribution.shares.len() - 1
                 });
                 match cells.iter_mut().find(|(a, g, _)| (*a, *g) == (at, group)) {
@@ -128,28 +148,17 @@ impl Attribution {
                 }
                 let share = &mut attribution.shares[group];
                 plus(&mut share.time_ns, ns);
-                if let (Some(known), Some(actor)) = (&mut share.actor, &actor) {
-                    known.update(actor);
-                }
-                if let Some(by) = interval.by.as_ref().map(|executor| context.actor(machine, executor)) {
-                    match share.by.iter_mut().find(|(known, _)| known.name == by.name) {
-                        Some((known, sum)) => {
-                            known.update(&by);
-                            plus(sum, ns);
-                        }
-                        None => share.by.push((by, ns)),
-                    }
+                share.update_actor(actor.as_ref());
+                if let Some(by) = &interval.by {
+                    share.add_culprit(&context.actor(machine, by), ns, usize::MAX);
                 }
                 if let Some(cpu) = interval.cpu {
-                    add(&mut share.cpus, cpu, ns);
+                    add(&mut share.cpus, cpu, ns, usize::MAX);
                 }
-                add(&mut share.hops, (hop.from, hop.to), ns);
-                greatest((&mut share.number, &mut share.state), (interval.number, &interval.state));
+                add(&mut share.hops, (hop.from, hop.to), ns, usize::MAX);
+                share.keep_greatest(interval.number, &interval.state);
                 if let Some(note) = &interval.note {
-                    let known = share.notes.iter().any(|(text, _)| text == note);
-                    if known || share.notes.len() < MAX_NOTES {
-                        add(&mut share.notes, note.clone(), ns);
-                    }
+                    add(&mut share.notes, note.clone(), ns, MAX_NOTES);
                 }
             }
         }

@@ -27,7 +27,7 @@ mod sums;
 mod wakeup_chain;
 
 pub use actor::Actor;
-pub use advice::{advise, Advice, Case};
+pub use advice::{advise, Advice};
 pub use analyst::{Analyst, CauseInterval, Executor};
 pub use attribution::{Attribution, CauseShare};
 pub use baseline::{Baseline, MeanTimes};

@@ -1,75 +1,53 @@
 //! The ranking: what held all late packets of a run, by the delay that it caused.
 
 use crate::actor::Actor;
-use crate::attribution::{culprit, greatest, Attribution, CauseShare};
+use crate::attribution::{Attribution, CauseShare};
 use crate::sums::{add, longest_first, plus};
 use crate::Cause;
-use latpath_model::{Ns, PointId};
+use latpath_model::Ns;
 use std::collections::HashMap;
+use std::ops::Deref;
 
 /// Rows that are kept. The smallest is replaced by a new one, and counted with all that were.
 const MAX_ROWS: usize = 512;
 /// Culprits, CPUs, hops and notes that are kept of a row.
 const MAX_PER_ROW: usize = 16;
 
-/// What one thing did to late packets: the same cause, held the same one up, by the same culprit.
+/// What one thing did to late packets: the same cause, held the same one up, by the same culprit. Its [`CauseShare`] sums all of
+/// theirs, by their excess: the machine is empty for `unexplained`, and the first culprit is the same for all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it was.
-    pub cause: Cause,
-    /// On which machine; empty for `unexplained`.
-    pub machine: String,
-    /// Whose hands the packets were in.
-    pub actor: Option<Actor>,
-    /// Executor kept it from acting, the longest first: the first is the same for all packets of the row.
-    pub by: Vec<(Actor, Ns)>,
+    /// Their sum.
+    pub share: CauseShare,
     /// Late packets of which it took more than the baseline.
     pub packets: u64,
     /// Those of them of which it took the most.
     pub first: u64,
-    /// How much beyond the baseline it took of all of them.
-    pub excess_ns: Ns,
     /// How much it took of the worst of them.
     pub worst_ns: Ns,
-    /// CPUs, with their excess, the largest first.
-    pub cpus: Vec<(u32, Ns)>,
-    /// Hops, with their excess, the largest first.
-    pub hops: Vec<((PointId, PointId), Ns)>,
-    /// The greatest number of its intervals.
-    pub number: Option<u64>,
-    /// What that is called, if it is an idle state with a known name.
-    pub state: Option<String>,
-    /// What the reader must know, with the time that it is about.
-    pub notes: Vec<(String, Ns)>,
     firsts: Sample,
     all: Sample,
+}
+
+impl Deref for Row {
+    type Target = CauseShare;
+
+    fn deref(&self) -> &CauseShare {
+        &self.share
+    }
 }
 
 impl Row {
     fn new(share: &CauseShare) -> Self {
         let machine = if share.cause == Cause::Unexplained { String::new() } else { share.machine.clone() };
         Self {
-            cause: share.cause,
-            machine,
-            actor: share.actor.clone(),
-            by: Vec::new(),
+            share: CauseShare::new(share.cause, machine, share.actor.clone()),
             packets: 0,
             first: 0,
-            excess_ns: 0,
             worst_ns: 0,
-            cpus: Vec::new(),
-            hops: Vec::new(),
-            number: None,
-            state: None,
-            notes: Vec::new(),
             firsts: Sample::default(),
             all: Sample::default(),
         }
-    }
-
-    /// Executor is to blame: as [`CauseShare::culprit`].
-    pub fn culprit(&self) -> Option<&Actor> {
-        culprit(self.cause, self.actor.as_ref(), &self.by)
     }
 
     /// The median of its excess: of packets of which it took the most, or of all where it never did.
@@ -79,53 +57,37 @@ impl Row {
 
     fn take(&mut self, share: &CauseShare, is_first: bool) {
         self.packets += 1;
-        plus(&mut self.excess_ns, share.excess_ns);
         self.worst_ns = self.worst_ns.max(share.excess_ns);
         self.all.add(share.excess_ns);
         if is_first {
             self.first += 1;
             self.firsts.add(share.excess_ns);
         }
-        if let (Some(known), Some(actor)) = (&mut self.actor, &share.actor) {
-            known.update(actor);
-        }
+        let sum = &mut self.share;
+        plus(&mut sum.time_ns, share.time_ns);
+        plus(&mut sum.excess_ns, share.excess_ns);
+        sum.update_actor(share.actor.as_ref());
         // Its parts took as much of the excess as they took of the time.
         let of = |ns: Ns| (i128::from(ns) * i128::from(share.excess_ns) / i128::from(share.time_ns.max(1))) as Ns;
         for (by, ns) in &share.by {
-            let room = self.by.len() < MAX_PER_ROW;
-            match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
-                Some((known, sum)) => {
-                    known.update(by);
-                    plus(sum, of(*ns));
-                }
-                None if room => self.by.push((by.clone(), of(*ns))),
-                None => {}
-            }
+            sum.add_culprit(by, of(*ns), MAX_PER_ROW);
         }
-        keep(&mut self.cpus, &share.cpus, of);
-        keep(&mut self.hops, &share.hops, of);
-        keep(&mut self.notes, &share.notes, of);
-        greatest((&mut self.number, &mut self.state), (share.number, &share.state));
+        share.cpus.iter().for_each(|(cpu, ns)| add(&mut sum.cpus, *cpu, of(*ns), MAX_PER_ROW));
+        share.hops.iter().for_each(|(hop, ns)| add(&mut sum.hops, *hop, of(*ns), MAX_PER_ROW));
+        share.notes.iter().for_each(|(note, ns)| add(&mut sum.notes, note.clone(), of(*ns), MAX_PER_ROW));
+        sum.keep_greatest(share.number, &share.state);
     }
 
     /// A copy with its lists sorted.
     fn sorted(&self) -> Self {
         let mut row = self.clone();
-        if let [_, rest @ ..] = row.by.as_mut_slice() {
+        if let [_, rest @ ..] = row.share.by.as_mut_slice() {
             longest_first(rest);
         }
-        longest_first(&mut row.cpus);
-        longest_first(&mut row.hops);
-        longest_first(&mut row.notes);
+        longest_first(&mut row.share.cpus);
+        longest_first(&mut row.share.hops);
+        longest_first(&mut row.share.notes);
         row
-    }
-}
-
-fn keep<K: Clone + PartialEq>(kept: &mut Vec<(K, Ns)>, more: &[(K, Ns)], of: impl Fn(Ns) -> Ns) {
-    for (key, ns) in more {
-        if kept.len() < MAX_PER_ROW || kept.iter().any(|(known, _)| known == key) {
-            add(kept, key.clone(), of(*ns));
-        }
     }
 }
 

@@ -6,11 +6,13 @@ pub(crate) fn plus(sum: &mut Ns, ns: Ns) {
     *sum = sum.saturating_add(ns);
 }
 
-/// Adds a time to that of an equal key.
-pub(crate) fn add<K: PartialEq>(list: &mut Vec<(K, Ns)>, key: K, ns: Ns) {
+/// Adds a time to that of an equal key; a new key only while there are fewer than `most`.
+pub(crate) fn add<K: PartialEq>(list: &mut Vec<(K, Ns)>, key: K, ns: Ns, most: usize) {
+    let room = list.len() < most;
     match list.iter_mut().find(|(known, _)| *known == key) {
         Some((_, sum)) => plus(sum, ns),
-        None => list.push((key, ns)),
+        None if room => list.push((key, ns)),
+        None => {}
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is advised, and that nothing is advised where it does not apply.
 
-use latpath_cause::{advise, Actor, Advice, Case, Cause, CauseShare, RunContext};
+use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::PointInfo;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
@@ -93,7 +93,7 @@ fn advice_beside(vm: Vm, share: &CauseShare) -> Vec<Advice> {
     let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
     let governors = vec!["powersave".to_owned()];
     let context = RunContext { vms: vec![vm], points: points(), streams, cpus, governors, ..RunContext::default() };
-    advise(&Case::of_packet(share, 0), &context)
+    advise(share, Some(0), &context)
 }
 
 fn commands(share: &CauseShare) -> Vec<String> {
@@ -234,7 +234,7 @@ fn a_device_is_looked_for_in_its_own_namespace() {
         points[1].point.device = device.into();
         let share = share(Cause::QdiscHeld, "host", None, None);
         let known = RunContext { points, ..RunContext::default() };
-        let all = advise(&Case::of_packet(&share, 0), &known);
+        let all = advise(&share, Some(0), &known);
         all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
     };
     assert_eq!(of("eth0"), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);

@@ -21,9 +21,7 @@ pub use selector::{Ambiguous, BadPacket, Candidate, PacketSelector};
 pub use text::{explanation_text, packet_text, Head};
 
 use latpath_capture::{Capture, CaptureKind, Packet};
-use latpath_cause::{
-    advise, Advice, Analyst, Attribution, Baseline, Case, Others, PacketTimeline, Ranking, Row, RunContext,
-};
+use latpath_cause::{advise, Advice, Analyst, Attribution, Baseline, Others, PacketTimeline, Ranking, Row, RunContext};
 use latpath_model::{Ns, StreamId};
 use std::collections::HashSet;
 
@@ -253,7 +251,7 @@ impl Explainer {
     /// What is known so far.
     pub fn explanation(&self) -> Explanation {
         let ranked = |row: Row| {
-            let advice = advise(&Case::of_row(&row), &self.context);
+            let advice = advise(&row, None, &self.context);
             RankedCause { row, advice }
         };
         Explanation {

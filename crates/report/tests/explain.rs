@@ -2,7 +2,7 @@
 
 use latpath_capture::{CaptureKind, PacketSighting};
 use latpath_cause::{
-    advise, Attribution, Baseline, Case, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext,
+    advise, Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext,
 };
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
@@ -190,7 +190,7 @@ fn packet_of_all_hops(
 
 fn explained_packet(explained: PacketTimeline, baseline: &Baseline, context: &RunContext) -> ExplainedPacket {
     let attribution = Attribution::of(&explained, &context.routes[0], baseline, context);
-    let advice = attribution.first().map_or(Vec::new(), |first| advise(&Case::of_packet(first, 0), context));
+    let advice = attribution.first().map_or(Vec::new(), |first| advise(first, Some(0), context));
     ExplainedPacket { explained, attribution, advice }
 }
 
@@ -232,8 +232,8 @@ fn story() -> (Explanation, RunContext) {
         all.into_iter().map(|packet| explained_packet(packet, &baseline, &context)).collect();
     worst.iter().for_each(|explained_packet| ranking.add(&explained_packet.attribution));
     worst.sort_by_key(|explained_packet| std::cmp::Reverse(explained_packet.attribution.time_ns));
-    let ranked = |row| {
-        let advice = advise(&Case::of_row(&row), &context);
+    let ranked = |row: latpath_cause::Row| {
+        let advice = advise(&row, None, &context);
         RankedCause { row, advice }
     };
     let explanation = Explanation {
@@ -336,7 +336,7 @@ fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
     insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, Letters::Ascii));
     context.vms[0].name = "a-guest-with-a-very-long-name-and-then-some-more-of-it".into();
     context.points[0].point.device = "x".repeat(60);
-    explanation.ranking[0].row.actor.as_mut().unwrap().name = "y".repeat(80);
+    explanation.ranking[0].row.share.actor.as_mut().unwrap().name = "y".repeat(80);
     for letters in [Letters::Unicode, Letters::Ascii] {
         let text = shown(&explanation, &context, letters) + &packet_text(&explanation.worst[0], &context, letters);
         for line in text.lines() {
@@ -354,7 +354,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
     context.streams[0] = "svid:MU\u{1b}[2J".parse().unwrap();
     context.points[1].point.device = evil.into();
     explanation.notes.push(evil.into());
-    explanation.ranking[0].row.actor.as_mut().unwrap().name = evil.into();
+    explanation.ranking[0].row.share.actor.as_mut().unwrap().name = evil.into();
     for interval in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.hops).flat_map(|p| &mut p.intervals) {
         interval.note = Some(evil.into());
         interval.state = Some(evil.into());
@@ -431,7 +431,7 @@ fn an_idle_state_is_reported_by_its_name_where_that_is_known() {
 #[test]
 fn where_nobody_knows_that_stands_first() {
     let (mut explanation, context) = story();
-    explanation.ranking.last_mut().unwrap().row.excess_ns = 900 * MS;
+    explanation.ranking.last_mut().unwrap().row.share.excess_ns = 900 * MS;
     explanation.excess_ns += 900 * MS;
     let text = shown(&explanation, &context, Letters::Unicode);
     insta::assert_snapshot!(text.split("\n\n").next().unwrap());

@@ -3,7 +3,7 @@
 use super::ExplainedPacket;
 use crate::layout::layout_of;
 use latpath_capture::{Capture, Packet};
-use latpath_cause::{advise, Analyst, Attribution, Baseline, Case, PacketTimeline, RunContext};
+use latpath_cause::{advise, Analyst, Attribution, Baseline, PacketTimeline, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::HOST;
 use latpath_run::Run;
@@ -48,7 +48,7 @@ pub(crate) fn with_advice(
     explained: PacketTimeline,
     attribution: Attribution,
 ) -> ExplainedPacket {
-    let case = attribution.first().map(|first| Case::of_packet(first, explained.stream));
-    let advice = case.map_or(Vec::new(), |case| advise(&case, context));
+    let first = attribution.first();
+    let advice = first.map_or(Vec::new(), |first| advise(first, Some(explained.stream), context));
     ExplainedPacket { explained, attribution, advice }
 }

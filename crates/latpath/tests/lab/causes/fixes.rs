@@ -5,7 +5,7 @@ use super::{
     group::{need_group, Group},
     scenario::tc,
 };
-use latpath_cause::{advise, Actor, Advice, Case, Cause, CauseShare, RunContext};
+use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
 use latpath_flight::{Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
@@ -63,7 +63,7 @@ fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[Point
     let cpus: Cpus = "0-1".parse().unwrap_or_default();
     let known =
         RunContext { points: points.to_vec(), cpus: BTreeMap::from([("host".into(), cpus)]), ..RunContext::default() };
-    advise(&Case::of_packet(&held, 0), &known)
+    advise(&held, Some(0), &known)
 }
 
 /// The commands of the advice that has a word in one of them.
