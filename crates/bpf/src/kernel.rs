@@ -1,5 +1,6 @@
 //! Whether anything can be traced, asked before anything is attached.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 /// Why nothing can be attached at all.
@@ -37,6 +38,15 @@ pub fn able() -> Result<(), Unable> {
         return Err(Unable::NotRoot);
     }
     Ok(())
+}
+
+/// What the kernel says of a program.
+pub fn program_info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null; the descriptor is open.
+    let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
+    (said == 0).then_some(info)
 }
 
 /// Whether the process has CAP_PERFMON and CAP_BPF (bits 38 and 39) without being root.

@@ -38,7 +38,7 @@ pub use loader::*;
 mod loader {
     pub use crate::constants::SCRATCHES;
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
-    pub use crate::kernel::{able, release, Unable};
+    pub use crate::kernel::{able, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
     pub use crate::names::{namespaces, Functions, Reasons};
     pub use crate::refusal::{last_words, listen, Because};

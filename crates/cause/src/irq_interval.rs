@@ -1,6 +1,6 @@
 //! Softirqs and interrupts from their beginning to their end, whatever interrupted them in between.
 
-use latpath_flight::{CpuRecord, Doing, Event, What};
+use latpath_flight::{CpuRecord, Doing, What};
 use latpath_model::Ns;
 use std::collections::HashSet;
 
@@ -29,19 +29,6 @@ pub(crate) struct IrqIntervals {
     raises: Vec<(u32, Ns)>,
 }
 
-/// Begins, or ends; what.
-fn edge(event: &Event) -> Option<(bool, Doing)> {
-    Some(match event.what {
-        What::SoftirqEntry(n) => (true, Doing::Softirq(n)),
-        What::SoftirqExit(n) => (false, Doing::Softirq(n)),
-        What::IrqEntry(n) => (true, Doing::Irq(n)),
-        What::IrqExit(n) => (false, Doing::Irq(n)),
-        What::VectorEntry(v) => (true, Doing::Vector(v)),
-        What::VectorExit(v) => (false, Doing::Vector(v)),
-        _ => return None,
-    })
-}
-
 impl IrqIntervals {
     pub fn of(record: &CpuRecord) -> Self {
         let mut found = Self::default();
@@ -54,7 +41,8 @@ impl IrqIntervals {
             if let What::SoftirqRaise(vector) = event.what {
                 found.raises.push((vector, event.t));
             }
-            let Some((begins, doing)) = edge(event) else { continue };
+            let edge = event.what.edge().filter(|(_, doing)| !matches!(doing, Doing::Timer(_)));
+            let Some((begins, doing)) = edge else { continue };
             let irq = IrqInterval { doing, from: event.t, begun: true, to: Ns::MAX, pid: event.pid };
             let same = |s: &IrqInterval| s.doing == doing && s.pid == event.pid;
             let first = seen.insert(doing);

@@ -211,48 +211,32 @@ int BPF_PROG(migrate, struct task_struct *p, int to)
 	return record_here(MIGRATE, low_high(p->pid, to), cpu_of(p));
 }
 
-SEC("tp_btf/irq_handler_entry")
-int BPF_PROG(irq_entry, int irq)
-{
-	return record_here(IRQ_ENTRY, (__u32)irq, 0);
-}
+/* A tracepoint whose event has one number, made of its arguments. */
+#define EVENT(name, tracepoint, kind, number, ...)                \
+	SEC("tp_btf/" #tracepoint)                                \
+	int BPF_PROG(name, ##__VA_ARGS__)                         \
+	{                                                         \
+		return record_here(kind, number, 0);              \
+	}
 
-SEC("tp_btf/irq_handler_exit")
-int BPF_PROG(irq_exit, int irq)
-{
-	return record_here(IRQ_EXIT, (__u32)irq, 0);
-}
-
-SEC("tp_btf/softirq_raise")
-int BPF_PROG(softirq_raise, unsigned int vector)
-{
-	return record_here(SOFTIRQ_RAISE, vector, 0);
-}
-
-SEC("tp_btf/softirq_entry")
-int BPF_PROG(softirq_entry, unsigned int vector)
-{
-	return record_here(SOFTIRQ_ENTRY, vector, 0);
-}
-
-SEC("tp_btf/softirq_exit")
-int BPF_PROG(softirq_exit, unsigned int vector)
-{
-	return record_here(SOFTIRQ_EXIT, vector, 0);
-}
+EVENT(irq_entry, irq_handler_entry, IRQ_ENTRY, (__u32)irq, int irq)
+EVENT(irq_exit, irq_handler_exit, IRQ_EXIT, (__u32)irq, int irq)
+EVENT(softirq_raise, softirq_raise, SOFTIRQ_RAISE, vector, unsigned int vector)
+EVENT(softirq_entry, softirq_entry, SOFTIRQ_ENTRY, vector, unsigned int vector)
+EVENT(softirq_exit, softirq_exit, SOFTIRQ_EXIT, vector, unsigned int vector)
+EVENT(cpu_idle, cpu_idle, IDLE, state, unsigned int state)
+EVENT(hrtimer_entry, hrtimer_expire_entry, HRTIMER_ENTRY, (__u64)timer->function, struct hrtimer *timer)
+EVENT(hrtimer_exit, hrtimer_expire_exit, HRTIMER_EXIT, 0)
+EVENT(timer_entry, timer_expire_entry, TIMER_ENTRY, (__u64)timer->function, struct timer_list *timer)
+EVENT(timer_exit, timer_expire_exit, TIMER_EXIT, 0)
+EVENT(work_start, workqueue_execute_start, WORK_START, (__u64)work->func, struct work_struct *work)
+EVENT(work_end, workqueue_execute_end, WORK_END, 0)
+EVENT(kvm_inject, kvm_inj_virq, KVM_INJ_VIRQ, vector, unsigned int vector)
 
 /* arch/x86/include/asm/trace/irq_vectors.h */
 #define VECTOR(name, class)                                       \
-	SEC("tp_btf/" #name "_entry")                             \
-	int BPF_PROG(name##_entry)                                \
-	{                                                         \
-		return record_here(VECTOR_ENTRY, class, 0);       \
-	}                                                         \
-	SEC("tp_btf/" #name "_exit")                              \
-	int BPF_PROG(name##_exit)                                 \
-	{                                                         \
-		return record_here(VECTOR_EXIT, class, 0);        \
-	}
+	EVENT(name##_entry, name##_entry, VECTOR_ENTRY, class)    \
+	EVENT(name##_exit, name##_exit, VECTOR_EXIT, class)
 
 VECTOR(local_timer, LOCAL_TIMER)
 VECTOR(reschedule, RESCHEDULE)
@@ -289,48 +273,6 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 	write_event(cpu, at, now, NAPI_POLL, pid, name[0], name[1]);
 	write_event(cpu, at + 1, now, NAPI_WORK, pid, low_high(work, budget), (__u32)dev->ifindex);
 	return 0;
-}
-
-SEC("tp_btf/cpu_idle")
-int BPF_PROG(cpu_idle, unsigned int state)
-{
-	return record_here(IDLE, state, 0);
-}
-
-SEC("tp_btf/hrtimer_expire_entry")
-int BPF_PROG(hrtimer_entry, struct hrtimer *timer)
-{
-	return record_here(HRTIMER_ENTRY, (__u64)timer->function, 0);
-}
-
-SEC("tp_btf/hrtimer_expire_exit")
-int BPF_PROG(hrtimer_exit)
-{
-	return record_here(HRTIMER_EXIT, 0, 0);
-}
-
-SEC("tp_btf/timer_expire_entry")
-int BPF_PROG(timer_entry, struct timer_list *timer)
-{
-	return record_here(TIMER_ENTRY, (__u64)timer->function, 0);
-}
-
-SEC("tp_btf/timer_expire_exit")
-int BPF_PROG(timer_exit)
-{
-	return record_here(TIMER_EXIT, 0, 0);
-}
-
-SEC("tp_btf/workqueue_execute_start")
-int BPF_PROG(work_start, struct work_struct *work)
-{
-	return record_here(WORK_START, (__u64)work->func, 0);
-}
-
-SEC("tp_btf/workqueue_execute_end")
-int BPF_PROG(work_end)
-{
-	return record_here(WORK_END, 0, 0);
 }
 
 /* Recent kernels hold that whatever a module hands to a tracepoint may be null. */
@@ -395,12 +337,6 @@ SEC("tp_btf/kvm_vcpu_wakeup")
 int BPF_PROG(kvm_wakeup, __u64 ns, _Bool waited, _Bool valid)
 {
 	return record_here(KVM_VCPU_WAKEUP, ns, waited | valid << 1);
-}
-
-SEC("tp_btf/kvm_inj_virq")
-int BPF_PROG(kvm_inject, unsigned int vector)
-{
-	return record_here(KVM_INJ_VIRQ, vector, 0);
 }
 
 SEC("tp_btf/ovs_dp_upcall")

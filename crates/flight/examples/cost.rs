@@ -1,7 +1,7 @@
 //! What an event costs while two threads wake each other as fast as they can, on the CPU that this is run on:
 //! `scripts/bench flight-cost`. The number of turns may be named.
 
-use latpath_flight::{Options, Recorder};
+use latpath_flight::Recorder;
 use std::ffi::CString;
 use std::io::{Error, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -76,30 +76,32 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let turns: usize = std::env::args().nth(1).map_or(Ok(TURNS), |text| text.parse())?;
-    let (mut without, mut ways, mut wholes, mut events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut without, mut empty, mut wholes, mut events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..turns {
         let alone = rounds()?.1;
         let nothing = PLACES.map(nothing_at).into_iter().collect::<Result<Vec<_>, _>>()?;
-        let way = rounds()?.1;
+        let nothing_ns = rounds()?.1;
         drop(nothing);
-        let recorder = Recorder::start(&Options::default())?;
-        let before = recorder.cost().events;
+        let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
+        let before = recorder.figures().events;
         let (n, ns) = rounds()?;
-        let each = (recorder.cost().events - before) as f64 / n as f64;
+        let each = (recorder.figures().events - before) as f64 / n as f64;
         without.push(alone);
-        ways.push((way - alone) / each);
+        empty.push((nothing_ns - alone) / each);
         wholes.push((ns - alone) / each);
         events.push(each);
     }
     let ([_, alone, _], [_, events, _]) = (quartiles(without), quartiles(events));
-    let ([_, way, _], [low, each, high]) = (quartiles(ways), quartiles(wholes));
+    let ([_, nothing, _], [low, each, high]) = (quartiles(empty), quartiles(wholes));
     println!("medians of {turns}: a round takes {alone:.0} ns without; {events:.1} events a round: {each:.0} ns each");
-    println!("quartiles {low:.0} and {high:.0}; programs at the same places that do nothing: {way:.0} ns each");
-    let recorder = Recorder::start(&Options { measured: true, ..Options::default() })?;
-    rounds()?;
-    let cost = recorder.cost();
-    println!("by the kernel's own measure, which adds to it: {} ns each", cost.ns_per_event().unwrap_or(0));
-    for program in cost.programs.iter().filter(|p| p.runs > 1000) {
+    println!("quartiles {low:.0} and {high:.0}; programs at the same places that do nothing: {nothing:.0} ns each");
+    let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
+    let ping_pong = std::thread::spawn(|| rounds().map(drop));
+    recorder.sample(SLICE * SLICES as u32);
+    ping_pong.join().map_err(|_| "a panic")??;
+    let each = recorder.figures().ns_per_event.unwrap_or(0);
+    println!("by the kernel's own measure, which adds to it: {each} ns each");
+    for program in recorder.programs().iter().filter(|p| p.runs > 1000) {
         println!("  {:28} {:>9} runs, {:>5} ns each", program.name, program.runs, program.ns / program.runs);
     }
     Ok(())

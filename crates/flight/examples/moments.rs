@@ -1,10 +1,10 @@
 //! Shows what all CPUs did in the last moments: `cargo run --release -p latpath-flight --example moments [MS]`.
 
-use latpath_flight::{Options, Recorder, Timeline};
+use latpath_flight::{Recorder, Timeline};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ms: i64 = std::env::args().nth(1).map_or(Ok(20), |text| text.parse())?;
-    let recorder = Recorder::start(&Options::default())?;
+    let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
     for missing in recorder.missing() {
         eprintln!("{missing}");
     }

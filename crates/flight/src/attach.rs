@@ -10,30 +10,9 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What is recorded, and in how much memory.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Memory for each CPU's events, in bytes: rounded down to a power of two, at least 64 KiB and at most 256 MiB. An event
-    /// takes 32 bytes.
-    pub bytes_per_cpu: usize,
-    /// Let the kernel measure what the programs cost (it then measures all eBPF programs of the machine): for tests and
-    /// benchmarks.
-    pub measured: bool,
-}
-
-impl Default for Options {
-    /// 1 MiB a CPU: some tenths of a second of a busy one.
-    fn default() -> Self {
-        Self { bytes_per_cpu: 1 << 20, measured: false }
-    }
-}
-
-impl Options {
-    /// Events of one CPU: 1 << this.
-    pub(crate) fn shift(&self) -> u32 {
-        let bytes = self.bytes_per_cpu.clamp(64 << 10, 256 << 20);
-        (bytes / size_of::<RawEvent>()).ilog2()
-    }
+/// Events that `bytes` of memory hold: 1 << this.
+pub(crate) fn shift(bytes: usize) -> u32 {
+    (bytes.clamp(64 << 10, 256 << 20) / size_of::<RawEvent>()).ilog2()
 }
 
 /// Why nothing is recorded.
@@ -129,13 +108,13 @@ fn accused(said: &str) -> Option<&str> {
 }
 
 /// Loads and attaches what this kernel takes; what it refuses is missing.
-pub(crate) fn attach(options: &Options) -> Result<Attached, StartError> {
+pub(crate) fn attach(shift: u32) -> Result<Attached, StartError> {
     latpath_bpf::able()?;
     let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
     let mut hooks = Hooks::find(&btf);
     drop(btf);
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
-    let (shift, rings) = (options.shift(), rings(cpus));
+    let rings = rings(cpus);
     loop {
         let mut storage = MaybeUninit::uninit();
         let loaded = load(&mut storage, &hooks, shift, (cpus, rings));
@@ -193,7 +172,6 @@ mod tests {
 
     #[test]
     fn memory_is_a_power_of_two_of_events_within_bounds() {
-        let shift = |bytes_per_cpu| Options { bytes_per_cpu, ..Options::default() }.shift();
         assert_eq!((shift(1 << 20), shift((1 << 21) - 1), shift(0), shift(usize::MAX)), (15, 15, 11, 23));
     }
 

@@ -87,59 +87,18 @@ pub struct CpuTimeline {
     pub missed_switches: u64,
 }
 
-/// What may lie on the running thread.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Context {
-    Irq(u32),
-    Softirq(u32),
-    Vector(Vector),
-    Timer(u64),
-    Hrtimer(u64),
-}
-
-impl Context {
-    fn entered(what: &What) -> Option<Self> {
-        Some(match *what {
-            What::IrqEntry(n) => Self::Irq(n),
-            What::SoftirqEntry(n) => Self::Softirq(n),
-            What::VectorEntry(v) => Self::Vector(v),
-            What::TimerEntry(f) => Self::Timer(f),
-            What::HrtimerEntry(f) => Self::Hrtimer(f),
-            _ => return None,
-        })
-    }
-
-    /// What an event says has ended; of a timer, which is not said.
-    fn left(what: &What) -> Option<Self> {
-        Some(match *what {
-            What::IrqExit(n) => Self::Irq(n),
-            What::SoftirqExit(n) => Self::Softirq(n),
-            What::VectorExit(v) => Self::Vector(v),
-            What::TimerExit => Self::Timer(0),
-            What::HrtimerExit => Self::Hrtimer(0),
-            _ => return None,
-        })
-    }
-
-    fn is_timer(&self) -> bool {
-        matches!(self, Self::Timer(_) | Self::Hrtimer(_))
-    }
-
-    fn ends_with(self, left: Self) -> bool {
-        match (self, left) {
-            (Self::Timer(_), Self::Timer(_)) | (Self::Hrtimer(_), Self::Hrtimer(_)) => true,
-            (entered, left) => entered == left,
-        }
-    }
-
-    fn doing(self) -> Doing {
-        match self {
-            Self::Irq(n) => Doing::Irq(n),
-            Self::Softirq(n) => Doing::Softirq(n),
-            Self::Vector(v) => Doing::Vector(v),
-            Self::Timer(f) | Self::Hrtimer(f) => Doing::Timer(f),
-        }
-    }
+/// Takes off a stack of contexts what has ended, and whatever lay on it, whose own end is lost. Returns how many ends or
+/// beginnings are lost.
+fn end(stack: &mut Vec<Doing>, ended: Doing) -> u64 {
+    let at = match ended {
+        // A timer's function ends in the interrupt or softirq in which it began.
+        Doing::Timer(_) => stack.len().checked_sub(1).filter(|top| matches!(stack[*top], Doing::Timer(_))),
+        ended => stack.iter().rposition(|context| *context == ended),
+    };
+    let Some(at) = at else { return 1 };
+    let lost = stack.len() - at - 1;
+    stack.truncate(at);
+    lost as u64
 }
 
 struct Fold {
@@ -149,9 +108,10 @@ struct Fold {
     class: Option<Class>,
     idle: Option<u32>,
     guest: bool,
-    stack: Vec<Context>,
+    /// What lies on the running thread: interrupts, softirqs, timers' functions.
+    stack: Vec<Doing>,
     /// Softirqs that were left by a switch: those of PREEMPT_RT can be.
-    put_aside: HashMap<u32, Vec<Context>>,
+    put_aside: HashMap<u32, Vec<Doing>>,
     work: HashMap<u32, u64>,
     garbled: u64,
     missed_switches: u64,
@@ -193,14 +153,12 @@ impl Fold {
             if matches!(event.what, What::Switch { .. }) || fold.stack.len() == DEEPEST {
                 break;
             }
-            if Context::entered(&event.what).is_some() {
-                depth += 1;
-            } else if let Some(left) = Context::left(&event.what) {
-                match depth.checked_sub(1) {
-                    Some(less) => depth = less,
-                    // The innermost ends first.
-                    None => fold.stack.insert(0, left),
-                }
+            match event.what.edge() {
+                Some((true, _)) => depth += 1,
+                Some((false, _)) if depth > 0 => depth -= 1,
+                // The innermost ends first.
+                Some((false, ended)) => fold.stack.insert(0, ended),
+                None => {}
             }
         }
         fold
@@ -208,7 +166,7 @@ impl Fold {
 
     fn doing(&self) -> Doing {
         if let Some(context) = self.stack.last() {
-            return context.doing();
+            return *context;
         }
         match self.thread {
             None => Doing::Unknown,
@@ -258,33 +216,12 @@ impl Fold {
             What::KvmExit { .. } => self.guest = false,
             What::WorkStart(function) => drop(self.work.insert(event.pid, function)),
             What::WorkEnd => drop(self.work.remove(&event.pid)),
-            what => {
-                if let Some(context) = Context::entered(&what) {
-                    if self.stack.len() < DEEPEST {
-                        self.stack.push(context);
-                    } else {
-                        self.garbled += 1;
-                    }
-                } else if let Some(left) = Context::left(&what) {
-                    // A timer's function ends in the interrupt or softirq in which it began.
-                    let reach = match left {
-                        Context::Timer(_) | Context::Hrtimer(_) => {
-                            self.stack.iter().rev().take_while(|c| c.is_timer()).count()
-                        }
-                        _ => self.stack.len(),
-                    };
-                    let below = self.stack.len() - reach;
-                    let found = self.stack[below..].iter().rposition(|c| c.ends_with(left));
-                    match found.map(|at| below + at) {
-                        Some(at) => {
-                            // Whatever lay on it has ended too.
-                            self.garbled += (self.stack.len() - at - 1) as u64;
-                            self.stack.truncate(at);
-                        }
-                        None => self.garbled += 1,
-                    }
-                }
-            }
+            what => match what.edge() {
+                Some((true, context)) if self.stack.len() < DEEPEST => self.stack.push(context),
+                Some((true, _)) => self.garbled += 1,
+                Some((false, ended)) => self.garbled += end(&mut self.stack, ended),
+                None => {}
+            },
         }
     }
 
@@ -302,8 +239,11 @@ impl Fold {
 
     fn switch(&mut self, prev: u32, next: u32, class: Class) {
         // Nothing switches in an interrupt: one that has not ended here has lost its end. Softirqs may be left on PREEMPT_RT.
-        let before = self.stack.len();
-        self.stack.retain(|c| !matches!(c, Context::Irq(_) | Context::Vector(_) | Context::Hrtimer(_)));
+        let (before, mut in_softirq) = (self.stack.len(), false);
+        self.stack.retain(|context| {
+            in_softirq = matches!(context, Doing::Softirq(_)) || in_softirq && matches!(context, Doing::Timer(_));
+            in_softirq
+        });
         self.garbled += (before - self.stack.len()) as u64;
         let aside = std::mem::take(&mut self.stack);
         if !aside.is_empty() && prev != 0 {

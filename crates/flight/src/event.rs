@@ -1,5 +1,6 @@
 //! What the programs write down, decoded.
 
+use crate::cpu::Doing;
 use crate::layout::{RawEvent, UNKNOWN};
 use latpath_model::Ns;
 use std::fmt;
@@ -103,6 +104,23 @@ pub enum What {
     },
     /// Of a newer recorder than this, or garbled.
     Other(u16),
+}
+
+impl What {
+    /// What begins here (`true`) or ends: an interrupt, a softirq, or a timer's function, of which an end does not say which.
+    pub fn edge(&self) -> Option<(bool, Doing)> {
+        Some(match *self {
+            Self::IrqEntry(number) => (true, Doing::Irq(number)),
+            Self::IrqExit(number) => (false, Doing::Irq(number)),
+            Self::SoftirqEntry(vector) => (true, Doing::Softirq(vector)),
+            Self::SoftirqExit(vector) => (false, Doing::Softirq(vector)),
+            Self::VectorEntry(vector) => (true, Doing::Vector(vector)),
+            Self::VectorExit(vector) => (false, Doing::Vector(vector)),
+            Self::TimerEntry(function) | Self::HrtimerEntry(function) => (true, Doing::Timer(function)),
+            Self::TimerExit | Self::HrtimerExit => (false, Doing::Timer(0)),
+            _ => return None,
+        })
+    }
 }
 
 /// How a thread is scheduled.
@@ -238,48 +256,38 @@ pub enum Vector {
     Other(u32),
 }
 
+/// By their numbers, from 1 on.
+const VECTORS: [(Vector, &str); 8] = [
+    (Vector::LocalTimer, "timer interrupt"),
+    (Vector::Reschedule, "reschedule interrupt"),
+    (Vector::CallFunction, "function call interrupt"),
+    (Vector::CallFunctionSingle, "function call interrupt"),
+    (Vector::IrqWork, "irq-work interrupt"),
+    (Vector::PlatformIpi, "platform interrupt"),
+    (Vector::Thermal, "thermal interrupt"),
+    (Vector::Ipi, "interrupt from another CPU"),
+];
+
 impl Vector {
     fn of(number: u32) -> Self {
-        match number {
-            1 => Self::LocalTimer,
-            2 => Self::Reschedule,
-            3 => Self::CallFunction,
-            4 => Self::CallFunctionSingle,
-            5 => Self::IrqWork,
-            6 => Self::PlatformIpi,
-            7 => Self::Thermal,
-            8 => Self::Ipi,
-            other => Self::Other(other),
-        }
+        let known = VECTORS.get((number as usize).wrapping_sub(1));
+        known.map_or(Self::Other(number), |(vector, _)| *vector)
     }
 
     fn number(self) -> u32 {
         match self {
-            Self::LocalTimer => 1,
-            Self::Reschedule => 2,
-            Self::CallFunction => 3,
-            Self::CallFunctionSingle => 4,
-            Self::IrqWork => 5,
-            Self::PlatformIpi => 6,
-            Self::Thermal => 7,
-            Self::Ipi => 8,
             Self::Other(number) => number,
+            known => VECTORS.iter().position(|(vector, _)| *vector == known).map_or(0, |at| at as u32 + 1),
         }
     }
 }
 
 impl fmt::Display for Vector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::LocalTimer => "timer interrupt",
-            Self::Reschedule => "reschedule interrupt",
-            Self::CallFunction | Self::CallFunctionSingle => "function call interrupt",
-            Self::IrqWork => "irq-work interrupt",
-            Self::PlatformIpi => "platform interrupt",
-            Self::Thermal => "thermal interrupt",
-            Self::Ipi => "interrupt from another CPU",
-            Self::Other(n) => return write!(f, "interrupt of kind {n}"),
-        })
+        match VECTORS.iter().find(|(vector, _)| vector == self) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "interrupt of kind {}", self.number()),
+        }
     }
 }
 

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn states_have_their_drivers_names_told_once_where_cpus_are_alike() {
+    fn states_have_their_drivers_names_kept_once_where_cpus_are_alike() {
         let (large, small): (&[&str], &[&str]) = (&["POLL\n", "C1E\n", "C6\n"], &["POLL\n", "C1\n"]);
         let cpus = [("cpu0", large), ("cpu1", large), ("cpu2", small), ("cpu10", small), ("cpufreq", small)];
         let states = read(&cpus);

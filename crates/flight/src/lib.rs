@@ -36,13 +36,13 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/flight.skel.rs"));
 }
 
-pub use attach::{Options, StartError};
+pub use attach::StartError;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Missing;
 pub use idle::IdleStates;
 pub use names::{Names, Thread};
-pub use recorder::{Cost, Figures, ProgramCost, Recorder};
+pub use recorder::{Figures, ProgramCost, Recorder};
 pub use recorder_thread::{NoSnapshot, Record, RecorderThread};
 pub use snapshot::{BadSnapshot, Snapshot, MAX_ENCODED};
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};

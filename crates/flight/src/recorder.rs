@@ -1,14 +1,15 @@
 //! The recorder, running.
 
-use crate::attach::{attach, Attached, Options, StartError};
+use crate::attach::{attach, shift, Attached, Program, StartError};
 use crate::hooks::Missing;
 use crate::idle::IdleStates;
 use crate::learnt::Learnt;
 use crate::names::Names;
 use crate::window::{Rings, Window};
+use latpath_bpf::program_info;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -22,26 +23,11 @@ pub struct Recorder {
     started: Ns,
     learnt: Learnt,
     idle: IdleStates,
-    /// While it is open the kernel measures its eBPF programs.
-    measuring: Option<OwnedFd>,
     /// What an event cost while that was measured for a moment, ns.
     sampled: OnceLock<u64>,
 }
 
-/// What recording costs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Events so far.
-    pub events: u64,
-    /// Events that were missed because the same program was running already on that CPU.
-    pub missed: u64,
-    /// Memory for events and names, in bytes.
-    pub bytes: u64,
-    /// Where it is measured: each program's runs and time.
-    pub programs: Vec<ProgramCost>,
-}
-
-/// What one program costs.
+/// What one program costs, as far as the kernel has measured it ([`Recorder::sample`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCost {
     /// Its name.
@@ -50,14 +36,6 @@ pub struct ProgramCost {
     pub runs: u64,
     /// How long in all, with what measuring it adds.
     pub ns: u64,
-}
-
-impl Cost {
-    /// What an event costs, where that is measured.
-    pub fn ns_per_event(&self) -> Option<u64> {
-        let (runs, ns) = self.programs.iter().fold((0, 0), |(r, n), p| (r + p.runs, n + p.ns));
-        (ns > 0).then(|| ns / runs.max(1))
-    }
 }
 
 /// How a recorder does, this machine's or another's: plain numbers.
@@ -78,7 +56,7 @@ pub struct Figures {
     pub missing: Vec<String>,
 }
 
-/// Lets the kernel measure.
+/// Lets the kernel measure its eBPF programs while this is open.
 fn measure() -> std::io::Result<OwnedFd> {
     // SAFETY: takes a number, gives a descriptor or an error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
@@ -90,16 +68,20 @@ fn measure() -> std::io::Result<OwnedFd> {
 }
 
 impl Recorder {
-    /// Loads the programs and attaches those that this kernel takes.
+    /// Memory for each CPU's events that is enough for some tenths of a second of a busy CPU: 1 MiB.
+    pub const BYTES_PER_CPU: usize = 1 << 20;
+
+    /// Loads the programs and attaches those that this kernel takes. `bytes_per_cpu` is the memory for each CPU's events, rounded
+    /// down to a power of two, at least 64 KiB and at most 256 MiB. An event takes 32 bytes.
     ///
     /// # Errors
     /// Where this kernel or user cannot trace at all, or the kernel does not say which thread runs.
-    pub fn start(options: &Options) -> Result<Self, StartError> {
-        let measuring = options.measured.then(measure).transpose()?;
-        let attached = attach(options)?;
-        let (started, shift, sampled) = (monotonic(), options.shift(), OnceLock::new());
+    pub fn start(bytes_per_cpu: usize) -> Result<Self, StartError> {
+        let shift = shift(bytes_per_cpu);
+        let attached = attach(shift)?;
+        let (started, sampled) = (monotonic(), OnceLock::new());
         let idle = IdleStates::of_this_machine();
-        Ok(Self { attached, shift, started, learnt: Learnt::default(), idle, measuring, sampled })
+        Ok(Self { attached, shift, started, learnt: Learnt::default(), idle, sampled })
     }
 
     /// What is not recorded on this kernel.
@@ -158,39 +140,30 @@ impl Recorder {
 
     /// Runs of the programs that the kernel has measured, and their time, ns.
     fn measured(&self) -> (u64, u64) {
-        let infos = self.attached.programs.iter().filter_map(|program| info(program.fd.as_raw_fd()));
-        infos.fold((0, 0), |(runs, ns), info| (runs + info.run_cnt, ns + info.run_time_ns))
+        self.programs().iter().fold((0, 0), |(runs, ns), program| (runs + program.runs, ns + program.ns))
+    }
+
+    /// What each program has cost while that was measured.
+    pub fn programs(&self) -> Vec<ProgramCost> {
+        let cost = |program: &Program| {
+            let info = program_info(program.fd.as_fd())?;
+            Some(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns })
+        };
+        self.attached.programs.iter().filter_map(cost).collect()
     }
 
     /// How it does.
     pub fn figures(&self) -> Figures {
-        let cost = self.cost();
+        let rings = self.rings();
+        let infos = self.attached.programs.iter().filter_map(|program| program_info(program.fd.as_fd()));
         Figures {
-            events: cost.events,
-            missed: cost.missed,
-            bytes: cost.bytes,
-            ns_per_event: cost.ns_per_event().or_else(|| self.sampled.get().copied()),
+            events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
+            missed: infos.map(|info| info.recursion_misses).sum(),
+            bytes: (((self.attached.rings as u64) << self.shift) + crate::layout::NAMES as u64) * 32,
+            ns_per_event: self.sampled.get().copied(),
             windows: 0,
             missing: self.missing().iter().map(ToString::to_string).collect(),
         }
-    }
-
-    /// What it has cost so far.
-    pub fn cost(&self) -> Cost {
-        let rings = self.rings();
-        let mut cost = Cost {
-            events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
-            bytes: (((self.attached.rings as u64) << self.shift) + crate::layout::NAMES as u64) * 32,
-            ..Cost::default()
-        };
-        for program in &self.attached.programs {
-            let Some(info) = info(program.fd.as_raw_fd()) else { continue };
-            cost.missed += info.recursion_misses;
-            if self.measuring.is_some() {
-                cost.programs.push(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns });
-            }
-        }
-        cost
     }
 }
 
@@ -199,13 +172,4 @@ impl Drop for Recorder {
         // Programs first, then what they write to.
         self.attached.links.clear();
     }
-}
-
-/// What the kernel says of a program.
-fn info(program: std::os::fd::RawFd) -> Option<libbpf_sys::bpf_prog_info> {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null.
-    let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program, &mut info, &mut len) };
-    (said == 0).then_some(info)
 }

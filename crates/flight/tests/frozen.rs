@@ -1,6 +1,6 @@
 //! What the recorder of the running kernel gives, frozen: it is the same when it has been bytes, and has all names.
 
-use latpath_flight::{Doing, IdleStates, Options, Recorder, Snapshot, Timeline, What};
+use latpath_flight::{Doing, IdleStates, Recorder, Snapshot, Timeline, What};
 use latpath_testkit::{trial, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 type Outcome = Result<(), Failed>;
 
 fn main() -> ExitCode {
-    let lack = &[Recorder::start(&Options::default()).err().map(|e| e.to_string())];
+    let lack = &[Recorder::start(Recorder::BYTES_PER_CPU).err().map(|e| e.to_string())];
     let tests = vec![
         trial("a_real_snapshot_is_the_same_when_it_has_been_bytes_and_so_are_its_rows", lack, same),
         trial("threads_functions_and_interrupts_of_a_snapshot_have_their_names", lack, named),
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<Recorder, Failed> {
-    Ok(Recorder::start(&Options { bytes_per_cpu: 16 << 20, ..Options::default() })?)
+    Ok(Recorder::start(16 << 20)?)
 }
 
 /// More than anything here needs, however busy the machine is.

@@ -1,6 +1,6 @@
 //! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
 
-use latpath_flight::{Doing, Options, Recorder, Since, Sleep, State, Timeline, What};
+use latpath_flight::{Doing, Recorder, Since, Sleep, State, Timeline, What};
 use latpath_testkit::{trial, waits::until, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -19,12 +19,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
-        let _recorder = Recorder::start(&Options::default()).expect("it could be started before");
+        let _recorder = Recorder::start(Recorder::BYTES_PER_CPU).expect("it could be started before");
         println!("ready");
         std::thread::sleep(2 * LIMIT);
         return ExitCode::SUCCESS;
     }
-    let lack = Recorder::start(&Options::default()).err().map(|e| e.to_string());
+    let lack = Recorder::start(Recorder::BYTES_PER_CPU).err().map(|e| e.to_string());
     let no_groups = || cpu_groups().is_none().then(|| "needs control groups with the cpu controller".into());
     let throttling = [lack.clone().or_else(no_groups)];
     let trial = |name: &str, test: fn() -> Outcome| trial(name, &[lack.clone()], test);
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<Recorder, Failed> {
-    Ok(Recorder::start(&Options { bytes_per_cpu: 32 << 20, measured: false })?)
+    Ok(Recorder::start(32 << 20)?)
 }
 
 fn now() -> i64 {
@@ -119,7 +119,7 @@ fn hog() -> Outcome {
             std::thread::sleep(Duration::from_millis(20));
             pin(cpu);
             assert!(fifo(7), "root may");
-            // A thread's class is told by switches.
+            // Switches say a thread's class.
             std::thread::sleep(Duration::from_micros(100));
             let from = now();
             spin(Duration::from_millis(12));
@@ -185,7 +185,7 @@ fn waker() -> Outcome {
 
 /// Two threads wake each other so often that a small ring is full many times over.
 fn overwritten() -> Outcome {
-    let recorder = Recorder::start(&Options { bytes_per_cpu: 0, measured: false })?;
+    let recorder = Recorder::start(0)?;
     let (mut here, mut there) = UnixStream::pair()?;
     let from = now();
     let (over, pinging) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -287,7 +287,7 @@ fn stopped() -> Outcome {
 
 /// Windows are read from a small ring, while two threads fill it many times a second.
 fn torn() -> Outcome {
-    let recorder = Recorder::start(&Options { bytes_per_cpu: 0, measured: false })?;
+    let recorder = Recorder::start(0)?;
     let (mut here, mut there) = UnixStream::pair()?;
     let over = AtomicBool::new(false);
     let started = recorder.started();
@@ -376,7 +376,7 @@ fn throttled() -> Outcome {
     let pid = child.id();
     let moved = std::fs::write(group.0.join("cgroup.procs"), pid.to_string());
     // It may run for 4 % of the time; but a crowded machine may keep it from even that for a while.
-    let mut told = String::new();
+    let mut found = String::new();
     let seen = until("it is throttled for most of the time", || {
         let from = now();
         std::thread::sleep(Duration::from_millis(300));
@@ -384,28 +384,26 @@ fn throttled() -> Outcome {
         let row = Timeline::of(&recorder.window(from, to)).thread(pid);
         let held = row.iter().filter(|tile| matches!(tile.state, State::Ready { throttled: true, .. }));
         let ns: i64 = held.map(|tile| tile.to - tile.from).sum();
-        told = format!("{ns} of {}: {row:?}", to - from);
+        found = format!("{ns} of {}: {row:?}", to - from);
         ns > (to - from) / 2
     });
     child.kill()?;
     child.wait()?;
     moved?;
-    seen.map_err(|e| format!("{}: {told}", e.message().unwrap_or_default()).into())
+    seen.map_err(|e| format!("{}: {found}", e.message().unwrap_or_default()).into())
 }
 
 fn cost() -> Outcome {
-    let recorder = Recorder::start(&Options { measured: true, ..Options::default() })?;
-    for _ in 0..2000 {
-        std::thread::sleep(Duration::from_micros(20));
-    }
-    let cost = recorder.cost();
+    let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
+    let sleeps = std::thread::spawn(|| (0..2000).for_each(|_| std::thread::sleep(Duration::from_micros(20))));
+    recorder.sample(Duration::from_millis(100));
+    sleeps.join().map_err(|_| "a panic")?;
+    let cost = recorder.figures();
     assert!(cost.events > 4000 && cost.bytes > 1 << 20, "{cost:?}");
-    let each = cost.ns_per_event().ok_or("it is not measured")?;
+    let each = cost.ns_per_event.ok_or("it is not measured")?;
     eprintln!("{} events, {each} ns each; missed {}", cost.events, cost.missed);
-    for p in &cost.programs {
-        if p.runs > 0 {
-            eprintln!("  {:28} {:>8} runs, {:>5} ns each", p.name, p.runs, p.ns / p.runs);
-        }
+    for p in recorder.programs().iter().filter(|p| p.runs > 0) {
+        eprintln!("  {:28} {:>8} runs, {:>5} ns each", p.name, p.runs, p.ns / p.runs);
     }
     for missing in recorder.missing() {
         eprintln!("  {missing}");

@@ -1,4 +1,4 @@
-//! Rows of CPUs and threads, from events that are told: what follows from them, and that nothing breaks whatever they are.
+//! Rows of CPUs and threads, from given events: what follows from them, and that nothing breaks whatever they are.
 
 use latpath_flight::*;
 use latpath_model::Ns;
@@ -295,14 +295,14 @@ fn a_throttled_thread_and_a_stopped_one_are_said_to_be() {
 
 #[test]
 fn nothing_is_said_of_times_and_threads_that_no_event_shows() {
-    let mut told = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, What::Idle(None))]]);
-    told.cpus[0].since = 400;
-    let timeline = Timeline::of(&told);
+    let mut given = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, What::Idle(None))]]);
+    given.cpus[0].since = 400;
+    let timeline = Timeline::of(&given);
     assert_eq!(rows(&timeline, 0)[0], (100, 400, Doing::Unknown));
     let whole = |pid| timeline.thread(pid).iter().map(|t| (t.from, t.to, t.state)).collect::<Vec<_>>();
     assert_eq!(whole(77), [(100, 1000, State::Unknown)]);
     assert_eq!(whole(7)[0], (100, 400, State::Unknown));
-    assert!(!told.is_complete());
+    assert!(!given.is_complete());
     assert_eq!(Timeline::of(&Window { from: 5, to: 9, cpus: Vec::new() }).thread(1).len(), 1);
 }
 
@@ -318,11 +318,11 @@ fn where_a_switch_is_missing_nobody_is_said_to_have_run() {
 
 #[test]
 fn a_cpu_of_which_nothing_is_known_does_not_hide_what_others_tell() {
-    let mut told = window(vec![vec![switch(200, 0, ASLEEP, 7)], Vec::new()]);
-    told.cpus[1].since = Ns::MAX;
-    let row = Timeline::of(&told).thread(7);
+    let mut given = window(vec![vec![switch(200, 0, ASLEEP, 7)], Vec::new()]);
+    given.cpus[1].since = Ns::MAX;
+    let row = Timeline::of(&given).thread(7);
     assert_eq!(row.last().map(|t| (t.from, t.state)), Some((200, State::Running { cpu: 0 })));
-    assert!(!told.is_complete());
+    assert!(!given.is_complete());
 }
 
 fn any_class() -> impl Strategy<Value = Class> {

@@ -5,7 +5,7 @@ use latpath_capture::{
     Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineRecord,
     Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
-use latpath_flight::{Figures, Options as RecorderOptions, Recorder, RecorderThread};
+use latpath_flight::{Figures, Recorder, RecorderThread};
 use latpath_journey::Journey;
 use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
@@ -47,8 +47,8 @@ fn without(machine: &str, why: String) -> MachineRecord {
 }
 
 /// Starts this machine's recorder.
-fn start(options: &RecorderOptions) -> Result<RecorderThread, String> {
-    let recorder = Recorder::start(options).map_err(|e| e.to_string())?;
+fn start(bytes_per_cpu: usize) -> Result<RecorderThread, String> {
+    let recorder = Recorder::start(bytes_per_cpu).map_err(|e| e.to_string())?;
     recorder.learn();
     RecorderThread::start(Box::new(recorder), true, |snapshot| snapshot).map_err(|e| e.to_string())
 }
@@ -67,7 +67,6 @@ pub(crate) struct Flight {
 impl Flight {
     /// Starts the recorder of this machine; where it cannot, other machines' records are still worth having.
     pub fn start(options: &FlightOptions, window: Ns, streams: usize) -> Self {
-        let recorder = RecorderOptions { bytes_per_cpu: options.bytes_per_cpu, ..RecorderOptions::default() };
         let max_wait = options.max_wait.min(window.saturating_add(200_000_000));
         let retention = RetentionPolicy::new(options.retention);
         Self {
@@ -77,7 +76,7 @@ impl Flight {
                 retention.clone(),
             ),
             retention,
-            recorder: start(&recorder),
+            recorder: start(options.bytes_per_cpu),
             under_way: Vec::new(),
             done: VecDeque::new(),
             spotted: VecDeque::new(),

@@ -7,14 +7,14 @@ use crate::names::Names;
 use crate::options::{How, Options, With};
 use crate::skel::{OpenPathSkel, PathMaps, PathSkelBuilder};
 use crate::tracepoints::MAKERS;
-use latpath_bpf::{convert, BadStreams, Because, Table, Unable};
+use latpath_bpf::{convert, program_info, BadStreams, Because, Table, Unable};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramMut};
+use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// What the kernel attaches one program to many functions with.
@@ -82,19 +82,7 @@ impl Attached {
 
     /// Runs that the kernel left out.
     pub fn recursion_misses(&self) -> u64 {
-        self.programs.iter().map(|p| misses(p.as_fd())).sum()
-    }
-}
-
-fn misses(program: BorrowedFd<'_>) -> u64 {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut len = size_of_val(&info) as u32;
-    // SAFETY: info is a bpf_prog_info of the length that is said; the descriptor is open.
-    let got = unsafe { libbpf_sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &raw mut len) };
-    if got == 0 {
-        info.recursion_misses
-    } else {
-        0
+        self.programs.iter().filter_map(|p| program_info(p.as_fd())).map(|info| info.recursion_misses).sum()
     }
 }
 
@@ -182,7 +170,7 @@ fn configure(
     for mut program in skel.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let maker = name.strip_prefix("after_").or(name.strip_prefix("into_"));
-        let wanted = match (name.as_str(), maker) {
+        let load = match (name.as_str(), maker) {
             ("kfree_skb", _) => reasons,
             ("kfree_skb_no_reason", _) => !reasons,
             ("ovs_dp_upcall" | "ovs_do_execute_action", _) => open_vswitch,
@@ -196,7 +184,7 @@ fn configure(
             (_, Some(maker)) => copies && kernel.has(maker),
             _ => true,
         };
-        program.set_autoload(wanted);
+        program.set_autoload(load);
     }
     Ok(())
 }
@@ -239,7 +227,9 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
     let found = std::thread::spawn(move || if functions { traceable() } else { Traceable::default() });
     let mut copies = functions;
     let mut trouble = Vec::new();
-    let mut job = Job { options, table: &table, kernel: &kernel, began, found: Found::Reading(found) };
+    // A reader that panics has said so; without its lists there are tracepoints.
+    let found = LazyCell::new(Box::new(|| found.join().unwrap_or_default()) as _);
+    let job = Job { options, table: &table, kernel: &kernel, began, found };
     loop {
         match job.attempt(with, copies) {
             Ok((attached, mut how)) => {
@@ -257,7 +247,7 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
             }
             Err(Attempt::NoFunctions) if options.with.is_none() => (with, copies) = (With::Tracepoints, false),
             Err(Attempt::NoFunctions) => {
-                let what = format!("functions that can be traced ({})", job.found.get().notes.join("; "));
+                let what = format!("functions that can be traced ({})", job.found.notes.join("; "));
                 return Err(lacks(&what, "tracepoints work everywhere: --with tracepoints"));
             }
             Err(Attempt::Load(error)) if copies => {
@@ -281,38 +271,18 @@ fn refused(source: libbpf_rs::Error) -> Attempt {
     Attempt::Load(SearchError::refused(source))
 }
 
-/// The kernel's lists, on their way or here.
-enum Found {
-    Reading(JoinHandle<Traceable>),
-    Here(Traceable),
-}
-
-impl Found {
-    fn get(&mut self) -> &Traceable {
-        if let Self::Reading(_) = self {
-            if let Self::Reading(reading) = std::mem::replace(self, Self::Here(Traceable::default())) {
-                // A reader that panics has said so; without its lists there are tracepoints.
-                *self = Self::Here(reading.join().unwrap_or_default());
-            }
-        }
-        match self {
-            Self::Here(found) => found,
-            Self::Reading(_) => unreachable!("it was awaited above"),
-        }
-    }
-}
-
 /// What attempts have in common.
 struct Job<'a> {
     options: &'a Options,
     table: &'a Table,
     kernel: &'a Kernel,
     began: Instant,
-    found: Found,
+    /// The kernel's lists, on their way or here.
+    found: LazyCell<Traceable, Box<dyn FnOnce() -> Traceable>>,
 }
 
 impl Job<'_> {
-    fn attempt(&mut self, with: With, copies: bool) -> Result<(Attached, How), Attempt> {
+    fn attempt(&self, with: With, copies: bool) -> Result<(Attached, How), Attempt> {
         let (options, began) = (self.options, self.began);
         latpath_bpf::listen();
         let mut storage = MaybeUninit::uninit();
@@ -320,7 +290,7 @@ impl Job<'_> {
         configure(&mut open, options, self.table, self.kernel, with, copies).map_err(refused)?;
         let skel = open.load().map_err(refused)?;
         tracing::debug!("programs loaded after {:?}", began.elapsed());
-        let found = self.found.get();
+        let found = &*self.found;
         tracing::debug!("{} functions known after {:?}", found.functions.len(), began.elapsed());
         if with != With::Tracepoints && found.functions.is_empty() {
             return Err(Attempt::NoFunctions);

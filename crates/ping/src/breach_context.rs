@@ -5,8 +5,8 @@
 
 use crate::breach::BreachedProbe;
 use latpath_flight::{
-    Doing, Figures, Missing, Names, Options, Record, Recorder, RecorderThread, Share, Since, Sleep, Snapshot,
-    StartError, State, ThreadTile, Timeline,
+    Doing, Figures, Missing, Names, Record, Recorder, RecorderThread, Share, Since, Sleep, Snapshot, StartError, State,
+    ThreadTile, Timeline,
 };
 use latpath_model::Ns;
 use serde::Serialize;
@@ -204,8 +204,8 @@ impl ContextRecorder {
     ///
     /// # Errors
     /// Where this kernel or user cannot record.
-    pub fn start(options: &Options) -> Result<Self, StartError> {
-        let recorder = Recorder::start(options)?;
+    pub fn start() -> Result<Self, StartError> {
+        let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
         let missing = recorder.missing().to_vec();
         let thread = RecorderThread::start(Box::new(Quick(recorder)), false, |snapshot| snapshot)?;
         Ok(Self { recording: Mutex::new(Recording { thread, under_way: None, kept: Kept::default() }), missing })

@@ -88,7 +88,7 @@ fn attach(request: &StartRequest) -> Result<Attached<Probe>, String> {
 fn record(bytes_per_cpu: i64) -> Result<Box<dyn Record>, latpath_flight::StartError> {
     // Whatever the host says, it does not take the guest's memory.
     let bytes_per_cpu = bytes_per_cpu.clamp(1 << 16, 1 << 24) as usize;
-    let recorder = Recorder::start(&latpath_flight::Options { bytes_per_cpu, ..Default::default() })?;
+    let recorder = Recorder::start(bytes_per_cpu)?;
     recorder.learn();
     Ok(Box::new(recorder))
 }

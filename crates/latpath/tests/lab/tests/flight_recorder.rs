@@ -7,7 +7,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context};
-use latpath_flight::{Doing, Options, Recorder, Timeline, What, Window};
+use latpath_flight::{Doing, Recorder, Timeline, What, Window};
 use latpath_lab::Switch;
 use latpath_tracefs::{Instance, Options as Traced};
 use std::{
@@ -28,7 +28,7 @@ fn run(_: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", 1_000).rate(200);
     stage.subscribe(&stream)?;
 
-    let recorder = Recorder::start(&Options { bytes_per_cpu: 64 << 20, ..Options::default() })?;
+    let recorder = Recorder::start(64 << 20)?;
     what_is_missing_is_not_there(&recorder)?;
     let there: Vec<String> = EVENTS.iter().filter(|e| is_there(e)).map(|e| e.replace('/', ":")).collect();
     let traced = Traced { events: there, buffer_kb: Some(48 << 10), ..Traced::default() };
@@ -49,7 +49,7 @@ fn run(_: &Scale) -> Outcome {
     let saved = instance.save(kept, 1024 * MIB)?;
     ensure!(saved.lost.is_empty(), "the kernel's trace has lost events: {:?}", saved.lost);
     ensure!(window.is_complete(), "the recorder's window is not complete");
-    let missed = recorder.cost().missed as usize;
+    let missed = recorder.figures().missed as usize;
     let theirs = of_trace(&fs::read_to_string(kept)?, from, to)?;
     let names = recorder.names();
     let ours = of_recorder(&window, &names, from, to);

@@ -6,7 +6,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
-use latpath_flight::{Options, Recorder};
+use latpath_flight::Recorder;
 use latpath_lab::{Switch, APPLICATION, PUBLISHER};
 use serde_json::Value;
 use std::{thread, time::Duration};
@@ -27,7 +27,7 @@ fn run(_: &Scale) -> Outcome {
     let report = recording.end(&stage)?;
     ensure!(report.json()["journeys"] == 200, "not every frame has a journey: {}", report.in_short());
 
-    let recorder = Recorder::start(&Options::default()).context("the flight recorder")?;
+    let recorder = Recorder::start(Recorder::BYTES_PER_CPU).context("the flight recorder")?;
     let missing: Vec<String> = recorder.missing().iter().map(ToString::to_string).collect();
     eprintln!("the flight recorder lacks: {missing:?}");
     drop(recorder);

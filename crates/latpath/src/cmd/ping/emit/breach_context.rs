@@ -15,7 +15,7 @@ pub fn record(args: &Args) -> Option<ContextRecorder> {
     if args.threshold.is_none() || args.no_flight {
         return None;
     }
-    match ContextRecorder::start(&latpath_flight::Options::default()) {
+    match ContextRecorder::start() {
         Ok(recorder) => {
             let mut missing: Vec<_> = recorder.missing().iter().map(|m| m.lost).collect();
             missing.dedup();
