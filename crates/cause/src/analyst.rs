@@ -12,7 +12,7 @@ use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
 use latpath_model::{Ns, PointInfo, HOST};
 
-/// Executor held a packet, or kept another from acting.
+/// What held a packet, or kept another from acting: a thread, a softirq, an interrupt, an idle CPU.
 ///
 /// The same one is equal everywhere in a capture, so intervals can be grouped by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ pub struct CauseInterval {
     /// Whose hands the packet was in: the thread, softirq or interrupt that had to act for it to move on. `None` where that is
     /// not known.
     pub actor: Option<Executor>,
-    /// Executor kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
+    /// What kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
     /// poll interval or a queueing discipline the timer.
     pub by: Option<Executor>,
     /// The machine, by its place in the capture. Actor, culprit and CPU are this one's.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Hops that are kept apart. A run has 64 points at most; more hops than this come from damaged sightings.
 const MAX_HOPS: usize = 4096;
 
-/// MeanTimes over on-time packets.
+/// Mean times over on-time packets.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
     packets: u64,

@@ -214,8 +214,8 @@ impl<'t> CrossMachineWalk<'t> {
                     match tile.doing {
                         Doing::Idle { .. } | Doing::Unknown => like,
                         doing => CauseInterval {
-                            actor: Some(machine.executor(interrupt, tile.to)),
-                            by: Some(machine.executor(&doing, tile.from)),
+                            actor: Some(machine.executor(cpu, interrupt, tile.to)),
+                            by: Some(machine.executor(cpu, &doing, tile.from)),
                             machine: guest,
                             cpu: Some(cpu),
                             ..like

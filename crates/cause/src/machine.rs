@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     timeline: Timeline,
     records: Vec<CpuRecord>,
     irq_intervals: Vec<IrqIntervals>,
-    names: Names<'static>,
+    pub names: Names<'static>,
     /// How threads are scheduled, from when on.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
     rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,
@@ -176,34 +176,19 @@ impl Machine {
 
     /// A thread, by name.
     pub fn thread(&self, pid: u32, t: Ns) -> Executor {
-        self.executor(&Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
+        self.executor(0, &Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
     }
 
-    /// Anybody, by name: the same at all times, however it came to act.
-    pub fn executor(&self, doing: &Doing, t: Ns) -> Executor {
-        let (doing, class) = self.as_ever(doing, t);
-        Executor { name: self.names.of(&doing), doing, class }
-    }
-
-    /// The same of what a CPU did, whose idle states have names.
-    pub fn executor_on(&self, cpu: u32, doing: &Doing, t: Ns) -> Executor {
-        let (doing, class) = self.as_ever(doing, t);
-        Executor { name: self.names.of_on(&doing, cpu), doing, class }
-    }
-
-    /// What a CPU's driver calls an idle state.
-    pub fn idle_state(&self, cpu: u32, state: u32) -> Option<String> {
-        self.names.idle_state(cpu, state).map(str::to_owned)
-    }
-
-    fn as_ever(&self, doing: &Doing, t: Ns) -> (Doing, Option<Class>) {
-        match *doing {
+    /// What acts on a CPU, by name: the same at all times, however it came to act.
+    pub fn executor(&self, cpu: u32, doing: &Doing, t: Ns) -> Executor {
+        let (doing, class) = match *doing {
             Doing::Thread(running) => {
                 let class = running.class.or_else(|| self.class(running.pid, t));
                 (Doing::Thread(Running { class, guest: false, ..running }), class)
             }
             other => (other, None),
-        }
+        };
+        Executor { name: self.names.of_on(&doing, cpu), doing, class }
     }
 
     /// A thread's name alone.
@@ -214,11 +199,6 @@ impl Machine {
     /// The name of a thread's process, where it is known.
     pub fn process_of(&self, pid: u32) -> Option<String> {
         self.name_of(self.names.thread(pid)?.tgid)
-    }
-
-    /// The function that a timer calls.
-    pub fn function(&self, address: u64) -> String {
-        self.names.of_function(address)
     }
 
     /// Whether a waker woke because a time had come, and not for anything that happened.

@@ -68,7 +68,7 @@ impl SightingsByPoint {
     }
 }
 
-/// Executor serves a queue.
+/// What serves a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Thread(u32),

@@ -18,10 +18,10 @@ use latpath_model::{Ns, PointInfo, PointKind};
 
 /// Contexts that one walk goes through.
 const MAX_STEPS: usize = 200;
-/// Pieces that one walk lays.
+/// Intervals that one walk lays.
 pub(crate) const MAX_INTERVALS: usize = 4096;
 
-/// Executor acts: the packet's fate is in its hands.
+/// What has the packet in hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     Thread(u32),
@@ -48,7 +48,7 @@ pub(crate) enum Context {
 }
 
 impl Context {
-    /// Executor acts on a CPU that does this.
+    /// What acts on a CPU that does this.
     pub fn of(cpu: u32, doing: Doing) -> Self {
         match doing {
             Doing::Thread(running) => Self::Thread(running.pid),
@@ -59,7 +59,7 @@ impl Context {
         }
     }
 
-    /// Executor took a sighting.
+    /// What took a sighting.
     pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &PacketSighting) -> Self {
         let cpu = u32::from(seen.cpu);
         let doing = machine.at(cpu, seen.t);
@@ -72,7 +72,7 @@ impl Context {
                 let irq = interrupt.or_else(|| irq_intervals.and_then(|s| s.any_softirq(seen.t)));
                 irq.map_or(Self::Timer { cpu, doing }, |irq| Self::of(cpu, irq.doing))
             }
-            // The kernel itself told the sighting which thread ran.
+            // The sighting has the thread that ran, from the kernel itself.
             Doing::Thread(_) if seen.tid != 0 => Self::Thread(seen.tid),
             Doing::Unknown if seen.tid != 0 && by_thread => Self::Thread(seen.tid),
             doing => Self::of(cpu, doing),
@@ -226,8 +226,8 @@ impl<'w> WakeupChain<'w> {
 
     /// A label with the CPU that was in this idle state.
     fn of_idle(&self, cpu: u32, state: Option<u32>, t: Ns, label: Label) -> Label {
-        let by = Some(self.machine.executor_on(cpu, &Doing::Idle { state }, t));
-        let named = state.and_then(|state| self.machine.idle_state(cpu, state));
+        let by = Some(self.machine.executor(cpu, &Doing::Idle { state }, t));
+        let named = state.and_then(|state| self.machine.names.idle_state(cpu, state)).map(str::to_owned);
         Label { by, number: state.map(u64::from), state: named, ..label }
     }
 
@@ -240,12 +240,12 @@ impl<'w> WakeupChain<'w> {
     fn interrupt(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
         let irq = self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(self.t)).copied();
         let from = irq.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
-        let actor = self.machine.executor(&doing, self.t);
+        let actor = self.machine.executor(cpu, &doing, self.t);
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
             match tile.doing {
                 Doing::Nmi => {
-                    let by = Some(self.machine.executor(&tile.doing, tile.from));
+                    let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
                     self.add(tile.from, Cause::Interrupted, Label { by, ..label });
                 }
                 _ => self.add(tile.from, Cause::Work, label),
@@ -284,7 +284,7 @@ impl<'w> WakeupChain<'w> {
 
     /// What a timer's function began, was put off until the timer ran out.
     fn timer(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
-        let timer = self.machine.executor(&doing, self.t);
+        let timer = self.machine.executor(cpu, &doing, self.t);
         let cause = self.cause_of_timer(&doing);
         self.add(
             self.a,
@@ -299,7 +299,7 @@ impl<'w> WakeupChain<'w> {
         const QDISCS: [&str; 5] = ["qdisc_watchdog", "advance_sched", "taprio", "gate_timer_func", "cake"];
         match doing {
             Doing::Timer(function) => {
-                let name = self.machine.function(*function);
+                let name = self.machine.names.of_function(*function);
                 if QDISCS.iter().any(|start| name.starts_with(start)) {
                     Cause::QdiscHeld
                 } else {

@@ -75,10 +75,10 @@ fn any_what() -> impl Strategy<Value = What> {
 
 /// Mostly of the thread that the switch before said, since else nothing would be known of anybody.
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
-    prop::collection::vec((0i64..400, prop::option::weighted(0.05, 0u32..8), any_what()), 0..80).prop_map(|told| {
+    prop::collection::vec((0i64..400, prop::option::weighted(0.05, 0u32..8), any_what()), 0..80).prop_map(|rows| {
         let (mut t, mut runs) = (0, 1);
         let mut events = Vec::new();
-        for (after, other, what) in told {
+        for (after, other, what) in rows {
             t += after;
             let pid = other.unwrap_or(runs);
             if let What::Switch { next, .. } = what {

@@ -58,7 +58,7 @@ fn a_halted_vcpu_is_woken_by_the_one_who_has_the_packet() {
         |c| interrupt_at(c, 200),
     );
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-130 work qemu (60)",
             "130-150 idle-exit CPU 0/KVM (61) < idle",
@@ -84,7 +84,7 @@ fn a_vcpu_that_is_woken_waits_for_its_cpu() {
         },
         |c| interrupt_at(c, 270),
     );
-    assert_eq!(stage.told()[..2], ["100-130 work qemu (60)", "130-260 vcpu-preempted CPU 0/KVM (61) < hog (9)"]);
+    assert_eq!(stage.explained()[..2], ["100-130 work qemu (60)", "130-260 vcpu-preempted CPU 0/KVM (61) < hog (9)"]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
         |c| interrupt_at(c, 270),
     );
     assert_eq!(
-        stage.told()[..4],
+        stage.explained()[..4],
         [
             "100-140 work qemu (60)",
             "140-260 vcpu-preempted CPU 0/KVM (61) < hog (9)",
@@ -131,7 +131,7 @@ fn a_pending_interrupt_waits_for_what_the_guest_does() {
         },
     );
     assert_eq!(
-        stage.told()[..3],
+        stage.explained()[..3],
         ["100-140 work qemu (60)", "140-270 irq-injection irq 25 < guests-own (401)", "270-275 work irq 25",]
     );
     assert_eq!(stage.intervals()[1].machine, 1);
@@ -151,7 +151,7 @@ fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
         },
         |c| interrupt_at(c, 270),
     );
-    assert_eq!(stage.told()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
+    assert_eq!(stage.explained()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
     assert_eq!(
         stage.intervals()[1].note.as_deref(),
         Some("what CPU 0/KVM (61) did is not known: records of some CPUs begin later")
@@ -175,7 +175,7 @@ fn who_has_slept_since_has_handed_on_what_it_had() {
         |c| interrupt_at(c, 290),
     );
     assert_eq!(
-        stage.told()[..5],
+        stage.explained()[..5],
         [
             "100-140 work qemu (60)",
             "140-270 vcpu-halted CPU 0/KVM (61) < qemu (60)",
@@ -206,7 +206,7 @@ fn a_vcpu_that_polls_before_it_sleeps_has_halted() {
     });
     stage.packet(&[("guest0/nic-rx@eth0", 100, 1, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
-        stage.told()[1..4],
+        stage.explained()[1..4],
         [
             "110-115 idle-exit app (400) < idle (state 1) #1",
             "115-230 vcpu-halted CPU 0/KVM (61)",
@@ -236,7 +236,7 @@ fn exits_within_a_guests_work_are_reported_with_their_reason() {
         |c| interrupt_at(c, 200),
     );
     assert_eq!(
-        stage.told()[5..],
+        stage.explained()[5..],
         [
             "208-220 work softirq NET_RX",
             "220-240 vm-exit CPU 0/KVM (61) #48",
@@ -263,8 +263,8 @@ fn a_vcpu_that_loses_its_cpu_while_its_guest_works_is_preempted() {
         },
         |c| interrupt_at(c, 200),
     );
-    assert_eq!(stage.told().last().unwrap(), "280-300 work softirq NET_RX");
-    assert_eq!(stage.told()[stage.told().len() - 2], "230-280 vcpu-preempted CPU 0/KVM (61) < hog (9)");
+    assert_eq!(stage.explained().last().unwrap(), "280-300 work softirq NET_RX");
+    assert_eq!(stage.explained()[stage.explained().len() - 2], "230-280 vcpu-preempted CPU 0/KVM (61) < hog (9)");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn guests_without_kvms_events_are_ordinary_threads() {
         |c| interrupt_at(c, 200),
     );
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-130 work qemu (60)",
             "130-160 vcpu-preempted CPU 0/KVM (61) < hog (9)",
@@ -310,7 +310,7 @@ fn a_stopped_virtual_machine_is_stopped() {
         |c| interrupt_at(c, 280),
     );
     assert_eq!(
-        stage.told()[..4],
+        stage.explained()[..4],
         [
             "100-140 work qemu (60)",
             "140-250 stopped CPU 0/KVM (61)",
@@ -337,7 +337,7 @@ fn within_a_guest_the_same_rules_hold_and_the_host_says_why_its_cpu_stood_still(
     );
     stage.packet(&[("guest0/nic-rx@eth0", 100, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-110 work softirq NET_RX",
             "110-120 interrupted app (400) < softirq NET_RX",
@@ -381,7 +381,7 @@ fn a_guests_cpu_that_another_must_wake_is_halted_until_it_does() {
     });
     stage.packet(&[("guest0/nic-rx@eth0", 100, 1, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-110 work softirq NET_RX",
             "110-230 vcpu-halted CPU 0/KVM (61) < CPU 1/KVM (62)",
@@ -412,7 +412,7 @@ fn a_guest_that_sends_is_followed_into_it() {
     );
     stage.packet(&[("guest0/tx@eth0", 100, 0, APP), ("host/vm-write@tap0", 300, 1, MAIN)]);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 work app (400)",
             "120-180 waiting-for-cpu app (400) < guests-own (401)",
@@ -446,7 +446,7 @@ fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
     );
     stage.capture.machines[1].record = Err("no agent".into());
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-130 work qemu (60)",
             "130-150 idle-exit CPU 0/KVM (61) < idle",
@@ -459,7 +459,7 @@ fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
     // From one of its own points to another.
     stage.packet(&[("guest0/nic-rx@eth0", 200, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["200-220 unexplained", "220-280 vcpu-preempted CPU 0/KVM (61) < hog (9)", "280-300 unexplained",]
     );
 }
@@ -494,7 +494,7 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
     );
     stage.capture.machines[1].error_bound_ns = 20;
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-200 work qemu (60)",
             "200-206 vcpu-halted CPU 0/KVM (61) < qemu (60)",

@@ -21,10 +21,10 @@ fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacke
     let mut t = 1_000_000;
     let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: 0, tid: 0 }];
     let mut all = Vec::new();
-    for (from, to, told) in hops {
+    for (from, to, causes) in hops {
         let begin = t;
         let mut intervals = Vec::new();
-        for (ns, cause, actor, by) in told {
+        for (ns, cause, actor, by) in causes {
             intervals.push(CauseInterval {
                 from: t,
                 to: t + ns,

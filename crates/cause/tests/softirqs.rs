@@ -24,7 +24,7 @@ fn a_softirq_that_the_sender_raises_runs_at_once() {
         c.at(310).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-110 work sender (5)", "110-120 softirq-wait softirq NET_RX < sender (5)", "120-300 work softirq NET_RX",]
     );
 }
@@ -37,7 +37,7 @@ fn a_softirq_waits_for_others_and_is_interrupted() {
         c.at(220).irq(25).at(240).irq_ends(25).at(310).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-110 work sender (5)",
             "110-120 softirq-wait softirq NET_RX < sender (5)",
@@ -56,7 +56,7 @@ fn a_softirq_in_one_go_is_work() {
     stage.cpu(|c| {
         c.runs(SENDER).at(80).raises(NET_RX).softirq(NET_RX).at(310).polled(1).softirq_ends(NET_RX);
     });
-    assert_eq!(stage.told(), ["100-300 work softirq NET_RX"]);
+    assert_eq!(stage.explained(), ["100-300 work softirq NET_RX"]);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_softirq_that_polls_others_first_queues_behind_them() {
         c.at(260).polled(64).at(310).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-110 work sender (5)", "110-260 queued-behind softirq NET_RX #124", "260-300 work softirq NET_RX",]
     );
 }
@@ -84,7 +84,7 @@ fn packets_of_the_same_poll_that_were_seen_before_count() {
         c.runs(SENDER).at(110).raises(NET_RX).softirq(NET_RX).at(310).polled(4).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-110 work sender (5)", "110-250 queued-behind softirq NET_RX #3", "250-300 work softirq NET_RX",]
     );
 }
@@ -105,7 +105,7 @@ fn a_softirq_that_raises_itself_again_goes_on_with_what_it_did_before() {
         c.at(170).softirq(NET_RX).at(250).polled(64).at(310).polled(1).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-105 work sender (5)",
             "105-150 work softirq NET_RX",
@@ -125,7 +125,7 @@ fn handed_to_ksoftirqd_it_waits_as_that_thread_does() {
         c.at(120).sleeps_then(HOG).at(250).sleeps_then(DAEMON).at(255).softirq(NET_RX).at(310).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-110 work sender (5)",
             "110-115 softirq-wait softirq NET_RX < sender (5)",
@@ -148,7 +148,7 @@ fn with_preempt_rt_interrupts_and_softirqs_are_threads() {
         c.at(280).sleeps_then(25).at(310).softirq_ends(NET_RX).at(320).sleeps_then(0);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 device",
             "120-125 interrupted irq/25-eth0 (25) < irq 25",
@@ -171,7 +171,7 @@ fn an_interrupts_own_time_is_work_and_before_it_a_device_had_the_packet() {
         c.at(200).irq(25).at(205).raises(NET_RX).at(210).irq_ends(25).softirq(NET_RX).at(310).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-200 device",
             "200-205 work irq 25",
@@ -193,7 +193,7 @@ fn a_queueing_discipline_holds_until_its_timer() {
         c.softirq(NET_TX).at(310).softirq_ends(NET_TX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-255 qdisc-held softirq NET_TX < timer qdisc_watchdog",
             "255-260 softirq-wait softirq NET_TX < timer qdisc_watchdog",
@@ -211,7 +211,7 @@ fn what_a_timer_of_no_name_lets_be_sent_was_held_too() {
         c.runs(SENDER).at(110).sleeps_then(0).at(250).timer(0xd00).at(255).raises(NET_TX).at(260).timer_ends();
         c.softirq(NET_TX).at(310).softirq_ends(NET_TX);
     });
-    assert_eq!(stage.told()[0], "100-255 qdisc-held softirq NET_TX < timer 0xd00");
+    assert_eq!(stage.explained()[0], "100-255 qdisc-held softirq NET_TX < timer 0xd00");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn what_another_softirq_gives_the_device_a_queueing_discipline_has_held() {
         c.at(450).raises(NET_RX).softirq(NET_RX).at(600).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-120 work softirq NET_RX", "120-450 qdisc-held softirq NET_RX", "450-500 work softirq NET_RX"]
     );
 }
@@ -249,7 +249,7 @@ fn a_packet_that_is_steered_to_another_cpu_comes_from_the_softirq_there() {
         c.at(80).raises(NET_RX).softirq(NET_RX).at(130).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-130 work softirq NET_RX",
             "130-250 irq-wait function call interrupt",
@@ -271,7 +271,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
         c.at(60).idles(2).at(250).idles_no_more().at(255).raises(NET_RX).at(260).softirq(NET_RX);
         c.at(310).softirq_ends(NET_RX);
     };
-    let told = |idle: &dyn Fn(&mut stage::Cpu)| {
+    let explained = |idle: &dyn Fn(&mut stage::Cpu)| {
         let mut stage = stage();
         stage.capture.packets.clear();
         stage.packet(&[("host/tx@veth0", 100, 1, 0), ("host/nic-rx@veth1", 300, 0, 0)]);
@@ -279,10 +279,10 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
         stage.cpu(|c| {
             c.at(80).raises(NET_RX).softirq(NET_RX).at(130).softirq_ends(NET_RX);
         });
-        stage.told()
+        stage.explained()
     };
     assert_eq!(
-        told(&called),
+        explained(&called),
         [
             "100-130 work softirq NET_RX",
             "130-252 idle-exit function call interrupt < idle (state 2) #2",
@@ -291,7 +291,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
             "260-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(told(&looked)[1], "130-255 idle-exit softirq NET_RX < idle (state 2) #2");
+    assert_eq!(explained(&looked)[1], "130-255 idle-exit softirq NET_RX < idle (state 2) #2");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_packet_that_is_steered_on_its_way_to_a_device_was_held_by_no_queueing_disci
     stage.cpu(|c| {
         c.at(80).raises(NET_RX).softirq(NET_RX).at(130).softirq_ends(NET_RX);
     });
-    assert_eq!(stage.told()[1], "130-250 irq-wait function call interrupt");
+    assert_eq!(stage.explained()[1], "130-250 irq-wait function call interrupt");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn where_no_raise_is_recorded_what_ran_just_before_has_raised_it() {
     stage.cpu(|c| {
         c.runs(SENDER).at(50).irq(1).irq_ends(1).at(120).softirq(NET_RX).at(310).softirq_ends(NET_RX);
     });
-    assert_eq!(stage.told(), ["100-120 work sender (5)", "120-300 work softirq NET_RX"]);
+    assert_eq!(stage.explained(), ["100-120 work sender (5)", "120-300 work softirq NET_RX"]);
 }
 
 #[test]
@@ -330,6 +330,6 @@ fn a_storm_is_summed_by_who_took_the_time() {
         }
         c.at(60_000).softirq_ends(NET_RX);
     });
-    assert_eq!(stage.told(), ["100-35100 work softirq NET_RX", "35100-50100 interrupted softirq NET_RX < irq 25"]);
+    assert_eq!(stage.explained(), ["100-35100 work softirq NET_RX", "35100-50100 interrupted softirq NET_RX < irq 25"]);
     assert_eq!(stage.intervals()[1].note.as_deref(), Some("500 times, put together"));
 }

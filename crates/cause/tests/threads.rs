@@ -31,7 +31,7 @@ fn a_reader_at_once_is_work_of_those_who_carried_it() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-120 work softirq NET_RX", "120-130 idle-exit qemu (7) < idle", "130-300 work qemu (7)",]
     );
 }
@@ -45,7 +45,7 @@ fn a_reader_waits_for_its_cpu_behind_one_that_is_more_urgent() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 work softirq NET_RX",
             "120-200 waiting-for-cpu qemu (7) < hog (9)",
@@ -79,7 +79,7 @@ fn what_a_lock_s_holder_did_before_it_was_waited_for_is_nobody_s_fault() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 work softirq NET_RX",
             "120-190 waiting-for-cpu qemu (7) < hog (9)",
@@ -105,7 +105,7 @@ fn a_reader_that_was_awake_when_the_packet_came_has_had_it_since() {
         c.runs(5).at(80).raises(NET_RX).at(85).softirq(NET_RX).at(140).softirq_ends(NET_RX).at(400).sleeps_then(0);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-200 waiting-for-cpu qemu (7) < hog (9)",
             "200-210 work qemu (7)",
@@ -137,7 +137,7 @@ fn a_reader_that_an_idle_cpu_passes_over_is_throttled() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 work softirq NET_RX",
             "120-150 waiting-for-cpu qemu (7) < hog (9)",
@@ -157,7 +157,7 @@ fn a_reader_that_is_preempted_while_it_works_waits_too() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 work softirq NET_RX",
             "120-130 idle-exit qemu (7) < idle",
@@ -178,7 +178,7 @@ fn interrupts_are_cut_out_of_a_readers_work() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told()[2..],
+        stage.explained()[2..],
         [
             "130-150 work qemu (7)",
             "150-160 interrupted qemu (7) < irq 25",
@@ -197,12 +197,12 @@ fn an_idle_cpu_wakes_up_from_its_state() {
     });
     sender_wakes_at_120(&mut stage);
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-120 work softirq NET_RX", "120-270 idle-exit qemu (7) < idle (state 3) #3", "270-300 work qemu (7)",]
     );
     let names = |last: &str| vec!["POLL".into(), "C1".into(), "C1E".into(), last.into()];
     stage.snapshot().idle_states = IdleStates::named([(0, names("C6")), (1, names("C8"))]);
-    assert_eq!(stage.told()[1], "120-270 idle-exit qemu (7) < idle (C6) #3");
+    assert_eq!(stage.explained()[1], "120-270 idle-exit qemu (7) < idle (C6) #3");
     assert_eq!(stage.intervals()[1].state.as_deref(), Some("C6"), "that of its CPU");
 }
 
@@ -215,7 +215,10 @@ fn a_throttled_reader_waits_for_its_groups_time() {
     stage.cpu(|c| {
         c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes_throttled(READER, 0).at(140).softirq_ends(NET_RX);
     });
-    assert_eq!(stage.told(), ["100-120 work softirq NET_RX", "120-280 throttled qemu (7)", "280-300 work qemu (7)",]);
+    assert_eq!(
+        stage.explained(),
+        ["100-120 work softirq NET_RX", "120-280 throttled qemu (7)", "280-300 work qemu (7)",]
+    );
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn a_stopped_reader_is_stopped_whatever_came_in_between() {
         c.at(260).wakes(READER, 0).at(400).sleeps_then(0);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-260 stopped qemu (7)", "260-270 idle-exit qemu (7) < idle", "270-300 work qemu (7)",]
     );
     assert_eq!(stage.intervals()[0].note.as_deref(), Some("it went on by bash (11)"));
@@ -248,7 +251,7 @@ fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
         c.at(150).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-120 work softirq NET_RX",
             "120-130 idle-exit qemu (7) < idle",
@@ -272,7 +275,7 @@ fn a_reader_that_sleeps_for_a_time_of_its_own_polls() {
         c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(140).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-255 poll-interval qemu (7) < timer hrtimer_wakeup #245",
             "255-260 interrupted qemu (7) < timer hrtimer_wakeup",
@@ -296,7 +299,7 @@ fn the_walk_goes_on_with_those_who_woke_each_other() {
         c.runs(11).at(20).sleeps_then(HOG).at(230).preempted_by(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         [
             "100-110 work sender (5)",
             "110-230 waiting-for-cpu bash (11) < hog (9)",
@@ -318,7 +321,7 @@ fn a_burst_is_worked_off_before() {
     }
     stage.packet(&[("host/tx@tap0", 90, 1, 5), ("host/vm-read@tap0", 260, 3, 99)]);
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
-    assert_eq!(stage.told(), ["100-250 queued-behind qemu (7) #3", "250-300 work qemu (7)"]);
+    assert_eq!(stage.explained(), ["100-250 queued-behind qemu (7) #3", "250-300 work qemu (7)"]);
 }
 
 #[test]
@@ -334,7 +337,7 @@ fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() 
         c.runs(5).at(85).softirq(NET_RX).at(95).wakes(READER, 0).at(140).softirq_ends(NET_RX);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-280 waiting-for-cpu qemu (7) < hog (9)", "280-285 queued-behind qemu (7) #1", "285-300 work qemu (7)",]
     );
 }
@@ -350,7 +353,7 @@ fn the_switchs_daemon_works_on_packets_without_a_flow() {
         c.runs(5).at(105).wakes(READER, 0).at(400).sleeps_then(0);
     });
     assert_eq!(
-        stage.told(),
+        stage.explained(),
         ["100-105 work sender (5)", "105-220 waiting-for-cpu handler3 (7) < hog (9)", "220-300 upcall handler3 (7)",]
     );
 }
@@ -365,7 +368,7 @@ fn where_nothing_is_recorded_the_reason_is_said() {
         c.at(400).runs(READER).sleeps_then(0);
     });
     let intervals = stage.intervals();
-    assert_eq!(stage.told(), ["100-200 unexplained", "200-300 work qemu (7)"]);
+    assert_eq!(stage.explained(), ["100-200 unexplained", "200-300 work qemu (7)"]);
     assert_eq!(intervals[0].note.as_deref(), Some("what qemu (7) did is not known: records of some CPUs begin later"));
     stage.capture.machines[0].record = Err("the ring was gone".into());
     let intervals = stage.intervals();
@@ -380,7 +383,7 @@ fn what_was_after_the_records_end_is_said_to_be() {
         c.runs(READER).at(10).sleeps_then(0);
     });
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 200_000, 0, READER)]);
-    assert_eq!(stage.told(), ["100-200000 unexplained"]);
+    assert_eq!(stage.explained(), ["100-200000 unexplained"]);
     let note = stage.intervals()[0].note.clone();
     assert_eq!(note.as_deref(), Some("what qemu (7) did is not known: it was after the record's end"));
 }

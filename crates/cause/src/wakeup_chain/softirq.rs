@@ -45,7 +45,7 @@ impl WakeupChain<'_> {
                         self.put_off(cpu, vector, &doing)
                     }
                     _ if unasked => {
-                        let actor = self.machine.executor(&Doing::Softirq(vector), self.t);
+                        let actor = self.machine.executor(cpu, &Doing::Softirq(vector), self.t);
                         Ok(self.sent_from(cpu, &actor).unwrap_or(context))
                     }
                     _ => Ok(context),
@@ -68,7 +68,7 @@ impl WakeupChain<'_> {
             Some(IrqInterval { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
             _ => (self.a, vector),
         };
-        let actor = Some(self.machine.executor(&Doing::Softirq(vector), self.t));
+        let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
         self.add(since, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
         Some(Context::Softirq { cpu: pair.cpu_of_a, vector: its_vector })
     }
@@ -77,10 +77,10 @@ impl WakeupChain<'_> {
     fn worked(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) {
         let from = irq.from.max(self.a);
         let (until, ahead) = self.served_before(cpu, irq);
-        let actor = self.machine.executor(&Doing::Softirq(vector), self.t);
+        let actor = self.machine.executor(cpu, &Doing::Softirq(vector), self.t);
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
-            let by = Some(self.machine.executor_on(cpu, &tile.doing, tile.from));
+            let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
             match tile.doing {
                 doing if Self::is_part_of(&doing, vector) => {
                     self.add(tile.from.max(until), Cause::Work, label.clone());
@@ -131,7 +131,7 @@ impl WakeupChain<'_> {
 
     /// Between being raised and beginning.
     fn waited_to_begin(&mut self, cpu: u32, vector: u32, irq: &IrqInterval, raised: Ns) {
-        let actor = self.machine.executor(&Doing::Softirq(vector), self.t);
+        let actor = self.machine.executor(cpu, &Doing::Softirq(vector), self.t);
         // Handed to a thread of its own, it waits as that one does.
         let daemon = self.is_daemon(irq.pid).then_some(irq.pid);
         let ready = daemon.map_or(Vec::new(), |pid| {
@@ -140,7 +140,7 @@ impl WakeupChain<'_> {
             tiles.map(|tile| (tile.from, tile.to)).filter(|(from, to)| *to > raised && *from < self.t).collect()
         });
         for tile in self.tiles_back(cpu, raised) {
-            let by = Some(self.machine.executor_on(cpu, &tile.doing, tile.from));
+            let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
             let label = Label { actor: Some(actor.clone()), by, cpu: Some(cpu), ..Label::default() };
             match (daemon, tile.doing) {
                 (_, Doing::Unknown) => {
@@ -169,8 +169,8 @@ impl WakeupChain<'_> {
 
     /// Raised by a timer: what is to be done was put off until then.
     fn put_off(&mut self, cpu: u32, vector: u32, timer: &Doing) -> Result<Context, End> {
-        let actor = Some(self.machine.executor(&Doing::Softirq(vector), self.t));
-        let by = Some(self.machine.executor(timer, self.t));
+        let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
+        let by = Some(self.machine.executor(cpu, timer, self.t));
         let label = Label { actor, by, cpu: Some(cpu), ..Label::default() };
         // None but a queueing discipline lets a timer ask for packets to be sent.
         let cause = if vector == NET_TX { Cause::QdiscHeld } else { self.cause_of_timer(timer) };

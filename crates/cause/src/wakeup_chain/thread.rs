@@ -18,9 +18,7 @@ impl WakeupChain<'_> {
             if self.intervals.len() >= MAX_INTERVALS {
                 return Err(End::Lost("more happened than latpath follows".into()));
             }
-            let at = row.partition_point(|tile| tile.from < self.t);
-            let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t).copied()
-            else {
+            let Some(tile) = self.tile_here(&row) else {
                 self.unrecorded(pid)?;
                 continue;
             };
@@ -47,10 +45,16 @@ impl WakeupChain<'_> {
         Err(End::Done)
     }
 
+    /// The tile of a thread's row that ends here or later.
+    pub(super) fn tile_here(&self, row: &[ThreadTile]) -> Option<ThreadTile> {
+        let end = row.partition_point(|tile| tile.from < self.t);
+        row[..end].last().filter(|tile| tile.to >= self.t).copied()
+    }
+
     /// Nothing is known of the thread before.
     fn starts_row(&self, row: &[ThreadTile]) -> bool {
-        let at = row.partition_point(|tile| tile.from < self.t);
-        at.checked_sub(1).and_then(|at| row.get(at)).is_none_or(|tile| tile.state == State::Unknown)
+        let end = row.partition_point(|tile| tile.from < self.t);
+        row[..end].last().is_none_or(|tile| tile.state == State::Unknown)
     }
 
     /// Its own row does not say; a CPU's may.
@@ -74,7 +78,7 @@ impl WakeupChain<'_> {
         for tile in self.tiles_back(cpu, from) {
             let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
             if tile.doing.interrupts() {
-                let by = Some(self.machine.executor(&tile.doing, tile.from));
+                let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
                 self.add(tile.from, Cause::Interrupted, Label { by, ..label });
             } else {
                 self.work(tile.from, label);
@@ -146,7 +150,7 @@ impl WakeupChain<'_> {
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
         for (at, tile) in tiles.iter().enumerate() {
-            let by = Some(self.machine.executor_on(on, &tile.doing, tile.from));
+            let by = Some(self.machine.executor(on, &tile.doing, tile.from));
             let label = Label { by, ..label.clone() };
             match tile.doing {
                 // By the thread's own row it was not there yet.
@@ -179,7 +183,7 @@ impl WakeupChain<'_> {
             Some(Since::Woken(waker)) => Some(waker),
             _ => None,
         };
-        let name = |w: &Waker| self.machine.executor_on(w.cpu, &w.context, w.t);
+        let name = |w: &Waker| self.machine.executor(w.cpu, &w.context, w.t);
         let label = Label { actor, ..Label::default() };
         match (sleep, waker) {
             (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
@@ -242,8 +246,8 @@ impl WakeupChain<'_> {
         wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t).is_some_and(|first| gives(&first))
     }
 
-    /// It waited in the midst of its own work, from `slept` on: for a lock, say. What the one who woke it did until then is told, and
-    /// nothing of what that one did before.
+    /// It waited in the midst of its own work, from `slept` on: for a lock, say. The chain has what its waker did until
+    /// then, and nothing of what that one did before.
     fn waited(&mut self, slept: Ns, waker: &Waker, label: Label) {
         let limit = std::mem::replace(&mut self.a, slept);
         let reader = self.reader;
@@ -253,7 +257,7 @@ impl WakeupChain<'_> {
             self.go(Context::of(waker.cpu, waker.context));
             self.nested -= 1;
         }
-        let by = Some(self.machine.executor_on(waker.cpu, &waker.context, waker.t));
+        let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
         self.add(slept, Cause::Blocked, Label { by, ..label });
         (self.a, self.reader) = (limit, reader);
     }

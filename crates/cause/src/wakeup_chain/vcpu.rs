@@ -34,6 +34,10 @@ pub(crate) struct Hold<'h> {
     pub asleep: Cause,
 }
 
+fn runs(tile: &ThreadTile) -> bool {
+    matches!(tile.state, State::Running { .. })
+}
+
 impl<'c> Call<'c> {
     fn hold(&self) -> Hold<'c> {
         Hold { vcpu: self.vcpu, inside: self.inside, unknown: self.unknown, asleep: Cause::VcpuHalted }
@@ -78,7 +82,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Executor woke the vCPU's thread for the packet, since the earlier sighting.
+    /// The wakeup of the vCPU's thread for the packet, since the earlier sighting.
     fn woken_for(&self, row: &[ThreadTile], call: &Call) -> Option<Waker> {
         let begin = row.partition_point(|tile| tile.to <= self.a);
         let carries = |w: &Waker| match w.context {
@@ -109,37 +113,31 @@ impl WakeupChain<'_> {
         }
     }
 
+    /// What a thread did between the earlier sighting and here.
+    fn tiles_of(&self, pid: u32) -> Vec<ThreadTile> {
+        let row = self.machine.row(pid);
+        let begin = row.partition_point(|tile| tile.to <= self.a);
+        row[begin..].iter().take_while(|tile| tile.from < self.t).copied().collect()
+    }
+
     /// Until when a thread ran that ran at the earlier sighting.
     fn first_run(&self, pid: u32) -> Option<Ns> {
-        let row = self.machine.row(pid);
-        let at = row.partition_point(|tile| tile.to <= self.a);
-        let runs = row.get(at..)?.iter().take_while(|tile| tile.from < self.t);
-        let until = runs.clone().find(|tile| matches!(tile.state, State::Running { .. })).map(|tile| tile.to);
-        until.map(|until| until.min(self.t))
+        self.tiles_of(pid).iter().find(|tile| runs(tile)).map(|tile| tile.to.min(self.t))
     }
 
     /// When a thread that was awake at the earlier sighting went to sleep.
     fn awake_until(&self, pid: u32) -> Option<Ns> {
-        let row = self.machine.row(pid);
-        let at = row.partition_point(|tile| tile.to <= self.a);
-        let mut later = row.get(at..)?.iter().take_while(|tile| tile.from < self.t);
-        later.find(|tile| matches!(tile.state, State::Asleep(_))).map(|tile| tile.from)
+        self.tiles_of(pid).iter().find(|tile| matches!(tile.state, State::Asleep(_))).map(|tile| tile.from)
     }
 
     /// Until when a thread ran last.
     fn last_run(&self, pid: u32) -> Option<Ns> {
-        let row = self.machine.row(pid);
-        let end = row.partition_point(|tile| tile.from < self.t);
-        let runs = row[..end].iter().rev().take_while(|tile| tile.to > self.a);
-        let until = runs.clone().find(|tile| matches!(tile.state, State::Running { .. })).map(|tile| tile.to);
-        until.map(|until| until.min(self.t))
+        self.tiles_of(pid).iter().rfind(|tile| runs(tile)).map(|tile| tile.to.min(self.t))
     }
 
     /// When an interrupt was injected last before the guest began to handle it.
     fn injected(&self, vcpu: u32) -> Option<Ns> {
-        let row = self.machine.row(vcpu);
-        let end = row.partition_point(|tile| tile.from < self.t);
-        row[..end].iter().rev().take_while(|tile| tile.to > self.a).find_map(|tile| {
+        self.tiles_of(vcpu).iter().rev().find_map(|tile| {
             let State::Running { cpu } = tile.state else { return None };
             let events = self.machine.events(cpu, tile.from.max(self.a), tile.to.min(self.t));
             let injected = |e: &&latpath_flight::Event| matches!(e.what, What::KvmInjVirq(_)) && e.pid == vcpu;
@@ -154,8 +152,7 @@ impl WakeupChain<'_> {
         self.a = from.max(limit);
         let row = self.machine.row(vcpu);
         while !self.is_done() {
-            let at = row.partition_point(|tile| tile.from < self.t);
-            let Some(tile) = at.checked_sub(1).and_then(|at| row.get(at)).filter(|tile| tile.to >= self.t) else {
+            let Some(tile) = self.tile_here(&row) else {
                 self.add_interval(self.a, unknown.clone());
                 break;
             };
@@ -169,9 +166,10 @@ impl WakeupChain<'_> {
                         _ if self.halted(vcpu, tile.from) => Cause::VcpuHalted,
                         _ => asleep,
                     };
-                    let by = match row.get(at).map(|next| next.state) {
+                    let next = row.iter().find(|next| next.from >= self.t);
+                    let by = match next.map(|next| next.state) {
                         Some(State::Ready { since: Since::Woken(w), .. }) if cause != Cause::Stopped => {
-                            Some(self.machine.executor_on(w.cpu, &w.context, w.t))
+                            Some(self.machine.executor(w.cpu, &w.context, w.t))
                         }
                         _ => None,
                     };
@@ -221,7 +219,7 @@ impl WakeupChain<'_> {
                     self.add(tile.from, cause, Label { number, note, ..label });
                 }
                 doing if doing.interrupts() => {
-                    let by = Some(self.machine.executor(&doing, tile.from));
+                    let by = Some(self.machine.executor(cpu, &doing, tile.from));
                     self.add(tile.from, Cause::Interrupted, Label { by, ..label });
                 }
                 _ => self.add_interval(tile.from, inside.clone()),

@@ -1,4 +1,4 @@
-//! Captures made by hand: what each CPU of each machine did, told in the order of times, and where packets were seen.
+//! Captures made by hand: what each CPU of each machine did, in the order of times, and where packets were seen.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
@@ -247,7 +247,7 @@ impl Stage {
     }
 
     /// The same, as lines: `from-to cause actor < by #number`, without what is not there.
-    pub fn told(&self) -> Vec<String> {
+    pub fn explained(&self) -> Vec<String> {
         self.intervals().iter().map(line).collect()
     }
 }
