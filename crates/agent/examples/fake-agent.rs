@@ -1,6 +1,6 @@
 //! An agent that invents sightings, 4,000 packets a second at three points, and so needs no rights and no packets. Tests run
 //! it to see what a dying agent does to its host. It speaks over standard input and output, or `fake-agent device PATH`.
-//! `fake-agent die-after N` ends without a word when it has told of N packets; `fake-agent refuse WHY` cannot attach its probe.
+//! `fake-agent die-after N` ends without a word when it has reported N packets; `fake-agent refuse WHY` cannot attach its probe.
 
 use latpath_agent::{listen, Listen, ServeOptions, StartRequest};
 use latpath_linux::monotonic;
@@ -32,7 +32,7 @@ impl Source for Invented {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
-        // What was told before is written by now.
+        // What was reported before is written by now.
         if self.next >= self.last {
             eprintln!("out of luck");
             std::process::abort();

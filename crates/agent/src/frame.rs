@@ -70,7 +70,7 @@ impl FrameReader {
         }
     }
 
-    fn rest(&self) -> &[u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_message_is_told_from_a_broken_one() {
+    fn an_unknown_message_differs_from_a_broken_one() {
         let mut reader = FrameReader::new(HOST_MAGIC);
         reader.push(&[0, 0, 0, 0]);
         assert_eq!(reader.next(), Err(FrameError::Unknown));

@@ -4,7 +4,6 @@ use crate::columns::{Decoder, Tables};
 use crate::cost::Cost;
 use crate::message::*;
 use crate::windows::Windows;
-use crate::Facts;
 use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
 use latpath_flight::Figures;
 use latpath_model::text::cut;
@@ -19,16 +18,6 @@ const FUTURE: Ns = 1_000_000_000;
 /// How far behind its own promise a sighting may come: a CPU of a guest can stand still between taking a packet's time and
 /// handing it over. Beyond, it is taken for a lie.
 const LATE: Ns = 2_000_000_000;
-
-/// What a message brought about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    Nothing,
-    Greeted,
-    Started,
-    Exchanged,
-    Bye,
-}
 
 /// One agent, as far as the host knows it.
 pub struct Inbox {
@@ -54,8 +43,12 @@ pub struct Inbox {
     pub fresh: Vec<Sighting>,
     /// No later sighting is older, host's timeline.
     pub watermark: Ns,
-    started: bool,
-    ended: bool,
+    /// When the last exchange came, host's clock.
+    pub last_exchange: Ns,
+    /// Its probe is attached.
+    pub started: bool,
+    /// It said goodbye.
+    pub ended: bool,
     decoder: Decoder,
     realtime: RealtimeWatch,
     /// Time requests under way: id, and when each was sent.
@@ -80,6 +73,7 @@ impl Inbox {
             windows: Windows::default(),
             fresh: Vec::new(),
             watermark: Ns::MIN,
+            last_exchange: 0,
             started: false,
             ended: false,
             decoder: Decoder::new(),
@@ -105,24 +99,18 @@ impl Inbox {
     }
 
     /// Takes a message that was received at `now` (host's clock), or says in what the agent lies.
-    pub fn take(&mut self, message: Message, now: Ns) -> Result<Event, String> {
+    pub fn take(&mut self, message: Message, now: Ns) -> Result<(), String> {
         if self.ended {
             return Err("the agent spoke after its goodbye".into());
         }
         match message {
             Message::Error(e) => return Err(format!("the agent gave up: {}", printable(&e.text))),
-            Message::AgentHello(hello) if self.facts.is_none() => return self.greeted(hello),
+            Message::AgentHello(hello) if self.facts.is_none() => self.greeted(&hello)?,
             _ if self.facts.is_none() => return Err("the agent did not greet".into()),
-            Message::TimeReply(reply) => return self.answered(&reply, now),
+            Message::TimeReply(reply) => self.answered(&reply, now)?,
             Message::Pair(pair) => self.paired(&pair),
-            Message::Bye(_) => {
-                self.ended = true;
-                return Ok(Event::Bye);
-            }
-            Message::Started(_) if self.streams > 0 && !self.started => {
-                self.started = true;
-                return Ok(Event::Started);
-            }
+            Message::Bye(_) => self.ended = true,
+            Message::Started(_) if self.streams > 0 && !self.started => self.started = true,
             _ if !self.started => return Err("the agent sent a message out of place".into()),
             Message::Points(points) => {
                 if self.points.len() + points.points.len() > MAX_POINTS {
@@ -150,10 +138,10 @@ impl Inbox {
             Message::Recording(recording) if self.records => self.recording(recording)?,
             _ => return Err("the agent sent a message out of place".into()),
         }
-        Ok(Event::Nothing)
+        Ok(())
     }
 
-    fn greeted(&mut self, hello: AgentHello) -> Result<Event, String> {
+    fn greeted(&mut self, hello: &Facts) -> Result<(), String> {
         if !(OLDEST_VERSION..=VERSION).contains(&hello.version) {
             return Err(format!(
                 "the agent (latpath {}) chose protocol {}, this latpath ({}) speaks {OLDEST_VERSION} to {VERSION}: install \
@@ -163,17 +151,8 @@ impl Inbox {
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        let name = |text: &str| cut(&printable(text).replace('\n', "?"), MAX_NAME).to_string();
-        self.facts = Some(Facts {
-            program: name(&hello.program),
-            kernel: name(&hello.kernel),
-            hostname: name(&hello.hostname),
-            cpus: hello.cpus,
-            clocksource: name(&hello.clocksource),
-            capabilities: printable(&hello.capabilities),
-            records: hello.records,
-        });
-        Ok(Event::Greeted)
+        self.facts = Some(hello.printable());
+        Ok(())
     }
 
     fn recording(&mut self, recording: Recording) -> Result<(), String> {
@@ -197,13 +176,14 @@ impl Inbox {
         Ok(())
     }
 
-    fn answered(&mut self, reply: &TimeReply, now: Ns) -> Result<Event, String> {
+    fn answered(&mut self, reply: &TimeReply, now: Ns) -> Result<(), String> {
         let place = self.time_requests.iter().position(|(id, _)| *id == reply.id);
         let (_, sent) = place
             .and_then(|place| self.time_requests.remove(place))
             .ok_or("the agent answered a question about the time that was not asked")?;
         self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
-        Ok(Event::Exchanged)
+        self.last_exchange = now;
+        Ok(())
     }
 
     fn paired(&mut self, pair: &Pair) {
@@ -263,7 +243,7 @@ mod tests {
     /// A guest whose clock is one second ahead, started, with one point.
     fn started() -> Inbox {
         let mut inbox = Inbox::new("guest0");
-        inbox.take(Message::AgentHello(AgentHello { version: VERSION, ..AgentHello::default() }), 0).unwrap();
+        inbox.take(Message::AgentHello(Facts { version: VERSION, ..Facts::default() }), 0).unwrap();
         let request = inbox.ask(NOW - 100_000).unwrap();
         let t = NOW - 50_000 + 1_000_000_000;
         inbox.take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t }), NOW).unwrap();
@@ -321,10 +301,11 @@ mod tests {
         assert!(lie(Message::Batch(Encoder::new().pack(&[other_point], 0).0)).contains("point 1, there are 1"));
         let mut silent = Inbox::new("g");
         assert!(silent.take(batch(&[], 0), 0).unwrap_err().contains("did not greet"));
-        let wrong = AgentHello { version: VERSION + 1, ..AgentHello::default() };
+        let wrong = Facts { version: VERSION + 1, ..Facts::default() };
         assert!(silent.take(Message::AgentHello(wrong), 0).unwrap_err().contains("install the same latpath"));
         let mut over = started();
-        assert_eq!(over.take(Message::Bye(Empty {}), 0), Ok(Event::Bye));
+        over.take(Message::Bye(Empty {}), 0).unwrap();
+        assert!(over.ended);
         assert!(over.take(batch(&[], 0), 0).unwrap_err().contains("after its goodbye"));
     }
 

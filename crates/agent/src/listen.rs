@@ -1,7 +1,7 @@
 //! Where an agent waits for its host.
 
-use crate::frame::{preamble, FrameReader, AGENT_MAGIC, HOST_MAGIC};
-use crate::serve::{serve_from, Attached, Ended, ServeError, ServeOptions};
+use crate::frame::{preamble, AGENT_MAGIC};
+use crate::serve::{serve, Attached, Ended, ServeError, ServeOptions};
 use crate::stream::Stream;
 use crate::StartRequest;
 use latpath_model::Source;
@@ -36,7 +36,7 @@ pub enum Listen {
     Unix(PathBuf),
     /// A vsock port, for the host alone.
     Vsock(u32),
-    /// A virtio-serial port, or any device that carries bytes both ways.
+    /// A virtio-serial port, or any device that carries bytes in both directions.
     Device(PathBuf),
 }
 
@@ -92,11 +92,10 @@ where
         log(&format!("waiting for the host at {at}"));
     }
     loop {
-        let Some(mut stream) = door.next_host(at, quit, log)? else { return Ok(()) };
+        let Some(mut stream) = door.next_host(quit, log)? else { return Ok(()) };
         // A device stays open; bytes of the next session may have come with the last of this one.
-        let mut reader = FrameReader::new(HOST_MAGIC);
         loop {
-            let result = serve_from(&mut reader, &mut stream, options, quit, make_source.clone());
+            let result = serve(&mut stream, options, quit, make_source.clone());
             match &result {
                 Ok(Ended::Quit) => return Ok(()),
                 Ok(Ended::NewSession) => log("the host began again"),
@@ -121,85 +120,88 @@ where
     }
 }
 
-/// What hosts come through.
-enum Door {
-    Stdio,
-    Unix { socket: OwnedFd, path: PathBuf },
-    Vsock(OwnedFd),
-    Device,
+/// Where hosts come through.
+struct Door<'l> {
+    at: &'l Listen,
+    /// Where the kernel accepts connections.
+    socket: Option<OwnedFd>,
 }
 
-impl Door {
-    fn open(at: &Listen) -> Result<Self, ListenError> {
-        match at {
-            Listen::Stdio => Ok(Self::Stdio),
+/// A socket that waits for connections, as `bind` has bound it.
+fn waiting(family: AddressFamily, bind: impl FnOnce(&OwnedFd) -> nix::Result<()>) -> nix::Result<OwnedFd> {
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(&fd)?;
+    listen_on(&fd, Backlog::new(4)?)?;
+    Ok(fd)
+}
+
+impl<'l> Door<'l> {
+    fn open(at: &'l Listen) -> Result<Self, ListenError> {
+        let socket = match at {
+            Listen::Stdio => None,
             Listen::Device(path) => {
                 // Only looked at, so that a wrong name is reported at once.
                 fs::metadata(path).map_err(|e| place(at, device_error(e)))?;
-                Ok(Self::Device)
+                None
             }
             Listen::Unix(path) => {
                 remove_stale(path).map_err(|why| place(at, why))?;
-                let make = || -> nix::Result<OwnedFd> {
-                    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+                let socket = waiting(AddressFamily::Unix, |fd| {
                     // Linux gives the socket's file the mode of its descriptor: at no moment can others connect.
-                    fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
-                    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-                    listen_on(&fd, Backlog::new(4)?)?;
-                    Ok(fd)
-                };
-                let socket = make().map_err(|e| place(at, e.desc()))?;
-                Ok(Self::Unix { socket, path: path.clone() })
+                    fchmod(fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
+                    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)
+                });
+                Some(socket.map_err(|e| place(at, e.desc()))?)
             }
             Listen::Vsock(port) => {
-                let make = || -> nix::Result<OwnedFd> {
-                    let fd = socket(AddressFamily::Vsock, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-                    bind(fd.as_raw_fd(), &VsockAddr::new(CID_ANY, *port))?;
-                    listen_on(&fd, Backlog::new(4)?)?;
-                    Ok(fd)
-                };
-                make().map(Self::Vsock).map_err(|e| match e {
+                let socket = waiting(AddressFamily::Vsock, |fd| bind(fd.as_raw_fd(), &VsockAddr::new(CID_ANY, *port)));
+                Some(socket.map_err(|e| match e {
                     Errno::EAFNOSUPPORT | Errno::ENODEV => place(
                         at,
                         "this machine has no vsock; give the guest a vhost-vsock device, or use --unix or --device",
                     ),
                     e => place(at, e.desc()),
-                })
+                })?)
             }
-        }
+        };
+        Ok(Self { at, socket })
     }
 
     /// The next host's stream; `None` when it is to quit.
     fn next_host(
         &mut self,
-        at: &Listen,
         quit: Option<BorrowedFd>,
         log: &mut dyn FnMut(&str),
     ) -> Result<Option<Stream>, ListenError> {
-        match self {
-            Self::Stdio => Stream::stdio().map(Some).map_err(|e| place(at, e)),
-            Self::Device => next_on_device(at, quit),
-            Self::Unix { socket, .. } => {
-                let accepted = accept(socket, quit).map_err(|e| place(at, e.desc()))?;
-                accepted.map(Stream::new).transpose().map_err(|e| place(at, e))
-            }
-            Self::Vsock(socket) => loop {
-                let Some(fd) = accept(socket, quit).map_err(|e| place(at, e.desc()))? else { return Ok(None) };
-                match getpeername::<VsockAddr>(fd.as_raw_fd()) {
-                    Ok(peer) if peer.cid() == CID_HOST => return Stream::new(fd).map(Some).map_err(|e| place(at, e)),
-                    Ok(peer) => {
-                        log(&format!("refused a connection from context {}, which is not the host", peer.cid()))
-                    }
-                    Err(e) => log(&format!("refused a connection from nobody: {}", e.desc())),
+        let at = self.at;
+        let Some(socket) = &self.socket else {
+            return match at {
+                Listen::Device(path) => next_on_device(at, path, quit),
+                _ => Stream::stdio().map(Some).map_err(|e| place(at, e)),
+            };
+        };
+        loop {
+            let Some(fd) = accept(socket, quit).map_err(|e| place(at, e.desc()))? else { return Ok(None) };
+            match getpeername::<VsockAddr>(fd.as_raw_fd()) {
+                _ if !matches!(at, Listen::Vsock(_)) => {}
+                Ok(peer) if peer.cid() == CID_HOST => {}
+                Ok(peer) => {
+                    log(&format!("refused a connection from context {}, which is not the host", peer.cid()));
+                    continue;
                 }
-            },
+                Err(e) => {
+                    log(&format!("refused a connection from nobody: {}", e.desc()));
+                    continue;
+                }
+            }
+            return Stream::new(fd).map(Some).map_err(|e| place(at, e));
         }
     }
 }
 
-impl Drop for Door {
+impl Drop for Door<'_> {
     fn drop(&mut self) {
-        if let Self::Unix { path, .. } = self {
+        if let Listen::Unix(path) = self.at {
             // Somebody else may have removed it: then it is as it should be.
             let _ = fs::remove_file(path);
         }
@@ -270,8 +272,7 @@ fn device_error(e: std::io::Error) -> String {
 }
 
 /// Opens the device and waits until a host is at its other end.
-fn next_on_device(at: &Listen, quit: Option<BorrowedFd>) -> Result<Option<Stream>, ListenError> {
-    let Listen::Device(path) = at else { unreachable!("only devices come here") };
+fn next_on_device(at: &Listen, path: &Path, quit: Option<BorrowedFd>) -> Result<Option<Stream>, ListenError> {
     let open =
         OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_NOCTTY | nix::libc::O_NONBLOCK).open(path);
     let stream = Stream::new(open.map_err(|e| place(at, device_error(e)))?).map_err(|e| place(at, e))?;

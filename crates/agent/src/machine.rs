@@ -1,6 +1,7 @@
 //! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
 
 use crate::dial::{dial, Line};
+use crate::inbox::Inbox;
 use crate::message::{Empty, Message, Start};
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
@@ -11,7 +12,7 @@ use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -106,8 +107,8 @@ impl Machine {
         let error = |why: String| MachineError { machine: name.into(), address: address.clone(), why };
         let (wake, woken) = UnixStream::pair().map_err(|e| error(e.to_string()))?;
         wake.set_nonblocking(true).map_err(|e| error(e.to_string()))?;
-        let shared = Arc::new(Shared::default());
-        let session = Session::new(name, line, shared.clone(), woken, timeouts);
+        let shared = Arc::new(Shared::new(name));
+        let session = Session::new(line, shared.clone(), woken, timeouts);
         // The kernel shows 15 bytes of a thread's name.
         let thread = std::thread::Builder::new().name(format!("lp-{}", name.chars().take(12).collect::<String>()));
         let thread = thread.spawn(move || session.run()).map_err(|e| error(format!("no thread for it: {e}")))?;
@@ -124,7 +125,7 @@ impl Machine {
         };
         let long = timeouts.connect + Duration::from_secs(2);
         machine.facts =
-            machine.wait(long, "say the time", |state| state.ready.then(|| state.facts.clone()).flatten())?;
+            machine.wait(long, "say the time", |state| state.ready.then(|| state.inbox.facts.clone()).flatten())?;
         Ok(machine)
     }
 
@@ -137,13 +138,13 @@ impl Machine {
             return Err(self.error("no stream to watch".into()));
         }
         let mut state = self.shared.lock();
-        state.streams = request.streams.len();
+        state.inbox.streams = request.streams.len();
         // Agents of before take no notice of the option.
-        state.records = request.option(StartRequest::FLIGHT).is_some();
+        state.inbox.records = request.option(StartRequest::FLIGHT).is_some();
         state.commands.push_back(Message::Start(start));
         drop(state);
         self.wake();
-        self.wait(self.timeouts.start, "attach its probe", |state| state.started.then_some(()))
+        self.wait(self.timeouts.start, "attach its probe", |state| state.inbox.started.then_some(()))
     }
 
     /// Has the agent detach and hand over the rest, which [`Source::drain`] then gives.
@@ -159,8 +160,8 @@ impl Machine {
     /// How the agent's flight recorder does, or why it has none; `None` where [`StartRequest::FLIGHT`] did not ask for it. Its
     /// first figures come within a second of the start.
     pub fn recorder(&self) -> Option<Result<Figures, String>> {
-        let state = self.state();
-        state.records.then(|| match &state.recorder {
+        let inbox = &self.shared.lock().inbox;
+        inbox.records.then(|| match &inbox.recorder {
             _ if !self.facts.records => Err(self.too_old()),
             Some(recorder) => recorder.clone(),
             None => Ok(Figures::default()),
@@ -179,23 +180,29 @@ impl Machine {
         self.asked += 1;
         let id = self.asked;
         let mut state = self.shared.lock();
-        let refusal = if !state.records || !state.started {
+        let State { inbox, over, fault, unfetched, commands, .. } = &mut *state;
+        let refusal = if !inbox.records || !inbox.started {
             Some("its flight recorder was not started".to_string())
         } else if !self.facts.records {
             Some(self.too_old())
-        } else if let Some(Err(why)) = &state.recorder {
+        } else if let Some(Err(why)) = &inbox.recorder {
             Some(why.clone())
-        } else if state.over {
-            Some(state.fault.clone().unwrap_or_else(|| "the session is over".into()))
-        } else if state.unfetched >= MAX_WINDOWS {
-            Some(format!("{} windows were asked for and not fetched", state.unfetched))
+        } else if *over {
+            Some(fault.clone().unwrap_or_else(|| "the session is over".into()))
+        } else if *unfetched >= MAX_WINDOWS {
+            Some(format!("{unfetched} windows were asked for and not fetched"))
         } else {
             None
         };
-        state.unfetched += 1;
+        *unfetched += 1;
+        let Inbox { windows, timeline, .. } = inbox;
         match refusal {
-            Some(why) => state.windows.push((id, Err(why))),
-            None => state.requests.push_back((id, from, to)),
+            Some(why) => windows.done.push((id, Err(why))),
+            None => {
+                let within = self.timeouts.window.as_nanos() as Ns;
+                let request = windows.ask(id, (from, to), timeline, (monotonic(), within));
+                commands.extend(request.map(Message::WindowRequest));
+            }
         }
         drop(state);
         self.wake();
@@ -206,7 +213,7 @@ impl Machine {
     /// time ([`Timeouts::window`]) or the session is over.
     pub fn take_windows(&mut self) -> Vec<(u64, Result<GuestWindow, String>)> {
         let mut state = self.shared.lock();
-        let windows = std::mem::take(&mut state.windows);
+        let windows = std::mem::take(&mut state.inbox.windows.done);
         state.unfetched = state.unfetched.saturating_sub(windows.len());
         windows
     }
@@ -244,10 +251,6 @@ impl Machine {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.lock()
-    }
-
     /// The name that the user gave.
     pub fn name(&self) -> &str {
         &self.name
@@ -260,10 +263,11 @@ impl Machine {
 
     /// The machine's clock against the host's.
     pub fn clock(&self) -> MachineClock {
-        let state = self.state();
-        let clock = &state.clock;
-        let since = monotonic().saturating_sub(state.last_exchange);
-        let refused = state.refused;
+        let state = self.shared.lock();
+        let State { inbox, .. } = &*state;
+        let clock = inbox.timeline.state(inbox.last_exchange);
+        let since = monotonic().saturating_sub(inbox.last_exchange);
+        let refused = inbox.refused;
         let fault = if let Some(fault) = &state.fault {
             Some(fault.clone())
         } else if !state.over && since > OVERDUE {
@@ -274,7 +278,7 @@ impl Machine {
         } else if refused > 0 {
             Some(format!("{refused} sightings had impossible times and were left out"))
         } else {
-            clock.pairs_refused.clone()
+            clock.pairs_refused
         };
         MachineClock {
             method: clock.method.name().into(),
@@ -290,20 +294,20 @@ impl Machine {
     /// What latpath costs there, in % of one of its CPUs: the agent's process, its sightings and its flight recorder's events.
     /// `None` where the agent does not say.
     pub fn cpu_percent(&self) -> Option<f64> {
-        let state = self.state();
-        let flight = state.recorder.as_ref().and_then(|recorder| recorder.as_ref().ok());
-        Some(state.cost?.percent(&state.counters, flight))
+        let inbox = &self.shared.lock().inbox;
+        let flight = inbox.recorder.as_ref().and_then(|recorder| recorder.as_ref().ok());
+        Some(inbox.cost?.percent(&inbox.counters, flight))
     }
 
     /// Why the machine is no longer heard, if it is not.
     pub fn fault(&self) -> Option<MachineError> {
-        let fault = self.state().fault.clone();
+        let fault = self.shared.lock().fault.clone();
         fault.map(|why| self.error(why))
     }
 
     /// True as long as the session lasts.
     pub fn is_alive(&self) -> bool {
-        !self.state().over
+        !self.shared.lock().over
     }
 }
 
@@ -311,36 +315,36 @@ impl Source for Machine {
     type Error = MachineError;
 
     fn points(&mut self) -> Result<Vec<PointInfo>, MachineError> {
-        Ok(self.state().points.clone())
+        Ok(self.shared.lock().inbox.points.clone())
     }
 
     fn drop_notes(&mut self) -> Result<Vec<DropNote>, MachineError> {
-        Ok(self.state().notes.clone())
+        Ok(self.shared.lock().inbox.notes.clone())
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, MachineError> {
         let from = out.len();
         let mut state = self.shared.lock();
-        out.append(&mut state.sightings);
+        let sightings = &mut state.inbox.fresh;
+        out.append(sightings);
         // The list grew as far as it had to: give the memory back when little is needed now.
-        if state.sightings.capacity() > 1 << 16 && out.len() - from < 1 << 12 {
-            state.sightings.shrink_to(1 << 12);
+        if sightings.capacity() > 1 << 16 && out.len() - from < 1 << 12 {
+            sightings.shrink_to(1 << 12);
         }
-        let (watermark, over) = (state.watermark, state.over);
+        let (watermark, over) = (state.inbox.watermark, state.over);
         drop(state);
         let fresh = &mut out[from..];
         if !fresh.is_sorted_by_key(|s| s.t) {
             fresh.sort_by_key(|s| s.t);
         }
-        let reached = if over { Some(monotonic()) } else { watermark };
-        self.watermark = self.watermark.max(reached.unwrap_or(Ns::MIN));
+        self.watermark = self.watermark.max(if over { monotonic() } else { watermark });
         Ok(self.watermark)
     }
 
     fn counters(&mut self) -> Result<Counters, MachineError> {
-        let state = self.state();
-        let mut counters = state.counters;
-        counters.dropped = counters.dropped.saturating_add(state.overflow).saturating_add(state.refused);
+        let state = self.shared.lock();
+        let mut counters = state.inbox.counters;
+        counters.dropped = counters.dropped.saturating_add(state.overflow).saturating_add(state.inbox.refused);
         Ok(counters)
     }
 }

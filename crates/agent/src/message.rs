@@ -1,5 +1,6 @@
 //! What the two ends say to each other. Protobuf by derivation; tags never change their meaning.
 
+use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
 
@@ -38,7 +39,7 @@ pub enum Message {
     HostHello(HostHello),
     /// A: the answer to it.
     #[prost(message, tag = "2")]
-    AgentHello(AgentHello),
+    AgentHello(Facts),
     /// H: attach and report.
     #[prost(message, tag = "3")]
     Start(Start),
@@ -102,26 +103,64 @@ pub struct HostHello {
     pub program: String,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct AgentHello {
-    /// The version that both will speak.
+/// What an agent says about its machine.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Facts {
+    /// The protocol's version that both speak.
     #[prost(uint32, tag = "1")]
     pub version: u32,
+    /// latpath's version.
     #[prost(string, tag = "2")]
     pub program: String,
+    /// Kernel release.
     #[prost(string, tag = "3")]
     pub kernel: String,
+    /// Host name.
     #[prost(string, tag = "4")]
     pub hostname: String,
+    /// CPUs online.
     #[prost(uint32, tag = "5")]
     pub cpus: u32,
+    /// What the kernel takes its time from (`kvm-clock`, `tsc`).
     #[prost(string, tag = "6")]
     pub clocksource: String,
+    /// What the probe can and cannot do there, for people.
     #[prost(string, tag = "7")]
     pub capabilities: String,
     /// It has a flight recorder, and knows the messages about it.
     #[prost(bool, tag = "8")]
     pub records: bool,
+}
+
+impl Facts {
+    /// The facts of this machine.
+    pub fn of_this_machine() -> Self {
+        let line =
+            |path: &str| Some(proc::line(path)).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into());
+        Self {
+            version: VERSION,
+            program: env!("CARGO_PKG_VERSION").into(),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            hostname: line("/proc/sys/kernel/hostname"),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            capabilities: String::new(),
+            records: true,
+        }
+    }
+
+    /// The same, cut, and without what a terminal would obey.
+    pub(crate) fn printable(&self) -> Self {
+        let name = |text: &str| cut(&printable(text).replace('\n', "?"), MAX_NAME).to_string();
+        Self {
+            program: name(&self.program),
+            kernel: name(&self.kernel),
+            hostname: name(&self.hostname),
+            clocksource: name(&self.clocksource),
+            capabilities: printable(&self.capabilities),
+            ..*self
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -329,8 +368,7 @@ pub struct StartRequest {
 }
 
 impl StartRequest {
-    /// The option that has the agent run a flight recorder: bytes for each CPU's events, as
-    /// [`Options::bytes_per_cpu`](latpath_flight::Options::bytes_per_cpu).
+    /// The option that has the agent run a flight recorder: bytes for each CPU's events.
     pub const FLIGHT: &str = "flight_bytes_per_cpu";
 
     /// The value of an option.

@@ -3,7 +3,6 @@
 mod reporter;
 mod session;
 
-use crate::frame::{FrameReader, HOST_MAGIC};
 use crate::message::StartRequest;
 use crate::stream::{Got, Stream};
 use crate::Facts;
@@ -105,7 +104,7 @@ pub enum ServeError {
 
 /// Serves one session: waits for a host, attaches what it asks for by `make_source`, hands on the sightings until the host asks it
 /// to stop or the host is gone. The source is dropped, and so detached, before this returns; one that is still being attached
-/// is dropped as soon as that is done.
+/// is dropped as soon as that is done. Bytes that an earlier session on this stream left come first.
 ///
 /// `quit` becoming readable ends the session.
 pub fn serve<S, F>(
@@ -118,28 +117,12 @@ where
     S: Source + 'static,
     F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
 {
-    let mut reader = FrameReader::new(HOST_MAGIC);
-    serve_from(&mut reader, stream, options, quit, make_source)
-}
-
-/// As [`serve`]; bytes that an earlier session on this stream left in `reader` come first.
-pub(crate) fn serve_from<S, F>(
-    reader: &mut FrameReader,
-    stream: &mut Stream,
-    options: &mut ServeOptions,
-    quit: Option<BorrowedFd>,
-    make_source: F,
-) -> Result<Ended, ServeError>
-where
-    S: Source + 'static,
-    F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
-{
-    let nonce = match wait_for_host(reader, stream, options.opening, quit)? {
+    let nonce = match wait_for_host(stream, options.opening, quit)? {
         Opened::By(nonce) => nonce,
         Opened::Not(ended) => return Ok(ended),
     };
     let mut session = Session::new(stream, options, nonce, make_source);
-    let result = session.run(reader, quit);
+    let result = session.run(quit);
     let last_word = match &result {
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
         Ok(Ended::Quit) => Some("the agent was asked to end".to_string()),
@@ -156,14 +139,13 @@ enum Opened {
 }
 
 fn wait_for_host(
-    reader: &mut FrameReader,
     stream: &mut Stream,
     within: Option<Duration>,
     quit: Option<BorrowedFd>,
 ) -> Result<Opened, ServeError> {
     let began = Instant::now();
     loop {
-        if let Some(nonce) = reader.scan() {
+        if let Some(nonce) = stream.reader.scan() {
             return Ok(Opened::By(nonce));
         }
         let left = within.map(|w| w.saturating_sub(began.elapsed()));
@@ -176,8 +158,7 @@ fn wait_for_host(
         }
         if ready.read || ready.hangup {
             match stream.read()? {
-                Got::Bytes(n) => reader.push(stream.bytes(n)),
-                Got::Nothing => {}
+                Got::Bytes | Got::Nothing => {}
                 Got::End => return Ok(Opened::Not(Ended::HostGone)),
             }
         }

@@ -1,17 +1,13 @@
 //! The host's end of a session: one thread that writes requests, reads answers, and fills the machine's box.
 
-use crate::cost::Cost;
 use crate::dial::{Carrier, Line};
 use crate::frame::{preamble, FrameReader, Item, Outgoing, AGENT_MAGIC, HOST_MAGIC};
-use crate::inbox::{Event, Inbox};
+use crate::inbox::Inbox;
 use crate::message::*;
 use crate::stream::{Got, Stream};
-use crate::windows::Answer;
-use crate::{Facts, Timeouts};
-use latpath_clock::ClockState;
-use latpath_flight::Figures;
+use crate::Timeouts;
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
+use latpath_model::Ns;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -28,8 +24,8 @@ const BURST_STEP: Duration = Duration::from_millis(7);
 const BURST_TIME: Duration = Duration::from_millis(500);
 /// Exchanges without which nothing is known.
 const LEAST_EXCHANGES: u64 = 3;
-/// How often the state of the clock is made known.
-const CLOCK_EVERY: Duration = Duration::from_millis(100);
+/// How long the agent is waited for at most before commands and waits are looked at.
+const ROUND: Duration = Duration::from_millis(100);
 /// How long a command's last words are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The same where its stream has ended: it is about to die, as soon as it may run.
@@ -38,57 +34,48 @@ const LAST_WORDS_AT_THE_END: Duration = Duration::from_secs(5);
 const CLOSED: &str = "the agent closed the stream";
 
 /// What the machine's owner and the session's thread share.
-#[derive(Default)]
 pub(crate) struct Shared {
-    pub state: Mutex<State>,
+    state: Mutex<State>,
     pub changed: Condvar,
 }
 
 impl Shared {
+    pub fn new(machine: &str) -> Self {
+        let state = State {
+            inbox: Inbox::new(machine),
+            ready: false,
+            over: false,
+            fault: None,
+            overflow: 0,
+            unfetched: 0,
+            commands: VecDeque::new(),
+            close: false,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of the other side leaves nothing half done here: each change is one assignment.
+        // After a panic of the other side the session is over; what had come can still be read.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
 /// See [`Shared`].
-#[derive(Default)]
 pub(crate) struct State {
-    pub facts: Option<Facts>,
+    /// What the agent has said.
+    pub inbox: Inbox,
     /// The first burst is done: times can be mapped.
     pub ready: bool,
-    pub started: bool,
     /// The thread is over.
     pub over: bool,
     /// Why, unless the agent said goodbye.
     pub fault: Option<String>,
-    pub sightings: Vec<Sighting>,
-    pub watermark: Option<Ns>,
-    pub points: Vec<PointInfo>,
-    pub notes: Vec<DropNote>,
-    pub counters: Counters,
-    /// What the agent costs its machine; `None` until it is reported.
-    pub cost: Option<Cost>,
-    pub refused: u64,
-    /// Dropped here since nobody drained.
+    /// Sightings dropped here since nobody drained.
     pub overflow: u64,
-    pub clock: ClockState,
-    /// When the last exchange came, host clock.
-    pub last_exchange: Ns,
-    /// Whether the agent was asked to run its flight recorder.
-    pub records: bool,
-    /// How that does, or why there is none; `None` until it is reported.
-    pub recorder: Option<Result<Figures, String>>,
-    /// For the session: windows to ask for, by number, from then to then on the host's clock.
-    pub requests: VecDeque<(u64, Ns, Ns)>,
     /// Windows asked for that nobody has fetched, whether they have come or not.
     pub unfetched: usize,
-    /// Those that have come.
-    pub windows: Vec<(u64, Answer)>,
     /// For the session: to be sent.
     pub commands: VecDeque<Message>,
-    /// For the session: streams asked for.
-    pub streams: usize,
     /// For the session: to end, whatever the agent does.
     pub close: bool,
 }
@@ -99,8 +86,6 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     wake: UnixStream,
     timeouts: Timeouts,
-    inbox: Inbox,
-    reader: FrameReader,
     out: Outgoing,
     nonce: u64,
     open: bool,
@@ -109,13 +94,13 @@ pub(crate) struct Session {
     knocked: Option<Instant>,
     next_question: Instant,
     heard: Instant,
-    clock_told: Instant,
     stopping: bool,
 }
 
 impl Session {
-    pub fn new(machine: &str, line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
+    pub fn new(mut line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
         let now = Instant::now();
+        line.stream.reader = FrameReader::new(AGENT_MAGIC);
         // Only to distinguish sessions on one device, not a secret; never 0.
         let nonce = (monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
         Self {
@@ -124,8 +109,6 @@ impl Session {
             shared,
             wake,
             timeouts,
-            inbox: Inbox::new(machine),
-            reader: FrameReader::new(AGENT_MAGIC),
             out: Outgoing::default(),
             nonce,
             open: false,
@@ -134,7 +117,6 @@ impl Session {
             knocked: None,
             next_question: now,
             heard: now,
-            clock_told: now,
             stopping: false,
         }
     }
@@ -142,8 +124,7 @@ impl Session {
     /// Runs until the agent says goodbye, something fails, or the owner closes.
     pub fn run(mut self) {
         let result = self.speak();
-        self.publish(true);
-        let Self { stream, mut carrier, shared, stopping, mut inbox, .. } = self;
+        let Self { stream, mut carrier, shared, stopping, .. } = self;
         drop(stream);
         let fault = result.err().map(|why| match &mut carrier {
             Some(carrier) => match carrier.last_words(if why == CLOSED { LAST_WORDS_AT_THE_END } else { LAST_WORDS }) {
@@ -154,13 +135,9 @@ impl Session {
         });
         let mut state = shared.lock();
         state.over = true;
-        let why = fault.as_deref().unwrap_or("the session is over");
-        inbox.windows.end(why);
-        state.windows.append(&mut inbox.windows.done);
-        let unsent = std::mem::take(&mut state.requests);
-        state.windows.extend(unsent.into_iter().map(|(id, ..)| (id, Err(why.to_string()))));
+        state.inbox.windows.end(fault.as_deref().unwrap_or("the session is over"));
         // Once asked to stop, an agent may go as it likes.
-        state.fault = fault.filter(|_| !(state.close || stopping && state.started && state.fault.is_none()));
+        state.fault = fault.filter(|_| !(state.close || stopping && state.inbox.started && state.fault.is_none()));
         drop(state);
         shared.changed.notify_all();
         drop(carrier);
@@ -173,10 +150,6 @@ impl Session {
                 return Ok(());
             }
             self.check_waits()?;
-            self.inbox.windows.expire(monotonic());
-            if !self.inbox.windows.done.is_empty() {
-                self.publish(false);
-            }
             self.knock();
             let flushed = self.flush();
             let timeout = self.next_wait();
@@ -192,9 +165,8 @@ impl Session {
                 let got = self.stream.read();
                 let now = monotonic();
                 match got.map_err(|e| format!("reading from the agent failed: {e}"))? {
-                    Got::Bytes(n) => {
+                    Got::Bytes => {
                         self.heard = Instant::now();
-                        self.reader.push(self.stream.bytes(n));
                         if self.take_items(now)? {
                             return Ok(());
                         }
@@ -212,22 +184,12 @@ impl Session {
     /// True if the owner wants to end.
     fn take_commands(&mut self) -> bool {
         let mut state = self.shared.lock();
-        (self.inbox.streams, self.inbox.records) = (state.streams, state.records);
-        let commands = std::mem::take(&mut state.commands);
-        let requests = std::mem::take(&mut state.requests);
-        let close = state.close;
-        drop(state);
-        let within = self.timeouts.window.as_nanos() as Ns;
-        for (id, from, to) in requests {
-            let Inbox { windows, timeline, .. } = &mut self.inbox;
-            let request = windows.ask(id, (from, to), timeline, (monotonic(), within));
-            request.into_iter().for_each(|request| self.out.push(Message::WindowRequest(request)));
-        }
-        for command in commands {
+        state.inbox.windows.expire(monotonic());
+        for command in state.commands.drain(..) {
             self.stopping |= matches!(command, Message::Stop(_));
             self.out.push(command);
         }
-        close
+        state.close
     }
 
     fn check_waits(&self) -> Result<(), String> {
@@ -255,17 +217,18 @@ impl Session {
     fn next_wait(&self) -> Duration {
         match self.greeted {
             None => KNOCK,
-            Some(_) => self.next_question.saturating_duration_since(Instant::now()).min(CLOCK_EVERY),
+            Some(_) => self.next_question.saturating_duration_since(Instant::now()).min(ROUND),
         }
     }
 
     fn flush(&mut self) -> Result<(), String> {
-        let Self { out, stream, inbox, greeted, next_question, stopping, .. } = self;
+        let Self { out, stream, shared, greeted, next_question, stopping, .. } = self;
         let question = || {
             let now = Instant::now();
             if greeted.is_none() || *stopping || now < *next_question {
                 return None;
             }
+            let inbox = &mut shared.lock().inbox;
             let (asked, under_way) = inbox.asked();
             *next_question = now
                 + match asked {
@@ -283,7 +246,7 @@ impl Session {
     /// Takes all that came; true at the goodbye.
     fn take_items(&mut self, now: Ns) -> Result<bool, String> {
         if !self.open {
-            while let Some(nonce) = self.reader.scan() {
+            while let Some(nonce) = self.stream.reader.scan() {
                 if nonce == self.nonce {
                     self.open = true;
                     self.out.push(Message::HostHello(HostHello {
@@ -298,72 +261,31 @@ impl Session {
                 return Ok(false);
             }
         }
-        let mut bye = false;
+        let mut state = self.shared.lock();
         loop {
-            let item = self.reader.next().map_err(|e| format!("the agent sent {e}"))?;
-            let message = match item {
+            match self.stream.reader.next().map_err(|e| format!("the agent sent {e}"))? {
                 None => break,
                 // The answer to a repeated knock.
-                Some(Item::Preamble(nonce)) if nonce == self.nonce => continue,
+                Some(Item::Preamble(nonce)) if nonce == self.nonce => {}
                 Some(Item::Preamble(_)) => {
                     return Err("another agent took over in the middle of the session; was it restarted?".into())
                 }
-                Some(Item::Message(message)) => *message,
-            };
-            let event = self.inbox.take(message, now);
-            if event.is_err() {
-                self.publish(true);
-            }
-            match event? {
-                Event::Nothing => {}
-                Event::Greeted => self.greeted = Some(Instant::now()),
-                Event::Started => self.shared.lock().started = true,
-                Event::Exchanged => self.shared.lock().last_exchange = now,
-                Event::Bye => bye = true,
+                Some(Item::Message(message)) => state.inbox.take(*message, now)?,
             }
         }
-        let burst = self.greeted.is_some_and(|at| at.elapsed() < BURST_TIME) && self.inbox.asked().0 < BURST;
-        self.publish(burst || self.clock_told.elapsed() >= CLOCK_EVERY);
-        Ok(bye)
-    }
-
-    /// Makes known what came; the state of the clock only if `clock`, since it costs more.
-    fn publish(&mut self, clock: bool) {
-        let inbox = &mut self.inbox;
-        let mut state = self.shared.lock();
-        let room = MAX_SIGHTINGS.saturating_sub(state.sightings.len());
-        if inbox.fresh.len() > room {
-            state.overflow += (inbox.fresh.len() - room) as u64;
-            inbox.fresh.truncate(room);
+        let too_many = state.inbox.fresh.len().saturating_sub(MAX_SIGHTINGS);
+        state.overflow += too_many as u64;
+        state.inbox.fresh.truncate(MAX_SIGHTINGS);
+        if state.inbox.facts.is_some() {
+            self.greeted.get_or_insert_with(Instant::now);
         }
-        state.sightings.append(&mut inbox.fresh);
-        if inbox.watermark > Ns::MIN {
-            state.watermark = Some(inbox.watermark);
-        }
-        if state.points.len() < inbox.points.len() {
-            let known = state.points.len();
-            state.points.extend_from_slice(&inbox.points[known..]);
-        }
-        if state.notes.len() < inbox.notes.len() {
-            let known = state.notes.len();
-            state.notes.extend_from_slice(&inbox.notes[known..]);
-        }
-        state.windows.append(&mut inbox.windows.done);
-        state.recorder.clone_from(&inbox.recorder);
-        (state.counters, state.cost) = (inbox.counters, inbox.cost);
-        state.refused = inbox.refused;
-        if clock {
-            state.clock = inbox.timeline.state(monotonic());
-            self.clock_told = Instant::now();
-        }
-        if state.facts.is_none() {
-            state.facts.clone_from(&inbox.facts);
-        }
-        let (asked, under_way) = inbox.asked();
+        let (asked, under_way) = state.inbox.asked();
         let exchanges = asked - under_way as u64;
         let burst_over = self.greeted.is_some_and(|at| at.elapsed() >= BURST_TIME) || exchanges >= BURST;
         state.ready |= burst_over && exchanges >= LEAST_EXCHANGES;
+        let bye = state.inbox.ended;
         drop(state);
         self.shared.changed.notify_all();
+        Ok(bye)
     }
 }

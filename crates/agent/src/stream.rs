@@ -1,5 +1,6 @@
 //! A byte stream as two descriptors that never block.
 
+use crate::frame::{FrameReader, HOST_MAGIC};
 use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg, OFlag};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -19,13 +20,15 @@ pub struct Stream {
     /// Flags to set again on each, since others may hold the same open file (a terminal, a shell's pipe).
     flags: [Option<OFlag>; 2],
     scratch: Box<[u8]>,
+    /// What was read: the agent's side reads a host.
+    pub(crate) reader: FrameReader,
 }
 
 /// What a read brought.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// This many bytes.
-    Bytes(usize),
+    /// Bytes, for the reader.
+    Bytes,
     /// Nothing for now.
     Nothing,
     /// The peer closed its end.
@@ -69,27 +72,25 @@ impl Stream {
             fcntl(fd, FcntlArg::F_SETFL(before | OFlag::O_NONBLOCK))?;
             *flags = Some(before);
         }
-        Ok(Self { rx, tx, flags, scratch: vec![0; READ].into() })
+        Ok(Self { rx, tx, flags, scratch: vec![0; READ].into(), reader: FrameReader::new(HOST_MAGIC) })
     }
 
     fn tx(&self) -> &OwnedFd {
         self.tx.as_ref().unwrap_or(&self.rx)
     }
 
-    /// Reads what is there; [`Self::bytes`] gives it.
+    /// Reads what is there into the reader.
     pub(crate) fn read(&mut self) -> io::Result<Got> {
         match nix::unistd::read(&self.rx, &mut self.scratch) {
             Ok(0) => Ok(Got::End),
-            Ok(n) => Ok(Got::Bytes(n)),
+            Ok(n) => {
+                self.reader.push(&self.scratch[..n]);
+                Ok(Got::Bytes)
+            }
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Got::Nothing),
             Err(Errno::ECONNRESET | Errno::EPIPE) => Ok(Got::End),
             Err(e) => Err(e.into()),
         }
-    }
-
-    /// The first `n` bytes of the last read.
-    pub(crate) fn bytes(&self, n: usize) -> &[u8] {
-        &self.scratch[..n]
     }
 
     /// Writes what the stream takes, 0 if nothing for now.
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_end_is_told() {
+    fn the_peers_end_is_reported() {
         let (a, b) = UnixStream::pair().unwrap();
         let mut stream = Stream::new(a).unwrap();
         drop(b);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_both_ways_over_two_pipes_and_the_other_descriptor_is_told() {
+    fn bytes_pass_in_both_directions_over_two_pipes_and_the_other_descriptor_is_reported() {
         let (rx, mut to_us) = std::io::pipe().unwrap();
         let (mut from_us, tx) = std::io::pipe().unwrap();
         let (wake, mut waker) = UnixStream::pair().unwrap();
@@ -182,8 +183,8 @@ mod tests {
         waker.write_all(b"x").unwrap();
         let ready = stream.wait(true, Some(wake.as_fd()), Duration::ZERO).unwrap();
         assert_eq!(ready, Ready { read: true, write: true, other: true, hangup: false });
-        assert_eq!(stream.read().unwrap(), Got::Bytes(3));
-        assert_eq!(stream.bytes(3), b"abc");
+        assert_eq!(stream.read().unwrap(), Got::Bytes);
+        assert_eq!(stream.reader.rest(), b"abc");
         assert_eq!(stream.write(b"de").unwrap(), 2);
         let mut got = [0; 2];
         from_us.read_exact(&mut got).unwrap();

@@ -39,9 +39,9 @@ fn a_million_sightings_arrive_unchanged_and_in_order() {
         })
         .collect();
     let tell = agent.tell.clone();
-    let told = made.clone();
+    let sent = made.clone();
     let teller = std::thread::spawn(move || {
-        for part in told.chunks(20_000) {
+        for part in sent.chunks(20_000) {
             tell.send(part.to_vec()).unwrap();
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -144,7 +144,7 @@ fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
 fn a_probe_that_cannot_be_attached_is_reported_with_its_cause() {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = std::thread::spawn(move || {
-        let make = |_: &StartRequest| Err::<Attached<fake::Told>, _>("no BTF in this kernel".to_string());
+        let make = |_: &StartRequest| Err::<Attached<fake::Given>, _>("no BTF in this kernel".to_string());
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
@@ -157,7 +157,7 @@ fn a_probe_that_cannot_be_attached_is_reported_with_its_cause() {
 fn a_probe_that_panics_while_attaching_is_an_error_of_that_machine() {
     let (host, guest) = UnixStream::pair().unwrap();
     std::thread::spawn(move || {
-        let make = |_: &StartRequest| -> Result<Attached<fake::Told>, String> { panic!("on purpose, in a test") };
+        let make = |_: &StartRequest| -> Result<Attached<fake::Given>, String> { panic!("on purpose, in a test") };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
@@ -173,9 +173,9 @@ fn while_the_probe_is_attached_the_clock_goes_on() {
     std::thread::spawn(move || {
         let make = move |_: &StartRequest| {
             let before = heard.load(Ordering::SeqCst);
-            // An answer about the time has less than 50 bytes, and nothing else is said meanwhile.
+            // An answer about the time has less than 50 bytes, and nothing else is said in between.
             eventually("ten answers", || heard.load(Ordering::SeqCst) > before + 500);
-            Err::<Attached<fake::Told>, _>("slow".to_string())
+            Err::<Attached<fake::Given>, _>("slow".to_string())
         };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
@@ -237,10 +237,10 @@ fn what_an_older_session_left_in_the_pipe_is_skipped_on_both_sides() {
     assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::Stopped);
 }
 
-fn fresh() -> impl FnOnce(&StartRequest) -> Result<Attached<fake::Told>, String> + Clone + Send + 'static {
+fn fresh() -> impl FnOnce(&StartRequest) -> Result<Attached<fake::Given>, String> + Clone + Send + 'static {
     |_: &StartRequest| {
         let from = std::sync::mpsc::channel().1;
-        Ok(fake::Told { from, points: 2, watermark: 0, made: 0, alive: Default::default() }.into())
+        Ok(fake::Given { from, points: 2, watermark: 0, made: 0, alive: Default::default() }.into())
     }
 }
 

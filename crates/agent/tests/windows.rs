@@ -280,8 +280,8 @@ struct Waits(Invents, Mutex<Receiver<()>>);
 impl Waits {
     /// It, and what lets it go on when it is dropped.
     fn boxed(invents: &Invents) -> (Begun, Sender<()>) {
-        let (go_on, told) = channel();
-        (Some(Ok(Box::new(Self(invents.clone(), Mutex::new(told))))), go_on)
+        let (go_on, signal) = channel();
+        (Some(Ok(Box::new(Self(invents.clone(), Mutex::new(signal))))), go_on)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::reporter::Reporter;
 use super::{Attached, Ended, ServeError, ServeOptions};
-use crate::frame::{preamble, FrameError, FrameReader, Item, Outgoing, AGENT_MAGIC};
+use crate::frame::{preamble, FrameError, Item, Outgoing, AGENT_MAGIC};
 use crate::message::*;
 use crate::recorder;
 use crate::stream::{Got, Stream};
@@ -83,10 +83,11 @@ where
         }
     }
 
-    pub fn run(&mut self, reader: &mut FrameReader, quit: Option<BorrowedFd>) -> Result<Ended, ServeError> {
+    pub fn run(&mut self, quit: Option<BorrowedFd>) -> Result<Ended, ServeError> {
         let mut next_tick = Instant::now();
         loop {
-            if let Some(ended) = self.take_messages(reader)? {
+            // Messages that came together with the preamble, at first.
+            if let Some(ended) = self.take_read((self.options.clock)())? {
                 return Ok(ended);
             }
             if Instant::now() >= next_tick {
@@ -115,11 +116,10 @@ where
             }
             if ready.read || ready.hangup {
                 match self.stream.read()? {
-                    Got::Bytes(n) => {
+                    Got::Bytes => {
                         let now = (self.options.clock)();
                         self.heard = Instant::now();
-                        reader.push(self.stream.bytes(n));
-                        if let Some(ended) = self.take_read(reader, now)? {
+                        if let Some(ended) = self.take_read(now)? {
                             return Ok(ended);
                         }
                     }
@@ -139,18 +139,12 @@ where
         }
     }
 
-    /// Messages that came together with the preamble.
-    fn take_messages(&mut self, reader: &mut FrameReader) -> Result<Option<Ended>, ServeError> {
-        let now = (self.options.clock)();
-        self.take_read(reader, now)
-    }
-
-    fn take_read(&mut self, reader: &mut FrameReader, now: Ns) -> Result<Option<Ended>, ServeError> {
+    fn take_read(&mut self, now: Ns) -> Result<Option<Ended>, ServeError> {
         loop {
-            if reader.peek_preamble().is_some_and(|nonce| nonce != self.nonce) {
+            if self.stream.reader.peek_preamble().is_some_and(|nonce| nonce != self.nonce) {
                 return Ok(Some(Ended::NewSession));
             }
-            match reader.next() {
+            match self.stream.reader.next() {
                 Ok(Some(Item::Message(message))) => {
                     if let Some(ended) = self.take(*message, now)? {
                         return Ok(Some(ended));
@@ -226,17 +220,8 @@ where
             )));
         }
         self.greeted = true;
-        let facts = &self.options.facts;
-        self.out.push(Message::AgentHello(AgentHello {
-            version: VERSION.min(hello.newest),
-            program: cut(&facts.program, MAX_NAME).into(),
-            kernel: cut(&facts.kernel, MAX_NAME).into(),
-            hostname: cut(&facts.hostname, MAX_NAME).into(),
-            cpus: facts.cpus,
-            clocksource: cut(&facts.clocksource, MAX_NAME).into(),
-            capabilities: cut(&facts.capabilities, MAX_TEXT).into(),
-            records: facts.records,
-        }));
+        let version = VERSION.min(hello.newest);
+        self.out.push(Message::AgentHello(Facts { version, ..self.options.facts.printable() }));
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A source that is told what it sees, and an agent that serves it over a socket pair.
+//! A source that is given what it sees, and an agent that serves it over a socket pair.
 #![allow(dead_code)] // each test file uses a part
 
 use latpath_agent::{serve, Attached, Ended, Machine, ServeError, ServeOptions, StartRequest, Stream, Timeouts};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub struct Told {
+pub struct Given {
     pub from: Receiver<Vec<Sighting>>,
     pub points: usize,
     pub watermark: Ns,
@@ -19,7 +19,7 @@ pub struct Told {
     pub alive: Arc<AtomicBool>,
 }
 
-impl Source for Told {
+impl Source for Given {
     type Error = String;
 
     fn points(&mut self) -> Result<Vec<PointInfo>, String> {
@@ -52,7 +52,7 @@ impl Source for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for Given {
     fn drop(&mut self) {
         self.alive.store(false, Ordering::SeqCst);
     }
@@ -89,7 +89,7 @@ pub fn agent_recording(
         let make = move |request: &StartRequest| {
             alive.store(true, Ordering::SeqCst);
             let recorder = request.option(StartRequest::FLIGHT).and_then(|_| recorder());
-            let source = Told { from, points: 5, watermark: 0, made: 0, alive };
+            let source = Given { from, points: 5, watermark: 0, made: 0, alive };
             Ok::<_, String>(Attached { source, recorder })
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
