@@ -133,7 +133,7 @@ impl Background {
     pub fn enter(&mut self, ring: usize) {
         self.ring = ring.max(1);
         if may_return() {
-            // Without a watchdog there is no way back for a main loop that starves.
+            // Without a watchdog a main loop that starves could not come back.
             self.watchdog = Watchdog::start().ok();
             if self.watchdog.is_some() {
                 self.governor = Some(Governor::new(Instant::now()));

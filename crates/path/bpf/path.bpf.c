@@ -126,23 +126,26 @@ out:
 
 #define RX (HOOK_CHOOSES | HOOK_ENTERS)
 #define TX (HOOK_CHOOSES | HOOK_SENDS)
-#define HOOK(name, number, how)                               \
+#define HOOK(name, number, arg, how)                          \
 	SEC("raw_tp/" #name)                                  \
 	int name(struct bpf_raw_tracepoint_args *ctx)         \
 	{                                                     \
-		return passes(ctx, ctx->args[0], number, how, 0, 0); \
+		return passes(ctx, ctx->args[arg], number, how, 0, 0); \
 	}
 
-HOOK(net_dev_queue, TP_NET_DEV_QUEUE, TX | HOOK_ENTERS)
-HOOK(net_dev_start_xmit, TP_NET_DEV_START_XMIT, TX)
-HOOK(napi_gro_frags_entry, TP_NAPI_GRO_FRAGS_ENTRY, RX)
-HOOK(napi_gro_receive_entry, TP_NAPI_GRO_RECEIVE_ENTRY, RX)
-HOOK(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, RX)
-HOOK(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, RX)
-HOOK(netif_rx_entry, TP_NETIF_RX_ENTRY, RX)
-HOOK(netif_receive_skb, TP_NETIF_RECEIVE_SKB, RX)
-HOOK(netif_rx, TP_NETIF_RX, 0) /* netif_rx_entry was before it */
-HOOK(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0)
+HOOK(net_dev_queue, TP_NET_DEV_QUEUE, 0, TX | HOOK_ENTERS)
+HOOK(net_dev_start_xmit, TP_NET_DEV_START_XMIT, 0, TX)
+HOOK(napi_gro_frags_entry, TP_NAPI_GRO_FRAGS_ENTRY, 0, RX)
+HOOK(napi_gro_receive_entry, TP_NAPI_GRO_RECEIVE_ENTRY, 0, RX)
+HOOK(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, 0, RX)
+HOOK(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, 0, RX)
+HOOK(netif_rx_entry, TP_NETIF_RX_ENTRY, 0, RX)
+HOOK(netif_receive_skb, TP_NETIF_RECEIVE_SKB, 0, RX)
+HOOK(netif_rx, TP_NETIF_RX, 0, 0) /* netif_rx_entry was before it */
+HOOK(qdisc_enqueue, TP_QDISC_ENQUEUE, 2, HOOK_SENDS)
+HOOK(ovs_do_execute_action, TP_OVS_DO_EXECUTE_ACTION, 1, HOOK_CHOOSES)
+HOOK(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0, 0)
+HOOK(consume_skb, TP_CONSUME_SKB, 0, HOOK_LEAVES)
 
 /* The driver may have freed it by now: only what is known is looked at. */
 SEC("raw_tp/net_dev_xmit")
@@ -154,12 +157,6 @@ int net_dev_xmit(struct bpf_raw_tracepoint_args *ctx)
 	if (!f || f->dying)
 		return 0;
 	return passes(ctx, skb, TP_NET_DEV_XMIT, HOOK_SENDS, ctx->args[1], 0);
-}
-
-SEC("raw_tp/qdisc_enqueue")
-int qdisc_enqueue(struct bpf_raw_tracepoint_args *ctx)
-{
-	return passes(ctx, ctx->args[2], TP_QDISC_ENQUEUE, HOOK_SENDS, 0, 0);
 }
 
 SEC("raw_tp/qdisc_dequeue")
@@ -177,18 +174,6 @@ int ovs_dp_upcall(struct bpf_raw_tracepoint_args *ctx)
 	struct dp_upcall_info *info = (void *)ctx->args[3];
 
 	return passes(ctx, ctx->args[1], TP_OVS_DP_UPCALL, HOOK_CHOOSES, BPF_CORE_READ(info, cmd), 0);
-}
-
-SEC("raw_tp/ovs_do_execute_action")
-int ovs_do_execute_action(struct bpf_raw_tracepoint_args *ctx)
-{
-	return passes(ctx, ctx->args[1], TP_OVS_DO_EXECUTE_ACTION, HOOK_CHOOSES, 0, 0);
-}
-
-SEC("raw_tp/consume_skb")
-int consume_skb(struct bpf_raw_tracepoint_args *ctx)
-{
-	return passes(ctx, ctx->args[0], TP_CONSUME_SKB, HOOK_LEAVES, 0, 0);
 }
 
 SEC("raw_tp/kfree_skb")
@@ -235,35 +220,18 @@ static __always_inline int enters(struct pt_regs *ctx, __u64 skb)
 	return 0;
 }
 
-SEC("kprobe")
-int first(struct pt_regs *ctx)
-{
-	return enters(ctx, PT_REGS_PARM1(ctx));
-}
+#define TAKES(name, arg)                                      \
+	SEC("kprobe")                                         \
+	int name(struct pt_regs *ctx)                         \
+	{                                                     \
+		return enters(ctx, PT_REGS_PARM##arg(ctx));   \
+	}
 
-SEC("kprobe")
-int second(struct pt_regs *ctx)
-{
-	return enters(ctx, PT_REGS_PARM2(ctx));
-}
-
-SEC("kprobe")
-int third(struct pt_regs *ctx)
-{
-	return enters(ctx, PT_REGS_PARM3(ctx));
-}
-
-SEC("kprobe")
-int fourth(struct pt_regs *ctx)
-{
-	return enters(ctx, PT_REGS_PARM4(ctx));
-}
-
-SEC("kprobe")
-int fifth(struct pt_regs *ctx)
-{
-	return enters(ctx, PT_REGS_PARM5(ctx));
-}
+TAKES(first, 1)
+TAKES(second, 2)
+TAKES(third, 3)
+TAKES(fourth, 4)
+TAKES(fifth, 5)
 
 /* A function has made an skb of another. `maker`: its place in src/attach.rs. */
 static __always_inline int copied(__u64 from, __u64 to, __u32 maker)

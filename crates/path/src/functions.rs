@@ -28,7 +28,7 @@ pub(crate) struct Traceable {
     pub notes: Vec<String>,
 }
 
-/// What runs as part of tracing itself, not of the packet's way.
+/// What runs as part of tracing itself, not of the packet's path.
 const TRACERS: [&str; 7] =
     ["__traceiter_", "__probestub_", "__bpf_trace_", "trace_event_", "trace_raw_output_", "perf_trace_", "bpf_prog_"];
 
@@ -118,7 +118,7 @@ pub(crate) fn traceable() -> Traceable {
     // Two long reads at once: the kernel takes its time for either.
     let list = std::thread::spawn(list);
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    let wanted = with_skbs();
+    let with_skbs = with_skbs();
     let list = list.join().ok().flatten();
     let listed = list.as_deref().map(Listed::read);
     if listed.is_none() {
@@ -136,7 +136,7 @@ pub(crate) fn traceable() -> Traceable {
             continue;
         }
         // What BTF says of a name holds for the function as written, not for a part that the compiler cut out of it.
-        let Some(positions) = wanted.get(&(name.to_string(), module.to_string())) else { continue };
+        let Some(positions) = with_skbs.get(&(name.to_string(), module.to_string())) else { continue };
         if listed.as_ref().is_some_and(|l| !l.may_have(name, module, address)) {
             continue;
         }
@@ -243,7 +243,7 @@ const FIRST: [&str; 75] = [
     "start_xmit",
 ];
 
-/// Names of functions in which modules of the way do their work; taken after [`FIRST`].
+/// Modules that packets pass; their functions come after [`FIRST`].
 const THEN: [&str; 14] = [
     "openvswitch",
     "bridge",

@@ -2,7 +2,7 @@
 //!
 //! [`Search::start`] attaches programs (bpf/) to the tracepoints that all packets pass, where packets are chosen by their bytes,
 //! and to the functions that take a packet, where the chosen ones are followed. What is seen of a packet is a [`Packet`];
-//! [`paths`] says which ways they took.
+//! [`paths`] says which paths they took.
 
 mod attach;
 mod btf;

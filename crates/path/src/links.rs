@@ -1,4 +1,4 @@
-//! The ways in which the loaded programs are attached.
+//! How the loaded programs are attached.
 
 use crate::functions::{by_weight, Function};
 use crate::tracepoints::{MAKERS, TRACEPOINTS};

@@ -1,4 +1,4 @@
-//! Names for what the programs tell in numbers.
+//! Names for what the programs report in numbers.
 
 use crate::functions::Function;
 use latpath_bpf::{namespaces, Functions, Reasons};

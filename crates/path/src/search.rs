@@ -79,7 +79,7 @@ impl Search {
         Counts { recursion_misses: attached.recursion_misses(), ..kept.into() }
     }
 
-    /// Ends the search: nothing that happens from here on is told. Packets in the order in which they were chosen, each one's
+    /// Ends the search: nothing that happens from here on is reported. Packets in the order in which they were chosen, each one's
     /// steps in order of time; and what is still attached.
     pub fn stop(mut self) -> (Vec<Packet>, Counts, Remains) {
         let counts = self.counts();

@@ -1,4 +1,4 @@
-//! Which ways packets took, and how long the stages of each took.
+//! Which paths packets took, and how long the stages of each took.
 
 use crate::packet::{Packet, Step};
 use latpath_model::{Ns, Point, PointKind, HOST};
@@ -38,7 +38,7 @@ pub struct Stage {
     pub since_last: Ns,
 }
 
-/// A way that packets took.
+/// A path that packets took.
 #[derive(Clone, Debug)]
 pub struct Path {
     /// The packets that took it, by number.
@@ -82,7 +82,7 @@ fn signature(packet: &Packet) -> Signature<'_> {
     apart(packet).into_iter().map(of).collect()
 }
 
-/// The ways that packets took, the most travelled first.
+/// The paths that packets took, the most travelled first.
 pub fn paths(packets: &[Packet]) -> Vec<Path> {
     let mut groups: Vec<Vec<&Packet>> = Vec::new();
     let mut place: HashMap<Signature<'_>, usize> = HashMap::new();
@@ -209,12 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_on_one_way_are_one_path_with_median_times() {
-        let way = |number, base: Ns, gap: Ns| {
+    fn packets_of_one_path_are_joined_with_median_times() {
+        let taken = |number, base: Ns, gap: Ns| {
             packet(number, vec![step(base, 0, "a", "x"), step(base + gap, 0, "b", "x"), step(base + 100, 1, "c", "y")])
         };
         let odd = packet(3, vec![step(5, 0, "a", "x"), step(6, 0, "dropped", "x")]);
-        let found = paths(&[way(0, 0, 10), way(1, 1000, 30), odd, way(2, 2000, 20)]);
+        let found = paths(&[taken(0, 0, 10), taken(1, 1000, 30), odd, taken(2, 2000, 20)]);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].packets, [0, 1, 2]);
         let hops: Vec<_> = found[0].hops.iter().map(|h| (h.name.as_str(), h.since_first, h.since_last)).collect();

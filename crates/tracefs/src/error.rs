@@ -63,7 +63,7 @@ pub enum Error {
     NotUndone {
         /// The instance.
         name: String,
-        /// What was in the way.
+        /// What could not be undone, and why.
         problems: Vec<String>,
     },
 }

@@ -68,7 +68,7 @@ impl Instance {
     pub fn is_there(name: &str) -> bool {
         let Ok(tracefs) = Tracefs::open() else { return false };
         // Held until then, so that nobody is just removing it.
-        let taken = undo::is_name(name).then(|| Undo::look(Path::new(undo::FOLDER), name));
+        let taken = undo::is_name(name).then(|| Undo::take(Path::new(undo::FOLDER), name, false, &undo::WAITS));
         let users = match &taken {
             Some(Ok(undo)) => !undo.makes(),
             Some(Err(_)) => true,
@@ -82,7 +82,7 @@ impl Instance {
             return Err(Error::Name(name.into()));
         }
         let mut notes = undo::sweep(folder, &tracefs.root().join("instances"));
-        let taken = match Undo::take(folder, name) {
+        let taken = match Undo::take(folder, name, true, &undo::WAITS) {
             Ok(undo) => undo,
             Err(Taken::By { pid }) => return Err(Error::InUse { name: name.into(), pid }),
             Err(Taken::Io(e)) => {

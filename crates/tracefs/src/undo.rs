@@ -23,7 +23,7 @@ const LONGEST: u64 = 4 << 20;
 const TRIES: u32 = 100;
 /// How often, and how long each time, a lock is waited for: of a process that is named, for it may just be gone; and of one
 /// that is not, which undoes what a killed one left (the kernel takes its time to remove an instance).
-const WAITS: [u32; 2] = [10, 300];
+pub(crate) const WAITS: [u32; 2] = [10, 300];
 const WAIT: Duration = Duration::from_millis(10);
 
 /// One thing to undo.
@@ -82,18 +82,9 @@ pub(crate) enum Taken {
 }
 
 impl Undo {
-    /// Takes the instance's file. What it holds already was left by a process that was killed, or could not undo it.
-    pub fn take(folder: &Path, name: &str) -> std::result::Result<Self, Taken> {
-        Self::lock(folder, name, true, &WAITS)
-    }
-
-    /// The same, for a moment.
-    pub fn look(folder: &Path, name: &str) -> std::result::Result<Self, Taken> {
-        Self::lock(folder, name, false, &WAITS)
-    }
-
-    /// `waits`: for one who uses the instance, and for one who only looks or sweeps.
-    fn lock(folder: &Path, name: &str, uses: bool, waits: &[u32; 2]) -> std::result::Result<Self, Taken> {
+    /// Takes the instance's file, for one who `uses` the instance or only looks or sweeps. What it holds already was left by a
+    /// process that was killed, or could not undo it.
+    pub fn take(folder: &Path, name: &str, uses: bool, waits: &[u32; 2]) -> std::result::Result<Self, Taken> {
         let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
         made.map_err(Taken::Io)?;
         let path = folder.join(format!("{PREFIX}{name}"));
@@ -160,7 +151,7 @@ impl Undo {
         begin(file, &[], true).map_err(Error::file(path.as_path()))
     }
 
-    /// Undoes everything, the last step first; the answer is what was in the way.
+    /// Undoes everything, the last step first; returns what could not be undone, and why.
     pub fn undo(&mut self, instance: &Path) -> Vec<String> {
         let mut problems = undo(instance, &self.steps);
         if problems.is_empty() {
@@ -196,7 +187,7 @@ pub(crate) fn sweep(folder: &Path, instances: &Path) -> Vec<String> {
         let name = entry.file_name();
         let Some(name) = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).filter(|n| is_name(n)) else { continue };
         // Whoever has it lives, or sweeps too.
-        let Ok(mut left) = Undo::lock(folder, name, false, &[0, 0]) else { continue };
+        let Ok(mut left) = Undo::take(folder, name, false, &[0, 0]) else { continue };
         if left.is_empty() {
             continue;
         }
@@ -308,7 +299,7 @@ mod tests {
         let instance = instances.path().join("theirs");
         fs::create_dir(&instance).unwrap();
         fs::write(instance.join("tracing_on"), "0").unwrap();
-        let mut undo = Undo::take(folder.path(), "theirs").unwrap();
+        let mut undo = Undo::take(folder.path(), "theirs", true, &WAITS).unwrap();
         undo.add(set("tracing_on", "7")).unwrap();
         undo.add(set("tracing_on", "8")).unwrap();
         killed(undo);
@@ -328,7 +319,7 @@ mod tests {
             let instance = instances.path().join(name);
             fs::create_dir(&instance).unwrap();
             let inode = fs::metadata(&instance).unwrap().ino();
-            let mut undo = Undo::take(folder.path(), name).unwrap();
+            let mut undo = Undo::take(folder.path(), name, true, &WAITS).unwrap();
             undo.add(Step::Make).unwrap();
             undo.add(Step::Made(inode + off)).unwrap();
             assert_eq!(sweep(folder.path(), instances.path()).len(), 0, "a locked file is another's");
@@ -340,13 +331,13 @@ mod tests {
     #[test]
     fn an_instance_has_one_user() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Undo::take(folder.path(), "a").unwrap();
-        match Undo::take(folder.path(), "a") {
+        let first = Undo::take(folder.path(), "a", true, &WAITS).unwrap();
+        match Undo::take(folder.path(), "a", true, &WAITS) {
             Err(Taken::By { pid }) => assert_eq!(pid, std::process::id().to_string()),
             other => panic!("{other:?}"),
         }
         drop(first);
-        assert!(Undo::take(folder.path(), "a").is_ok());
+        assert!(Undo::take(folder.path(), "a", true, &WAITS).is_ok());
     }
 
     #[test]
@@ -354,9 +345,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tracefs-a");
         fs::write(&file, "boot other\npid 1\nmake\n").unwrap();
-        assert!(Undo::take(folder.path(), "a").unwrap().is_empty());
+        assert!(Undo::take(folder.path(), "a", true, &WAITS).unwrap().is_empty());
         fs::write(&file, format!("boot {}\npid 1\nmake\n", boot())).unwrap();
-        assert!(!Undo::take(folder.path(), "a").unwrap().is_empty());
+        assert!(!Undo::take(folder.path(), "a", true, &WAITS).unwrap().is_empty());
     }
 
     #[test]

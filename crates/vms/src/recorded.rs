@@ -194,7 +194,7 @@ fn a_kernel_thread_of_another_owner_is_nobodys() {
 }
 
 #[test]
-fn isolation_and_company_are_told_for_each_thread() {
+fn isolation_and_company_are_known_for_each_thread() {
     let host = Host::recorded("6.12");
     host.write("/sys/devices/system/cpu/isolated", "4-5\n");
     host.write("/sys/fs/cgroup/cpuset.cpus.isolated", "6\n");
@@ -222,7 +222,7 @@ fn a_process_beside_the_guests_takes_their_solitude() {
 }
 
 #[test]
-fn a_guest_that_ends_meanwhile_is_no_error() {
+fn a_guest_that_ends_during_the_search_is_no_error() {
     let host = Host::recorded("6.12");
     fs::remove_dir_all(host.path("/proc/216/task")).unwrap();
     fs::remove_file(host.path("/proc/226/task/229/stat")).unwrap();
