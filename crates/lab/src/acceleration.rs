@@ -2,6 +2,7 @@
 //! restricted), and remembered for this boot.
 
 use crate::files::remembered;
+use latpath_linux::proc::boot_id;
 use std::{fmt, fs, time::Duration};
 
 /// What runs the guest's instructions and its network.
@@ -51,21 +52,13 @@ impl Acceleration {
 
     /// Remembers, until the next boot of this machine, that this one worked.
     pub(crate) fn remember(self) {
-        let (Some(boot), Some(file)) = (boot_id(), Some(remembered("acceleration"))) else { return };
         // Not remembered is only slower.
-        let _ = fs::write(file, format!("{boot} {self:?}"));
+        let _ = fs::write(remembered("acceleration"), format!("{} {self:?}", boot_id()));
     }
 }
 
 fn recall() -> Option<Acceleration> {
     let text = fs::read_to_string(remembered("acceleration")).ok()?;
     let (boot, name) = text.split_once(' ')?;
-    if Some(boot) != boot_id().as_deref() {
-        return None;
-    }
-    Acceleration::ALL.into_iter().find(|a| format!("{a:?}") == name)
-}
-
-fn boot_id() -> Option<String> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+    Acceleration::ALL.into_iter().find(|a| boot == boot_id() && format!("{a:?}") == name)
 }

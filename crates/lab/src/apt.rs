@@ -3,7 +3,7 @@
 
 use crate::{
     error::{Doing, Error, Result},
-    process, Stop,
+    process, Progress, Stop,
 };
 use std::{
     env, fs,
@@ -22,6 +22,33 @@ pub(crate) fn cache() -> Result<PathBuf> {
     fs::create_dir_all(&folder).doing(format!("make folder {}", folder.display()))?;
     fs::canonicalize(&folder).doing(format!("open folder {}", folder.display()))
 }
+
+/// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that depends on.
+/// The rest (sound, graphics, file systems) is nine tenths of it.
+pub(crate) const KEPT_OF_A_KERNEL: [&str; 22] = [
+    "*/boot/vmlinuz-*",
+    "*/boot/config-*",
+    "*/modules.builtin*",
+    "*/modules.order",
+    "*/kernel/net/*",
+    "*/kernel/lib/*",
+    "*/kernel/crypto/*",
+    "*/kernel/arch/*",
+    "*/kernel/virt/*",
+    "*/kernel/fs/9p/*",
+    "*/kernel/fs/netfs/*",
+    "*/kernel/fs/fscache/*",
+    "*/kernel/fs/overlayfs/*",
+    "*/kernel/drivers/virtio/*",
+    "*/kernel/drivers/net/*",
+    "*/kernel/drivers/char/*",
+    "*/kernel/drivers/vhost/*",
+    "*/kernel/drivers/ptp/*",
+    "*/kernel/drivers/pps/*",
+    "*/kernel/drivers/dca/*",
+    "*/kernel/drivers/crypto/ccp/*",
+    "*/kernel/drivers/i2c/algos/*",
+];
 
 /// The first program that fetching needs and that is not here: its name and its package.
 pub(crate) fn lacks() -> Option<(&'static str, &'static str)> {
@@ -42,24 +69,23 @@ impl View {
     }
 
     /// The machine's sources, with fresh lists of our own; they go with this value.
-    pub(crate) fn private(work: &Work) -> Result<Self> {
+    fn private(work: &Work, more: Vec<String>, stop: Stop) -> Result<Self> {
         let lists = work.folder().join("apt-lists");
         fs::create_dir_all(lists.join("partial")).doing(format!("make folder {}", lists.display()))?;
-        let options = vec![
+        let mut options = vec![
             format!("Dir::State::Lists={}", lists.display()),
             "Dir::Cache::pkgcache=".into(),
             "Dir::Cache::srcpkgcache=".into(),
             "Acquire::Languages=none".into(),
         ];
-        Ok(Self { options, lists: Some(lists) })
+        options.extend(more);
+        let view = Self { options, lists: Some(lists) };
+        view.apt("apt-get", &["update", "-q"], work, stop)?;
+        Ok(view)
     }
 
-    /// One suite (`bookworm-backports`) of the Debian mirror that the machine's sources name, and nothing else.
-    pub(crate) fn suite(work: &Work, suite: &str, stop: Stop) -> Result<Self> {
-        Self::suites(work, &[suite], stop)
-    }
-
-    /// These suites of that mirror; what is in the first is taken from there.
+    /// These suites (`bookworm-backports`) of the Debian mirror that the machine's sources name, and nothing else; what is in the
+    /// first is taken from there.
     pub(crate) fn suites(work: &Work, suites: &[&str], stop: Stop) -> Result<Self> {
         let mirror = mirror(work, stop)?;
         let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -67,27 +93,27 @@ impl View {
         let list = work.folder().join("sources.list");
         let lines: String = suites.iter().map(|suite| format!("deb {signed}{mirror} {suite} main\n")).collect();
         fs::write(&list, lines).doing(format!("write {}", list.display()))?;
-        let mut view = Self::private(work)?;
-        view.options.push(format!("Dir::Etc::SourceList={}", list.display()));
-        view.options.push("Dir::Etc::SourceParts=/dev/null".into());
-        view.options.extend(suites.first().map(|suite| format!("APT::Default-Release={suite}")));
-        Ok(view)
+        let mut options =
+            vec![format!("Dir::Etc::SourceList={}", list.display()), "Dir::Etc::SourceParts=/dev/null".into()];
+        options.extend(suites.first().map(|suite| format!("APT::Default-Release={suite}")));
+        Self::private(work, options, stop)
     }
 
-    /// Fetches lists; [`View::machine`] is left alone.
-    pub(crate) fn update(&self, work: &Work, stop: Stop) -> Result<()> {
-        match self.lists {
-            Some(_) => self.apt("apt-get", &["update", "-q"], work, stop).map(drop),
-            None => Ok(()),
+    /// Asks with the machine's own lists, and where it has none, or old ones, with fresh ones.
+    pub(crate) fn own_or_fresh<T>(
+        work: &Work,
+        progress: Progress,
+        stop: Stop,
+        ask: impl Fn(&Self) -> Result<T>,
+    ) -> Result<T> {
+        match ask(&Self::machine()) {
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(_) => {
+                progress("asking the package mirror what is newest");
+                ask(&Self::private(work, Vec::new(), stop)?)
+            }
+            answered => answered,
         }
-    }
-
-    /// The package that a meta package stands for: the first it depends on whose name goes on with a number.
-    pub(crate) fn behind(&self, meta: &str, work: &Work, stop: Stop) -> Result<String> {
-        let numbered =
-            |p: &String| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
-        let none = || Error::NoKernel(format!("apt knows no package behind {meta}"));
-        self.depends(meta, work, stop)?.into_iter().find(numbered).ok_or_else(none)
     }
 
     /// The packages that one depends on.
@@ -97,10 +123,15 @@ impl View {
         Ok(text.lines().filter_map(|l| l.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
     }
 
-    /// Downloads one package.
-    pub(crate) fn download(&self, package: &str, work: &Work, stop: Stop) -> Result<PathBuf> {
+    /// Downloads the kernel that a meta package stands for: the first that it depends on whose name goes on with a number, which
+    /// changes with every security update.
+    pub(crate) fn download_kernel(&self, meta: &str, work: &Work, stop: Stop) -> Result<PathBuf> {
+        let numbered =
+            |p: &String| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
+        let none = || Error::NoKernel(format!("apt knows no package behind {meta}"));
+        let package = self.depends(meta, work, stop)?.into_iter().find(numbered).ok_or_else(none)?;
         let none = || Error::NoKernel(format!("apt-get download {package} left no file"));
-        self.download_all(&[package], work, stop)?.into_iter().next().ok_or_else(none)
+        self.download_all(&[&package], work, stop)?.into_iter().next().ok_or_else(none)
     }
 
     /// Downloads packages, and nothing that they need.

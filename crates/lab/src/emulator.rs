@@ -107,7 +107,6 @@ fn version(printed: &str) -> Option<(u32, u32)> {
 
 fn fetch(work: &Work, target: &Path, stop: Stop) -> Result<()> {
     let view = View::suites(work, &NEWER, stop)?;
-    view.update(work, stop)?;
     let root = apt::unpack_all(&view.download_lacking(&[PACKAGE], work, stop)?, work, stop)?;
     let program = root.join("usr/bin").join(PROGRAM);
     if !program.is_file() {

@@ -15,20 +15,6 @@ use std::{
 /// Without these a guest has no NIC, no serial ports and no packet sockets.
 pub(crate) const MODULES: [&str; 4] = ["virtio_pci", "virtio_net", "virtio_console", "af_packet"];
 
-/// What is kept of a kernel package: the image, and the modules that a lab may want. The rest (sound, graphics, file
-/// systems) is nine tenths of it.
-const KEPT: [&str; 9] = [
-    "*/boot/vmlinuz-*",
-    "*/modules.builtin",
-    "*/kernel/net/*",
-    "*/kernel/drivers/virtio/*",
-    "*/kernel/drivers/net/*",
-    "*/kernel/drivers/char/*",
-    "*/kernel/drivers/vhost/*",
-    "*/kernel/drivers/ptp/*",
-    "*/kernel/lib/*",
-];
-
 /// A kernel that the guest can boot.
 pub(crate) struct Kernel {
     /// As `uname -r` says it.
@@ -92,30 +78,21 @@ fn fetch(kept: &Path, progress: Progress, stop: Stop) -> Result<()> {
     fs::create_dir_all(kept).doing(format!("make folder {}", kept.display()))?;
     let work = Work::new(kept)?;
     progress("fetching Debian's kernel for the guest (70 MB, once)");
-    let package = match download(&View::machine(), &work, stop) {
-        Ok(package) => package,
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(_) => {
-            // No lists yet, or lists that name a package since replaced.
-            progress("asking the package mirror for its newest kernel");
-            let view = View::private(&work)?;
-            let fetched = view.update(&work, stop).and_then(|()| download(&view, &work, stop));
-            fetched.map_err(|second| match second {
-                Error::Interrupted => second,
-                second => Error::NoKernel(format!(
-                    "none in /boot with its modules in /lib/modules, none in {}, and Debian's cannot be fetched \
-                     ({second}). Either connect this machine to a Debian mirror, or install a kernel (apt-get install {}), \
-                     or do without a guest: latpath demo --no-guest",
-                    kept.display(),
-                    meta_package()
-                )),
-            })?
-        }
-    };
+    let package = View::own_or_fresh(&work, progress, stop, |view| view.download_kernel(meta_package(), &work, stop));
+    let package = package.map_err(|error| match error {
+        Error::Interrupted => error,
+        error => Error::NoKernel(format!(
+            "none in /boot with its modules in /lib/modules, none in {}, and Debian's cannot be fetched \
+             ({error}). Either connect this machine to a Debian mirror, or install a kernel (apt-get install {}), \
+             or do without a guest: latpath demo --no-guest",
+            kept.display(),
+            meta_package()
+        )),
+    })?;
     progress("unpacking the guest's kernel");
     let name = package.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let unpacked = work.folder().join("root");
-    apt::unpack(&package, &unpacked, &KEPT, stop)?;
+    apt::unpack(&package, &unpacked, &apt::KEPT_OF_A_KERNEL, stop)?;
     work.keep(&unpacked, &kept.join(name.trim_end_matches(".deb")))
 }
 
@@ -126,12 +103,6 @@ fn meta_package() -> &'static str {
     } else {
         "linux-image-amd64"
     }
-}
-
-/// Names the real package (it changes with every security update) and downloads it.
-fn download(view: &View, work: &Work, stop: Stop) -> Result<PathBuf> {
-    let package = view.behind(meta_package(), work, stop)?;
-    view.download(&package, work, stop)
 }
 
 #[cfg(test)]

@@ -37,33 +37,6 @@ pub const KERNELS: [LabKernel; 4] = [
 /// Packages unpacked for the hypervisor, with what they need and this machine lacks.
 const TOOLS: [&str; 6] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower"];
 
-/// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that
-/// depends on.
-const KEPT: [&str; 22] = [
-    "*/boot/vmlinuz-*",
-    "*/boot/config-*",
-    "*/modules.builtin*",
-    "*/modules.order",
-    "*/kernel/net/*",
-    "*/kernel/lib/*",
-    "*/kernel/crypto/*",
-    "*/kernel/arch/*",
-    "*/kernel/virt/*",
-    "*/kernel/fs/9p/*",
-    "*/kernel/fs/netfs/*",
-    "*/kernel/fs/fscache/*",
-    "*/kernel/fs/overlayfs/*",
-    "*/kernel/drivers/virtio/*",
-    "*/kernel/drivers/net/*",
-    "*/kernel/drivers/char/*",
-    "*/kernel/drivers/vhost/*",
-    "*/kernel/drivers/ptp/*",
-    "*/kernel/drivers/pps/*",
-    "*/kernel/drivers/dca/*",
-    "*/kernel/drivers/crypto/ccp/*",
-    "*/kernel/drivers/i2c/algos/*",
-];
-
 impl LabKernel {
     /// The kernel of this name.
     pub fn named(name: &str) -> Option<Self> {
@@ -90,7 +63,7 @@ impl Layers {
         let layers = Self { kernel: cache.join(kernel.name), tools: cache.join(TOOLS.join("+")) };
         if !layers.tools.is_dir() {
             progress("fetching tools for the lab's hypervisor (5 MB, once)");
-            fetch(&cache, |work| tools(work, &layers.tools, stop), "Open vSwitch and kmod")?;
+            fetch(&cache, |work| tools(work, &layers.tools, progress, stop), "Open vSwitch and kmod")?;
         }
         if !layers.kernel.is_dir() {
             progress(&format!("fetching Linux {} for the lab's hypervisor (70 MB, once)", kernel.name));
@@ -122,17 +95,8 @@ pub(crate) fn fetch(cache: &Path, by: impl FnOnce(&Work) -> Result<()>, what: &s
     })
 }
 
-fn tools(work: &Work, target: &Path, stop: Stop) -> Result<()> {
-    let packages = match View::machine().download_lacking(&TOOLS, work, stop) {
-        Ok(packages) => packages,
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(_) => {
-            // No lists, or old ones.
-            let view = View::private(work)?;
-            view.update(work, stop)?;
-            view.download_lacking(&TOOLS, work, stop)?
-        }
-    };
+fn tools(work: &Work, target: &Path, progress: Progress, stop: Stop) -> Result<()> {
+    let packages = View::own_or_fresh(work, progress, stop, |view| view.download_lacking(&TOOLS, work, stop))?;
     let root = apt::unpack_all(&packages, work, stop)?;
     merge_usr(&root)?;
     // Debian's alternatives make this link when the package is installed.
@@ -144,12 +108,11 @@ fn tools(work: &Work, target: &Path, stop: Stop) -> Result<()> {
 }
 
 fn one_kernel(kernel: LabKernel, work: &Work, layers: &Layers, progress: Progress, stop: Stop) -> Result<()> {
-    let view = View::suite(work, kernel.suite, stop)?;
-    view.update(work, stop)?;
-    let package = view.download(&view.behind(kernel.package, work, stop)?, work, stop)?;
+    let view = View::suites(work, &[kernel.suite], stop)?;
+    let package = view.download_kernel(kernel.package, work, stop)?;
     progress(&format!("unpacking Linux {}", kernel.name));
     let root = work.folder().join("root");
-    apt::unpack(&package, &root, &KEPT, stop)?;
+    apt::unpack(&package, &root, &apt::KEPT_OF_A_KERNEL, stop)?;
     merge_usr(&root)?;
     let modules = root.join("usr/lib/modules");
     let release = fs::read_dir(&modules).doing(format!("read {}", modules.display()))?.flatten().next();
