@@ -1,5 +1,6 @@
 //! Whether anything can be traced, asked before anything is attached.
 
+use latpath_linux::proc::capabilities;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
@@ -34,7 +35,9 @@ pub fn able() -> Result<(), Unable> {
         return Err(Unable::NoBtf(release()));
     }
     // SAFETY: geteuid cannot fail and touches nothing.
-    if unsafe { libc::geteuid() } != 0 && !has_capabilities() {
+    let is_root = unsafe { libc::geteuid() } == 0;
+    // CAP_PERFMON and CAP_BPF, bits 38 and 39.
+    if !is_root && capabilities() >> 38 & 3 != 3 {
         return Err(Unable::NotRoot);
     }
     Ok(())
@@ -47,12 +50,4 @@ pub fn program_info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info
     // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null; the descriptor is open.
     let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
     (said == 0).then_some(info)
-}
-
-/// Whether the process has CAP_PERFMON and CAP_BPF (bits 38 and 39) without being root.
-fn has_capabilities() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = latpath_linux::proc::field(&status, "CapEff");
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
-    bits >> 38 & 3 == 3
 }

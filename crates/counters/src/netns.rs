@@ -1,11 +1,12 @@
 //! Network namespaces, found by inode number and entered by threads of their own.
 
 use crate::{Error, Result};
+use latpath_linux::proc::Mount;
 use nix::sched::{setns, CloneFlags};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read},
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread,
@@ -15,8 +16,6 @@ use std::{
 pub type Inode = u32;
 
 const OWN: &str = "/proc/thread-self/ns/net";
-/// Mounts are listed by the kernel, but their number is the administrator's.
-const MOST_MOUNTS: u64 = 8 << 20;
 
 /// A network namespace that can be entered.
 #[derive(Debug)]
@@ -91,26 +90,8 @@ fn inode_in(text: &str) -> Option<Inode> {
 
 /// Network namespaces that are mounted as files.
 fn mounts() -> Vec<(Inode, PathBuf)> {
-    let mut text = String::new();
-    let read = File::open("/proc/thread-self/mountinfo").and_then(|f| f.take(MOST_MOUNTS).read_to_string(&mut text));
-    match read {
-        Ok(_) => text.lines().filter_map(mount).collect(),
-        Err(_) => Vec::new(),
-    }
-}
-
-/// proc_pid_mountinfo(5): the fourth field is the root in its file system, the fifth where it is mounted.
-fn mount(line: &str) -> Option<(Inode, PathBuf)> {
-    let mut fields = line.split(' ').skip(3);
-    let inode = inode_in(fields.next()?)?;
-    Some((inode, PathBuf::from(unescape(fields.next()?))))
-}
-
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .into_iter()
-        .fold(text.to_owned(), |text, (code, letter)| text.replace(code, letter))
+    let mounts = Mount::all_of("thread-self").into_iter();
+    mounts.filter_map(|mount| Some((inode_in(&mount.root)?, mount.at))).collect()
 }
 
 /// Namespaces and where they were found, the mounted ones first.
@@ -132,12 +113,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mounted_namespace_is_read_from_its_line() {
-        let line = "312 28 0:4 net:[4026532281] /run/netns/a\\040b rw shared:12 - nsfs nsfs rw";
-        assert_eq!(mount(line), Some((4_026_532_281, PathBuf::from("/run/netns/a b"))));
-        assert_eq!(mount("28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"), None);
-        assert_eq!(mount("28 1 0:4 mnt:[4026531841] /x rw - nsfs nsfs rw"), None);
-        assert_eq!(mount(""), None);
+    fn a_network_namespace_is_known_by_the_root_of_its_mount() {
+        assert_eq!(inode_in("net:[4026532281]"), Some(4_026_532_281));
+        assert_eq!((inode_in("/"), inode_in("mnt:[4026531841]")), (None, None));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! where the main loop is late, or the ring would be full too soon for one that can be late. A thread that starves cannot
 //! raise itself: a watchdog, which keeps normal priority and sleeps nearly always, does.
 
-use crate::proc::{field, line, Root};
+use crate::proc::{capabilities, line, Root};
 use crate::Cpus;
 use latpath_model::Sighting;
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -261,10 +261,8 @@ fn pin(thread: Pid, cpus: &Cpus) -> bool {
 /// Whether the kernel lets this process leave `SCHED_IDLE` (sched(7)): CAP_SYS_NICE, or RLIMIT_NICE of 20 or more.
 fn may_return() -> bool {
     const CAP_SYS_NICE: u32 = 23;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let capabilities = field(&status, "CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NICE);
-    capabilities >> CAP_SYS_NICE & 1 == 1 || limit.is_ok_and(|(soft, _)| soft >= 20)
+    capabilities() >> CAP_SYS_NICE & 1 == 1 || limit.is_ok_and(|(soft, _)| soft >= 20)
 }
 
 /// Learns from sightings which CPUs the route uses.

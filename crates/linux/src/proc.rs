@@ -10,6 +10,9 @@ use std::{
 /// The longest file of /proc that is read here: a command line may have megabytes, QEMU's has some 20 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
+/// Mounts are listed by the kernel, but their number is the administrator's.
+const MOST_MOUNTS: u64 = 8 << 20;
+
 /// A vCPU that runs its guest (include/linux/sched.h has all of these flags).
 pub const PF_VCPU: u64 = 0x1;
 /// A worker of io_uring; always a user worker too from 6.4 on.
@@ -111,6 +114,46 @@ impl Stat {
     }
 }
 
+/// A mount, as a process sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// What of the file system is mounted: `/` is all of it.
+    pub root: String,
+    /// Where.
+    pub at: PathBuf,
+    /// The type of the file system.
+    pub kind: String,
+}
+
+impl Mount {
+    /// All mounts that a process (`self`, `thread-self` or a number) sees; none where that cannot be read.
+    pub fn all_of(process: &str) -> Vec<Self> {
+        let mut text = String::new();
+        let file = File::open(format!("/proc/{process}/mountinfo"));
+        match file.and_then(|file| file.take(MOST_MOUNTS).read_to_string(&mut text)) {
+            Ok(_) => text.lines().filter_map(Self::parse).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Reads a line of mountinfo (proc_pid_mountinfo(5)), which writes space, tab, newline and backslash as three octal digits.
+    fn parse(line: &str) -> Option<Self> {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut words = mount.split(' ').skip(3);
+        let (root, at) = (words.next()?, words.next()?);
+        let at = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")]
+            .into_iter()
+            .fold(at.to_owned(), |text, (code, letter)| text.replace(code, letter));
+        Some(Self { root: root.into(), at: at.into(), kind: kind.split(' ').next()?.into() })
+    }
+}
+
+/// The process's capabilities that are in force, a bit each; none where they cannot be read.
+pub fn capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field(&status, "CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
+}
+
 /// The CPUs that a thread may run on.
 pub fn cpus_allowed(root: &Root, folder: &str) -> Option<Cpus> {
     field(&root.text(&format!("{folder}/status"))?, "Cpus_allowed_list")?.parse().ok()
@@ -171,6 +214,17 @@ mod tests {
             (Some(16_303_312), None, None)
         );
         assert_eq!((field(text, "model name"), field(text, "Name")), (Some("A: B"), Some("")));
+    }
+
+    #[test]
+    fn mounts_are_read_with_their_names_unescaped() {
+        let mount = |line| Mount::parse(line).map(|m| (m.root, m.at, m.kind));
+        let read = |root: &str, at: &str, kind: &str| Some((root.to_owned(), PathBuf::from(at), kind.to_owned()));
+        let namespace = "312 28 0:4 net:[4026532281] /run/netns/a\\040b rw shared:12 - nsfs nsfs rw";
+        assert_eq!(mount(namespace), read("net:[4026532281]", "/run/netns/a b", "nsfs"));
+        let tracefs = "31 24 0:13 / /sys/kernel/tracing rw shared:9 master:2 - tracefs nodev rw";
+        assert_eq!(mount(tracefs), read("/", "/sys/kernel/tracing", "tracefs"));
+        assert_eq!((mount("broken"), mount(""), mount("1 2 3 / - tracefs")), (None, None, None));
     }
 
     proptest::proptest! {

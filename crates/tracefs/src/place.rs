@@ -1,6 +1,7 @@
 //! Where tracefs is.
 
 use crate::{Error, Result};
+use latpath_linux::proc::Mount;
 use nix::sys::statfs::{fstatfs, TRACEFS_MAGIC};
 use std::{
     ffi::CStr,
@@ -97,26 +98,13 @@ fn ancestors() -> impl Iterator<Item = String> {
     std::iter::successors(parent(&"self".to_owned()), parent).take(MOST_ANCESTORS)
 }
 
+/// Where a process has a whole tracefs mounted.
 fn mounted_at(pid: &str) -> Vec<PathBuf> {
-    whole_tracefs(&fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
+    whole_tracefs(Mount::all_of(pid))
 }
 
-/// Where a list of mounts (proc(5), mountinfo) has a whole tracefs.
-fn whole_tracefs(mountinfo: &str) -> Vec<PathBuf> {
-    let place = |line: &str| {
-        let (mount, kind) = line.split_once(" - ")?;
-        let mut words = mount.split(' ').skip(3);
-        let (root, at) = (words.next()?, words.next()?);
-        (root == "/" && kind.split(' ').next()? == "tracefs").then(|| PathBuf::from(unescaped(at)))
-    };
-    mountinfo.lines().filter_map(place).collect()
-}
-
-/// Blanks and the like are written as three octal digits there.
-fn unescaped(text: &str) -> String {
-    [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+fn whole_tracefs(mounts: Vec<Mount>) -> Vec<PathBuf> {
+    mounts.into_iter().filter(|mount| mount.root == "/" && mount.kind == "tracefs").map(|mount| mount.at).collect()
 }
 
 /// Mounts tracefs without a place in any tree: the kernel drops the mount with its last descriptor.
@@ -150,12 +138,14 @@ mod tests {
 
     #[test]
     fn mounts_of_the_whole_tracefs_are_found_by_their_type() {
-        let list = "24 30 0:22 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
-                    31 24 0:13 / /sys/kernel/tracing rw shared:9 master:2 - tracefs tracefs rw\n\
-                    32 24 0:13 /instances/a /mnt/a rw - tracefs tracefs rw\n\
-                    33 24 0:14 / /tracefs rw - tmpfs tracefs rw\n\
-                    34 24 0:13 / /mnt/my\\040trace rw - tracefs nodev rw\n\
-                    broken";
-        assert_eq!(whole_tracefs(list), [Path::new("/sys/kernel/tracing"), Path::new("/mnt/my trace")]);
+        let mount = |root: &str, at: &str, kind: &str| Mount { root: root.into(), at: at.into(), kind: kind.into() };
+        let mounts = vec![
+            mount("/", "/sys", "sysfs"),
+            mount("/", "/sys/kernel/tracing", "tracefs"),
+            mount("/instances/a", "/mnt/a", "tracefs"),
+            mount("/", "/tracefs", "tmpfs"),
+            mount("/", "/mnt/my trace", "tracefs"),
+        ];
+        assert_eq!(whole_tracefs(mounts), [Path::new("/sys/kernel/tracing"), Path::new("/mnt/my trace")]);
     }
 }
