@@ -27,7 +27,7 @@ mod windows;
 pub use address::{Address, BadAddress};
 pub use cost::Cost;
 pub use listen::{listen, Listen, ListenError};
-pub use machine::{Machine, MachineClock, MachineError, Timeouts};
+pub use machine::{Machine, MachineError, Timeouts};
 pub use message::{Facts, StartRequest, VERSION};
 pub use serve::{serve, Attached, Ended, ServeError, ServeOptions};
 pub use stream::Stream;

@@ -6,6 +6,7 @@ use crate::message::{Empty, Message, Start};
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
 use crate::{Address, Facts, GuestWindow, StartRequest, Stream};
+use latpath_clock::ClockState;
 use latpath_flight::Figures;
 use latpath_linux::monotonic;
 use latpath_model::text::cut;
@@ -51,25 +52,6 @@ pub struct MachineError {
     pub address: String,
     /// The cause, and what to do about it.
     pub why: String,
-}
-
-/// A machine's clock against the host's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MachineClock {
-    /// How the offset is known: `timed exchanges`, `ptp_kvm`.
-    pub method: String,
-    /// Machine's clock minus host's.
-    pub offset_ns: Ns,
-    /// How much faster it runs, in parts per billion.
-    pub drift_ppb: i64,
-    /// How wrong a time mapped now can be.
-    pub error_bound_ns: Ns,
-    /// How wrong any time mapped since the start can be.
-    pub max_error_bound_ns: Ns,
-    /// Exchanges since the start.
-    pub exchanges: u64,
-    /// What is, or was, wrong with it.
-    pub fault: Option<String>,
 }
 
 /// Another machine, watched by an agent there. See [`Source`]: its sightings lie on the host's timeline
@@ -262,32 +244,27 @@ impl Machine {
     }
 
     /// The machine's clock against the host's.
-    pub fn clock(&self) -> MachineClock {
+    pub fn clock(&self) -> ClockState {
+        let inbox = &self.shared.lock().inbox;
+        inbox.timeline.state(inbox.last_exchange)
+    }
+
+    /// What is, or was, wrong with its clock; or with the machine.
+    pub fn clock_fault(&self) -> Option<String> {
+        let clock = self.clock();
         let state = self.shared.lock();
-        let State { inbox, .. } = &*state;
-        let clock = inbox.timeline.state(inbox.last_exchange);
-        let since = monotonic().saturating_sub(inbox.last_exchange);
-        let refused = inbox.refused;
-        let fault = if let Some(fault) = &state.fault {
+        let since = monotonic().saturating_sub(state.inbox.last_exchange);
+        if let Some(fault) = &state.fault {
             Some(fault.clone())
         } else if !state.over && since > OVERDUE {
             Some(format!("no answer for {:.1} s", since as f64 / 1e9))
         } else if let Some((at, what)) = &clock.last_fault {
             let ago = monotonic().saturating_sub(*at) as f64 / 1e9;
             Some(format!("{what} ({ago:.0} s ago, {} in all)", clock.faults))
-        } else if refused > 0 {
-            Some(format!("{refused} sightings had impossible times and were left out"))
+        } else if state.inbox.refused > 0 {
+            Some(format!("{} sightings had impossible times and were left out", state.inbox.refused))
         } else {
             clock.pairs_refused
-        };
-        MachineClock {
-            method: clock.method.name().into(),
-            offset_ns: clock.offset_ns,
-            drift_ppb: clock.drift_ppb,
-            error_bound_ns: clock.error_bound_ns,
-            max_error_bound_ns: clock.max_error_bound_ns,
-            exchanges: clock.exchanges,
-            fault,
         }
     }
 

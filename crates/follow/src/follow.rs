@@ -407,12 +407,12 @@ impl Follow {
                     let clock = m.clock();
                     let clock = MachineFigures {
                         machine: m.name().into(),
-                        method: clock.method,
+                        method: clock.method.name().into(),
                         offset_ns: clock.offset_ns,
                         drift_ppb: clock.drift_ppb,
                         error_bound_ns: clock.max_error_bound_ns,
                         exchanges: clock.exchanges,
-                        fault: clock.fault,
+                        fault: m.clock_fault(),
                         cpu_percent: m.cpu_percent(),
                     };
                     MachineRecord { clock, kernel: m.facts().kernel.clone(), counters: *counters, flight }
