@@ -26,7 +26,7 @@ pub struct Executor {
 }
 
 /// A part of the time between two sightings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CauseInterval {
     /// Host's timeline.
     pub from: Ns,

@@ -97,6 +97,12 @@ macro_rules! causes {
             $(#[doc = $meaning] $variant,)*
         }
 
+        impl Default for Cause {
+            fn default() -> Self {
+                Self::Unexplained
+            }
+        }
+
         impl Cause {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];

@@ -309,16 +309,5 @@ fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
 
 /// An interval of which nothing more is known.
 pub(crate) fn unexplained(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> CauseInterval {
-    CauseInterval {
-        from,
-        to,
-        cause,
-        actor: None,
-        by: None,
-        machine,
-        cpu: None,
-        number: None,
-        state: None,
-        note: Some(why),
-    }
+    CauseInterval { from, to, cause, machine, note: Some(why), ..CauseInterval::default() }
 }

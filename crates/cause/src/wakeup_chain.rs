@@ -142,17 +142,6 @@ pub(crate) enum End {
     Lost(String),
 }
 
-/// All of an interval but its time.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Label {
-    pub actor: Option<Executor>,
-    pub by: Option<Executor>,
-    pub cpu: Option<u32>,
-    pub number: Option<u64>,
-    pub state: Option<String>,
-    pub note: Option<String>,
-}
-
 impl<'w> WakeupChain<'w> {
     pub fn new(machine: &'w Machine, place: usize, pair: &'w SightingPair, vcpus: &'w Vcpus, t: Ns) -> Self {
         Self { machine, place, pair, vcpus, a: pair.a, t, intervals: Vec::new(), reader: true, nested: 0 }
@@ -162,14 +151,12 @@ impl<'w> WakeupChain<'w> {
         self.t <= self.a
     }
 
-    /// Adds an interval from `from` to `self.t`.
-    pub fn add(&mut self, from: Ns, cause: Cause, label: Label) {
-        let Label { actor, by, cpu, number, state, note } = label;
-        let (t, machine) = (self.t, self.place);
-        self.add_interval(from, CauseInterval { from: t, to: t, cause, actor, by, machine, cpu, number, state, note });
+    /// Adds an interval of this machine from `from` to `self.t`.
+    pub fn add(&mut self, from: Ns, cause: Cause, like: CauseInterval) {
+        self.add_interval(from, CauseInterval { cause, machine: self.place, ..like });
     }
 
-    /// The same, of any machine.
+    /// The same, of any machine and cause.
     pub fn add_interval(&mut self, from: Ns, like: CauseInterval) {
         let from = from.max(self.a);
         if from >= self.t {
@@ -225,10 +212,10 @@ impl<'w> WakeupChain<'w> {
     }
 
     /// A label with the CPU that was in this idle state.
-    fn of_idle(&self, cpu: u32, state: Option<u32>, t: Ns, label: Label) -> Label {
+    fn of_idle(&self, cpu: u32, state: Option<u32>, t: Ns, label: CauseInterval) -> CauseInterval {
         let by = Some(self.machine.executor(cpu, &Doing::Idle { state }, t));
         let named = state.and_then(|state| self.machine.names.idle_state(cpu, state)).map(str::to_owned);
-        Label { by, number: state.map(u64::from), state: named, ..label }
+        CauseInterval { by, number: state.map(u64::from), state: named, ..label }
     }
 
     /// What a CPU did from `from` to `self.t`, the latest first.
@@ -242,11 +229,11 @@ impl<'w> WakeupChain<'w> {
         let from = irq.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
         let actor = self.machine.executor(cpu, &doing, self.t);
         for tile in self.tiles_back(cpu, from) {
-            let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+            let label = CauseInterval { actor: Some(actor.clone()), cpu: Some(cpu), ..CauseInterval::default() };
             match tile.doing {
                 Doing::Nmi => {
                     let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
-                    self.add(tile.from, Cause::Interrupted, Label { by, ..label });
+                    self.add(tile.from, Cause::Interrupted, CauseInterval { by, ..label });
                 }
                 _ => self.add(tile.from, Cause::Work, label),
             }
@@ -267,7 +254,7 @@ impl<'w> WakeupChain<'w> {
         let sender = Some(self.pair.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
         let irq = self.machine.irq_intervals(sender)?.any_softirq(self.a).copied()?;
         let Doing::Softirq(vector) = irq.doing else { return None };
-        let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+        let label = CauseInterval { actor: Some(actor.clone()), cpu: Some(cpu), ..CauseInterval::default() };
         let tiles: Vec<_> = self.tiles_back(cpu, irq.to).collect();
         for (at, tile) in tiles.iter().enumerate() {
             let idle = matches!(tile.doing, Doing::Idle { .. });
@@ -289,7 +276,7 @@ impl<'w> WakeupChain<'w> {
         self.add(
             self.a,
             cause,
-            Label { actor: Some(timer.clone()), by: Some(timer), cpu: Some(cpu), ..Label::default() },
+            CauseInterval { actor: Some(timer.clone()), by: Some(timer), cpu: Some(cpu), ..CauseInterval::default() },
         );
         Err(End::Done)
     }

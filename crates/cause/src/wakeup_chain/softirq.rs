@@ -1,7 +1,7 @@
 //! Softirqs: what they did since they began, what kept them from beginning since they were raised, and what raised them.
 
-use super::{Context, End, Label, WakeupChain};
-use crate::{irq_interval::IrqInterval, Cause};
+use super::{Context, End, WakeupChain};
+use crate::{irq_interval::IrqInterval, Cause, CauseInterval};
 use latpath_flight::{Doing, State, Vector, What};
 use latpath_model::Ns;
 
@@ -69,7 +69,7 @@ impl WakeupChain<'_> {
             _ => (self.a, vector),
         };
         let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
-        self.add(since, Cause::QdiscHeld, Label { actor, cpu: Some(cpu), ..Label::default() });
+        self.add(since, Cause::QdiscHeld, CauseInterval { actor, cpu: Some(cpu), ..CauseInterval::default() });
         Some(Context::Softirq { cpu: pair.cpu_of_a, vector: its_vector })
     }
 
@@ -79,24 +79,24 @@ impl WakeupChain<'_> {
         let (until, ahead) = self.served_before(cpu, irq);
         let actor = self.machine.executor(cpu, &Doing::Softirq(vector), self.t);
         for tile in self.tiles_back(cpu, from) {
-            let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+            let label = CauseInterval { actor: Some(actor.clone()), cpu: Some(cpu), ..CauseInterval::default() };
             let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
             match tile.doing {
                 doing if Self::is_part_of(&doing, vector) => {
                     self.add(tile.from.max(until), Cause::Work, label.clone());
-                    self.add(tile.from, Cause::QueuedBehind, Label { number: Some(ahead), ..label });
+                    self.add(tile.from, Cause::QueuedBehind, CauseInterval { number: Some(ahead), ..label });
                 }
                 // Softirqs of PREEMPT_RT can be preempted, and sleep until a lock is free.
                 Doing::Thread(r) if r.pid != irq.pid => {
-                    self.add(tile.from, Cause::WaitingForCpu, Label { by, ..label })
+                    self.add(tile.from, Cause::WaitingForCpu, CauseInterval { by, ..label })
                 }
                 Doing::Thread(_) => self.add(tile.from, Cause::Work, label),
                 Doing::Idle { .. } => self.add(tile.from, Cause::Blocked, label),
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.add(tile.from, Cause::Unexplained, Label { note, ..label });
+                    self.add(tile.from, Cause::Unexplained, CauseInterval { note, ..label });
                 }
-                _ => self.add(tile.from, Cause::Interrupted, Label { by, ..label }),
+                _ => self.add(tile.from, Cause::Interrupted, CauseInterval { by, ..label }),
             }
         }
     }
@@ -141,17 +141,17 @@ impl WakeupChain<'_> {
         });
         for tile in self.tiles_back(cpu, raised) {
             let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
-            let label = Label { actor: Some(actor.clone()), by, cpu: Some(cpu), ..Label::default() };
+            let label = CauseInterval { actor: Some(actor.clone()), by, cpu: Some(cpu), ..CauseInterval::default() };
             match (daemon, tile.doing) {
                 (_, Doing::Unknown) => {
                     let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.add(tile.from, Cause::SoftirqWait, Label { note, by: None, ..label });
+                    self.add(tile.from, Cause::SoftirqWait, CauseInterval { note, by: None, ..label });
                 }
                 (Some(pid), Doing::Thread(r)) if r.pid != pid => {
                     let actor = Some(self.machine.thread(pid, tile.from));
                     for (from, to) in ready.iter().rev().filter(|(from, to)| *from < tile.to && *to > tile.from) {
                         self.add((*to).max(tile.from), Cause::SoftirqWait, label.clone());
-                        let label = Label { actor: actor.clone(), ..label.clone() };
+                        let label = CauseInterval { actor: actor.clone(), ..label.clone() };
                         self.add((*from).max(tile.from), Cause::WaitingForCpu, label);
                     }
                     self.add(tile.from, Cause::SoftirqWait, label);
@@ -171,7 +171,7 @@ impl WakeupChain<'_> {
     fn put_off(&mut self, cpu: u32, vector: u32, timer: &Doing) -> Result<Context, End> {
         let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
         let by = Some(self.machine.executor(cpu, timer, self.t));
-        let label = Label { actor, by, cpu: Some(cpu), ..Label::default() };
+        let label = CauseInterval { actor, by, cpu: Some(cpu), ..CauseInterval::default() };
         // None but a queueing discipline lets a timer ask for packets to be sent.
         let cause = if vector == NET_TX { Cause::QdiscHeld } else { self.cause_of_timer(timer) };
         self.add(self.a, cause, label);

@@ -1,7 +1,7 @@
 //! Threads: what they did, what they waited for, and what woke them.
 
-use super::{idle_state, Context, End, Label, WakeupChain, MAX_INTERVALS};
-use crate::{machine::Machine, Cause};
+use super::{idle_state, Context, End, WakeupChain, MAX_INTERVALS};
+use crate::{machine::Machine, Cause, CauseInterval};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 
@@ -76,10 +76,10 @@ impl WakeupChain<'_> {
     fn ran(&mut self, pid: u32, cpu: u32, from: Ns) {
         let actor = self.machine.thread(pid, from);
         for tile in self.tiles_back(cpu, from) {
-            let label = Label { actor: Some(actor.clone()), cpu: Some(cpu), ..Label::default() };
+            let label = CauseInterval { actor: Some(actor.clone()), cpu: Some(cpu), ..CauseInterval::default() };
             if tile.doing.interrupts() {
                 let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
-                self.add(tile.from, Cause::Interrupted, Label { by, ..label });
+                self.add(tile.from, Cause::Interrupted, CauseInterval { by, ..label });
             } else {
                 self.work(tile.from, label);
             }
@@ -87,22 +87,22 @@ impl WakeupChain<'_> {
     }
 
     /// A thread's own work: for the packet, or for those before it.
-    fn work(&mut self, from: Ns, label: Label) {
+    fn work(&mut self, from: Ns, label: CauseInterval) {
         let (until, ahead) = match self.reader && self.pair.queue {
             true => self.pair.ahead.since(self.a, self.pair.b),
             false => (Ns::MIN, 0),
         };
         let number = (ahead > 0).then_some(ahead);
         if self.pair.upcall && self.is_switch(&label) {
-            self.add(from, Cause::Upcall, Label { number, ..label });
+            self.add(from, Cause::Upcall, CauseInterval { number, ..label });
             return;
         }
         self.add(from.max(until), Cause::Work, label.clone());
-        self.add(from, Cause::QueuedBehind, Label { number, ..label });
+        self.add(from, Cause::QueuedBehind, CauseInterval { number, ..label });
     }
 
     /// A thread of ovs-vswitchd.
-    fn is_switch(&self, label: &Label) -> bool {
+    fn is_switch(&self, label: &CauseInterval) -> bool {
         let Some(pid) = label.actor.as_ref().and_then(|executor| executor.doing.thread()) else { return false };
         let of_switch = |name: Option<String>| name.is_some_and(|name| name.starts_with("ovs-vswitchd"));
         let named = |start| self.machine.name_of(pid).is_some_and(|name| name.starts_with(start));
@@ -112,7 +112,7 @@ impl WakeupChain<'_> {
     /// It would have run.
     pub(super) fn was_ready(&mut self, pid: u32, cpu: Option<u32>, since: Since, throttled: bool, from: Ns) {
         let actor = Some(self.machine.thread(pid, self.t));
-        let label = Label { actor, cpu, ..Label::default() };
+        let label = CauseInterval { actor, cpu, ..CauseInterval::default() };
         let waits = if self.runs_vcpu(pid) { Cause::VcpuPreempted } else { Cause::WaitingForCpu };
         if throttled {
             self.add(from, Cause::Throttled, label);
@@ -120,13 +120,13 @@ impl WakeupChain<'_> {
         }
         let Some(on) = cpu else {
             let note = Some(self.machine.why_unknown(None, self.t));
-            self.add(from, waits, Label { note, ..label });
+            self.add(from, waits, CauseInterval { note, ..label });
             return;
         };
         if let Some((begin, end)) = self.was_passed_over(pid, on, since, from) {
             self.waited_behind(pid, on, waits, end, &label);
             let note = Some("its CPU went idle although it was ready".to_owned());
-            self.add(begin, Cause::Throttled, Label { note, ..label.clone() });
+            self.add(begin, Cause::Throttled, CauseInterval { note, ..label.clone() });
         }
         self.waited_behind(pid, on, waits, from, &label);
     }
@@ -145,16 +145,18 @@ impl WakeupChain<'_> {
     }
 
     /// What its CPU did while it was ready.
-    fn waited_behind(&mut self, pid: u32, on: u32, waits: Cause, from: Ns, label: &Label) {
+    fn waited_behind(&mut self, pid: u32, on: u32, waits: Cause, from: Ns, label: &CauseInterval) {
         // What an idle CPU does behind its idle state is a part of leaving it.
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
         for (at, tile) in tiles.iter().enumerate() {
             let by = Some(self.machine.executor(on, &tile.doing, tile.from));
-            let label = Label { by, ..label.clone() };
+            let label = CauseInterval { by, ..label.clone() };
             match tile.doing {
                 // By the thread's own row it was not there yet.
-                Doing::Thread(r) if r.pid == pid => self.add(tile.from, Cause::Work, Label { by: None, ..label }),
+                Doing::Thread(r) if r.pid == pid => {
+                    self.add(tile.from, Cause::Work, CauseInterval { by: None, ..label })
+                }
                 Doing::Thread(_) => self.add(tile.from, waits, label),
                 Doing::Idle { .. } => {
                     left_state = idle_state(&tiles[at..]).or(left_state);
@@ -163,7 +165,7 @@ impl WakeupChain<'_> {
                 }
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(Some(on), tile.from));
-                    self.add(tile.from, waits, Label { by: None, note, ..label });
+                    self.add(tile.from, waits, CauseInterval { by: None, note, ..label });
                 }
                 _ => self.add(tile.from, Cause::Interrupted, label),
             }
@@ -184,11 +186,11 @@ impl WakeupChain<'_> {
             _ => None,
         };
         let name = |w: &Waker| self.machine.executor(w.cpu, &w.context, w.t);
-        let label = Label { actor, ..Label::default() };
+        let label = CauseInterval { actor, ..CauseInterval::default() };
         match (sleep, waker) {
             (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
                 let note = waker.map(|w| format!("it went on by {}", name(&w).name));
-                self.add(tile.from, Cause::Stopped, Label { note, ..label });
+                self.add(tile.from, Cause::Stopped, CauseInterval { note, ..label });
                 Ok(None)
             }
             (_, Some(waker)) if Machine::is_timer(&waker) => {
@@ -198,12 +200,12 @@ impl WakeupChain<'_> {
                     _ => self.cause_of_timer(&waker.context),
                 };
                 let number = (cause == Cause::PollInterval).then_some((tile.to - tile.from).max(0) as u64);
-                self.add(tile.from, cause, Label { by, number, ..label });
+                self.add(tile.from, cause, CauseInterval { by, number, ..label });
                 Ok(None)
             }
             (Sleep::Blocked, waker) => {
                 let by = waker.as_ref().map(name);
-                self.add(tile.from, Cause::Blocked, Label { by, ..label });
+                self.add(tile.from, Cause::Blocked, CauseInterval { by, ..label });
                 Ok(None)
             }
             (_, Some(waker)) if self.was_handed(pid, tile.from, &waker) => {
@@ -248,7 +250,7 @@ impl WakeupChain<'_> {
 
     /// It waited in the midst of its own work, from `slept` on: for a lock, say. The chain has what its waker did until
     /// then, and nothing of what that one did before.
-    fn waited(&mut self, slept: Ns, waker: &Waker, label: Label) {
+    fn waited(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let limit = std::mem::replace(&mut self.a, slept);
         let reader = self.reader;
         if self.nested < MAX_NESTED {
@@ -258,7 +260,7 @@ impl WakeupChain<'_> {
             self.nested -= 1;
         }
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
-        self.add(slept, Cause::Blocked, Label { by, ..label });
+        self.add(slept, Cause::Blocked, CauseInterval { by, ..label });
         (self.a, self.reader) = (limit, reader);
     }
 }

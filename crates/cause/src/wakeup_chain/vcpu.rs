@@ -1,6 +1,6 @@
 //! vCPUs, as the host sees them: what their threads did while a guest had to act, and what called the guest.
 
-use super::{Context, End, Label, WakeupChain};
+use super::{Context, End, WakeupChain};
 use crate::{machine::Machine, Cause, CauseInterval};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
 use latpath_model::Ns;
@@ -174,7 +174,7 @@ impl WakeupChain<'_> {
                         _ => None,
                     };
                     let actor = Some(self.machine.thread(vcpu, self.t));
-                    self.add(tile.from, cause, Label { actor, by, cpu: None, ..Label::default() });
+                    self.add(tile.from, cause, CauseInterval { actor, by, cpu: None, ..CauseInterval::default() });
                 }
                 State::Unknown => self.add_interval(tile.from, unknown.clone()),
             }
@@ -200,7 +200,7 @@ impl WakeupChain<'_> {
         let actor = Some(self.machine.thread(vcpu, from));
         let tiles: Vec<_> = self.tiles_back(cpu, from).collect();
         for tile in tiles {
-            let label = Label { actor: actor.clone(), cpu: Some(cpu), ..Label::default() };
+            let label = CauseInterval { actor: actor.clone(), cpu: Some(cpu), ..CauseInterval::default() };
             match tile.doing {
                 Doing::Thread(r) if r.pid == vcpu && !r.guest && recorded => {
                     let exit = self.machine.events(cpu, from, tile.to).iter().rev().find_map(|e| match e.what {
@@ -216,11 +216,11 @@ impl WakeupChain<'_> {
                         _ => (None, None),
                     };
                     let note = note.map(String::from);
-                    self.add(tile.from, cause, Label { number, note, ..label });
+                    self.add(tile.from, cause, CauseInterval { number, note, ..label });
                 }
                 doing if doing.interrupts() => {
                     let by = Some(self.machine.executor(cpu, &doing, tile.from));
-                    self.add(tile.from, Cause::Interrupted, Label { by, ..label });
+                    self.add(tile.from, Cause::Interrupted, CauseInterval { by, ..label });
                 }
                 _ => self.add_interval(tile.from, inside.clone()),
             }
