@@ -87,11 +87,12 @@ struct trial {
 struct counts {
 	__u64 open;           /* user space is ready: nothing is chosen before */
 	__u64 events_lost;    /* the ring was full */
-	__u64 skbs_lost;      /* the table of followed skbs was full */
-	__u64 packets_over;   /* packets beyond the asked number */
+	__u64 skbs_lost;      /* copies: the table of followed skbs was full */
+	__u64 packets_over;   /* packets that would have been chosen, had there not been enough */
 	__u64 unreadable;     /* frames whose bytes could not be read */
-	__u64 beyond;         /* frames of which the filter asked for more than the programs read */
+	__u64 beyond;         /* frames of which the filter asked for more than the programs read (2048 bytes) */
 	__u64 looked_at;      /* frames that the filter was run on */
+	__u64 recursion_misses; /* runs that the kernel left out because the same program ran on that CPU: user space asks */
 };
 
 #endif

@@ -1,11 +1,11 @@
 //! Devices as the user names them: `vnet0`, or `eth0%NAMESPACE`.
 
 use crate::options::Device;
-use nix::net::if_::if_nameindex;
-use nix::sched::{setns, CloneFlags};
-use std::fs::{self, File};
+use latpath_bpf::namespaces;
+use latpath_counters::{interfaces, Netns};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Why a text names no device.
 #[derive(Debug, thiserror::Error)]
@@ -30,25 +30,10 @@ pub enum NoDevice {
     },
 }
 
-/// The named network namespaces, and where they stand.
-fn named() -> Vec<(String, PathBuf)> {
-    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    let mut all: Vec<_> = entries.map(|e| (e.file_name().to_string_lossy().into_owned(), e.path())).collect();
-    all.sort();
-    all
-}
-
-fn devices_here() -> Vec<String> {
-    let list = if_nameindex();
-    let names = list.iter().flat_map(|l| l.iter().map(|i| i.name().to_string_lossy().into_owned()));
-    names.collect()
-}
-
-/// The devices of another namespace. A thread of its own goes there, and ends there.
-fn devices_of(namespace: &PathBuf) -> Vec<String> {
-    let Ok(file) = File::open(namespace) else { return Vec::new() };
-    let there = move || setns(file, CloneFlags::CLONE_NEWNET).map(|()| devices_here()).unwrap_or_default();
-    std::thread::spawn(there).join().unwrap_or_default()
+/// The devices of a network namespace, by its number.
+fn devices_of(netns: u32) -> Vec<String> {
+    let devices = Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default();
+    devices.into_iter().map(|device| device.name).collect()
 }
 
 /// Finds a device in this namespace or in any named one; behind `%`, in the namespace of that name or inode number.
@@ -59,21 +44,23 @@ pub fn find_device(text: &str) -> Result<Device, NoDevice> {
     let (name, within) = text.split_once('%').map_or((text, None), |(name, ns)| (name, Some(ns)));
     let missing = |here: Vec<String>, others| NoDevice::Missing { name: text.into(), here: here.join(", "), others };
     let device = |netns| Device { name: name.into(), netns };
+    let has = |devices: &[String]| devices.iter().any(|device| device == name);
     if let Some(number) = within.and_then(|ns| ns.parse::<u32>().ok()) {
         return Ok(device(Some(number)));
     }
+    let all = namespaces();
     if let Some(namespace) = within {
-        let all = named();
-        let Some((_, path)) = all.iter().find(|(n, _)| n == namespace) else {
-            let named = all.into_iter().map(|(n, _)| n).collect::<Vec<_>>().join(", ");
-            return Err(NoDevice::Namespace { name: namespace.into(), named });
+        let Ok(meta) = fs::metadata(Path::new("/run/netns").join(namespace)) else {
+            let mut named: Vec<String> = all.into_values().filter(|name| !name.is_empty()).collect();
+            named.sort();
+            return Err(NoDevice::Namespace { name: namespace.into(), named: named.join(", ") });
         };
-        let there = devices_of(path);
-        let inode = fs::metadata(path).ok().map(|m| m.ino() as u32);
-        return if there.iter().any(|d| d == name) { Ok(device(inode)) } else { Err(missing(there, "")) };
+        let netns = meta.ino() as u32;
+        let there = devices_of(netns);
+        return if has(&there) { Ok(device(Some(netns))) } else { Err(missing(there, "")) };
     }
-    let here = devices_here();
-    if here.iter().any(|d| d == name) || named().iter().any(|(_, path)| devices_of(path).iter().any(|d| d == name)) {
+    let here = all.iter().find(|(_, name)| name.is_empty()).map_or(Vec::new(), |(own, _)| devices_of(*own));
+    if has(&here) || all.keys().any(|netns| has(&devices_of(*netns))) {
         return Ok(device(None));
     }
     Err(missing(here, "; nor is it in a named network namespace"))

@@ -1,28 +1,17 @@
 //! libpcap, which turns a filter expression (pcap-filter(7)) into classic BPF. It is looked for when an expression is given:
 //! latpath builds and runs without it.
 
-use crate::layout::MAX_CODE;
+/// One instruction of classic BPF, as libpcap and the kernel programs have it (bpf/event.h).
+pub use crate::layout::Instruction;
+use crate::layout::{Instructions, MAX_CODE};
+use latpath_bpf::bytes_of;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 
 /// What an expression was made into.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Code {
     /// The instructions.
     pub instructions: Vec<Instruction>,
-}
-
-/// One instruction of classic BPF; the kernel programs know the same layout (bpf/event.h).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Instruction {
-    /// What to do.
-    pub code: u16,
-    /// Instructions to skip if so.
-    pub jt: u8,
-    /// Instructions to skip if not.
-    pub jf: u8,
-    /// Its constant.
-    pub k: u32,
 }
 
 /// Why an expression cannot be used.
@@ -211,15 +200,10 @@ impl Code {
 
     /// As the programs' table keeps it: the length, and all places.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(8 + MAX_CODE * 8);
-        bytes.extend((self.instructions.len() as u64).to_ne_bytes());
-        for i in &self.instructions {
-            bytes.extend(i.code.to_ne_bytes());
-            bytes.extend([i.jt, i.jf]);
-            bytes.extend(i.k.to_ne_bytes());
-        }
-        bytes.resize(8 + MAX_CODE * 8, 0);
-        bytes
+        let len = self.instructions.len();
+        let mut table = Instructions { len: len as u32, ..Instructions::default() };
+        table.at[..len].copy_from_slice(&self.instructions);
+        bytes_of(&table).to_vec()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A search: the programs at work, and what they tell.
 
 use crate::attach::{attach, Attached, SearchError};
-use crate::layout::{Counts, Event, KernelCounts};
+use crate::layout::{Counts, Event};
 use crate::options::{How, Options};
 use crate::packet::Packet;
 use latpath_bpf::{bytes_of, from_bytes};
@@ -38,7 +38,7 @@ impl Search {
         };
         builder.add(&attached.events, take).map_err(SearchError::Reading)?;
         let ring = builder.build().map_err(SearchError::Reading)?;
-        let open = KernelCounts { open: 1, ..Default::default() };
+        let open = Counts { open: 1, ..Default::default() };
         attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&open), MapFlags::ANY).map_err(SearchError::Reading)?;
         let last = latpath_linux::monotonic();
         Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last })
@@ -75,8 +75,8 @@ impl Search {
     pub fn counts(&self) -> Counts {
         let Some(attached) = &self.attached else { return Counts::default() };
         let kept = attached.counts.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        let kept = kept.and_then(|bytes| from_bytes::<KernelCounts>(&bytes)).unwrap_or_default();
-        Counts { recursion_misses: attached.recursion_misses(), ..kept.into() }
+        let kept = kept.and_then(|bytes| from_bytes::<Counts>(&bytes)).unwrap_or_default();
+        Counts { recursion_misses: attached.recursion_misses(), ..kept }
     }
 
     /// Ends the search: nothing that happens from here on is reported. Packets in the order in which they were chosen, each one's
@@ -85,7 +85,7 @@ impl Search {
         let counts = self.counts();
         if let Some(attached) = &self.attached {
             // What could be written at the start can be written at the end.
-            let _ = attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&KernelCounts::default()), MapFlags::ANY);
+            let _ = attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&Counts::default()), MapFlags::ANY);
         }
         while self.ring.consume_raw() > 0 {}
         self.take();
