@@ -5,15 +5,17 @@ use crate::{
     error::{Doing, Error, Result},
     Stop,
 };
+use latpath_linux::proc::{Root, Stat};
 use nix::{
     sched::{setns, CloneFlags},
     sys::signal::{kill, Signal},
     unistd::{getpid, getppid, Pid},
 };
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read},
     os::unix::process::CommandExt,
+    path::Path,
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{mpsc, Arc, Mutex, OnceLock},
     thread,
@@ -188,17 +190,11 @@ fn line(command: &Command) -> String {
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// When a process started, in clock ticks since boot (proc(5), field 22 of stat); `None` when there is no such process.
-/// Together with the pid it names a process for as long as the machine is up.
+/// When a process started, in clock ticks since boot; `None` when there is no such process. Together with the pid it names a
+/// process for as long as the machine is up.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the name in parentheses and may itself hold spaces and parentheses.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if state == "Z" || state == "X" {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}"))?;
+    (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
 }
 
 #[cfg(test)]

@@ -75,10 +75,16 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub struct Stat {
     /// The thread's name.
     pub comm: String,
+    /// What it does; `Z` and `X` where it is dead.
+    pub state: char,
+    /// The process that started it.
+    pub parent: u32,
     /// `PF_*`.
     pub flags: u64,
     /// Its nice value.
     pub nice: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
     /// Last CPU it ran on.
     pub cpu: u32,
     /// Its real-time priority; 0 where it has none.
@@ -104,8 +110,11 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3);
         Some(Self {
             comm,
+            state: field(3)?.chars().next()?,
+            parent: field(4)?.parse().ok()?,
             flags: field(9)?.parse().ok()?,
             nice: field(19)?.parse().ok()?,
+            start_ticks: field(22)?.parse().ok()?,
             cpu: field(39)?.parse().ok()?,
             rt_priority: field(40)?.parse().ok()?,
             policy: field(41)?.parse().ok()?,
@@ -194,6 +203,7 @@ mod tests {
         let stat = Stat::parse(text).unwrap();
         assert_eq!((stat.comm.as_str(), stat.flags & PF_VCPU, stat.guest_ticks), ("qemu-system-x86", PF_VCPU, 4591));
         assert_eq!((stat.cpu, stat.rt_priority, stat.policy), (1, 50, 1));
+        assert_eq!((stat.state, stat.parent, stat.start_ticks), ('R', 136, 742));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where tracefs is.
 
 use crate::{Error, Result};
-use latpath_linux::proc::Mount;
+use latpath_linux::proc::{Mount, Root, Stat};
 use nix::sys::statfs::{fstatfs, TRACEFS_MAGIC};
 use std::{
     ffi::CStr,
@@ -36,7 +36,7 @@ impl Tracefs {
         let own = mounted_at("self").into_iter();
         let above = ancestors().flat_map(|pid| {
             let root = PathBuf::from(format!("/proc/{pid}/root"));
-            mounted_at(&pid).into_iter().map(move |at| root.join(at.strip_prefix("/").unwrap_or(&at)))
+            mounted_at(&pid.to_string()).into_iter().map(move |at| root.join(at.strip_prefix("/").unwrap_or(&at)))
         });
         let mut refused = None;
         for shown in own.chain(above) {
@@ -88,14 +88,10 @@ fn is_tracefs(directory: &OwnedFd) -> bool {
 }
 
 /// The processes that led to this one, the nearest first.
-fn ancestors() -> impl Iterator<Item = String> {
-    let parent = |pid: &String| -> Option<String> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The command's name, in brackets, may hold anything.
-        let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?;
-        (parent != "0").then(|| parent.to_owned())
-    };
-    std::iter::successors(parent(&"self".to_owned()), parent).take(MOST_ANCESTORS)
+fn ancestors() -> impl Iterator<Item = u32> {
+    let root = Root::of(Path::new("/"));
+    let parent = move |pid: &u32| Some(Stat::read(&root, &format!("proc/{pid}"))?.parent).filter(|pid| *pid != 0);
+    std::iter::successors(parent(&std::process::id()), parent).take(MOST_ANCESTORS)
 }
 
 /// Where a process has a whole tracefs mounted.

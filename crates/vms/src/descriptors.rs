@@ -13,12 +13,19 @@ pub struct Descriptors {
     pub kvm: Vec<u32>,
     /// vCPUs of KVM: descriptor and the vCPU's number.
     pub vcpus: BTreeMap<u32, u32>,
-    /// Taps: descriptor and the device's name.
-    pub taps: Vec<(u32, String)>,
-    /// Macvtaps (and ipvtaps): descriptor and the device's index.
-    pub macvtaps: Vec<(u32, u32)>,
+    /// Taps and macvtaps: the descriptors of each.
+    pub taps: BTreeMap<Opened, Vec<u32>>,
     pub vhost_net: Vec<u32>,
     pub vhost_vsock: Vec<u32>,
+}
+
+/// A tap or macvtap, as its descriptors name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Opened {
+    /// The device's name.
+    Tap(String),
+    /// Macvtap or ipvtap: the device's index.
+    Macvtap(u32),
 }
 
 impl Descriptors {
@@ -54,13 +61,17 @@ impl Descriptors {
             "tun" => {
                 let info = root.text(&format!("proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
                 let device = info.lines().find_map(|line| line.strip_prefix("iff:")).map(str::trim);
-                self.taps.extend(device.filter(|d| !d.is_empty()).map(|device| (fd, device.to_owned())));
+                if let Some(device) = device.filter(|d| !d.is_empty()) {
+                    self.taps.entry(Opened::Tap(device.to_owned())).or_default().push(fd);
+                }
             }
             "vhost-net" if is_device() => self.vhost_net.push(fd),
             "vhost-vsock" if is_device() => self.vhost_vsock.push(fd),
             _ => {
                 let index = name.strip_prefix("tap").and_then(|n| n.parse().ok());
-                self.macvtaps.extend(index.filter(|_| is_device()).map(|index| (fd, index)));
+                if let Some(index) = index.filter(|_| is_device()) {
+                    self.taps.entry(Opened::Macvtap(index)).or_default().push(fd);
+                }
             }
         }
     }

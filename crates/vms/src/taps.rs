@@ -2,7 +2,7 @@
 
 use crate::{
     command_line::{CommandLine, Netdev},
-    descriptors::Descriptors,
+    descriptors::{Descriptors, Opened},
     libvirt::Domain,
     text::plain,
     vm::{Bridge, Tap, TapKind},
@@ -57,38 +57,6 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// Which of a guest's descriptors belong to one device.
-struct Opened {
-    kind: TapKind,
-    device: Option<String>,
-    ifindex: Option<u32>,
-    fds: Vec<u32>,
-}
-
-fn opened(descriptors: &Descriptors) -> Vec<Opened> {
-    let mut taps: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    for (fd, device) in &descriptors.taps {
-        taps.entry(device).or_default().push(*fd);
-    }
-    let mut macvtaps: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for (fd, ifindex) in &descriptors.macvtaps {
-        macvtaps.entry(*ifindex).or_default().push(*fd);
-    }
-    let taps = taps.into_iter().map(|(device, fds)| Opened {
-        kind: TapKind::Tap,
-        device: Some(device.to_owned()),
-        ifindex: None,
-        fds,
-    });
-    let macvtaps = macvtaps.into_iter().map(|(ifindex, fds)| Opened {
-        kind: TapKind::Macvtap,
-        device: None,
-        ifindex: Some(ifindex),
-        fds,
-    });
-    taps.chain(macvtaps).collect()
-}
-
 /// The host sides of a guest's NICs, each with those vhost descriptors that are known to serve it.
 pub fn taps(
     descriptors: &Descriptors,
@@ -97,37 +65,39 @@ pub fn taps(
     process: Option<Inode>,
     devices: &mut Devices,
 ) -> Vec<(Tap, Vec<u32>)> {
-    let opened = opened(descriptors);
-    let netdevs = matched(&opened, line);
-    let tap = |(opened, netdev): (Opened, Option<&Netdev>)| {
+    let tap = |((opened, fds), netdev): ((&Opened, &Vec<u32>), Option<&Netdev>)| {
         // drivers/net/macvlan.c, ipvlan: the kinds of devices that have a /dev/tapN.
         let is_macvtap = |i: &Interface| matches!(i.kind.as_deref(), Some("macvtap" | "ipvtap"));
-        let found = devices.find(process, |i| match opened.kind {
-            TapKind::Tap => Some(&i.name) == opened.device.as_ref() && i.kind.as_deref() == Some("tun"),
-            TapKind::Macvtap => Some(i.ifindex) == opened.ifindex && is_macvtap(i),
+        let found = devices.find(process, |i| match opened {
+            Opened::Tap(name) => i.name == *name && i.kind.as_deref() == Some("tun"),
+            Opened::Macvtap(index) => i.ifindex == *index && is_macvtap(i),
         });
         let (netns, interface) = found.unzip();
-        let name = interface.as_ref().map(|i| i.name.clone()).or(opened.device);
+        let (kind, name, index) = match opened {
+            Opened::Tap(name) => (TapKind::Tap, Some(name.clone()), None),
+            Opened::Macvtap(index) => (TapKind::Macvtap, None, Some(*index)),
+        };
+        let name = interface.as_ref().map(|i| i.name.clone()).or(name);
         let (bridge, lower) = match (netns, &interface) {
             (Some(netns), Some(i)) => {
                 let lower = i.lower.and_then(|lower| devices.by_index(netns, lower)).map(|l| plain(&l.name));
-                (devices.bridge(netns, i), lower.filter(|_| opened.kind == TapKind::Macvtap))
+                (devices.bridge(netns, i), lower.filter(|_| kind == TapKind::Macvtap))
             }
             _ => (None, None),
         };
         let by_libvirt = || domain?.macs.get(name.as_deref()?).cloned();
         let tap = Tap {
             guest_mac: netdev.and_then(|netdev| line.mac_behind(netdev)).or_else(by_libvirt),
-            device: name.map_or_else(|| format!("ifindex {}", opened.ifindex.unwrap_or(0)), |name| plain(&name)),
-            ifindex: interface.as_ref().map(|i| i.ifindex).or(opened.ifindex),
+            device: name.map_or_else(|| format!("ifindex {}", index.unwrap_or(0)), |name| plain(&name)),
+            ifindex: interface.as_ref().map(|i| i.ifindex).or(index),
             netns,
-            kind: opened.kind,
+            kind,
             bridge,
             lower,
-            queues: u32::try_from(opened.fds.len()).unwrap_or(u32::MAX),
+            queues: u32::try_from(fds.len()).unwrap_or(u32::MAX),
             vhost: netdev.map(|netdev| netdev.vhost),
             tx_queue_len: interface.as_ref().map(|i| i.tx_queue_len),
-            dropped: interface.as_ref().map(|i| match opened.kind {
+            dropped: interface.as_ref().map(|i| match kind {
                 TapKind::Tap => i.statistics.tx_dropped,
                 // drivers/net/macvtap.c, macvtap_count_rx_dropped
                 TapKind::Macvtap => i.statistics.rx_dropped,
@@ -135,15 +105,15 @@ pub fn taps(
         };
         (tap, netdev.map(|netdev| netdev.vhost_fds.clone()).unwrap_or_default())
     };
-    opened.into_iter().zip(netdevs).map(tap).collect()
+    descriptors.taps.iter().zip(matched(&descriptors.taps, line)).map(tap).collect()
 }
 
 /// The netdev of each opened device: the one that names it or its descriptor; where one of each is left, these two.
-fn matched<'a>(opened: &[Opened], line: &'a CommandLine) -> Vec<Option<&'a Netdev>> {
+fn matched<'a>(opened: &BTreeMap<Opened, Vec<u32>>, line: &'a CommandLine) -> Vec<Option<&'a Netdev>> {
     let mut left: Vec<&Netdev> = line.netdevs.iter().filter(|n| matches!(n.kind.as_str(), "tap" | "bridge")).collect();
-    let fits = |opened: &Opened, netdev: &Netdev| {
-        let named = netdev.device.is_some() && netdev.device == opened.device;
-        named || netdev.fds.iter().any(|fd| opened.fds.contains(fd))
+    let fits = |(opened, fds): (&Opened, &Vec<u32>), netdev: &Netdev| {
+        let named = matches!(opened, Opened::Tap(name) if netdev.device.as_ref() == Some(name));
+        named || netdev.fds.iter().any(|fd| fds.contains(fd))
     };
     let mut matched: Vec<Option<&Netdev>> = Vec::with_capacity(opened.len());
     for opened in opened {
@@ -180,7 +150,7 @@ mod tests {
     #[test]
     fn queues_of_one_tap_are_one_tap_on_its_bridge() {
         let descriptors =
-            Descriptors { taps: vec![(30, "vnet0".into()), (31, "vnet0".into())], ..Descriptors::default() };
+            Descriptors { taps: [(Opened::Tap("vnet0".into()), vec![30, 31])].into(), ..Descriptors::default() };
         let ask = |netns| {
             let port = Interface {
                 master: Some(3),
@@ -199,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_tap_in_another_namespace_and_its_bridge_of_open_vswitch_are_found() {
-        let descriptors = Descriptors { taps: vec![(9, "vnet1".into())], ..Descriptors::default() };
+        let descriptors =
+            Descriptors { taps: [(Opened::Tap("vnet1".into()), vec![9])].into(), ..Descriptors::default() };
         let ask = |netns| {
             let port =
                 Interface { master: Some(3), port_kind: Some("openvswitch".into()), ..interface(8, "vnet1", "tun") };
@@ -212,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_macvtap_is_named_by_its_index() {
-        let descriptors = Descriptors { macvtaps: vec![(25, 6)], ..Descriptors::default() };
+        let descriptors = Descriptors { taps: [(Opened::Macvtap(6), vec![25])].into(), ..Descriptors::default() };
         let ask = |netns| {
             let own = Interface { lower: Some(5), ..interface(6, "macvtap0", "macvtap") };
             (netns == 2).then(|| vec![interface(5, "eno1", ""), own])
@@ -225,7 +196,8 @@ mod tests {
 
     #[test]
     fn a_netdev_of_another_device_lends_no_address() {
-        let descriptors = Descriptors { taps: vec![(9, "hot0".into())], ..Descriptors::default() };
+        let descriptors =
+            Descriptors { taps: [(Opened::Tap("hot0".into()), vec![9])].into(), ..Descriptors::default() };
         let line = "qemu -netdev tap,ifname=vnet0,id=a -device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
         assert_eq!(look(&descriptors, line, &|_| None)[0].guest_mac, None);
     }
