@@ -4,7 +4,6 @@ use crate::cost::CostMeter;
 use crate::counted::Counted;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
-use crate::layout::Layout;
 use crate::merge::{Feed, HostSource, Merge, Origin};
 use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
@@ -12,7 +11,7 @@ use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::{Joiner, Journey, RouteFinder, Totals};
+use latpath_journey::{segments, Joiner, Journey, Layout, Route, RouteFinder, Totals};
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_probe::{AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
@@ -91,6 +90,8 @@ pub struct Follow {
     joiner: Joiner,
     finder: RouteFinder,
     layout: Layout,
+    /// Points that the layout knows.
+    laid_out: usize,
     span: Span,
     now: Ns,
     route_due: Ns,
@@ -148,6 +149,7 @@ impl Follow {
             joiner,
             finder: RouteFinder::default(),
             layout: Layout::default(),
+            laid_out: 0,
             span: Span::new(now, options.window),
             now,
             route_due: now + SEARCH_EVERY,
@@ -321,10 +323,11 @@ impl Follow {
     fn update_route(&mut self, sink: &mut impl JourneySink) {
         let points = &self.tables.points;
         let route = self.finder.route(points);
-        let layout = Layout::new(route, points, &self.options.segments);
-        if layout == self.layout {
+        let layout = layout_of(route, points, &self.options.segments);
+        if layout == self.layout && points.len() == self.laid_out {
             return;
         }
+        self.laid_out = points.len();
         let totals = self.all_totals();
         sink.layout(Found { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
         self.layout = layout;
@@ -496,6 +499,19 @@ fn flight_record(figures: Result<Figures, String>) -> FlightRecord {
         Ok(figures) => FlightRecord { figures, fault: None },
         Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
     }
+}
+
+/// The layout of a route. `own` are the user's segments, `NAME=FROM..TO`.
+fn layout_of(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
+    let mut layout = segments::classic(route, points);
+    for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
+        match segments::parse(text, points, &layout.route) {
+            Ok(Some(segment)) => layout.segments.push(segment),
+            Ok(None) => layout.notes.push(format!("--segment {text}: no packet was seen at one of its ends yet")),
+            Err(why) => layout.notes.push(format!("--segment {why}")),
+        }
+    }
+    layout
 }
 
 fn joiner(options: &Options) -> Joiner {

@@ -12,4 +12,4 @@ pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;
 pub use paths::{PathClass, Paths};
 pub use route::{Route, RouteFinder};
-pub use segments::Segment;
+pub use segments::{Layout, Segment};

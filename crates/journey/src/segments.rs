@@ -43,10 +43,12 @@ impl Segment {
     }
 }
 
-/// The classic segments and those between neighbours, and what is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classic {
-    /// In the order of the route; neighbours follow the classic segment that they are part of.
+/// The route of packets, the segments along it, and what is not known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
+    /// The points in order, and which of them are on the route.
+    pub route: Route,
+    /// In the order of the route; neighbours follow the classic segment that they are part of, the user's own are the last.
     pub segments: Vec<Segment>,
     /// Segments that merge or are not known, and why.
     pub notes: Vec<String>,
@@ -54,8 +56,8 @@ pub struct Classic {
 
 /// The segments of a route. Neighbours that a classic segment names already are left out. Where streams take different
 /// routes, those of each route follow each other; a name may then stand for several, with different ends.
-pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
-    let mut all = Classic::default();
+pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
+    let mut all = Layout::default();
     for route in route.distinct() {
         let own = along(route, points);
         let new = |s: &Segment| !all.segments.contains(s);
@@ -67,8 +69,8 @@ pub fn classic(route: &Route, points: &[PointInfo]) -> Classic {
             }
         }
     }
-    all.segments.extend(upcalls(route, points));
-    all
+    all.segments.extend(upcalls(&route, points));
+    Layout { route, ..all }
 }
 
 /// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.
@@ -87,8 +89,8 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
 }
 
 /// The segments of one route.
-fn along(route: &[PointId], points: &[PointInfo]) -> Classic {
-    let mut all = Classic::default();
+fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
+    let mut all = Layout::default();
     let [first, .., last] = route else { return all };
     let info = |p: PointId| &points[usize::from(p)];
     let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);

@@ -50,7 +50,7 @@ impl Network {
 
     fn segments(&self) -> Vec<String> {
         let name = |p: u16| self.points[usize::from(p)].point.to_string();
-        let all = classic(&self.route(), &self.points).segments;
+        let all = classic(self.route(), &self.points).segments;
         all.iter().map(|s| format!("{}: {} {}", s.name, name(s.from), name(s.to))).collect()
     }
 }
@@ -140,7 +140,7 @@ fn without_an_agent_the_way_ends_where_the_vm_reads() {
     let mut n = hypervisor();
     n.packets(100, &[&WAY[1..4], &[("host/app-read@tcpdump", 90)]].concat());
     assert_eq!(n.line(), names(&WAY[1..4]));
-    let notes = classic(&n.route(), &n.points).notes.join("\n");
+    let notes = classic(n.route(), &n.points).notes.join("\n");
     assert!(notes.contains("Tnet: the publisher is on another machine"), "{notes}");
     assert!(notes.contains("Thyp ends at host/vm-read@vnet0"), "{notes}");
     assert!(notes.contains("Tsub: no application"), "{notes}");
@@ -236,7 +236,7 @@ fn streams_into_different_vms_have_ways_of_their_own() {
 fn nothing_seen_is_no_route() {
     let n = hypervisor();
     assert_eq!(n.route(), Route::default());
-    assert!(classic(&n.route(), &n.points).segments.is_empty());
+    assert!(classic(n.route(), &n.points).segments.is_empty());
 }
 
 #[test]

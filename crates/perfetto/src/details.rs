@@ -1,13 +1,13 @@
 //! What Perfetto has no words of its own for: a vCPU's entries to its guest and exits from it, polls of devices, timers.
 
 use crate::kernel::{Place, MAX_CPUS};
-use crate::tracks::{Track, Tracks};
+use crate::tracks::Track;
 use crate::writer::{EventInfo, Writer};
 use latpath_flight::{Event, What};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write};
+use std::io;
 
 /// What lies open in a machine's rows.
 #[derive(Default)]
@@ -23,24 +23,15 @@ pub(crate) struct Details {
 
 impl Details {
     /// Writes what is in the events: in the order of their times, each with its CPU.
-    pub fn snapshot<W: Write>(
-        &mut self,
-        out: &mut Writer<W>,
-        tracks: &mut Tracks,
-        place: &Place<'_>,
-        machine: &str,
-        events: &[(u32, &Event)],
-    ) -> io::Result<()> {
+    pub fn snapshot(&mut self, out: &mut Writer, place: &Place, events: &[(u32, &Event)]) -> io::Result<()> {
         let window = &place.snapshot.window;
         let since = window.cpus.iter().map(|record| record.since).min();
-        if let (Some(until), Some(since)) = (self.until, since) {
-            if since > until {
-                self.close(out, place, until)?;
-            }
+        if let Some(until) = self.until.filter(|until| since.is_some_and(|since| since > *until)) {
+            self.close(out, place, until)?;
         }
         for (cpu, event) in events.iter().filter(|(cpu, _)| *cpu < MAX_CPUS) {
             let Some(t) = place.shift.host(event.t) else { continue };
-            self.event(out, tracks, place, machine, (*cpu, t), event)?;
+            self.event(out, place, *cpu, t, event)?;
         }
         let last = events.last().map(|(_, event)| event.t);
         self.until = self.until.max(last).max(Some(window.to));
@@ -48,7 +39,7 @@ impl Details {
     }
 
     /// From here on nothing is recorded.
-    fn close<W: Write>(&mut self, out: &mut Writer<W>, place: &Place<'_>, until: Ns) -> io::Result<()> {
+    fn close(&mut self, out: &mut Writer, place: &Place, until: Ns) -> io::Result<()> {
         let Some(t) = place.shift.host(until) else { return Ok(()) };
         for (track, _) in std::mem::take(&mut self.vcpus).into_values() {
             out.end(place.machine, t, track)?;
@@ -60,21 +51,12 @@ impl Details {
         Ok(())
     }
 
-    fn event<W: Write>(
-        &mut self,
-        out: &mut Writer<W>,
-        tracks: &mut Tracks,
-        place: &Place<'_>,
-        machine: &str,
-        (cpu, t): (u32, u64),
-        event: &Event,
-    ) -> io::Result<()> {
+    fn event(&mut self, out: &mut Writer, place: &Place, cpu: u32, t: u64, event: &Event) -> io::Result<()> {
         let pid = event.pid;
         let info = match event.what {
-            What::KvmEntry { vcpu } => return self.turn(out, tracks, place, t, pid, with_vcpu("in its guest", vcpu)),
+            What::KvmEntry { vcpu } => return self.turn(out, place, t, pid, with_vcpu("in its guest", vcpu)),
             What::KvmExit { vcpu, reason, isa } => {
-                let info = with_vcpu(exited(isa, reason), vcpu);
-                return self.turn(out, tracks, place, t, pid, info);
+                return self.turn(out, place, t, pid, with_vcpu(exited(isa, reason), vcpu));
             }
             What::KvmHaltPoll { ns, before, .. } => {
                 let Some((track, began)) = self.vcpus.get(&pid).copied() else { return Ok(()) };
@@ -97,11 +79,11 @@ impl Details {
                 let device = self.polls.remove(&cpu).unwrap_or_else(|| "backlog".into());
                 let info = EventInfo::named(format!("{device}: {work} of {budget}")).arg("packets", i64::from(work));
                 let info = info.arg("budget", i64::from(budget)).arg("ifindex", i64::from(ifindex));
-                let track = poll_track(out, tracks, place, machine, cpu)?;
+                let track = poll_track(out, place, cpu)?;
                 return out.instant(0, t, track, info);
             }
             What::TimerEntry(function) => {
-                let track = poll_track(out, tracks, place, machine, cpu)?;
+                let track = poll_track(out, place, cpu)?;
                 if self.timers.insert(cpu, track).is_some() {
                     out.end(0, t, track)?;
                 }
@@ -112,25 +94,13 @@ impl Details {
             }
             _ => return Ok(()),
         };
-        match tracks.thread(out, place.machine, pid, || place.thread_names.process(pid))? {
-            Some(track) => out.instant(place.machine, t, track, info),
-            None => Ok(()),
-        }
+        let track = out.thread(place.machine, pid, place.thread_names)?;
+        track.map_or(Ok(()), |track| out.instant(place.machine, t, track, info))
     }
 
     /// A vCPU's thread goes into its guest, or comes out of it.
-    fn turn<W: Write>(
-        &mut self,
-        out: &mut Writer<W>,
-        tracks: &mut Tracks,
-        place: &Place<'_>,
-        t: u64,
-        pid: u32,
-        info: EventInfo,
-    ) -> io::Result<()> {
-        let Some(track) = tracks.thread(out, place.machine, pid, || place.thread_names.process(pid))? else {
-            return Ok(());
-        };
+    fn turn(&mut self, out: &mut Writer, place: &Place, t: u64, pid: u32, info: EventInfo) -> io::Result<()> {
+        let Some(track) = out.thread(place.machine, pid, place.thread_names)? else { return Ok(()) };
         if self.vcpus.insert(pid, (track, t)).is_some() {
             out.end(place.machine, t, track)?;
         }
@@ -148,19 +118,9 @@ fn exited(isa: u32, reason: Option<u32>) -> String {
 }
 
 fn with_vcpu(name: impl Into<String>, vcpu: Option<u32>) -> EventInfo {
-    let info = EventInfo::named(name);
-    match vcpu {
-        Some(vcpu) => info.arg("vcpu", i64::from(vcpu)),
-        None => info,
-    }
+    EventInfo::named(name).maybe("vcpu", vcpu.map(i64::from))
 }
 
-fn poll_track<W: Write>(
-    out: &mut Writer<W>,
-    tracks: &mut Tracks,
-    place: &Place<'_>,
-    machine: &str,
-    cpu: u32,
-) -> io::Result<u64> {
-    tracks.of(out, Track::Poll(place.machine, cpu), || format!("{machine} CPU {cpu}"))
+fn poll_track(out: &mut Writer, place: &Place, cpu: u32) -> io::Result<u64> {
+    out.row(Track::Poll(place.machine, cpu), || format!("{} CPU {cpu}", place.name))
 }

@@ -5,7 +5,7 @@ use crate::journey::{self, at, Number};
 use crate::kernel::{Kernel, Place, Shift, Written, MAX_CPUS};
 use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::thread_names::ThreadNames;
-use crate::tracks::{Track, Tracks};
+use crate::tracks::Track;
 use crate::writer::{EventInfo, Writer};
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
@@ -52,10 +52,9 @@ struct Machine {
 }
 
 /// A trace being written.
-pub struct Export<W: Write> {
-    out: Writer<W>,
+pub struct Export<'w> {
+    out: Writer<'w>,
     context: Rc<RunContext>,
-    tracks: Tracks,
     /// Packets that have rows.
     shown: HashSet<(StreamId, u64, Ns)>,
     /// The host first.
@@ -66,16 +65,12 @@ pub struct Export<W: Write> {
     recorded: Ns,
 }
 
-impl<W: Write> Export<W> {
+impl<'w> Export<'w> {
     /// Begins a trace.
-    ///
-    /// # Errors
-    /// What writing gives.
-    pub fn begin(out: W, context: RunContext) -> io::Result<Self> {
+    pub fn begin(out: &'w mut dyn Write, context: RunContext) -> io::Result<Self> {
         let mut export = Self {
             out: Writer::new(out),
             context: Rc::new(context),
-            tracks: Tracks::default(),
             shown: HashSet::new(),
             machines: Vec::new(),
             places: HashMap::new(),
@@ -115,18 +110,12 @@ impl<W: Write> Export<W> {
     }
 
     /// Writes a capture. Captures must come in the order of their times. Of its late packets those that `matches` selects have rows of their own; of one without a late packet, some.
-    ///
-    /// # Errors
-    /// What writing gives.
     pub fn capture(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         let is_spike = capture.kind == CaptureKind::Spike;
         self.write(capture, &|p: &Packet| p.late && matches(p) || !is_spike)
     }
 
     /// The same, but packets that `matches` selects have rows of their own, late or not.
-    ///
-    /// # Errors
-    /// What writing gives.
     pub fn capture_around(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         self.write(capture, &matches)
     }
@@ -145,25 +134,25 @@ impl<W: Write> Export<W> {
     fn record(&mut self, record: &MachineRecord) -> io::Result<()> {
         let Ok(snapshot) = &record.record else { return Ok(()) };
         let machine = self.machine(&record.machine)?;
-        let Self { out, tracks, machines, context, .. } = self;
+        let Self { out, machines, context, .. } = self;
         let (name, Machine { kernel, thread_names, details }) = &mut machines[machine];
         let shift = Shift { offset: record.offset_ns };
         let (vms, guest) = if machine == 0 { (context.vms.as_slice(), None) } else { (&[][..], Some(name.as_str())) };
         thread_names.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms, guest)?;
         let names = snapshot.names();
-        let place = Place { machine, shift, thread_names, snapshot, names: &names };
+        let place = Place { machine, name, shift, thread_names, snapshot, names: &names };
         let events = kernel.snapshot(out, &place)?;
-        details.snapshot(out, tracks, &place, name, &events)
+        details.snapshot(out, &place, &events)
     }
 
     /// All packets, at their points.
     fn points(&mut self, capture: &Capture) -> io::Result<()> {
-        let Self { out, tracks, context, recorded, .. } = self;
+        let Self { out, context, recorded, .. } = self;
         for packet in &capture.packets {
             // Those of an earlier capture stand there.
             for seen in packet.sightings.iter().filter(|seen| seen.t > *recorded) {
                 let point = usize::from(seen.point);
-                let track = tracks.of(out, Track::Point(point), || context.point(seen.point))?;
+                let track = out.row(Track::Point(point), || context.point(seen.point))?;
                 let name = journey::packet_name(context, packet.stream, packet.key);
                 let info = EventInfo::named(if packet.late { name + " late" } else { name });
                 let info = info.arg("cpu", i64::from(seen.cpu)).arg("thread", i64::from(seen.tid));
@@ -200,7 +189,7 @@ impl<W: Write> Export<W> {
                 PacketTimeline::of(&analyst, capture, packet, context.route(packet.stream), &context.points);
             self.summary.packets += 1;
             let number = Number(self.summary.packets);
-            journey::write(&mut self.out, &mut self.tracks, &context, number, &explained)?;
+            journey::write(&mut self.out, &context, number, &explained)?;
             for (place, seen) in explained.seen.iter().enumerate() {
                 self.sighting(capture, rows, number, place, seen, &explained)?;
             }
@@ -222,12 +211,8 @@ impl<W: Write> Export<W> {
             return Ok(());
         };
         let machine = self.machine(&point.machine)?;
-        let name = format!(
-            "{}@{} {}",
-            point.kind,
-            point.device,
-            journey::packet_name(&self.context, packet.stream, packet.key)
-        );
+        let name = journey::packet_name(&self.context, packet.stream, packet.key);
+        let name = format!("{}@{} {name}", point.kind, point.device);
         let info = |flows| {
             EventInfo { flows, category: "sighting", ..EventInfo::named(name.clone()) }.arg("point", point.to_string())
         };
@@ -240,14 +225,13 @@ impl<W: Write> Export<W> {
         };
         let flows = vec![number.route(), number.sighting(place)];
         if by_thread {
-            let Self { out, tracks, machines, .. } = self;
-            let thread_names = &machines[machine].1.thread_names;
-            if let Some(track) = tracks.thread(out, machine, seen.tid, || thread_names.process(seen.tid))? {
+            let Self { out, machines, .. } = self;
+            if let Some(track) = out.thread(machine, seen.tid, &machines[machine].1.thread_names)? {
                 if machine == 0 {
                     return out.instant(0, t, track, info(flows));
                 }
                 // Arrows do not go from machine to machine: the row below has them.
-                out.instant(machine, t, track, info(vec![number.route_within()]))?;
+                out.instant(machine, t, track, info(vec![number.route()]))?;
             }
         }
         let cpu = u32::from(seen.cpu);
@@ -256,7 +240,7 @@ impl<W: Write> Export<W> {
             doing => rows.name(capture, &point.machine, &doing),
         };
         let row = || format!("{} CPU {cpu}", point.machine);
-        let track = self.tracks.of(&mut self.out, Track::Context(machine, cpu), row)?;
+        let track = self.out.row(Track::Context(machine, cpu), row)?;
         self.out.instant(0, t, track, info(flows).arg("in", context))
     }
 
@@ -298,7 +282,7 @@ impl<W: Write> Export<W> {
             }
             info = info.args(&machine.machine, lines);
         }
-        let track = self.tracks.of(&mut self.out, Track::Recorded, String::new)?;
+        let track = self.out.row(Track::Recorded, String::new)?;
         self.out.begin(0, at(from), track, info)?;
         self.out.end(0, at(capture.to), track)?;
         self.recorded = capture.to;
@@ -310,15 +294,12 @@ impl<W: Write> Export<W> {
         self.out.bytes
     }
 
-    /// Ends the trace, and returns where it went.
-    ///
-    /// # Errors
-    /// What writing gives.
-    pub fn finish(self) -> io::Result<(W, Summary)> {
+    /// Ends the trace.
+    pub fn finish(self) -> io::Result<Summary> {
         let Self { out, machines, mut summary, .. } = self;
         summary.machines = machines.into_iter().map(|(name, machine)| (name, machine.kernel.written)).collect();
         summary.bytes = out.bytes;
-        Ok((out.finish()?, summary))
+        out.finish().map(|()| summary)
     }
 }
 

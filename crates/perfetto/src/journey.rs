@@ -1,12 +1,12 @@
 //! Late packets: their segments, what held them, and the threads and CPUs that had them.
 
-use crate::tracks::{Track, Tracks};
+use crate::tracks::Track;
 use crate::writer::{EventInfo, Writer};
 use latpath_cause::{CauseInterval, Executor, PacketTimeline, RunContext};
 use latpath_journey::Segment;
 use latpath_model::Ns;
 use latpath_stats::units::duration;
-use std::io::{self, Write};
+use std::io;
 
 /// Causes in a packet's arguments; all of them are in the row below.
 const MAX_CAUSES: usize = 16;
@@ -24,11 +24,6 @@ impl Number {
     /// From the packet's row to where it was seen.
     pub fn sighting(self, at: usize) -> u64 {
         self.0 << 8 | (at as u64).min(0xfe)
-    }
-
-    /// From sighting to sighting within another machine.
-    pub fn route_within(self) -> u64 {
-        self.route()
     }
 }
 
@@ -66,7 +61,7 @@ fn rows(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
 }
 
 /// Writes a row's spans: each end before what begins then.
-fn write_row<W: Write>(out: &mut Writer<W>, track: u64, spans: Vec<Span>) -> io::Result<()> {
+fn write_row(out: &mut Writer, track: u64, spans: Vec<Span>) -> io::Result<()> {
     let mut open: Vec<Ns> = Vec::new();
     for span in spans {
         while let Some(end) = open.pop_if(|end| *end <= span.from) {
@@ -127,17 +122,11 @@ fn causes(packet: &PacketTimeline) -> Vec<String> {
 }
 
 /// Writes a packet's row, and below it what held it.
-pub(crate) fn write<W: Write>(
-    out: &mut Writer<W>,
-    tracks: &mut Tracks,
-    context: &RunContext,
-    number: Number,
-    packet: &PacketTimeline,
-) -> io::Result<()> {
+pub(crate) fn write(out: &mut Writer, context: &RunContext, number: Number, packet: &PacketTimeline) -> io::Result<()> {
     let (Some(first), Some(last)) = (packet.seen.first(), packet.seen.last()) else { return Ok(()) };
     let name = packet_name(context, packet.stream, packet.key);
     let row_name = || format!("{name}: {}", duration(packet.time()));
-    let track = tracks.of(out, Track::Packet(number.0), row_name)?;
+    let track = out.row(Track::Packet(number.0), row_name)?;
     let spec = context.streams.get(usize::from(packet.stream));
     let seen = |point| packet.seen.iter().find(|seen| seen.point == point).map(|seen| seen.t);
     let mut spans = Vec::new();
@@ -187,14 +176,14 @@ pub(crate) fn write<W: Write>(
     for (n, spans) in rows(spans).into_iter().enumerate() {
         let track = match n {
             0 => track,
-            n => tracks.of(out, Track::Beside(number.0, n), || "other segments".into())?,
+            n => out.row(Track::Beside(number.0, n), || "other segments".into())?,
         };
         write_row(out, track, spans)?;
     }
     for (t, info) in instants {
         out.instant(0, at(t), track, info)?;
     }
-    why(out, tracks, number, packet)
+    why(out, number, packet)
 }
 
 /// A point without its machine, where that is the host.
@@ -202,43 +191,32 @@ fn short(point: &str) -> &str {
     point.strip_prefix("host/").unwrap_or(point)
 }
 
-fn why<W: Write>(out: &mut Writer<W>, tracks: &mut Tracks, number: Number, packet: &PacketTimeline) -> io::Result<()> {
+fn why(out: &mut Writer, number: Number, packet: &PacketTimeline) -> io::Result<()> {
     if packet.hops.is_empty() {
         return Ok(());
     }
-    let track = tracks.of(out, Track::Why(number.0), String::new)?;
+    let track = out.row(Track::Why(number.0), String::new)?;
     let spans = packet.intervals().filter(|(_, interval)| interval.from < interval.to).map(|(_, interval)| {
-        let info = EventInfo { category: interval.cause.id(), ..EventInfo::named(in_words(interval)) };
-        let mut info = info.arg("cause", interval.cause.id()).arg("took_ns", interval.to.saturating_sub(interval.from));
-        info = info.arg("machine", packet.machine(interval));
-        if let Some(actor) = &interval.actor {
-            info = info.arg("actor", who(actor));
-        }
-        if let Some(by) = &interval.by {
-            info = info.arg("by", who(by));
-        }
-        if let Some(cpu) = interval.cpu {
-            info = info.arg("cpu", i64::from(cpu));
-        }
-        if let Some(number) = interval.number {
-            info = info.arg("number", i64::try_from(number).unwrap_or(i64::MAX));
-        }
-        if let Some(state) = &interval.state {
-            info = info.arg("idle_state", state.as_str());
-        }
-        if let Some(note) = &interval.note {
-            info = info.arg("note", note.as_str());
-        }
+        let info = EventInfo { category: interval.cause.id(), ..EventInfo::named(in_words(interval)) }
+            .arg("cause", interval.cause.id())
+            .arg("took_ns", interval.to.saturating_sub(interval.from))
+            .arg("machine", packet.machine(interval))
+            .maybe("actor", interval.actor.as_ref().map(who))
+            .maybe("by", interval.by.as_ref().map(who))
+            .maybe("cpu", interval.cpu.map(i64::from))
+            .maybe("number", interval.number.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
+            .maybe("idle_state", interval.state.as_deref())
+            .maybe("note", interval.note.as_deref());
         Span { from: interval.from, to: interval.to, info }
     });
-    // Pieces do not overlap; those of a damaged record might.
+    // Intervals do not overlap; those of a damaged record might.
     let mut end = Ns::MIN;
     let spans = spans.filter(|span| {
         let follows = span.from >= end;
         end = end.max(span.to);
         follows
     });
-    let spans: Vec<Span> = spans.collect();
+    let spans = spans.collect();
     write_row(out, track, spans)
 }
 

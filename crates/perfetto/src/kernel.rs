@@ -9,7 +9,7 @@ use crate::writer::Writer;
 use latpath_flight::{softirq_name, Class, Event, Left, Names, Sleep, Snapshot, Vector, What};
 use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{self, Write};
+use std::io;
 
 /// CPUs that Perfetto takes; a file that names another is refused whole.
 pub(crate) const MAX_CPUS: u32 = 1024;
@@ -106,7 +106,7 @@ fn prev_state(left: Left) -> i64 {
             Sleep::Interruptible => 0x1,
             // The kernel itself calls frozen threads so.
             Sleep::Blocked | Sleep::Frozen => 0x2,
-            Sleep::Idle => UNTOLD,
+            Sleep::Idle => UNSEEN,
             Sleep::Stopped => 0x4,
             Sleep::Traced => 0x8,
             Sleep::Parked => 0x40,
@@ -118,9 +118,8 @@ fn prev_state(left: Left) -> i64 {
 }
 
 /// Idle. Also for a thread that left its CPU unseen: the least that is sure.
-const UNTOLD: i64 = 0x80;
-/// Nice 0.
-const USUAL: i32 = 120;
+const UNSEEN: i64 = 0x80;
+const NICE_0: i32 = 120;
 
 /// Where a CPU's row has come to.
 #[derive(Default)]
@@ -146,6 +145,7 @@ pub(crate) struct Kernel {
 /// What is needed to write events.
 pub(crate) struct Place<'a> {
     pub machine: usize,
+    pub name: &'a str,
     pub shift: Shift,
     pub thread_names: &'a ThreadNames,
     pub snapshot: &'a Snapshot,
@@ -153,35 +153,30 @@ pub(crate) struct Place<'a> {
 }
 
 /// Where events go: a bundle for each CPU, written when it is full.
-struct Bundles<'a, W> {
-    out: &'a mut Writer<W>,
-    machine: usize,
-    shift: Shift,
+struct Bundles<'a, 'w> {
+    out: &'a mut Writer<'w>,
+    place: &'a Place<'a>,
     bundles: BTreeMap<u32, Vec<FtraceEvent>>,
     /// Where each CPU's row has come to on the host's timeline: from capture to capture a guest's clock may have been set a little back.
     latest: HashMap<u32, u64>,
 }
 
-impl<W: Write> Bundles<'_, W> {
+impl Bundles<'_, '_> {
     fn push(&mut self, cpu: u32, t: Ns, pid: u32, event: Ftrace) -> io::Result<()> {
-        let timestamp = self.shift.host(t).unwrap_or(0);
         let latest = self.latest.entry(cpu).or_default();
-        *latest = timestamp.max(*latest);
-        let timestamp = *latest;
+        *latest = self.place.shift.host(t).unwrap_or(0).max(*latest);
         let events = self.bundles.entry(cpu).or_default();
-        events.push(FtraceEvent { timestamp: Some(timestamp), pid: Some(pid), event: Some(event) });
+        events.push(FtraceEvent { timestamp: Some(*latest), pid: Some(pid), event: Some(event) });
         if events.len() == BUNDLE {
             let events = std::mem::take(events);
-            self.out.kernel(self.machine, cpu, events)?;
+            self.out.kernel(self.place.machine, cpu, events)?;
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        for (cpu, events) in std::mem::take(&mut self.bundles) {
-            self.out.kernel(self.machine, cpu, events)?;
-        }
-        Ok(())
+    /// The number of a function's name.
+    fn function(&mut self, address: u64) -> io::Result<Option<u64>> {
+        self.out.function(self.place.machine, &self.place.names.of_function(address)).map(Some)
     }
 }
 
@@ -193,18 +188,9 @@ fn signed(pid: u32) -> Option<i32> {
 impl Kernel {
     /// Writes a snapshot, as far as it is later than what was written before. Returns the events that were taken, each with its
     /// CPU, in the order of their times.
-    pub fn snapshot<'s, W: Write>(
-        &mut self,
-        out: &mut Writer<W>,
-        place: &Place<'s>,
-    ) -> io::Result<Vec<(u32, &'s Event)>> {
-        let mut bundles = Bundles {
-            out,
-            machine: place.machine,
-            shift: place.shift,
-            bundles: BTreeMap::new(),
-            latest: std::mem::take(&mut self.latest),
-        };
+    pub fn snapshot<'s>(&mut self, out: &mut Writer, place: &Place<'s>) -> io::Result<Vec<(u32, &'s Event)>> {
+        let latest = std::mem::take(&mut self.latest);
+        let mut out = Bundles { out, place, bundles: BTreeMap::new(), latest };
         let mut taken: Vec<(u32, &Event)> = Vec::new();
         let mut seen = HashSet::new();
         for record in &place.snapshot.window.cpus {
@@ -220,14 +206,13 @@ impl Kernel {
             let since = record.since.min(begin.t);
             if known.is_none_or(|known| since > known) {
                 if let Some(known) = known {
-                    self.gap(&mut bundles, place.thread_names, record.cpu, known)?;
+                    self.gap(&mut out, record.cpu, known)?;
                     // A thread that slept during a work item may have finished it unseen.
                     for (pid, function) in std::mem::take(&mut self.working) {
-                        let end = Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) });
-                        bundles.push(record.cpu, known, pid, end)?;
+                        out.push(record.cpu, known, pid, work_end(function))?;
                     }
                 }
-                self.appears(&mut bundles, place.thread_names, record.cpu, since, begin.pid)?;
+                self.appears(&mut out, record.cpu, since, begin.pid)?;
                 self.rows.entry(record.cpu).or_default().until = Some(since);
             }
             taken.extend(events.iter().map(|event| (record.cpu, event)));
@@ -235,10 +220,12 @@ impl Kernel {
         // Threads go from one CPU to another.
         taken.sort_by_key(|(_, event)| event.t);
         for (cpu, event) in &taken {
-            self.event(&mut bundles, place, *cpu, event)?;
+            self.event(&mut out, *cpu, event)?;
         }
-        bundles.flush()?;
-        self.latest = bundles.latest;
+        for (cpu, events) in out.bundles {
+            out.out.kernel(place.machine, cpu, events)?;
+        }
+        self.latest = out.latest;
         for record in &place.snapshot.window.cpus {
             if let Some(row) = self.rows.get_mut(&record.cpu) {
                 row.until = row.until.max(Some(place.snapshot.window.to));
@@ -248,13 +235,7 @@ impl Kernel {
     }
 
     /// From here on nothing is recorded.
-    fn gap<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        thread_names: &ThreadNames,
-        cpu: u32,
-        t: Ns,
-    ) -> io::Result<()> {
+    fn gap(&mut self, out: &mut Bundles, cpu: u32, t: Ns) -> io::Result<()> {
         let row = self.rows.entry(cpu).or_default();
         let pid = row.thread.unwrap_or(0);
         while let Some(context) = row.contexts.pop() {
@@ -262,92 +243,45 @@ impl Kernel {
         }
         if let Some(thread) = row.thread.take() {
             if let Some(function) = self.working.remove(&thread) {
-                out.push(cpu, t, thread, Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) }))?;
+                out.push(cpu, t, thread, work_end(function))?;
             }
-            let prio = row.prio;
-            self.switch(out, thread_names, cpu, t, (thread, prio, UNTOLD), (NOT_RECORDED, USUAL))?;
+            switch(out, cpu, t, (thread, row.prio, UNSEEN), (NOT_RECORDED, NICE_0))?;
             self.written.gaps += 1;
         }
         Ok(())
     }
 
     /// A thread has the CPU, and it was not seen how it got it.
-    fn appears<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        thread_names: &ThreadNames,
-        cpu: u32,
-        t: Ns,
-        pid: u32,
-    ) -> io::Result<()> {
-        if self.switch(out, thread_names, cpu, t, (NOT_RECORDED, USUAL, UNTOLD), (pid, USUAL))? {
+    fn appears(&mut self, out: &mut Bundles, cpu: u32, t: Ns, pid: u32) -> io::Result<()> {
+        if switch(out, cpu, t, (NOT_RECORDED, NICE_0, UNSEEN), (pid, NICE_0))? {
             self.written.gaps += 1;
             let row = self.rows.entry(cpu).or_default();
-            (row.thread, row.prio) = (Some(pid), USUAL);
+            (row.thread, row.prio) = (Some(pid), NICE_0);
         }
         Ok(())
     }
 
-    fn switch<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        thread_names: &ThreadNames,
-        cpu: u32,
-        t: Ns,
-        (prev, prev_prio, state): (u32, i32, i64),
-        (next, next_prio): (u32, i32),
-    ) -> io::Result<bool> {
-        let (Some(prev_pid), Some(next_pid)) = (signed(prev), signed(next)) else { return Ok(false) };
-        let event = SchedSwitch {
-            prev_comm: Some(thread_names.name(prev)),
-            prev_pid: Some(prev_pid),
-            prev_prio: Some(prev_prio),
-            prev_state: Some(state),
-            next_comm: Some(thread_names.name(next)),
-            next_pid: Some(next_pid),
-            next_prio: Some(next_prio),
-        };
-        out.push(cpu, t, prev, Ftrace::SchedSwitch(event)).map(|()| true)
-    }
-
-    fn event<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        place: &Place<'_>,
-        cpu: u32,
-        event: &Event,
-    ) -> io::Result<()> {
-        let thread_names = place.thread_names;
-        let last = self.rows.entry(cpu).or_default().until.unwrap_or(event.t);
-        if signed(event.pid).is_none() || place.shift.host(event.t).is_none() || event.t < last {
+    fn event(&mut self, out: &mut Bundles, cpu: u32, event: &Event) -> io::Result<()> {
+        let row = self.rows.entry(cpu).or_default();
+        let (runs, last) = (row.thread, row.until.unwrap_or(event.t));
+        if signed(event.pid).is_none() || out.place.shift.host(event.t).is_none() || event.t < last {
             self.written.left_out += 1;
             return Ok(());
         }
-        let row = self.rows.entry(cpu).or_default();
-        let runs = row.thread;
         // An NMI's event says nothing of threads.
         if runs != Some(event.pid) && !matches!(event.what, What::Nmi { .. }) {
             // A switch was missed: which thread ran in between is not known.
-            self.gap(out, thread_names, cpu, last)?;
-            self.appears(out, thread_names, cpu, event.t, event.pid)?;
+            self.gap(out, cpu, last)?;
+            self.appears(out, cpu, event.t, event.pid)?;
         }
         let row = self.rows.entry(cpu).or_default();
         row.until = Some(event.t);
         let written = match event.what {
             What::Switch { next, left, prev, next_class } => {
-                let state = prev_state(left);
-                self.leave_interrupts(out, cpu, event)?;
-                let done = self.switch(
-                    out,
-                    thread_names,
-                    cpu,
-                    event.t,
-                    (event.pid, prev.prio.into(), state),
-                    (next, next_class.prio.into()),
-                )?;
-                let row = self.rows.entry(cpu).or_default();
-                if done {
-                    (row.thread, row.prio) = (Some(next), next_class.prio.into());
+                row.leave_interrupts(out, cpu, event)?;
+                let next = (next, next_class.prio.into());
+                if switch(out, cpu, event.t, (event.pid, prev.prio.into(), prev_state(left)), next)? {
+                    (row.thread, row.prio) = (Some(next.0), next.1);
                     self.written.switches += 1;
                     return Ok(());
                 }
@@ -359,7 +293,7 @@ impl Kernel {
                 out.push(cpu, event.t, event.pid, irq_exit(NMI))?;
                 true
             }
-            what => self.other(out, place, cpu, event, what)?,
+            _ => self.other(out, cpu, event)?,
         };
         match written {
             true => self.written.others += 1,
@@ -368,79 +302,30 @@ impl Kernel {
         Ok(())
     }
 
-    /// Nothing switches in an interrupt: one that has not ended here has lost its end.
-    fn leave_interrupts<W: Write>(&mut self, out: &mut Bundles<'_, W>, cpu: u32, event: &Event) -> io::Result<()> {
+    fn other(&mut self, out: &mut Bundles, cpu: u32, event: &Event) -> io::Result<bool> {
+        let names = out.place.thread_names;
         let row = self.rows.entry(cpu).or_default();
-        let lost: Vec<Context> = row.contexts.iter().copied().filter(|c| c.is_interrupt()).collect();
-        row.contexts.retain(|c| !c.is_interrupt());
-        for context in lost.into_iter().rev() {
-            out.push(cpu, event.t, event.pid, context.exit())?;
-        }
-        Ok(())
-    }
-
-    fn enter<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        cpu: u32,
-        event: &Event,
-        context: Context,
-        entry: Ftrace,
-    ) -> io::Result<bool> {
-        let row = self.rows.entry(cpu).or_default();
-        if row.contexts.len() == DEEPEST {
-            return Ok(false);
-        }
-        row.contexts.push(context);
-        out.push(cpu, event.t, event.pid, entry).map(|()| true)
-    }
-
-    /// What lies on it has ended too: Perfetto ends the innermost, whatever an exit is called.
-    fn leave<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        cpu: u32,
-        event: &Event,
-        is: impl Fn(Context) -> bool,
-    ) -> io::Result<bool> {
-        let row = self.rows.entry(cpu).or_default();
-        let Some(at) = row.contexts.iter().rposition(|c| is(*c)) else { return Ok(false) };
-        for context in row.contexts.split_off(at).into_iter().rev() {
-            out.push(cpu, event.t, event.pid, context.exit())?;
-        }
-        Ok(true)
-    }
-
-    fn other<W: Write>(
-        &mut self,
-        out: &mut Bundles<'_, W>,
-        place: &Place<'_>,
-        cpu: u32,
-        event: &Event,
-        what: What,
-    ) -> io::Result<bool> {
-        let name = |address| place.names.of_function(address);
         let waking = |pid: u32, cpu: u32, class: Class| {
-            let target_cpu = i32::try_from(cpu).ok()?;
             Some(SchedWakeup {
-                comm: Some(place.thread_names.name(pid)),
+                comm: Some(names.name(pid)),
                 pid: Some(signed(pid)?),
                 prio: Some(class.prio.into()),
                 success: Some(1),
-                target_cpu: Some(target_cpu),
+                target_cpu: Some(signed(cpu)?),
             })
         };
-        let simple = match what {
+        let migrate = |pid: u32, from: u32, to: u32| {
+            Some(SchedMigrateTask {
+                comm: Some(names.name(pid)),
+                pid: Some(signed(pid)?),
+                orig_cpu: signed(from),
+                dest_cpu: signed(to),
+            })
+        };
+        let simple = match event.what {
             What::Waking { pid, cpu, class } => waking(pid, cpu, class).map(Ftrace::SchedWaking),
             What::Wakeup { pid, cpu, class, .. } => waking(pid, cpu, class).map(Ftrace::SchedWakeup),
-            What::Migrate { pid, from, to } => signed(pid).map(|number| {
-                Ftrace::SchedMigrateTask(SchedMigrateTask {
-                    comm: Some(place.thread_names.name(pid)),
-                    pid: Some(number),
-                    orig_cpu: i32::try_from(from).ok(),
-                    dest_cpu: i32::try_from(to).ok(),
-                })
-            }),
+            What::Migrate { pid, from, to } => migrate(pid, from, to).map(Ftrace::SchedMigrateTask),
             What::SoftirqRaise(vec) if softirq_name(vec).is_some() => {
                 Some(Ftrace::SoftirqRaise(Softirq { vec: Some(vec) }))
             }
@@ -448,47 +333,41 @@ impl Kernel {
                 Some(Ftrace::CpuIdle(CpuIdle { state: Some(state.unwrap_or(OUT_OF_IDLE)), cpu_id: Some(cpu) }))
             }
             What::IrqEntry(irq) => {
-                let entry = irq_entry(irq as i32, irq_name(place.snapshot, irq));
-                return self.enter(out, cpu, event, Context::Irq(irq), entry);
+                let entry = irq_entry(irq as i32, irq_name(out.place.snapshot, irq));
+                return row.enter(out, cpu, event, Context::Irq(irq), entry);
             }
-            What::IrqExit(irq) => return self.leave(out, cpu, event, |c| c == Context::Irq(irq)),
             What::VectorEntry(vector) => {
                 let entry = match vector {
                     Vector::LocalTimer => Ftrace::LocalTimerEntry(Empty {}),
                     vector => irq_entry(number_of(vector), vector.to_string()),
                 };
-                return self.enter(out, cpu, event, Context::Vector(vector), entry);
+                return row.enter(out, cpu, event, Context::Vector(vector), entry);
             }
-            What::VectorExit(vector) => return self.leave(out, cpu, event, |c| c == Context::Vector(vector)),
             What::SoftirqEntry(vec) if softirq_name(vec).is_some() => {
                 let entry = Ftrace::SoftirqEntry(Softirq { vec: Some(vec) });
-                return self.enter(out, cpu, event, Context::Softirq(vec), entry);
+                return row.enter(out, cpu, event, Context::Softirq(vec), entry);
             }
-            What::SoftirqExit(vec) => return self.leave(out, cpu, event, |c| c == Context::Softirq(vec)),
             What::HrtimerEntry(address) => {
-                let function = out.out.function(out.machine, &name(address))?;
-                let entry = Ftrace::HrtimerExpireEntry(TimerEntry { function: Some(function) });
-                return self.enter(out, cpu, event, Context::Hrtimer, entry);
+                let entry = Ftrace::HrtimerExpireEntry(TimerEntry { function: out.function(address)? });
+                return row.enter(out, cpu, event, Context::Hrtimer, entry);
             }
-            What::HrtimerExit => return self.leave(out, cpu, event, |c| c == Context::Hrtimer),
             What::TimerEntry(address) => {
-                let function = out.out.function(out.machine, &name(address))?;
-                let entry = Ftrace::TimerExpireEntry(TimerEntry { function: Some(function) });
-                return self.enter(out, cpu, event, Context::Timer, entry);
+                let entry = Ftrace::TimerExpireEntry(TimerEntry { function: out.function(address)? });
+                return row.enter(out, cpu, event, Context::Timer, entry);
             }
-            What::TimerExit => return self.leave(out, cpu, event, |c| c == Context::Timer),
+            What::IrqExit(irq) => return row.leave(out, cpu, event, Context::Irq(irq)),
+            What::VectorExit(vector) => return row.leave(out, cpu, event, Context::Vector(vector)),
+            What::SoftirqExit(vec) => return row.leave(out, cpu, event, Context::Softirq(vec)),
+            What::HrtimerExit => return row.leave(out, cpu, event, Context::Hrtimer),
+            What::TimerExit => return row.leave(out, cpu, event, Context::Timer),
             What::WorkStart(address) => {
-                let function = out.out.function(out.machine, &name(address))?;
-                if let Some(before) = self.working.insert(event.pid, function) {
-                    let end = Ftrace::WorkqueueExecuteEnd(Work { function: Some(before) });
-                    out.push(cpu, event.t, event.pid, end)?;
+                let function = out.function(address)?;
+                if let Some(before) = function.and_then(|function| self.working.insert(event.pid, function)) {
+                    out.push(cpu, event.t, event.pid, work_end(before))?;
                 }
-                Some(Ftrace::WorkqueueExecuteStart(Work { function: Some(function) }))
+                Some(Ftrace::WorkqueueExecuteStart(Work { function }))
             }
-            What::WorkEnd => self
-                .working
-                .remove(&event.pid)
-                .map(|function| Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) })),
+            What::WorkEnd => self.working.remove(&event.pid).map(work_end),
             // These have rows of their own.
             What::NapiPoll { .. }
             | What::NapiWork { .. }
@@ -504,5 +383,63 @@ impl Kernel {
             Some(simple) => out.push(cpu, event.t, event.pid, simple).map(|()| true),
             None => Ok(false),
         }
+    }
+}
+
+fn work_end(function: u64) -> Ftrace {
+    Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) })
+}
+
+/// Writes a switch from one thread to another; false where one of them is none.
+fn switch(
+    out: &mut Bundles,
+    cpu: u32,
+    t: Ns,
+    (prev, prev_prio, state): (u32, i32, i64),
+    (next, next_prio): (u32, i32),
+) -> io::Result<bool> {
+    let (Some(prev_pid), Some(next_pid)) = (signed(prev), signed(next)) else { return Ok(false) };
+    let event = SchedSwitch {
+        prev_comm: Some(out.place.thread_names.name(prev)),
+        prev_pid: Some(prev_pid),
+        prev_prio: Some(prev_prio),
+        prev_state: Some(state),
+        next_comm: Some(out.place.thread_names.name(next)),
+        next_pid: Some(next_pid),
+        next_prio: Some(next_prio),
+    };
+    out.push(cpu, t, prev, Ftrace::SchedSwitch(event)).map(|()| true)
+}
+
+impl Row {
+    /// Nothing switches in an interrupt: one that has not ended here has lost its end.
+    fn leave_interrupts(&mut self, out: &mut Bundles, cpu: u32, event: &Event) -> io::Result<()> {
+        let (lost, left): (Vec<_>, Vec<_>) = self.contexts.drain(..).partition(|context| context.is_interrupt());
+        self.contexts = left;
+        lost.iter().rev().try_for_each(|context| out.push(cpu, event.t, event.pid, context.exit()))
+    }
+
+    fn enter(
+        &mut self,
+        out: &mut Bundles,
+        cpu: u32,
+        event: &Event,
+        context: Context,
+        entry: Ftrace,
+    ) -> io::Result<bool> {
+        if self.contexts.len() == DEEPEST {
+            return Ok(false);
+        }
+        self.contexts.push(context);
+        out.push(cpu, event.t, event.pid, entry).map(|()| true)
+    }
+
+    /// What lies on it has ended too: Perfetto ends the innermost, whatever an exit is called.
+    fn leave(&mut self, out: &mut Bundles, cpu: u32, event: &Event, context: Context) -> io::Result<bool> {
+        let Some(at) = self.contexts.iter().rposition(|known| *known == context) else { return Ok(false) };
+        for context in self.contexts.split_off(at).into_iter().rev() {
+            out.push(cpu, event.t, event.pid, context.exit())?;
+        }
+        Ok(true)
     }
 }

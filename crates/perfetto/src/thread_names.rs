@@ -5,7 +5,7 @@ use crate::writer::Writer;
 use latpath_flight::Snapshot;
 use latpath_vms::{Role, Vm};
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Write};
+use std::io;
 
 /// What stands where nothing was recorded; no kernel gives a thread this number.
 pub(crate) const NOT_RECORDED: u32 = i32::MAX as u32;
@@ -44,9 +44,9 @@ impl ThreadNames {
     }
 
     /// Learns a snapshot's names, and writes those that are new. `vms` are those of this machine, `guest` its name if it is one.
-    pub fn learn<W: Write>(
+    pub fn learn(
         &mut self,
-        out: &mut Writer<W>,
+        out: &mut Writer,
         machine: usize,
         t: u64,
         snapshot: &Snapshot,
@@ -81,10 +81,10 @@ impl ThreadNames {
             tree.threads.push(Thread { tid: Some(number), name: Some(entry.0.clone()), tgid: Some(process) });
             self.threads.insert(*tid, entry);
         }
-        if tree.threads.is_empty() {
-            return Ok(());
+        match tree.threads.is_empty() {
+            true => Ok(()),
+            false => out.packet(machine, Some(t), Data::ProcessTree(tree)),
         }
-        out.packet(machine, Some(t), Data::ProcessTree(tree))
     }
 }
 

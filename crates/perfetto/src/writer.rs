@@ -1,9 +1,9 @@
 //! Packets, one behind the other.
 
 use crate::proto::{
-    Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedString, TracePacket, TrackDescriptor,
-    TrackEvent, Value,
+    Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedString, TracePacket, TrackEvent, Value,
 };
+use crate::tracks::Track;
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message;
 use std::collections::HashMap;
@@ -34,16 +34,20 @@ impl EventInfo {
     }
 
     pub fn arg(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.args.push(DebugAnnotation {
-            name: Some(name.into()),
-            value: Some(value.into()),
-            array_values: Vec::new(),
-        });
+        let (name, value) = (Some(name.into()), Some(value.into()));
+        self.args.push(DebugAnnotation { name, value, ..DebugAnnotation::default() });
         self
     }
 
+    pub fn maybe(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.arg(name, value),
+            None => self,
+        }
+    }
+
     pub fn args(mut self, name: &str, values: Vec<String>) -> Self {
-        let text = |value| DebugAnnotation { name: None, value: Some(Value::Text(value)), array_values: Vec::new() };
+        let text = |value| DebugAnnotation { value: Some(Value::Text(value)), ..DebugAnnotation::default() };
         let array_values = values.into_iter().map(text).collect();
         self.args.push(DebugAnnotation { name: Some(name.into()), value: None, array_values });
         self
@@ -74,48 +78,40 @@ impl From<bool> for Value {
     }
 }
 
-/// Writes packets as they come: nothing is kept but the numbers of functions' names.
-pub(crate) struct Writer<W> {
-    out: W,
+/// Writes packets as they come: nothing is kept but the numbers of names and rows.
+pub(crate) struct Writer<'w> {
+    out: &'w mut dyn Write,
     buffer: Vec<u8>,
     /// Sequences that have begun, each with the names that it has said.
     sequences: HashMap<usize, HashMap<String, u64>>,
-    pub packets: u64,
+    /// Rows that are described.
+    pub tracks: HashMap<Track, u64>,
     pub bytes: u64,
 }
 
-impl<W: Write> Writer<W> {
-    pub fn new(out: W) -> Self {
-        Self { out, buffer: Vec::new(), sequences: HashMap::new(), packets: 0, bytes: 0 }
+impl<'w> Writer<'w> {
+    pub fn new(out: &'w mut dyn Write) -> Self {
+        Self { out, buffer: Vec::new(), sequences: HashMap::new(), tracks: HashMap::new(), bytes: 0 }
     }
 
     /// Writes what a machine's sequence says; the host is machine 0.
     pub fn packet(&mut self, machine: usize, timestamp: Option<u64>, data: Data) -> io::Result<()> {
-        self.write(machine, timestamp, None, Some(data))
+        self.write(machine, TracePacket { timestamp, data: Some(data), ..TracePacket::default() })
     }
 
-    fn write(
-        &mut self,
-        machine: usize,
-        timestamp: Option<u64>,
-        interned_data: Option<InternedData>,
-        data: Option<Data>,
-    ) -> io::Result<()> {
+    fn write(&mut self, machine: usize, packet: TracePacket) -> io::Result<()> {
         let is_first = !self.sequences.contains_key(&machine);
         self.sequences.entry(machine).or_default();
         let packet = TracePacket {
-            timestamp,
             trusted_packet_sequence_id: Some(machine as u32 + 1),
-            interned_data,
             sequence_flags: Some(if is_first { CLEARED } else { NEEDS_NAMES }),
             machine_id: (machine > 0).then_some(machine as u32),
-            data,
+            ..packet
         };
         self.buffer.clear();
         encode_key(1, WireType::LengthDelimited, &mut self.buffer);
         encode_varint(packet.encoded_len() as u64, &mut self.buffer);
         packet.encode_raw(&mut self.buffer);
-        self.packets += 1;
         self.bytes += self.buffer.len() as u64;
         self.out.write_all(&self.buffer)
     }
@@ -129,23 +125,22 @@ impl<W: Write> Writer<W> {
         let number = known.map_or(0, HashMap::len) as u64 + 1;
         if known.is_none() {
             // The first packet of a sequence forgets all names.
-            self.write(machine, None, None, None)?;
+            self.write(machine, TracePacket::default())?;
         }
         let symbol = InternedString { iid: Some(number), str: Some(name.as_bytes().to_vec()) };
-        self.write(machine, None, Some(InternedData { kernel_symbols: vec![symbol] }), None)?;
+        let interned_data = Some(InternedData { kernel_symbols: vec![symbol] });
+        self.write(machine, TracePacket { interned_data, ..TracePacket::default() })?;
         self.sequences.entry(machine).or_default().insert(name.into(), number);
         Ok(number)
     }
 
-    pub fn track(&mut self, machine: usize, track: TrackDescriptor) -> io::Result<()> {
-        self.packet(machine, None, Data::TrackDescriptor(track))
-    }
-
     pub fn kernel(&mut self, machine: usize, cpu: u32, events: Vec<FtraceEvent>) -> io::Result<()> {
-        if events.is_empty() {
-            return Ok(());
+        match events.is_empty() {
+            true => Ok(()),
+            false => {
+                self.packet(machine, None, Data::FtraceEvents(FtraceEventBundle { cpu: Some(cpu), event: events }))
+            }
         }
-        self.packet(machine, None, Data::FtraceEvents(FtraceEventBundle { cpu: Some(cpu), event: events }))
     }
 
     fn event(&mut self, machine: usize, t: u64, track: u64, kind: i32, info: EventInfo) -> io::Result<()> {
@@ -172,8 +167,7 @@ impl<W: Write> Writer<W> {
         self.event(machine, t, track, INSTANT, info)
     }
 
-    pub fn finish(mut self) -> io::Result<W> {
-        self.out.flush()?;
-        Ok(self.out)
+    pub fn finish(self) -> io::Result<()> {
+        self.out.flush()
     }
 }

@@ -211,10 +211,11 @@ fn a_machine_without_a_record_is_said_to_have_none() {
 }
 
 #[test]
-fn only_wanted_packets_have_rows_and_the_others_are_counted() {
-    let mut export = latpath_perfetto::Export::begin(Vec::new(), context()).unwrap();
+fn only_selected_packets_have_rows_and_the_others_are_counted() {
+    let mut trace = Vec::new();
+    let mut export = latpath_perfetto::Export::begin(&mut trace, context()).unwrap();
     export.capture(&capture(1, T), |packet| packet.number != 4711).unwrap();
-    let (trace, summary) = export.finish().unwrap();
+    let summary = export.finish().unwrap();
     assert_eq!((summary.packets, summary.more_late), (0, 1));
     let packets = read(&trace);
     assert!(track_events(&packets).iter().any(|(_, e)| e.name.as_deref() == Some("MU01 711 late")));
@@ -236,7 +237,8 @@ fn a_full_disk_is_an_error_and_no_panic() {
     let whole = export(context(), &[capture(1, T)]).0.len();
     for room in [0, 100, whole / 2, whole - 1] {
         let write = || {
-            let mut export = latpath_perfetto::Export::begin(Full(room), context())?;
+            let mut full = Full(room);
+            let mut export = latpath_perfetto::Export::begin(&mut full, context())?;
             export.capture(&capture(1, T), |_| true)?;
             export.finish().map(drop)
         };

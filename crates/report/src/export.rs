@@ -1,4 +1,4 @@
-//! Runs in other tools' formats. To add a format, write a file beside this one's children and name it in [`EXPORTERS`].
+//! Runs in other tools' formats. To add a format, write a module here and name it in [`EXPORTERS`].
 
 mod csv;
 mod file;
@@ -12,34 +12,45 @@ use std::sync::atomic::AtomicBool;
 pub use csv::write_csv;
 pub use file::{check_target, write_file};
 
-/// All formats, by their names on the command line.
-pub const EXPORTERS: &[&dyn Exporter] = &[&perfetto::Perfetto, &csv::Csv];
+/// All formats.
+pub const EXPORTERS: &[Exporter] = &[
+    Exporter {
+        name: "perfetto",
+        about: "Late packets and what the machines did around them, as a trace for the Perfetto UI: CPUs, threads, vCPUs and \
+                packets of host and guests on one timeline",
+        noun: "trace",
+        extension: "pftrace",
+        is_text: false,
+        takes_selection: true,
+        write: perfetto::write,
+    },
+    Exporter {
+        name: "csv",
+        about: "Every journey as a line of CSV, with CPUs and threads: for spreadsheets and scripts",
+        noun: "table",
+        extension: "csv",
+        is_text: true,
+        takes_selection: false,
+        write: csv::write,
+    },
+];
 
 /// A format that a run can be written in.
-pub trait Exporter: Sync {
-    /// Its name on the command line: `perfetto`.
-    fn name(&self) -> &'static str;
-
+pub struct Exporter {
+    /// Its name on the command line.
+    pub name: &'static str,
     /// What it writes and for which tool, in one sentence.
-    fn about(&self) -> &'static str;
-
-    /// What a file of it is called in messages: `trace`.
-    fn noun(&self) -> &'static str;
-
+    pub about: &'static str,
+    /// What a file of it is called in messages.
+    pub noun: &'static str,
     /// The extension of its files.
-    fn extension(&self) -> &'static str;
-
+    pub extension: &'static str,
     /// Whether it is fit to read on a terminal.
-    fn is_text(&self) -> bool;
-
+    pub is_text: bool,
     /// Whether it writes captures, so that a [`Selection`] of them makes sense.
-    fn takes_selection(&self) -> bool;
-
-    /// Writes.
-    ///
-    /// # Errors
-    /// Where the run does not have what the request names, or something cannot be read or written.
-    fn write(&self, request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError>;
+    pub takes_selection: bool,
+    /// Writes it.
+    pub write: fn(&mut ExportRequest, &mut dyn Write) -> Result<Exported, ExportError>,
 }
 
 /// What to write.
@@ -85,7 +96,7 @@ mod tests {
     #[test]
     fn each_format_has_a_name_of_its_own_and_a_section_in_the_documents() {
         let page = include_str!("../../../docs/export.md");
-        let names: HashSet<&str> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
+        let names: HashSet<&str> = EXPORTERS.iter().map(|exporter| exporter.name).collect();
         assert_eq!(names.len(), EXPORTERS.len());
         for name in names {
             assert!(page.contains(&format!("latpath export {name} RUN")), "docs/export.md does not show {name}");

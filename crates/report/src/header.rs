@@ -1,13 +1,11 @@
 //! Where the figures are from: machine, kernel, options, path, clocks.
 
-use crate::page::{Page, Table};
-use crate::{segments::Numbers, worst};
+use crate::page::Page;
 use latpath_model::Point;
 use latpath_run::{Manifest, Run, State};
-use latpath_stats::{
-    units::{bytes, elapsed},
-    Summary,
-};
+use latpath_stats::text::{short_stream, Table};
+use latpath_stats::units::{bytes, elapsed};
+use latpath_stats::Summary;
 
 /// What was recorded, how and on what.
 pub(crate) fn write(page: &mut Page, run: &Run) {
@@ -71,7 +69,7 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
     }
     let mut routes: Vec<(Vec<String>, &[Point])> = Vec::new();
     for stream in summary.streams.iter().filter(|s| !s.points.is_empty()) {
-        let name = worst::stream(page, &stream.stream);
+        let name = page.clean(&short_stream(&stream.stream));
         match routes.iter_mut().find(|(_, route)| *route == stream.points) {
             Some((names, _)) => names.push(name),
             None => routes.push((vec![name], &stream.points)),
@@ -80,14 +78,14 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
     if routes.len() < 2 {
         routes = vec![(Vec::new(), &summary.points)];
     }
-    let numbers = Numbers::of(summary);
     for (streams, route) in routes {
         if !streams.is_empty() {
             page.item("of", &streams.join(", "));
         }
         for point in route {
             let point = point.to_string();
-            page.line(format!("  {:>2}  {}", numbers.of_point(&point), page.clean(&point)));
+            let number = summary.number(&point).map_or(String::new(), |n| n.to_string());
+            page.line(format!("  {number:>2}  {}", page.clean(&point)));
         }
     }
     for point in &summary.off_route {
@@ -99,7 +97,7 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
         return;
     }
     page.heading("Clocks against the host's");
-    let bound = format!("{}bound", page.plus_minus());
+    let bound = format!("{}bound", page.letters.plus_minus());
     let mut table = Table::new(&["<machine", "<method", "offset", "drift", &bound, "exchanges", "<"]);
     for machine in others {
         table.row(vec![
@@ -112,5 +110,5 @@ pub(crate) fn path(page: &mut Page, summary: &Summary) {
             machine.fault.as_ref().map_or(String::new(), |fault| format!("! {}", page.clean(fault))),
         ]);
     }
-    table.write(page);
+    page.table(&table);
 }

@@ -1,7 +1,7 @@
 //! The histogram of a segment, both axes logarithmic, as people draw it for Sampled Values; turned, so that each bucket
 //! is a line with its count.
 
-use crate::page::{right, Page};
+use crate::page::{share, Page};
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{Bucket, SegmentFigures, Summary};
 
@@ -31,32 +31,25 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     let most = lines.iter().map(|l| l.count).max().unwrap_or(0);
     for (i, line) in lines.iter().enumerate() {
         if line.from == Some(threshold) {
-            let rule = if page.ascii() { "-" } else { "─" }.repeat(8);
+            let rule = if page.letters.is_ascii() { "-" } else { "─" }.repeat(8);
             page.line(format!("  {rule} threshold {} {rule}", page.duration(threshold)));
         }
         if line.count == 0 && in_gap(&lines, i, threshold) {
             if i == 0 || lines[i - 1].count > 0 || line.from == Some(threshold) {
-                page.line(format!("  {}", right(if page.ascii() { ":" } else { "⋮" }, 10)));
+                page.line(format!("  {:>10}", if page.letters.is_ascii() { ":" } else { "⋮" }));
             }
             continue;
         }
-        let dash = if page.ascii() { "-" } else { "–" };
+        let dash = if page.letters.is_ascii() { "-" } else { "–" };
         let edges = match (line.from, line.to) {
-            (Some(from), Some(to)) => {
-                format!("{} {dash} {}", right(&page.duration(from), 8), right(&page.duration(to), 8))
-            }
+            (Some(from), Some(to)) => format!("{:>8} {dash} {:>8}", page.duration(from), page.duration(to)),
             (Some(from), None) => format!("from {}", page.duration(from)),
             (None, _) => "negative".into(),
         };
         let inside = line.from.is_some_and(|from| from < threshold) && line.to.is_some_and(|to| threshold < to);
         let mark = if inside { format!("  (threshold {})", page.duration(threshold)) } else { String::new() };
-        page.line(format!(
-            "  {}  {}  {}  {}{mark}",
-            right(&edges, 19),
-            right(&page.count(line.count), 12),
-            right(&page.share(line.count, all), 11),
-            page.bar(bar(line.count, most))
-        ));
+        let (count, share, bar) = (page.count(line.count), share(line.count, all), page.bar(bar(line.count, most)));
+        page.line(format!("  {edges:>19}  {count:>12}  {share:>11}  {bar}{mark}"));
     }
 }
 

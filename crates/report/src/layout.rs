@@ -1,7 +1,7 @@
 //! The route of a run's packets, and the segments on it.
 
 use latpath_journey::segments::{classic, parse, split};
-use latpath_journey::{Route, RouteFinder, Segment};
+use latpath_journey::{Layout, Route, RouteFinder, Segment};
 use latpath_model::{PointId, PointInfo};
 use latpath_run::{Run, Select};
 
@@ -9,17 +9,6 @@ use latpath_run::{Run, Select};
 const SAMPLE: usize = 20_000;
 /// Most segments that are reported on, since each takes memory for each stream: 16 for each of 256 streams.
 const MAX_SEGMENTS: usize = 4096;
-
-/// A run's points in order, and the segments between them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Layout {
-    /// The points in order, and which of them are on the route.
-    pub route: Route,
-    /// The segments: those that were recorded (the classic ones where none was), then the user's own.
-    pub segments: Vec<Segment>,
-    /// What is not known, and why.
-    pub notes: Vec<String>,
-}
 
 /// A segment that the user asked for, and that the run cannot have. The text says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,14 +42,13 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
         layout.notes.push(format!("{left_out} of the run's {} segments are left out", manifest.segments.len()));
     }
     if layout.segments.is_empty() {
-        let classic = classic(&route, points);
-        layout.segments = classic.segments;
-        layout.notes.extend(classic.notes);
+        layout = classic(route, points);
+    } else {
+        layout.route = route;
     }
     for text in own {
-        layout.segments.push(one(text, points, &route)?);
+        layout.segments.push(one(text, points, &layout.route)?);
     }
-    layout.route = route;
     Ok(layout)
 }
 

@@ -30,7 +30,7 @@ pub use explain::{
     ExplainedPacket, ExplainedSpike, Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
 pub use json::{report_json, RunHead};
-pub use layout::{layout_of, BadSegment, Layout};
+pub use layout::{layout_of, BadSegment};
 pub use limit::{parse_duration, BadLimit, Broken, Limit};
 pub use lines::Lines;
 pub use page::WIDTH;

@@ -2,6 +2,7 @@
 
 use latpath_model::Ns;
 use latpath_stats::{
+    figures::{never_seen, packets},
     units::{count, duration},
     SegmentFigures, Summary,
 };
@@ -84,11 +85,11 @@ fn time_figure(name: &str) -> Option<fn(&SegmentFigures) -> Ns> {
 /// The counts of all journeys by name.
 fn counter(name: &str) -> Option<fn(&Summary) -> u64> {
     Some(match name {
-        "lost" => |s| s.lost.iter().map(|l| l.count).sum(),
+        "lost" => |s| packets(&s.lost),
         "incomplete" => |s| s.incomplete,
         "duplicates" => |s| s.duplicates,
         "out_of_order" => |s| s.out_of_order,
-        "never_seen" => |s| s.streams.iter().map(|stream| stream.never_seen).sum(),
+        "never_seen" => never_seen,
         "malformed" => |s| s.malformed,
         "sightings_dropped" => |s| s.tool.sightings_dropped,
         _ => return None,

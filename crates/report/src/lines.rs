@@ -1,14 +1,12 @@
 //! The lines of `latpath live` where its output is no terminal: a block a second, made for `grep` as much as for eyes.
 
-use crate::{
-    page::{pad, Page},
-    segments::{is_within, Numbers},
-};
+use crate::page::{share, Page};
+use crate::segments::{numbers, short_name};
 use latpath_model::Point;
-use latpath_stats::{
-    units::{elapsed, Letters},
-    Summary,
-};
+use latpath_stats::figures::packets;
+use latpath_stats::text::pad;
+use latpath_stats::units::{elapsed, Letters};
+use latpath_stats::Summary;
 
 /// Renders summaries as blocks of lines; every line begins with the time since the start and what it is about.
 #[derive(Clone, Debug)]
@@ -57,7 +55,7 @@ impl Lines {
                 page.duration(cause.excess_ns),
                 cause.share_percent,
                 page.clean(&cause.segment),
-                page.clean(&cause.who)
+                page.clean(&cause.description)
             ));
         }
         if late.latest != self.latest {
@@ -93,27 +91,21 @@ impl Lines {
             page.line(format!("{at}  path{path}"));
             self.points = summary.points.clone();
         }
-        let lost: u64 = summary.lost.iter().map(|l| l.count).sum();
         page.line(format!(
             "{at}  journeys {}  complete {}  incomplete {}  lost {}  duplicates {}  out of order {}  malformed {}  sightings dropped {}",
             page.count(summary.journeys),
             page.count(summary.complete),
             page.count(summary.incomplete),
-            page.count(lost),
+            page.count(packets(&summary.lost)),
             page.count(summary.duplicates),
             page.count(summary.out_of_order),
             page.count(summary.malformed),
             page.count(summary.tool.sightings_dropped),
         ));
-        let numbers = Numbers::of(summary);
-        let name = |s| {
-            let name = format!("{} {}", crate::segments::short_name(&page, s), numbers.of_segment(&page, s));
-            pad(name.trim(), 10)
-        };
-        let mut lines = Vec::new();
         for s in &summary.segments {
-            let mut line =
-                format!("{at}  {}  n {}  {}/s", name(s), page.count(s.count), page.letters().rate(s.rate_hz));
+            let name = format!("{} {}", short_name(&page, s), numbers(&page, summary, s));
+            let (name, rate) = (pad(name.trim(), 10), page.letters.rate(s.rate_hz));
+            let mut line = format!("{at}  {name}  n {}  {rate}/s", page.count(s.count));
             let times = [
                 ("min", s.min_ns),
                 ("mean", s.mean_ns),
@@ -124,29 +116,23 @@ impl Lines {
                 ("max", s.max_ns),
             ];
             for (figure, time) in times.into_iter().filter(|_| s.count > 0) {
-                let shown = if is_within(time, s.error_bound_ns) {
-                    format!("<{}", page.duration(s.error_bound_ns))
-                } else {
-                    page.duration(time)
-                };
-                line.push_str(&format!("  {figure} {shown}"));
+                line += &format!("  {figure} {}", page.time(s, time));
             }
             line.push_str(&format!("  over {} {}", page.duration(summary.threshold_ns), page.count(s.over_threshold)));
             if s.negative > 0 {
                 line.push_str(&format!("  negative {}", page.count(s.negative)));
             }
             if s.error_bound_ns > 0 {
-                line.push_str(&format!("  {}{}", page.plus_minus(), page.duration(s.error_bound_ns)));
+                line.push_str(&format!("  {}{}", page.letters.plus_minus(), page.duration(s.error_bound_ns)));
             }
-            lines.push(line);
+            page.line(line);
         }
-        lines.iter().for_each(|line| page.line(line));
         for path in &summary.paths {
             let mut line = format!(
                 "{at}  via {}  n {}  {}  lost {}",
                 page.clean(&path.path),
                 page.count(path.journeys),
-                page.share(path.journeys, summary.journeys),
+                share(path.journeys, summary.journeys),
                 page.count(path.lost)
             );
             for s in path.segments.iter().filter(|s| s.count > 0) {
@@ -157,10 +143,8 @@ impl Lines {
             page.line(line);
         }
         self.late(&mut page, &at, summary);
-        let new: Vec<&String> = summary.notes.iter().filter(|note| !self.notes.contains(note)).collect();
-        for note in &new {
-            let note = page.clean(note);
-            page.line(format!("{at}  ! {note}"));
+        for note in summary.notes.iter().filter(|note| !self.notes.contains(note)) {
+            page.line(format!("{at}  ! {}", page.clean(note)));
         }
         self.notes = summary.notes.clone();
         page.finish()

@@ -1,30 +1,24 @@
 //! What a page can show, and how texts from outside are made fit for it.
 
+use crate::segments::is_within;
 use latpath_model::Ns;
+use latpath_stats::text::{cut, pad, Table};
 use latpath_stats::units::Letters;
-use std::fmt::Write;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use latpath_stats::SegmentFigures;
+use unicode_width::UnicodeWidthStr;
 
 /// The widest that a page is.
 pub const WIDTH: usize = 110;
 
 /// Text under construction.
 pub(crate) struct Page {
-    letters: Letters,
+    pub letters: Letters,
     text: String,
 }
 
 impl Page {
     pub fn new(letters: Letters) -> Self {
         Self { letters, text: String::new() }
-    }
-
-    pub fn letters(&self) -> Letters {
-        self.letters
-    }
-
-    pub fn ascii(&self) -> bool {
-        self.letters == Letters::Ascii
     }
 
     /// The page, without spaces at the ends of lines.
@@ -60,7 +54,7 @@ impl Page {
     pub fn wrapped(&mut self, mut line: String, indent: usize, text: &str) {
         let mut used = indent;
         for (i, word) in text.split(' ').enumerate() {
-            let word = cut(word, WIDTH - indent, self.ascii());
+            let word = cut(word, WIDTH - indent, self.letters.ellipsis());
             if i > 0 && used + 1 + word.width() > WIDTH {
                 self.line(&line);
                 line = " ".repeat(indent);
@@ -86,58 +80,38 @@ impl Page {
         self.letters.duration(ns)
     }
 
+    /// A time of a segment: none where no packet crossed it, `<` its error bound where it is shorter than that.
+    pub fn time(&self, segment: &SegmentFigures, ns: Ns) -> String {
+        let bound = segment.error_bound_ns;
+        match segment.count {
+            0 => "-".into(),
+            _ if is_within(ns, bound) => format!("<{}", self.duration(bound)),
+            _ => self.duration(ns),
+        }
+    }
+
     /// A count in at most 14 columns.
     pub fn count(&self, n: u64) -> String {
         self.letters.count_within(n, 14)
     }
 
-    /// `n of all`, in percent: never 100 % or 0 % unless it is all or none.
-    pub fn share(&self, n: u64, all: u64) -> String {
-        share(n, all)
-    }
-
-    pub fn arrow(&self) -> &'static str {
-        if self.ascii() {
-            "->"
-        } else {
-            "→"
-        }
-    }
-
-    pub fn plus_minus(&self) -> &'static str {
-        if self.ascii() {
-            "+-"
-        } else {
-            "±"
-        }
-    }
-
-    /// A text from outside (an svID, a device, a thread's name) made fit to show: no control characters, nothing that
-    /// turns the direction of writing, only ASCII where nothing else can be shown, at most 1000 characters.
+    /// A text from outside, made fit to show.
     pub fn clean(&self, text: &str) -> String {
-        let ascii = self.ascii();
-        let mut out = String::new();
-        for c in text.chars().take(1000) {
-            match c {
-                '→' if ascii => out.push_str("->"),
-                '±' if ascii => out.push_str("+-"),
-                'µ' | 'μ' if ascii => out.push('u'),
-                '…' if ascii => out.push_str("..."),
-                // Between groups of digits.
-                '\u{202f}' if ascii => out.push(','),
-                c if c.is_control() || c.width().unwrap_or(0) == 0 || ('\u{2028}'..='\u{202e}').contains(&c) => {
-                    out.push('?')
-                }
-                c if ascii && !c.is_ascii() => out.push('?'),
-                c => out.push(c),
-            }
-        }
-        out
+        self.letters.clean(text)
+    }
+
+    /// A table's lines, cut to the page.
+    pub fn table_lines(&self, table: &Table) -> Vec<String> {
+        table.lines(2, WIDTH, self.letters.ellipsis())
+    }
+
+    pub fn table(&mut self, table: &Table) {
+        self.table_lines(table).iter().for_each(|line| self.line(line));
     }
 
     /// A bar of `eighths / 8` columns.
     pub fn bar(&self, eighths: usize) -> String {
-        if self.ascii() {
+        if self.letters.is_ascii() {
             return "#".repeat(eighths.div_ceil(8));
         }
         let mut bar = "█".repeat(eighths / 8);
@@ -164,80 +138,5 @@ pub(crate) fn share(n: u64, all: u64) -> String {
         0 => "<0.000001 %".into(),
         10_000..99_990_000 => format!("{whole}.{:02} %", rest / 10_000),
         _ => format!("{whole}.{rest:06} %"),
-    }
-}
-
-/// Text at the left of so many columns.
-pub(crate) fn pad(text: &str, width: usize) -> String {
-    let mut out = text.to_owned();
-    out.extend(std::iter::repeat_n(' ', width.saturating_sub(text.width())));
-    out
-}
-
-/// Text at the right of so many columns.
-pub(crate) fn right(text: &str, width: usize) -> String {
-    let mut out = " ".repeat(width.saturating_sub(text.width()));
-    out.push_str(text);
-    out
-}
-
-/// Text in at most so many columns, with a mark where something is missing.
-pub(crate) fn cut(text: &str, width: usize, ascii: bool) -> String {
-    if text.width() <= width {
-        return text.into();
-    }
-    let mark = if ascii { '~' } else { '…' };
-    let (mut out, mut used) = (String::new(), 1);
-    for c in text.chars() {
-        used += c.width().unwrap_or(0);
-        if used > width {
-            break;
-        }
-        out.push(c);
-    }
-    out.push(mark);
-    out
-}
-
-/// A table. Columns whose heads begin with `<` are at the left, the others at the right.
-pub(crate) struct Table {
-    left: Vec<bool>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// Column heads; those that begin with `<` stand at the left.
-    pub fn new(heads: &[&str]) -> Self {
-        let left = heads.iter().map(|h| h.starts_with('<')).collect();
-        let heads = heads.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
-        Self { left, rows: vec![heads] }
-    }
-
-    pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// Writes it, each column as wide as it must be; the widest text columns are cut where the page is too narrow.
-    pub fn write(&self, page: &mut Page) {
-        let columns = self.left.len();
-        let width = |i: usize| self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.width()).max().unwrap_or(0);
-        let mut widths: Vec<usize> = (0..columns).map(width).collect();
-        let gap = 2;
-        while widths.iter().sum::<usize>() + gap * (columns - 1) + 2 > WIDTH {
-            let widest = (0..columns).filter(|i| self.left[*i]).max_by_key(|i| widths[*i]);
-            match widest {
-                Some(i) if widths[i] > 8 => widths[i] -= 1,
-                _ => break,
-            }
-        }
-        for row in &self.rows {
-            let mut line = String::from("  ");
-            for (i, cell) in row.iter().enumerate() {
-                let cell = cut(cell, widths[i], page.ascii());
-                let cell = if self.left[i] { pad(&cell, widths[i]) } else { right(&cell, widths[i]) };
-                let _ = write!(line, "{}{cell}", if i > 0 { "  " } else { "" });
-            }
-            page.line(line);
-        }
     }
 }

@@ -1,10 +1,8 @@
 //! The paths that packets took through the host, where there are several to take.
 
-use crate::{
-    page::{Page, Table},
-    segments::is_within,
-};
+use crate::page::{share, Page};
 use latpath_model::SegmentKind;
+use latpath_stats::text::Table;
 use latpath_stats::{PathFigures, SegmentFigures, Summary};
 
 /// A row per path; its times are those of `Thyp`, or of `total` where no host is between.
@@ -16,15 +14,11 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let mut table = Table::new(&["<path", "packets", "of all", "lost", "p50", "p99", "p99.9", "max", &over]);
     for path in &summary.paths {
         let times = path.segments.iter().find(|s| s.kind == kind);
-        let time = |of: fn(&SegmentFigures) -> i64| match times {
-            Some(s) if is_within(of(s), s.error_bound_ns) => format!("<{}", page.duration(s.error_bound_ns)),
-            Some(s) if s.count > 0 => page.duration(of(s)),
-            _ => "-".into(),
-        };
+        let time = |of: fn(&SegmentFigures) -> i64| times.map_or("-".into(), |s| page.time(s, of(s)));
         table.row(vec![
             page.clean(&path.path),
             page.count(path.journeys),
-            page.share(path.journeys, summary.journeys),
+            share(path.journeys, summary.journeys),
             page.count(path.lost),
             time(|s| s.p50_ns),
             time(|s| s.p99_ns),
@@ -33,7 +27,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             times.map_or("-".into(), |s| page.count(s.over_threshold)),
         ]);
     }
-    table.write(page);
+    page.table(&table);
 }
 
 /// The segment whose times tell paths apart best.

@@ -1,17 +1,19 @@
 //! What the reader must know before trusting a figure: what was lost, by the network and by latpath itself.
 
-use crate::{
-    page::{Page, Table},
-    warnings::warnings,
+use crate::page::{share, Page};
+use crate::warnings::warnings;
+use latpath_stats::{
+    figures::{never_seen, packets},
+    text::Table,
+    units::bytes,
+    Loss, Summary,
 };
-use latpath_stats::{units::bytes, Loss, Summary};
 
 /// Completeness of the journeys, and everything that spoils figures.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.heading("Data quality");
-    let lost: u64 = summary.lost.iter().map(|l| l.count).sum();
-    let never: u64 = summary.streams.iter().map(|s| s.never_seen).sum();
-    let of = |page: &Page, n: u64| format!("{} ({})", page.count(n), page.share(n, summary.journeys));
+    let lost = packets(&summary.lost);
+    let of = |page: &Page, n: u64| format!("{} ({})", page.count(n), share(n, summary.journeys));
     page.item("journeys", &page.count(summary.journeys));
     page.item("complete", &of(page, summary.complete));
     let incomplete = format!("{}, arrived but lack a sighting on the route", of(page, summary.incomplete));
@@ -21,7 +23,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         "{} duplicates, {} out of order, {} never seen, {} malformed frames",
         page.count(summary.duplicates),
         page.count(summary.out_of_order),
-        page.count(never),
+        page.count(never_seen(summary)),
         page.count(summary.malformed)
     );
     page.item("also", &others);
@@ -40,7 +42,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
 
 /// Losses by place.
 pub(crate) fn losses(page: &mut Page, summary: &Summary) {
-    let lost: u64 = summary.lost.iter().map(|l| l.count).sum();
+    let lost = packets(&summary.lost);
     if lost == 0 {
         return;
     }
@@ -50,13 +52,13 @@ pub(crate) fn losses(page: &mut Page, summary: &Summary) {
         table.row(vec![
             page.clean(&loss.place),
             page.count(loss.count),
-            page.share(loss.count, lost),
-            page.share(loss.count, summary.journeys),
+            share(loss.count, lost),
+            share(loss.count, summary.journeys),
             loss.kernel_count.map_or("-".into(), |n| page.count(n)),
             why(page, loss),
         ]);
     }
-    table.write(page);
+    page.table(&table);
 }
 
 /// `tap queue full (FULL_RING in tun_net_xmit)`

@@ -1,7 +1,8 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
-use crate::layout::{layout_of, BadSegment, Layout};
+use crate::layout::{layout_of, BadSegment};
 use latpath_capture::{CaptureKind, RankedCapture};
+use latpath_journey::Layout;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
@@ -31,19 +32,22 @@ pub struct Replay {
     now: Ns,
     /// When the replay started, `CLOCK_MONOTONIC`.
     started: Ns,
-    /// Seconds of the run in one second; `None`: as fast as it can be read.
-    speed: Option<f64>,
+    /// Seconds of the run in one second; infinite: as fast as it can be read.
+    speed: f64,
+    /// Times over this are counted.
+    threshold: Ns,
     /// Captures that are not shown yet, by the ends of their times.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
 }
 
 impl Replay {
-    /// Starts it. `speed` is how many seconds of the run pass in one second; `None` for as fast as it can be read.
+    /// Starts it. `speed` is how many seconds of the run pass in one second, infinite for as fast as it can be read; times over
+    /// `threshold` are counted, over that of the recording where there is none.
     ///
     /// # Errors
     /// Where one of the user's segments cannot be.
-    pub fn start(run: Run, own: &[String], speed: Option<f64>) -> Result<Self, BadSegment> {
+    pub fn start(run: Run, own: &[String], speed: f64, threshold: Option<Ns>) -> Result<Self, BadSegment> {
         let layout = layout_of(&run, own)?;
         let (first, last) = run.times().unwrap_or((0, 0));
         let heads = run.spikes().files.into_iter().map(|file| file.head);
@@ -61,6 +65,7 @@ impl Replay {
             now: first,
             started: monotonic(),
             speed,
+            threshold: threshold.unwrap_or(run.manifest().threshold_ns),
             captures: captures.into(),
             damaged: Vec::new(),
             layout,
@@ -83,10 +88,7 @@ impl Replay {
     /// Counts the journeys up to the time that the replay has reached.
     pub fn step(&mut self) {
         let passed = monotonic().saturating_sub(self.started);
-        let until = match self.speed {
-            Some(speed) => self.first.saturating_add((passed as f64 * speed) as Ns),
-            None => Ns::MAX,
-        };
+        let until = self.first.saturating_add((passed.max(1) as f64 * self.speed) as Ns);
         let until = if until > self.last { Ns::MAX } else { until };
         if until <= self.now {
             return;
@@ -121,7 +123,7 @@ impl Replay {
             points: self.run.points().to_vec(),
             routes: self.layout.route.by_streams(manifest.streams.len()),
             segments: self.layout.segments.clone(),
-            threshold: manifest.threshold_ns,
+            threshold: self.threshold,
             worst: WORST,
         });
         self.since = self.now;
@@ -146,13 +148,8 @@ impl Replay {
 
     /// Late packets so far: those of the captures shown, and all of the run at its end.
     pub fn late(&self) -> u64 {
-        let late = |record: &latpath_run::SpikesRecord| record.late.iter().sum();
-        let all = self.run.manifest().spikes.as_ref().map_or(0, late);
-        if self.is_over() {
-            all
-        } else {
-            0
-        }
+        let record = self.run.manifest().spikes.as_ref().filter(|_| self.is_over());
+        record.map_or(0, |record| record.late.iter().sum())
     }
 
     /// All figures as of now.

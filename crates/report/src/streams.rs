@@ -1,18 +1,17 @@
 //! The streams one by one, where there are several.
 
-use crate::{
-    page::{Page, Table},
-    worst::stream,
-};
+use crate::page::Page;
 use latpath_model::SegmentKind;
-use latpath_stats::Summary;
+use latpath_stats::figures::packets;
+use latpath_stats::text::{short_stream, Table};
+use latpath_stats::{StreamFigures, Summary};
 
 /// A row per stream; its times are those of `total`, or of the last segment.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.streams.len() < 2 {
         return;
     }
-    let chosen = |s: &latpath_stats::StreamFigures| {
+    let chosen = |s: &StreamFigures| {
         s.segments.iter().find(|s| s.kind == SegmentKind::Total).or(s.segments.last()).cloned().unwrap_or_default()
     };
     let name = summary.streams.iter().map(chosen).map(|s| s.name).find(|n| !n.is_empty()).unwrap_or_default();
@@ -23,20 +22,19 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let mut table = Table::new(&heads);
     for s in &summary.streams {
         let times = chosen(s);
-        let time = |ns| if times.count == 0 { "-".into() } else { page.duration(ns) };
         table.row(vec![
-            stream(page, &s.stream),
+            page.clean(&short_stream(&s.stream)),
             page.count(s.journeys),
             page.count(s.complete),
-            page.count(s.lost.iter().map(|l| l.count).sum()),
+            page.count(packets(&s.lost)),
             page.count(s.duplicates),
             page.count(s.out_of_order),
             page.count(s.never_seen),
-            time(times.p50_ns),
-            time(times.p99_9_ns),
-            time(times.max_ns),
+            page.time(&times, times.p50_ns),
+            page.time(&times, times.p99_9_ns),
+            page.time(&times, times.max_ns),
             page.count(times.over_threshold),
         ]);
     }
-    table.write(page);
+    page.table(&table);
 }

@@ -1,7 +1,8 @@
 //! From a run to its figures.
 
-use crate::layout::{layout_of, BadSegment, Layout};
+use crate::layout::{layout_of, BadSegment};
 use crate::warnings::warnings;
+use latpath_journey::Layout;
 use latpath_model::Ns;
 use latpath_run::{Manifest, Run, Select};
 use latpath_stats::{units::count, Aggregate, Facts, Setup, Summary};

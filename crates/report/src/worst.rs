@@ -1,12 +1,9 @@
 //! The worst packets, each with its waterfall: every point, when it saw the packet, and a bar for the time before it.
 
-use crate::{
-    page::{right, Page, Table},
-    segments::Numbers,
-};
-use latpath_model::{Ns, StreamSpec};
+use crate::page::Page;
+use latpath_model::Ns;
+use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::{Summary, Worst};
-use std::time::{Duration, SystemTime};
 
 /// Columns for the whole of a packet's time.
 const SPAN: usize = 30;
@@ -17,7 +14,6 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         return;
     }
     page.heading("Worst packets");
-    let numbers = Numbers::of(summary);
     for (i, worst) in summary.worst.iter().enumerate() {
         if i > 0 {
             page.line("");
@@ -27,21 +23,21 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             "  {}. {}  {}, key {}, {}{path}",
             i + 1,
             page.duration(worst.total_ns),
-            stream(page, &worst.stream),
+            page.clean(&short_stream(&worst.stream)),
             worst.key,
-            clock_time(worst.time_ns)
+            date_time(worst.time_ns)
         ));
-        waterfall(page, worst, &numbers);
+        waterfall(page, worst, summary);
     }
 }
 
-fn waterfall(page: &mut Page, worst: &Worst, numbers: &Numbers) {
+fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
     let mut table = Table::new(&["<", "<point", "since first", "step", "cpu", "<thread", "<"]);
     let mut before = 0;
     for step in &worst.steps {
-        let number = numbers.of_point(&step.point);
+        let number = summary.number(&step.point).map_or(String::new(), |n| n.to_string());
         table.row(vec![
-            right(&number, 3),
+            format!("{number:>3}"),
             page.clean(&step.point),
             page.duration(step.since_first_ns),
             page.duration(step.since_last_ns),
@@ -54,7 +50,7 @@ fn waterfall(page: &mut Page, worst: &Worst, numbers: &Numbers) {
         ]);
         before = step.since_first_ns;
     }
-    table.write(page);
+    page.table(&table);
 }
 
 /// The time from `from` to `to` as a bar in the packet's whole time; nothing where a clock fault made it negative.
@@ -68,18 +64,4 @@ fn bar(page: &Page, from: Ns, to: Ns, total: Ns) -> String {
     let mut out = " ".repeat(start);
     out.push_str(&page.bar((end - start * 8).max(1)));
     out
-}
-
-/// A stream's short name: the svID of Sampled Values.
-pub(crate) fn stream(page: &Page, text: &str) -> String {
-    page.clean(&text.parse::<StreamSpec>().map_or_else(|_| text.to_owned(), |spec| spec.short()))
-}
-
-/// `2026-01-02 03:04:05.000000006`
-fn clock_time(ns: Ns) -> String {
-    let since = Duration::from_nanos(ns.unsigned_abs());
-    match SystemTime::UNIX_EPOCH.checked_add(since).filter(|_| ns >= 0) {
-        Some(time) => humantime::format_rfc3339_nanos(time).to_string().replace('T', " ").replace('Z', ""),
-        None => format!("{ns} ns"),
-    }
 }

@@ -406,8 +406,8 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json:
     let packet = line(packet_text(&explained_packet, &context, Letters::Unicode));
     explanation.spikes.clear();
     explanation.worst = vec![explained_packet];
-    let json = explanation_json(None, &explanation, &context).unwrap();
-    (line(shown(&explanation, &context, Letters::Unicode)), packet, serde_json::from_str(&json).unwrap())
+    let json = explanation_json(None, &explanation, &context);
+    (line(shown(&explanation, &context, Letters::Unicode)), packet, json)
 }
 
 #[test]
@@ -442,8 +442,7 @@ fn json_has_keys_that_docs_describe_and_sums_that_hold() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
     let (explanation, context) = story();
-    let json = explanation_json(Some((&run, &files())), &explanation, &context).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = explanation_json(Some((&run, &files())), &explanation, &context);
     let ns = |v: &serde_json::Value, key: &str| v[key].as_i64().unwrap();
     let list = |v: &serde_json::Value, key: &str| v[key].as_array().unwrap().clone();
     let rows: Ns = list(&json, "causes").iter().map(|r| ns(r, "excess_ns")).sum();

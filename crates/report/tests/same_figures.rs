@@ -169,7 +169,7 @@ fn live_report_and_replay_say_the_same_to_the_digit() {
     let live = figures(live.final_summary());
     let open = || Run::open(&run).unwrap();
     let report = figures(summarise(&open(), &SummaryOptions { worst: 10, ..SummaryOptions::default() }).unwrap());
-    let mut replay = Replay::start(open(), &[], None).unwrap();
+    let mut replay = Replay::start(open(), &[], f64::INFINITY, None).unwrap();
     while !replay.is_over() {
         replay.step();
     }

@@ -128,7 +128,7 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
         machine: "host".into(),
         cpus: vec![4],
         segment: "Thyp".into(),
-        who: who.into(),
+        description: who.into(),
         first,
         excess_ns,
         median_ns: 14_000_000,

@@ -73,7 +73,7 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
         });
     }
     let route = Route::from_points(&manifest.route, &[], &manifest.points);
-    for s in classic(&route, &manifest.points).segments {
+    for s in classic(route, &manifest.points).segments {
         let point = |id: u16| manifest.points[usize::from(id)].point.clone();
         manifest.segments.push(NamedSegment { kind: s.kind, name: s.name, from: point(s.from), to: point(s.to) });
     }

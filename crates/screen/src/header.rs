@@ -4,12 +4,12 @@ use crate::{
     lines::{fit, part, wrap},
     model::{Model, Shown},
     names::{self, Path},
-    theme::columns,
     trouble::{self, troubles, Level, ALARM_LINES},
     watch::Flowing,
 };
 use latpath_stats::units;
 use ratatui::text::{Line, Span};
+use unicode_width::UnicodeWidthStr;
 
 /// State, rate, journeys, stream, time.
 pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
@@ -52,7 +52,7 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
 pub fn alerts(model: &Model, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let list = model.latest().map(|s| troubles(s, &model.watch, model.now, theme)).unwrap_or_default();
-    let now: usize = list.iter().filter(|t| t.level == Level::Alarm).map(|t| columns(&t.text) + 3).sum();
+    let now: usize = list.iter().filter(|t| t.level == Level::Alarm).map(|t| t.text.width() + 3).sum();
     let lines = lines.max(if now + 4 > width { ALARM_LINES } else { 1 });
     if list.is_empty() {
         let text = match model.watch.all.flowing(model.now) {
@@ -68,13 +68,13 @@ pub fn alerts(model: &Model, width: usize, lines: usize) -> Vec<Line<'static>> {
 /// The points in the order in which packets pass, on at most `lines` lines.
 pub fn path(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
-    let pieces = Path::of(shown.summary).pieces(theme);
+    let pieces = Path(shown.summary).pieces(theme);
     if pieces.is_empty() {
         return vec![Line::styled(" no point has seen a packet yet", theme.faint())];
     }
     let mut spans = Vec::new();
     for (i, (machine, point)) in pieces.into_iter().enumerate() {
-        let arrow = if i == 0 { " ".to_string() } else { format!("{} ", theme.arrow()) };
+        let arrow = if i == 0 { " ".to_string() } else { format!("{} ", theme.letters.arrow()) };
         let machine = machine.map_or(String::new(), |m| format!("{m}: "));
         spans.push(Span::raw(format!("{arrow}{machine}{point}")));
     }

@@ -2,11 +2,12 @@
 
 use crate::{
     lines::{self, fit, part},
-    theme::{columns, Blocks, Theme},
+    theme::{Blocks, Theme},
 };
 use latpath_model::Ns;
-use latpath_stats::{units, Bucket, SegmentFigures};
+use latpath_stats::{text::right, units, Bucket, SegmentFigures};
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Span};
+use unicode_width::UnicodeWidthStr;
 
 /// Columns for the labels of the vertical axis.
 const MARGIN: usize = 5;
@@ -102,7 +103,7 @@ impl Axis {
                 let ns = step * 10_i64.pow(power);
                 let Some(column) = self.column(ns) else { continue };
                 let label = theme.tick(ns);
-                let end = column + 1 + columns(&label);
+                let end = column + 1 + label.width();
                 if end < self.width && !taken[column.saturating_sub(2)..(end + 2).min(self.width)].contains(&true) {
                     taken[column..end].fill(true);
                     ticks.push((column, label));
@@ -125,7 +126,7 @@ fn eighths(count: u64, top: f64, rows: usize) -> usize {
 /// The character for so many eighths (1 to 8) of a line.
 fn block(eighths: usize, theme: &Theme) -> char {
     match (theme.blocks, eighths) {
-        (Blocks::Eighths, e) => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][e.clamp(1, 8) - 1],
+        (Blocks::Eighths, e) => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][e - 1],
         (Blocks::Halves, 1..=4) => '▄',
         (Blocks::Halves, _) => '█',
         (Blocks::Ascii, 1..=4) => '.',
@@ -194,7 +195,7 @@ fn title(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, are
         parts.push(part(1, Span::styled(format!("{} NEGATIVE", theme.count(segment.negative)), theme.alarm())));
     }
     if segment.error_bound_ns != 0 {
-        parts.push(part(2, format!("{}{}", theme.plus_minus(), theme.duration(segment.error_bound_ns))));
+        parts.push(part(2, format!("{}{}", theme.letters.plus_minus(), theme.duration(segment.error_bound_ns))));
     }
     let line = fit(parts, theme.dot(), usize::from(area.width), theme);
     lines::put(&[line], area, buf);
@@ -217,7 +218,7 @@ fn vertical(top: f64, rows: usize, plot: Rect, theme: &Theme, buf: &mut Buffer) 
                 format!("{}{unit}", 10_u64.pow(d % 3))
             }
         };
-        let text = crate::table::right(&label, MARGIN - 1);
+        let text = right(&label, MARGIN - 1);
         buf.set_string(plot.x, plot.y + (rows - 1 - row) as u16, text, theme.faint());
     }
 }

@@ -3,7 +3,6 @@
 /// A key that means something to the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// A printable character.
     Char(char),
     /// Ctrl-C.
     Interrupt,
@@ -11,27 +10,18 @@ pub enum Key {
     Suspend,
     /// Ctrl-L.
     Redraw,
-    /// Arrow up.
     Up,
-    /// Arrow down.
     Down,
     /// Arrow left, or Shift-Tab.
     Left,
     /// Arrow right, or Tab.
     Right,
-    /// Page up.
     PageUp,
-    /// Page down.
     PageDown,
-    /// Home.
     Home,
-    /// End.
     End,
-    /// F1.
     F1,
-    /// Escape.
     Escape,
-    /// Enter.
     Enter,
 }
 

@@ -6,23 +6,21 @@ use ratatui::{
     layout::Rect,
     text::{Line, Span},
 };
+use unicode_width::UnicodeWidthStr;
 
 /// A part of a line; the higher its rank, the sooner it is dropped.
 pub struct Part {
-    /// 0 stays longest.
     pub rank: u8,
-    /// What is shown.
     pub span: Span<'static>,
 }
 
-/// A part of a line.
 pub fn part(rank: u8, span: impl Into<Span<'static>>) -> Part {
     Part { rank, span: span.into() }
 }
 
 /// As many parts as fit, in their order, between them `gap`.
 pub fn fit(mut parts: Vec<Part>, gap: &'static str, width: usize, theme: &Theme) -> Line<'static> {
-    let gap_width = crate::theme::columns(gap);
+    let gap_width = gap.width();
     loop {
         let wide: usize = parts.iter().map(|p| p.span.width() + gap_width).sum();
         if wide.saturating_sub(gap_width) <= width || parts.len() <= 1 {
@@ -51,7 +49,7 @@ pub fn wrap(
     lines: usize,
     theme: &Theme,
 ) -> Vec<Line<'static>> {
-    let gap_width = crate::theme::columns(gap);
+    let gap_width = gap.width();
     let mut out: Vec<Line<'static>> = Vec::new();
     let (mut line, mut used) = (Vec::new(), 0);
     let total = spans.len();

@@ -3,10 +3,11 @@
 use crate::{
     keys::Key,
     theme::Theme,
-    watch::{self, Flow, Watch},
+    watch::{Flow, Watch},
     Action,
 };
 use latpath_model::{Ns, SegmentKind};
+use latpath_stats::figures::{never_seen, packets};
 use latpath_stats::{LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
 use std::{cmp::Reverse, time::Duration};
 
@@ -15,16 +16,12 @@ use std::{cmp::Reverse, time::Duration};
 pub enum Sort {
     /// The classic names first, then neighbours in the order of the path.
     Path,
-    /// Highest 99th percentile first.
     P99,
-    /// Longest first.
     Max,
-    /// Most journeys over the threshold first.
     Over,
 }
 
 impl Sort {
-    /// The name, for the line of keys.
     pub fn name(self) -> &'static str {
         match self {
             Self::Path => "path",
@@ -53,24 +50,19 @@ pub enum View {
     Table,
     /// The histogram, as large as it gets.
     Histogram,
-    /// A row per stream.
     Streams,
 }
 
 /// What lies over the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlay {
-    /// Nothing.
     None,
-    /// The keys and marks.
     Help,
     /// Losses, clocks and notes in full, from this line on.
     Details(usize),
 }
 
-/// The state behind the screen.
 pub struct Model {
-    /// What it is drawn with.
     pub theme: Theme,
     /// The screen's own time, since it started.
     pub now: Duration,
@@ -78,13 +70,9 @@ pub struct Model {
     pub watch: Watch,
     /// Time of day at which counting began.
     pub since: String,
-    /// Sorting of the segments.
     pub sort: Sort,
-    /// Use of the middle.
     pub view: View,
-    /// What lies on top.
     pub overlay: Overlay,
-    /// When the user paused.
     pub paused_at: Option<Duration>,
     latest: Option<Summary>,
     held: Option<Summary>,
@@ -113,7 +101,6 @@ impl Model {
         }
     }
 
-    /// Takes the next summary at `now`.
     pub fn feed(&mut self, summary: &Summary, now: Duration) {
         self.now = now;
         let from_zero = self.watch.feed(summary, now);
@@ -139,14 +126,12 @@ impl Model {
         self.latest.as_ref()
     }
 
-    /// What is shown, if there is anything yet.
     pub fn shown(&self) -> Option<Shown<'_>> {
         let summary = self.held.as_ref().or(self.latest.as_ref())?;
         let stream = self.stream.as_ref().and_then(|name| summary.streams.iter().find(|s| s.stream == *name));
         Some(Shown { summary, stream })
     }
 
-    /// The segments to show, sorted.
     pub fn rows<'a>(&self, shown: &Shown<'a>) -> Vec<&'a SegmentFigures> {
         let mut rows: Vec<_> = shown.segments().iter().collect();
         rows.sort_by_key(|s| s.kind);
@@ -265,24 +250,19 @@ impl Model {
 /// The figures on the screen: those of all streams, or of the one that the user chose.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
-    /// The whole summary.
     pub summary: &'a Summary,
-    /// The chosen stream.
     pub stream: Option<&'a StreamFigures>,
 }
 
 impl<'a> Shown<'a> {
-    /// Packets seen at any point.
     pub fn journeys(&self) -> u64 {
         self.stream.map_or(self.summary.journeys, |s| s.journeys)
     }
 
-    /// Packets seen at every point.
     pub fn complete(&self) -> u64 {
         self.stream.map_or(self.summary.complete, |s| s.complete)
     }
 
-    /// Packets that arrived but lack a sighting.
     pub fn incomplete(&self) -> u64 {
         self.stream.map_or(self.summary.incomplete, |s| s.incomplete)
     }
@@ -299,32 +279,26 @@ impl<'a> Shown<'a> {
         self.stream.map_or(&self.summary.paths, |s| &s.paths)
     }
 
-    /// All losses.
     pub fn lost(&self) -> u64 {
-        watch::sum(self.losses().iter().map(|l| l.count))
+        packets(self.stream.map_or(&self.summary.lost, |s| &s.lost))
     }
 
-    /// Further sightings.
     pub fn duplicates(&self) -> u64 {
         self.stream.map_or(self.summary.duplicates, |s| s.duplicates)
     }
 
-    /// Packets overtaken.
     pub fn out_of_order(&self) -> u64 {
         self.stream.map_or(self.summary.out_of_order, |s| s.out_of_order)
     }
 
-    /// Sequence numbers that no point saw.
     pub fn never_seen(&self) -> u64 {
-        self.stream.map_or_else(|| watch::sum(self.summary.streams.iter().map(|s| s.never_seen)), |s| s.never_seen)
+        self.stream.map_or_else(|| never_seen(self.summary), |s| s.never_seen)
     }
 
-    /// The segments.
     pub fn segments(&self) -> &'a [SegmentFigures] {
         self.stream.map_or(&self.summary.segments, |s| &s.segments)
     }
 
-    /// Whether packets come.
     pub fn flow<'w>(&self, watch: &'w Watch) -> &'w Flow {
         self.stream.and_then(|s| watch.streams.get(&s.stream)).unwrap_or(&watch.all)
     }

@@ -1,50 +1,33 @@
 //! Short names: the points of the path numbered from 1, and segments as `2→3`.
 
-use crate::theme::{columns, Theme};
-use latpath_model::{Point, SegmentKind, StreamSpec, HOST};
-use latpath_stats::{SegmentFigures, Summary};
-use std::collections::HashMap;
+use crate::theme::Theme;
+use latpath_model::{Point, SegmentKind, HOST};
+use latpath_stats::{text::short_stream, SegmentFigures, Summary};
+use unicode_width::UnicodeWidthStr;
 
-/// The numbers of the path's points.
-pub struct Path<'a> {
-    points: &'a [Point],
-    numbers: HashMap<String, usize>,
-}
+pub struct Path<'a>(pub &'a Summary);
 
-impl<'a> Path<'a> {
-    /// The path of a summary.
-    pub fn of(summary: &'a Summary) -> Self {
-        let numbers = summary.points.iter().enumerate().map(|(i, p)| (p.to_string(), i + 1)).collect();
-        Self { points: &summary.points, numbers }
-    }
-
+impl Path<'_> {
     /// A point by its full name: its number and its short name, or the full name alone if it is not on the path.
     pub fn point(&self, name: &str, theme: &Theme) -> String {
-        match self.numbers.get(name) {
-            Some(n) => format!("{n} {}", theme.clean(&short(&self.points[n - 1]))),
+        match self.0.number(name) {
+            Some(n) => format!("{n} {}", theme.clean(&short(&self.0.points[n - 1]))),
             None => theme.clean(name),
         }
     }
 
-    /// `2→3`, if both ends are on the path.
-    fn numbers(&self, segment: &SegmentFigures, theme: &Theme) -> Option<String> {
-        let (from, to) = (self.numbers.get(&segment.from)?, self.numbers.get(&segment.to)?);
-        Some(format!("{from}{}{to}", theme.arrow()))
-    }
-
     /// A segment's name in at most `width` columns: `Thyp 2→5`, or `2→3 tx@vnet0` (where it leads) for neighbours.
     pub fn segment(&self, segment: &SegmentFigures, theme: &Theme, width: usize) -> String {
-        let Some(numbers) = self.numbers(segment, theme) else { return theme.cut(&theme.clean(&segment.name), width) };
+        let name = theme.clean(&segment.name);
+        let Some(numbers) = self.0.numbers(segment, theme.letters) else { return theme.cut(&name, width) };
         if segment.kind != SegmentKind::Step {
-            let name = theme.clean(&segment.name);
             let both = format!("{name:5} {numbers}");
-            return if columns(&both) <= width { both } else { theme.cut(&name, width) };
+            return if both.width() <= width { both } else { theme.cut(&name, width) };
         }
-        let end =
-            |name: &str| self.numbers.get(name).map_or(String::new(), |n| theme.clean(&short(&self.points[n - 1])));
+        let end = |name| self.0.number(name).map_or(String::new(), |n| theme.clean(&short(&self.0.points[n - 1])));
         let (from, to) = (end(&segment.from), end(&segment.to));
-        let whole = format!("{numbers} {from}{}{to}", theme.arrow());
-        if columns(&whole) <= width {
+        let whole = format!("{numbers} {from}{}{to}", theme.letters.arrow());
+        if whole.width() <= width {
             return whole;
         }
         theme.cut(&format!("{numbers} {to}"), width)
@@ -52,7 +35,7 @@ impl<'a> Path<'a> {
 
     /// A segment in the fewest letters: `2→3`, or its name if its ends are not on the path.
     pub fn segment_number(&self, segment: &SegmentFigures, theme: &Theme) -> String {
-        self.numbers(segment, theme).unwrap_or_else(|| theme.cut(&theme.clean(&segment.name), 16))
+        self.0.numbers(segment, theme.letters).unwrap_or_else(|| theme.cut(&theme.clean(&segment.name), 16))
     }
 
     /// The path in pieces that belong together on a line: (machine, if it changes here; number and short name).
@@ -63,7 +46,7 @@ impl<'a> Path<'a> {
             machine = Some(p.machine.clone());
             (new.then(|| theme.clean(&p.machine)), format!("{} {}", i + 1, theme.clean(&short(p))))
         };
-        self.points.iter().enumerate().map(piece).collect()
+        self.0.points.iter().enumerate().map(piece).collect()
     }
 }
 
@@ -74,7 +57,7 @@ fn short(point: &Point) -> String {
 
 /// A stream's short name: the svID of Sampled Values.
 pub fn stream(text: &str, theme: &Theme) -> String {
-    theme.clean(&text.parse::<StreamSpec>().map_or_else(|_| text.to_string(), |s| s.short()))
+    theme.clean(&short_stream(text))
 }
 
 /// Whether all points lie on latpath's own machine.
@@ -95,7 +78,7 @@ mod tests {
     #[test]
     fn segments_are_named_by_the_numbers_of_their_points() {
         let (summary, theme) = (summary(), Theme::of(Letters::Unicode, "xterm", ""));
-        let path = Path::of(&summary);
+        let path = Path(&summary);
         let mut segment = SegmentFigures {
             kind: SegmentKind::Step,
             name: "host/tx@vnet0→guest0/nic-rx@eth1".into(),

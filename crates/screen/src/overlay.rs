@@ -5,14 +5,15 @@ use crate::{
     lines,
     model::{Model, Overlay, Shown},
     names,
-    theme::columns,
 };
+use latpath_stats::text;
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
     text::Line,
     widgets::{Clear, Widget},
 };
+use unicode_width::UnicodeWidthStr;
 
 /// Keys and what they do, then marks and what they mean.
 const HELP: [&str; 20] = [
@@ -64,7 +65,7 @@ fn window(text: Vec<String>, from: usize, area: Rect, model: &Model, buf: &mut B
     let room = usize::from(area.height).saturating_sub(1);
     // The last line cannot be scrolled above the bottom.
     let from = from.min(text.len().saturating_sub(room + 1));
-    let mut out = vec![Line::styled(crate::table::pad(&title, usize::from(area.width)), model.theme.warn())];
+    let mut out = vec![Line::styled(text::pad(&title, usize::from(area.width)), model.theme.warn())];
     out.extend(text.into_iter().skip(1 + from).take(room).map(Line::raw));
     lines::put(&out, area, buf);
 }
@@ -107,7 +108,7 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             out.push(format!(
                 "   {}: {} ({}{cpus}, {}): {:.1} %, {} packets, {}, median {}",
                 theme.clean(&cause.cause),
-                theme.clean(&cause.who),
+                theme.clean(&cause.description),
                 theme.clean(&cause.machine),
                 theme.clean(&cause.segment),
                 cause.share_percent,
@@ -148,7 +149,7 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             theme.clean(&m.machine),
             theme.clean(&m.method),
             theme.duration(m.offset_ns),
-            theme.plus_minus(),
+            theme.letters.plus_minus(),
             theme.duration(m.error_bound_ns),
             m.drift_ppb,
             theme.count(m.exchanges),
@@ -168,13 +169,13 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
 
 /// A line folded to a width; what follows is indented.
 fn folded(line: &str, width: usize) -> Vec<String> {
-    if columns(line) <= width || width < 12 {
+    if line.width() <= width || width < 12 {
         return vec![line.into()];
     }
     let mut out = vec![String::new()];
     let mut used = 0;
     for word in line.split_inclusive(' ') {
-        let need = columns(word.trim_end());
+        let need = word.trim_end().width();
         if used > 0 && used + need > width {
             out.push("       ".into());
             used = 7;
@@ -182,7 +183,7 @@ fn folded(line: &str, width: usize) -> Vec<String> {
         if let Some(last) = out.last_mut() {
             last.push_str(word);
         }
-        used += columns(word);
+        used += word.width();
     }
     out
 }

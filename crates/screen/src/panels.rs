@@ -5,10 +5,9 @@ use crate::{
     lines::{fit, part, wrap, Part},
     model::{Model, Shown},
     names::{self, Path},
-    table::pad,
 };
 use latpath_model::SegmentKind;
-use latpath_stats::{units, Loss, MachineFigures, PathFigures};
+use latpath_stats::{text::pad, units, Loss, MachineFigures, PathFigures};
 use ratatui::{
     style::Style,
     text::{Line, Span},
@@ -37,7 +36,7 @@ fn loss(model: &Model, loss: &Loss, path: &Path<'_>) -> String {
 
 /// Losses: one line if `lines` is 1, else a line for each place.
 pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
-    let (theme, path) = (&model.theme, Path::of(shown.summary));
+    let (theme, path) = (&model.theme, Path(shown.summary));
     let all = shown.losses();
     let total = shown.lost();
     if total == 0 {
@@ -105,7 +104,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
     for (i, cause) in late.causes.iter().take(named).enumerate() {
         let share = format!("{:.0} %", cause.share_percent);
         let mut parts = vec![
-            part(0, Span::styled(theme.clean(&cause.who), theme.bad())),
+            part(0, Span::styled(theme.clean(&cause.description), theme.bad())),
             part(1, share),
             part(2, theme.clean(&cause.cause)),
             part(3, format!("{} packets", theme.count(cause.first))),
@@ -157,7 +156,7 @@ fn clock(model: &Model, machine: &MachineFigures) -> Vec<Part> {
     if let Some(fault) = &machine.fault {
         parts.push(part(1, Span::styled(format!(" {} ", theme.clean(fault)), theme.alarm())));
     }
-    parts.push(part(2, format!("{}{}", theme.plus_minus(), theme.duration(machine.error_bound_ns))));
+    parts.push(part(2, format!("{}{}", theme.letters.plus_minus(), theme.duration(machine.error_bound_ns))));
     parts.push(part(3, theme.clean(&machine.method)));
     parts.push(part(4, format!("offset {}", theme.duration(machine.offset_ns))));
     parts.push(part(5, format!("drift {} ppb", machine.drift_ppb)));

@@ -3,7 +3,7 @@
 use crate::{
     model::Model,
     system,
-    terminal::{Taken, Told},
+    terminal::{Input, Taken},
     theme::Theme,
     view,
 };
@@ -106,13 +106,13 @@ impl Screen {
         let end = Instant::now() + timeout;
         loop {
             match self.taken.wait(end.min(self.drawn + REDRAW))? {
-                Some(Told::End) => return Ok(Some(Action::Quit)),
-                Some(Told::Redraw) => self.draw()?,
-                Some(Told::Key(crate::keys::Key::Redraw)) => {
+                Some(Input::End) => return Ok(Some(Action::Quit)),
+                Some(Input::Redraw) => self.draw()?,
+                Some(Input::Key(crate::keys::Key::Redraw)) => {
                     self.taken.screen.clear().map_err(ScreenError::Terminal)?;
                     self.draw()?;
                 }
-                Some(Told::Key(key)) => {
+                Some(Input::Key(key)) => {
                     let action = self.model.key(key);
                     self.draw()?;
                     if action.is_some() {

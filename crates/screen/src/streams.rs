@@ -4,12 +4,13 @@ use crate::{
     lines,
     model::{Model, Shown},
     names,
-    table::{pad, right},
-    theme::{columns, Theme},
+    theme::Theme,
     trouble,
-    watch::{self, Flowing},
+    watch::Flowing,
 };
 use latpath_model::SegmentKind;
+use latpath_stats::figures::packets;
+use latpath_stats::text::{pad, right};
 use latpath_stats::{SegmentFigures, StreamFigures};
 use ratatui::{
     buffer::Buffer,
@@ -17,6 +18,7 @@ use ratatui::{
     style::Style,
     text::{Line, Span},
 };
+use unicode_width::UnicodeWidthStr;
 
 /// Columns: title, width, and how narrow a screen may be to show it.
 const COLUMNS: [(&str, usize, usize); 8] = [
@@ -40,7 +42,7 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let used: Vec<_> = COLUMNS.iter().filter(|c| c.2 <= width).collect();
     let figures: usize = used.iter().map(|c| c.1).sum();
-    let natural = streams.iter().map(|s| columns(&names::stream(&s.stream, theme))).max().unwrap_or(0).clamp(12, 40);
+    let natural = streams.iter().map(|s| names::stream(&s.stream, theme).width()).max().unwrap_or(0).clamp(12, 40);
     let name = width.saturating_sub(figures + 1).min(natural);
     let room = usize::from(area.height) - 1;
     let chosen = shown.stream.and_then(|s| streams.iter().position(|o| std::ptr::eq(o, s)));
@@ -84,7 +86,7 @@ fn cell(title: &str, stream: &StreamFigures, model: &Model, width: usize) -> (St
             None => ("-".into(), theme.faint()),
         },
         "journeys" => (theme.count_within(stream.journeys, width), Style::new()),
-        "lost" => bad(watch::sum(stream.lost.iter().map(|l| l.count))),
+        "lost" => bad(packets(&stream.lost)),
         "p50" => time(|s| s.p50_ns, theme),
         "p99" => time(|s| s.p99_ns, theme),
         "p99.9" => time(|s| s.p99_9_ns, theme),

@@ -4,9 +4,10 @@ use crate::{
     lines,
     model::{Model, Shown, Sort},
     names::Path,
-    theme::{columns, Theme},
+    theme::Theme,
 };
 use latpath_model::Ns;
+use latpath_stats::text::{pad, right};
 use latpath_stats::SegmentFigures;
 use ratatui::{
     buffer::Buffer,
@@ -14,6 +15,7 @@ use ratatui::{
     style::Style,
     text::{Line, Span},
 };
+use unicode_width::UnicodeWidthStr;
 
 /// A column of figures.
 struct Column {
@@ -37,7 +39,7 @@ fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
         (text, theme.bad())
     } else if ns < segment.error_bound_ns {
         // Shorter than the clocks can tell: no fact.
-        let text = if columns(&text) < 8 { format!("~{text}") } else { text };
+        let text = if text.width() < 8 { format!("~{text}") } else { text };
         (text, theme.faint())
     } else {
         (text, Style::new())
@@ -74,7 +76,7 @@ fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
     if bounds {
         list.push(column("bound", 10, EXTRA + 1, |s, theme, _| match s.error_bound_ns {
             0 => (String::new(), Style::new()),
-            ns => (format!("{}{}", theme.plus_minus(), theme.cell(ns)), Style::new()),
+            ns => (format!("{}{}", theme.letters.plus_minus(), theme.cell(ns)), Style::new()),
         }));
     }
     if negatives {
@@ -88,7 +90,7 @@ fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
 
 fn rate_within(hz: f64, theme: &Theme, width: usize) -> String {
     let text = theme.rate(hz);
-    if columns(&text) <= width {
+    if text.width() <= width {
         text
     } else {
         latpath_stats::units::count_short(hz as u64)
@@ -104,12 +106,12 @@ pub fn height(shown: &Shown<'_>) -> usize {
 pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let theme = &model.theme;
     let rows = model.rows(shown);
-    let path = Path::of(shown.summary);
+    let path = Path(shown.summary);
     let width = usize::from(area.width).saturating_sub(1);
     if area.height == 0 || width == 0 {
         return;
     }
-    let natural = rows.iter().map(|s| columns(&path.segment(s, theme, 60))).max().unwrap_or(0).max(12);
+    let natural = rows.iter().map(|s| path.segment(s, theme, 60).width()).max().unwrap_or(0).max(12);
     let bounds = rows.iter().any(|s| s.error_bound_ns != 0);
     let negatives = rows.iter().any(|s| s.negative > 0);
     let chosen = choose(all_columns(width >= 110, bounds, negatives), width, natural);
@@ -164,14 +166,4 @@ fn choose(all: Vec<Column>, width: usize, natural: usize) -> Vec<Column> {
         }
     }
     all.into_iter().zip(keep).filter_map(|(c, keep)| keep.then_some(c)).collect()
-}
-
-/// A text filled up to `width` columns.
-pub fn pad(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
-}
-
-/// A text moved to the right of `width` columns.
-pub fn right(text: &str, width: usize) -> String {
-    format!("{}{text}", " ".repeat(width.saturating_sub(columns(text))))
 }

@@ -38,8 +38,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// What the terminal or the system reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// A key.
+pub enum Input {
     Key(Key),
     /// A signal asks the program to end.
     End,
@@ -49,7 +48,6 @@ pub enum Told {
 
 /// The terminal in raw mode on its alternate screen.
 pub struct Taken {
-    /// What to draw on.
     pub screen: ratatui::Terminal<CrosstermBackend<Stdout>>,
     input: Option<File>,
     decoder: Decoder,
@@ -156,7 +154,7 @@ impl Taken {
     }
 
     /// Waits for a key or a signal until `deadline`.
-    pub fn wait(&mut self, deadline: Instant) -> Result<Option<Told>, ScreenError> {
+    pub fn wait(&mut self, deadline: Instant) -> Result<Option<Input>, ScreenError> {
         loop {
             if let Some(event) = self.signal()? {
                 return Ok(Some(event));
@@ -165,7 +163,7 @@ impl Taken {
                 if key == Key::Suspend {
                     return self.suspend().map(Some);
                 }
-                return Ok(Some(Told::Key(key)));
+                return Ok(Some(Input::Key(key)));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let slice = if self.decoder.waits() { ESCAPE_WAIT } else { left.min(SLICE) };
@@ -178,10 +176,10 @@ impl Taken {
         }
     }
 
-    fn signal(&mut self) -> Result<Option<Told>, ScreenError> {
+    fn signal(&mut self) -> Result<Option<Input>, ScreenError> {
         let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
         if came(&self.signals.end) {
-            return Ok(Some(Told::End));
+            return Ok(Some(Input::End));
         }
         if came(&self.signals.stop) {
             return self.suspend().map(Some);
@@ -191,25 +189,25 @@ impl Taken {
             return self.come_back().map(Some);
         }
         if came(&self.signals.resize) {
-            return Ok(Some(Told::Redraw));
+            return Ok(Some(Input::Redraw));
         }
         Ok(None)
     }
 
     /// Gives the terminal back, stops as a shell expects, and takes it again when the process goes on.
-    fn suspend(&mut self) -> Result<Told, ScreenError> {
+    fn suspend(&mut self) -> Result<Input, ScreenError> {
         leave();
         signal_hook::low_level::emulate_default_handler(signal::SIGTSTP).map_err(ScreenError::Terminal)?;
         self.signals.resume.store(false, Ordering::SeqCst);
         self.come_back()
     }
 
-    fn come_back(&mut self) -> Result<Told, ScreenError> {
+    fn come_back(&mut self) -> Result<Input, ScreenError> {
         // Raw mode is remembered as on after SIGSTOP though the shell has switched it off: off, then on.
         let _ = disable_raw_mode();
         enter().map_err(ScreenError::Terminal)?;
         self.screen.clear().map_err(ScreenError::Terminal)?;
-        Ok(Told::Redraw)
+        Ok(Input::Redraw)
     }
 
     fn input(&self) -> BorrowedFd<'_> {

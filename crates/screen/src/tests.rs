@@ -73,7 +73,7 @@ fn late(theme: Theme) -> Model {
         machine: "host".into(),
         cpus: vec![4],
         segment: "Thyp".into(),
-        who: who.into(),
+        description: who.into(),
         first,
         excess_ns,
         median_ns: 14_000_000,

@@ -1,9 +1,9 @@
 //! What this terminal can show: letters, block characters, colours. Colours only where they carry meaning.
 
 use latpath_model::Ns;
+use latpath_stats::text;
 use latpath_stats::units::{self, Letters};
 use ratatui::style::{Color, Modifier, Style};
-use unicode_width::UnicodeWidthChar;
 
 /// Which characters a bar can be made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,10 @@ pub enum Blocks {
     Eighths,
 }
 
-/// What the screen is drawn with.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
-    /// Letters of units and names.
     pub letters: Letters,
-    /// Characters of bars.
     pub blocks: Blocks,
-    /// Whether colours are shown.
     pub colour: bool,
 }
 
@@ -45,22 +41,9 @@ impl Theme {
         Self { letters, blocks, colour: no_color.is_empty() && !mono }
     }
 
-    fn ascii(&self) -> bool {
-        self.letters == Letters::Ascii
-    }
-
-    /// Between two points.
-    pub fn arrow(&self) -> &'static str {
-        if self.ascii() {
-            "->"
-        } else {
-            "→"
-        }
-    }
-
     /// Between two parts of a line.
     pub fn dot(&self) -> &'static str {
-        if self.ascii() {
+        if self.letters.is_ascii() {
             " | "
         } else {
             " · "
@@ -76,20 +59,11 @@ impl Theme {
         }
     }
 
-    /// In the place of what was cut off.
-    pub fn ellipsis(&self) -> char {
+    /// In the place of what was cut off. The Linux console's fonts have no `…`.
+    fn ellipsis(&self) -> char {
         match self.blocks {
             Blocks::Eighths => '…',
             _ => '~',
-        }
-    }
-
-    /// Before an error bound.
-    pub fn plus_minus(&self) -> &'static str {
-        if self.ascii() {
-            "+-"
-        } else {
-            "±"
         }
     }
 
@@ -98,12 +72,10 @@ impl Theme {
         self.digits().count(n)
     }
 
-    /// A count in at most `width` columns.
     pub fn count_within(&self, n: u64, width: usize) -> String {
         self.digits().count_within(n, width)
     }
 
-    /// Events a second.
     pub fn rate(&self, hz: f64) -> String {
         self.digits().rate(hz)
     }
@@ -133,7 +105,7 @@ impl Theme {
 
     /// A round duration, as an axis shows it: `200µs`.
     pub fn tick(&self, ns: Ns) -> String {
-        let micro = if self.ascii() { "us" } else { "µs" };
+        let micro = if self.letters.is_ascii() { "us" } else { "µs" };
         match ns {
             ..1000 => format!("{ns}ns"),
             1000..1_000_000 => format!("{}{micro}", ns / 1000),
@@ -153,74 +125,46 @@ impl Theme {
         }
     }
 
-    /// A text from outside (an svID, a device, a thread's name) made fit to show: no control characters, nothing that
-    /// turns the direction of writing, only ASCII where nothing else can be shown, and no more than 300 characters.
     pub fn clean(&self, text: &str) -> String {
-        let fit = |c: char| match c {
-            '→' if self.ascii() => "->".to_string(),
-            '±' if self.ascii() => "+-".to_string(),
-            'µ' | 'μ' if self.ascii() => "u".to_string(),
-            c if c.is_control() || c.width().unwrap_or(0) == 0 || matches!(c, '\u{2028}'..='\u{202e}') => "?".into(),
-            c if self.ascii() && !c.is_ascii() => "?".to_string(),
-            c => c.to_string(),
-        };
-        text.chars().take(300).map(fit).collect()
+        self.letters.clean(text)
     }
 
     /// A text cut to `width` columns, with an ellipsis where something is missing.
     pub fn cut(&self, text: &str, width: usize) -> String {
-        if columns(text) <= width {
-            return text.into();
-        }
-        let (mut out, mut used) = (String::new(), 0);
-        for c in text.chars() {
-            used += c.width().unwrap_or(0);
-            if used >= width {
-                break;
-            }
-            out.push(c);
-        }
-        if width > 0 {
-            out.push(self.ellipsis());
-        }
-        out
+        text::cut(text, width, self.ellipsis())
     }
 
     /// Act now: something is wrong at this moment.
     pub fn alarm(&self) -> Style {
-        let style = Style::new().add_modifier(Modifier::BOLD);
-        if self.colour {
-            style.fg(Color::White).bg(Color::Red)
-        } else {
-            style.add_modifier(Modifier::REVERSED)
+        match self.colour {
+            true => self.strong().fg(Color::White).bg(Color::Red),
+            false => self.strong().add_modifier(Modifier::REVERSED),
         }
     }
 
     /// Something was wrong, or is about to be.
     pub fn warn(&self) -> Style {
-        if self.colour {
-            Style::new().fg(Color::Black).bg(Color::Yellow)
-        } else {
-            Style::new().add_modifier(Modifier::REVERSED)
+        match self.colour {
+            true => Style::new().fg(Color::Black).bg(Color::Yellow),
+            false => Style::new().add_modifier(Modifier::REVERSED),
         }
     }
 
     /// A bad figure among good ones.
     pub fn bad(&self) -> Style {
-        let style = Style::new().add_modifier(Modifier::BOLD);
-        if self.colour {
-            style.fg(Color::Red)
-        } else {
-            style
-        }
+        self.coloured(self.strong(), Color::Red)
     }
 
     /// All is well.
     pub fn good(&self) -> Style {
+        self.coloured(Style::new(), Color::Green)
+    }
+
+    fn coloured(&self, style: Style, colour: Color) -> Style {
         if self.colour {
-            Style::new().fg(Color::Green)
+            style.fg(colour)
         } else {
-            Style::new()
+            style
         }
     }
 
@@ -233,11 +177,6 @@ impl Theme {
     pub fn strong(&self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
-}
-
-/// Columns that a text takes.
-pub fn columns(text: &str) -> usize {
-    text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ const RECENT: Duration = Duration::from_secs(10);
 /// A summary is due every second; after this long without one, the figures themselves are in doubt.
 const FIGURES_DUE: Duration = Duration::from_secs(4);
 
-/// How much it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Wrong now.
@@ -24,7 +23,6 @@ pub enum Level {
 }
 
 impl Level {
-    /// How it is shown.
     pub fn style(self, theme: &Theme) -> Style {
         match self {
             Self::Alarm => theme.alarm(),
@@ -33,12 +31,9 @@ impl Level {
     }
 }
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// How much it matters.
     pub level: Level,
-    /// In a few words.
     pub text: String,
 }
 
@@ -97,7 +92,7 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme) 
     tally("LOST", &watch.lost, Level::Alarm);
     tally("SIGHTINGS DROPPED", &watch.dropped, Level::Alarm);
     if let Some(segment) = watch::worst_negative(&summary.segments) {
-        let name = names::Path::of(summary).segment_number(segment, theme);
+        let name = names::Path(summary).segment_number(segment, theme);
         tally(&format!("NEGATIVE {name}:"), &watch.negative, Level::Alarm);
     }
     tally("NEVER SEEN", &watch.never_seen, Level::Alarm);

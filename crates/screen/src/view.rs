@@ -56,8 +56,8 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let late = panels::late_lines(shown);
     let fixed = 1 + 1 + 1 + 4 + has_paths + late.min(1) + has_notes + 1;
     let mut spare = height.saturating_sub(fixed + middle);
-    let mut grant = |wanted: usize| {
-        let more = wanted.saturating_sub(1).min(spare);
+    let mut grant = |requested: usize| {
+        let more = requested.saturating_sub(1).min(spare);
         spare -= more;
         1 + more
     };
@@ -107,7 +107,7 @@ fn centre(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
 fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let rows = model.rows(shown);
     let Some(segment) = rows.get(model.selected(&rows)) else { return };
-    let name = Path::of(shown.summary).segment(segment, &model.theme, 40);
+    let name = Path(shown.summary).segment(segment, &model.theme, 40);
     histogram::draw(segment, &name, shown.summary.threshold_ns, &model.theme, area, buf);
 }
 

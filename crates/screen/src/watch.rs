@@ -3,6 +3,7 @@
 //! Times here are the screen's own (since it started), so that a stream that stops is seen even if the figures stop too.
 
 use latpath_model::{Ns, SegmentKind};
+use latpath_stats::figures::{never_seen, packets};
 use latpath_stats::{SegmentFigures, Summary};
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,13 +20,11 @@ const RATE_OVER: usize = 4;
 pub enum Flowing {
     /// None came yet, for this long.
     Waiting(Duration),
-    /// They come.
     Yes,
     /// They came, but none for this long.
     Silent(Duration),
 }
 
-/// The packets of one stream, or of all.
 #[derive(Clone, Debug, Default)]
 pub struct Flow {
     begun: Duration,
@@ -80,7 +79,6 @@ impl Flow {
 /// Something that is counted and should not be.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// How often, in all.
     pub count: u64,
     /// When it last grew, and by how much.
     pub last: Option<(Duration, u64)>,
@@ -95,33 +93,24 @@ impl Tally {
     }
 }
 
-/// All that is watched.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// When the last summary came.
     pub fed: Duration,
-    /// All streams together.
     pub all: Flow,
     /// Each stream, by its text.
     pub streams: HashMap<String, Flow>,
-    /// Packets lost.
     pub lost: Tally,
-    /// Sightings dropped.
     pub dropped: Tally,
     /// Negative times, in the segment that has most of them.
     pub negative: Tally,
-    /// Sequence numbers never seen.
     pub never_seen: Tally,
-    /// Frames that could not be read.
     pub malformed: Tally,
-    /// Journeys over the threshold.
     pub over: Tally,
     elapsed: Ns,
     journeys: u64,
 }
 
 impl Watch {
-    /// Begins to watch.
     pub fn new(now: Duration) -> Self {
         Self { fed: now, all: Flow::new(now), ..Self::default() }
     }
@@ -140,19 +129,14 @@ impl Watch {
             let flow = self.streams.entry(stream.stream.clone()).or_insert_with(|| Flow::new(now));
             flow.feed(stream.journeys, summary.elapsed_ns, now);
         }
-        self.lost.feed(sum(summary.lost.iter().map(|l| l.count)), now);
+        self.lost.feed(packets(&summary.lost), now);
         self.dropped.feed(summary.tool.sightings_dropped, now);
         self.negative.feed(worst_negative(&summary.segments).map_or(0, |s| s.negative), now);
-        self.never_seen.feed(sum(summary.streams.iter().map(|s| s.never_seen)), now);
+        self.never_seen.feed(never_seen(summary), now);
         self.malformed.feed(summary.malformed, now);
         self.over.feed(over_threshold(&summary.segments), now);
         from_zero || first
     }
-}
-
-/// A sum that stays at the top instead of overflowing.
-pub fn sum(counts: impl Iterator<Item = u64>) -> u64 {
-    counts.fold(0, u64::saturating_add)
 }
 
 /// The segment with most negative times, if there are any.
@@ -226,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_begins_anew() {
+    fn a_reset_counts_from_zero() {
         let mut w = Watch::new(at(0));
         w.feed(&summary(10, 1000), at(10));
         assert!(w.feed(&summary(1, 4), at(11)));

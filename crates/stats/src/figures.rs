@@ -1,5 +1,6 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
+use crate::units::Letters;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
 use latpath_run::{MachineFigures, ToolCost};
@@ -217,8 +218,8 @@ pub struct CauseFigures {
     pub cpus: Vec<u32>,
     /// In which segment most of it was.
     pub segment: String,
-    /// Who: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
-    pub who: String,
+    /// What was held, and by what: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
+    pub description: String,
     /// Packets of which it is the first cause.
     pub first: u64,
     /// What it took beyond the baseline, of all packets.
@@ -274,6 +275,29 @@ pub struct Summary {
     pub tool: ToolCost,
     /// What the reader must know: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
+}
+
+impl Summary {
+    /// A point's number on the route, from 1.
+    pub fn number(&self, point: &str) -> Option<usize> {
+        self.points.iter().position(|p| p.to_string() == point).map(|at| at + 1)
+    }
+
+    /// A segment by the numbers of its ends: `2→3`.
+    pub fn numbers(&self, segment: &SegmentFigures, letters: Letters) -> Option<String> {
+        let (from, to) = (self.number(&segment.from)?, self.number(&segment.to)?);
+        Some(format!("{from}{}{to}", letters.arrow()))
+    }
+}
+
+/// The packets of all losses.
+pub fn packets(losses: &[Loss]) -> u64 {
+    losses.iter().fold(0, |sum, loss| sum.saturating_add(loss.count))
+}
+
+/// Sequence numbers that no point saw, of all streams.
+pub fn never_seen(summary: &Summary) -> u64 {
+    summary.streams.iter().fold(0, |sum, stream| sum.saturating_add(stream.never_seen))
 }
 
 /// Equal losses as one, the greatest first.

@@ -6,6 +6,7 @@ mod drop_place;
 pub mod figures;
 pub mod lost;
 mod summarise;
+pub mod text;
 mod times;
 pub mod units;
 mod worst;

@@ -75,7 +75,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let explanation = ranked(explanation, args.by);
     if args.json {
-        print(&(explanation_json(Some((&run, &captures.files)), &explanation, explainer.context())? + "\n"))?;
+        let json = explanation_json(Some((&run, &captures.files)), &explanation, explainer.context());
+        print(&format!("{json}\n"))?;
     } else {
         let head = Head { run: &run, files: &captures.files };
         print(&explanation_text(&head, &explanation, explainer.context(), Letters::from_env()))?;

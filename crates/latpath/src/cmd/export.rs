@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use latpath_report::export::{check_target, write_file, ExportError, ExportRequest, Exported, Exporter, EXPORTERS};
 use latpath_report::{PacketSelector, SelectError, Selection};
 use latpath_run::Run;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Write what was recorded in the format of another tool.
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// The format
     #[arg(value_name = "FORMAT", value_parser = formats())]
-    format: &'static str,
+    format: &'static Exporter,
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
@@ -41,26 +41,23 @@ pub struct Args {
     quiet: bool,
 }
 
-fn formats() -> impl TypedValueParser<Value = &'static str> {
-    let value = |e: &&dyn Exporter| PossibleValue::new(e.name()).help(e.about());
-    PossibleValuesParser::new(EXPORTERS.iter().map(value)).map(|name| exporter(&name).map_or("", Exporter::name))
-}
-
-fn exporter(name: &str) -> Option<&'static dyn Exporter> {
-    EXPORTERS.iter().copied().find(|exporter| exporter.name() == name)
+fn formats() -> impl TypedValueParser<Value = &'static Exporter> {
+    let value = |e: &Exporter| PossibleValue::new(e.name).help(e.about);
+    let of_name = |name: String| EXPORTERS.iter().find(|e| e.name == name).ok_or("no such format");
+    PossibleValuesParser::new(EXPORTERS.iter().map(value)).try_map(of_name)
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
-    let exporter = exporter(args.format).context("no such format")?;
+    let exporter = args.format;
     let run = Run::open(&args.run)?;
     let path = match &args.output {
         Some(path) => path.clone(),
         None => default_path(&args.run, exporter)?,
     };
     let stdout = path.as_os_str() == "-";
-    let noun = exporter.noun();
-    if stdout && !exporter.is_text() && io::stdout().is_terminal() {
+    let noun = exporter.noun;
+    if stdout && !exporter.is_text && io::stdout().is_terminal() {
         bail!(Usage(format!("a {noun} is nothing for a terminal: name a file with -o, or pipe it to a program")));
     }
     if !stdout {
@@ -68,8 +65,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let selection = match (&args.packet, &args.spikes, args.worst) {
         (None, spikes, None) if spikes.is_empty() => Selection::Worst(10),
-        _ if !exporter.takes_selection() => {
-            bail!(Usage(format!("{} writes all of a run: leave out --worst, --spike and --packet", args.format)))
+        _ if !exporter.takes_selection => {
+            bail!(Usage(format!("{} writes all of a run: leave out --worst, --spike and --packet", exporter.name)))
         }
         (Some(packet), ..) => Selection::Packet(packet.clone()),
         (None, _, Some(worst)) => Selection::Worst(worst.into()),
@@ -79,13 +76,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut progress = Progress::begin(args.quiet);
     let mut show = |line: String| progress.show(|_| Ok::<_, std::convert::Infallible>(line)).unwrap_or_default();
     let mut request = ExportRequest { run: &run, selection, stop: &stop, progress: &mut show };
-    let written = match stdout {
-        true => {
-            let mut out = BufWriter::new(io::stdout().lock());
-            exporter.write(&mut request, &mut out).and_then(|written| Ok(out.flush().map(|()| written)?))
-        }
-        false => write_file(&path, args.force, |out| exporter.write(&mut request, out)),
-    };
+    let written = write_file(&path, args.force, |out| (exporter.write)(&mut request, out));
     progress.end();
     let Exported { summary, notes } = match written {
         // The reader of the pipe has seen enough.
@@ -108,10 +99,10 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn default_path(run: &Path, exporter: &dyn Exporter) -> Result<PathBuf> {
+fn default_path(run: &Path, exporter: &Exporter) -> Result<PathBuf> {
     let name = run.canonicalize().ok().and_then(|run| run.file_name().map(ToOwned::to_owned));
     let mut name = name.with_context(|| format!("{}: it has no name: name a file with -o", run.display()))?;
     name.push(".");
-    name.push(exporter.extension());
+    name.push(exporter.extension);
     Ok(name.into())
 }

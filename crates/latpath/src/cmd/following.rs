@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// After this time without a packet of a stream, a note says so.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Times over this are counted, where no other threshold is named.
+const THRESHOLD: Ns = 200_000;
+
 /// What to follow.
 #[derive(ClapArgs, Debug)]
 pub struct What {
@@ -39,9 +42,9 @@ pub struct What {
     /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
-    /// Times over this are counted, as 200us
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = humantime::parse_duration)]
-    threshold: Duration,
+    /// Times over this are counted, as 200us [default: 200us; of a recording what it was recorded with]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    threshold: Option<Duration>,
     /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     window: Duration,
@@ -84,6 +87,11 @@ fn ns(time: Duration) -> Ns {
 }
 
 impl What {
+    /// The threshold that the user named.
+    pub fn threshold(&self) -> Option<Ns> {
+        self.threshold.map(ns)
+    }
+
     /// Segments that the user named.
     pub fn segments(&self) -> &[String] {
         &self.segments
@@ -94,7 +102,7 @@ impl What {
         !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())
     }
 
-    /// The rooms' options.
+    /// The options of crate follow.
     ///
     /// # Errors
     /// Where flags contradict each other.
@@ -135,7 +143,7 @@ impl What {
             machines: self.machines.clone(),
             points: PointFilter::new(self.points.clone()),
             segments: self.segments.clone(),
-            threshold: ns(self.threshold),
+            threshold: self.threshold().unwrap_or(THRESHOLD),
             window,
             ring_bytes: usize::from(self.buffer) << 20,
             flight: None,
@@ -170,7 +178,7 @@ fn one_of(text: &str) -> Result<u64, String> {
 }
 
 impl Flight {
-    /// The rooms' options. `max_wait`: how long to wait for packets that are under way when their time is frozen.
+    /// The options of crate follow. `max_wait`: how long to wait for packets that are under way when their time is frozen.
     pub fn options(&self, threshold: Ns, max_wait: Duration, retention: RetentionLimits) -> Option<FlightOptions> {
         let rule = match (self.worst, self.top) {
             (Some(n), _) => LatenessRule::WorstPerMinute(n.into()),
@@ -186,7 +194,7 @@ impl Flight {
         (!self.no_flight).then_some(options)
     }
 
-    /// How many captures of a minute are wanted, where it is the worst of each.
+    /// How many captures of a minute are kept, where it is the worst of each.
     pub fn per_minute(&self) -> Option<usize> {
         self.worst.map(usize::from)
     }
@@ -218,7 +226,7 @@ impl End {
     }
 }
 
-/// Tells, once for each, which streams have not come.
+/// Reports, once for each, which streams have not come.
 pub struct Absent {
     names: Vec<String>,
     reported: Vec<bool>,
@@ -233,7 +241,7 @@ impl Absent {
     }
 
     /// Says on stderr which streams have not been seen in time, and which came after all. `seen` counts packets.
-    pub fn look(&mut self, seen: impl Fn(usize) -> u64) {
+    pub fn check(&mut self, seen: impl Fn(usize) -> u64) {
         for (i, name) in self.names.iter().enumerate() {
             if seen(i) == 0 && !self.reported[i] && self.began.elapsed() >= PATIENCE {
                 self.reported[i] = true;

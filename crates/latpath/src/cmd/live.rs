@@ -1,6 +1,7 @@
 //! `latpath live`: figures of the moment, once a second, and why packets are late; of streams or of a recorded run.
 
 use super::following::{Absent, End, Flight, What};
+use super::report::print;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -13,7 +14,7 @@ use latpath_run::Run;
 use latpath_screen::{Action, Screen};
 use latpath_stats::units::Letters;
 use latpath_stats::Summary;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub struct Args {
     replay: Option<PathBuf>,
     /// Seconds of the run that pass in one second; max: as fast as it can be read
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed, requires = "replay")]
-    speed: Speed,
+    speed: f64,
     /// Print one JSON object a second
     #[arg(long)]
     json: bool,
@@ -81,10 +82,7 @@ impl Show {
                 summary.late.iter().try_for_each(|late| screen.show_late(late))?;
                 Ok(true)
             }
-            Self::Lines(lines) => {
-                let text = lines.late_block(summary);
-                print(&text)
-            }
+            Self::Lines(lines) => print(&lines.late_block(summary)),
             Self::Json => self.show(summary),
         }
     }
@@ -101,26 +99,11 @@ impl Show {
     }
 }
 
-/// False if nobody reads any more.
-fn print(text: &str) -> Result<bool> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        done => Ok(done.map(|()| true)?),
-    }
-}
-
-/// How fast a run is replayed.
-#[derive(Clone, Copy, Debug)]
-enum Speed {
-    Factor(f64),
-    Max,
-}
-
-fn speed(text: &str) -> Result<Speed, String> {
-    match text.parse::<f64>() {
-        _ if text == "max" => Ok(Speed::Max),
-        Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(Speed::Factor(factor)),
+/// How many seconds of a run pass in one second.
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        _ if text == "max" => Ok(f64::INFINITY),
+        Ok(factor) if (0.001..=1e6).contains(&factor) => Ok(factor),
         _ => Err("write a factor from 0.001 to 1000000, or max".into()),
     }
 }
@@ -166,14 +149,13 @@ impl Source {
     /// Hands a capture over to be explained. False if there is none.
     fn explain_next(&mut self, explainer: &mut LiveExplainer) -> bool {
         match self {
-            Self::Live(live) => live.follow.next_capture().map(|capture| {
-                let (points, layout) = (live.follow.points().to_vec(), live.follow.layout().clone());
-                explainer.take(capture, points, layout.route, layout.segments);
-            }),
-            Self::Replay(replay) => replay.next_capture().map(|capture| {
-                let (points, layout) = (replay.run().points().to_vec(), replay.layout().clone());
-                explainer.take(capture, points, layout.route, layout.segments);
-            }),
+            Self::Live(live) => {
+                let next = live.follow.next_capture();
+                next.map(|capture| explainer.take(capture, live.follow.points(), live.follow.layout()))
+            }
+            Self::Replay(replay) => {
+                replay.next_capture().map(|capture| explainer.take(capture, replay.run().points(), replay.layout()))
+            }
         }
         .is_some()
     }
@@ -243,11 +225,8 @@ fn replay(path: &Path, args: &Args) -> Result<Watched> {
     let run = Run::open(path)?;
     let streams = run.manifest().streams.clone();
     let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
-    let speed = match args.speed {
-        Speed::Factor(factor) => Some(factor),
-        Speed::Max => None,
-    };
-    let replay = Replay::start(run, args.what.segments(), speed).map_err(|e| Usage(e.to_string()))?;
+    let (segments, threshold) = (args.what.segments(), args.what.threshold());
+    let replay = Replay::start(run, segments, args.speed, threshold).map_err(|e| Usage(e.to_string()))?;
     Ok((Source::Replay(Box::new(replay)), streams, explainer))
 }
 
@@ -296,7 +275,7 @@ fn watch(
         }
         due += SHOW;
         if !quiet {
-            absent.look(|i| source.seen()[i]);
+            absent.check(|i| source.seen()[i]);
         }
     }
 }

@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         if updated.elapsed() >= UPDATE {
             updated = Instant::now();
             recorder.update(&mut follow);
-            absent.look(|i| recorder.seen[i]);
+            absent.check(|i| recorder.seen[i]);
             progress.show(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use latpath_model::{Ns, StreamId};
 use latpath_report::export::{write_csv, write_file};
 use latpath_report::{parse_duration, report_json, summarise, text, Limit, Options, SummaryOptions, When};
-use latpath_run::{Run, RunError, Select};
+use latpath_run::{Run, Select};
 use latpath_stats::units::Letters;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -125,26 +125,20 @@ fn select(args: &Args, run: &Run) -> Result<Select> {
 
 /// The journeys as CSV. A file of that name is replaced.
 fn write_journeys(run: &Run, select: &Select, path: &Path) -> Result<()> {
-    let damaged: Vec<RunError> = if path.as_os_str() == "-" {
-        match write_csv(run, select, &mut std::io::stdout().lock()) {
-            // The reader of the pipe has seen enough.
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => Vec::new(),
-            done => done.context("writing journeys to stdout")?,
-        }
-    } else {
-        write_file(path, true, |out| write_csv(run, select, out))
-            .with_context(|| format!("{}: cannot write journeys", path.display()))?
+    let damaged = match write_file(path, true, |out| write_csv(run, select, out)) {
+        // The reader of the pipe has seen enough.
+        Err(e) if path.as_os_str() == "-" && e.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        done => done.with_context(|| format!("{}: cannot write journeys", path.display()))?,
     };
-    for error in damaged {
-        eprintln!("latpath: {error}; its other journeys are in the CSV");
-    }
+    damaged.iter().for_each(|error| eprintln!("latpath: {error}; its other journeys are in the CSV"));
     Ok(())
 }
 
-/// Prints; a reader that has gone is no error.
-pub(super) fn print(text: &str) -> Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done.context("writing to stdout"),
+/// Prints. False if nobody reads any more, which is no error.
+pub(super) fn print(text: &str) -> Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        done => done.map(|()| true).context("writing to stdout"),
     }
 }

@@ -248,11 +248,13 @@ pub fn capture(number: u32, t: Ns) -> Capture {
 
 /// The trace of some captures.
 pub fn export(context: RunContext, captures: &[Capture]) -> (Vec<u8>, Summary) {
-    let mut export = Export::begin(Vec::new(), context).unwrap();
+    let mut trace = Vec::new();
+    let mut export = Export::begin(&mut trace, context).unwrap();
     for capture in captures {
         export.capture(capture, |_| true).unwrap();
     }
-    export.finish().unwrap()
+    let summary = export.finish().unwrap();
+    (trace, summary)
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

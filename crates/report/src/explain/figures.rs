@@ -5,11 +5,20 @@ use super::sentence::subject;
 use super::text::{one_line, place_of_row};
 use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::page::Page;
-use latpath_cause::RunContext;
+use latpath_cause::{Cause, RunContext};
+use latpath_model::Ns;
 use latpath_stats::{units::Letters, CauseFigures, LateFigures};
 
 /// Causes that a summary has; the rest is in `latpath explain`.
 const CAUSES: usize = 16;
+
+/// `part` of `all`, in percent, to three decimals.
+pub(super) fn percent(part: Ns, all: Ns) -> f64 {
+    match all {
+        ..=0 => 0.0,
+        all => (part as f64 / all as f64 * 1e5).round() / 1e3,
+    }
+}
 
 /// What a summary says of late packets: of `late` in all, and of those that were explained. `latest` is shown as a sentence.
 pub fn late_figures(
@@ -26,23 +35,19 @@ pub fn late_figures(
             machine: row.machine.clone(),
             cpus: row.cpus.iter().map(|(cpu, _)| *cpu).collect(),
             segment: row.hops.first().map_or(String::new(), |(hop, _)| place_of_row(*hop, context)),
-            who: subject(&page, row),
+            description: subject(&page, row),
             first: row.first,
             excess_ns: row.excess_ns,
             median_ns: row.median_ns(),
-            share_percent: match explanation.excess_ns {
-                0 => 0.0,
-                all => (row.excess_ns as f64 / all as f64 * 1e5).round() / 1e3,
-            },
+            share_percent: percent(row.excess_ns, explanation.excess_ns),
         }
     };
     let (unexplained, causes): (Vec<_>, Vec<_>) =
-        explanation.ranking.iter().partition(|r| r.row.cause == latpath_cause::Cause::Unexplained);
-    let latest = latest.and_then(|explained_packet| {
-        let begin = explained_packet.explained.begin()?;
-        let packet =
-            page.clean(&name(explained_packet.explained.stream, explained_packet.explained.key, begin, context));
-        Some(format!("{packet}  {}", one_line(&page, explained_packet, context)))
+        explanation.ranking.iter().partition(|r| r.row.cause == Cause::Unexplained);
+    let latest = latest.and_then(|packet| {
+        let explained = &packet.explained;
+        let name = page.clean(&name(explained.stream, explained.key, explained.begin()?, context));
+        Some(format!("{name}  {}", one_line(&page, packet, context)))
     });
     LateFigures {
         late: explanation.late,

@@ -3,7 +3,7 @@
 use super::{late_figures, run_context, Explainer};
 use latpath_capture::{Capture, CaptureKind, RankedCapture};
 use latpath_cause::RunContext;
-use latpath_journey::{Route, Segment};
+use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
 use latpath_run::{facts::HostFacts, Run, Stamp};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
@@ -18,23 +18,9 @@ const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
 
 enum Request {
-    Capture(Box<RankedCapture>, Box<Layout>),
+    /// A capture, with points and layout as they were known when it was taken.
+    Capture(Box<(RankedCapture, Vec<PointInfo>, Layout)>),
     Reset,
-}
-
-/// What explanations are made with.
-enum Context {
-    /// This host as it is now, and the streams that are followed.
-    Host(Vec<StreamSpec>),
-    /// What a run knows.
-    Run(Box<RunContext>),
-}
-
-/// Points, route and segments as they were known when a capture was taken.
-struct Layout {
-    points: Vec<PointInfo>,
-    route: Route,
-    segments: Vec<Segment>,
 }
 
 #[derive(Default)]
@@ -62,7 +48,7 @@ impl LiveExplainer {
     /// # Errors
     /// Where there can be no more threads.
     pub fn start(streams: &[StreamSpec]) -> std::io::Result<Self> {
-        Self::spawn(Context::Host(streams.to_vec()))
+        Self::spawn(host_context(streams), true)
     }
 
     /// The same for captures of a run, which knows its virtual machines and CPUs.
@@ -70,24 +56,24 @@ impl LiveExplainer {
     /// # Errors
     /// Where there can be no more threads.
     pub fn for_run(run: &Run) -> std::io::Result<Self> {
-        Self::spawn(Context::Run(Box::new(run_context(run))))
+        Self::spawn(run_context(run), false)
     }
 
-    fn spawn(context: Context) -> std::io::Result<Self> {
+    fn spawn(context: RunContext, is_live: bool) -> std::io::Result<Self> {
         let (requests, receiver) = sync_channel(QUEUED);
         let shared = Arc::new(Mutex::new(Shared::default()));
         let to = Arc::clone(&shared);
-        std::thread::Builder::new().name("lp-explain".into()).spawn(move || explain(&receiver, &to, context))?;
+        let run = move || explain(&receiver, &to, context, is_live);
+        std::thread::Builder::new().name("lp-explain".into()).spawn(run)?;
         Ok(Self { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 })
     }
 
-    /// Explains a capture, or learns from it. Points, route and segments are those that are known now.
-    pub fn take(&mut self, capture: RankedCapture, points: Vec<PointInfo>, route: Route, segments: Vec<Segment>) {
+    /// Explains a capture, or learns from it. Points and layout are those that are known now.
+    pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout) {
         let is_spike = capture.capture.kind == CaptureKind::Spike;
-        let layout = Layout { points, route, segments };
-        match self.requests.try_send(Request::Capture(Box::new(capture), Box::new(layout))) {
-            Err(TrySendError::Full(_)) if is_spike => self.skipped += 1,
-            _ => {}
+        let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone())));
+        if matches!(self.requests.try_send(request), Err(TrySendError::Full(_)) if is_spike) {
+            self.skipped += 1;
         }
     }
 
@@ -135,10 +121,10 @@ fn first_end(capture: &Capture) -> Option<Ns> {
     late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
 }
 
-fn host_context(streams: Vec<StreamSpec>) -> RunContext {
+fn host_context(streams: &[StreamSpec]) -> RunContext {
     let (facts, start) = (HostFacts::read(), Stamp::now());
     RunContext {
-        streams,
+        streams: streams.to_vec(),
         cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: facts.governors,
         start_ns: start.monotonic_ns,
@@ -147,13 +133,9 @@ fn host_context(streams: Vec<StreamSpec>) -> RunContext {
     }
 }
 
-fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: Context) {
+fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunContext, is_live: bool) {
     // Explaining must not be what makes packets late.
     latpath_linux::background::lower_priority();
-    let (context, is_live) = match context {
-        Context::Host(streams) => (host_context(streams), true),
-        Context::Run(context) => (*context, false),
-    };
     let mut explainer = Explainer::new(context, 0);
     let mut found_vms: Option<Instant> = None;
     let letters = Letters::from_env();
@@ -173,16 +155,16 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: Contex
         let mut end = None;
         match request {
             Request::Reset => explainer.reset(),
-            Request::Capture(ranked, layout) => {
+            Request::Capture(request) => {
+                let (RankedCapture { capture, .. }, points, layout) = *request;
                 let context = explainer.context_mut();
                 context.routes = layout.route.by_streams(context.streams.len());
-                context.segments = layout.segments;
-                context.points = layout.points;
-                match ranked.capture.kind {
-                    CaptureKind::Baseline => explainer.learn(&ranked.capture),
+                (context.segments, context.points) = (layout.segments, points);
+                match capture.kind {
+                    CaptureKind::Baseline => explainer.learn(&capture),
                     CaptureKind::Spike => {
-                        explainer.add(&ranked.capture);
-                        end = first_end(&ranked.capture);
+                        explainer.add(&capture);
+                        end = first_end(&capture);
                     }
                 }
             }

@@ -21,12 +21,10 @@ const LISTED: usize = 8;
 pub enum PacketSelector {
     /// Its place among the worst, from 1.
     Worst(usize),
-    /// By stream, key and time.
+    /// By name and time.
     Packet {
-        /// The stream's short name, or all of it.
-        stream: String,
-        /// Its key.
-        key: u32,
+        /// `STREAM:KEY`: the stream's short name or all of it, and the key as its rule writes it.
+        name: String,
         /// When it was first seen, if that is said.
         at: Option<At>,
     },
@@ -87,19 +85,15 @@ impl FromStr for PacketSelector {
         if let Some(place) = text.parse().ok().filter(|place| *place > 0) {
             return Ok(Self::Worst(place));
         }
-        // An svID may have any of these signs; a time has no @ and a key no colon.
-        let (packet, at) = match text.rsplit_once('@') {
-            Some((packet, at)) => (packet, Some(At::parse(at).ok_or_else(bad)?)),
+        // A stream's name may have any of these signs, and a key a colon; a time has no @, and a key ends in a number.
+        let (name, at) = match text.rsplit_once('@') {
+            Some((name, at)) => (name, Some(At::parse(at).ok_or_else(bad)?)),
             None => (text, None),
         };
-        let (stream, key) = packet.rsplit_once(':').ok_or_else(bad)?;
-        let key = match key.strip_prefix("0x") {
-            Some(hex) => u32::from_str_radix(hex, 16),
-            None => key.parse(),
-        };
-        match (stream.is_empty(), key) {
-            (false, Ok(key)) => Ok(Self::Packet { stream: stream.into(), key, at }),
-            _ => Err(bad()),
+        let is_name = |(stream, key): (&str, &str)| !stream.is_empty() && key.starts_with(|c: char| c.is_ascii_digit());
+        match name.rsplit_once(':').is_some_and(is_name) {
+            true => Ok(Self::Packet { name: name.into(), at }),
+            false => Err(bad()),
         }
     }
 }
@@ -162,11 +156,10 @@ impl PacketSelector {
     pub fn may_be(&self, candidate: &Candidate, context: &RunContext) -> bool {
         match self {
             Self::Worst(_) => candidate.late,
-            Self::Packet { stream, key, .. } => {
-                let whole = context.streams.get(usize::from(candidate.stream)).map(ToString::to_string);
-                let is_it = *stream == context.stream(candidate.stream) || whole.as_ref() == Some(stream);
-                *key == candidate.key && is_it
-            }
+            Self::Packet { name, .. } => context.streams.get(usize::from(candidate.stream)).is_some_and(|stream| {
+                let key = |of: String| stream.key.read(name.strip_prefix(&of)?.strip_prefix(':')?);
+                [stream.short(), stream.to_string()].map(key).contains(&Some(candidate.key))
+            }),
         }
     }
 
@@ -186,23 +179,23 @@ impl PacketSelector {
             Self::Worst(place) => {
                 those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
                 // The worst of each spike, as they are listed.
-                let mut explained_packet = std::collections::HashSet::new();
-                those.retain(|c| explained_packet.insert(c.capture));
+                let mut spikes = std::collections::HashSet::new();
+                those.retain(|c| spikes.insert(c.capture));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
                 chosen.ok_or_else(|| Ambiguous(format!("there are {} spikes with late packets", those.len())))
             }
-            Self::Packet { stream, key, at } => {
+            Self::Packet { name, at } => {
                 those.sort_by_key(|c| c.t);
                 let fits = |c: &&&Candidate| at.is_none_or(|at| at.fits(c.t, context));
                 let fitting: Vec<&Candidate> = those.iter().filter(fits).copied().collect();
                 match (fitting.as_slice(), those.is_empty()) {
                     ([one], _) => Ok((*one).clone()),
                     (_, true) => Err(Ambiguous(format!(
-                        "{stream}:{key}: no such packet in the run's spikes (streams: {}); latpath explain RUN lists the late ones",
+                        "{name}: no such packet in the run's spikes (streams: {}); latpath explain RUN lists the late ones",
                         context.streams.iter().map(|s| s.short()).collect::<Vec<_>>().join(", ")
                     ))),
-                    ([], _) => Err(Ambiguous(format!("{stream}:{key} was not seen then, but: {}", listed(&those, context)))),
-                    (several, _) => Err(Ambiguous(format!("{stream}:{key}: which? {}", listed(several, context)))),
+                    ([], _) => Err(Ambiguous(format!("{name} was not seen then, but: {}", listed(&those, context)))),
+                    (several, _) => Err(Ambiguous(format!("{name}: which? {}", listed(several, context)))),
                 }
             }
         }
@@ -217,7 +210,7 @@ fn listed(those: &[&Candidate], context: &RunContext) -> String {
         let late = if one.late { "late" } else { "on time" };
         let name = match same_day {
             true => name(one.stream, one.key, one.t, context),
-            false => format!("{}:{}@{}", context.stream(one.stream), one.key, date(context.utc(one.t))),
+            false => format!("{}@{}", packet(one.stream, one.key, context), date(context.utc(one.t))),
         };
         // Writing to a string cannot fail.
         let _ = write!(text, "{}{name} ({late})", if at > 0 { ", " } else { "" });
@@ -228,9 +221,15 @@ fn listed(those: &[&Candidate], context: &RunContext) -> String {
     text
 }
 
+/// `MU01:1234`, the key as its stream's rule writes it.
+pub(crate) fn packet(stream: StreamId, key: u32, context: &RunContext) -> String {
+    let key = context.streams.get(usize::from(stream)).map_or_else(|| key.to_string(), |spec| spec.key.text(key));
+    format!("{}:{key}", context.stream(stream))
+}
+
 /// As the user may write it: `MU01:1234@03:04:05.593750`.
 pub(crate) fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
-    format!("{}:{key}@{}", context.stream(stream), time_of_day(context.utc(t)))
+    format!("{}@{}", packet(stream, key, context), time_of_day(context.utc(t)))
 }
 
 /// `2026-01-02T03:04:05.593750Z`
@@ -254,7 +253,7 @@ mod tests {
     /// The run began at 03:04:05 UTC, at 5 s of its clock.
     fn context() -> RunContext {
         RunContext {
-            streams: vec!["svid:MU01".parse().unwrap(), "svid:a:1@b,vlan=7".parse().unwrap()],
+            streams: ["svid:MU01", "svid:a:1@b,vlan=7", "goose:IED1"].map(|s| s.parse().unwrap()).into(),
             start_ns: 5 * SECOND,
             utc_offset_ns: 1_767_323_045 * SECOND - 5 * SECOND,
             ..RunContext::default()
@@ -323,7 +322,7 @@ mod tests {
             ),
             (
                 "MU01:77@1s",
-                "MU01:77: no such packet in the run's spikes (streams: MU01, a:1@b); latpath explain RUN lists the late ones",
+                "MU01:77: no such packet in the run's spikes (streams: MU01, a:1@b, IED1); latpath explain RUN lists the late ones",
             ),
             ("4", "there are 2 spikes with late packets"),
         ] {
@@ -334,12 +333,20 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_read_and_shown_as_its_stream_writes_it() {
+        let candidates = [Candidate { stream: 2, key: 7 << 16 | 12, ..at(0, 3) }, Candidate { stream: 2, ..at(0, 5) }];
+        assert_eq!(chosen("IED1:7:12", &candidates), Ok(3));
+        assert_eq!(chosen("goose:IED1:0x7000c@0.6s", &candidates), Ok(3));
+        assert_eq!(name(2, 7 << 16 | 12, 5 * SECOND, &context()), "IED1:7:12@03:04:05.000000");
+    }
+
+    #[test]
     fn an_svid_may_look_like_anything() {
         let packet = |text: &str| text.parse::<PacketSelector>();
         assert_eq!(packet("a:1@b:7"), Err(BadPacket("a:1@b:7".into())), "b:7 is no time");
         assert_eq!(
             packet("a:1@b:7@1s").unwrap(),
-            PacketSelector::Packet { stream: "a:1@b".into(), key: 7, at: At::parse("1s") }
+            PacketSelector::Packet { name: "a:1@b:7".into(), at: At::parse("1s") }
         );
         for bad in [
             "",

@@ -4,11 +4,12 @@ use super::selector::name;
 use super::sentence::{row_sentence, sentence, subject};
 use super::waterfall;
 use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
-use crate::page::{Page, Table};
+use crate::page::{self, Page};
 use latpath_capture::CaptureKind;
-use latpath_cause::{Advice, Cause, Others, RunContext};
+use latpath_cause::{Actor, Advice, Cause, Others, Row, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
+use latpath_stats::text::Table;
 use latpath_stats::units::{bytes, elapsed, Letters};
 
 /// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
@@ -51,62 +52,58 @@ pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, let
     page.finish()
 }
 
-fn share(page: &Page, hop: Ns, all: Ns) -> String {
-    page.share(hop.unsigned_abs(), all.unsigned_abs())
+fn share(part: Ns, all: Ns) -> String {
+    page::share(part.unsigned_abs(), all.unsigned_abs())
+}
+
+fn is_unexplained(ranked: &RankedCause) -> bool {
+    ranked.row.cause == Cause::Unexplained
 }
 
 /// The first line: the culprit.
 fn culprit(page: &mut Page, explanation: &Explanation) {
     let rows = &explanation.ranking;
-    let is_unexplained = |r: &&RankedCause| r.row.cause == Cause::Unexplained;
-    let unexplained = rows.iter().find(is_unexplained);
+    let unexplained = rows.iter().find(|r| is_unexplained(r));
     let top = rows.iter().find(|r| !is_unexplained(r));
     let (late, excess) = (explanation.late, explanation.excess_ns);
     let of = |r: &RankedCause, page: &Page| {
-        let all = if late == 1 { "the late packet".into() } else { format!("{} late packets", page.count(late)) };
-        let first =
-            if r.row.first == late { format!("all {all}") } else { format!("{} of {all}", page.count(r.row.first)) };
-        let first = if late == 1 { all } else { first };
-        format!(
-            "{}: first cause of {first}, {} of their delay.",
-            row_sentence(page, &r.row),
-            share(page, r.row.excess_ns, excess)
-        )
+        let first = match r.row.first {
+            _ if late == 1 => "the late packet".into(),
+            first if first == late => format!("all {} late packets", page.count(late)),
+            first => format!("{} of {} late packets", page.count(first), page.count(late)),
+        };
+        let share = share(r.row.excess_ns, excess);
+        format!("{}: first cause of {first}, {share} of their delay.", row_sentence(page, &r.row))
     };
+    let mut then = "";
     match (top, unexplained) {
         (None, None) => page.wrapped("".into(), 0, "No late packet took longer than the baseline."),
         (top, Some(u)) if top.is_none_or(|top| top.row.excess_ns < u.row.excess_ns) => {
-            let text = of(u, page);
-            page.wrapped("".into(), 0, &text);
-            if let Some(top) = top {
-                let text = format!("Then: {}", of(top, page));
-                page.wrapped("".into(), 0, &text);
-                fix(page, top.advice.first(), "  Fix: ");
-            }
+            page.wrapped("".into(), 0, &of(u, page));
+            then = "Then: ";
         }
-        (Some(top), _) => {
-            let text = of(top, page);
-            page.wrapped("".into(), 0, &text);
-            fix(page, top.advice.first(), "  Fix: ");
-        }
-        (None, Some(_)) => {}
+        _ => {}
+    }
+    if let Some(top) = top {
+        page.wrapped("".into(), 0, &format!("{then}{}", of(top, page)));
+        top.advice.first().into_iter().for_each(|advice| fix(page, advice, "  Fix: ", 7));
+    }
+}
+
+/// `on guest0: `; nothing for the host.
+fn on_machine(advice: &Advice) -> String {
+    match advice.machine.as_str() {
+        "" | HOST => String::new(),
+        machine => format!("on {machine}: "),
     }
 }
 
 /// What to do, and the commands below it; commands are never broken.
-fn fix(page: &mut Page, advice: Option<&Advice>, before: &str) {
-    let Some(advice) = advice else { return };
-    let indent = before.chars().count();
-    let place = if advice.machine == HOST || advice.machine.is_empty() {
-        String::new()
-    } else {
-        format!("on {}: ", advice.machine)
-    };
-    let what = page.clean(&format!("{place}{}", advice.what));
+pub(super) fn fix(page: &mut Page, advice: &Advice, before: &str, indent: usize) {
+    let what = page.clean(&(on_machine(advice) + &advice.what));
     page.wrapped(before.into(), indent, &what);
     for command in &advice.commands {
-        let command = page.clean(command);
-        page.line(format!("{}{command}", " ".repeat(indent + 2)));
+        page.line(format!("{}{}", " ".repeat(indent + 2), page.clean(command)));
     }
 }
 
@@ -138,7 +135,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     };
     page.item("late", &text);
     if explanation.excess_ns > 0 {
-        let explained = page.share(1000 - explanation.unexplained_per_mille.min(1000), 1000);
+        let explained = page::share(1000 - explanation.unexplained_per_mille.min(1000), 1000);
         page.item("explained", &format!("{explained} of a packet's delay (median)"));
     }
     let baseline = match explanation.baseline_packets {
@@ -165,31 +162,33 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the baseline");
     let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
-    let mut subjects = Vec::new();
+    // The heads have none.
+    let mut subjects = vec![String::new()];
     let all = explanation.ranking.iter().enumerate();
-    let is_unexplained = |(_, r): &(usize, &RankedCause)| r.row.cause == Cause::Unexplained;
-    let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(is_unexplained);
+    let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(|(_, ranked)| is_unexplained(ranked));
     let excess = i128::from(explanation.excess_ns);
     let is_shown = |(at, r): &(usize, &RankedCause)| {
         let worth = r.row.first > 0 || i128::from(r.row.excess_ns) * 1000 >= excess * WORTH_A_ROW_PER_MILLE;
         *at < FEW || (*at < ROWS && worth)
     };
     let (causes, hidden): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_shown);
-    let figures_of = |page: &Page, place_of: String, number: String, ranked: &RankedCause| {
-        let row = &ranked.row;
+    let cells = |number: String, row: &Row| {
         vec![
             number,
             row.cause.id().into(),
             page.count(row.first),
             page.duration(row.excess_ns),
             page.duration(row.median_ns()),
-            share(page, row.excess_ns, explanation.excess_ns),
-            place_of,
+            share(row.excess_ns, explanation.excess_ns),
+            place(page, row, context),
         ]
     };
-    for (at, ranked) in causes {
-        table.row(figures_of(page, place(page, ranked, context), (at + 1).to_string(), ranked));
-        subjects.push(subject(page, &ranked.row));
+    let mut add = |cells, subject| {
+        table.row(cells);
+        subjects.push(subject);
+    };
+    for (at, RankedCause { row, .. }) in causes {
+        add(cells((at + 1).to_string(), row), subject(page, row));
     }
     let Others { mut rows, mut excess_ns, mut first } = explanation.others;
     for (_, ranked) in hidden {
@@ -198,34 +197,25 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
         first += ranked.row.first;
     }
     if rows > 0 {
-        table.row(vec![
-            "".into(),
-            format!("{} others", page.count(rows)),
-            page.count(first),
-            page.duration(excess_ns),
-            "".into(),
-            share(page, excess_ns, explanation.excess_ns),
-            "".into(),
-        ]);
-        subjects.push(String::new());
+        let others = format!("{} others", page.count(rows));
+        let share = share(excess_ns, explanation.excess_ns);
+        let [none, median, place] = [""; 3].map(String::from);
+        let cells = vec![none, others, page.count(first), page.duration(excess_ns), median, share, place];
+        add(cells, String::new());
     }
-    for (_, ranked) in unexplained {
-        table.row(figures_of(page, place(page, ranked, context), String::new(), ranked));
-        subjects.push(subject(page, &ranked.row));
+    for (_, RankedCause { row, .. }) in unexplained {
+        add(cells(String::new(), row), subject(page, row));
     }
-    let mut figures = Page::new(page.letters());
-    table.write(&mut figures);
-    for (at, line) in figures.finish().lines().enumerate() {
+    for (line, subject) in page.table_lines(&table).iter().zip(subjects) {
         page.line(line);
-        if let Some(subject) = at.checked_sub(1).and_then(|at| subjects.get(at)).filter(|s| !s.is_empty()) {
-            page.wrapped("        ".into(), 8, subject);
+        if !subject.is_empty() {
+            page.wrapped("        ".into(), 8, &subject);
         }
     }
 }
 
 /// `CPU 4, Thyp`; with the machine, if it is not the host.
-fn place(page: &Page, ranked: &RankedCause, context: &RunContext) -> String {
-    let row = &ranked.row;
+fn place(page: &Page, row: &Row, context: &RunContext) -> String {
     if row.cause == Cause::Unexplained {
         return row.hops.first().map_or(String::new(), |(hop, _)| page.clean(&place_of_row(*hop, context)));
     }
@@ -276,7 +266,7 @@ fn fixes(page: &mut Page, explanation: &Explanation) {
     for (at, ranked) in rows {
         for (i, advice) in ranked.advice.iter().enumerate() {
             let before = if i == 0 { format!("  {:>2}  ", at + 1) } else { "  or  ".to_owned() };
-            fix(page, Some(advice), &before);
+            fix(page, advice, &before, 6);
         }
     }
 }
@@ -308,22 +298,16 @@ fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
 /// The row whose fixes are shown and that has this packet.
 fn row_of(explained_packet: &ExplainedPacket, explanation: &Explanation) -> Option<usize> {
     let first = explained_packet.attribution.first()?;
-    let name = |m: Option<&latpath_cause::Actor>| m.map(|m| m.name.clone());
+    let name = |m: Option<&Actor>| m.map(|m| m.name.clone());
     explanation.ranking.iter().take(WITH_FIXES).position(|r| {
         let same = (r.row.cause, r.row.machine.as_str()) == (first.cause, first.machine.as_str());
-        let by = |by: &[(latpath_cause::Actor, Ns)]| name(by.first().map(|(m, _)| m));
+        let by = |by: &[(Actor, Ns)]| name(by.first().map(|(m, _)| m));
         same && name(r.row.actor.as_ref()) == name(first.actor.as_ref()) && by(&r.row.by) == by(&first.by)
     })
 }
 
 fn short_fix(page: &Page, advice: &Advice) -> String {
-    let what = advice.commands.first().unwrap_or(&advice.what);
-    let on = if advice.machine == HOST || advice.machine.is_empty() {
-        String::new()
-    } else {
-        format!("on {}: ", advice.machine)
-    };
-    page.clean(&format!(" Fix: {on}{what}"))
+    page.clean(&format!(" Fix: {}{}", on_machine(advice), advice.commands.first().unwrap_or(&advice.what)))
 }
 
 /// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`

@@ -1,16 +1,19 @@
 //! One packet as a person reads it in ten seconds: which actor acted when, on which machine; and below it every step with its cause.
 
-use super::selector::date;
+use super::selector::{date, packet};
 use super::sentence::{briefly, culprit_of_step, sentence};
+use super::text::fix;
 use super::ExplainedPacket;
-use crate::page::{cut, pad, right, Page, WIDTH};
+use crate::page::{share, Page, WIDTH};
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
+use latpath_stats::text::{cut, pad};
+use std::cmp::Reverse;
 use unicode_width::UnicodeWidthStr;
 
 /// Rows of the picture.
 const LANES: usize = 12;
-/// Executor only kept others from acting has a row from so many thousandths of the packet's time on.
+/// What only kept others from acting has a row from so many thousandths of the packet's time on.
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
 /// Columns of a row's name, at most.
 const NAME: usize = 34;
@@ -19,93 +22,66 @@ const STEPS: usize = 6;
 /// Steps that take less of the packet's time than this many thousandths are summed.
 const WORTH_PER_MILLE: i128 = 5;
 
-/// What a row shows at a time. The later of these wins where several fall into one column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Mark {
-    Nothing,
-    Sleeps,
-    Unknown,
-    Waits,
-    Interrupted,
-    Works,
+/// What a row shows at a time, in ASCII and Unicode, and what that means. The later of these wins where several fall into one column.
+const MARKS: [(ActorState, char, char, &str); 5] = [
+    (ActorState::Sleeps, '-', '·', "asleep, held"),
+    (ActorState::Unknown, '?', '?', "not explained"),
+    (ActorState::Waits, '.', '░', "ready, waits"),
+    (ActorState::Interrupted, 'x', '▒', "interrupted"),
+    (ActorState::Works, '#', '█', "works"),
+];
+
+/// The place of a state's mark.
+fn mark(state: ActorState) -> usize {
+    MARKS.iter().position(|(of, ..)| *of == state).unwrap_or(0)
 }
 
-impl Mark {
-    fn of(cause: Cause) -> Self {
-        match cause.info().state {
-            ActorState::Works => Self::Works,
-            ActorState::Interrupted => Self::Interrupted,
-            ActorState::Waits => Self::Waits,
-            ActorState::Sleeps => Self::Sleeps,
-            ActorState::Unknown => Self::Unknown,
-        }
+/// A mark's sign.
+fn sign(page: &Page, mark: usize) -> char {
+    let (_, ascii, unicode, _) = MARKS[mark];
+    if page.letters.is_ascii() {
+        ascii
+    } else {
+        unicode
     }
+}
 
-    fn sign(self, ascii: bool) -> char {
-        match (self, ascii) {
-            (Self::Nothing, _) => ' ',
-            (Self::Unknown, _) => '?',
-            (Self::Sleeps, true) => '-',
-            (Self::Sleeps, false) => '·',
-            (Self::Waits, true) => '.',
-            (Self::Waits, false) => '░',
-            (Self::Interrupted, true) => 'x',
-            (Self::Interrupted, false) => '▒',
-            (Self::Works, true) => '#',
-            (Self::Works, false) => '█',
-        }
-    }
-
-    fn meaning(self) -> &'static str {
-        match self {
-            Self::Nothing => "",
-            Self::Sleeps => "asleep, held",
-            Self::Unknown => "not explained",
-            Self::Waits => "ready, waits",
-            Self::Interrupted => "interrupted",
-            Self::Works => "works",
-        }
-    }
+/// The longest of them, in their order, then the others.
+fn longest<T>(all: Vec<T>, most: usize, ns: impl Fn(&T) -> Ns) -> (Vec<T>, Vec<T>) {
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    order.sort_by_key(|at| Reverse(ns(&all[*at])));
+    order.truncate(most);
+    let (kept, rest): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(at, _)| order.contains(at));
+    let items = |of: Vec<(usize, T)>| of.into_iter().map(|(_, item)| item).collect();
+    (items(kept), items(rest))
 }
 
 /// All of one packet.
 pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext) {
     let explained = &explained_packet.explained;
     let attribution = &explained_packet.attribution;
-    let stream = page.clean(&context.stream(explained.stream));
+    let name = page.clean(&packet(explained.stream, explained.key, context));
     let Some(begin) = explained.begin() else {
-        page.line(format!("{stream}:{}: no point of its route saw it", explained.key));
+        page.line(format!("{name}: no point of its route saw it"));
         return;
     };
-    let baseline = if attribution.baseline_ns > 0 {
-        format!(", baseline {}", page.duration(attribution.baseline_ns))
-    } else {
-        String::new()
+    let baseline = match attribution.baseline_ns {
+        ns @ 1.. => format!(", baseline {}", page.duration(ns)),
+        _ => String::new(),
     };
     let late = if explained.late { "" } else { " (on time)" };
     page.line(format!(
-        "{stream}:{}  {} UTC  {}{baseline}{late}",
-        explained.key,
+        "{name}  {} UTC  {}{baseline}{late}",
         date(context.utc(begin)).replace('T', " ").replace('Z', ""),
         page.duration(attribution.time_ns)
     ));
     if let Some(first) = attribution.first() {
-        let share = page.share(first.excess_ns.unsigned_abs(), attribution.excess_ns.unsigned_abs());
+        let share = share(first.excess_ns.unsigned_abs(), attribution.excess_ns.unsigned_abs());
         let text = format!("{}: {share} of the delay beyond the baseline.", sentence(page, first));
         page.wrapped("  ".into(), 2, &text);
     }
     for (at, advice) in explained_packet.advice.iter().enumerate() {
-        let on = if advice.machine == HOST || advice.machine.is_empty() {
-            String::new()
-        } else {
-            format!("on {}: ", advice.machine)
-        };
-        let what = page.clean(&format!("{on}{}", advice.what));
-        page.wrapped(if at == 0 { "  Fix: " } else { "   or: " }.into(), 8, &what);
-        for command in &advice.commands {
-            let command = page.clean(command);
-            page.line(format!("          {command}"));
-        }
+        fix(page, advice, if at == 0 { "  Fix: " } else { "   or: " }, 8);
     }
     picture(page, explained_packet, context, begin);
     steps(page, explained_packet, context, begin);
@@ -120,11 +96,13 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
 }
 
 /// A row: somebody on a machine.
+#[derive(Default)]
 struct Lane {
     machine: String,
     name: String,
     cpus: Vec<u32>,
-    marks: Vec<(Ns, Ns, Mark)>,
+    /// From when to when it has which mark.
+    marks: Vec<(Ns, Ns, usize)>,
     ns: Ns,
     /// The packet was in its hands.
     acted: bool,
@@ -132,41 +110,31 @@ struct Lane {
 
 fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
     let mut lanes: Vec<Lane> = Vec::new();
-    let mut put = |machine: &str, name: String, interval: &CauseInterval, mark: Mark, acted: bool| {
+    let mut put = |machine: &str, name: String, interval: &CauseInterval, state: ActorState, acted: bool| {
         let CauseInterval { cpu, from, to, .. } = *interval;
         let at = lanes.iter().position(|l| l.machine == machine && l.name == name).unwrap_or_else(|| {
-            lanes.push(Lane {
-                machine: machine.into(),
-                name,
-                cpus: Vec::new(),
-                marks: Vec::new(),
-                ns: 0,
-                acted: false,
-            });
+            lanes.push(Lane { machine: machine.into(), name, ..Lane::default() });
             lanes.len() - 1
         });
         let lane = &mut lanes[at];
-        if let Some(cpu) = cpu.filter(|cpu| !lane.cpus.contains(cpu)) {
-            lane.cpus.push(cpu);
-        }
+        lane.cpus.extend(cpu.filter(|cpu| !lane.cpus.contains(cpu)));
         lane.ns = lane.ns.saturating_add(to.saturating_sub(from));
-        lane.marks.push((from, to, mark));
+        lane.marks.push((from, to, mark(state)));
         lane.acted |= acted;
     };
     for (_, interval) in explained.intervals() {
-        let machine = explained.machine(interval);
+        let (machine, info) = (explained.machine(interval), interval.cause.info());
         let actor = interval.actor.as_ref().map_or(String::new(), |executor| context.actor(machine, executor).name);
-        put(machine, actor, interval, Mark::of(interval.cause), true);
-        // Executor ran instead, in a row of its own.
-        let culprit_ran = interval.cause.info().link.culprit_ran();
-        if let Some(by) = interval.by.as_ref().filter(|_| culprit_ran) {
-            put(machine, context.actor(machine, by).name, interval, Mark::Works, false);
+        put(machine, actor, interval, info.state, true);
+        // What ran instead has a row of its own.
+        if let Some(by) = interval.by.as_ref().filter(|_| info.link.culprit_ran()) {
+            put(machine, context.actor(machine, by).name, interval, ActorState::Works, false);
         }
     }
     lanes
 }
 
-/// Executor acted when.
+/// Who acted when.
 fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext, begin: Ns) {
     let total = explained_packet.attribution.time_ns;
     let mut lanes = lanes(&explained_packet.explained, context);
@@ -176,19 +144,10 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
     // Interrupts of a microsecond do not matter here. Of the rest those that had most of the time, in the order in which they came.
     let all = lanes.len();
     lanes.retain(|lane| lane.acted || i128::from(lane.ns) * 1000 >= i128::from(total) * WORTH_A_LANE_PER_MILLE);
-    if lanes.len() > LANES {
-        let mut times: Vec<Ns> = lanes.iter().map(|l| l.ns).collect();
-        times.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
-        let bar = times[LANES - 1];
-        let mut room = LANES;
-        lanes.retain(|lane| {
-            let stays = lane.ns >= bar && room > 0;
-            room -= usize::from(stays);
-            stays
-        });
-    }
+    let (lanes, _) = longest(lanes, LANES, |lane| lane.ns);
     let left_out = all - lanes.len();
-    let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), NAME, page.ascii())).collect();
+    let ellipsis = page.letters.ellipsis();
+    let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), NAME, ellipsis)).collect();
     let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
     let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
     let columns = WIDTH - 2 - machine - 2 - name - 2;
@@ -197,18 +156,21 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
     let (middle, end) = (page.duration(total / 2), page.duration(total));
     let gap = columns / 2 - 1;
     let rest = (columns - 1 - gap).saturating_sub(middle.width());
-    page.line(format!("{indent}0{}{middle}{}", " ".repeat(gap), right(&end, rest)));
-    let mut used: Vec<Mark> = Vec::new();
+    page.line(format!("{indent}0{}{middle}{end:>rest$}", " ".repeat(gap)));
+    let mut used = [false; MARKS.len()];
     for (lane, name_of) in lanes.iter().zip(&names) {
-        let bar = bar(lane, begin, total, columns, page.ascii(), &mut used);
-        let machine_of = pad(&cut(&page.clean(&lane.machine), machine, page.ascii()), machine);
+        let mut bar = String::new();
+        for mark in marks(lane, begin, total, columns) {
+            mark.into_iter().for_each(|mark| used[mark] = true);
+            bar.push(mark.map_or(' ', |mark| sign(page, mark)));
+        }
+        let machine_of = pad(&cut(&page.clean(&lane.machine), machine, ellipsis), machine);
         page.line(format!("  {machine_of}  {}  {bar}", pad(name_of, name)));
     }
-    used.sort_unstable_by_key(|mark| std::cmp::Reverse(*mark));
-    let key: Vec<String> = used.iter().map(|mark| format!("{} {}", mark.sign(page.ascii()), mark.meaning())).collect();
+    let used = (0..MARKS.len()).rev().filter(|mark| used[*mark]);
+    let key: Vec<String> = used.map(|mark| format!("{} {}", sign(page, mark), MARKS[mark].3)).collect();
     let more = match left_out {
         0 => String::new(),
-        1 => "   (1 more took next to nothing)".into(),
         n => format!("   ({n} more took next to nothing)"),
     };
     page.line(format!("{indent}{}{more}", key.join("   ")));
@@ -225,38 +187,20 @@ fn lane_name(page: &Page, lane: &Lane) -> String {
     format!("{}{cpu}", page.clean(name))
 }
 
-fn bar(lane: &Lane, begin: Ns, total: Ns, columns: usize, ascii: bool, used: &mut Vec<Mark>) -> String {
-    // Of each column, what filled most of it; what is shorter than a column shows where nothing else is.
-    let mut most: Vec<(i128, Mark)> = vec![(0, Mark::Nothing); columns];
-    let scale = |t: Ns| i128::from(t.saturating_sub(begin)) * columns as i128;
-    let whole = i128::from(total);
-    let mut sums: Vec<[i128; 6]> = vec![[0; 6]; columns];
+/// Of each column, what filled most of it; what is shorter than a column shows where nothing else is.
+fn marks(lane: &Lane, begin: Ns, total: Ns, columns: usize) -> impl Iterator<Item = Option<usize>> {
+    let (whole, columns) = (i128::from(total), columns as i128);
+    let scale = |t: Ns| i128::from(t.saturating_sub(begin)) * columns;
+    let mut sums = vec![[0_i128; MARKS.len()]; columns as usize];
     for (from, to, mark) in &lane.marks {
-        let (from, to) = (scale(*from).max(0), scale(*to).min(whole * columns as i128));
-        let (first, last) =
-            ((from / whole).min(columns as i128 - 1), ((to - 1).max(from) / whole).min(columns as i128 - 1));
-        for column in first..=last {
+        let (from, to) = (scale(*from).max(0), scale(*to).min(whole * columns));
+        let last = (to - 1).max(from) / whole;
+        for column in (from / whole).min(columns - 1)..=last.min(columns - 1) {
             let (start, end) = (column * whole, (column + 1) * whole);
-            sums[column as usize][*mark as usize] += (to.min(end) - from.max(start)).max(1);
+            sums[column as usize][*mark] += (to.min(end) - from.max(start)).max(1);
         }
     }
-    const ALL: [Mark; 6] = [Mark::Nothing, Mark::Sleeps, Mark::Unknown, Mark::Waits, Mark::Interrupted, Mark::Works];
-    for (column, sums) in most.iter_mut().zip(&sums) {
-        for mark in ALL {
-            let sum = sums[mark as usize];
-            if sum > 0 && sum >= column.0 {
-                *column = (sum, mark);
-            }
-        }
-    }
-    most.iter()
-        .map(|(_, mark)| {
-            if *mark != Mark::Nothing && !used.contains(mark) {
-                used.push(*mark);
-            }
-            mark.sign(ascii)
-        })
-        .collect()
+    sums.into_iter().map(|sums| (0..MARKS.len()).filter(|mark| sums[*mark] > 0).max_by_key(|mark| sums[*mark]))
 }
 
 /// A line: steps of one kind that follow each other.
@@ -275,26 +219,22 @@ struct Step {
 }
 
 fn steps_of(explained: &PacketTimeline, context: &RunContext, from: Ns, to: Ns) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for (_, interval) in explained.intervals().filter(|(_, p)| p.from >= from && p.to <= to) {
+    let step = |(_, interval): (_, &CauseInterval)| {
         let machine = explained.machine(interval);
-        let actor = interval.actor.as_ref().map(|executor| context.actor(machine, executor));
-        let by = interval.by.as_ref().map(|executor| context.actor(machine, executor));
         let took = interval.to.saturating_sub(interval.from);
-        let step = Step {
+        Step {
             from: interval.from,
             cause: interval.cause,
             machine: interval.machine,
-            actor,
+            actor: interval.actor.as_ref().map(|executor| context.actor(machine, executor)),
             cpu: interval.cpu,
-            by: by.map(|by| (by, took)).into_iter().collect(),
+            by: interval.by.iter().map(|executor| (context.actor(machine, executor), took)).collect(),
             ns: took,
             number: interval.number,
             state: interval.state.clone(),
-        };
-        steps.push(step);
-    }
-    steps
+        }
+    };
+    explained.intervals().filter(|(_, i)| i.from >= from && i.to <= to).map(step).collect()
 }
 
 impl Step {
@@ -338,71 +278,53 @@ fn steps(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunConte
     let explained = &explained_packet.explained;
     let worth = i128::from(explained_packet.attribution.time_ns) * WORTH_PER_MILLE / 1000;
     page.line("");
-    page.line(format!("  {}  {}", right("at", 8), right("took", 8)));
+    line(page, "at", "took", "");
+    let sign = if page.letters.is_ascii() { '*' } else { '●' };
     for (at, seen) in explained.seen.iter().enumerate() {
         if let Some(before) = at.checked_sub(1).map(|i| &explained.seen[i]) {
             between(page, steps_of(explained, context, before.t, seen.t), worth, explained, begin);
         }
         let point = page.clean(&context.point(seen.point));
-        let sign = if page.ascii() { '*' } else { '●' };
         let since = page.duration(seen.t.saturating_sub(begin));
         line(page, &since, "", &format!("{sign} {point}  CPU {}", seen.cpu));
     }
 }
 
 fn line(page: &mut Page, at: &str, took: &str, text: &str) {
-    let text = cut(text, WIDTH - 22, page.ascii());
-    page.line(format!("  {}  {}  {text}", right(at, 8), right(took, 8)));
+    let text = cut(text, WIDTH - 22, page.letters.ellipsis());
+    page.line(format!("  {at:>8}  {took:>8}  {text}"));
 }
 
 fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &PacketTimeline, begin: Ns) {
+    let mut rest = Vec::new();
     // Short interruptions do not cut what goes on behind them into many lines.
-    let mut rest: (usize, Ns) = (0, 0);
     if steps.len() > 1 {
         let kinds = joined(steps.clone(), |all, step| all.iter().position(|known| known.is_like(step)));
         let is_worth = |step: &Step| kinds.iter().any(|k| k.is_like(step) && i128::from(k.ns) >= worth);
-        steps.retain(|step| {
-            let stays = is_worth(step);
-            if !stays {
-                rest = (rest.0 + 1, rest.1.saturating_add(step.ns));
-            }
-            stays
-        });
+        (steps, rest) = steps.into_iter().partition(is_worth);
         steps = joined(steps, |all, step| all.len().checked_sub(1).filter(|last| all[*last].is_like(step)));
         if steps.len() > STEPS {
             steps = kinds.into_iter().filter(|kind| i128::from(kind.ns) >= worth).collect();
         }
     }
-    let mut times: Vec<Ns> = steps.iter().map(|s| s.ns).collect();
-    times.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
-    let bar = times.get(STEPS - 1).copied().unwrap_or(0);
-    let mut room = STEPS;
-    steps.retain(|step| {
-        let stays = step.ns >= bar && room > 0;
-        match stays {
-            true => room -= 1,
-            false => rest = (rest.0 + 1, rest.1.saturating_add(step.ns)),
-        }
-        stays
-    });
-    for step in &steps {
+    let (steps, shorter) = longest(steps, STEPS, |step| step.ns);
+    rest.extend(shorter);
+    for step in steps {
         let actor = step.actor.as_ref().map_or(String::new(), |a| briefly(page, a, step.cpu));
         let machine = explained.machines.get(step.machine).map_or("", String::as_str);
         let on =
             if machine == HOST || step.actor.is_none() { String::new() } else { format!("{}: ", page.clean(machine)) };
-        let behind = behind(page, step);
+        let mut by = step.by;
+        by.sort_by_key(|(_, ns)| Reverse(*ns));
+        let behind = culprit_of_step(page, step.cause, &by, (step.number, step.state.as_deref()));
         let gap = if behind.is_empty() || actor.is_empty() { "" } else { " " };
-        let text = format!("  {}  {on}{actor}{gap}{behind}", pad(step.cause.id(), 15));
+        let text = format!("  {:15}  {on}{actor}{gap}{behind}", step.cause.id());
         line(page, &page.duration(step.from.saturating_sub(begin)), &page.duration(step.ns), &text);
     }
-    if rest.0 > 0 {
-        let what = if rest.0 == 1 { "a shorter step".to_owned() } else { format!("{} shorter steps", rest.0) };
-        line(page, "", &page.duration(rest.1), &format!("  {what}"));
+    let sum = rest.iter().fold(0, |sum: Ns, step| sum.saturating_add(step.ns));
+    match rest.len() {
+        0 => {}
+        1 => line(page, "", &page.duration(sum), "  a shorter step"),
+        n => line(page, "", &page.duration(sum), &format!("  {n} shorter steps")),
     }
-}
-
-fn behind(page: &Page, step: &Step) -> String {
-    let mut by = step.by.clone();
-    by.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    culprit_of_step(page, step.cause, &by, (step.number, step.state.as_deref()))
 }

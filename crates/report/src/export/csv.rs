@@ -1,6 +1,6 @@
 //! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
 
-use super::{ExportError, ExportRequest, Exported, Exporter};
+use super::{ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
 use latpath_run::{Run, RunError, Select};
 use std::{
@@ -8,40 +8,12 @@ use std::{
     io::{self, Write},
 };
 
-/// The journeys of a run for spreadsheets and scripts.
-pub struct Csv;
-
-impl Exporter for Csv {
-    fn name(&self) -> &'static str {
-        "csv"
-    }
-
-    fn about(&self) -> &'static str {
-        "Every journey as a line of CSV, with CPUs and threads: for spreadsheets and scripts"
-    }
-
-    fn noun(&self) -> &'static str {
-        "table"
-    }
-
-    fn extension(&self) -> &'static str {
-        "csv"
-    }
-
-    fn is_text(&self) -> bool {
-        true
-    }
-
-    fn takes_selection(&self) -> bool {
-        false
-    }
-
-    fn write(&self, request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
-        let select = Select { cpus_and_threads: true, ..Select::default() };
-        let damaged = write_csv(request.run, &select, out)?;
-        let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the table")).collect();
-        Ok(Exported { summary: "all journeys, a line each".into(), notes })
-    }
+/// Writes all journeys of a run.
+pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    let select = Select { cpus_and_threads: true, ..Select::default() };
+    let damaged = write_csv(request.run, &select, out)?;
+    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the table")).collect();
+    Ok(Exported { summary: "all journeys, a line each".into(), notes })
 }
 
 /// Lines are written in pieces of so many bytes.

@@ -17,16 +17,19 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     }
 }
 
-/// Writes a file that appears under its name when it is whole. On a full disk, an error or Ctrl-C, what was there before
-/// stays. Without `force`, a file that another program has made there by then stays too.
-///
-/// # Errors
-/// Those of `write`, and of the file system.
+/// Writes a file that appears under its name when it is whole, or to stdout for `-`. On a full disk, an error or Ctrl-C, what
+/// was there before stays. Without `force`, a file that another program has made there by then stays too.
 pub fn write_file<T, E: From<io::Error>>(
     path: &Path,
     force: bool,
     write: impl FnOnce(&mut dyn Write) -> Result<T, E>,
 ) -> Result<T, E> {
+    if path.as_os_str() == "-" {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let written = write(&mut out)?;
+        out.flush()?;
+        return Ok(written);
+    }
     // A device or a pipe is written to as it is.
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         let mut file = BufWriter::new(OpenOptions::new().write(true).open(path)?);

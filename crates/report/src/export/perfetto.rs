@@ -1,73 +1,40 @@
 //! A trace for the Perfetto UI.
 
-use super::{ExportError, ExportRequest, Exported, Exporter};
+use super::{ExportError, ExportRequest, Exported};
 use crate::{run_context, RunCaptures, SelectError, Selection};
 use latpath_perfetto::{Export, Summary};
 use latpath_stats::units::{bytes, count};
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-/// Crate latpath_perfetto writes the trace.
-pub struct Perfetto;
-
-impl Exporter for Perfetto {
-    fn name(&self) -> &'static str {
-        "perfetto"
-    }
-
-    fn about(&self) -> &'static str {
-        "Late packets and what the machines did around them, as a trace for the Perfetto UI: CPUs, threads, vCPUs and packets of \
-         host and guests on one timeline"
-    }
-
-    fn noun(&self) -> &'static str {
-        "trace"
-    }
-
-    fn extension(&self) -> &'static str {
-        "pftrace"
-    }
-
-    fn is_text(&self) -> bool {
-        false
-    }
-
-    fn takes_selection(&self) -> bool {
-        true
-    }
-
-    fn write(&self, request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
-        let context = run_context(request.run);
-        let mut captures = RunCaptures::new(request.run);
-        let selected = captures.select(&request.selection, &context, request.stop)?;
-        let mut notes = captures.files.notes;
-        let mut export = Export::begin(out, context)?;
-        for (done, number) in selected.captures.iter().enumerate() {
-            if request.stop.load(Ordering::Relaxed) {
-                return Err(SelectError::Interrupted.into());
-            }
-            let all = selected.captures.len();
-            (request.progress)(format!("{done} of {all} spikes, {} written", bytes(export.bytes())));
-            let matches = |packet: &_| selected.matches(packet);
-            match (request.run.spike(*number), &request.selection) {
-                (Ok(ranked), Selection::Packet(_)) => export.capture_around(&ranked.capture, matches)?,
-                (Ok(ranked), _) => export.capture(&ranked.capture, matches)?,
-                (Err(error), _) => notes.push(format!("{error}; the others are in the trace")),
-            }
+/// Writes the trace, by crate latpath_perfetto.
+pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    let context = run_context(request.run);
+    let mut captures = RunCaptures::new(request.run);
+    let selected = captures.select(&request.selection, &context, request.stop)?;
+    let mut notes = captures.files.notes;
+    let mut export = Export::begin(out, context)?;
+    for (done, number) in selected.captures.iter().enumerate() {
+        if request.stop.load(Ordering::Relaxed) {
+            return Err(SelectError::Interrupted.into());
         }
-        Ok(Exported { summary: summary_text(&export.finish()?.1), notes })
+        let all = selected.captures.len();
+        (request.progress)(format!("{done} of {all} spikes, {} written", bytes(export.bytes())));
+        let matches = |packet: &_| selected.matches(packet);
+        match (request.run.spike(*number), &request.selection) {
+            (Ok(ranked), Selection::Packet(_)) => export.capture_around(&ranked.capture, matches)?,
+            (Ok(ranked), _) => export.capture(&ranked.capture, matches)?,
+            (Err(error), _) => notes.push(format!("{error}; the others are in the trace")),
+        }
     }
+    Ok(Exported { summary: summary_text(&export.finish()?), notes })
 }
 
 /// What was written, in a line or two.
 fn summary_text(summary: &Summary) -> String {
     let plural = |n: u64, what: &str| format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" });
-    let mut text = format!(
-        "{} around {}, {}; open it in the Perfetto UI",
-        plural(summary.captures, "spike"),
-        plural(summary.packets, "packet"),
-        bytes(summary.bytes)
-    );
+    let (captures, packets) = (plural(summary.captures, "spike"), plural(summary.packets, "packet"));
+    let mut text = format!("{captures} around {packets}, {}; open it in the Perfetto UI", bytes(summary.bytes));
     if summary.more_late > 0 {
         text +=
             &format!("\n{} more in these spikes have no row of their own", plural(summary.more_late, "late packet"));

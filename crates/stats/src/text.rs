@@ -1,0 +1,150 @@
+//! Text for people: made fit to show, cut and aligned by columns, and in tables.
+
+use crate::units::Letters;
+use latpath_model::{Ns, StreamSpec};
+use std::time::{Duration, SystemTime};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+impl Letters {
+    /// Whether only ASCII can be shown.
+    pub fn is_ascii(self) -> bool {
+        self == Self::Ascii
+    }
+
+    /// Between two points.
+    pub fn arrow(self) -> &'static str {
+        if self.is_ascii() {
+            "->"
+        } else {
+            "→"
+        }
+    }
+
+    /// Before an error bound.
+    pub fn plus_minus(self) -> &'static str {
+        if self.is_ascii() {
+            "+-"
+        } else {
+            "±"
+        }
+    }
+
+    /// In the place of what was cut off.
+    pub fn ellipsis(self) -> char {
+        if self.is_ascii() {
+            '~'
+        } else {
+            '…'
+        }
+    }
+
+    /// A text from outside (an svID, a device, a thread's name) made fit to show: no control characters, nothing that
+    /// turns the direction of writing, only ASCII where nothing else can be shown, at most 1000 characters.
+    pub fn clean(self, text: &str) -> String {
+        let ascii = self.is_ascii();
+        let mut out = String::new();
+        for c in text.chars().take(1000) {
+            match c {
+                '→' if ascii => out.push_str("->"),
+                '±' if ascii => out.push_str("+-"),
+                'µ' | 'μ' if ascii => out.push('u'),
+                '…' if ascii => out.push_str("..."),
+                // Between groups of digits.
+                '\u{202f}' if ascii => out.push(','),
+                c if c.is_control() || c.width().unwrap_or(0) == 0 || ('\u{2028}'..='\u{202e}').contains(&c) => {
+                    out.push('?')
+                }
+                c if ascii && !c.is_ascii() => out.push('?'),
+                c => out.push(c),
+            }
+        }
+        out
+    }
+}
+
+/// Text at the left of so many columns.
+pub fn pad(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// Text at the right of so many columns.
+pub fn right(text: &str, width: usize) -> String {
+    format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// Text in at most so many columns, with a mark where something is missing.
+pub fn cut(text: &str, width: usize, mark: char) -> String {
+    if text.width() <= width {
+        return text.into();
+    }
+    let (mut out, mut used) = (String::new(), 0);
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used >= width {
+            break;
+        }
+        out.push(c);
+    }
+    out.extend((width > 0).then_some(mark));
+    out
+}
+
+/// A stream's short name, as the svID of Sampled Values; all of a text that is no stream.
+pub fn short_stream(text: &str) -> String {
+    text.parse::<StreamSpec>().map_or_else(|_| text.to_owned(), |spec| spec.short())
+}
+
+/// `2026-01-02 03:04:05.000000006`, UTC.
+pub fn date_time(utc: Ns) -> String {
+    let since = Duration::from_nanos(utc.unsigned_abs());
+    match SystemTime::UNIX_EPOCH.checked_add(since).filter(|_| utc >= 0) {
+        Some(time) => humantime::format_rfc3339_nanos(time).to_string().replace('T', " ").replace('Z', ""),
+        None => format!("{utc} ns"),
+    }
+}
+
+/// A table.
+pub struct Table {
+    left: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Column heads; those that begin with `<` stand at the left, the others at the right.
+    pub fn new(heads: &[&str]) -> Self {
+        let left = heads.iter().map(|h| h.starts_with('<')).collect();
+        let heads = heads.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
+        Self { left, rows: vec![heads] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Its lines, each column as wide as it must be; the widest text columns are cut where `width` columns are too few.
+    pub fn lines(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
+        let columns = 0..self.left.len();
+        let natural = |i: usize| self.rows.iter().map(|row| row[i].width()).max().unwrap_or(0);
+        let mut widths: Vec<usize> = columns.clone().map(natural).collect();
+        while indent + widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1) > width {
+            match columns.clone().filter(|i| self.left[*i]).max_by_key(|i| widths[*i]) {
+                Some(i) if widths[i] > 8 => widths[i] -= 1,
+                _ => break,
+            }
+        }
+        let line = |row: &Vec<String>| {
+            let cell = |i: usize| {
+                let text = cut(&row[i], widths[i], mark);
+                if self.left[i] {
+                    pad(&text, widths[i])
+                } else {
+                    right(&text, widths[i])
+                }
+            };
+            let cells = columns.clone().map(cell).collect::<Vec<_>>().join("  ");
+            format!("{}{}", " ".repeat(indent), cells.trim_end())
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
