@@ -71,8 +71,8 @@ pub struct Packet {
     pub key: u32,
     /// Its number in its stream.
     pub number: u64,
-    /// It was over the threshold, and all its way lies in the capture's time: it is this capture's to explain. A packet of which
-    /// some of the way lies outside is here since others may have waited for it.
+    /// It was over the threshold, and all its sightings lie in the capture's time: this capture explains it. A packet with a
+    /// sighting outside is here since others may have waited for it.
     pub late: bool,
     /// In the order of their times.
     pub sightings: Vec<PacketSighting>,

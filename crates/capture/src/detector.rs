@@ -44,7 +44,7 @@ pub struct Options {
     pub rule: LatenessRule,
     /// How long to wait for packets that are still on their way when their time is frozen.
     pub max_wait: Ns,
-    /// Whether times are frozen in which all packets are on time: without them nobody knows what is usual.
+    /// Whether times are frozen in which all packets are on time: without them there is no baseline.
     pub baselines: bool,
 }
 
@@ -172,7 +172,7 @@ impl LateDetector {
     }
 
     /// Says which segments there are, and the points of each stream's route. A segment counts for the streams on whose route both
-    /// its ends are; one that is on nobody's route (a detour, one of the user's own) for all.
+    /// its ends are; one that is on no route (off route, or the user's own) for all.
     pub fn set_layout(&mut self, segments: &[Segment], routes: &[Vec<PointId>]) {
         let is_on = |points: &[PointId], s: &Segment| points.contains(&s.from) && points.contains(&s.to);
         for (stream, route) in self.routes.iter_mut().enumerate() {
@@ -240,7 +240,7 @@ impl LateDetector {
         });
     }
 
-    /// Orders what belongs together, if it may be.
+    /// Requests a capture of the open spike, if one may be taken.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         if self.worst_until <= self.clock {
@@ -274,7 +274,7 @@ impl LateDetector {
         self.pending.push(Pending { request, threshold, requested: self.clock });
     }
 
-    /// Tells the time: `clock` is that of this machine, and all journeys that began before `reached` have been taken.
+    /// Takes the time: `clock` is that of this machine, and all journeys that began before `reached` have been taken.
     pub fn advance(&mut self, clock: Ns, reached: Ns) {
         if self.began == Ns::MIN {
             self.began = clock;
@@ -289,12 +289,12 @@ impl LateDetector {
         if self.options.baselines {
             self.look_for_baseline(reached);
         }
-        // What may still be asked for: the longest that a packet is waited for, and what came before it.
+        // What a capture may still need: the longest that a packet is waited for, and what came before it.
         let keep = self.options.max_wait.saturating_mul(2).saturating_add(SECOND);
         self.recent.forget(reached.saturating_sub(keep));
     }
 
-    /// Where the worst of a minute are wanted: whether that of the last while is one of them.
+    /// By the rule of the worst of each minute: whether the worst packet of the slice that ends is one of them.
     fn end_slice(&mut self, reached: Ns) {
         let LatenessClassifier::Worst(worst) = &mut self.classifier else { return };
         let Some(threshold) = worst.slice(reached) else { return };

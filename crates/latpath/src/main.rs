@@ -1,4 +1,4 @@
-//! The `latpath` command. Here flags are parsed, rooms called and results printed; nothing is measured here.
+//! The `latpath` command. Here flags are parsed, crates called and results printed; nothing is measured here.
 
 mod cmd;
 

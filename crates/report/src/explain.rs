@@ -1,7 +1,8 @@
 //! Why packets were late: what is found out from captures, as `latpath explain` and `latpath live` show it.
 //!
-//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] those with late ones, in any order: it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any
-//! time. It is the same for captures of a run and for those of a recording that goes on.
+//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] those with late ones, in any order:
+//! it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any time. It
+//! is the same for captures of a run and for those of a recording that goes on.
 
 mod context;
 mod figures;
@@ -13,7 +14,7 @@ mod text;
 mod waterfall;
 
 pub use context::run_context;
-use context::{judge, with_advice};
+use context::{advice, judge};
 pub use figures::late_figures;
 pub use json::explanation_json;
 pub use live::LiveExplainer;
@@ -23,6 +24,7 @@ pub use text::{explanation_text, packet_text, Head};
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::{advise, Advice, Analyst, Attribution, Baseline, Others, PacketTimeline, Ranking, Row, RunContext};
 use latpath_model::{Ns, StreamId};
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 /// On-time packets of one capture that the baseline is learnt from.
@@ -39,6 +41,13 @@ pub struct ExplainedPacket {
     pub attribution: Attribution,
     /// What fixes its first cause.
     pub advice: Vec<Advice>,
+}
+
+impl ExplainedPacket {
+    /// By its time, the longest first; of two that took as long the earlier.
+    fn rank(&self) -> impl Ord {
+        (Reverse(self.attribution.time_ns), self.explained.begin())
+    }
 }
 
 /// A spike, shown by its worst packet.
@@ -164,13 +173,6 @@ impl Explainer {
         self.note(capture);
         self.more_late = self.more_late.saturating_add(capture.more_late);
         let Self { context, baseline, ranking, worst, most_worst, seen, .. } = self;
-        // By their time; of two that took as long the earlier.
-        type Rank = (std::cmp::Reverse<Ns>, Option<Ns>);
-        let rank = |attribution: &Attribution, explained: &PacketTimeline| -> Rank {
-            (std::cmp::Reverse(attribution.time_ns), explained.begin())
-        };
-        let rank_of =
-            |explained_packet: &ExplainedPacket| rank(&explained_packet.attribution, &explained_packet.explained);
         let (mut here, mut count): (Option<ExplainedPacket>, u64) = (None, 0);
         let late: Vec<&Packet> = capture.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
@@ -185,29 +187,27 @@ impl Explainer {
                 continue;
             }
             count += 1;
-            let (explained, attribution) = judge(context, &analyst, capture, packet, baseline);
-            ranking.add(&attribution);
-            let mine = rank(&attribution, &explained);
-            let at = worst.partition_point(|explained_packet| rank_of(explained_packet) <= mine);
-            let is_worst_here = here.as_ref().is_none_or(|explained_packet| mine < rank_of(explained_packet));
+            let mut packet = judge(context, &analyst, capture, packet, baseline);
+            ranking.add(&packet.attribution);
+            let at = worst.partition_point(|other| other.rank() <= packet.rank());
+            let is_worst_here = here.as_ref().is_none_or(|other| packet.rank() < other.rank());
             if at >= *most_worst && !is_worst_here {
                 continue;
             }
-            let explained_packet = with_advice(context, explained, attribution);
+            packet.advice = advice(context, &packet);
             if is_worst_here {
-                here = Some(explained_packet.clone());
+                here = Some(packet.clone());
             }
             if at < *most_worst {
-                worst.insert(at, explained_packet);
+                worst.insert(at, packet);
                 worst.truncate(*most_worst);
             }
         }
         let Some(worst) = here else { return };
-        let spike = ExplainedSpike { worst, more: count - 1 };
-        self.latest = Some(spike.worst.clone());
-        let at = self.spikes.partition_point(|other| rank_of(&other.worst) <= rank_of(&spike.worst));
+        self.latest = Some(worst.clone());
+        let at = self.spikes.partition_point(|other| other.worst.rank() <= worst.rank());
         if at < self.most_worst {
-            self.spikes.insert(at, spike);
+            self.spikes.insert(at, ExplainedSpike { worst, more: count - 1 });
             self.spikes.truncate(self.most_worst);
         }
     }
@@ -226,9 +226,8 @@ impl Explainer {
 
     /// One packet of a capture, late or not.
     pub fn one(&self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
-        let (explained, attribution) =
-            judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
-        with_advice(&self.context, explained, attribution)
+        let packet = judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
+        ExplainedPacket { advice: advice(&self.context, &packet), ..packet }
     }
 
     fn note(&mut self, capture: &Capture) {

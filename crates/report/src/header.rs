@@ -7,27 +7,25 @@ use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
 use latpath_stats::Summary;
 
+/// Which run, when it was recorded and how long, and `more`.
+pub(crate) fn title(page: &mut Page, run: &Run, more: &str) {
+    let manifest = run.manifest();
+    page.line(format!("Run {}", page.clean(&run.path().display().to_string())));
+    let start = page.clean(&manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " "));
+    page.item("recorded", &format!("{start} UTC, {} long{more}", elapsed(manifest.elapsed_ns())));
+}
+
 /// What was recorded, how and on what.
 pub(crate) fn write(page: &mut Page, run: &Run) {
     let manifest = run.manifest();
-    let name = page.clean(&run.path().display().to_string());
-    page.line(format!("Run {name}"));
-    let start = manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " ");
     let state = match manifest.state {
         State::Finished => "",
         State::Interrupted => ", ended early",
         State::Recording => ", not ended",
     };
     let (_, size) = run.size();
-    let recorded = format!(
-        "{} UTC, {} long{state}, {} journeys, {}, by latpath {}",
-        page.clean(&start),
-        elapsed(manifest.elapsed_ns()),
-        page.count(run.journeys()),
-        bytes(size),
-        page.clean(&manifest.latpath)
-    );
-    page.item("recorded", &recorded);
+    let (journeys, by) = (page.count(run.journeys()), page.clean(&manifest.latpath));
+    title(page, run, &format!("{state}, {journeys} journeys, {}, by latpath {by}", bytes(size)));
     page.item("command", &page.clean(&manifest.command.join(" ")));
     let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     page.item("streams", &page.clean(&streams.join(" ")));

@@ -1,6 +1,7 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
 use crate::layout::{layout_of, BadSegment};
+use crate::summarise::setup;
 use latpath_capture::{CaptureKind, RankedCapture};
 use latpath_journey::Layout;
 use latpath_linux::monotonic;
@@ -117,15 +118,7 @@ impl Replay {
 
     /// Starts all figures from zero.
     pub fn reset(&mut self) {
-        let manifest = self.run.manifest();
-        self.aggregate = Aggregate::new(Setup {
-            streams: manifest.streams.len(),
-            points: self.run.points().to_vec(),
-            routes: self.layout.route.by_streams(manifest.streams.len()),
-            segments: self.layout.segments.clone(),
-            threshold: self.threshold,
-            worst: WORST,
-        });
+        self.aggregate = Aggregate::new(setup(&self.run, &self.layout, self.threshold, WORST));
         self.since = self.now;
     }
 

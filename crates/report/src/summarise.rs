@@ -32,16 +32,10 @@ pub struct SummaryOptions {
 /// # Errors
 /// Where one of the user's segments cannot be.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, BadSegment> {
-    let Layout { route, segments, notes } = layout_of(run, &options.segments)?;
+    let layout = layout_of(run, &options.segments)?;
     let (manifest, points) = (run.manifest(), run.points());
-    let setup = Setup {
-        streams: manifest.streams.len(),
-        points: points.to_vec(),
-        routes: route.by_streams(manifest.streams.len()),
-        segments,
-        threshold: options.threshold_ns.unwrap_or(manifest.threshold_ns),
-        worst: options.worst,
-    };
+    let setup = setup(run, &layout, options.threshold_ns.unwrap_or(manifest.threshold_ns), options.worst);
+    let Layout { route, notes, .. } = layout;
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
     let select = Select { cpus_and_threads: false, ..options.select.clone() };
@@ -78,6 +72,19 @@ pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, BadSegm
         summary.notes.push(text.into());
     }
     Ok(summary)
+}
+
+/// What to count of a run.
+pub(crate) fn setup(run: &Run, layout: &Layout, threshold: Ns, worst: usize) -> Setup {
+    let streams = run.manifest().streams.len();
+    Setup {
+        streams,
+        points: run.points().to_vec(),
+        routes: layout.route.by_streams(streams),
+        segments: layout.segments.clone(),
+        threshold,
+        worst,
+    }
 }
 
 /// Reads CPUs and threads of the worst packets alone: to read those of all would take as long again.

@@ -15,7 +15,7 @@ const MS: Ns = 1_000_000;
 const PACKETS: Ns = 9_000;
 const STEP: Ns = MS / 4;
 /// After the probes stand, packets count from here on.
-const SETTLED: Ns = 150 * MS;
+const SETTLED: Ns = 1_000 * MS;
 
 /// What the kernel programs of this host might have seen, handed out as time passes.
 struct Script {

@@ -114,7 +114,7 @@ impl Model {
         self.latest = Some(summary.clone());
     }
 
-    /// What held late packets is known better than in the newest summary.
+    /// Takes newer figures of late packets than those of the newest summary.
     pub fn feed_late(&mut self, late: &LateFigures) {
         if let Some(latest) = &mut self.latest {
             latest.late = Some(late.clone());

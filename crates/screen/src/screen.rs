@@ -86,7 +86,7 @@ impl Screen {
         self.draw()
     }
 
-    /// Shows what held late packets, between two summaries: who looks on waits for it.
+    /// Shows what held late packets, between two summaries: the user waits for it.
     ///
     /// # Errors
     /// The terminal is gone or no longer ours.

@@ -32,7 +32,7 @@ const COLUMNS: [(&str, usize, usize); 8] = [
     ("over", 8, 50),
 ];
 
-/// Draws a row per stream; the times are those of the whole way.
+/// Draws a row per stream; the times are those of the whole route.
 pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let theme = &model.theme;
     let streams = &shown.summary.streams;

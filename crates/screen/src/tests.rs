@@ -395,7 +395,7 @@ impl Pool {
             machine: self.text(),
             cpus: self.many(3, |any| any.count() as u32),
             segment: self.text(),
-            who: self.text(),
+            description: self.text(),
             first: self.count(),
             excess_ns: self.number(),
             median_ns: self.number(),

@@ -53,7 +53,7 @@ impl ByPath {
 }
 
 impl OnePath {
-    /// Adds a journey; `sink` is the last point of its way.
+    /// Adds a journey; `sink` is the last point of its route.
     #[inline]
     pub fn add(&mut self, seen: u64, sink: u64, ends: &[Ends], threshold: Ns, at: impl Fn(usize) -> Ns) {
         self.journeys += 1;

@@ -4,11 +4,9 @@
 //! said here was read in Linux 5.15, 6.1, 6.12 and 6.18, in the files that stand beside each rule.
 
 use latpath_counters::{Difference, Inode};
-use serde::{Deserialize, Serialize};
 
 /// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropPlace {
     /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest gave no buffers.
     TapQueueFull,
@@ -79,11 +77,10 @@ pub fn place_of_drop(function: &str, reason: &str) -> DropPlace {
     // The compiler's variants of a function, and its module: `__netif_receive_skb_core.constprop.0`,
     // `do_execute_actions [openvswitch]`.
     let function = function.split(['.', ' ']).next().unwrap_or_default();
-    let said = by_reason(function, reason);
-    if said != DropPlace::Unknown {
-        return said;
+    match by_reason(function, reason) {
+        DropPlace::Unknown => by_function(function),
+        place => place,
     }
-    by_function(function)
 }
 
 /// enum skb_drop_reason (include/net/dropreason-core.h), enum ovs_drop_reason (net/openvswitch/drop.h).
@@ -232,77 +229,42 @@ fn by_function(function: &str) -> DropPlace {
 }
 
 impl DropPlace {
-    /// All places, in the order of the declaration.
-    pub const ALL: [DropPlace; 29] = [
-        Self::TapQueueFull,
-        Self::TapNoReader,
-        Self::TapFilter,
-        Self::MacvtapQueueFull,
-        Self::QueuePurged,
-        Self::OvsUpcallFailed,
-        Self::OvsUpcallQueueFull,
-        Self::OvsDropped,
-        Self::OvsMeter,
-        Self::OvsActionFailed,
-        Self::OvsPortDown,
-        Self::SocketBufferFull,
-        Self::SocketFilter,
-        Self::QueueingDiscipline,
-        Self::Backlog,
-        Self::NoListener,
-        Self::NoSocket,
-        Self::NotOurs,
-        Self::BridgeNoPort,
-        Self::Netfilter,
-        Self::Xdp,
-        Self::TcIngress,
-        Self::TcEgress,
-        Self::Checksum,
-        Self::DeviceNotReady,
-        Self::NoMemory,
-        Self::Malformed,
-        Self::NoRoute,
-        Self::Unknown,
+    /// All places, in the order of the declaration, each with its plain words.
+    pub const NAMES: [(Self, &'static str); 29] = [
+        (Self::TapQueueFull, "tap queue full"),
+        (Self::TapNoReader, "tap without reader"),
+        (Self::TapFilter, "filter on the tap"),
+        (Self::MacvtapQueueFull, "macvtap queue full"),
+        (Self::QueuePurged, "unread in a queue that was closed"),
+        (Self::OvsUpcallFailed, "Open vSwitch upcall failed"),
+        (Self::OvsUpcallQueueFull, "Open vSwitch upcall queue full"),
+        (Self::OvsDropped, "dropped by an Open vSwitch flow"),
+        (Self::OvsMeter, "Open vSwitch meter"),
+        (Self::OvsActionFailed, "Open vSwitch action failed"),
+        (Self::OvsPortDown, "Open vSwitch port down"),
+        (Self::SocketBufferFull, "socket buffer full"),
+        (Self::SocketFilter, "socket filter"),
+        (Self::QueueingDiscipline, "queueing discipline"),
+        (Self::Backlog, "CPU backlog full"),
+        (Self::NoListener, "nobody listens"),
+        (Self::NoSocket, "no socket at the port"),
+        (Self::NotOurs, "MAC address of another host"),
+        (Self::BridgeNoPort, "no bridge port for it"),
+        (Self::Netfilter, "netfilter rule"),
+        (Self::Xdp, "XDP program"),
+        (Self::TcIngress, "tc at ingress"),
+        (Self::TcEgress, "tc at egress"),
+        (Self::Checksum, "wrong checksum"),
+        (Self::DeviceNotReady, "device not ready"),
+        (Self::NoMemory, "no memory"),
+        (Self::Malformed, "malformed packet"),
+        (Self::NoRoute, "no route"),
+        (Self::Unknown, "unknown"),
     ];
 
     /// The plain words for it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::TapQueueFull => "tap queue full",
-            Self::TapNoReader => "tap without reader",
-            Self::TapFilter => "filter on the tap",
-            Self::MacvtapQueueFull => "macvtap queue full",
-            Self::QueuePurged => "unread in a queue that was closed",
-            Self::OvsUpcallFailed => "Open vSwitch upcall failed",
-            Self::OvsUpcallQueueFull => "Open vSwitch upcall queue full",
-            Self::OvsDropped => "dropped by an Open vSwitch flow",
-            Self::OvsMeter => "Open vSwitch meter",
-            Self::OvsActionFailed => "Open vSwitch action failed",
-            Self::OvsPortDown => "Open vSwitch port down",
-            Self::SocketBufferFull => "socket buffer full",
-            Self::SocketFilter => "socket filter",
-            Self::QueueingDiscipline => "queueing discipline",
-            Self::Backlog => "CPU backlog full",
-            Self::NoListener => "nobody listens",
-            Self::NoSocket => "no socket at the port",
-            Self::NotOurs => "MAC address of another host",
-            Self::BridgeNoPort => "no bridge port for it",
-            Self::Netfilter => "netfilter rule",
-            Self::Xdp => "XDP program",
-            Self::TcIngress => "tc at ingress",
-            Self::TcEgress => "tc at egress",
-            Self::Checksum => "wrong checksum",
-            Self::DeviceNotReady => "device not ready",
-            Self::NoMemory => "no memory",
-            Self::Malformed => "malformed packet",
-            Self::NoRoute => "no route",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Whether what is dropped here is a copy that nobody wanted, as a rule: the packet itself may well have arrived.
-    pub fn is_side_copy(self) -> bool {
-        matches!(self, Self::NoListener | Self::NotOurs | Self::SocketFilter | Self::OvsPortDown)
+        Self::NAMES[self as usize].1
     }
 
     /// What the kernel itself counted at this place, of any packets: at least what latpath saw there, if nothing else
@@ -371,18 +333,18 @@ mod tests {
 
     #[test]
     fn each_place_is_listed_once_and_has_words_of_its_own() {
-        let names: std::collections::HashSet<_> = DropPlace::ALL.iter().map(|place| place.name()).collect();
-        assert_eq!(names.len(), DropPlace::ALL.len());
-        for (place, other) in DropPlace::ALL.iter().zip(&DropPlace::ALL[1..]) {
-            assert!(place < other);
+        let names: std::collections::HashSet<_> = DropPlace::NAMES.iter().map(|(_, name)| name).collect();
+        assert_eq!(names.len(), DropPlace::NAMES.len());
+        for (at, (place, name)) in DropPlace::NAMES.into_iter().enumerate() {
+            assert_eq!((place as usize, place.name()), (at, name));
         }
     }
 
     #[test]
     fn each_place_has_a_section_in_the_documentation() {
         let text = include_str!("../../../docs/drops.md");
-        for place in DropPlace::ALL {
-            assert!(text.contains(&format!("| {} |", place.name())), "docs/drops.md has no row {:?}", place.name());
+        for (_, name) in DropPlace::NAMES {
+            assert!(text.contains(&format!("| {name} |")), "docs/drops.md has no row {name:?}");
         }
     }
 }

@@ -78,7 +78,7 @@ impl SegmentFigures {
 /// Packets that did not arrive, by the last place that saw them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The last point of the way that saw them.
+    /// The last point of the route that saw them.
     pub place: String,
     /// The kernel's reason and function where a `drop` point saw it, and few so dropped arrived: `FULL_RING in tun_net_xmit`.
     pub reason: Option<String>,
@@ -110,7 +110,7 @@ pub struct PathFigures {
 pub struct StreamFigures {
     /// The stream, as the user may write it.
     pub stream: String,
-    /// Its own way: its points in the order in which packets pass. Streams may lead into different VMs, or both ways.
+    /// Its own route: its points in the order in which packets pass. Streams may lead into different VMs, or in both directions.
     #[serde(default)]
     pub points: Vec<Point>,
     /// Packets seen at any point.
@@ -124,7 +124,7 @@ pub struct StreamFigures {
     pub lost: Vec<Loss>,
     /// Further sightings at a point that had seen the packet already.
     pub duplicates: u64,
-    /// Packets that were overtaken on the way.
+    /// Packets that were overtaken.
     pub out_of_order: u64,
     /// Sequence numbers that no point saw (the publisher skipped them, or they were lost before the first point).
     pub never_seen: u64,
@@ -165,7 +165,7 @@ pub struct Worst {
     pub path: String,
     /// Its first sighting, TAI or UTC ns since 1970 as the run's clock says.
     pub time_ns: Ns,
-    /// From the first to the last point of the way that saw it.
+    /// From the first to the last point of the route that saw it.
     pub total_ns: Ns,
     /// All sightings in order.
     pub steps: Vec<WorstStep>,
@@ -182,7 +182,7 @@ pub struct LateFigures {
     pub excess_ns: Ns,
     /// Share of a packet's excess that is unexplained: the median over the packets.
     pub unexplained_percent: f64,
-    /// On-time packets that what is usual is known from.
+    /// On-time packets that the baseline is from.
     pub baseline_packets: u64,
     /// Spikes that came faster than they could be explained.
     pub skipped: u64,
@@ -190,7 +190,7 @@ pub struct LateFigures {
     pub causes: Vec<CauseFigures>,
     /// The latest late packet, in a sentence.
     pub latest: Option<String>,
-    /// How soon what held late packets was shown; nothing where none was.
+    /// How soon causes were shown; nothing where none was.
     pub shown_after: Option<ShownAfter>,
 }
 
@@ -253,7 +253,7 @@ pub struct Summary {
     pub lost: Vec<Loss>,
     /// Further sightings at a point that had seen the packet already.
     pub duplicates: u64,
-    /// Packets that were overtaken on the way.
+    /// Packets that were overtaken.
     pub out_of_order: u64,
     /// Frames of the right ethertype that could not be read.
     pub malformed: u64,

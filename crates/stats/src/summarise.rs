@@ -92,11 +92,9 @@ fn name_threads(summary: &mut Summary, vms: &[Vm]) {
     let role = |tid: u32| {
         let (vm, thread) = vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == tid)?)))?;
         let what = match thread.role {
-            Role::MainLoop => "main loop",
-            Role::Vcpu => "vCPU",
-            Role::Vhost => "vhost",
             Role::Io => "I/O thread",
-            _ => "thread",
+            Role::Kvm | Role::Other => "thread",
+            role => role.name(),
         };
         let number = thread.vcpu.map_or(String::new(), |n| format!(" {n}"));
         Some(format!("{what}{number} of {}", vm.name))

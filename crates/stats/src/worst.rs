@@ -7,7 +7,7 @@ use latpath_model::{Ns, PointId, StreamId};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// A bounded number of journeys: those that took longest along the line.
+/// A bounded number of journeys: those that took longest along their route.
 #[derive(Clone, Debug)]
 pub(crate) struct Slowest {
     most: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Slowest {
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// From the first to the last point of the line that saw it.
+    /// From the first to the last point of the route that saw it.
     total: Ns,
     /// Its first sighting.
     pub first: Ns,
@@ -107,11 +107,11 @@ impl Slowest {
         self.most > 0 && total >= self.floor
     }
 
-    /// Looks whether a journey is one of them. One that fewer than two points of the line saw took no time.
+    /// Looks whether a journey is one of them. One that fewer than two points of the route saw took no time.
     #[inline]
-    pub fn offer(&mut self, journey: &Journey, line: &[PointId]) {
+    pub fn offer(&mut self, journey: &Journey, route: &[PointId]) {
         let is_seen = |p: &&PointId| journey.seen >> **p & 1 == 1;
-        let (Some(from), Some(to)) = (line.iter().find(is_seen), line.iter().rev().find(is_seen)) else { return };
+        let (Some(from), Some(to)) = (route.iter().find(is_seen), route.iter().rev().find(is_seen)) else { return };
         let total = journey.t[usize::from(*to)].saturating_sub(journey.t[usize::from(*from)]);
         if self.may_take(total) && from != to {
             self.keep(Kept::of(journey, total));

@@ -52,7 +52,6 @@ impl At {
     }
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let at = args.at.place();
     let (quit, signalled) = UnixStream::pair()?;

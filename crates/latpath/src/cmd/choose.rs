@@ -1,16 +1,16 @@
 //! Streams that the user chooses by a pattern, or all there are: found by listening for a moment before anything is followed.
 
 use super::Usage;
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::ProtocolId;
 use latpath_traffic::{Discovery, Groups, Listen, PacketSocket, Received, Receiver};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeSet;
-use std::{fs, thread};
+use std::thread;
 
-/// net/if.h.
-const IFF_UP: u32 = 1;
 /// How long it listens, in ns.
 const TIME: Ns = 2_000_000_000;
 
@@ -23,10 +23,8 @@ pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec
     let patterns = asked.iter().any(StreamSpec::is_pattern);
     if !patterns && !all {
         if !devices.is_empty() {
-            return Err(Usage(
-                "-i says where to look for streams: give --all, or a pattern as --stream 'svid:MU*'".into(),
-            )
-            .into());
+            let text = "-i says where to look for streams: give --all, or a pattern as --stream 'svid:MU*'";
+            return Err(Usage(text.into()).into());
         }
         return Ok(asked.to_vec());
     }
@@ -34,12 +32,9 @@ pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec
     let seen = listen(&devices)?;
     let place = devices.join(", ");
     let mut chosen: Vec<StreamSpec> = Vec::new();
-    let add = |stream: StreamSpec, chosen: &mut Vec<StreamSpec>| match chosen.contains(&stream) {
-        true => None,
-        false => {
-            chosen.push(stream.clone());
-            Some(stream.to_string())
-        }
+    let add = |stream: StreamSpec, chosen: &mut Vec<StreamSpec>| {
+        let is_new = !chosen.contains(&stream);
+        is_new.then(|| chosen.push(stream.clone())).map(|()| stream.to_string())
     };
     for stream in asked {
         if !stream.is_pattern() {
@@ -48,18 +43,14 @@ pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec
         }
         let those: BTreeSet<String> = seen.iter().filter_map(|s| add(stream.choose(s)?, &mut chosen)).collect();
         if those.is_empty() && !seen.iter().any(|s| stream.choose(s).is_some()) {
-            return Err(anyhow::anyhow!(
-                "no stream fits {stream} on {place} within 2 s; latpath streams -i IF lists what comes"
-            ));
+            bail!("no stream fits {stream} on {place} within 2 s; latpath streams -i IF lists what comes");
         }
         announce(&stream.to_string(), &place, &those);
     }
     if all {
         let those: BTreeSet<String> = seen.iter().filter_map(|s| add(s.by_name(), &mut chosen)).collect();
         if chosen.is_empty() {
-            return Err(anyhow::anyhow!(
-                "no stream passes {place} within 2 s: name one with --stream, as in --stream svid:MU01"
-            ));
+            bail!("no stream passes {place} within 2 s: name one with --stream, as in --stream svid:MU01");
         }
         announce("--all", &place, &those);
     }
@@ -73,15 +64,10 @@ fn announce(what: &str, place: &str, streams: &BTreeSet<String>) {
 
 /// Devices of this network namespace that are up, without the loopback.
 fn devices_up() -> Vec<String> {
-    let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    let up = |name: &String| {
-        let flags = fs::read_to_string(format!("/sys/class/net/{name}/flags")).unwrap_or_default();
-        u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|f| f & IFF_UP != 0)
-    };
-    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    names.retain(|name| name != "lo" && up(name));
-    names.sort();
-    names
+    let is_up = |f: InterfaceFlags| f.contains(InterfaceFlags::IFF_UP) && !f.contains(InterfaceFlags::IFF_LOOPBACK);
+    let up = getifaddrs().into_iter().flatten().filter(|device| is_up(device.flags));
+    let names: BTreeSet<String> = up.map(|device| device.interface_name).collect();
+    names.into_iter().collect()
 }
 
 /// The streams that pass these devices, in either direction.

@@ -12,7 +12,7 @@ use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
 use latpath_model::Ns;
 use latpath_stats::units::{count, duration};
-use processes::{DemoProcesses, Ending, Scenario};
+use processes::{read_run, DemoProcesses, Ending, Scenario};
 use serde_json::{json, Value};
 use std::{
     path::{Path, PathBuf},
@@ -53,7 +53,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     // A second signal ends it at once; the next demo then cleans up.
     let stop = stop_flag()?;
@@ -74,17 +73,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         Application::Namespace => None,
     };
     let run = args.output.clone().unwrap_or_else(|| lab.folder().join("run"));
-    let scenario = Scenario {
-        program: &program,
-        run: &run,
-        duration: args.duration,
-        streams: args.streams,
-        profile: &args.profile,
-        rate: args.rate.as_deref(),
-        threshold: &args.threshold,
-        window: &args.window,
-    };
-    say(&format!("recording {}", scenario.stream_names()));
+    let scenario = Scenario { args: &args, program: &program, run: &run };
+    say(&format!("recording {}", scenario.streams().join(" ")));
     let mut processes = DemoProcesses::enter(&scenario, &lab, &path, guest.as_mut(), &stopped)?;
     let before = verify::count_devices(&path, guest.as_mut())?;
     processes.publish(&scenario)?;
@@ -112,8 +102,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     let after = verify::count_devices(&path, guest.as_mut())?;
     let ending = processes.leave(guest.as_mut())?;
 
-    let summary = processes::report(&scenario, args.json)?;
-    let explanation = processes::explain(&scenario, args.json)?;
+    let summary = read_run(&scenario, "report", &["--threshold", &args.threshold])?;
+    let explanation = read_run(&scenario, "explain", &[])?;
     let evidence = Evidence::gather(&run, &before, &after, &ending)?;
     let checks = evidence.checks();
     if args.json {
@@ -121,9 +111,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     } else {
         print!("{summary}");
         println!("\nWhy the worst were late (latpath explain)\n");
-        explanation
-            .lines()
-            .for_each(|line| println!("{}", if line.is_empty() { line.into() } else { format!("  {line}") }));
+        explanation.lines().for_each(|line| println!("{}", format!("  {line}").trim_end()));
         print_checks(&checks);
         if let Some(kept) = &args.output {
             println!("\nThe recording: latpath report {0}, latpath explain {0}", kept.display());
@@ -169,14 +157,8 @@ fn print_checks(checks: &[Check]) {
     println!("  {:<28} {:>14} {:>14}  counted by / seen at", "", "kernel", "latpath");
     for check in checks {
         let mark = if check.agrees() { "" } else { "   DIFFERS" };
-        let seen = check.latpath.map_or("not watched".into(), count);
-        println!(
-            "  {:<28} {:>14} {seen:>14}  {} / {}{mark}",
-            check.what,
-            count(check.kernel),
-            check.counter,
-            check.point
-        );
+        let (kernel, seen) = (count(check.kernel), check.latpath.map_or("not watched".into(), count));
+        println!("  {:<28} {kernel:>14} {seen:>14}  {} / {}{mark}", check.what, check.counter, check.point);
     }
 }
 
@@ -195,21 +177,18 @@ fn print_json(
             "boot_ns": Ns::try_from(g.boot_time().as_nanos()).unwrap_or(Ns::MAX),
         })
     });
-    let rows: Vec<Value> = checks
-        .iter()
-        .map(|c| {
-            json!({
-                "what": c.what, "counter": c.counter, "kernel": c.kernel,
-                "point": c.point, "latpath": c.latpath, "agree": c.agrees(),
-            })
+    let row = |c: &Check| {
+        json!({
+            "what": c.what, "counter": c.counter, "kernel": c.kernel,
+            "point": c.point, "latpath": c.latpath, "agree": c.agrees(),
         })
-        .collect();
+    };
     let demo = json!({
         "guest": guest,
         "published": ending.published,
         "application": ending.application,
         "explanation": explanation,
-        "checks": rows,
+        "checks": checks.iter().map(row).collect::<Vec<_>>(),
         "agree": checks.iter().all(Check::agrees),
     });
     all.as_object_mut().context("latpath report's JSON is no object")?.insert("demo".into(), demo);

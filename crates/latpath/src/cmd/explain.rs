@@ -42,7 +42,6 @@ enum By {
     Count,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
     let manifest = run.manifest();

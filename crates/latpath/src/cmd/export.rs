@@ -47,7 +47,6 @@ fn formats() -> impl TypedValueParser<Value = &'static Exporter> {
     PossibleValuesParser::new(EXPORTERS.iter().map(value)).try_map(of_name)
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let exporter = args.format;
     let run = Run::open(&args.run)?;

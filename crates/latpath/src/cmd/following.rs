@@ -2,7 +2,7 @@
 
 use super::choose::choose;
 use super::interrupt::stop_flag;
-use super::Usage;
+use super::{ns, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
@@ -80,10 +80,6 @@ fn machine(text: &str) -> Result<(String, Address), String> {
 
 fn segment(text: &str) -> Result<String, String> {
     latpath_journey::segments::split(text).map(|_| text.into())
-}
-
-fn ns(time: Duration) -> Ns {
-    Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX)
 }
 
 impl What {

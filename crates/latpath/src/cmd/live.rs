@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_millis(200);
 /// Between two looks at the probes.
 const ROUND: Duration = Duration::from_millis(20);
 
-/// Watch streams while they run: how long each segment of the way takes, once a second.
+/// Watch streams while they run: how long each segment of the route takes, once a second.
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(flatten)]
@@ -174,7 +174,6 @@ impl Source {
     }
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut end = End::new(&args.what)?;
     let (mut source, streams, mut explainer) = match &args.replay {

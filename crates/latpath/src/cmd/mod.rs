@@ -1,4 +1,4 @@
-//! The commands: each module parses its own flags, calls the rooms, prints what comes back.
+//! The commands: each module parses its own flags, calls the crates below, prints what comes back.
 
 pub mod agent;
 mod choose;
@@ -19,6 +19,11 @@ pub mod streams;
 pub mod subscribe;
 mod thread;
 pub mod vms;
+
+/// A time of a flag, in ns.
+fn ns(time: std::time::Duration) -> latpath_model::Ns {
+    time.as_nanos().try_into().unwrap_or(latpath_model::Ns::MAX)
+}
 
 /// How a command ended, when nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::choose::choose;
 use super::following::PATIENCE;
 use super::interrupt::stop_flag;
 use super::report::print;
-use super::{Outcome, Usage};
+use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_linux::background::Background;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// Between two looks at the clock and the user's wishes.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Follow a few packets through every kernel function that handles them: which ways do they take?
+/// Follow a few packets through every kernel function that handles them: which routes do they take?
 #[derive(ClapArgs)]
 #[command(
     after_help = "Examples:\n  latpath path -i enp7s0 --stream svid:MU01\n  latpath path -i vnet0 'ether proto 0x88ba and vlan 7'\n\n\
@@ -52,7 +52,7 @@ pub struct Args {
     /// Where to look [default: the best that the kernel has]
     #[arg(long, value_name = "KIND", value_enum)]
     with: Option<Kind>,
-    /// The ways alone, without each packet's steps
+    /// The routes alone, without each packet's steps
     #[arg(long)]
     summary: bool,
     /// List the functions that take a packet and can be traced, each with the arguments that are packets; follow nothing
@@ -93,7 +93,6 @@ struct Found {
     utc_offset: Ns,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     if args.list {
         print(&list(args.json))?;
@@ -140,10 +139,6 @@ fn options(args: &Args) -> Result<Options> {
     })
 }
 
-fn ns(time: Duration) -> Ns {
-    Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX)
-}
-
 /// Says what is attached, and what cannot be shown.
 fn say_how(search: &Search) {
     let how = search.how();
@@ -158,7 +153,7 @@ fn say_how(search: &Search) {
 /// Collects until there is enough, or the user has enough.
 fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains) {
     let began = Instant::now();
-    let (mut told, mut enough) = (false, None::<Instant>);
+    let (mut reported, mut enough) = (false, None::<Instant>);
     loop {
         let packets = search.wait(ROUND);
         let quiet = monotonic() - search.last();
@@ -173,8 +168,8 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
         {
             break;
         }
-        if packets == 0 && !told && began.elapsed() >= PATIENCE {
-            told = true;
+        if packets == 0 && !reported && began.elapsed() >= PATIENCE {
+            reported = true;
             let where_ = args.interface.as_ref().map_or(String::new(), |i| format!(" on {i}"));
             let s = began.elapsed().as_secs();
             eprintln!(

@@ -34,7 +34,7 @@ impl Progress {
         self.next = elapsed + self.step();
         let line = line(elapsed)?;
         let mut stderr = std::io::stderr();
-        // Nobody who cannot be told has to be.
+        // Where stderr is gone, progress is not shown.
         let _ =
             if self.terminal { write!(stderr, "\r\x1b[Klatpath: {line}") } else { writeln!(stderr, "latpath: {line}") };
         let _ = stderr.flush();

@@ -4,7 +4,7 @@ use super::interrupt::stop_flag;
 use super::report::print;
 use super::subscribe::{mac, times_json, times_text};
 use super::thread::OnTime;
-use super::{Outcome, Usage};
+use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_model::stream::format_mac;
@@ -153,11 +153,6 @@ impl std::str::FromStr for Rate {
     }
 }
 
-fn ns(d: Duration) -> Ns {
-    Ns::try_from(d.as_nanos()).unwrap_or(Ns::MAX)
-}
-
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let mut socket = PacketSocket::open(&args.interface, Listen::No)?;
@@ -291,7 +286,7 @@ fn repeated(
 }
 
 fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
-    let Value::Object(mut row) = json!({
+    let mut row = json!({
         "interface": args.interface,
         "svids": what.svids,
         "stream": args.stream,
@@ -305,12 +300,10 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
         "elapsed_ns": sent.last - sent.first,
         "target_rate_hz": hz,
         "rate_hz": sent.rate_hz(),
-    }) else {
-        unreachable!("an object was written")
-    };
+    });
     times_json(&mut row, "pacing", &sent.error);
     times_json(&mut row, "wakeup", &sent.wakeup);
-    Value::Object(row)
+    row
 }
 
 fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {

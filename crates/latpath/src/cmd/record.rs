@@ -44,7 +44,6 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let mut options = args.what.options()?;
     let retention = args.spikes.retention(args.flight.per_minute());

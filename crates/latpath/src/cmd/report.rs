@@ -53,7 +53,6 @@ fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
     let select = select(&args, &run)?;

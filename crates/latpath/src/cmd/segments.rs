@@ -26,7 +26,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
     let layout = layout_of(&run, &args.segments).map_err(|e| Usage(e.to_string()))?;

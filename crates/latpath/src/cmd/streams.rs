@@ -2,19 +2,20 @@
 
 use super::interrupt::stop_flag;
 use super::report::print;
-use super::Outcome;
+use super::{ns, Outcome};
 use anyhow::Result;
 use clap::{ArgGroup, Args as ClapArgs};
 use latpath_linux::monotonic;
 use latpath_model::stream::format_mac;
-use latpath_model::{Ns, StreamSpec};
+use latpath_model::StreamSpec;
 use latpath_protocols::protocol::{Field, Order, Value};
 use latpath_protocols::{ProtocolId, Tag};
+use latpath_stats::text::Table;
 use latpath_stats::units::{count, rate};
 use latpath_traffic::{
     Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
 };
-use serde_json::{json, Map};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,7 +41,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let mut found = Discovery::default();
@@ -81,7 +81,7 @@ fn read(path: &Path, found: &mut Discovery, stop: &AtomicBool) -> Result<(), Cap
 }
 
 fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: &AtomicBool) -> Result<()> {
-    let end = monotonic().saturating_add(Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX));
+    let end = monotonic().saturating_add(ns(time));
     let mut note = |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag);
     while !stop.load(Ordering::Relaxed) && monotonic() < end {
         receiver.receive(&mut note)?;
@@ -92,20 +92,9 @@ fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: 
 fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
     let row = |s: &&FoundStream| {
         let totals = s.tracker.totals();
-        let mut row = Map::new();
-        let details = s.stream.matcher.details(&s.newest);
-        row.insert("protocol".into(), json!(s.stream.matcher.protocol().info().prefix));
-        row.insert("stream".into(), json!(StreamSpec::new(s.stream.matcher.clone()).to_string()));
-        for field in details.name.into_iter().chain(details.newest) {
-            let value = match field.value {
-                Value::Text(text) => json!(text),
-                Value::Number(n) => json!(n),
-                Value::Hex(n) => json!(n),
-                Value::PerFrame(n) => json!(s.frames_hz().map(|hz| hz * f64::from(n))),
-            };
-            row.insert(field.json.into(), value);
-        }
-        let common = json!({
+        let mut row = json!({
+            "protocol": s.stream.matcher.protocol().info().prefix,
+            "stream": StreamSpec::new(s.stream.matcher.clone()).to_string(),
             "vlan": s.tag.map(Tag::vlan),
             "pcp": s.tag.map(Tag::priority),
             "dst": s.stream.link.mac.map(|mac| format_mac(&mac)),
@@ -118,8 +107,17 @@ fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
             "out_of_order": totals.out_of_order,
             "restarts": totals.restarts,
         });
-        row.extend(common.as_object().cloned().unwrap_or_default());
-        serde_json::Value::Object(row)
+        let details = s.stream.matcher.details(&s.newest);
+        for field in details.name.into_iter().chain(details.newest) {
+            let value = match field.value {
+                Value::Text(text) => json!(text),
+                Value::Number(n) => json!(n),
+                Value::Hex(n) => json!(n),
+                Value::PerFrame(n) => json!(s.frames_hz().map(|hz| hz * f64::from(n))),
+            };
+            row[field.json] = value;
+        }
+        row
     };
     json!({
         "streams": found.streams().iter().map(row).collect::<Vec<_>>(),
@@ -163,17 +161,15 @@ fn text(found: &Discovery, dropped: u64, place: &str) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
     let shown = &streams[..streams.len().min(MOST_ROWS)];
     for of_protocol in shown.chunk_by(|a, b| a.stream.matcher.protocol() == b.stream.matcher.protocol()) {
-        let rows: Vec<_> = of_protocol.iter().map(|s| cells(s)).collect();
-        let head = rows[0].iter().map(|(title, _)| (*title, (*title).to_string())).collect();
-        let rows: Vec<Vec<(&str, String)>> = [vec![head], rows].concat();
-        let width = |column: usize| rows.iter().map(|r| r[column].1.chars().count()).max().unwrap_or(0);
+        let heads: Vec<String> = cells(&of_protocol[0]).iter().map(|(head, _)| format!("<{head}")).collect();
+        let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
+        for stream in of_protocol {
+            table.row(cells(stream).into_iter().map(|(_, cell)| cell).collect());
+        }
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        for row in &rows {
-            let cells = row.iter().enumerate().map(|(i, (_, cell))| format!("{cell:<w$}", w = width(i)));
-            lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_string());
-        }
+        lines.extend(table.lines(0, usize::MAX, '~'));
     }
     if streams.is_empty() {
         lines.push(format!("{place}: no {}", titles()));

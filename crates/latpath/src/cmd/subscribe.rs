@@ -4,7 +4,7 @@ use super::interrupt::stop_flag;
 use super::report::print;
 use super::streams::titles;
 use super::thread::OnTime;
-use super::{Outcome, Usage};
+use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_histogram::Histogram;
@@ -14,7 +14,7 @@ use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, rate};
 use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamReceived, Subscription};
-use serde_json::{json, Map, Value};
+use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -70,7 +70,6 @@ fn group(s: &str) -> Result<[u8; 6], String> {
     }
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let subscription = Subscription::new(&args.streams)
@@ -119,8 +118,7 @@ struct Run {
 
 impl Run {
     fn receive(&mut self, receiver: &mut Receiver, args: &Args, stop: &AtomicBool) -> Result<()> {
-        let end =
-            args.duration.map_or(Ns::MAX, |d| self.start.saturating_add(d.as_nanos().try_into().unwrap_or(Ns::MAX)));
+        let end = args.duration.map_or(Ns::MAX, |d| self.start.saturating_add(ns(d)));
         let most = args.count.unwrap_or(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.subscription.taken < most && monotonic() < end {
             receiver.receive(&mut |frame| self.take(&frame, most))?;
@@ -199,20 +197,16 @@ impl Run {
 }
 
 /// Adds the figures of these times; null where there are none.
-pub(super) fn times_json(into: &mut Map<String, Value>, name: &str, times: &Histogram) {
+pub(super) fn times_json(into: &mut Value, name: &str, times: &Histogram) {
+    into[format!("{name}_count")] = json!(times.count());
     let [p50, p90, p99, p99_9] = times.percentiles([500_000, 900_000, 990_000, 999_000]);
-    let figures = [
-        ("min", times.min()),
-        ("mean", times.mean()),
-        ("p50", p50),
-        ("p90", p90),
-        ("p99", p99),
-        ("p99_9", p99_9),
-        ("max", times.max()),
-    ];
-    into.insert(format!("{name}_count"), json!(times.count()));
-    let figure = |value| (times.count() > 0).then_some(value);
-    into.extend(figures.map(|(key, value)| (format!("{name}_{key}_ns"), json!(figure(value)))));
+    let (keys, values) = (
+        ["min", "mean", "p50", "p90", "p99", "p99_9", "max"],
+        [times.min(), times.mean(), p50, p90, p99, p99_9, times.max()],
+    );
+    for (key, value) in keys.iter().zip(values) {
+        into[format!("{name}_{key}_ns")] = json!((times.count() > 0).then_some(value));
+    }
 }
 
 /// The percentiles and the greatest of these times, for people; `None` if there are none.
@@ -223,22 +217,23 @@ pub(super) fn times_text(times: &Histogram) -> Option<String> {
 
 fn stream_json(s: &StreamReceived) -> Value {
     let totals = s.totals();
-    let mut row = Map::new();
-    row.insert("stream".into(), json!(s.stream.to_string()));
-    row.insert("svid".into(), json!(s.stream.short()));
-    row.insert("received".into(), json!(totals.received));
-    row.insert("lost".into(), json!(totals.lost));
-    row.insert("gaps".into(), json!(totals.gaps));
-    row.insert("duplicates".into(), json!(totals.duplicates));
-    row.insert("out_of_order".into(), json!(totals.out_of_order));
-    row.insert("restarts".into(), json!(totals.restarts));
-    row.insert("wrap".into(), json!(s.tracker.wrap()));
-    row.insert("asdus".into(), json!(s.samples));
-    row.insert("rate_hz".into(), json!(rate_hz(s)));
+    let mut row = json!({
+        "stream": s.stream.to_string(),
+        "svid": s.stream.short(),
+        "received": totals.received,
+        "lost": totals.lost,
+        "gaps": totals.gaps,
+        "duplicates": totals.duplicates,
+        "out_of_order": totals.out_of_order,
+        "restarts": totals.restarts,
+        "wrap": s.tracker.wrap(),
+        "asdus": s.samples,
+        "rate_hz": rate_hz(s),
+        "delay_negative": s.delay.negatives(),
+    });
     times_json(&mut row, "interarrival", &s.interarrival);
     times_json(&mut row, "delay", &s.delay);
-    row.insert("delay_negative".into(), json!(s.delay.negatives()));
-    Value::Object(row)
+    row
 }
 
 fn rate_hz(s: &StreamReceived) -> f64 {

@@ -4,6 +4,7 @@ use super::report::print;
 use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_stats::text::Table;
 use latpath_stats::units::{bytes, count};
 use latpath_vms::{Accel, Found, Isolated, Policy, Role, Tap, Thread, Vm};
 use std::collections::HashMap;
@@ -16,7 +17,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     let found = latpath_vms::find()?;
     print(&match args.json {
@@ -39,13 +39,11 @@ fn text(found: &Found, namespaces: &HashMap<u32, String>) -> String {
         if vm.taps.is_empty() {
             lines.push("  no tap".into());
         } else {
-            let head = ["tap", "guest's MAC", "on", "queues", "length", "dropped", "served by"];
-            let rows = vm.taps.iter().map(|tap| tap_row(tap, namespaces));
-            lines.extend(table(std::iter::once(head.map(String::from)).chain(rows).collect()));
+            let heads = ["<tap", "<guest's MAC", "<on", "<queues", "<length", "<dropped", "<served by"];
+            lines.extend(table(&heads, vm.taps.iter().map(|tap| tap_row(tap, namespaces))));
         }
-        let head = ["thread", "does", "name", "CPUs", "last on", "policy", "isolated", "alone", "found by"];
-        let rows = vm.threads.iter().map(thread_row);
-        lines.extend(table(std::iter::once(head.map(String::from)).chain(rows).collect()));
+        let heads = ["<thread", "<does", "<name", "<CPUs", "<last on", "<policy", "<isolated", "<alone", "<found by"];
+        lines.extend(table(&heads, vm.threads.iter().map(thread_row)));
         lines.push(String::new());
     }
     lines.push(match found.isolated_cpus.is_empty() {
@@ -53,6 +51,12 @@ fn text(found: &Found, namespaces: &HashMap<u32, String>) -> String {
         false => format!("isolated CPUs: {}", found.isolated_cpus),
     });
     lines.join("\n") + "\n"
+}
+
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<String> {
+    let mut table = Table::new(heads);
+    rows.for_each(|row| table.row(row));
+    table.lines(2, usize::MAX, '~')
 }
 
 fn headline(vm: &Vm, namespaces: &HashMap<u32, String>) -> String {
@@ -79,7 +83,7 @@ fn foreign(netns: u32, namespaces: &HashMap<u32, String>) -> Option<String> {
     }
 }
 
-fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> [String; 7] {
+fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> Vec<String> {
     let unknown = || "-".to_string();
     let namespace = tap.netns.and_then(|netns| foreign(netns, namespaces));
     let on = match (&tap.bridge, &tap.lower) {
@@ -88,7 +92,7 @@ fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> [String; 7] {
         (None, Some(lower)) => format!("over {lower}"),
         (None, None) => unknown(),
     };
-    [
+    vec![
         namespace.map_or_else(|| tap.device.clone(), |name| format!("{}%{name}", tap.device)),
         tap.guest_mac.clone().unwrap_or_else(unknown),
         on,
@@ -99,7 +103,7 @@ fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> [String; 7] {
     ]
 }
 
-fn thread_row(thread: &Thread) -> [String; 9] {
+fn thread_row(thread: &Thread) -> Vec<String> {
     let does = match (thread.role, thread.vcpu, &thread.serves) {
         (Role::Vcpu, Some(number), _) => format!("vCPU {number}"),
         (Role::Vhost, _, Some(device)) => format!("vhost {device}"),
@@ -115,7 +119,7 @@ fn thread_row(thread: &Thread) -> [String; 9] {
         Isolated::Some => "in part",
         Isolated::None => "no",
     };
-    [
+    vec![
         thread.tid.to_string(),
         does,
         thread.comm.clone(),
@@ -126,15 +130,4 @@ fn thread_row(thread: &Thread) -> [String; 9] {
         if thread.alone { "yes" } else { "no" }.into(),
         thread.found_by.name().into(),
     ]
-}
-
-/// Rows with aligned columns.
-fn table<const N: usize>(rows: Vec<[String; N]>) -> Vec<String> {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }

@@ -35,7 +35,7 @@ fn enough() -> Result<(), Failed> {
     publish(&bench, &format!("--svid {svid} --count 10"))?;
     let ended = path.finish(LIMIT)?;
     equal("code", ended.code, Some(0))?;
-    for words in ["Packet 1 ", "Packet 3 ", "Ways of 3 packets", "--points host/tx@lp-pub", "Lost: 0 events"] {
+    for words in ["Packet 1 ", "Packet 3 ", "Routes of 3 packets", "--points host/tx@lp-pub", "Lost: 0 events"] {
         equal(&format!("{words:?} in {}", ended.stdout), ended.stdout.contains(words), true)?;
     }
     equal("only three", ended.stdout.contains("Packet 4 "), false)
@@ -49,7 +49,7 @@ fn interrupted() -> Result<(), Failed> {
     path.interrupt();
     let ended = path.finish(LIMIT)?;
     equal("code", ended.code, Some(0))?;
-    equal(&ended.stdout, ended.stdout.starts_with("Ways of 4 packets"), true)
+    equal(&ended.stdout, ended.stdout.starts_with("Routes of 4 packets"), true)
 }
 
 fn none() -> Result<(), Failed> {

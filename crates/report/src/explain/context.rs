@@ -3,7 +3,7 @@
 use super::ExplainedPacket;
 use crate::layout::layout_of;
 use latpath_capture::{Capture, Packet};
-use latpath_cause::{advise, Analyst, Attribution, Baseline, PacketTimeline, RunContext};
+use latpath_cause::{advise, Advice, Analyst, Attribution, Baseline, PacketTimeline, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::HOST;
 use latpath_run::Run;
@@ -28,27 +28,22 @@ pub fn run_context(run: &Run) -> RunContext {
     }
 }
 
-/// Explains a packet, and compares that with the baseline.
+/// Explains a packet, and compares that with the baseline; says nothing of fixes yet.
 pub(crate) fn judge(
     context: &RunContext,
     analyst: &Analyst,
     capture: &Capture,
     packet: &Packet,
     baseline: &Baseline,
-) -> (PacketTimeline, Attribution) {
+) -> ExplainedPacket {
     let route = context.route(packet.stream);
     let explained = PacketTimeline::of(analyst, capture, packet, route, &context.points);
     let attribution = Attribution::of(&explained, route, baseline, context);
-    (explained, attribution)
+    ExplainedPacket { explained, attribution, advice: Vec::new() }
 }
 
-/// Adds what fixes it.
-pub(crate) fn with_advice(
-    context: &RunContext,
-    explained: PacketTimeline,
-    attribution: Attribution,
-) -> ExplainedPacket {
-    let first = attribution.first();
-    let advice = first.map_or(Vec::new(), |first| advise(first, Some(explained.stream), context));
-    ExplainedPacket { explained, attribution, advice }
+/// What fixes its first cause.
+pub(crate) fn advice(context: &RunContext, packet: &ExplainedPacket) -> Vec<Advice> {
+    let first = packet.attribution.first();
+    first.map_or(Vec::new(), |first| advise(first, Some(packet.explained.stream), context))
 }

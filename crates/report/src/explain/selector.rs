@@ -136,19 +136,10 @@ impl At {
 
 /// `HH:MM:SS` with any decimals.
 fn of_day(text: &str) -> Option<Ns> {
-    let (hours, rest) = text.split_once(':')?;
-    let (minutes, rest) = rest.split_once(':')?;
-    let (seconds, decimals) = rest.split_once('.').unwrap_or((rest, ""));
-    let number = |text: &str, below: Ns| {
-        let digits = (1..=2).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-        text.parse::<Ns>().ok().filter(|n| digits && *n < below)
-    };
-    let (hours, minutes, seconds) = (number(hours, 24)?, number(minutes, 60)?, number(seconds, 61)?);
-    if !decimals.bytes().all(|b| b.is_ascii_digit()) || rest.ends_with('.') {
-        return None;
-    }
-    let ns: Ns = format!("{decimals:0<9}").get(..9)?.parse().ok()?;
-    Some(((hours * 60 + minutes) * 60 + seconds) * SECOND + ns)
+    let zero = if text.find(':') == Some(1) { "0" } else { "" };
+    let time =
+        humantime::parse_rfc3339_weak(&format!("1970-01-01 {zero}{text}")).ok().filter(|_| !text.ends_with('Z'))?;
+    time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_nanos().try_into().ok()
 }
 
 impl PacketSelector {
@@ -229,21 +220,14 @@ pub(crate) fn packet(stream: StreamId, key: u32, context: &RunContext) -> String
 
 /// As the user may write it: `MU01:1234@03:04:05.593750`.
 pub(crate) fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
-    format!("{}@{}", packet(stream, key, context), time_of_day(context.utc(t)))
+    let time = date(context.utc(t).rem_euclid(DAY));
+    format!("{}@{}", packet(stream, key, context), &time["1970-01-01T".len()..time.len() - 1])
 }
 
 /// `2026-01-02T03:04:05.593750Z`
 pub(crate) fn date(utc: Ns) -> String {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(utc.unsigned_abs())).filter(|_| utc >= 0);
     time.map_or_else(|| format!("{utc} ns"), |time| humantime::format_rfc3339_micros(time).to_string())
-}
-
-/// `03:04:05.593750`, UTC, cut.
-fn time_of_day(utc: Ns) -> String {
-    let ns = utc.rem_euclid(DAY);
-    let seconds = ns / SECOND;
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    format!("{hours:02}:{minutes:02}:{:02}.{:06}", seconds % 60, ns % SECOND / 1000)
 }
 
 #[cfg(test)]

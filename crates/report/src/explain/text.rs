@@ -4,13 +4,14 @@ use super::selector::name;
 use super::sentence::{row_sentence, sentence, subject};
 use super::waterfall;
 use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
+use crate::header::title;
 use crate::page::{self, Page};
 use latpath_capture::CaptureKind;
 use latpath_cause::{Actor, Advice, Cause, Others, Row, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
-use latpath_stats::units::{bytes, elapsed, Letters};
+use latpath_stats::units::{bytes, Letters};
 
 /// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
 const ROWS: usize = 12;
@@ -108,15 +109,10 @@ pub(super) fn fix(page: &mut Page, advice: &Advice, before: &str, indent: usize)
 }
 
 fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
-    let manifest = head.run.manifest();
-    let path = page.clean(&head.run.path().display().to_string());
-    page.line(format!("Run {path}"));
-    let start = manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " ");
-    let recorded = format!("{} UTC, {} long", page.clean(&start), elapsed(manifest.elapsed_ns()));
-    page.item("recorded", &recorded);
+    title(page, head.run, "");
     let of = |kind| head.files.files.iter().filter(move |f| f.head.kind == kind);
     let size: u64 = head.files.files.iter().map(|f| f.bytes).sum();
-    let record = manifest.spikes.clone().unwrap_or_default();
+    let record = head.run.manifest().spikes.clone().unwrap_or_default();
     let not_kept = match record.captures_not_kept {
         0 => "none left out".into(),
         n => format!("{} less bad ones left out", page.count(n)),

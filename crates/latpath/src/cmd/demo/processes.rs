@@ -1,12 +1,14 @@
 //! Who takes part in a demo: publisher, recorder, application and agent, each this same program in its own namespace or
 //! in the guest. All of them die with the demo.
 
+use super::Args;
 use anyhow::{anyhow, bail, Context, Result};
 use latpath_lab::{Guest, Lab, LabPath, Namespace, Running, APPLICATION, GUEST_DEVICE, PUBLISHER};
 use latpath_model::stream::format_mac;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -25,26 +27,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is played.
 pub struct Scenario<'a> {
+    pub args: &'a Args,
     pub program: &'a Path,
     pub run: &'a Path,
-    pub duration: Duration,
-    pub streams: u16,
-    pub profile: &'a str,
-    pub rate: Option<&'a str>,
-    pub threshold: &'a str,
-    pub window: &'a str,
 }
 
 impl Scenario<'_> {
-    /// The streams, as `--stream` takes them. Group addresses are of this process alone: the probe watches all of a
-    /// machine's devices, and another demo's frames shall not be taken for ours.
-    fn streams(&self) -> Vec<String> {
-        (0..self.streams).map(|n| format!("svid:MU{:02},mac={}", n + 1, format_mac(&group(n)))).collect()
+    /// A command of latpath: words, then others as they are.
+    fn command(&self, words: &str, more: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(words.split_whitespace()).args(more);
+        command
     }
 
-    /// The streams for a person.
-    pub fn stream_names(&self) -> String {
-        self.streams().join(" ")
+    /// The streams, as `--stream` takes them. Group addresses are of this process alone: the probe watches all of a
+    /// machine's devices, and another demo's frames shall not be taken for ours.
+    pub fn streams(&self) -> Vec<String> {
+        (0..self.args.streams).map(|n| format!("svid:MU{:02},mac={}", n + 1, format_mac(&group(n)))).collect()
     }
 }
 
@@ -54,12 +53,12 @@ fn group(stream: u16) -> [u8; 6] {
     [0x01, 0x0c, 0xcd, 0x04, high, low]
 }
 
-/// Those who are on stage.
+/// The commands that run.
 pub struct DemoProcesses {
-    recorder: Player,
+    recorder: DemoCommand,
     /// Without a guest; in one it is known to the guest.
-    application: Option<Player>,
-    publisher: Option<Player>,
+    application: Option<DemoCommand>,
+    publisher: Option<DemoCommand>,
     folder: PathBuf,
     space: Namespace,
 }
@@ -81,9 +80,8 @@ impl DemoProcesses {
         mut guest: Option<&mut Guest>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        let streams = scenario.streams();
-        let wanted: String = streams.iter().map(|s| format!(" --stream {s}")).collect();
-        let receive = |device: &str| format!("subscribe -i {device}{wanted} --name {RELAY} --json");
+        let streams: String = scenario.streams().iter().map(|s| format!(" --stream {s}")).collect();
+        let receive = |device: &str| format!("subscribe -i {device}{streams} --name {RELAY} --json");
         let mut machine = String::new();
         let application = match (&mut guest, &path.application) {
             (Some(guest), _) => {
@@ -92,14 +90,16 @@ impl DemoProcesses {
                 machine = format!(" --machine {GUEST}=unix:{}", guest.agent_socket().display());
                 None
             }
-            (None, Some(space)) => Some(Player::start("subscribe", scenario, lab, space, &receive(APPLICATION))?),
+            (None, Some(space)) => {
+                let command = scenario.command(&receive(APPLICATION), [""; 0]);
+                Some(DemoCommand::start("subscribe", lab.folder(), space, command)?)
+            }
             (None, None) => bail!("the path has no end"),
         };
-        let (threshold, window) = (scenario.threshold, scenario.window);
-        let words = format!("record{wanted}{machine} --threshold {threshold} --window {window} --worst {FROZEN} -o");
-        let mut command = Command::new(scenario.program);
-        command.args(words.split_whitespace()).arg(scenario.run);
-        let recorder = Player::start_command("record", lab.folder(), &path.hypervisor, command)?;
+        let (threshold, window) = (&scenario.args.threshold, &scenario.args.window);
+        let words = format!("record{streams}{machine} --threshold {threshold} --window {window} --worst {FROZEN} -o");
+        let command = scenario.command(&words, [scenario.run]);
+        let recorder = DemoCommand::start("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
         let mut processes = Self { recorder, application, publisher: None, folder, space };
         processes.wait_until_ready(scenario, guest, stop)?;
@@ -126,10 +126,10 @@ impl DemoProcesses {
             thread::sleep(Duration::from_millis(50));
         }
         while self.queued(guest.as_deref_mut(), stop)?.is_none() {
-            let ended = self.application.as_mut().map(Player::ended).transpose()?.flatten();
+            let ended = self.application.as_mut().map(DemoCommand::ended).transpose()?.flatten();
             if ended.is_some() || Instant::now() >= until {
                 let said = match (&self.application, guest) {
-                    (Some(player), _) => player.last_words(),
+                    (Some(command), _) => command.last_words(),
                     (None, Some(guest)) => guest.file("/run/subscribe.err", stop)?.trim().to_owned(),
                     (None, None) => String::new(),
                 };
@@ -146,7 +146,7 @@ impl DemoProcesses {
     /// Bytes that wait for the application in its socket; `None` as long as it does not listen.
     pub fn queued(&self, guest: Option<&mut Guest>, stop: &dyn Fn() -> bool) -> Result<Option<u64>> {
         let sockets = match (&self.application, guest) {
-            (Some(player), _) => fs::read_to_string(format!("/proc/{}/net/packet", player.running.pid())),
+            (Some(command), _) => fs::read_to_string(format!("/proc/{}/net/packet", command.running.pid())),
             (None, Some(guest)) => Ok(guest.file("/proc/net/packet", stop)?),
             (None, None) => bail!("the path has no end"),
         };
@@ -164,28 +164,23 @@ impl DemoProcesses {
 
     /// Starts the publisher.
     pub fn publish(&mut self, scenario: &Scenario) -> Result<()> {
-        let svid = if scenario.streams == 1 { "MU01" } else { "MU" };
-        let mut command = Command::new(scenario.program);
+        let Args { streams, duration, profile, rate, .. } = scenario.args;
+        let svid = if *streams == 1 { "MU01" } else { "MU" };
+        let (group, time) = (format_mac(&group(0)), duration.as_nanos());
         let words = format!(
-            "publish -i {PUBLISHER} --profile {} --svid {svid} --streams {} --dst {} --json",
-            scenario.profile,
-            scenario.streams,
-            format_mac(&group(0))
+            "publish -i {PUBLISHER} --svid {svid} --streams {streams} --dst {group} --duration {time}ns --json --profile"
         );
-        command.args(words.split_whitespace());
-        command.arg("--duration").arg(format!("{}ns", scenario.duration.as_nanos()));
-        if let Some(rate) = scenario.rate {
-            command.args(["--rate", rate]);
-        }
-        self.publisher = Some(Player::start_command("publish", &self.folder, &self.space, command)?);
+        let mut command = scenario.command(&words, [profile]);
+        rate.iter().for_each(|rate| drop(command.args(["--rate", rate])));
+        self.publisher = Some(DemoCommand::start("publish", &self.folder, &self.space, command)?);
         Ok(())
     }
 
     /// Whether the publisher still sends. An error as soon as the recorder or the application has gone.
     pub fn publishing(&mut self) -> Result<bool> {
-        for player in [Some(&mut self.recorder), self.application.as_mut()].into_iter().flatten() {
-            if let Some(status) = player.ended()? {
-                bail!("latpath {} ended too early, {status}: {}", player.name, player.last_words());
+        for command in [Some(&mut self.recorder), self.application.as_mut()].into_iter().flatten() {
+            if let Some(status) = command.ended()? {
+                bail!("latpath {} ended too early, {status}: {}", command.name, command.last_words());
             }
         }
         match &mut self.publisher {
@@ -216,7 +211,7 @@ impl DemoProcesses {
         // Its progress was on stderr, its result is the run.
         self.recorder.end()?;
         let application = match (self.application, guest) {
-            (Some(player), _) => player.finish(true)?,
+            (Some(command), _) => command.finish(true)?,
             (None, Some(guest)) => {
                 let never = || false;
                 let output = guest.end("subscribe", PATIENCE, &never)?;
@@ -235,22 +230,10 @@ impl DemoProcesses {
 /// Packets of each minute around which the time is frozen, to be explained: where the guest is emulated most are over any threshold.
 const FROZEN: u32 = 20;
 
-/// Runs `latpath report` on the run, and gives what it prints.
-pub fn report(scenario: &Scenario, json: bool) -> Result<String> {
-    read_run(scenario, "report", &["--threshold", scenario.threshold], json)
-}
-
-/// The same for `latpath explain`.
-pub fn explain(scenario: &Scenario, json: bool) -> Result<String> {
-    read_run(scenario, "explain", &[], json)
-}
-
-fn read_run(scenario: &Scenario, name: &str, words: &[&str], json: bool) -> Result<String> {
-    let mut command = Command::new(scenario.program);
-    command.arg(name).arg(scenario.run).args(words).args(["--worst", "3"]);
-    if json {
-        command.arg("--json");
-    }
+/// Runs `latpath report` or `latpath explain` on the run, and gives what it prints.
+pub fn read_run(scenario: &Scenario, name: &str, flags: &[&str]) -> Result<String> {
+    let mut command = scenario.command(&format!("{name} --worst 3"), flags);
+    command.arg(scenario.run).args(scenario.args.json.then_some("--json"));
     let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("start latpath {name}"))?;
     if !output.status.success() {
         bail!("latpath {name} failed, {}", output.status);
@@ -259,21 +242,15 @@ fn read_run(scenario: &Scenario, name: &str, words: &[&str], json: bool) -> Resu
 }
 
 /// One of our own commands, with what it prints kept in the lab's folder.
-struct Player {
+struct DemoCommand {
     name: &'static str,
     running: Running,
     stdout: PathBuf,
     stderr: PathBuf,
 }
 
-impl Player {
-    fn start(name: &'static str, scenario: &Scenario, lab: &Lab, space: &Namespace, words: &str) -> Result<Self> {
-        let mut command = Command::new(scenario.program);
-        command.args(words.split_whitespace());
-        Self::start_command(name, lab.folder(), space, command)
-    }
-
-    fn start_command(name: &'static str, folder: &Path, space: &Namespace, mut command: Command) -> Result<Self> {
+impl DemoCommand {
+    fn start(name: &'static str, folder: &Path, space: &Namespace, mut command: Command) -> Result<Self> {
         let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
         let create = |path: &Path| File::create(path).with_context(|| format!("write {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&stdout)?).stderr(create(&stderr)?);

@@ -68,7 +68,7 @@ pub struct Evidence {
     socket_dropped: u64,
     /// Packets seen at each point, by the point's name.
     seen: BTreeMap<String, u64>,
-    /// Packets whose last sighting on the way was there.
+    /// Packets whose last sighting on the route was there.
     last: BTreeMap<String, u64>,
 }
 
@@ -102,7 +102,7 @@ impl Evidence {
             after.iter().map(|(name, c)| (name.clone(), c.since(before.get(name).unwrap_or(&nothing)))).collect();
         let run = Run::open(run)?;
         let points: Vec<String> = run.points().iter().map(|p| p.point.to_string()).collect();
-        let order = way(&points);
+        let order = route(&points);
         let mut seen: BTreeMap<String, u64> = points.iter().map(|p| (p.clone(), 0)).collect();
         let mut last = BTreeMap::new();
         let damaged = run.for_each(&Select::default(), |journey| {
@@ -179,7 +179,7 @@ impl Evidence {
 }
 
 /// The points in the order in which packets pass them; side branches (the bridge's own copy, drops) are left out.
-fn way(points: &[String]) -> Vec<usize> {
+fn route(points: &[String]) -> Vec<usize> {
     let order = [
         format!("host/tx@{PUBLISHER}"),
         format!("host/nic-rx@{NIC}"),
@@ -191,7 +191,7 @@ fn way(points: &[String]) -> Vec<usize> {
         format!("{GUEST}/app-read@{RELAY}"),
         format!("host/app-read@{RELAY}"),
     ];
-    order.iter().filter_map(|wanted| points.iter().position(|p| p == wanted)).collect()
+    order.iter().filter_map(|name| points.iter().position(|p| p == name)).collect()
 }
 
 fn number(json: &Value, key: &str) -> u64 {

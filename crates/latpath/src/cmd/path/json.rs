@@ -6,8 +6,8 @@ use serde_json::{json, Value};
 
 /// One object, on one line.
 pub fn render(found: &Found) -> String {
-    let ways = paths(&found.packets);
-    let total: usize = ways.iter().map(|w| w.packets.len()).sum();
+    let routes = paths(&found.packets);
+    let total: usize = routes.iter().map(|route| route.packets.len()).sum();
     let how = &found.how;
     let all = json!({
         "attached": {
@@ -19,8 +19,8 @@ pub fn render(found: &Found) -> String {
             "took_ns": how.took.as_nanos() as u64,
         },
         "packets": found.packets.iter().map(|p| packet(p, found.utc_offset)).collect::<Vec<_>>(),
-        "paths": ways.iter().map(|w| path(w, total)).collect::<Vec<_>>(),
-        "points": points(&ways).iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "paths": routes.iter().map(|route| path(route, total)).collect::<Vec<_>>(),
+        "points": points(&routes).iter().map(ToString::to_string).collect::<Vec<_>>(),
         "lost": lost(&found.counts),
         "notes": how.notes,
     });
@@ -83,8 +83,8 @@ fn step(s: &Step, began: i64, before: i64) -> Value {
     })
 }
 
-fn path(way: &Path, total: usize) -> Value {
-    let hops = way.hops.iter().map(|h| {
+fn path(route: &Path, total: usize) -> Value {
+    let hops = route.hops.iter().map(|h| {
         json!({
             "name": h.name,
             "device": (!h.device.is_empty()).then_some(&h.device),
@@ -93,7 +93,7 @@ fn path(way: &Path, total: usize) -> Value {
             "since_last_p50_ns": h.since_last,
         })
     });
-    let stages = way.stages.iter().map(|s| {
+    let stages = route.stages.iter().map(|s| {
         json!({
             "device": (!s.device.is_empty()).then_some(&s.device),
             "thread": s.thread,
@@ -105,10 +105,10 @@ fn path(way: &Path, total: usize) -> Value {
         })
     });
     json!({
-        "packets": way.packets.iter().map(|n| n + 1).collect::<Vec<_>>(),
-        "share": way.packets.len() as f64 / total.max(1) as f64,
+        "packets": route.packets.iter().map(|n| n + 1).collect::<Vec<_>>(),
+        "share": route.packets.len() as f64 / total.max(1) as f64,
         "hops": hops.collect::<Vec<_>>(),
         "stages": stages.collect::<Vec<_>>(),
-        "points": way.points.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "points": route.points.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }

@@ -3,11 +3,11 @@
 use super::Found;
 use latpath_model::{text::printable, Ns};
 use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
+use latpath_stats::text::{date_time, Table};
 use latpath_stats::units::Letters;
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
 
-/// All packets, then the ways that they took.
+/// All packets, then the routes that they took.
 pub fn render(found: &Found, summary: bool) -> String {
     let letters = Letters::from_env();
     let mut out = String::new();
@@ -16,41 +16,22 @@ pub fn render(found: &Found, summary: bool) -> String {
             write_packet(&mut out, packet, found.utc_offset, letters);
         }
     }
-    let ways = paths(&found.packets);
+    let routes = paths(&found.packets);
     let total = found.packets.len();
-    let _ = writeln!(out, "Ways of {total} {}", if total == 1 { "packet" } else { "packets" });
-    if ways.is_empty() {
+    let _ = writeln!(out, "Routes of {total} {}", if total == 1 { "packet" } else { "packets" });
+    if routes.is_empty() {
         out.push_str("  none was seen\n");
     }
-    for (i, way) in ways.iter().enumerate() {
-        write_way(&mut out, i + 1, way, total, letters);
+    for (i, route) in routes.iter().enumerate() {
+        write_route(&mut out, i + 1, route, total, letters);
     }
-    let points = points(&ways);
+    let points = points(&routes);
     if !points.is_empty() {
         let points: Vec<_> = points.iter().map(|p| printable(&p.to_string())).collect();
         let _ = writeln!(out, "Points for latpath record and live\n  --points {}", points.join(","));
     }
     write_counts(&mut out, &found.counts, letters);
     out
-}
-
-/// Rows of cells in columns as wide as they need; `<` in front of a heading makes its column flush left.
-fn table(out: &mut String, indent: &str, headings: &[&str], rows: &[Vec<String>]) {
-    let width = |s: &str| s.chars().count();
-    let heads: Vec<&str> = headings.iter().map(|h| h.trim_start_matches('<')).collect();
-    let widths: Vec<usize> =
-        (0..heads.len()).map(|c| rows.iter().map(|r| width(&r[c])).max().unwrap_or(0).max(width(heads[c]))).collect();
-    let heads: Vec<String> = heads.into_iter().map(String::from).collect();
-    for row in std::iter::once(&heads).chain(rows) {
-        let mut line = indent.to_string();
-        for (c, cell) in row.iter().enumerate() {
-            let space = " ".repeat(widths[c] - width(cell));
-            let cell = if headings[c].starts_with('<') { format!("{cell}{space}") } else { format!("{space}{cell}") };
-            line.push_str(&cell);
-            line.push_str("  ");
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
 }
 
 /// An skb's name in its packet: a, b, … z, a1, …
@@ -63,16 +44,10 @@ fn letter(skb: usize) -> String {
     }
 }
 
-fn clock_time(ns: Ns) -> String {
-    let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(ns.max(0) as u64);
-    humantime::format_rfc3339_nanos(time).to_string().replace('T', " ").replace('Z', "")
-}
-
 fn device(s: &str) -> String {
-    if s.is_empty() {
-        "-".into()
-    } else {
-        printable(s)
+    match s {
+        "" => "-".into(),
+        name => printable(name),
     }
 }
 
@@ -93,19 +68,15 @@ fn what(s: &Step) -> String {
 fn write_packet(out: &mut String, packet: &Packet, utc_offset: Ns, letters: Letters) {
     let began = packet.began();
     let first = packet.steps.first();
-    let on = first.map_or("-".into(), |s| device(&s.device));
-    let length = first.map_or(0, |s| s.len);
-    let _ = writeln!(
-        out,
-        "Packet {}  {}  {length} bytes, first seen on {on}",
-        packet.number + 1,
-        clock_time(began + utc_offset)
-    );
+    let (on, length) = first.map_or(("-".into(), 0), |s| (device(&s.device), s.len));
+    let (number, time) = (packet.number + 1, date_time(began + utc_offset));
+    let _ = writeln!(out, "Packet {number}  {time}  {length} bytes, first seen on {on}");
     let mut before = began;
-    let mut rows = Vec::new();
+    let heads = ["since first", "since last", "cpu", "<thread", "<device", "<skb", "<function"];
+    let mut table = Table::new(&heads);
     for s in &packet.steps {
         let thread = if s.tid == 0 { printable(&s.thread) } else { format!("{}:{}", printable(&s.thread), s.tid) };
-        rows.push(vec![
+        table.row(vec![
             letters.duration(s.t - began),
             letters.duration(s.t - before),
             s.cpu.to_string(),
@@ -116,40 +87,34 @@ fn write_packet(out: &mut String, packet: &Packet, utc_offset: Ns, letters: Lett
         ]);
         before = s.t;
     }
-    table(out, "  ", &["since first", "since last", "cpu", "<thread", "<device", "<skb", "<function"], &rows);
+    write_table(out, &table, 2);
     out.push('\n');
 }
 
-fn write_way(out: &mut String, number: usize, way: &Path, total: usize, letters: Letters) {
-    let n = way.packets.len();
+fn write_table(out: &mut String, table: &Table, indent: usize) {
+    table.lines(indent, usize::MAX, '~').iter().for_each(|line| *out += &format!("{line}\n"));
+}
+
+fn write_route(out: &mut String, number: usize, route: &Path, total: usize, letters: Letters) {
+    let (n, steps) = (route.packets.len(), route.hops.len());
     let percent = letters.rate(n as f64 * 100.0 / total.max(1) as f64);
-    let took = way.hops.last().map_or(0, |h| h.since_first);
-    let _ = writeln!(
-        out,
-        "  {number}. {n} of {total} packets ({percent} %), {} steps, median {}",
-        way.hops.len(),
-        letters.duration(took)
-    );
-    let rows: Vec<Vec<String>> = way
-        .stages
-        .iter()
-        .map(|s| {
-            let steps = if s.hops == 1 {
-                printable(&s.first)
-            } else {
-                format!("{} … {}", printable(&s.first), printable(&s.last))
-            };
-            vec![
-                letters.duration(s.since_last),
-                letters.duration(s.took),
-                s.hops.to_string(),
-                device(&s.device),
-                printable(&s.thread),
-                steps,
-            ]
-        })
-        .collect();
-    table(out, "     ", &["since last", "took", "steps", "<device", "<thread", "<from … to"], &rows);
+    let took = letters.duration(route.hops.last().map_or(0, |h| h.since_first));
+    let _ = writeln!(out, "  {number}. {n} of {total} packets ({percent} %), {steps} steps, median {took}");
+    let mut table = Table::new(&["since last", "took", "steps", "<device", "<thread", "<from … to"]);
+    for s in &route.stages {
+        table.row(vec![
+            letters.duration(s.since_last),
+            letters.duration(s.took),
+            s.hops.to_string(),
+            device(&s.device),
+            printable(&s.thread),
+            match s.hops {
+                1 => printable(&s.first),
+                _ => format!("{} … {}", printable(&s.first), printable(&s.last)),
+            },
+        ]);
+    }
+    write_table(out, &table, 5);
 }
 
 fn write_counts(out: &mut String, counts: &Counts, letters: Letters) {
