@@ -11,14 +11,10 @@ use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeSet;
 use std::thread;
 
-/// How long it listens, in ns.
-const TIME: Ns = 2_000_000_000;
+const LISTEN_FOR: Ns = 2_000_000_000;
 
 /// Replaces each pattern by the streams of its name that pass a device now; with `all`, adds every stream that does. `devices`: where to
 /// listen; with none, on all of this network namespace that are up.
-///
-/// # Errors
-/// Where a device cannot be listened on, or a pattern chooses nothing.
 pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec<StreamSpec>> {
     let patterns = asked.iter().any(StreamSpec::is_pattern);
     if !patterns && !all {
@@ -72,7 +68,7 @@ fn devices_up() -> Vec<String> {
 
 /// The streams that pass these devices, in either direction.
 fn listen(devices: &[String]) -> Result<Vec<StreamSpec>> {
-    let end = monotonic() + TIME;
+    let end = monotonic() + LISTEN_FOR;
     let one = |device: &String| -> Result<Discovery> {
         let socket = PacketSocket::open(device, Listen::Passing(ProtocolId::listed()))?;
         socket.join(&Groups::Everything)?;

@@ -135,7 +135,6 @@ fn boot(lab: &Lab, path: &LabPath, program: &Path, stop: &dyn Fn() -> bool) -> R
     Ok(guest)
 }
 
-/// How far the traffic is.
 fn line(elapsed: Duration, total: Duration, path: &LabPath) -> Result<String> {
     let counters = path.hypervisor.counters()?;
     let of = |device: &str| counters.iter().find(|c| c.device == device);

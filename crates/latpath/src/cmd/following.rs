@@ -3,7 +3,7 @@
 use super::choose::choose;
 use super::interrupt::stop_flag;
 use super::{ns, Usage};
-use anyhow::Result;
+use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
@@ -83,12 +83,10 @@ fn segment(text: &str) -> Result<String, String> {
 }
 
 impl What {
-    /// The threshold that the user named.
     pub fn threshold(&self) -> Option<Ns> {
         self.threshold.map(ns)
     }
 
-    /// Segments that the user named.
     pub fn segments(&self) -> &[String] {
         &self.segments
     }
@@ -98,40 +96,32 @@ impl What {
         !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())
     }
 
-    /// The options of crate follow.
-    ///
-    /// # Errors
-    /// Where flags contradict each other.
     pub fn options(&self) -> Result<Options> {
-        let usage = |e: &dyn std::fmt::Display| Usage(e.to_string());
-        let with_rule = |s: &StreamSpec| match &self.rule {
-            Some(rule) => s.clone().with_match(rule).map_err(|e| usage(&e)),
-            None => Ok(s.clone()),
+        let with_rule = |stream: StreamSpec| match &self.rule {
+            Some(rule) => stream.with_match(rule).map_err(|e| Usage(e.to_string())),
+            None => Ok(stream),
         };
         let window = ns(self.window);
         if !(1_000_000..=4_000_000_000).contains(&window) {
-            return Err(Usage("--window is 1ms to 4s".into()).into());
+            bail!(Usage("--window is 1ms to 4s".into()));
         }
         if self.streams.is_empty() && !self.all {
             let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)";
-            return Err(Usage(text.into()).into());
+            bail!(Usage(text.into()));
         }
         for (i, (name, _)) in self.machines.iter().enumerate() {
             if name == HOST {
-                return Err(Usage(format!(
-                    "--machine {name}=…: this machine is {HOST:?}; give the other another name"
-                ))
-                .into());
+                bail!(Usage(format!("--machine {name}=…: this machine is {HOST:?}; give the other another name")));
             }
             if self.machines[..i].iter().any(|(n, _)| n == name) {
-                return Err(Usage(format!("machine {name:?} is named twice")).into());
+                bail!(Usage(format!("machine {name:?} is named twice")));
             }
         }
         let streams = choose(&self.streams, self.all, &self.interfaces)?;
-        let streams = streams.iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
+        let streams = streams.into_iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
         for (i, stream) in streams.iter().enumerate() {
             if streams[..i].contains(stream) {
-                return Err(Usage(format!("stream {stream} is named twice")).into());
+                bail!(Usage(format!("stream {stream} is named twice")));
             }
         }
         Ok(Options {
@@ -209,12 +199,10 @@ impl End {
         Ok(Self { stop: stop_flag()?, until: None, count: what.count })
     }
 
-    /// The clock of `--duration` runs from here.
     pub fn begin(&mut self, what: &What) {
         self.until = what.duration.and_then(|d| Instant::now().checked_add(d));
     }
 
-    /// Whether it is time.
     pub fn is_due(&self, packets: u64) -> bool {
         self.stop.load(Ordering::Relaxed)
             || self.until.is_some_and(|t| Instant::now() >= t)
@@ -230,7 +218,6 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// Waits from now on.
     pub fn new(streams: &[StreamSpec]) -> Self {
         let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
         Self { reported: vec![false; names.len()], names, began: Instant::now() }

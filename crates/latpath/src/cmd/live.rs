@@ -46,7 +46,6 @@ pub struct Args {
     plain: bool,
 }
 
-/// Where the summaries go.
 enum Show {
     Screen(Box<Screen>),
     Lines(Lines),
@@ -108,7 +107,6 @@ fn speed(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Where the figures come from.
 enum Source {
     Live(Box<Live>),
     Replay(Box<Replay>),
@@ -216,7 +214,6 @@ fn follow(args: &Args) -> Result<Watched> {
     Ok((Source::Live(Box::new(live)), streams, explainer))
 }
 
-/// Replays a run.
 fn replay(path: &Path, args: &Args) -> Result<Watched> {
     if args.what.names_any() {
         return Err(Usage("--replay shows all of a run: leave out --stream, --machine and --points".into()).into());

@@ -28,7 +28,6 @@ fn ns(time: std::time::Duration) -> latpath_model::Ns {
 /// How a command ended, when nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done.
     Done,
     /// Measured, but a limit that the user set was broken.
     LimitBroken,

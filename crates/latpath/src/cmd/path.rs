@@ -63,7 +63,6 @@ pub struct Args {
     json: bool,
 }
 
-/// `--with`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
     /// Tracepoints alone
@@ -84,7 +83,6 @@ impl From<Kind> for With {
     }
 }
 
-/// What is to be printed.
 struct Found {
     packets: Vec<Packet>,
     counts: Counts,
@@ -184,7 +182,6 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
     (Found { packets, counts, how, utc_offset }, remains)
 }
 
-/// `--list`.
 fn list(json: bool) -> String {
     let functions = functions();
     let args = |positions: u8| (0..5).filter(move |i| positions >> i & 1 == 1).map(|i| i + 1);

@@ -4,7 +4,6 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// See the module's text.
 pub struct Progress {
     quiet: bool,
     terminal: bool,
@@ -13,7 +12,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work begins. `quiet`: nothing is said.
     pub fn begin(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let mut progress = Self { quiet, terminal, began: Instant::now(), next: Duration::ZERO };

@@ -187,7 +187,6 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// What is sent, for the summary.
 struct What {
     text: String,
     svids: Vec<String>,

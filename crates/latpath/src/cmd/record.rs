@@ -185,7 +185,6 @@ impl Recorder {
     }
 }
 
-/// How far the recording is.
 fn line(elapsed: Duration, writer: &Writer, follow: &mut Follow) -> String {
     let dropped = sum(&follow.counters()).dropped;
     let lost = if dropped > 0 { format!(", {} SIGHTINGS DROPPED", count(dropped)) } else { String::new() };

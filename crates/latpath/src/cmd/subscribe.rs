@@ -52,7 +52,6 @@ pub struct Args {
     json: bool,
 }
 
-/// A MAC on the command line.
 pub(super) fn mac(s: &str) -> Result<[u8; 6], String> {
     parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
 }

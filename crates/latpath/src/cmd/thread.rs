@@ -17,9 +17,6 @@ pub struct OnTime {
 
 impl OnTime {
     /// Makes this thread what the flags say, under this name.
-    ///
-    /// # Errors
-    /// Where the CPU is none of this process's, or the right to a priority is missing.
     pub fn apply(&self, name: &str) -> Result<()> {
         set_name(name);
         if let Some(cpu) = self.cpu {

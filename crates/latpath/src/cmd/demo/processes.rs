@@ -22,10 +22,8 @@ pub const RELAY: &str = "relay";
 pub const GUEST: &str = "guest0";
 /// How long a participant may take to begin: the recorder gives up sooner where an agent does not answer, and says so.
 const BEGIN: Duration = Duration::from_secs(120);
-/// How long one may take to end when asked.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is played.
 pub struct Scenario<'a> {
     pub args: &'a Args,
     pub program: &'a Path,
@@ -53,7 +51,6 @@ fn group(stream: u16) -> [u8; 6] {
     [0x01, 0x0c, 0xcd, 0x04, high, low]
 }
 
-/// The commands that run.
 pub struct DemoProcesses {
     recorder: DemoCommand,
     /// Without a guest; in one it is known to the guest.
@@ -162,7 +159,6 @@ impl DemoProcesses {
         Ok(read_json("publish", &text).ok().and_then(|said| said["frames_sent"].as_u64()).unwrap_or(0))
     }
 
-    /// Starts the publisher.
     pub fn publish(&mut self, scenario: &Scenario) -> Result<()> {
         let Args { streams, duration, profile, rate, .. } = scenario.args;
         let svid = if *streams == 1 { "MU01" } else { "MU" };
@@ -189,7 +185,6 @@ impl DemoProcesses {
         }
     }
 
-    /// Asks the publisher to end.
     pub fn stop_publishing(&mut self) -> Result<()> {
         if let Some(publisher) = &mut self.publisher {
             publisher.wait_until_it_catches(Signal::SIGINT)?;

@@ -15,7 +15,6 @@ use std::{
 /// Counters by device; the devices of a lab have different names.
 pub type Devices = BTreeMap<String, Counters>;
 
-/// Reads the counters of every device of the path.
 pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Devices> {
     let mut all = path.publisher.counters()?;
     all.extend(path.hypervisor.counters()?);
@@ -66,20 +65,16 @@ pub struct Evidence {
     published: u64,
     received: u64,
     socket_dropped: u64,
-    /// Packets seen at each point, by the point's name.
     seen: BTreeMap<String, u64>,
     /// Packets whose last sighting on the route was there.
     last: BTreeMap<String, u64>,
 }
 
-/// One comparison.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What is compared.
     pub what: &'static str,
     /// Whose count stands on the kernel's side.
     pub counter: String,
-    /// That count.
     pub kernel: u64,
     /// Where latpath looked.
     pub point: String,

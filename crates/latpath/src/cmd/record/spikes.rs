@@ -40,7 +40,6 @@ impl Args {
         }
     }
 
-    /// How many captures the run keeps.
     pub fn retention(&self, per_minute: Option<usize>) -> RetentionLimits {
         RetentionLimits { captures: self.spikes as usize, bytes: u64::from(self.spike_size) << 20, per_minute }
     }
