@@ -6,7 +6,7 @@
 use latpath_counters::{Difference, Inode};
 
 /// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropPlace {
     /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest gave no buffers.
     TapQueueFull,
