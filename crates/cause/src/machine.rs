@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     timeline: Timeline,
     records: Vec<CpuRecord>,
     irq_intervals: Vec<IrqIntervals>,
-    pub names: Names<'static>,
+    pub names: Names,
     /// How threads are scheduled, from when on.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
     rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,

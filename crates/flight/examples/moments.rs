@@ -10,9 +10,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     std::thread::sleep(std::time::Duration::from_millis(ms as u64 + 10));
     let to = latpath_linux::monotonic();
-    let window = recorder.window(to - ms * 1_000_000, to);
+    let mut snapshot = recorder.snapshot_of_threads(to - ms * 1_000_000, to);
     eprintln!("read in {} µs", (latpath_linux::monotonic() - to) / 1000);
-    let (names, timeline) = (recorder.names(), Timeline::of(&window));
+    snapshot.add_names();
+    let (names, window) = (snapshot.names(), &snapshot.window);
+    let timeline = Timeline::of(window);
     for (record, row) in window.cpus.iter().zip(&timeline.cpus) {
         println!(
             "CPU {}: {} events, {} overwritten, {} unfinished, {} garbled, {} switches missed",

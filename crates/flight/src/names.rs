@@ -3,12 +3,8 @@
 use crate::cpu::Doing;
 use crate::event::softirq_name;
 use crate::idle::IdleStates;
-use crate::layout::{RawName, NAMES, UNKNOWN};
-use latpath_bpf::{Functions, Mapped};
-use latpath_linux::proc::field;
-use latpath_model::text::{of_field, printable};
-use std::borrow::Cow;
-use std::cell::OnceCell;
+use latpath_bpf::Functions;
+use latpath_model::text::printable;
 use std::collections::HashMap;
 use std::fs;
 
@@ -21,72 +17,41 @@ pub struct Thread {
     pub tgid: u32,
 }
 
-/// Names of threads from a recorder's table, of interrupts and functions from /proc when the first of them is asked for.
+/// Names that came with a record.
 #[derive(Default)]
-pub struct Names<'a> {
-    table: Option<&'a Mapped<RawName>>,
+pub struct Names {
     threads: HashMap<u32, Thread>,
-    irqs: OnceCell<HashMap<u32, String>>,
-    functions: OnceCell<Functions>,
-    idle: Cow<'a, IdleStates>,
+    irqs: HashMap<u32, String>,
+    functions: Functions,
+    idle: IdleStates,
 }
 
-impl<'a> Names<'a> {
-    pub(crate) fn of_table(table: &'a Mapped<RawName>, idle: &'a IdleStates) -> Self {
-        Self { table: Some(table), idle: Cow::Borrowed(idle), ..Self::default() }
-    }
-
-    /// Names for tests, and for records of other machines.
+impl Names {
+    /// Names of threads alone.
     pub fn new(threads: impl IntoIterator<Item = (u32, Thread)>) -> Self {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
-    /// Names that came with a record.
+    /// All names of a record.
     pub fn recorded_with(
         threads: impl IntoIterator<Item = (u32, Thread)>,
         irqs: impl IntoIterator<Item = (u32, String)>,
         functions: impl IntoIterator<Item = (u64, String)>,
         idle: IdleStates,
     ) -> Self {
-        let names = Self { idle: Cow::Owned(idle), ..Self::new(threads) };
-        let _ = names.irqs.set(irqs.into_iter().collect());
-        let _ = names.functions.set(Functions::named(functions));
-        names
+        let (irqs, functions) = (irqs.into_iter().collect(), Functions::named(functions));
+        Self { irqs, functions, idle, ..Self::new(threads) }
     }
 
-    /// What the recorder's table has at a place.
-    fn at(&self, place: usize) -> Option<(u32, Thread)> {
-        let table = self.table?;
-        let raw = table.get(place);
-        // The number was written last: a name that has changed since is not taken for this thread's.
-        let whole = raw.pid != 0 && raw.pid != UNKNOWN && table.get(place).pid == raw.pid;
-        whole.then(|| (raw.pid, Thread { name: printable(&of_field(&raw.comm)), tgid: raw.tgid }))
-    }
-
-    /// What is known of a thread without asking anybody.
-    pub(crate) fn recorded(&self, pid: u32) -> Option<Thread> {
-        let known = self.threads.get(&pid).cloned();
-        let table = || Some(self.at(pid as usize % NAMES).filter(|(number, _)| *number == pid)?.1);
-        known.or_else(table)
-    }
-
-    /// What is known of a thread; asks /proc where a recorder's table does not know.
+    /// What is known of a thread.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
-        if let Some(thread) = self.recorded(pid) {
-            return Some(thread);
-        }
-        // Another machine's threads are none of ours.
-        self.table?;
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        Some(Thread { name: printable(field(&status, "Name")?), tgid: field(&status, "Tgid")?.parse().ok()? })
+        self.threads.get(&pid).cloned()
     }
 
     /// Threads of this name.
     pub fn called(&self, name: &str) -> Vec<u32> {
-        let places = if self.table.is_some() { NAMES } else { 0 };
-        let table = (0..places).filter_map(|place| self.at(place));
-        let all = self.threads.iter().map(|(pid, thread)| (*pid, thread.clone())).chain(table);
-        let mut found: Vec<u32> = all.filter(|(_, thread)| thread.name == name).map(|(pid, _)| pid).collect();
+        let called = self.threads.iter().filter(|(_, thread)| thread.name == name);
+        let mut found: Vec<u32> = called.map(|(pid, _)| *pid).collect();
         found.sort_unstable();
         found
     }
@@ -99,11 +64,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The function that begins at an address; the address where the kernel hides that.
+    /// The function that begins at an address; the address where that is not known.
     pub fn of_function(&self, address: u64) -> String {
-        let functions = || self.table.map_or(Functions::default(), |_| Functions::read());
-        let known = self.functions.get_or_init(functions).at(address);
-        known.map_or_else(|| format!("{address:#x}"), str::to_owned)
+        self.functions.at(address).map_or_else(|| format!("{address:#x}"), str::to_owned)
     }
 
     /// What a CPU's driver calls an idle state, where that is known.
@@ -132,7 +95,7 @@ impl<'a> Names<'a> {
             }
             Doing::Idle { state: Some(state) } => format!("idle (state {state})"),
             Doing::Idle { state: None } => "idle".into(),
-            Doing::Irq(n) => match self.irqs.get_or_init(|| self.table.map_or(HashMap::new(), |_| irqs_now())).get(n) {
+            Doing::Irq(n) => match self.irqs.get(n) {
                 Some(name) => format!("irq {n} {name}"),
                 None => format!("irq {n}"),
             },

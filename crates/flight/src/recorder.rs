@@ -3,11 +3,13 @@
 use crate::attach::{attach, shift, Attached, Program, StartError};
 use crate::hooks::Missing;
 use crate::idle::IdleStates;
+use crate::layout::{NAMES, UNKNOWN};
 use crate::learnt::Learnt;
-use crate::names::Names;
+use crate::names::Thread;
 use crate::window::{Rings, Window};
 use latpath_bpf::program_info;
-use latpath_linux::monotonic;
+use latpath_linux::{monotonic, proc::field};
+use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -119,9 +121,22 @@ impl Recorder {
         Window { from, to, cpus }
     }
 
-    /// The names, as they are when they are asked for.
-    pub fn names(&self) -> Names<'_> {
-        Names::of_table(&self.attached.names, &self.idle)
+    /// What the recorder's own table has of a thread.
+    pub(crate) fn recorded(&self, pid: u32) -> Option<Thread> {
+        let (table, place) = (&self.attached.names, pid as usize % NAMES);
+        let raw = table.get(place);
+        // The number was written last: a name that has changed since is not taken for this thread's.
+        let whole = raw.pid == pid && pid != 0 && pid != UNKNOWN && table.get(place).pid == pid;
+        whole.then(|| Thread { name: printable(&of_field(&raw.comm)), tgid: raw.tgid })
+    }
+
+    /// What is known of a thread, also of one that is gone: by the recorder's table, else by /proc.
+    pub fn thread(&self, pid: u32) -> Option<Thread> {
+        let ask = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            Some(Thread { name: printable(field(&status, "Name")?), tgid: field(&status, "Tgid")?.parse().ok()? })
+        };
+        self.recorded(pid).or_else(ask)
     }
 
     /// Lets the kernel measure for so long what an event costs, once, so that [`Self::figures`] has it; waits for it. It
@@ -159,7 +174,7 @@ impl Recorder {
         Figures {
             events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
             missed: infos.map(|info| info.recursion_misses).sum(),
-            bytes: (((self.attached.rings as u64) << self.shift) + crate::layout::NAMES as u64) * 32,
+            bytes: (((self.attached.rings as u64) << self.shift) + NAMES as u64) * 32,
             ns_per_event: self.sampled.get().copied(),
             windows: 0,
             missing: self.missing().iter().map(ToString::to_string).collect(),

@@ -43,7 +43,7 @@ impl Snapshot {
     }
 
     /// The names, as they were.
-    pub fn names(&self) -> Names<'static> {
+    pub fn names(&self) -> Names {
         Names::recorded_with(self.threads.clone(), self.irqs.clone(), self.functions.clone(), self.idle_states.clone())
     }
 }
@@ -100,12 +100,11 @@ impl Recorder {
     pub fn snapshot_of_threads(&self, from: Ns, to: Ns) -> Snapshot {
         let window = self.window(from, to);
         let numbers = Numbers::of(&window);
-        let names = self.names();
         let mut asked = 0;
         let thread = |pid: u32| {
-            let known = names.recorded(pid).or_else(|| {
+            let known = self.recorded(pid).or_else(|| {
                 asked += 1;
-                (asked <= ASKED).then(|| names.thread(pid)).flatten()
+                (asked <= ASKED).then(|| self.thread(pid)).flatten()
             });
             Some((pid, known?))
         };

@@ -261,7 +261,7 @@ fn softirq() -> Outcome {
 fn gone() -> Outcome {
     let recorder = start()?;
     let pid = std::thread::Builder::new().name("lp-short-lived".into()).spawn(tid)?.join().expect("it ends");
-    let thread = recorder.names().thread(pid).ok_or("its name is forgotten")?;
+    let thread = recorder.thread(pid).ok_or("its name is forgotten")?;
     assert_eq!((thread.name.as_str(), thread.tgid), ("lp-short-lived", std::process::id()));
     Ok(())
 }

@@ -304,7 +304,7 @@ impl<'w> Export<'w> {
 }
 
 /// What each CPU did, for all machines of a capture, and what that is called.
-struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names<'static>>)>);
+struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names>)>);
 
 impl Contexts {
     fn of(capture: &Capture) -> Self {

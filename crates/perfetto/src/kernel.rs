@@ -149,7 +149,7 @@ pub(crate) struct Place<'a> {
     pub shift: Shift,
     pub thread_names: &'a ThreadNames,
     pub snapshot: &'a Snapshot,
-    pub names: &'a Names<'static>,
+    pub names: &'a Names,
 }
 
 /// Where events go: a bundle for each CPU, written when it is full.

@@ -250,7 +250,7 @@ impl ContextRecorder {
 }
 
 /// Time that nothing else takes: the row of a CPU, shown.
-fn ran(shares: &[Share], names: &Names<'_>) -> Vec<RunTime> {
+fn ran(shares: &[Share], names: &Names) -> Vec<RunTime> {
     let show = |share: &Share| {
         let class = match share.doing {
             Doing::Thread(running) => running.class.map(|class| class.to_string()),
@@ -290,7 +290,7 @@ impl ExplainedBreach {
 
 impl BreachContext {
     /// What went on, from the rows of the machine it was on.
-    pub fn of(timeline: &Timeline, names: &Names<'_>, request: &BreachRequest) -> Self {
+    pub fn of(timeline: &Timeline, names: &Names, request: &BreachRequest) -> Self {
         let emitter = emitter(names, request);
         let row = timeline.thread(emitter);
         let reflectors = reflectors(timeline, names, emitter, &row);
@@ -314,7 +314,7 @@ impl BreachContext {
 }
 
 /// The kernel's number of the emitter's thread: in a PID namespace that is not the one it has there.
-fn emitter(names: &Names<'_>, request: &BreachRequest) -> u32 {
+fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     let known = names.thread(request.tid).is_some_and(|thread| thread.name == request.name);
     match (known, &names.called(&request.name)[..]) {
         (false, [only]) => *only,
@@ -324,7 +324,7 @@ fn emitter(names: &Names<'_>, request: &BreachRequest) -> u32 {
 
 /// The reflectors of this machine that ran during the round trip, with their rows. Of several, those that woke the emitter or that it woke:
 /// between two namespaces a packet is received by the thread that sends it.
-fn reflectors(timeline: &Timeline, names: &Names<'_>, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
+fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
     let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
     let woken_by = |row: &[ThreadTile], pid: u32| {
         row.iter().any(|tile| matches!(tile.state, State::Ready { since: Since::Woken(by), .. } if by.pid == pid))
@@ -348,7 +348,7 @@ fn cpu_of(state: State) -> Option<u32> {
 }
 
 impl ThreadActivity {
-    fn of(timeline: &Timeline, names: &Names<'_>, pid: u32, role: Role, row: &[ThreadTile]) -> Self {
+    fn of(timeline: &Timeline, names: &Names, pid: u32, role: Role, row: &[ThreadTile]) -> Self {
         let mut of = Self {
             thread: names.of_thread(pid),
             pid,
@@ -399,7 +399,7 @@ impl ThreadActivity {
 }
 
 /// Who, by what came after a sleep.
-fn woken_by(state: State, names: &Names<'_>) -> Option<String> {
+fn woken_by(state: State, names: &Names) -> Option<String> {
     let State::Ready { since: Since::Woken(waker), .. } = state else { return None };
     Some(match waker.context {
         context if context.interrupts() && waker.pid != 0 => {
@@ -433,7 +433,7 @@ mod tests {
         BreachRequest { breach, tid: 7, name: "ping-0".into(), from: 100, to: 1000 }
     }
 
-    fn names(threads: &[(u32, &str)]) -> Names<'static> {
+    fn names(threads: &[(u32, &str)]) -> Names {
         Names::new(threads.iter().map(|(pid, name)| (*pid, Thread { name: (*name).into(), tgid: *pid })))
     }
 

@@ -74,7 +74,7 @@ impl Said {
 }
 
 /// What the recorder tells of each CPU.
-pub fn of_recorder(window: &Window, names: &Names<'_>, from: i64, to: i64) -> BTreeMap<u32, Vec<Said>> {
+pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeMap<u32, Vec<Said>> {
     let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
     for cpu in &window.cpus {
         let mut device = String::new();
@@ -105,7 +105,7 @@ pub fn of_recorder(window: &Window, names: &Names<'_>, from: i64, to: i64) -> BT
     all
 }
 
-fn in_words(event: &Event, names: &Names<'_>) -> String {
+fn in_words(event: &Event, names: &Names) -> String {
     match event.what {
         What::Switch { next, left, prev, next_class } => {
             let state = match left {
@@ -152,7 +152,7 @@ fn in_words(event: &Event, names: &Names<'_>) -> String {
 }
 
 /// Without the module that it is of, which the trace names too.
-fn function(names: &Names<'_>, address: u64) -> String {
+fn function(names: &Names, address: u64) -> String {
     names.of_function(address).split([' ', '+']).next().unwrap_or("").to_owned()
 }
 

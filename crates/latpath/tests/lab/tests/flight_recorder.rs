@@ -42,16 +42,17 @@ fn run(_: &Scale) -> Outcome {
     }
     let to = latpath_linux::monotonic();
     thread::sleep(Duration::from_millis(50));
-    let window = recorder.window(from, to);
+    let mut snapshot = recorder.snapshot_of_threads(from, to);
     instance.stop()?;
 
     let kept = Path::new("/out/kernel.trace");
     let saved = instance.save(kept, 1024 * MIB)?;
     ensure!(saved.lost.is_empty(), "the kernel's trace has lost events: {:?}", saved.lost);
+    snapshot.add_names();
+    let (names, window) = (snapshot.names(), snapshot.window);
     ensure!(window.is_complete(), "the recorder's window is not complete");
     let missed = recorder.figures().missed as usize;
     let theirs = of_trace(&fs::read_to_string(kept)?, from, to)?;
-    let names = recorder.names();
     let ours = of_recorder(&window, &names, from, to);
     fs::write("/out/recorder.txt", lines(&ours))?;
 
@@ -151,7 +152,7 @@ fn rows_are_whole(window: &Window, missed: usize) -> Outcome {
     Ok(())
 }
 
-fn the_vcpu_was_in_its_guest(window: &Window, names: &latpath_flight::Names<'_>) -> Outcome {
+fn the_vcpu_was_in_its_guest(window: &Window, names: &latpath_flight::Names) -> Outcome {
     let timeline = Timeline::of(window);
     let tiles = timeline.cpus.iter().flat_map(|cpu| cpu.between(window.from, window.to));
     let guests: BTreeSet<u32> = tiles
@@ -167,7 +168,7 @@ fn the_vcpu_was_in_its_guest(window: &Window, names: &latpath_flight::Names<'_>)
 }
 
 /// On PREEMPT_RT interrupts are threads, woken by what is left of the interrupt itself.
-fn interrupts_threads_have_names(window: &Window, names: &latpath_flight::Names<'_>) -> Outcome {
+fn interrupts_threads_have_names(window: &Window, names: &latpath_flight::Names) -> Outcome {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let ran = window.cpus.iter().flat_map(|cpu| &cpu.events).filter_map(|event| match event.what {
         What::Switch { next, .. } if next != 0 => Some(next),
