@@ -6,7 +6,12 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+#include "kernel.h"
+#include "common.h"
+#include "frame.h"
+#include "ber.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -45,7 +50,7 @@ static __always_inline __u8 *bytes(struct xdp_md *ctx, __u32 at, __u32 len)
 	return (void *)(from + len) > end ? NULL : from;
 }
 
-static __always_inline int is_wanted(const __u8 *frame)
+static __always_inline int is_requested(const __u8 *frame)
 {
 	__u32 first = *(__u32 *)frame;
 	__u16 last = *(__u16 *)(frame + 4);
@@ -59,14 +64,6 @@ static __always_inline int is_wanted(const __u8 *frame)
 	return 0;
 }
 
-/* Bytes of the BER length at `at`; a form with more than two bytes leads to a place where nothing matches. */
-static __always_inline __u32 length_of_length(struct xdp_md *ctx, __u32 at)
-{
-	__u8 *form = bytes(ctx, at, 1);
-
-	return form && (*form & 0x80) ? 1 + (*form & 3) : 1;
-}
-
 static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *message = bytes(ctx, at + 2, 8);
@@ -76,35 +73,44 @@ static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 	return !one_session || *(__u32 *)(message + 4) == session;
 }
 
-/* Behind the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID. */
-static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
+/* Behind the ethertype at `off`: a PDU with noASDU of 1, its list, the ASDU, and its svID. */
+__noinline int is_sv(struct frame *f, __u32 off)
 {
 	static const char begins[13] = "latpath-ping-";
-	__u8 *p;
+	int end, tl;
 
-	at += 8;
-	p = bytes(ctx, at, 1);
-	if (!p || *p != 0x60)
+	if (!f)
 		return 0;
-	at += 1 + length_of_length(ctx, at + 1);
-	p = bytes(ctx, at, 4);
-	if (!p || p[0] != 0x80 || p[1] != 1 || p[2] != 1 || p[3] != 0xa2)
+	end = pdu(f, &off, 0x60);
+	if (end < 0 || tlv(f, &off, end) != (0x80 << 16 | 1) || byte_at(f, off) != 1)
 		return 0;
-	at += 4 + length_of_length(ctx, at + 4);
-	p = bytes(ctx, at, 1);
-	if (!p || *p != 0x30)
+	off += 1;
+	if (value_tag(tlv(f, &off, end)) != 0xa2 || value_tag(tlv(f, &off, end)) != 0x30)
 		return 0;
-	at += 1 + length_of_length(ctx, at + 1);
-	p = bytes(ctx, at, 2 + 13 + 8);
-	if (!p || *p != 0x80)
+	tl = tlv(f, &off, end);
+	if (value_tag(tl) != 0x80 || value_len(tl) < 13 + 8)
 		return 0;
 	for (int i = 0; i < 13; i++)
-		if (p[2 + i] != begins[i])
+		if (byte_at(f, off + i) != begins[i])
 			return 0;
 	for (int i = 0; i < 8; i++)
-		if (one_session && p[15 + i] != session_name[i])
+		if (one_session && byte_at(f, off + 13 + i) != session_name[i])
 			return 0;
 	return 1;
+}
+
+/* The same of a packet. The bytes up to the svID of a frame of latpath's fit the window. */
+static __always_inline int is_sv_packet(struct xdp_md *ctx, __u32 off)
+{
+	__u8 *start = bytes(ctx, 0, WINDOW);
+	struct frame f = {};
+
+	if (!start)
+		return 0;
+	__builtin_memcpy(f.buf, start, WINDOW);
+	f.have = WINDOW;
+	f.linear = ctx->data_end - ctx->data;
+	return is_sv(&f, off);
 }
 
 /* Stands right before the frame: xdp/kernel.rs reads it. */
@@ -137,7 +143,7 @@ int choose(struct xdp_md *ctx)
 	__u32 at = 14;
 	int ours;
 
-	if (!frame || !is_wanted(frame))
+	if (!frame || !is_requested(frame))
 		return XDP_PASS;
 	time = stamps ? bpf_ktime_get_ns() : 0;
 	ethertype = *(__u16 *)(frame + 12);
@@ -148,7 +154,7 @@ int choose(struct xdp_md *ctx)
 	if (ethertype == bpf_htons(OWN))
 		ours = is_own(ctx, at);
 	else if (ethertype == bpf_htons(SV))
-		ours = is_sv(ctx, at);
+		ours = is_sv_packet(ctx, at);
 	else
 		return XDP_PASS;
 	if (!ours)
