@@ -3,7 +3,6 @@
 use latpath_model::PointKind;
 use latpath_protocols::ProtocolId;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process::Command};
 
@@ -86,13 +85,11 @@ fn dispatch(protocols: &Path) -> String {
         let is = |e: &u16| format!("f->ethertype == {e:#06x}");
         let any = protocol.info().ethertypes.iter().map(is).collect::<Vec<_>>().join(" || ");
         let fits = if any.is_empty() { "1".into() } else { any };
-        writeln!(numbers, "#define PROTOCOL_{upper} {number}").expect("a string takes all");
-        writeln!(includes, "#include \"{module}.h\"").expect("a string takes all");
-        writeln!(
-            calls,
-            "\tif (selection.streams[PROTOCOL_{upper}].count && ({fits}))\n\t\tbad |= match_{module}(f, off, out);"
-        )
-        .expect("a string takes all");
+        numbers += &format!("#define PROTOCOL_{upper} {number}\n");
+        includes += &format!("#include \"{module}.h\"\n");
+        calls += &format!(
+            "\tif (selection.streams[PROTOCOL_{upper}].count && ({fits}))\n\t\tbad |= match_{module}(f, off, out);\n"
+        );
     }
     format!(
         "/* Made by crates/bpf/src/compile.rs. */\n#ifndef LATPATH_PROTOCOLS_H\n#define LATPATH_PROTOCOLS_H\n\n\
@@ -108,7 +105,7 @@ fn point_kinds() -> String {
     let mut text = String::from("/* Made by crates/bpf/src/compile.rs. */\n#pragma once\n");
     for kind in PointKind::ALL {
         let name = kind.name().replace('-', "_").to_uppercase();
-        writeln!(text, "#define POINT_{name} {}", kind.number()).expect("a string takes all");
+        text += &format!("#define POINT_{name} {}\n", kind.number());
     }
     text + &format!("#define POINT_KINDS {}\n", PointKind::ALL.len())
 }
@@ -142,10 +139,8 @@ fn constants(folders: &[&Path]) -> String {
     }
     let mut text = String::from("// Made by crates/bpf/src/compile.rs.\n");
     for (name, value) in &found {
-        writeln!(text, "#[allow(dead_code)]\npub const {name}: usize = {value};").expect("a string takes all");
+        text += &format!("#[allow(dead_code)]\npub const {name}: usize = {value};\n");
     }
     let all: Vec<_> = found.keys().map(|name| format!("(\"{name}\", {name})")).collect();
-    write!(text, "#[allow(dead_code)]\npub const ALL: &[(&str, usize)] = &[{}];\n", all.join(", "))
-        .expect("a string takes all");
-    text
+    text + &format!("#[allow(dead_code)]\npub const ALL: &[(&str, usize)] = &[{}];\n", all.join(", "))
 }

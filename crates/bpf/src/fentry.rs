@@ -7,9 +7,6 @@ const ANY: [&str; 3] = ["xdp_do_redirect", "skb_consume_udp", "__netif_receive_s
 
 /// Tries to load a program of two instructions at a function's entry. A kernel without trampolines refuses it, whatever its
 /// version.
-///
-/// # Errors
-/// What the kernel said.
 pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
     let Some(id) = ANY.iter().find_map(|name| function(name)) else {
         return Err("its type information names no functions".into());
@@ -46,9 +43,6 @@ pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
 }
 
 /// Attaches a loaded program where its type information says; closing the descriptor takes it off.
-///
-/// # Errors
-/// What the kernel said.
 pub fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     // SAFETY: no name is needed for a program that carries its place; the descriptor is open.
     let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };

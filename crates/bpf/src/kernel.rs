@@ -27,9 +27,6 @@ pub fn release() -> String {
 }
 
 /// Whether anything can be traced at all.
-///
-/// # Errors
-/// Says what is missing.
 pub fn able() -> Result<(), Unable> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Unable::NoBtf(release()));

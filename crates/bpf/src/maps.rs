@@ -50,9 +50,6 @@ unsafe impl<T: Plain> Send for Mapped<T> {}
 
 impl<T: Plain> Mapped<T> {
     /// Maps `len` entries of an array map with `BPF_F_MMAPABLE`.
-    ///
-    /// # Errors
-    /// What mmap says.
     pub fn new(map: &impl AsRawFd, len: usize) -> io::Result<Self> {
         // The kernel rounds a value's size up to 8 bytes.
         let stride = size_of::<T>().next_multiple_of(8);
@@ -92,27 +89,25 @@ impl<T: Plain> Mapped<T> {
 
     /// A copy of entry `i` as it is now; fields may be of different moments.
     pub fn get(&self, i: usize) -> T {
-        // SAFETY: `at` gives a valid, aligned address; any bytes are a T.
-        unsafe { self.at(i).read_volatile() }
+        self.field(i, 0)
     }
 
     /// Replaces entry `i`.
     pub fn set(&self, i: usize, value: T) {
-        // SAFETY: as for `get`; the kernel side expects user space to write here.
-        unsafe { self.at(i).write_volatile(value) }
+        self.set_field(i, 0, value)
     }
 
-    /// One field of entry `i`, found by `field` from the entry's address.
+    /// One field of entry `i`, `offset` bytes from its begin.
     pub fn field<F: Plain>(&self, i: usize, offset: usize) -> F {
         assert!(offset + size_of::<F>() <= size_of::<T>());
-        // SAFETY: inside the entry, by the assertion; alignment is that of a repr(C) field.
+        // SAFETY: inside the entry, by the assertion; alignment is that of a repr(C) field, and any bytes are a value.
         unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().read_volatile() }
     }
 
     /// Writes one field of entry `i`.
     pub fn set_field<F: Plain>(&self, i: usize, offset: usize, value: F) {
         assert!(offset + size_of::<F>() <= size_of::<T>());
-        // SAFETY: as for `field`.
+        // SAFETY: as for `field`; the kernel side expects user space to write here.
         unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().write_volatile(value) }
     }
 }

@@ -70,11 +70,11 @@ impl Functions {
         self
     }
 
-    /// Functions that another machine told, or this one before.
+    /// Functions that another machine reported, or this one before.
     pub fn named(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
-        let mut told = Self::default();
-        functions.into_iter().for_each(|(address, name)| told.add(address, &name));
-        told.sorted()
+        let mut named = Self::default();
+        functions.into_iter().for_each(|(address, name)| named.add(address, &name));
+        named.sorted()
     }
 
     /// The function that an address lies in.

@@ -108,9 +108,6 @@ fn conf(spec: &StreamSpec) -> StreamConf {
 
 impl Table {
     /// Builds the table.
-    ///
-    /// # Errors
-    /// Too many streams, none at all, or one twice.
     pub fn new(specs: &[StreamSpec]) -> Result<Self, BadStreams> {
         if specs.is_empty() {
             return Err(BadStreams::None);
@@ -202,9 +199,6 @@ impl Table {
     }
 
     /// Hands the streams to loaded programs.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn load(&self, streams: &impl MapCore, names_long: &impl MapCore) -> libbpf_rs::Result<()> {
         for (i, conf) in self.streams.iter().enumerate() {
             streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;

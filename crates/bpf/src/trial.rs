@@ -3,7 +3,7 @@
 use crate::refusal::Because;
 use crate::skel::{types, StreamsSkelBuilder};
 use crate::streams::Table;
-use crate::{able, listen, Mapped, Unable};
+use crate::{able, listen, Mapped};
 use latpath_protocols::stream::StreamId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
@@ -28,20 +28,6 @@ pub struct Found {
     pub hash: u32,
 }
 
-/// Why there is nothing to try.
-#[derive(Debug, thiserror::Error)]
-pub enum NoTrial {
-    /// This kernel or user cannot.
-    #[error(transparent)]
-    Unable(#[from] Unable),
-    /// The kernel refused the programs.
-    #[error(transparent)]
-    Refused(#[from] Because),
-    /// A system call failed.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-}
-
 /// The programs, loaded for some streams.
 pub struct Trial {
     program: OwnedFd,
@@ -51,10 +37,7 @@ pub struct Trial {
 
 impl Trial {
     /// Loads them.
-    ///
-    /// # Errors
-    /// Where the kernel does not load them.
-    pub fn load(table: Table) -> Result<Self, NoTrial> {
+    pub fn load(table: Table) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         able()?;
         listen();
         let mut storage = MaybeUninit::uninit();

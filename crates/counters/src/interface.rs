@@ -72,39 +72,37 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// Each counter, with its place in struct rtnl_link_stats64.
+    fn counters(&mut self) -> [(usize, &mut u64); 10] {
+        [
+            (0, &mut self.rx_packets),
+            (1, &mut self.tx_packets),
+            (2, &mut self.rx_bytes),
+            (3, &mut self.tx_bytes),
+            (4, &mut self.rx_errors),
+            (5, &mut self.tx_errors),
+            (6, &mut self.rx_dropped),
+            (7, &mut self.tx_dropped),
+            (15, &mut self.rx_missed),
+            (23, &mut self.rx_no_handler),
+        ]
+    }
+
     /// What was counted since `earlier`. A counter that went back (a device made again) counts from 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
-        Self {
-            rx_packets: less(self.rx_packets, earlier.rx_packets),
-            tx_packets: less(self.tx_packets, earlier.tx_packets),
-            rx_bytes: less(self.rx_bytes, earlier.rx_bytes),
-            tx_bytes: less(self.tx_bytes, earlier.tx_bytes),
-            rx_errors: less(self.rx_errors, earlier.rx_errors),
-            tx_errors: less(self.tx_errors, earlier.tx_errors),
-            rx_dropped: less(self.rx_dropped, earlier.rx_dropped),
-            tx_dropped: less(self.tx_dropped, earlier.tx_dropped),
-            rx_missed: less(self.rx_missed, earlier.rx_missed),
-            rx_no_handler: less(self.rx_no_handler, earlier.rx_no_handler),
+        let (mut since, mut earlier) = (*self, *earlier);
+        for ((_, now), (_, then)) in since.counters().into_iter().zip(earlier.counters()) {
+            *now = now.checked_sub(*then).unwrap_or(*now);
         }
+        since
     }
 
-    /// In the order of struct rtnl_link_stats64. What an older kernel does not send is nought.
+    /// What an older kernel does not send is nought.
     fn read(bytes: &[u8]) -> Self {
-        let number = |place: usize| u64_at(bytes, 8 * place).unwrap_or(0);
-        Self {
-            rx_packets: number(0),
-            tx_packets: number(1),
-            rx_bytes: number(2),
-            tx_bytes: number(3),
-            rx_errors: number(4),
-            tx_errors: number(5),
-            rx_dropped: number(6),
-            tx_dropped: number(7),
-            rx_missed: number(15),
-            rx_no_handler: number(23),
-        }
+        let mut read = Self::default();
+        read.counters().into_iter().for_each(|(place, count)| *count = u64_at(bytes, 8 * place).unwrap_or(0));
+        read
     }
 }
 

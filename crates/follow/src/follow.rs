@@ -105,9 +105,6 @@ pub struct Follow {
 
 impl Follow {
     /// Reaches the machines, then attaches the probes, those of the host last: it sees packets first.
-    ///
-    /// # Errors
-    /// Where a machine cannot be reached or a probe cannot be attached; what was attached is detached again.
     pub fn start(options: Options) -> Result<Self, FollowError> {
         Self::over(options, |options| {
             let mut probe = ProbeOptions::new(HOST, options.streams.clone());
@@ -117,9 +114,6 @@ impl Follow {
     }
 
     /// The same with another source of this machine's sightings.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
     pub fn over(
         options: Options,
         host: impl FnOnce(&Options) -> Result<Box<dyn HostSource>, FollowError>,

@@ -38,9 +38,6 @@ struct Figures {
 
 impl Live {
     /// Reaches the machines and attaches the programs.
-    ///
-    /// # Errors
-    /// As [`Follow::start`].
     pub fn start(options: Options) -> Result<Self, FollowError> {
         Ok(Self::of(options.clone(), Follow::start(options)?))
     }

@@ -186,9 +186,6 @@ fn inward(
 /// Reads a segment of the user's: `NAME=FROM..TO`, each end a point or a pattern with `*`.
 ///
 /// Returns `None` until both ends have been seen. Where a pattern fits several points, it means the first of the route.
-///
-/// # Errors
-/// Where the text has another form, or both ends are the same point.
 pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
     let (name, from, to) = split(text)?;
     let find = |pattern: &str| {
@@ -203,9 +200,6 @@ pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<S
 }
 
 /// The three parts of `NAME=FROM..TO`.
-///
-/// # Errors
-/// Where the text has another form; it says which would be right.
 pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
     let parts = text.split_once('=').and_then(|(name, ends)| {
         let (from, to) = ends.split_once("..")?;

@@ -80,9 +80,6 @@ impl Names {
     }
 
     /// The parts that count, in order: those that no longer span covers. Files that are no parts are passed over.
-    ///
-    /// # Errors
-    /// Where the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Span>, StoreError> {
         let mut spans = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(StoreError::read(&self.directory))? {

@@ -24,9 +24,6 @@ pub struct PartFile {
 
 impl PartFile {
     /// Opens it for reading.
-    ///
-    /// # Errors
-    /// Where it is gone, cannot be read, or is no part.
     pub fn open(&self) -> Result<PartReader, StoreError> {
         let Some(held) = &self.held else { return PartReader::open(&self.path) };
         // By its descriptor, since its name may be gone; a description of its own, since several threads may read.
@@ -45,9 +42,6 @@ impl PartFile {
 }
 
 /// The parts that count, in order. `is_growing`: a writer may be merging them.
-///
-/// # Errors
-/// Where the directory cannot be read.
 pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError> {
     let mut attempts = 1..=ATTEMPTS;
     loop {

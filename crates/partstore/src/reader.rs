@@ -27,9 +27,6 @@ pub struct PartReader {
 
 impl PartReader {
     /// Opens a part.
-    ///
-    /// # Errors
-    /// Where it cannot be read, or is no part.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::of(File::open(path).map_err(StoreError::read(path))?, path)
     }
@@ -73,9 +70,6 @@ impl PartReader {
     }
 
     /// Appends a row group's columns of this table. A column that the file lacks is empty.
-    ///
-    /// # Errors
-    /// Where the file is damaged, or lacks a required column.
     pub fn read(&self, group: usize, table: &[Column], to: &mut Group) -> Result<(), StoreError> {
         guarded(&self.path, || to.read(self.file.get_row_group(group).map_err(|e| e.to_string())?.as_ref(), table))
     }

@@ -44,9 +44,6 @@ pub struct PartWriter {
 
 impl PartWriter {
     /// Makes the file `hidden`, which becomes `path` when it is whole. `title` and `notes` go into the file's metadata.
-    ///
-    /// # Errors
-    /// Where the file cannot be made.
     pub fn create(
         hidden: PathBuf,
         path: PathBuf,
@@ -69,9 +66,6 @@ impl PartWriter {
     }
 
     /// Adds a row group, if it has rows.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub fn write(&mut self, group: &Group) -> Result<(), StoreError> {
         if group.rows == 0 {
             return Ok(());
@@ -143,9 +137,6 @@ impl Drop for PartWriter {
 }
 
 /// Makes a rename or removal in a directory last.
-///
-/// # Errors
-/// Where the system says that it did not.
 pub fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let synced = File::open(path).and_then(|dir| dir.sync_all());

@@ -1,6 +1,6 @@
 //! Loading the programs and attaching them.
 
-use crate::abilities::{self, Abilities};
+use crate::hooks::Abilities;
 use crate::layout::{self, PerCpu, PointEntry, Record};
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::tx_done::TxDone;
@@ -114,7 +114,7 @@ fn configure(
     size(&mut skel.maps.scratches, cpus * latpath_bpf::SCRATCHES)?;
     size(&mut skel.maps.ring, cpus * ring_size)?;
     for mut program in skel.open_object_mut().progs_mut() {
-        program.set_autoload(program.name().to_str().is_some_and(|name| abilities.hooks.has(name)));
+        program.set_autoload(program.name().to_str().is_some_and(|name| abilities.has(name)));
     }
     Ok(ring_size)
 }
@@ -144,13 +144,13 @@ fn load<'s>(
 /// what holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
-    let mut abilities = abilities::abilities(table.is_over_ip())?;
+    let mut abilities = Abilities::find(table.is_over_ip())?;
     latpath_bpf::listen();
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused(&abilities, "counting CPUs"))?;
     let (mut storage, mut second) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     let (skel, ring_size) = match load(&mut storage, options, &table, &abilities, cpus) {
         // Kernels differ more in their functions than in their tracepoints.
-        Err(error) if abilities.hooks.without_functions(error.to_string()) => {
+        Err(error) if abilities.without_functions(error.to_string()) => {
             load(&mut second, options, &table, &abilities, cpus)?
         }
         loaded => loaded?,
@@ -163,7 +163,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
     let (mut links, mut tx_done) = (Vec::new(), None);
     for program in skel.object().progs_mut() {
-        let Some(name) = program.name().to_str().filter(|name| abilities.hooks.has(name)) else { continue };
+        let Some(name) = program.name().to_str().filter(|name| abilities.has(name)) else { continue };
         let link = attach_program(program.as_fd()).map_err(|source| {
             tracing::debug!("{name}: {source}");
             AttachError::Attach { release: abilities.release.clone(), program: name.into(), source }

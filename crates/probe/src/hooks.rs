@@ -1,5 +1,6 @@
 //! The places in the kernel at which the programs stand, and which of them this kernel has.
 
+use latpath_bpf::{able, release, Unable};
 use libbpf_rs::btf::types::{Enum, Func, Typedef};
 use libbpf_rs::btf::Btf;
 
@@ -51,17 +52,19 @@ const HOOKS: &[Hook] = &[
     of_module("tun", function("tap_xdp_read", "tun_do_read", XDP)),
 ];
 
-/// What this kernel offers of them.
+/// What the running kernel offers of them, asked before anything is attached.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hooks {
+pub struct Abilities {
+    /// Kernel release, as `uname -r` says.
+    pub release: String,
     /// Programs that can be loaded.
-    pub programs: Vec<&'static str>,
+    programs: Vec<&'static str>,
     /// Tracepoints that the kernel lacks, with what is lost.
-    pub missing: Vec<(&'static str, &'static str)>,
+    missing: Vec<(&'static str, &'static str)>,
     /// Why no program can stand at a function, with what is lost.
-    pub no_fentry: Option<(String, Vec<&'static str>)>,
+    no_fentry: Option<(String, Vec<&'static str>)>,
     /// Whether `kfree_skb` gives a reason (5.17 and later).
-    pub drop_reasons: bool,
+    drop_reasons: bool,
 }
 
 /// Whether a loaded module has this tracepoint, or this function with a trampoline's place.
@@ -70,11 +73,14 @@ fn module_has(module: &str, name: &str) -> bool {
     std::fs::read(format!("/sys/kernel/btf/{module}")).is_ok_and(found)
 }
 
-impl Hooks {
-    /// Asks the kernel. `udp`: whether any stream is UDP, without which its readers are nobody's business.
-    pub fn find(btf: &Btf<'_>, udp: bool) -> Self {
-        let mut found =
-            Self { drop_reasons: btf.type_by_name::<Enum<'_>>("skb_drop_reason").is_some(), ..Self::default() };
+impl Abilities {
+    /// Asks the kernel. `udp`: whether any stream is UDP, without which its readers are nobody's business. An error where nothing can
+    /// be traced at all.
+    pub fn find(udp: bool) -> Result<Self, Unable> {
+        able()?;
+        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
+        let drop_reasons = btf.type_by_name::<Enum<'_>>("skb_drop_reason").is_some();
+        let mut found = Self { release: release(), drop_reasons, ..Self::default() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|f| f.type_id().into());
         let fentry = latpath_bpf::fentry_works(&function);
         for hook in HOOKS {
@@ -108,11 +114,29 @@ impl Hooks {
                 found.missing.push((hook.at, hook.shows));
             }
         }
-        found
+        Ok(found)
+    }
+
+    /// What the user must know, a line each: points that this kernel cannot offer.
+    pub fn notes(&self) -> Vec<String> {
+        let release = &self.release;
+        let lacks =
+            |(name, lost): &(&str, &str)| format!("kernel {release} has no tracepoint {name}: not seen: {lost}");
+        let mut notes: Vec<String> = self.missing.iter().map(lacks).collect();
+        if !self.drop_reasons {
+            notes.push(format!("kernel {release} gives no reasons for drops (they came with 5.17)"));
+        }
+        if let Some((why, lost)) = &self.no_fentry {
+            notes.push(format!(
+                "kernel {release} lets no program stand at a function ({why}): not seen: {}",
+                lost.join(", ")
+            ));
+        }
+        notes
     }
 
     /// Gives up the programs that stand at functions, which this kernel has refused. False if there was none.
-    pub fn without_functions(&mut self, why: String) -> bool {
+    pub(crate) fn without_functions(&mut self, why: String) -> bool {
         let given_up: Vec<&Hook> = HOOKS.iter().filter(|h| h.is_function && self.has(h.program)).collect();
         let mut lost: Vec<_> = given_up.iter().map(|h| h.shows).collect();
         lost.dedup();
@@ -125,7 +149,7 @@ impl Hooks {
     }
 
     /// Whether this program can be loaded.
-    pub fn has(&self, program: &str) -> bool {
+    pub(crate) fn has(&self, program: &str) -> bool {
         self.programs.contains(&program)
     }
 }

@@ -3,7 +3,6 @@
 //! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. It is a
 //! [`latpath_model::Source`] of sightings.
 
-mod abilities;
 mod attach;
 mod hooks;
 mod layout;
@@ -16,7 +15,7 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
 }
 
-pub use abilities::{abilities, Abilities};
 pub use attach::{AttachError, Options};
+pub use hooks::Abilities;
 pub use layout::RECORD_BYTES;
 pub use probe::Probe;

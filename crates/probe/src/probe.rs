@@ -1,7 +1,7 @@
 //! The attached probe: a source of sightings.
 
-use crate::abilities::Abilities;
 use crate::attach::{attach, AttachError, Attached, Options};
+use crate::hooks::Abilities;
 use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
@@ -47,9 +47,6 @@ pub struct Probe {
 
 impl Probe {
     /// Loads the programs and attaches them.
-    ///
-    /// # Errors
-    /// Where this kernel or user cannot trace, the streams cannot be followed, or the kernel refuses a program.
     pub fn attach(options: Options) -> Result<Self, AttachError> {
         let attached = attach(&options)?;
         let reader = Reader::new(attached.cpus, attached.ring_size);

@@ -49,9 +49,6 @@ pub struct Header {
 
 impl Header {
     /// Reads the header of a frame that starts with its destination MAC.
-    ///
-    /// # Errors
-    /// Where the frame ends within the header, or has more than two tags.
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
         let mut header = Self {
             dst: array(frame, 0, "destination MAC")?,
@@ -121,9 +118,6 @@ pub(crate) fn pad(out: &mut Vec<u8>) {
 }
 
 /// Appends the link layer of IEC 61850 and the PDU with this tag, and pads the frame.
-///
-/// # Errors
-/// Where the length field has too few bits for it.
 pub(crate) fn put_iec61850(
     out: &mut Vec<u8>,
     appid: u16,

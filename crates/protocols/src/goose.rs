@@ -148,9 +148,6 @@ impl<'a> Frame<'a> {
     }
 
     /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
-    ///
-    /// # Errors
-    /// Where a name or the frame has a length that is not allowed.
     pub fn build(&self, link: &FrameLink) -> Result<Vec<u8>, BuildError> {
         for (what, name) in [("gocbRef", Some(self.gocb_ref)), ("goID", self.goid)] {
             name.map_or(Ok(()), |name| BuildError::check_name(what, name, MAX_GOID))?;

@@ -214,15 +214,9 @@ pub trait Protocol: Sized + Clone + PartialEq {
     const INFO: Info;
 
     /// Reads the part of a stream's text between the prefix and the options, and takes its own options.
-    ///
-    /// # Errors
-    /// Where the text names no stream.
     fn parse(name: &str, options: &mut Options<'_>) -> Result<Self, BadStream>;
 
     /// Writes what [`parse`](Self::parse) reads.
-    ///
-    /// # Errors
-    /// Those of the formatter.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
     /// A name for tables, shorter than the whole text.

@@ -192,9 +192,6 @@ impl<'a> Options<'a> {
     }
 
     /// Takes the option of this name, its last one if there are several, and reads its value. `why` says what would be right.
-    ///
-    /// # Errors
-    /// Where `read` gives nothing.
     pub fn take<T>(
         &mut self,
         name: &str,

@@ -11,7 +11,7 @@ use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    io::Read,
+    io::{ErrorKind, Read},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -27,7 +27,7 @@ const MAX_COUNT: u64 = 1 << 53;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It goes on; or its latpath was killed ([`crate::Run::condition`] tells).
+    /// It goes on; or its latpath was killed ([`crate::Run::condition`] says which).
     #[default]
     Recording,
     /// It ended as asked.
@@ -189,7 +189,7 @@ pub struct Manifest {
     pub points: Vec<PointInfo>,
     /// Points in the order in which packets pass, as far as it is known.
     pub route: Vec<Point>,
-    /// Each stream's own way, in the order of `streams`; empty where none of its packets was seen.
+    /// Each stream's own route, in the order of `streams`; empty where none of its packets was seen.
     pub routes: Vec<Vec<Point>>,
     /// The segments and their names.
     pub segments: Vec<NamedSegment>,
@@ -244,16 +244,15 @@ impl Manifest {
         let path = run.join(MANIFEST);
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && run.is_dir() => {
-                return Err(RunError::NoRun { path: run.into(), why: format!("it has no {MANIFEST}") });
+            Err(e) => {
+                let why = match e.kind() {
+                    ErrorKind::NotFound if run.is_dir() => format!("it has no {MANIFEST}"),
+                    ErrorKind::NotFound => "no such directory".into(),
+                    ErrorKind::NotADirectory => "it is a file".into(),
+                    _ => return Err(RunError::read(path)(e)),
+                };
+                return Err(RunError::NoRun { path: run.into(), why });
             }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(RunError::NoRun { path: run.into(), why: "no such directory".into() });
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
-                return Err(RunError::NoRun { path: run.into(), why: "it is a file".into() });
-            }
-            Err(e) => return Err(RunError::read(path)(e)),
         };
         let damaged = |why: String| RunError::damaged(&path, why);
         let mut text = Vec::new();
@@ -262,9 +261,8 @@ impl Manifest {
             return Err(damaged(format!("longer than {MAX_BYTES} bytes")));
         }
         // The format first: what a newer one holds need not fit this one's types.
-        #[derive(Deserialize)]
+        #[derive(Default, Deserialize)]
         #[serde(default)]
-        #[derive(Default)]
         struct Head {
             format: u32,
             latpath: String,

@@ -151,9 +151,6 @@ impl Run {
     }
 
     /// A capture, with all that the machines did in it.
-    ///
-    /// # Errors
-    /// Where there is none of this number, or its file cannot be read.
     pub fn spike(&self, number: u32) -> Result<RankedCapture, RunError> {
         spikes::load(&self.path, number, self.manifest.points.len())
     }

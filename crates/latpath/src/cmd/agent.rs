@@ -94,7 +94,7 @@ fn record(bytes_per_cpu: i64) -> Result<Box<dyn Record>, latpath_flight::StartEr
 
 /// What the probe cannot do here, a line each.
 fn capabilities() -> String {
-    match latpath_probe::abilities(false) {
+    match latpath_probe::Abilities::find(false) {
         Ok(abilities) => abilities.notes().join("\n"),
         Err(unable) => unable.to_string(),
     }
