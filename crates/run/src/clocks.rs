@@ -1,6 +1,7 @@
 //! `clocks.jsonl`: every clock's samples, appended a line each; a last line that a crash cut is passed over.
 
 use crate::{ClockSample, RunError, CLOCKS};
+use latpath_partstore::StoreError;
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
@@ -21,7 +22,7 @@ pub(crate) struct Clocks {
 impl Clocks {
     pub fn create(run: &Path) -> Result<Self, RunError> {
         let path = run.join(CLOCKS);
-        let file = File::create_new(&path).map_err(RunError::write(&path))?;
+        let file = File::create_new(&path).map_err(StoreError::write(&path))?;
         Ok(Self { path, file })
     }
 
@@ -31,7 +32,7 @@ impl Clocks {
             text.extend(serde_json::to_vec(sample).unwrap_or_default());
             text.push(b'\n');
         }
-        self.file.write_all(&text).map_err(RunError::write(&self.path))
+        Ok(self.file.write_all(&text).map_err(StoreError::write(&self.path))?)
     }
 }
 
@@ -41,13 +42,13 @@ pub(crate) fn load(run: &Path) -> Result<Vec<ClockSample>, RunError> {
     let mut reader = match File::open(&path) {
         Ok(file) => BufReader::new(file),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(RunError::read(path)(e)),
+        Err(e) => return Err(StoreError::read(path)(e).into()),
     };
     let (mut samples, mut line) = (Vec::new(), Vec::new());
     while samples.len() < MAX_SAMPLES {
         line.clear();
         let mut limited = std::io::Read::take(&mut reader, MAX_LINE as u64);
-        if limited.read_until(b'\n', &mut line).map_err(RunError::read(&path))? == 0 {
+        if limited.read_until(b'\n', &mut line).map_err(StoreError::read(&path))? == 0 {
             break;
         }
         samples.extend(serde_json::from_slice::<ClockSample>(&line).ok());

@@ -1,10 +1,7 @@
 //! What can go wrong with a run, said so that the reader knows what to do next.
 
 use latpath_partstore::StoreError;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Why a run cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -57,16 +54,6 @@ pub enum RunError {
 }
 
 impl RunError {
-    pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let error = StoreError::write(path);
-        move |source| error(source).into()
-    }
-
-    pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let error = StoreError::read(path);
-        move |source| error(source).into()
-    }
-
     pub(crate) fn damaged(path: &Path, why: impl ToString) -> Self {
         StoreError::Damaged { path: path.into(), why: why.to_string() }.into()
     }

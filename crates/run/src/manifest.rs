@@ -6,7 +6,7 @@ use latpath_flight::Figures;
 use latpath_journey::Totals;
 use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
-use latpath_partstore::replace_file;
+use latpath_partstore::{replace_file, StoreError};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -249,14 +249,14 @@ impl Manifest {
                     ErrorKind::NotFound if run.is_dir() => format!("it has no {MANIFEST}"),
                     ErrorKind::NotFound => "no such directory".into(),
                     ErrorKind::NotADirectory => "it is a file".into(),
-                    _ => return Err(RunError::read(path)(e)),
+                    _ => return Err(StoreError::read(path)(e).into()),
                 };
                 return Err(RunError::NoRun { path: run.into(), why });
             }
         };
         let damaged = |why: String| RunError::damaged(&path, why);
         let mut text = Vec::new();
-        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(RunError::read(&path))?;
+        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(StoreError::read(&path))?;
         if text.len() as u64 > MAX_BYTES {
             return Err(damaged(format!("longer than {MAX_BYTES} bytes")));
         }

@@ -70,14 +70,14 @@ pub(crate) struct Spikes {
 impl Spikes {
     pub fn begin(run: &Path, retention: RetentionPolicy) -> Result<Self, RunError> {
         let directory = run.join(SPIKES);
-        std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
+        std::fs::create_dir(&directory).map_err(StoreError::write(&directory))?;
         let shared = Arc::<Mutex<Shared>>::default();
         let (captures, come) = sync_channel(UNDER_WAY);
         let thread = std::thread::Builder::new().name("latpath-captures".into());
         let of_thread = (retention.clone(), Arc::clone(&shared));
         let thread = thread
             .spawn(move || write_all(&directory, &come, &of_thread.0, &of_thread.1))
-            .map_err(RunError::write(run))?;
+            .map_err(StoreError::write(run))?;
         Ok(Self { captures: Some(captures), thread: Some(thread), retention, shared })
     }
 
@@ -158,7 +158,7 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &Reten
         for number in decision.remove {
             let path = directory.join(file_name(number));
             if let Err(error) = std::fs::remove_file(&path) {
-                lock().error.get_or_insert(RunError::write(path)(error));
+                lock().error.get_or_insert(StoreError::write(path)(error).into());
             }
         }
     }
@@ -190,7 +190,7 @@ pub(crate) fn list(run: &Path) -> SpikeFiles {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return found,
         Err(e) => {
-            found.notes.push(RunError::read(directory)(e).to_string());
+            found.notes.push(StoreError::read(directory)(e).to_string());
             return found;
         }
     };
@@ -213,8 +213,8 @@ fn bad(path: &Path) -> impl FnOnce(BadCapture) -> RunError + '_ {
 }
 
 fn open(path: &Path) -> Result<(File, u64), RunError> {
-    let file = File::open(path).map_err(RunError::read(path))?;
-    let metadata = file.metadata().map_err(RunError::read(path))?;
+    let file = File::open(path).map_err(StoreError::read(path))?;
+    let metadata = file.metadata().map_err(StoreError::read(path))?;
     if !metadata.is_file() {
         return Err(RunError::damaged(&path, "no file"));
     }
@@ -224,7 +224,7 @@ fn open(path: &Path) -> Result<(File, u64), RunError> {
 fn head_of(path: &Path, number: u32) -> Result<SpikeFile, RunError> {
     let (file, bytes) = open(path)?;
     let mut begin = Vec::new();
-    file.take(Head::MOST_BYTES as u64).read_to_end(&mut begin).map_err(RunError::read(path))?;
+    file.take(Head::MOST_BYTES as u64).read_to_end(&mut begin).map_err(StoreError::read(path))?;
     let head = Head::decode(&begin).map_err(bad(path))?;
     match head.number == number {
         true => Ok(SpikeFile { head, bytes }),
@@ -237,7 +237,7 @@ pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<RankedCaptu
     let path: PathBuf = run.join(SPIKES).join(file_name(number));
     let (file, _) = open(&path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_ENCODED as u64 + 1).read_to_end(&mut bytes).map_err(RunError::read(&path))?;
+    file.take(MAX_ENCODED as u64 + 1).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
     let mut frozen = RankedCapture::decode(&bytes).map_err(bad(&path))?;
     for packet in &mut frozen.capture.packets {
         packet.sightings.retain(|s| usize::from(s.point) < points);

@@ -13,7 +13,7 @@ use crate::{
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::Point;
-use latpath_partstore::{Names, GROUP_ROWS};
+use latpath_partstore::{Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
@@ -78,13 +78,13 @@ impl Writer {
         check_points(&manifest)?;
         match std::fs::create_dir(path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::refuse_existing(path)?,
-            done => done.map_err(RunError::write(path))?,
+            done => done.map_err(StoreError::write(path))?,
         }
         let directory = path.join(JOURNEYS);
-        std::fs::create_dir(&directory).map_err(RunError::write(&directory))?;
+        std::fs::create_dir(&directory).map_err(StoreError::write(&directory))?;
         let lock = lock(path);
         let reserve = path.join(RESERVE);
-        std::fs::write(&reserve, vec![1; RESERVED]).map_err(RunError::write(&reserve))?;
+        std::fs::write(&reserve, vec![1; RESERVED]).map_err(StoreError::write(&reserve))?;
         let clocks = Clocks::create(path)?;
         manifest.state = State::Recording;
         manifest.written_ns = Stamp::now().monotonic_ns;
@@ -97,10 +97,10 @@ impl Writer {
         let encoder =
             Encoder { run: path.into(), clocks, free: free_sender, merger: merger_sender, stored: Arc::clone(&stored) };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        let encoder = thread("latpath-encode").spawn(|| encoder.run(items)).map_err(RunError::write(path))?;
+        let encoder = thread("latpath-encode").spawn(|| encoder.run(items)).map_err(StoreError::write(path))?;
         let merger = thread("latpath-merge")
             .spawn(move || merger::run(&Names::new(&directory), finished))
-            .map_err(RunError::write(path))?;
+            .map_err(StoreError::write(path))?;
         let mut writer = Self {
             path: path.into(),
             rows: Rows::new(manifest.points.len()),
