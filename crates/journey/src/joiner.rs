@@ -84,6 +84,7 @@ struct Hold {
     pause: Ns,
 }
 
+#[derive(Default)]
 struct Stream {
     id: StreamId,
     ring: Ring,
@@ -118,13 +119,10 @@ impl Joiner {
             .map(|(id, rule)| Stream {
                 id: id as StreamId,
                 ring: Ring::new(stride),
-                expected: 0,
                 at: vec![Position::default(); stride],
                 sequence: Sequence::new(rule, options.reorder),
                 near: options.reorder,
-                lead: None,
-                notes: Vec::new(),
-                totals: Totals::default(),
+                ..Stream::default()
             })
             .collect();
         let slots = streams.len() * MIN_SLOTS;

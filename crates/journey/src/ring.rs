@@ -32,6 +32,7 @@ pub(crate) struct Head {
     pub out_of_order: bool,
 }
 
+#[derive(Default)]
 pub(crate) struct Ring {
     pub tail: u64,
     pub emit: u64,
@@ -49,18 +50,8 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub fn new(stride: usize) -> Self {
-        let mut ring = Self {
-            tail: 0,
-            emit: 0,
-            head: 0,
-            heads: vec![Head::default(); MIN_SLOTS],
-            buckets: vec![u32::MAX; MIN_SLOTS],
-            stride,
-            slots: MIN_SLOTS,
-            t: Vec::new(),
-            cpu: Vec::new(),
-            tid: Vec::new(),
-        };
+        let (heads, buckets) = (vec![Head::default(); MIN_SLOTS], vec![u32::MAX; MIN_SLOTS]);
+        let mut ring = Self { heads, buckets, ..Self::default() };
         ring.resize_rows(stride, MIN_SLOTS);
         ring
     }
@@ -179,13 +170,11 @@ impl Ring {
         let mut t = vec![0; slots * stride];
         let mut cpu = vec![0; slots * stride];
         let mut tid = vec![0; slots * stride];
-        if !self.t.is_empty() {
-            for number in self.emit..self.head {
-                let (from, to) = (self.row(number), (number as usize & (slots - 1)) * stride);
-                t[to..to + self.stride].copy_from_slice(&self.t[from..from + self.stride]);
-                cpu[to..to + self.stride].copy_from_slice(&self.cpu[from..from + self.stride]);
-                tid[to..to + self.stride].copy_from_slice(&self.tid[from..from + self.stride]);
-            }
+        for number in self.emit..self.head {
+            let (from, to) = (self.row(number), (number as usize & (slots - 1)) * stride);
+            t[to..to + self.stride].copy_from_slice(&self.t[from..from + self.stride]);
+            cpu[to..to + self.stride].copy_from_slice(&self.cpu[from..from + self.stride]);
+            tid[to..to + self.stride].copy_from_slice(&self.tid[from..from + self.stride]);
         }
         (self.t, self.cpu, self.tid, self.stride, self.slots) = (t, cpu, tid, stride, slots);
     }

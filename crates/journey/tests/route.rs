@@ -391,11 +391,8 @@ fn of_two_ports_the_one_that_leads_to_the_reader_is_on_the_route() {
     let route = ["host/tx@pa", "host/nic-rx@hin", "host/tx@hout", "host/nic-rx@eth0", "host/app-read@relay"];
     assert_eq!(flooded(7).line(), route, "the other leads to a namespace of its own");
     assert_eq!(flooded(2).line(), route, "the other leads back to the sender's namespace, by another device");
-    assert_eq!(
-        flooded(3).line(),
-        route,
-        "the other leads to the reader's namespace too: the first that leads there counts"
-    );
+    let first = ["host/tx@pa", "host/nic-rx@hin", "host/tx@xo", "host/nic-rx@xi", "host/app-read@relay"];
+    assert_eq!(flooded(3).line(), first, "both lead to the reader's namespace: the first copy that comes there counts");
 }
 
 #[test]

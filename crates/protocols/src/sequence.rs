@@ -41,7 +41,7 @@ const RESTART_SURE: u64 = 8;
 const WIDE_JUMP: u64 = 1 << 16;
 
 /// See the module's text.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sequence {
     /// 256, 65536 or 2^32: the range of the field.
     range: u64,
@@ -100,7 +100,7 @@ struct Stretch {
 }
 
 /// A silence in which whole wraps are taken to be missing, by the time that it took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Silence {
     /// Time and place of the packet before it.
     since: Ns,
@@ -166,29 +166,9 @@ impl Stretch {
 impl Sequence {
     /// For a stream with this rule; `None` where keys have no order. `reach`: packets by which order may differ.
     pub fn new(rule: KeyRule, reach: u64) -> Option<Self> {
-        let sequence = |range| Self {
-            range,
-            reach,
-            in_states: false,
-            wrap: None,
-            step: 0,
-            candidate: 0,
-            votes: 0,
-            wrap_seen: None,
-            refuted: None,
-            guess: None,
-            stretch: None,
-            left: None,
-            missing: 0,
-            unplaced: 0,
-            gaps: 0,
-            restarts: 0,
-            steady: (0, 0),
-            silence: None,
-        };
         Some(match rule.order()? {
-            Order::Counter { range } => sequence(range),
-            Order::States => Self { in_states: true, step: 1, ..sequence(1 << 32) },
+            Order::Counter { range } => Self { range, reach, ..Self::default() },
+            Order::States => Self { range: 1 << 32, reach, in_states: true, step: 1, ..Self::default() },
         })
     }
 
@@ -243,10 +223,7 @@ impl Sequence {
             let exact = (stretch.high_key + self.step).checked_sub(key);
             self.wrap = exact.filter(|w| self.step > 0 && *w > stretch.high_key && self.is_known(w));
         }
-        let forward = match self.wrap {
-            Some(wrap) => (key + wrap - stretch.high_key) % wrap,
-            None => key.saturating_sub(stretch.high_key),
-        };
+        let forward = self.forward(stretch.high_key, key).unwrap_or(0);
         if self.is_behind(&stretch, key, t) || forward == 0 || forward > self.span(self.reach) {
             self.fill(key, t);
         } else if let Some(stretch) = &mut self.stretch {
@@ -317,12 +294,16 @@ impl Sequence {
         if self.in_states {
             return States::distance(from, to);
         }
-        let (from, to, step) = (u64::from(from), u64::from(to), self.step()?);
-        let forward = match self.wrap {
-            Some(wrap) if from < wrap && to < wrap => (to + wrap - from) % wrap,
-            _ => to.checked_sub(from)?,
-        };
+        let (forward, step) = (self.forward(from.into(), to.into())?, self.step()?);
         (forward % step == 0).then_some(forward / step)
+    }
+
+    /// From one number forward to another, across at most one wrap.
+    fn forward(&self, from: u64, to: u64) -> Option<u64> {
+        match self.wrap {
+            Some(wrap) if from < wrap && to < wrap => Some((to + wrap - from) % wrap),
+            _ => to.checked_sub(from),
+        }
     }
 
     /// Where a number stands in the stretch.
@@ -439,13 +420,12 @@ impl Sequence {
     }
 
     fn back(&self, stretch: &Stretch, key: u64, t: Ns) -> Option<u64> {
-        match self.wrap {
-            _ if self.in_states => match States::offset(stretch, key as u32, t) {
-                Offset::Behind(back) => Some(back),
-                _ => None,
-            },
-            Some(wrap) if key < wrap => Some((stretch.high_key + wrap - key) % wrap),
-            _ => stretch.high_key.checked_sub(key),
+        if !self.in_states {
+            return self.forward(key, stretch.high_key);
+        }
+        match States::offset(stretch, key as u32, t) {
+            Offset::Behind(back) => Some(back),
+            _ => None,
         }
     }
 
@@ -545,15 +525,8 @@ impl Sequence {
             let counted = packets(forward.saturating_sub(rounds).max(1));
             // Another one while the stream catches up is part of the same.
             let before = self.silence.filter(|s| newest.high_t <= s.until);
-            let mut silence = before.unwrap_or(Silence {
-                since: newest.high_t,
-                high: newest.high,
-                numbers: 0,
-                lost: 0,
-                gaps: 0,
-                steady: self.steady,
-                until: 0,
-            });
+            let (since, high, steady) = (newest.high_t, newest.high, self.steady);
+            let mut silence = before.unwrap_or(Silence { since, high, steady, ..Silence::default() });
             silence.numbers += rounds as i64;
             silence.lost += (missing - counted) as i64;
             silence.gaps += u64::from(counted == 0);
@@ -608,10 +581,9 @@ impl Sequence {
             return self.forget_left();
         }
         let reach = self.span(self.reach);
-        let goes_on = |from: &Stretch| match self.wrap {
-            _ if self.in_states => matches!(States::offset(from, key as u32, t), Offset::Ahead(n, _) if n <= reach),
-            Some(wrap) if from.high_key < wrap => (1..=reach).contains(&((key + wrap - from.high_key) % wrap)),
-            _ => (1..=reach).contains(&key.wrapping_sub(from.high_key)),
+        let goes_on = |from: &Stretch| match self.in_states {
+            true => matches!(States::offset(from, key as u32, t), Offset::Ahead(n, _) if n <= reach),
+            false => self.forward(from.high_key, key).is_some_and(|n| (1..=reach).contains(&n)),
         };
         let sure = stretch.count == 1 || !self.is_straggler(&stretch, key);
         if sure && goes_on(&left) && !goes_on(&stretch) && !self.is_behind(&stretch, key, t) {

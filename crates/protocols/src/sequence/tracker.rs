@@ -25,7 +25,7 @@ pub struct Totals {
 }
 
 /// Follows one stream where it passes one place. It counts as the joiner does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tracker {
     sequence: Sequence,
     /// The packets that came last, without duplicates.
@@ -38,13 +38,7 @@ pub struct Tracker {
 impl Tracker {
     /// A tracker of a stream with this rule; `None` for hashes, which have no order.
     pub fn new(rule: KeyRule) -> Option<Self> {
-        Some(Self {
-            sequence: Sequence::new(rule, REACH)?,
-            recent: VecDeque::new(),
-            received: 0,
-            duplicates: 0,
-            out_of_order: 0,
-        })
+        Some(Self { sequence: Sequence::new(rule, REACH)?, ..Self::default() })
     }
 
     /// The same where it is known that the numbers wrap at `wrap`, 1 to the range of the field.
