@@ -19,7 +19,12 @@ struct ns_common {
 	unsigned int inum;
 };
 
+struct user_namespace {
+	int level; /* 0: the machine's own */
+};
+
 struct net {
+	struct user_namespace *user_ns;
 	struct ns_common ns;
 };
 

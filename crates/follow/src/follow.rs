@@ -14,8 +14,9 @@ use latpath_flight::Figures;
 use latpath_journey::{segments, Joiner, Journey, Layout, Route, RouteFinder, Totals};
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
-use latpath_probe::{AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
+use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord, Manifest, NamedSegment, ToolCost};
+use std::sync::Arc;
 
 /// How often the route is looked for, and looked at again.
 const SEARCH_EVERY: Ns = 100_000_000;
@@ -37,6 +38,8 @@ pub struct Options {
     pub machines: Vec<(String, Address)>,
     /// Which points count; see [`PointFilter`].
     pub points: PointFilter,
+    /// Whether network namespaces of other user namespaces are followed too: rootless containers.
+    pub other_users: bool,
     /// Segments that the user named: `NAME=FROM..TO`.
     pub segments: Vec<String>,
     /// Times over this are counted.
@@ -109,6 +112,9 @@ impl Follow {
         Self::over(options, |options| {
             let mut probe = ProbeOptions::new(HOST, options.streams.clone());
             probe.ring_bytes = options.ring_bytes;
+            probe.other_users = options.other_users;
+            let filter = options.points.clone();
+            probe.accept = Accept(Arc::new(move |point| filter.matches(point)));
             Ok(Box::new(Probe::attach(probe)?))
         })
     }
@@ -118,7 +124,7 @@ impl Follow {
         options: Options,
         host: impl FnOnce(&Options) -> Result<Box<dyn HostSource>, FollowError>,
     ) -> Result<Self, FollowError> {
-        let mut notes = Vec::new();
+        let notes = Vec::new();
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
             let timeouts = Timeouts { window: MACHINE_TIMEOUT, ..Timeouts::default() };
@@ -132,7 +138,6 @@ impl Follow {
         let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
         let counted = Counted::begin();
         let host = host(&options)?;
-        notes.extend(host.notes());
         feeds.insert(0, Feed::new(Origin::Host(host)));
         let joiner = joiner(&options);
         let tables = Tables { filter: options.points.clone(), ..Default::default() };
@@ -455,8 +460,9 @@ impl Follow {
         let mut notes = self.notes.clone();
         notes.extend(self.layout.notes.iter().cloned());
         for feed in &self.merge.feeds {
-            if let Origin::Machine(m) = &feed.origin {
-                notes.extend(m.fault().map(|f| f.to_string()));
+            match &feed.origin {
+                Origin::Host(probe) => notes.extend(probe.notes()),
+                Origin::Machine(m) => notes.extend(m.fault().map(|f| f.to_string())),
             }
         }
         for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {

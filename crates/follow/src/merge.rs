@@ -42,7 +42,7 @@ impl HostSource for Probe {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.abilities().notes()
+        Probe::notes(self)
     }
 }
 

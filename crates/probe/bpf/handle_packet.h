@@ -22,7 +22,7 @@ static __always_inline int point_of_packet(struct percpu *p, struct net_device *
 		return thread_point(kind);
 	if (dev)
 		return learn_point(p, dev, device, kind);
-	return kind == POINT_DROP ? find_point(&key, 0) : -1;
+	return kind == POINT_DROP ? find_point(&key, 0, 0) : -1;
 }
 
 /* Where the frame of a packet lies. */
@@ -87,7 +87,7 @@ struct {
  */
 static __always_inline int is_repeated(__u32 cpu, __u32 tid, __u32 point, __u32 stream, __u32 key, enum dedup_mode mode)
 {
-	__u64 now = (__u64)(point + 1) << 56 | (__u64)stream << 32 | key;
+	__u64 now = (__u64)point << 56 | 1ull << 55 | (__u64)stream << 32 | key;
 	__u32 who = tid ? tid : cpu | 1u << 31, slot = who % LAST_SEEN;
 	struct last_seen *last = bpf_map_lookup_elem(&last_seen, &slot);
 	int repeated;
@@ -134,6 +134,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	if (dev) {
 		device = identity(dev);
 		point = known_point(p, device, kind);
+		if (unlikely(point == REFUSED_POINT))
+			return 0;
 	}
 	if (mode == DEDUP_STACK) {
 		if (point >= 0 && unlikely(passes_gro(point)))
@@ -184,7 +186,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	if (unlikely(point < 0))
 		point = point_of_packet(p, dev, device, kind);
 	if (unlikely(point < 0 || point >= MAX_POINTS)) {
-		__sync_fetch_and_add(&p->points_overflow, 1);
+		if (point != REFUSED_POINT)
+			__sync_fetch_and_add(&p->points_overflow, 1);
 		goto out;
 	}
 	if (mode == DEDUP_GRO)

@@ -3,13 +3,20 @@
 #ifndef LATPATH_POINTS_H
 #define LATPATH_POINTS_H
 
-
+/* The index of each point; REFUSED_POINT where user space does not want it, or it is in a namespace of another user's. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_POINTS * 4);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, KNOWN_KEYS);
 	__type(key, struct point_key);
 	__type(value, __u32);
 } point_of SEC(".maps");
+
+/* Indexes that no point has. User space fills it at the start, and gives back what it releases. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_POINTS);
+	__type(value, __u32);
+} free_points SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -19,24 +26,39 @@ struct {
 	__type(value, struct point_entry);
 } points SEC(".maps");
 
+/* Whether points may be in network namespaces of other user namespaces: any user can make those. */
+const volatile __u8 other_users = 0;
+
 /* Points whose frames pass the hook of GRO, as a set: at the stack's hook they have been seen already. */
-volatile __u32 gro_points = 0;
+#define GRO_WORDS ((MAX_POINTS + 64) / 64)
+__u64 gro_points[GRO_WORDS];
 
-__u32 point_count = 0;
-
-/* Adds a point; returns its index, or a negative number if the table is full. */
-static __noinline int register_point(struct point_key *key, struct net_device *dev)
+static __always_inline __u64 *gro_word(__u32 point)
 {
-	__u32 idx = __sync_fetch_and_add(&point_count, 1), *have;
+	return &gro_points[(point >> 6) & (GRO_WORDS - 1)];
+}
+
+/* Adds a point; returns its index, REFUSED_POINT, or a negative number if the table is full. */
+static __noinline int register_point(struct point_key *key, struct net_device *dev, struct net *net)
+{
+	__u32 idx, *have;
 	struct point_entry *e;
 
-	if (idx >= MAX_POINTS) {
-		__sync_fetch_and_add(&point_count, -1);
-		return -1;
+	if (!other_users && net && net->user_ns->level > 0) {
+		__u32 cpu = bpf_get_smp_processor_id();
+		struct percpu *p = bpf_map_lookup_elem(&percpu, &cpu);
+
+		idx = REFUSED_POINT;
+		if (!bpf_map_update_elem(&point_of, key, &idx, BPF_NOEXIST) && p)
+			__sync_fetch_and_add(&p->points_of_others, 1);
+		return REFUSED_POINT;
 	}
+	if (bpf_map_pop_elem(&free_points, &idx))
+		return -1;
 	e = bpf_map_lookup_elem(&points, &idx);
 	if (!e)
 		return -1;
+	__builtin_memset(e, 0, sizeof(*e));
 	e->key = *key;
 	if (dev) {
 		const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
@@ -45,20 +67,22 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 		if (ops)
 			bpf_probe_read_kernel_str(e->link, sizeof(e->link), ops->kind);
 	}
+	__sync_fetch_and_and(gro_word(idx), ~(1ull << (idx & 63)));
 	if (bpf_map_update_elem(&point_of, key, &idx, BPF_NOEXIST)) {
-		/* Another CPU came first: this entry stays unused. */
+		/* Another CPU came first. */
+		bpf_map_push_elem(&free_points, &idx, 0);
 		have = bpf_map_lookup_elem(&point_of, key);
 		return have ? *have : -1;
 	}
-	e->valid = 1;
+	__sync_lock_test_and_set(&e->valid, 1);
 	return idx;
 }
 
-static __always_inline int find_point(struct point_key *key, struct net_device *dev)
+static __always_inline int find_point(struct point_key *key, struct net_device *dev, struct net *net)
 {
 	__u32 *have = bpf_map_lookup_elem(&point_of, key);
 
-	return have ? *have : register_point(key, dev);
+	return have ? *have : register_point(key, dev, net);
 }
 
 static __always_inline __u64 identity(struct net_device *dev)
@@ -75,18 +99,18 @@ static __always_inline int known_point(struct percpu *p, __u64 device, __u32 kin
 	if (c->device != device)
 		return -1;
 	apart = *(volatile __u64 *)&c->with_point ^ device;
-	return apart << 5 ? -1 : (int)(apart >> 59);
+	return apart << 8 ? -1 : (int)(apart >> 56);
 }
 
 static __always_inline int passes_gro(__u32 point)
 {
-	return gro_points >> (point & (MAX_POINTS - 1)) & 1;
+	return *(volatile __u64 *)gro_word(point) >> (point & 63) & 1;
 }
 
 static __always_inline void note_gro(__u32 point)
 {
 	if (!passes_gro(point))
-		__sync_fetch_and_or(&gro_points, 1u << (point & (MAX_POINTS - 1)));
+		__sync_fetch_and_or(gro_word(point), 1ull << (point & 63));
 }
 
 /* The point of this kind on a device that the CPU does not know yet, -1 if the table is full. */
@@ -94,11 +118,11 @@ static __always_inline int learn_point(struct percpu *p, struct net_device *dev,
 {
 	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
 	struct point_key key = { .netns = device >> 32, .ifindex = (__u32)device, .kind = kind };
-	int point = find_point(&key, dev);
+	int point = find_point(&key, dev, dev->nd_net.net);
 
 	if (point < 0)
 		return point;
-	*(volatile __u64 *)&c->with_point = device ^ (__u64)point << 59;
+	*(volatile __u64 *)&c->with_point = device ^ (__u64)point << 56;
 	*(volatile __u64 *)&c->device = device;
 	return point;
 }
@@ -110,11 +134,15 @@ static __always_inline int thread_point(__u32 kind)
 	struct nsproxy *ns = task->nsproxy;
 	struct point_key key = {};
 
-	if (ns)
-		key.netns = ns->net_ns->ns.inum;
+	struct net *net = 0;
+
+	if (ns) {
+		net = ns->net_ns;
+		key.netns = net->ns.inum;
+	}
 	key.kind = kind;
 	bpf_get_current_comm(key.comm, sizeof(key.comm));
-	return find_point(&key, 0);
+	return find_point(&key, 0, net);
 }
 
 #endif

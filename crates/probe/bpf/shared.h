@@ -8,7 +8,9 @@
 
 #include "point_kinds.h"
 
-#define MAX_POINTS 32 /* points of one machine */
+#define MAX_POINTS 255 /* points of one machine at a time */
+#define REFUSED_POINT 255 /* one that nobody requested */
+#define KNOWN_KEYS 4096 /* points and refused points that are remembered */
 #define CACHE 32 /* devices that a CPU knows, for each kind of point */
 
 /* Identifies a point. For app-read the device is the thread's name. */
@@ -24,7 +26,7 @@ struct point_entry {
 	struct point_key key;
 	__u8 device[16];
 	__u8 link[16];
-	__u32 valid;
+	__u32 valid; /* set when the rest is written; user space takes it back when it releases the index */
 	__u32 pad;
 };
 
@@ -43,7 +45,7 @@ struct record {
 
 /*
  * What a CPU knows of a device and its point: the device's identity (namespace and index), and the same with the point's index
- * laid over its upper five bits. An interrupt may refill an entry between its two stores; then they do not match.
+ * laid over its upper eight bits. An interrupt may refill an entry between its two stores; then they do not match.
  */
 struct cached {
 	__u64 device;
@@ -59,7 +61,7 @@ struct percpu {
 	__u64 unreadable;
 	__u64 others; /* packets that were looked at and are in no stream */
 	__u64 left_out; /* sightings of packets that are not in the sample */
-	__u64 pad0;
+	__u64 points_of_others; /* that were refused: in network namespaces of other user namespaces */
 	__u64 cost_ns;
 	__u64 cost_samples;
 	__u64 pad1[6];

@@ -1,15 +1,17 @@
 //! Loading the programs and attaching them.
 
 use crate::hooks::Abilities;
-use crate::layout::{self, PerCpu, PointEntry, Record};
+use crate::layout::{PerCpu, Record};
+use crate::points::PointTable;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::tx_done::TxDone;
 use latpath_bpf::{attach_program, convert, BadStreams, Because, Mapped, Table, Unable};
-use latpath_model::StreamSpec;
+use latpath_model::{PointInfo, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::OpenMapMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// What to attach.
 #[derive(Clone, Debug)]
@@ -20,6 +22,20 @@ pub struct Options {
     pub streams: Vec<StreamSpec>,
     /// Memory for rings, all CPUs together, in bytes.
     pub ring_bytes: usize,
+    /// Which points count; a refused one costs its packets nothing, and takes no place.
+    pub accept: Accept,
+    /// Whether points may be in network namespaces of other user namespaces, which any user can make: rootless containers.
+    pub other_users: bool,
+}
+
+/// Whether a point counts.
+#[derive(Clone)]
+pub struct Accept(pub Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Accept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Accept")
+    }
 }
 
 impl Options {
@@ -28,7 +44,13 @@ impl Options {
 
     /// The defaults for these streams on this machine.
     pub fn new(machine: &str, streams: Vec<StreamSpec>) -> Self {
-        Self { machine: machine.into(), streams, ring_bytes: Self::RING_BYTES }
+        Self {
+            machine: machine.into(),
+            streams,
+            ring_bytes: Self::RING_BYTES,
+            accept: Accept(Arc::new(|_| true)),
+            other_users: false,
+        }
     }
 }
 
@@ -78,7 +100,7 @@ pub(crate) struct Attached {
     pub table: Table,
     pub abilities: Abilities,
     pub percpu: Mapped<PerCpu>,
-    pub points: Mapped<PointEntry>,
+    pub points: PointTable,
     pub ring: Mapped<Record>,
     pub ring_size: usize,
     pub cpus: usize,
@@ -106,6 +128,7 @@ fn configure(
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
     consts.selection = convert(&table.selection);
     consts.ring_size = ring_size as u32;
+    consts.other_users = options.other_users.into();
     let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
     for (place, name) in &table.short {
         names[*place] = convert(name);
@@ -159,7 +182,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let maps = &skel.maps;
     table.load(&maps.streams, &maps.names_long).map_err(refused("naming the streams"))?;
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
-    let points = Mapped::new(&maps.points.as_fd(), layout::MAX_POINTS)?;
+    let points = PointTable::new(&maps.points, &maps.point_of, &maps.free_points)?;
     let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
     let (mut links, mut tx_done) = (Vec::new(), None);
     for program in skel.object().progs_mut() {

@@ -1,18 +1,20 @@
 //! What user space and the kernel programs share: the build makes types and numbers of bpf/shared.h.
 
+pub use crate::skel::types::{
+    cached, percpu as PerCpu, point_entry as PointEntry, point_key as PointKey, record as Record,
+};
 use crate::skel::types::{name_short, selection};
-pub use crate::skel::types::{percpu as PerCpu, point_entry as PointEntry, record as Record};
 
 pub mod constants {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
-pub use constants::MAX_POINTS;
+pub use constants::{MAX_POINTS, REFUSED_POINT};
 
 /// Memory that a sighting takes in the kernel's rings.
 pub const RECORD_BYTES: usize = size_of::<Record>();
 
-latpath_bpf::plain!(PerCpu, PointEntry, Record, name_short, selection);
+latpath_bpf::plain!(PerCpu, PointEntry, PointKey, Record, cached, name_short, selection);
 
 #[cfg(test)]
 mod tests {

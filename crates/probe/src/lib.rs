@@ -15,7 +15,7 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
 }
 
-pub use attach::{AttachError, Options};
+pub use attach::{Accept, AttachError, Options};
 pub use hooks::Abilities;
 pub use layout::RECORD_BYTES;
 pub use probe::Probe;

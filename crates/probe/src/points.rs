@@ -1,19 +1,76 @@
 //! The points that the kernel programs registered, with names.
 
-use crate::layout::{PointEntry, MAX_POINTS};
-use latpath_bpf::{namespaces, Mapped};
+use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
+use latpath_bpf::{bytes_of, namespaces, Mapped};
 use latpath_counters::{interfaces, Interface, Netns};
 use latpath_model::text::{of_field, printable};
-use latpath_model::{Link, Point, PointId, PointInfo, PointKind};
-use std::collections::BTreeMap;
+use latpath_model::{Link, Ns, Point, PointId, PointInfo, PointKind};
+use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::AsFd;
+
+/// The kernel's tables of points.
+pub(crate) struct PointTable {
+    entries: Mapped<PointEntry>,
+    index_of: MapHandle,
+    free: MapHandle,
+}
+
+impl PointTable {
+    /// Maps the table, and makes all its indexes free.
+    pub fn new(points: &Map<'_>, index_of: &Map<'_>, free: &Map<'_>) -> io::Result<Self> {
+        let entries = Mapped::new(&points.as_fd(), MAX_POINTS)?;
+        let handle = |map| MapHandle::try_from(map).map_err(io::Error::other);
+        let table = Self { entries, index_of: handle(index_of)?, free: handle(free)? };
+        (0..MAX_POINTS).try_for_each(|index| table.give_back(index)).map_err(io::Error::other)?;
+        Ok(table)
+    }
+
+    fn give_back(&self, index: usize) -> libbpf_rs::Result<()> {
+        self.free.update(&[], &(index as u32).to_ne_bytes(), MapFlags::ANY)
+    }
+}
+
+/// Names that are remembered. Beyond, new points are not followed.
+const MOST_NAMES: usize = 4096;
+/// Names of reading threads in one network namespace: a thread may rename itself at any time.
+const MOST_READERS: usize = 16;
+/// An index is given back when no program and no unread record can name it any more.
+const QUARANTINE: Ns = 2_000_000_000;
+/// Where fewer indexes than this are free, points that saw nothing for a while are released.
+const SCARCE: usize = 64;
+const IDLE: Ns = 60_000_000_000;
+
+/// An index of the kernel's table that is in use.
+struct Slot {
+    key: PointKey,
+    id: Option<PointId>,
+    seen: Ns,
+}
+
+/// What a point is called, and whether it has a number: the same after its device or thread was made again.
+#[derive(PartialEq, Eq, Hash)]
+struct Identity {
+    netns: u32,
+    kind: PointKind,
+    device: String,
+}
 
 /// The table of points as user space numbers it.
 #[derive(Default)]
 pub(crate) struct Points {
     known: Vec<PointInfo>,
-    ids: [Option<PointId>; MAX_POINTS],
+    ids: HashMap<Identity, Option<PointId>>,
+    readers: HashMap<u32, usize>,
+    slots: Vec<Option<Slot>>,
+    /// Indexes to give back, and since when nothing new can name them.
+    released: VecDeque<(Ns, usize)>,
     /// A device without a link kind, as NICs are, sends packets of a stream.
     pub nic_sends: bool,
+    /// Points that found no room.
+    pub overflow: u64,
 }
 
 fn link_of(kind: PointKind, link: &str) -> Link {
@@ -40,58 +97,166 @@ fn devices_of(netns: u32) -> Vec<Interface> {
     Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default()
 }
 
+/// What is looked up at most once for all points that came together.
+#[derive(Default)]
+struct Lookups {
+    spaces: Option<HashMap<u32, String>>,
+    devices: BTreeMap<u32, Vec<Interface>>,
+}
+
 impl Points {
-    /// Takes over what the programs have registered since the last call.
-    pub fn refresh(&mut self, machine: &str, table: &Mapped<PointEntry>) -> &[PointInfo] {
-        let mut spaces = None;
-        let mut devices = BTreeMap::new();
-        for i in 0..MAX_POINTS {
-            if self.ids[i].is_some() {
+    /// Takes over what the programs have registered since the last call. `accept` says which points count.
+    pub fn refresh(
+        &mut self,
+        machine: &str,
+        table: &PointTable,
+        percpu: &Mapped<PerCpu>,
+        now: Ns,
+        accept: &dyn Fn(&PointInfo) -> bool,
+    ) -> &[PointInfo] {
+        self.slots.resize_with(MAX_POINTS, || None);
+        let mut lookups = Lookups::default();
+        for index in 0..MAX_POINTS {
+            if self.slots[index].is_some() {
                 continue;
             }
-            let entry = table.get(i);
+            let entry = table.entries.get(index);
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
-            let link = of_field(&entry.link);
-            self.nic_sends |= kind == PointKind::Tx && link.is_empty();
-            let kind = as_vms_see(kind, &link);
-            let device = match kind {
-                PointKind::AppRead => of_field(&entry.key.comm),
-                _ => of_field(&entry.device),
+            let id = self.identify(machine, kind, &entry, &mut lookups, accept);
+            // The device or the thread was made again: what went before takes no place any more.
+            let is_released = |index: usize| self.released.iter().any(|(_, released)| *released == index);
+            let same = |(i, slot): (usize, &Option<Slot>)| {
+                (slot.as_ref()?.id == id && id.is_some() && !is_released(i)).then_some(i)
             };
-            // Whoever may make a thread or a device may give it any name.
-            let device = if device.is_empty() { "-".into() } else { printable(&device) };
-            let mut point = Point { machine: machine.into(), kind, device };
-            if self.known.iter().any(|k| k.point == point) {
-                // The same name in another namespace: say which.
-                let spaces = spaces.get_or_insert_with(namespaces);
-                let space = spaces.get(&entry.key.netns).filter(|n| !n.is_empty());
-                point.device += &match space {
-                    Some(space) => format!("%{space}"),
-                    None => format!("%{}", entry.key.netns),
-                };
+            let before = self.slots.iter().enumerate().find_map(same);
+            self.slots[index] = Some(Slot { key: entry.key, id, seen: now });
+            if id.is_none() {
+                self.release(index, table, percpu, now, true);
             }
-            let peer = match link.as_ref() {
-                "veth" => {
-                    let devices = devices.entry(entry.key.netns).or_insert_with(|| devices_of(entry.key.netns));
-                    devices.iter().find(|d| d.ifindex == entry.key.ifindex).and_then(|d| d.lower).unwrap_or(0)
-                }
-                _ => 0,
-            };
-            self.ids[i] = Some(self.known.len() as PointId);
-            self.known.push(PointInfo {
-                point,
-                link: link_of(kind, &link),
-                netns: entry.key.netns,
-                ifindex: entry.key.ifindex,
-                peer,
-                clock: "CLOCK_MONOTONIC".into(),
-            });
+            if let Some(before) = before {
+                self.release(before, table, percpu, now, false);
+            }
         }
         &self.known
     }
 
-    /// The id of the kernel's point `i`, if user space knows it.
-    pub fn id(&self, i: usize) -> Option<PointId> {
-        self.ids.get(i).copied().flatten()
+    /// The number of a point: the same as before where one of this name is known, `None` where it does not count.
+    fn identify(
+        &mut self,
+        machine: &str,
+        kind: PointKind,
+        entry: &PointEntry,
+        lookups: &mut Lookups,
+        accept: &dyn Fn(&PointInfo) -> bool,
+    ) -> Option<PointId> {
+        let link = of_field(&entry.link);
+        let kind = as_vms_see(kind, &link);
+        let device = match kind {
+            PointKind::AppRead => of_field(&entry.key.comm),
+            _ => of_field(&entry.device),
+        };
+        // Whoever may make a thread or a device may give it any name.
+        let device = if device.is_empty() { "-".into() } else { printable(&device) };
+        let netns = entry.key.netns;
+        let identity = Identity { netns, kind, device: device.clone() };
+        self.nic_sends |= kind == PointKind::Tx && link.is_empty();
+        if let Some(id) = self.ids.get(&identity) {
+            return *id;
+        }
+        let readers = self.readers.entry(netns).or_default();
+        *readers += usize::from(kind == PointKind::AppRead);
+        if self.ids.len() == MOST_NAMES || *readers > MOST_READERS {
+            self.overflow += 1;
+            return None;
+        }
+        let mut point = Point { machine: machine.into(), kind, device };
+        if self.known.iter().any(|k| k.point == point) {
+            // The same name in another namespace: say which.
+            let spaces = lookups.spaces.get_or_insert_with(|| namespaces().into_iter().collect());
+            let space = spaces.get(&netns).filter(|n| !n.is_empty());
+            point.device += &space.map_or_else(|| format!("%{netns}"), |space| format!("%{space}"));
+        }
+        let peer = match link.as_ref() {
+            "veth" => {
+                let devices = lookups.devices.entry(netns).or_insert_with(|| devices_of(netns));
+                devices.iter().find(|d| d.ifindex == entry.key.ifindex).and_then(|d| d.lower).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let info = PointInfo {
+            point,
+            link: link_of(kind, &link),
+            netns,
+            ifindex: entry.key.ifindex,
+            peer,
+            clock: "CLOCK_MONOTONIC".into(),
+        };
+        let id = accept(&info).then_some(self.known.len() as PointId);
+        if id.is_some() {
+            self.known.push(info);
+        }
+        self.ids.insert(identity, id);
+        id
+    }
+
+    /// The id of the kernel's point `index`, which saw a packet at `t`. `None` if it does not count; `Err` if it is not known.
+    pub fn id(&mut self, index: usize, t: Ns) -> Result<Option<PointId>, ()> {
+        let slot = self.slots.get_mut(index).and_then(Option::as_mut).ok_or(())?;
+        slot.seen = slot.seen.max(t);
+        Ok(slot.id)
+    }
+
+    /// Takes an index from its point. Where the point does not count, the programs remember that.
+    fn release(&mut self, index: usize, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns, refuse: bool) {
+        let Some(slot) = &self.slots[index] else { return };
+        let key = bytes_of(&slot.key);
+        let done = match refuse {
+            true => table.index_of.update(key, &(REFUSED_POINT as u32).to_ne_bytes(), MapFlags::ANY),
+            // The programs may have forgotten the index, and given the same point another.
+            false if self.slots.iter().flatten().filter(|other| bytes_of(&other.key) == key).count() > 1 => Ok(()),
+            false => table.index_of.delete(key),
+        };
+        if let Err(e) = done {
+            tracing::debug!("point {index}: {e}");
+        }
+        forget(percpu, index);
+        table.entries.set_field(index, offset_of!(PointEntry, valid), 0u32);
+        self.released.push_back((now, index));
+    }
+
+    /// Releases points that have seen nothing for long where room is scarce, and gives back what was released.
+    pub fn tidy(&mut self, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns) {
+        while let Some(&(_, index)) = self.released.front().filter(|(since, _)| now - since > QUARANTINE) {
+            self.released.pop_front();
+            self.slots[index] = None;
+            if let Err(e) = table.give_back(index) {
+                tracing::debug!("point {index}: {e}");
+            }
+        }
+        let is_released = |index: &usize| self.released.iter().any(|(_, released)| released == index);
+        let mut used: Vec<(Ns, usize)> =
+            self.slots.iter().enumerate().filter_map(|(i, s)| Some((s.as_ref()?.seen, i))).collect();
+        if used.len() + SCARCE <= MAX_POINTS {
+            return;
+        }
+        used.retain(|(seen, index)| now - seen > IDLE && !is_released(index));
+        used.sort_unstable();
+        used.truncate(SCARCE);
+        used.into_iter().for_each(|(_, index)| self.release(index, table, percpu, now, false));
+    }
+}
+
+/// Makes all CPUs ask again which index a point has that had this one.
+fn forget(percpu: &Mapped<PerCpu>, index: usize) {
+    let places = PointKind::ALL.len() * constants::CACHE;
+    for cpu in 0..percpu.len() {
+        for place in 0..places {
+            let at = offset_of!(PerCpu, known) + place * size_of::<cached>();
+            let device: u64 = percpu.field(cpu, at + offset_of!(cached, device));
+            let with_point: u64 = percpu.field(cpu, at + offset_of!(cached, with_point));
+            if (with_point ^ device) == (index as u64) << 56 {
+                percpu.set_field(cpu, at + offset_of!(cached, with_point), 0u64);
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
 use latpath_bpf::{Functions, Reasons};
+use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -43,19 +44,45 @@ pub struct Probe {
     pub(crate) options: Options,
     reader: Reader,
     detached: bool,
+    tidied: Ns,
 }
+
+/// How often indexes of points are given back.
+const TIDY: Ns = 100_000_000;
 
 impl Probe {
     /// Loads the programs and attaches them.
     pub fn attach(options: Options) -> Result<Self, AttachError> {
         let attached = attach(&options)?;
         let reader = Reader::new(attached.cpus, attached.ring_size);
-        Ok(Self { attached, points: Points::default(), notes: Notes::default(), options, reader, detached: false })
+        Ok(Self {
+            attached,
+            points: Points::default(),
+            notes: Notes::default(),
+            options,
+            reader,
+            detached: false,
+            tidied: 0,
+        })
     }
 
     /// What this kernel offers.
     pub fn abilities(&self) -> &Abilities {
         &self.attached.abilities
+    }
+
+    /// What the user must know: what this kernel lacks, and points that do not count for want of leave.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.attached.abilities.notes();
+        let percpu = &self.attached.percpu;
+        let others: u64 = (0..percpu.len()).map(|cpu| percpu.get(cpu).points_of_others).sum();
+        if others > 0 {
+            notes.push(format!(
+                "{others} points in network namespaces of other users, as those of rootless containers, were left out: \
+                 --other-users follows them too"
+            ));
+        }
+        notes
     }
 
     /// Follows one packet in `n` from now on, a power of two, chosen by its key: the same at all points.
@@ -80,7 +107,10 @@ impl Source for Probe {
     type Error = Infallible;
 
     fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
-        Ok(self.points.refresh(&self.options.machine, &self.attached.points).to_vec())
+        let Self { points, attached, options, .. } = self;
+        Ok(points
+            .refresh(&options.machine, &attached.points, &attached.percpu, monotonic(), &*options.accept.0)
+            .to_vec())
     }
 
     fn drop_notes(&mut self) -> Result<Vec<DropNote>, Infallible> {
@@ -88,22 +118,27 @@ impl Source for Probe {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
-        let Self { attached, points, notes, options, reader, detached } = self;
+        let Self { attached, points, notes, options, reader, detached, tidied } = self;
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
-            let kernel_point = usize::from(r.point);
-            if points.id(kernel_point).is_none() && !fresh {
-                points.refresh(&options.machine, &attached.points);
+            let (index, t) = (usize::from(r.point), r.t as Ns);
+            let mut point = points.id(index, t);
+            if point.is_err() && !fresh {
+                points.refresh(&options.machine, &attached.points, &attached.percpu, t, &*options.accept.0);
                 fresh = true;
+                point = points.id(index, t);
             }
-            let (Some(point), Some(stream)) =
-                (points.id(kernel_point), attached.table.user.get(usize::from(r.stream)).copied())
+            let (Ok(Some(point)), Some(stream)) = (point, attached.table.user.get(usize::from(r.stream)).copied())
             else {
                 return;
             };
             let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
             out.push(Sighting { t: r.t as Ns, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
         });
+        if *tidied + TIDY < watermark && !*detached {
+            points.tidy(&attached.points, &attached.percpu, watermark);
+            *tidied = watermark;
+        }
         if let Some(tx_done) = &mut attached.tx_done {
             tx_done.follow(watermark, !out.is_empty(), points.nic_sends);
         }
@@ -127,6 +162,7 @@ impl Source for Probe {
             cost += p.cost_ns;
             samples += p.cost_samples;
         }
+        c.points_overflow += self.points.overflow;
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
         Ok(c)
     }

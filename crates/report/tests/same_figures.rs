@@ -103,6 +103,7 @@ fn options() -> Options {
         streams: vec![StreamSpec::svid("MU01")],
         machines: Vec::new(),
         points: PointFilter::default(),
+        other_users: false,
         segments: Vec::new(),
         threshold: 200_000,
         window: 500 * MS,

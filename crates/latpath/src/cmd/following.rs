@@ -39,6 +39,9 @@ pub struct What {
     /// Points that count, as host/nic-rx@eth0 or guest0/*; several are allowed [default: all that see the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     points: Vec<String>,
+    /// Follow packets in network namespaces of other users too, as those of rootless containers
+    #[arg(long)]
+    other_users: bool,
     /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
@@ -128,6 +131,7 @@ impl What {
             streams,
             machines: self.machines.clone(),
             points: PointFilter::new(self.points.clone()),
+            other_users: self.other_users,
             segments: self.segments.clone(),
             threshold: self.threshold().unwrap_or(THRESHOLD),
             window,

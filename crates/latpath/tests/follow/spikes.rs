@@ -260,6 +260,7 @@ fn live() -> Result<(), Failed> {
         streams: vec![format!("svid:{}", stage.svid).parse()?],
         machines: Vec::new(),
         points: PointFilter::default(),
+        other_users: false,
         segments: Vec::new(),
         threshold: 20 * ms,
         window: 4_000 * ms,

@@ -20,6 +20,7 @@ fn live(stream: &str) -> Result<Live, Failed> {
         streams: vec![StreamSpec::svid(stream)],
         machines: Vec::new(),
         points: PointFilter::default(),
+        other_users: false,
         segments: Vec::new(),
         threshold: 200_000,
         // The longest that there is: a busy machine may keep a packet from its next point.

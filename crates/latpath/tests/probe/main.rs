@@ -4,6 +4,7 @@ mod agent;
 mod guest;
 mod hostile;
 mod live;
+mod points;
 mod recognise;
 mod taps;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let mut tests = recognise::trials(&needs);
     tests.extend(hostile::trials(&needs));
     tests.extend(live::trials(&needs));
+    tests.extend(points::trials(&needs));
     tests.extend(taps::trials(&needs));
     tests.extend(agent::trials(&needs));
     tests.extend(guest::trials(&[need_root(), need_guest()]).into_iter().map(Trial::in_lab));

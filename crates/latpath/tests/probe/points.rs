@@ -1,0 +1,168 @@
+//! The table of points: who fills it, who empties it, and what does not count.
+
+use crate::*;
+use latpath_probe::Accept;
+use latpath_testkit::{bench, trial, Lack};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::Arc;
+
+pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
+    vec![
+        trial("a_refused_point_takes_no_place_and_others_are_seen", needs, refused),
+        trial("a_thread_that_renames_itself_leaves_room_for_others", needs, renamed),
+        trial("a_device_that_is_made_again_and_again_keeps_its_point", needs, made_again),
+        trial("namespaces_of_other_users_count_only_where_they_are_asked_for", needs, others),
+    ]
+}
+
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status();
+    assert!(status.is_ok_and(|s| s.success()), "ip {words}");
+}
+
+/// Sends a frame over the bench, and says what the probe has seen so far.
+fn step(bench: &Bench, probe: &mut Probe, stream: &str, n: u16, into: &mut Vec<Sighting>) -> Result<(), Failed> {
+    send(bench, &[bytes(&frame(stream, n))])?;
+    let before = into.len();
+    until("the frame is seen", || {
+        let _ = probe.drain(into);
+        into.len() > before
+    })?;
+    Ok(())
+}
+
+fn refused() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("MU01");
+    let mut options = ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]);
+    options.accept = Accept(Arc::new(|point| point.point.to_string() == LINE[1]));
+    let mut probe = Probe::attach(options)?;
+    let mut seen = Vec::new();
+    for n in 0..50 {
+        step(&bench, &mut probe, &stream, n, &mut seen)?;
+    }
+    let names: Vec<String> = probe.points()?.iter().map(|p| p.point.to_string()).collect();
+    assert_eq!(names, [LINE[1]]);
+    let keys: Vec<u32> = seen.iter().map(|s| s.key).collect();
+    assert_eq!(keys, (0..50).collect::<Vec<_>>(), "the point that counts saw each frame once");
+    let counters = probe.counters()?;
+    assert_eq!(counters.points_overflow, 0);
+    // A point was refused once its first packets had been seen; after that its packets cost nothing.
+    assert!(counters.sightings < 50 * 3, "{counters:?}");
+    Ok(())
+}
+
+/// A packet socket on a device, bound to Sampled Values.
+fn packet_socket(device: &str) -> OwnedFd {
+    let protocol = 0x88ba_u16.to_be();
+    let name = std::ffi::CString::new(device).expect("a name without NUL");
+    // SAFETY: plain system calls; the descriptor is checked and owned from then on, the address is whole.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(protocol));
+        assert!(fd >= 0);
+        let socket = OwnedFd::from_raw_fd(fd);
+        let mut at: libc::sockaddr_ll = std::mem::zeroed();
+        at.sll_family = libc::AF_PACKET as u16;
+        at.sll_protocol = protocol;
+        at.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        let bound = libc::bind(fd, (&raw const at).cast(), size_of_val(&at) as u32);
+        assert_eq!(bound, 0);
+        socket
+    }
+}
+
+fn renamed() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("MU01");
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    let mut seen = Vec::new();
+    bench.application().inside(|| -> Result<(), Failed> {
+        let socket = packet_socket("lp-app");
+        for n in 0..60 {
+            let name = std::ffi::CString::new(format!("reader\x1b{n}"))?;
+            // SAFETY: the name ends with NUL; the buffer is as long as is said.
+            unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+            step(&bench, &mut probe, &stream, n, &mut seen)?;
+            let mut frame = [0u8; 2048];
+            // SAFETY: as above.
+            let got = unsafe { libc::recv(socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+            assert!(got > 0);
+        }
+        Ok(())
+    })??;
+    // A device that comes after all these names.
+    bench.path.hypervisor.inside(|| {
+        ip("link add late0 type veth peer name late1");
+        ip("link set late1 up");
+        ip("link set late0 master br0 up");
+    })?;
+    until("a device that came last has a point", || {
+        step(&bench, &mut probe, &stream, 99, &mut seen).is_ok()
+            && probe.points().is_ok_and(|all| all.iter().any(|p| p.point.to_string() == "host/nic-rx@late1"))
+    })?;
+    let points = probe.points()?;
+    let spaces = spaces(&bench)?;
+    let readers = points.iter().filter(|p| p.point.device.starts_with("reader") && spaces.contains(&p.netns));
+    assert!((1..=16).contains(&readers.clone().count()));
+    assert!(readers.clone().all(|p| p.point.device.starts_with("reader?")), "a name cannot command the terminal");
+    assert!(probe.counters()?.points_overflow > 0, "names that found no room are counted");
+    Ok(())
+}
+
+fn made_again() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("MU01");
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    let mut seen = Vec::new();
+    // More devices than the table has places, if none were given back; that takes the programs two seconds.
+    let begin = latpath_linux::monotonic();
+    for n in 0..120 {
+        if n == 60 {
+            until("places are given back", || {
+                let _ = probe.drain(&mut seen);
+                latpath_linux::monotonic() > begin + 4_000_000_000
+            })?;
+        }
+        bench.path.hypervisor.inside(|| {
+            ip("link add vm0 type veth peer name vm1");
+            ip("link set vm1 up");
+            ip("link set vm0 master br0 up");
+        })?;
+        step(&bench, &mut probe, &stream, n, &mut seen)?;
+        bench.path.hypervisor.inside(|| ip("link del vm0"))?;
+    }
+    let spaces = spaces(&bench)?;
+    let points = probe.points()?;
+    let ours: Vec<String> = points.iter().filter(|p| spaces.contains(&p.netns)).map(|p| p.point.to_string()).collect();
+    assert!(ours.len() <= 10, "{ours:?}");
+    assert!(ours.iter().any(|p| p == "host/nic-rx@vm1"), "{ours:?}");
+    assert_eq!(probe.counters()?.points_overflow, 0);
+    Ok(())
+}
+
+fn others() -> Result<(), Failed> {
+    let _bench = bench()?;
+    let stream = own("MU01");
+    let latpath = env!("CARGO_BIN_EXE_latpath");
+    let script = format!(
+        "ip link add veth0 type veth peer name veth1 && ip link set veth0 up && ip link set veth1 up && \
+         exec {latpath} publish -i veth0 --svid {stream} --rate 100 --count 30"
+    );
+    for other_users in [false, true] {
+        let options = ProbeOptions { other_users, ..ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]) };
+        let mut probe = Probe::attach(options)?;
+        let out = Command::new("unshare").args(["-Urn", "sh", "-c", &script]).output().map_err(|e| e.to_string())?;
+        if !out.status.success() {
+            return Err(format!("unshare -Urn: {}", String::from_utf8_lossy(&out.stderr)).into());
+        }
+        let mut seen = Vec::new();
+        let ended = latpath_linux::monotonic();
+        until("all is read up to the publisher's end", || probe.drain(&mut seen).is_ok_and(|now| now > ended))?;
+        let points = probe.points()?.len();
+        assert_eq!((seen.len() >= 60, points >= 2), (other_users, other_users), "{} at {points}", seen.len());
+        let noted = probe.notes().iter().any(|note| note.contains("--other-users"));
+        assert_eq!(noted, !other_users);
+    }
+    Ok(())
+}
