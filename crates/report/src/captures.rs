@@ -1,6 +1,7 @@
 //! The captures of a run, read one by one, and those that a user selects.
 
-use crate::{Candidate, PacketSelector};
+use crate::explain::Candidate;
+use crate::PacketSelector;
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::RunContext;
 use latpath_model::{Ns, StreamId};
@@ -61,7 +62,6 @@ pub enum Selection {
     Packet(PacketSelector),
 }
 
-/// Selected captures.
 #[derive(Debug)]
 pub struct Selected {
     /// The captures' numbers, in the order of their times.

@@ -18,7 +18,7 @@ use context::{advice, judge};
 pub use figures::late_figures;
 pub use json::explanation_json;
 pub use live::LiveExplainer;
-pub use selector::{Ambiguous, BadPacket, Candidate, PacketSelector};
+pub use selector::{Candidate, PacketSelector};
 pub use text::{explanation_text, packet_text, Head};
 
 use latpath_capture::{Capture, CaptureKind, Packet};

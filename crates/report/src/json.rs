@@ -12,24 +12,18 @@ pub struct RunHead<'a> {
     pub path: String,
     /// `finished`, `recording`, `interrupted` or `killed`.
     pub state: &'static str,
-    /// Why it ended early.
     pub interrupted_by: Option<&'a str>,
-    /// Version of the latpath that recorded.
     pub latpath: &'a str,
-    /// The command line.
     pub command: &'a [String],
     /// When it began, in all clocks.
     pub start: &'a Stamp,
     /// When it ended; null if it was killed or goes on.
     pub end: Option<&'a Stamp>,
-    /// The streams that were asked for.
     pub streams: &'a [StreamSpec],
-    /// The host.
     pub host: &'a HostFacts,
 }
 
 impl<'a> RunHead<'a> {
-    /// Of this run.
     pub fn of(run: &'a Run) -> Self {
         let manifest = run.manifest();
         let (state, interrupted_by) = match run.condition() {

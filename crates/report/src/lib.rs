@@ -24,17 +24,17 @@ mod text;
 mod warnings;
 mod worst;
 
-pub use captures::{RunCaptures, SelectError, Selected, SelectedPacket, Selection};
+pub use captures::{RunCaptures, SelectError, Selection};
 pub use explain::{
-    explanation_json, explanation_text, late_figures, packet_text, run_context, Ambiguous, BadPacket, Candidate,
-    ExplainedPacket, ExplainedSpike, Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
+    explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
+    Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
-pub use json::{report_json, RunHead};
-pub use layout::{layout_of, BadSegment};
-pub use limit::{parse_duration, BadLimit, Broken, Limit};
+pub use json::report_json;
+pub use layout::layout_of;
+pub use limit::{parse_duration, Limit};
 pub use lines::Lines;
 pub use page::WIDTH;
 pub use replay::Replay;
-pub use span::{BadTime, When};
+pub use span::When;
 pub use summarise::{summarise, SummaryOptions};
 pub use text::{text, Options};

@@ -40,18 +40,12 @@ pub enum BadLimit {
     Value(String),
     /// There is no such segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
-    Segment {
-        /// The name.
-        segment: String,
-        /// Those that there are.
-        known: String,
-    },
+    Segment { segment: String, known: String },
 }
 
 /// A limit that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// The limit as the user wrote it.
     pub limit: String,
     /// What was measured instead; none if no journey crossed the segment.
     pub measured: Option<String>,

@@ -2,10 +2,9 @@
 
 use crate::segments::is_within;
 use latpath_model::Ns;
-use latpath_stats::text::{cut, pad, Table};
+use latpath_stats::text::{pad, wrapped, Table};
 use latpath_stats::units::Letters;
 use latpath_stats::SegmentFigures;
-use unicode_width::UnicodeWidthStr;
 
 /// The widest that a page is.
 pub const WIDTH: usize = 110;
@@ -50,23 +49,9 @@ impl Page {
         self.wrapped(format!("  {}", pad(name, INDENT - 2)), INDENT, value);
     }
 
-    /// Text after `line`, which is `indent` wide, broken between words where it is longer than the page.
-    pub fn wrapped(&mut self, mut line: String, indent: usize, text: &str) {
-        let mut used = indent;
-        for (i, word) in text.split(' ').enumerate() {
-            let word = cut(word, WIDTH - indent, self.letters.ellipsis());
-            if i > 0 && used + 1 + word.width() > WIDTH {
-                self.line(&line);
-                line = " ".repeat(indent);
-                used = indent;
-            } else if i > 0 {
-                line.push(' ');
-                used += 1;
-            }
-            used += word.width();
-            line.push_str(&word);
-        }
-        self.line(line);
+    /// Text after `line`, broken between words where it is longer than the page, each further line indented.
+    pub fn wrapped(&mut self, line: String, indent: usize, text: &str) {
+        wrapped(line, indent, text, WIDTH, self.letters.ellipsis()).iter().for_each(|line| self.line(line));
     }
 
     /// Marks what the reader must not overlook.

@@ -13,7 +13,6 @@ use ratatui::{
     text::Line,
     widgets::{Clear, Widget},
 };
-use unicode_width::UnicodeWidthStr;
 
 /// Keys and what they do, then marks and what they mean.
 const HELP: [&str; 20] = [
@@ -52,7 +51,8 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
             let width = usize::from(area.width);
             let mut text = vec![" DETAILS   (up/down scroll, d closes)".to_string()];
             for line in details(model, shown) {
-                text.extend(folded(&line, width));
+                let (blank, words) = line.split_at(line.len() - line.trim_start().len());
+                text.extend(text::wrapped(blank.into(), 7.min(width / 2), words, width, model.theme.ellipsis()));
             }
             window(text, from, centred(area, width, usize::from(area.height)), model, buf);
         }
@@ -164,26 +164,5 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
     out.push(String::new());
     out.push(" NOTES".into());
     out.extend(summary.notes.iter().map(|n| format!("   {}", theme.clean(n))));
-    out
-}
-
-/// A line folded to a width; what follows is indented.
-fn folded(line: &str, width: usize) -> Vec<String> {
-    if line.width() <= width || width < 12 {
-        return vec![line.into()];
-    }
-    let mut out = vec![String::new()];
-    let mut used = 0;
-    for word in line.split_inclusive(' ') {
-        let need = word.trim_end().width();
-        if used > 0 && used + need > width {
-            out.push("       ".into());
-            used = 7;
-        }
-        if let Some(last) = out.last_mut() {
-            last.push_str(word);
-        }
-        used += word.width();
-    }
     out
 }

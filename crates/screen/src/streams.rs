@@ -4,20 +4,15 @@ use crate::{
     lines,
     model::{Model, Shown},
     names,
+    table::List,
     theme::Theme,
     trouble,
     watch::Flowing,
 };
 use latpath_model::SegmentKind;
 use latpath_stats::figures::packets;
-use latpath_stats::text::{pad, right};
 use latpath_stats::{SegmentFigures, StreamFigures};
-use ratatui::{
-    buffer::Buffer,
-    layout::Rect,
-    style::Style,
-    text::{Line, Span},
-};
+use ratatui::{buffer::Buffer, layout::Rect, style::Style};
 use unicode_width::UnicodeWidthStr;
 
 /// Columns: title, width, and how narrow a screen may be to show it.
@@ -44,27 +39,13 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let figures: usize = used.iter().map(|c| c.1).sum();
     let natural = streams.iter().map(|s| names::stream(&s.stream, theme).width()).max().unwrap_or(0).clamp(12, 40);
     let name = width.saturating_sub(figures + 1).min(natural);
-    let room = usize::from(area.height) - 1;
     let chosen = shown.stream.and_then(|s| streams.iter().position(|o| std::ptr::eq(o, s)));
-    let from = chosen.unwrap_or(0).saturating_sub(room.saturating_sub(1)).min(streams.len().saturating_sub(room));
-    let to = from.saturating_add(room).min(streams.len());
-    let title = match streams.len() {
-        n if n > room && room > 0 => format!("stream {}-{to}/{n}", from + 1),
-        _ => "stream".into(),
-    };
-    let mut head = vec![Span::raw(format!(" {}", pad(&theme.cut(&title, name), name)))];
-    head.extend(used.iter().map(|c| Span::styled(right(c.0, c.1), theme.faint())));
-    let mut out = vec![Line::from(head)];
-    for (i, stream) in streams.iter().enumerate().take(to).skip(from) {
-        let (mark, style) = if chosen == Some(i) { (theme.mark(), theme.strong()) } else { (" ", Style::new()) };
-        let label = pad(&theme.cut(&names::stream(&stream.stream, theme), name), name);
-        let mut spans = vec![Span::styled(format!("{mark}{label}"), style)];
-        for (title, width, _) in &used {
-            let (text, own) = cell(title, stream, model, width - 1);
-            spans.push(Span::styled(right(&text, *width), style.patch(own)));
-        }
-        out.push(Line::from(spans));
-    }
+    let heads = used.iter().map(|(title, width, _)| (*title, *width, theme.faint()));
+    let list = List { what: "stream", count: streams.len(), name, heads: heads.collect() };
+    let out = list.lines(theme, chosen, usize::from(area.height), |i| {
+        let cells = used.iter().map(|(title, width, _)| cell(title, &streams[i], model, width - 1));
+        (theme.cut(&names::stream(&streams[i].stream, theme), name), cells.collect())
+    });
     lines::put(&out, area, buf);
 }
 

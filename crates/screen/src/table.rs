@@ -118,35 +118,61 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let figures: usize = chosen.iter().map(|c| c.width).sum();
     let name = width.saturating_sub(figures).min(natural);
 
-    let room = usize::from(area.height) - 1;
-    let selected = model.selected(&rows);
-    let from = selected.saturating_sub(room.saturating_sub(1).max(room / 2)).min(rows.len().saturating_sub(room));
-    let to = from.saturating_add(room).min(rows.len());
-    let title = match rows.len() {
-        n if n > room && room > 0 => format!("segment {}-{to}/{n}", from + 1),
-        _ => "segment".into(),
-    };
-    let mut head = vec![Span::raw(format!(" {}", pad(&theme.cut(&title, name), name)))];
-    for column in &chosen {
+    let heads = chosen.iter().map(|column| {
         let sorted = column.sort == Some(model.sort);
-        let style = if sorted { theme.strong() } else { theme.faint() };
-        head.push(Span::styled(right(column.title, column.width), style));
-    }
-    let mut out = vec![Line::from(head).patch_style(Style::new())];
-    for (i, segment) in rows.iter().enumerate().take(to).skip(from) {
-        let (mark, style) = if i == selected { (theme.mark(), theme.strong()) } else { (" ", Style::new()) };
-        let name = pad(&path.segment(segment, theme, name), name);
-        let mut spans = vec![Span::styled(format!("{mark}{name}"), style)];
-        for column in &chosen {
-            let (text, own) = (column.cell)(segment, theme, column.width - 1);
-            spans.push(Span::styled(right(&text, column.width), style.patch(own)));
-        }
-        out.push(Line::from(spans));
-    }
+        (column.title, column.width, if sorted { theme.strong() } else { theme.faint() })
+    });
+    let list = List { what: "segment", count: rows.len(), name, heads: heads.collect() };
+    let selected = (!rows.is_empty()).then(|| model.selected(&rows));
+    let mut out = list.lines(theme, selected, usize::from(area.height), |i| {
+        let cells = chosen.iter().map(|column| (column.cell)(rows[i], theme, column.width - 1));
+        (path.segment(rows[i], theme, name), cells.collect())
+    });
     if rows.is_empty() {
         out.push(Line::styled("  no segment yet: it takes two points that see the stream", theme.faint()));
     }
     lines::put(&out, area, buf);
+}
+
+/// Rows of a name and cells, scrolled to the selected one.
+pub struct List {
+    pub what: &'static str,
+    pub count: usize,
+    /// Columns of a name.
+    pub name: usize,
+    /// Each column's title and width.
+    pub heads: Vec<(&'static str, usize, Style)>,
+}
+
+impl List {
+    /// At most `height` lines, the heads first; `row` gives the name and the cells of one.
+    pub fn lines(
+        &self,
+        theme: &Theme,
+        selected: Option<usize>,
+        height: usize,
+        row: impl Fn(usize) -> (String, Vec<(String, Style)>),
+    ) -> Vec<Line<'static>> {
+        let Self { what, count, name, heads } = self;
+        let room = height - 1;
+        let from = selected.unwrap_or(0).saturating_sub(room.saturating_sub(1)).min(count.saturating_sub(room));
+        let to = from.saturating_add(room).min(*count);
+        let title = match *count > room && room > 0 {
+            true => format!("{what} {}-{to}/{count}", from + 1),
+            false => (*what).into(),
+        };
+        let mut head = vec![Span::raw(format!(" {}", pad(&theme.cut(&title, *name), *name)))];
+        head.extend(heads.iter().map(|(text, width, style)| Span::styled(right(text, *width), *style)));
+        let line = |i| {
+            let (mark, style) = if selected == Some(i) { (theme.mark(), theme.strong()) } else { (" ", Style::new()) };
+            let (text, cells) = row(i);
+            let mut spans = vec![Span::styled(format!("{mark}{}", pad(&text, *name)), style)];
+            let cells = cells.into_iter().zip(heads);
+            spans.extend(cells.map(|((text, own), head)| Span::styled(right(&text, head.1), style.patch(own))));
+            Line::from(spans)
+        };
+        std::iter::once(Line::from(head)).chain((from..to).map(line)).collect()
+    }
 }
 
 /// The columns that fit, in order.

@@ -60,7 +60,7 @@ impl Theme {
     }
 
     /// In the place of what was cut off. The Linux console's fonts have no `…`.
-    fn ellipsis(&self) -> char {
+    pub fn ellipsis(&self) -> char {
         match self.blocks {
             Blocks::Eighths => '…',
             _ => '~',

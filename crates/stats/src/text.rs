@@ -89,6 +89,25 @@ pub fn cut(text: &str, width: usize, mark: char) -> String {
     out
 }
 
+/// Lines of at most `width` columns: text after `line`, broken between words, each further line indented; a longer word is cut.
+pub fn wrapped(mut line: String, indent: usize, text: &str, width: usize, mark: char) -> Vec<String> {
+    let (mut lines, mut used) = (Vec::new(), line.width());
+    for (i, word) in text.split(' ').enumerate() {
+        let word = cut(word, width.saturating_sub(indent), mark);
+        if i > 0 && used + 1 + word.width() > width {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+            used = indent;
+        } else if i > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        used += word.width();
+        line.push_str(&word);
+    }
+    lines.push(line);
+    lines
+}
+
 /// A stream's short name, as the svID of Sampled Values; all of a text that is no stream.
 pub fn short_stream(text: &str) -> String {
     text.parse::<StreamSpec>().map_or_else(|_| text.to_owned(), |spec| spec.short())

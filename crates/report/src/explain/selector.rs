@@ -53,19 +53,14 @@ pub struct BadPacket(pub String);
 /// A packet of a capture that may be meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The capture.
     pub capture: u32,
-    /// Its stream.
     pub stream: StreamId,
-    /// Its key.
     pub key: u32,
-    /// Its number in its stream.
     pub number: u64,
     /// When it was first seen, on the run's timeline.
     pub t: Ns,
     /// From its first sighting to its last.
     pub time_ns: Ns,
-    /// It was over the threshold.
     pub late: bool,
 }
 

@@ -167,7 +167,9 @@ impl DemoProcesses {
             "publish -i {PUBLISHER} --svid {svid} --streams {streams} --dst {group} --duration {time}ns --json --profile"
         );
         let mut command = scenario.command(&words, [profile]);
-        rate.iter().for_each(|rate| drop(command.args(["--rate", rate])));
+        if let Some(rate) = rate {
+            command.args(["--rate", rate]);
+        }
         self.publisher = Some(DemoCommand::start("publish", &self.folder, &self.space, command)?);
         Ok(())
     }
