@@ -4,12 +4,13 @@ use latpath_flight::Snapshot;
 use latpath_model::{Ns, PointId, StreamId};
 
 /// Why a time was frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
 pub enum CaptureKind {
     /// A packet was late.
-    Spike,
+    Spike = 0,
     /// All packets were on time: baselines are learnt from these.
-    Baseline,
+    Baseline = 1,
 }
 
 /// A time, frozen: what all machines did in it, and the packets that were on their way.

@@ -38,50 +38,38 @@ pub enum BadCapture {
 }
 
 /// What a file of captures says without being read as a whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Head {
     /// The capture's number in its run.
+    #[prost(uint32, tag = "1")]
     pub number: u32,
     /// Spike or baseline.
-    pub kind: CaptureKind,
+    #[prost(enumeration = "CaptureKind", tag = "2")]
+    pub kind: i32,
     /// The host's `CLOCK_MONOTONIC`.
+    #[prost(sint64, tag = "3")]
     pub from: Ns,
     /// Likewise.
+    #[prost(sint64, tag = "4")]
     pub to: Ns,
     /// What its latest packet took.
+    #[prost(sint64, tag = "5")]
     pub worst: Ns,
     /// Packets in it.
+    #[prost(uint64, tag = "6")]
     pub packets: u64,
-    /// Late packets of each stream, also those that the capture omits.
-    pub late: Vec<u64>,
     /// Late packets that the capture omits.
+    #[prost(uint64, tag = "7")]
     pub more_late: u64,
+    /// Late packets of each stream, also those that the capture omits.
+    #[prost(uint64, repeated, tag = "8")]
+    pub late: Vec<u64>,
 }
 
 impl From<&'static str> for BadCapture {
     fn from(what: &'static str) -> Self {
         Self::Damaged(what)
     }
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct HeadMessage {
-    #[prost(uint32, tag = "1")]
-    number: u32,
-    #[prost(bool, tag = "2")]
-    is_baseline: bool,
-    #[prost(sint64, tag = "3")]
-    from: i64,
-    #[prost(sint64, tag = "4")]
-    to: i64,
-    #[prost(sint64, tag = "5")]
-    worst: i64,
-    #[prost(uint64, tag = "6")]
-    packets: u64,
-    #[prost(uint64, tag = "7")]
-    more_late: u64,
-    #[prost(uint64, repeated, tag = "8")]
-    late: Vec<u64>,
 }
 
 /// One message of the second frame. A reader skips those that it does not know.
@@ -176,13 +164,9 @@ impl RankedCapture {
     pub fn encode(&self) -> Vec<u8> {
         let Capture { number, kind, from, to, machines, packets, more_late } = &self.capture;
         let (mut head, mut body) = (Vec::new(), Vec::new());
-        let is_baseline = *kind == CaptureKind::Baseline;
         let (count, late) = (packets.len() as u64, self.late.clone());
-        let (number, from, to, more_late) = (*number, *from, *to, *more_late);
-        put(
-            &mut head,
-            &HeadMessage { number, is_baseline, from, to, worst: self.worst, packets: count, more_late, late },
-        );
+        let (number, kind, from, to, more_late) = (*number, (*kind).into(), *from, *to, *more_late);
+        put(&mut head, &Head { number, kind, from, to, worst: self.worst, packets: count, more_late, late });
         let mut add = |content| put(&mut body, &Part { content: Some(content) });
         packets.iter().for_each(|packet| add(Content::Packet(PacketMessage::of(packet, from))));
         for m in machines {
@@ -229,7 +213,8 @@ impl RankedCapture {
         if packets.len() as u64 != head.packets || !rest.is_empty() {
             return Err(BadCapture::Damaged("it has other packets than it says"));
         }
-        let Head { number, kind, from, to, worst, late, more_late, .. } = head;
+        let kind = head.kind();
+        let Head { number, from, to, worst, late, more_late, .. } = head;
         Ok(Self { capture: Capture { number, kind, from, to, machines, packets, more_late }, worst, late })
     }
 }
@@ -254,13 +239,11 @@ fn head(bytes: &[u8]) -> Result<(Head, &[u8]), BadCapture> {
         return Err(BadCapture::Newer(*version));
     }
     let plain = unpack(&mut rest, MAX_HEAD)?;
-    let head: HeadMessage = messages(&plain).next().ok_or("it has no head")??;
-    let HeadMessage { number, is_baseline, from, to, worst, packets, more_late, late } = head;
-    if packets > MAX_PACKETS || late.len() > MAX_STREAMS {
-        return Err(TOO_MANY);
+    let head: Head = messages(&plain).next().ok_or("it has no head")??;
+    match head.packets > MAX_PACKETS || head.late.len() > MAX_STREAMS {
+        true => Err(TOO_MANY),
+        false => Ok((head, rest)),
     }
-    let kind = if is_baseline { CaptureKind::Baseline } else { CaptureKind::Spike };
-    Ok((Head { number, kind, from, to, worst, packets, late, more_late }, rest))
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl<'a> RunCaptures<'a> {
 
     /// Reads all captures of a kind. Counts and notes those that cannot be read.
     pub fn each(&mut self, kind: CaptureKind, mut take: impl FnMut(&Capture)) {
-        let of_kind = self.files.files.iter().filter(|f| f.head.kind == kind);
+        let of_kind = self.files.files.iter().filter(|f| f.head.kind() == kind);
         let numbers: Vec<u32> = of_kind.map(|f| f.head.number).collect();
         for number in numbers {
             match self.run.spike(number) {
@@ -121,7 +121,7 @@ impl<'a> RunCaptures<'a> {
             });
         }
         candidates.append(&mut cut);
-        let packet = selector.choose(&candidates, context).map_err(|e| SelectError::Usage(e.to_string()))?;
+        let packet = selector.choose(&candidates, context).map_err(SelectError::Usage)?;
         let is_it = |c: &&Candidate| (c.stream, c.number) == (packet.stream, packet.number);
         let captures = candidates.iter().filter(is_it).map(|c| c.capture).collect();
         Ok(SelectedPacket { packet, captures })
@@ -208,7 +208,7 @@ impl<'a> RunCaptures<'a> {
             packet: Option<PacketId>,
             capture: u32,
         }
-        let is_spike = |file: &&SpikeFile| file.head.kind == CaptureKind::Spike;
+        let is_spike = |file: &&SpikeFile| file.head.kind() == CaptureKind::Spike;
         let mut spikes: Vec<&SpikeFile> = self.files.files.iter().filter(is_spike).collect();
         spikes.sort_by_key(|file| (Reverse(file.head.worst), file.head.number));
         let mut worst: Vec<Late> = Vec::new();

@@ -10,11 +10,6 @@ const SAMPLE: usize = 20_000;
 /// Most segments that are reported on, since each takes memory for each stream: 16 for each of 256 streams.
 const MAX_SEGMENTS: usize = 4096;
 
-/// A segment that the user asked for, and that the run cannot have. The text says why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadSegment(pub String);
-
 /// Finds a run's layout. `own` are the user's segments: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's
 /// number on the route, from 1.
 ///
@@ -23,7 +18,7 @@ pub struct BadSegment(pub String);
 ///
 /// # Errors
 /// Where one of the user's segments cannot be.
-pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, BadSegment> {
+pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
     let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
@@ -65,8 +60,8 @@ fn found(run: &Run) -> Route {
 }
 
 /// One segment of the user's.
-fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, BadSegment> {
-    let (name, from, to) = split(text).map_err(BadSegment)?;
+fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, String> {
+    let (name, from, to) = split(text)?;
     let known = || {
         let names = route.order.iter().map(|p| points[usize::from(*p)].point.to_string());
         names.collect::<Vec<_>>().join(", ")
@@ -74,12 +69,12 @@ fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, BadSe
     let end = |end: &str| match end.parse::<usize>() {
         Ok(number) => {
             let id = number.checked_sub(1).and_then(|i| route.points.get(i));
-            let none = || BadSegment(format!("{text}: the path has no point {number} (its points: {})", known()));
-            Ok(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
+            let none = || format!("{text}: the path has no point {number} (its points: {})", known());
+            Ok::<_, String>(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
         }
         Err(_) => Ok(end.to_owned()),
     };
     let (from, to) = (end(from)?, end(to)?);
-    let missing = || BadSegment(format!("{text}: the run has no such points (its points: {})", known()));
-    parse(&format!("{name}={from}..{to}"), points, route).map_err(BadSegment)?.ok_or_else(missing)
+    let missing = || format!("{text}: the run has no such points (its points: {})", known());
+    parse(&format!("{name}={from}..{to}"), points, route)?.ok_or_else(missing)
 }

@@ -6,7 +6,7 @@ use latpath_stats::{
     units::{count, duration},
     SegmentFigures, Summary,
 };
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 /// A limit that the user set.
 #[derive(Clone, Debug)]
@@ -41,23 +41,6 @@ pub enum BadLimit {
     /// There is no such segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
     Segment { segment: String, known: String },
-}
-
-/// A limit that was not kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
-    pub limit: String,
-    /// What was measured instead; none if no journey crossed the segment.
-    pub measured: Option<String>,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.measured {
-            Some(measured) => write!(f, "limit {} broken: {measured}", self.limit),
-            None => write!(f, "limit {} broken: no journey crossed the segment", self.limit),
-        }
-    }
 }
 
 /// The times of a segment by name.
@@ -113,8 +96,8 @@ impl FromStr for Limit {
 }
 
 impl Limit {
-    /// Checks it: `None` if it is kept.
-    pub fn check(&self, summary: &Summary) -> Result<Option<Broken>, BadLimit> {
+    /// Checks it: what is wrong, or `None` if it is kept.
+    pub fn check(&self, summary: &Summary) -> Result<Option<String>, BadLimit> {
         // Streams may take different routes, and then several segments have one name: each has to keep the limit.
         let find = |name: &str| {
             let found: Vec<_> = summary.segments.iter().filter(|s| s.name == name).collect();
@@ -124,7 +107,7 @@ impl Limit {
             }
             Ok(found)
         };
-        let counted = |n: u64| (n > self.most.unsigned_abs()).then(|| Some(count(n)));
+        let counted = |n: u64| (n > self.most.unsigned_abs()).then(|| count(n));
         let broken = match &self.what {
             What::All(counter) => counted(counter(summary)),
             What::Count(name, figure) => counted(find(name)?.into_iter().map(figure).max().unwrap_or(0)),
@@ -132,13 +115,13 @@ impl Limit {
                 let found = find(name)?;
                 // A limit that nothing was measured against was not kept.
                 if found.iter().any(|s| s.count == 0) {
-                    Some(None)
+                    Some("no journey crossed the segment".into())
                 } else {
-                    found.into_iter().map(figure).max().filter(|ns| *ns > self.most).map(|ns| Some(duration(ns)))
+                    found.into_iter().map(figure).max().filter(|ns| *ns > self.most).map(duration)
                 }
             }
         };
-        Ok(broken.map(|measured| Broken { limit: self.text.clone(), measured }))
+        Ok(broken.map(|why| format!("limit {} broken: {why}", self.text)))
     }
 }
 
@@ -195,7 +178,7 @@ mod tests {
     }
 
     fn check(limit: &str) -> Result<Option<String>, BadLimit> {
-        Ok(limit.parse::<Limit>()?.check(&summary())?.map(|b| b.to_string()))
+        limit.parse::<Limit>()?.check(&summary())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
-use crate::layout::{layout_of, BadSegment};
+use crate::layout::layout_of;
 use crate::summarise::setup;
 use latpath_capture::{CaptureKind, RankedCapture};
 use latpath_journey::Layout;
@@ -48,13 +48,13 @@ impl Replay {
     ///
     /// # Errors
     /// Where one of the user's segments cannot be.
-    pub fn start(run: Run, own: &[String], speed: f64, threshold: Option<Ns>) -> Result<Self, BadSegment> {
+    pub fn start(run: Run, own: &[String], speed: f64, threshold: Option<Ns>) -> Result<Self, String> {
         let layout = layout_of(&run, own)?;
         let (first, last) = run.times().unwrap_or((0, 0));
         let heads = run.spikes().files.into_iter().map(|file| file.head);
         // Baselines are needed before the first spike is explained.
         let at = |kind, to| if kind == CaptureKind::Baseline { Ns::MIN } else { to };
-        let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind, head.to), head.number)).collect();
+        let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind(), head.to), head.number)).collect();
         captures.sort_unstable();
         let mut replay = Self {
             vms: run.vms(),

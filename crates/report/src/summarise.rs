@@ -1,6 +1,6 @@
 //! From a run to its figures.
 
-use crate::layout::{layout_of, BadSegment};
+use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::Layout;
 use latpath_model::Ns;
@@ -31,7 +31,7 @@ pub struct SummaryOptions {
 ///
 /// # Errors
 /// Where one of the user's segments cannot be.
-pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, BadSegment> {
+pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
     let layout = layout_of(run, &options.segments)?;
     let (manifest, points) = (run.manifest(), run.points());
     let setup = setup(run, &layout, options.threshold_ns.unwrap_or(manifest.threshold_ns), options.worst);

@@ -284,8 +284,16 @@ fn run(directory: &Path) -> Run {
 fn files() -> SpikeFiles {
     let file = |number: u32| {
         let kind = if number > 11 { CaptureKind::Baseline } else { CaptureKind::Spike };
-        let head =
-            latpath_capture::Head { number, kind, from: 0, to: 1, worst: 1, packets: 9, late: vec![1], more_late: 0 };
+        let head = latpath_capture::Head {
+            number,
+            kind: kind.into(),
+            from: 0,
+            to: 1,
+            worst: 1,
+            packets: 9,
+            late: vec![1],
+            more_late: 0,
+        };
         SpikeFile { head, bytes: 61_000 }
     };
     SpikeFiles { files: (1..=15).map(file).collect(), notes: Vec::new() }

@@ -222,7 +222,7 @@ fn replay(path: &Path, args: &Args) -> Result<Watched> {
     let streams = run.manifest().streams.clone();
     let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
     let (segments, threshold) = (args.what.segments(), args.what.threshold());
-    let replay = Replay::start(run, segments, args.speed, threshold).map_err(|e| Usage(e.to_string()))?;
+    let replay = Replay::start(run, segments, args.speed, threshold).map_err(Usage)?;
     Ok((Source::Replay(Box::new(replay)), streams, explainer))
 }
 

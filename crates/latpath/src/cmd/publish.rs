@@ -11,7 +11,7 @@ use latpath_model::stream::format_mac;
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
-    sv::{FrameSpec, Profile, DEFAULT_APPID, FIRST_GROUP, MAX_SVID},
+    sv::{FrameSpec, Profile, FIRST_GROUP, MAX_SVID},
     Tag,
 };
 use latpath_stats::units::{count, duration, rate};
@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "0-7", conflicts_with = "replay", value_parser = clap::value_parser!(u8).range(0..=7))]
     pcp: Option<u8>,
     /// APPID, as 0x4000 or 16384
-    #[arg(long, value_name = "ID", default_value_t = Hex(DEFAULT_APPID), conflicts_with = "replay")]
-    appid: Hex,
+    #[arg(long, value_name = "ID", default_value = "0x4000", value_parser = appid, conflicts_with = "replay")]
+    appid: u16,
     /// Source MAC [default: the device's]
     #[arg(long, value_name = "MAC", value_parser = mac, conflicts_with = "replay")]
     src: Option<[u8; 6]>,
@@ -117,24 +117,12 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Hex(u16);
-
-impl std::fmt::Display for Hex {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#06x}", self.0)
-    }
-}
-
-impl std::str::FromStr for Hex {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Self, String> {
-        let n = match s.strip_prefix("0x") {
-            Some(hex) => u16::from_str_radix(hex, 16).ok(),
-            None => s.parse().ok(),
-        };
-        n.map(Self).ok_or_else(|| "an APPID is 0 to 0xffff".into())
-    }
+fn appid(text: &str) -> Result<u16, String> {
+    let n = match text.strip_prefix("0x") {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    n.ok_or_else(|| "an APPID is 0 to 0xffff".into())
 }
 
 #[derive(Clone, Copy)]
@@ -230,7 +218,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         let low = u16::from_be_bytes([dst[4], dst[5]]).wrapping_add(i);
         dst[4..].copy_from_slice(&low.to_be_bytes());
         let link = FrameLink { dst: Some(dst), src: args.src.unwrap_or(own_mac), tags: tag.into_iter().collect() };
-        FrameSpec { link, appid: args.appid.0, ..FrameSpec::default() }
+        FrameSpec { link, appid: args.appid, ..FrameSpec::default() }
     };
     let options = SyntheticOptions {
         profile: args.profile,

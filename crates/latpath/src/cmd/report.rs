@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         segments: args.segments.clone(),
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let summary = summarise(&run, &options).map_err(|e| Usage(e.to_string()))?;
+    let summary = summarise(&run, &options).map_err(Usage)?;
     for name in &args.histograms {
         if !summary.segments.iter().any(|s| s.name == *name) {
             let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();

@@ -28,7 +28,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
-    let layout = layout_of(&run, &args.segments).map_err(|e| Usage(e.to_string()))?;
+    let layout = layout_of(&run, &args.segments).map_err(Usage)?;
     let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
     print(&if args.json { json(&layout, name) } else { text(&layout, name) })?;
     for note in &layout.notes {

@@ -195,6 +195,6 @@ fn refuses() -> Result<(), Failed> {
     equal("exit code", output.status.code(), Some(1))?;
     equal("it is no run", said(&output).contains("not a run"), true)?;
     let known = Run::open(run)?.spikes().files;
-    let number = known.iter().find(|f| f.head.kind == CaptureKind::Spike).ok_or("the run has no spike")?.head.number;
+    let number = known.iter().find(|f| f.head.kind() == CaptureKind::Spike).ok_or("the run has no spike")?.head.number;
     equal("one that is there", export(run, &format!("--spike {number} -o - -q"))?.status.code(), Some(0))
 }

@@ -90,7 +90,7 @@ impl Stage {
 
 /// The worst spike of this time.
 fn spike_of(run: &Run, (from, to): (i64, i64)) -> Option<SpikeFile> {
-    let of_it = |f: &SpikeFile| f.head.kind == CaptureKind::Spike && f.head.from < to && f.head.to > from;
+    let of_it = |f: &SpikeFile| f.head.kind() == CaptureKind::Spike && f.head.from < to && f.head.to > from;
     run.spikes().files.into_iter().filter(of_it).max_by_key(|f| f.head.worst)
 }
 
@@ -104,7 +104,7 @@ fn stall() -> Result<(), Failed> {
     let recorder = stage.record(&format!("{THRESHOLD} {ROOM}"))?;
     let times = stage.stall(60)?;
     is_kept(&recorder, times)?;
-    let has_baseline = |run: Run| run.spikes().files.iter().any(|f| f.head.kind == CaptureKind::Baseline);
+    let has_baseline = |run: Run| run.spikes().files.iter().any(|f| f.head.kind() == CaptureKind::Baseline);
     until("a baseline is kept too", || Run::open(&recorder.run).is_ok_and(has_baseline))?;
     let run = Run::open(&recorder.end()?)?;
     equal("what cannot be read", run.spikes().notes.len(), 0)?;
@@ -154,7 +154,7 @@ fn bounds() -> Result<(), Failed> {
     let files = run.spikes().files;
     equal("captures", files.len() <= 3, true)?;
     let worst: Vec<_> =
-        files.iter().filter(|f| f.head.kind == CaptureKind::Spike).map(|f| f.head.worst / 1_000_000).collect();
+        files.iter().filter(|f| f.head.kind() == CaptureKind::Spike).map(|f| f.head.worst / 1_000_000).collect();
     let counts = counts(&run);
     equal(&format!("only the worst are left: {worst:?}, {counts:?}"), worst.iter().all(|ms| *ms >= 95), true)?;
     equal("late packets that are kept", counts.late_kept[0] < counts.late[0], true)
@@ -199,7 +199,7 @@ fn stop_on_spike() -> Result<(), Failed> {
         true,
     )?;
     let run = Run::open(&recorder.run)?;
-    equal("a spike", run.spikes().files.iter().any(|f| f.head.kind == CaptureKind::Spike), true)?;
+    equal("a spike", run.spikes().files.iter().any(|f| f.head.kind() == CaptureKind::Spike), true)?;
     let mut trace = std::fs::read_to_string(recorder.run.join("trace.txt"))?;
     trace += &std::fs::read_to_string(recorder.run.join("trace.txt.snapshot")).unwrap_or_default();
     equal("the mark", trace.contains("latpath spike 1: packet") || trace.contains("latpath spike "), true)?;
@@ -215,7 +215,7 @@ fn worst() -> Result<(), Failed> {
     let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;
     let run = Run::open(&recorder.end()?)?;
-    let spikes = run.spikes().files.iter().filter(|f| f.head.kind == CaptureKind::Spike).count();
+    let spikes = run.spikes().files.iter().filter(|f| f.head.kind() == CaptureKind::Spike).count();
     // A test that goes on over a minute's end has the worst of two.
     equal(&format!("{spikes} spikes"), (1..=40).contains(&spikes), true)?;
     equal("the stall is one of them", spike_of(&run, times).is_some(), true)

@@ -64,11 +64,6 @@ pub struct Candidate {
     pub late: bool,
 }
 
-/// None fits, or several do.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct Ambiguous(pub String);
-
 impl FromStr for PacketSelector {
     type Err = BadPacket;
 
@@ -153,7 +148,7 @@ impl PacketSelector {
     ///
     /// # Errors
     /// Where there is none, or more than one; the text lists what there is.
-    pub fn choose(&self, candidates: &[Candidate], context: &RunContext) -> Result<Candidate, Ambiguous> {
+    pub fn choose(&self, candidates: &[Candidate], context: &RunContext) -> Result<Candidate, String> {
         let mut those: Vec<&Candidate> = Vec::new();
         for candidate in candidates {
             // One packet may be in two captures.
@@ -168,7 +163,7 @@ impl PacketSelector {
                 let mut spikes = std::collections::HashSet::new();
                 those.retain(|c| spikes.insert(c.capture));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
-                chosen.ok_or_else(|| Ambiguous(format!("there are {} spikes with late packets", those.len())))
+                chosen.ok_or_else(|| format!("there are {} spikes with late packets", those.len()))
             }
             Self::Packet { name, at } => {
                 those.sort_by_key(|c| c.t);
@@ -176,12 +171,12 @@ impl PacketSelector {
                 let fitting: Vec<&Candidate> = those.iter().filter(fits).copied().collect();
                 match (fitting.as_slice(), those.is_empty()) {
                     ([one], _) => Ok((*one).clone()),
-                    (_, true) => Err(Ambiguous(format!(
+                    (_, true) => Err(format!(
                         "{name}: no such packet in the run's spikes (streams: {}); latpath explain RUN lists the late ones",
                         context.streams.iter().map(|s| s.short()).collect::<Vec<_>>().join(", ")
-                    ))),
-                    ([], _) => Err(Ambiguous(format!("{name} was not seen then, but: {}", listed(&those, context)))),
-                    (several, _) => Err(Ambiguous(format!("{name}: which? {}", listed(several, context)))),
+                    )),
+                    ([], _) => Err(format!("{name} was not seen then, but: {}", listed(&those, context))),
+                    (several, _) => Err(format!("{name}: which? {}", listed(several, context))),
                 }
             }
         }
@@ -255,7 +250,7 @@ mod tests {
     fn chosen(text: &str, candidates: &[Candidate]) -> Result<u64, String> {
         let selector: PacketSelector = text.parse().map_err(|e: BadPacket| e.to_string())?;
         let may: Vec<_> = candidates.iter().filter(|c| selector.may_be(c, &context())).cloned().collect();
-        selector.choose(&may, &context()).map(|c| c.number).map_err(|e| e.to_string())
+        selector.choose(&may, &context()).map(|c| c.number)
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(super) fn fix(page: &mut Page, advice: &Advice, before: &str, indent: usize)
 
 fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     title(page, head.run, "");
-    let of = |kind| head.files.files.iter().filter(move |f| f.head.kind == kind);
+    let of = |kind| head.files.files.iter().filter(move |f| f.head.kind() == kind);
     let size: u64 = head.files.files.iter().map(|f| f.bytes).sum();
     let record = head.run.manifest().spikes.clone().unwrap_or_default();
     let not_kept = match record.captures_not_kept {

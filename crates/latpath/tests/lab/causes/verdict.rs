@@ -87,7 +87,7 @@ impl Seen {
             Some(Late { first, last: first + packet.time(), with_daemon, attribution })
         });
         let explained = explained.collect();
-        let captures = files.iter().filter(|f| f.head.kind != CaptureKind::Baseline).count();
+        let captures = files.iter().filter(|f| f.head.kind() != CaptureKind::Baseline).count();
         let run = path.to_owned();
         Ok(Self { journeys, late, explained, captures, on_time: baseline.packets(), offset, run, kept: None })
     }
