@@ -127,16 +127,6 @@ impl Source {
         }
     }
 
-    fn is_over(&self) -> bool {
-        matches!(self, Self::Replay(replay) if replay.is_over())
-    }
-
-    fn stop(&mut self) {
-        if let Self::Live(live) = self {
-            live.stop();
-        }
-    }
-
     fn seen(&self) -> &[u64] {
         match self {
             Self::Live(live) => live.seen(),
@@ -187,7 +177,9 @@ pub fn run(args: Args) -> Result<Outcome> {
         show = Show::Lines(Lines::new(Letters::from_env()));
     }
     watched?;
-    source.stop();
+    if let Source::Live(live) = &mut source {
+        live.stop();
+    }
     let summary = source.summary(&mut explainer, true);
     if !screen {
         show.show(&summary)?;
@@ -251,7 +243,8 @@ fn watch(
             while source.explain_next(explainer) {}
         }
         // On the screen a run's end stays until the user leaves it.
-        let is_over = source.is_over() && !matches!(show, Show::Screen(_));
+        let is_over =
+            matches!((&source, &show), (Source::Replay(replay), Show::Lines(_) | Show::Json) if replay.is_over());
         if end.is_due(packets) || is_over {
             return Ok(());
         }
