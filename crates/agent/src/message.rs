@@ -459,6 +459,7 @@ impl From<Counters> for Totals {
             points_overflow,
             unreadable,
             left_out: _,
+            skipped: _,
             ns_per_sighting,
             packets_seen,
         } = c;
@@ -480,7 +481,17 @@ impl From<Totals> for Counters {
         let Totals {
             sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen, ..
         } = t;
-        Self { sightings, dropped, malformed, points_overflow, unreadable, left_out: 0, ns_per_sighting, packets_seen }
+        Self {
+            sightings,
+            dropped,
+            malformed,
+            points_overflow,
+            unreadable,
+            left_out: 0,
+            skipped: 0,
+            ns_per_sighting,
+            packets_seen,
+        }
     }
 }
 

@@ -47,6 +47,9 @@ pub struct Counters {
     /// Sightings of packets that are not in the sample, where the rate was too high to follow every packet.
     #[serde(default)]
     pub left_out: u64,
+    /// Times the kernel left a program out because the CPU was running it already: as many sightings at most are missing.
+    #[serde(default)]
+    pub skipped: u64,
     /// Time spent in the programs for one sighting, sampled; the tracepoint's own entry is not in it.
     pub ns_per_sighting: u64,
     /// Packets of any kind that the programs looked at.
@@ -63,6 +66,7 @@ impl Counters {
         add(&mut self.points_overflow, other.points_overflow);
         add(&mut self.unreadable, other.unreadable);
         add(&mut self.left_out, other.left_out);
+        add(&mut self.skipped, other.skipped);
         add(&mut self.packets_seen, other.packets_seen);
     }
 }

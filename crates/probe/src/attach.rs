@@ -95,6 +95,8 @@ pub enum AttachError {
 pub(crate) struct Attached {
     /// Closing them detaches the programs.
     pub links: Vec<OwnedFd>,
+    /// The programs themselves, which count how often they were left out.
+    pub programs: Vec<OwnedFd>,
     /// See [`TxDone`].
     pub tx_done: Option<TxDone>,
     pub table: Table,
@@ -184,17 +186,18 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
     let points = PointTable::new(&maps.points, &maps.point_of, &maps.free_points)?;
     let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
-    let (mut links, mut tx_done) = (Vec::new(), None);
+    let (mut links, mut programs, mut tx_done) = (Vec::new(), Vec::new(), None);
     for program in skel.object().progs_mut() {
         let Some(name) = program.name().to_str().filter(|name| abilities.has(name)) else { continue };
         let link = attach_program(program.as_fd()).map_err(|source| {
             tracing::debug!("{name}: {source}");
             AttachError::Attach { release: abilities.release.clone(), program: name.into(), source }
         })?;
+        programs.push(program.as_fd().try_clone_to_owned()?);
         match name {
             "tx_done" => tx_done = Some(TxDone::new(program.as_fd().try_clone_to_owned()?, link)),
             _ => links.push(link),
         }
     }
-    Ok(Attached { links, tx_done, table, abilities, percpu, points, ring, ring_size, cpus })
+    Ok(Attached { links, programs, tx_done, table, abilities, percpu, points, ring, ring_size, cpus })
 }

@@ -11,6 +11,7 @@ use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::mem::offset_of;
+use std::os::fd::AsFd;
 
 /// Names of functions and reasons, read when the first drop is seen.
 #[derive(Default)]
@@ -163,6 +164,8 @@ impl Source for Probe {
             samples += p.cost_samples;
         }
         c.points_overflow += self.points.overflow;
+        let programs = self.attached.programs.iter().filter_map(|p| latpath_bpf::program_info(p.as_fd()));
+        c.skipped = programs.map(|info| info.recursion_misses).sum();
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
         Ok(c)
     }

@@ -120,6 +120,10 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
             manifest.counters.points_overflow,
             "sightings found no room in the kernel's table of points: narrow with --points",
         ),
+        (
+            manifest.counters.skipped,
+            "times the kernel left a program out, because its CPU was running it already: as many sightings at most are missing",
+        ),
         (manifest.counters.unreadable, "frames lay in memory that this kernel does not let us read"),
     ];
     counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect()
