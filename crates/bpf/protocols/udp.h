@@ -12,14 +12,14 @@ struct udp_conf {
 	__u8 has_dst;
 };
 
-static __noinline int udp_address_is(struct frame *f, __u32 off, const __u8 *want, __u32 len)
+static __noinline int udp_address_is(struct frame *f, __u32 off, const __u8 *address, __u32 len)
 {
-	if (!f || !want)
+	if (!f || !address)
 		return 0;
 	for (__u32 i = 0; i < 16; i++) {
 		if (i >= len)
 			break;
-		if (byte_at(f, off + i) != want[i])
+		if (byte_at(f, off + i) != address[i])
 			return 0;
 	}
 	return 1;

@@ -61,11 +61,11 @@ pub struct Statistics {
     pub rx_errors: u64,
     /// Failed to be sent.
     pub tx_errors: u64,
-    /// Received and dropped for want of room or of anybody who wants them.
+    /// Received and dropped for lack of room or of a receiver.
     pub rx_dropped: u64,
     /// To be sent, and dropped: a tap's full queue counts here.
     pub tx_dropped: u64,
-    /// Missed by the NIC for want of descriptors.
+    /// Missed by the NIC for lack of descriptors.
     pub rx_missed: u64,
     /// Received while the device has no network handler: a port that is not active.
     pub rx_no_handler: u64,

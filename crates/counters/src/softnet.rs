@@ -18,7 +18,7 @@ pub struct SoftnetCpu {
     pub processed: u32,
     /// Packets dropped: the CPU's queue was full (`netdev_max_backlog`), or one flow had too much of it.
     pub dropped: u32,
-    /// Times that the softirq stopped for want of budget or time, with work left.
+    /// Times that the softirq stopped for lack of budget or time, with work left.
     pub squeezed: u32,
 }
 

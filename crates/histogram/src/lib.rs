@@ -384,8 +384,8 @@ mod tests {
             let h = of(&values);
             let n = sorted.len();
             for p in [1, 100_000, 500_000, 900_000, 990_000, 999_000, 999_900, 1_000_000] {
-                let want = sorted[(n * p as usize).div_ceil(1_000_000).max(1) - 1];
-                prop_assert!((h.percentile(p) - want).abs() as f64 <= want.abs() as f64 * 0.002, "{p}: {want}");
+                let expected = sorted[(n * p as usize).div_ceil(1_000_000).max(1) - 1];
+                prop_assert!((h.percentile(p) - expected).abs() as f64 <= expected.abs() as f64 * 0.002, "{p}: {expected}");
             }
             let sum: i128 = values.iter().map(|v| i128::from(*v)).sum();
             prop_assert_eq!((h.count(), h.min(), h.max(), h.sum()), (n as u64, sorted[0], sorted[n - 1], sum));

@@ -54,7 +54,7 @@ impl fmt::Display for PathClass {
     }
 }
 
-/// Tells a journey's path from the points that saw it.
+/// Finds a journey's path by the points that saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paths {
     fast: u64,
@@ -108,7 +108,7 @@ impl Paths {
         if by(self.slow) {
             PathClass::Slow
         } else if by(self.upcall | self.returned) {
-            // Where the way out was not seen, the way back decides.
+            // Where the packet was not seen to leave, its return decides.
             PathClass::Upcall
         } else if by(self.xdp) {
             PathClass::Xdp
@@ -119,7 +119,7 @@ impl Paths {
         }
     }
 
-    /// Where a lost packet got to whose last point of the way was `last`: if it came to Open vSwitch by that port, that may
+    /// Where a lost packet got to whose last point of the route was `last`: if it came to Open vSwitch by that port, that may
     /// have seen it since.
     pub fn furthest(&self, seen: u64, last: PointId) -> PointId {
         let seen = seen & self.behind.get(usize::from(last)).copied().unwrap_or(0);

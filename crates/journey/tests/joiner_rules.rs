@@ -174,11 +174,11 @@ fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
     b.flush();
     let late = b.joiner.totals(0).late;
     for o in &b.out {
-        let want = drained(o.number, sent(o.number)).unwrap();
-        if want - sent(o.number) > 1000 * MS {
+        let expected = drained(o.number, sent(o.number)).unwrap();
+        if expected - sent(o.number) > 1000 * MS {
             assert_eq!(o.app, None, "{}", o.number);
         } else {
-            assert_eq!(o.app, Some(want), "{}", o.number);
+            assert_eq!(o.app, Some(expected), "{}", o.number);
         }
     }
     assert_eq!(b.out.len(), 12_000);

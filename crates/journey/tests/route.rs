@@ -74,7 +74,7 @@ fn hypervisor() -> Network {
     ])
 }
 
-const WAY: [(&str, Ns); 6] = [
+const ROUTE: [(&str, Ns); 6] = [
     ("host/tx@pub0", 0),
     ("host/nic-rx@nic0", 5),
     ("host/tx@vnet0", 10),
@@ -83,12 +83,12 @@ const WAY: [(&str, Ns); 6] = [
     ("guest0/app-read@relay", 70),
 ];
 
-fn names(way: &[(&str, Ns)]) -> Vec<String> {
-    way.iter().map(|(name, _)| name.to_string()).collect()
+fn names(route: &[(&str, Ns)]) -> Vec<String> {
+    route.iter().map(|(name, _)| name.to_string()).collect()
 }
 
 #[test]
-fn the_way_leads_into_the_guest_past_all_copies() {
+fn the_route_leads_into_the_guest_past_all_copies() {
     let mut n = hypervisor();
     let copies = [
         ("host/nic-rx@br0", 14),
@@ -97,49 +97,49 @@ fn the_way_leads_into_the_guest_past_all_copies() {
         ("host/tx@vnet1", 12),
         ("host/tx@eno2", 13),
     ];
-    n.packets(100, &[&WAY[..], &copies, &[("host/vm-read@vnet1", 20)]].concat());
-    assert_eq!(n.line(), names(&WAY));
-    let aside = n.route().off_route.len();
-    assert_eq!(aside, 5, "all others but the drop are aside");
+    n.packets(100, &[&ROUTE[..], &copies, &[("host/vm-read@vnet1", 20)]].concat());
+    assert_eq!(n.line(), names(&ROUTE));
+    let off_route = n.route().off_route.len();
+    assert_eq!(off_route, 5, "all others but the drop are off route");
 }
 
 #[test]
 fn clocks_that_disagree_do_not_change_the_order() {
     let mut n = hypervisor();
-    let wrong = WAY.map(|(name, t)| (name, if name.starts_with("guest0") { t - 1000 } else { t }));
+    let wrong = ROUTE.map(|(name, t)| (name, if name.starts_with("guest0") { t - 1000 } else { t }));
     n.packets(100, &wrong);
-    assert_eq!(n.line(), names(&WAY));
+    assert_eq!(n.line(), names(&ROUTE));
 }
 
 #[test]
 fn a_tap_is_read_after_it_was_sent_to() {
     let mut n = hypervisor();
-    let racing = WAY.map(|(name, t)| (name, if name == "host/vm-read@vnet0" { 9 } else { t }));
+    let racing = ROUTE.map(|(name, t)| (name, if name == "host/vm-read@vnet0" { 9 } else { t }));
     n.packets(100, &racing);
-    assert_eq!(n.line(), names(&WAY));
+    assert_eq!(n.line(), names(&ROUTE));
 }
 
 #[test]
 fn losses_do_not_shorten_the_way() {
     let mut n = hypervisor();
-    n.packets(900, &WAY[..3]);
-    n.packets(100, &WAY);
-    assert_eq!(n.line(), names(&WAY));
+    n.packets(900, &ROUTE[..3]);
+    n.packets(100, &ROUTE);
+    assert_eq!(n.line(), names(&ROUTE));
 }
 
 #[test]
 fn a_point_that_saw_few_of_those_that_arrived_is_off_route() {
     let mut n = hypervisor();
-    n.packets(100, &WAY);
-    n.packets(20, &[&WAY[..], &[("host/tx@eno2", 7)]].concat());
-    assert_eq!(n.line(), names(&WAY));
+    n.packets(100, &ROUTE);
+    n.packets(20, &[&ROUTE[..], &[("host/tx@eno2", 7)]].concat());
+    assert_eq!(n.line(), names(&ROUTE));
 }
 
 #[test]
-fn without_an_agent_the_way_ends_where_the_vm_reads() {
+fn without_an_agent_the_route_ends_where_the_vm_reads() {
     let mut n = hypervisor();
-    n.packets(100, &[&WAY[1..4], &[("host/app-read@tcpdump", 90)]].concat());
-    assert_eq!(n.line(), names(&WAY[1..4]));
+    n.packets(100, &[&ROUTE[1..4], &[("host/app-read@tcpdump", 90)]].concat());
+    assert_eq!(n.line(), names(&ROUTE[1..4]));
     let notes = classic(n.route(), &n.points).notes.join("\n");
     assert!(notes.contains("Tnet: the publisher is on another machine"), "{notes}");
     assert!(notes.contains("Thyp ends at host/vm-read@vnet0"), "{notes}");
@@ -149,7 +149,7 @@ fn without_an_agent_the_way_ends_where_the_vm_reads() {
 #[test]
 fn the_classic_segments_join_and_neighbours_are_named_once() {
     let mut n = hypervisor();
-    n.packets(100, &WAY);
+    n.packets(100, &ROUTE);
     assert_eq!(
         n.segments(),
         [
@@ -175,15 +175,15 @@ fn a_container_behind_a_veth_stands_for_the_vm() {
         ("host/nic-rx@br0", Link::Bridge, HUB),
         ("host/nic-rx@other", Link::Veth, 4),
     ]);
-    let way = [
+    let route = [
         ("host/tx@pub0", 0),
         ("host/nic-rx@nic0", 1),
         ("host/tx@veth0", 2),
         ("host/nic-rx@eth0", 5),
         ("host/app-read@relay", 6),
     ];
-    n.packets(50, &[&way[..], &[("host/nic-rx@br0", 3), ("host/nic-rx@other", 4)]].concat());
-    assert_eq!(n.line(), names(&way));
+    n.packets(50, &[&route[..], &[("host/nic-rx@br0", 3), ("host/nic-rx@other", 4)]].concat());
+    assert_eq!(n.line(), names(&route));
     let segments = n.segments();
     assert!(segments.contains(&"Thyp: host/nic-rx@nic0 host/nic-rx@eth0".into()), "{segments:?}");
     assert!(segments.contains(&"Tsub: host/nic-rx@eth0 host/app-read@relay".into()), "{segments:?}");
@@ -220,13 +220,13 @@ fn a_publisher_on_another_machine_comes_first() {
 fn streams_into_different_vms_have_ways_of_their_own() {
     let mut n = hypervisor();
     let other = [("host/nic-rx@nic0", 5), ("host/tx@vnet1", 9), ("host/vm-read@vnet1", 20)];
-    n.packets_of(0, 100, &WAY);
+    n.packets_of(0, 100, &ROUTE);
     n.packets_of(2, 100, &other);
     let route = n.route();
-    let ids = |way: &[(&str, Ns)]| -> Vec<u16> {
-        way.iter().map(|(w, _)| n.points.iter().position(|p| p.point.to_string() == *w).unwrap() as u16).collect()
+    let ids = |route: &[(&str, Ns)]| -> Vec<u16> {
+        route.iter().map(|(w, _)| n.points.iter().position(|p| p.point.to_string() == *w).unwrap() as u16).collect()
     };
-    assert_eq!(route.by_stream, [ids(&WAY), vec![], ids(&other)]);
+    assert_eq!(route.by_stream, [ids(&ROUTE), vec![], ids(&other)]);
     assert_eq!((route.of_stream(2), route.distinct().len(), route.points.len()), (&ids(&other)[..], 2, 8));
     let totals = n.segments().iter().filter(|s| s.starts_with("total")).count();
     assert_eq!(totals, 2);
@@ -242,7 +242,7 @@ fn nothing_seen_is_no_route() {
 #[test]
 fn a_manifests_route_reads_back() {
     let mut n = hypervisor();
-    n.packets(10, &[&WAY[..], &[("host/nic-rx@br0", 14)]].concat());
+    n.packets(10, &[&ROUTE[..], &[("host/nic-rx@br0", 14)]].concat());
     let names: Vec<Point> = n.line().iter().map(|p| p.parse().unwrap()).collect();
     let again = Route::from_points(&names, std::slice::from_ref(&names), &n.points);
     assert_eq!((again.points, again.by_stream), (n.route().points, n.route().by_stream));
@@ -251,7 +251,7 @@ fn a_manifests_route_reads_back() {
 #[test]
 fn a_segment_of_the_users_own_is_found_by_patterns() {
     let mut n = hypervisor();
-    n.packets(10, &WAY);
+    n.packets(10, &ROUTE);
     let route = n.route();
     let s = parse("vhost=host/tx@vnet*..host/vm-read@*", &n.points, &route).unwrap().unwrap();
     assert_eq!((s.name.as_str(), s.from, s.to), ("vhost", 3, 2));
@@ -292,16 +292,16 @@ const OUT_OF: [(&str, Ns); 4] =
     [("guest0/tx@eth0", 100), ("host/vm-write@vnet0", 120), ("host/tx@nic0", 130), ("host/tx-done@nic0", 190)];
 
 #[test]
-fn both_directions_of_an_exchange_have_a_way_each() {
+fn both_directions_of_an_exchange_have_a_route_each() {
     let mut n = exchange();
     // The guest's NIC is done when the host has long sent the packet on.
     n.packets_of(0, 100, &INTO);
     n.packets_of(1, 100, &[&OUT_OF[..], &[("guest0/tx-done@eth0", 150)]].concat());
     let route = n.route();
     let name = |p: &u16| n.points[usize::from(*p)].point.to_string();
-    let way = |stream| route.of_stream(stream).iter().map(name).collect::<Vec<_>>();
-    assert_eq!(way(0), names(&INTO));
-    assert_eq!(way(1), names(&OUT_OF));
+    let route = |stream| route.of_stream(stream).iter().map(name).collect::<Vec<_>>();
+    assert_eq!(route(0), names(&INTO));
+    assert_eq!(route(1), names(&OUT_OF));
     assert_eq!(n.line(), [names(&INTO), names(&OUT_OF)].concat());
     let segments = n.segments();
     assert!(segments.contains(&"Thyp: host/nic-rx@nic0 guest0/nic-rx@eth0".to_owned()), "{segments:?}");
@@ -310,7 +310,7 @@ fn both_directions_of_an_exchange_have_a_way_each() {
 }
 
 #[test]
-fn what_open_vswitch_does_with_a_packet_is_beside_the_way_and_no_gap_in_it() {
+fn what_open_vswitch_does_with_a_packet_is_beside_the_route_and_no_gap_in_it() {
     let mut n = exchange();
     n.packets(90, &[&INTO[..], &[("host/ovs-exec@nic0", 8)]].concat());
     n.packets(10, &[&INTO[..], &[("host/ovs-upcall@nic0", 8), ("host/ovs-return@nic0", 18)]].concat());
@@ -330,15 +330,15 @@ fn between_two_vms_the_hosts_share_is_from_write_to_read() {
         ("host/tx@vnet1", Link::Tap, HUB),
         ("host/vm-read@vnet1", Link::Tap, HUB),
     ]);
-    let way = [("host/vm-write@vnet0", 0), ("host/tx@vnet1", 5), ("host/vm-read@vnet1", 9)];
-    n.packets(100, &[&way[..], &[("host/nic-rx@br0", 6)]].concat());
-    assert_eq!(n.line(), names(&way));
+    let route = [("host/vm-write@vnet0", 0), ("host/tx@vnet1", 5), ("host/vm-read@vnet1", 9)];
+    n.packets(100, &[&route[..], &[("host/nic-rx@br0", 6)]].concat());
+    assert_eq!(n.line(), names(&route));
     assert!(n.segments().iter().any(|s| s.starts_with("Thyp: host/vm-write@vnet0 host/vm-read@vnet1")
         || s == "total: host/vm-write@vnet0 host/vm-read@vnet1"));
 }
 
 #[test]
-fn a_way_that_leads_out_reads_back_from_its_names() {
+fn a_route_that_leads_out_reads_back_from_its_names() {
     let mut n = exchange();
     n.packets(90, &[&OUT_OF[..], &[("host/ovs-exec@nic0", 125)]].concat());
     let route = n.route();
@@ -350,16 +350,16 @@ fn a_way_that_leads_out_reads_back_from_its_names() {
 }
 
 #[test]
-fn a_way_ends_at_an_af_xdp_socket_as_at_any_other() {
+fn a_route_ends_at_an_af_xdp_socket_as_at_any_other() {
     let mut n = Network::new(&[
         ("host/xsk-rx@nic0", Link::Nic, HUB),
         ("host/xdp-redirect@nic0", Link::Nic, HUB),
         ("host/tx@pub0", Link::Veth, 2),
         ("host/app-read@tcpdump", Link::Socket, 2),
     ]);
-    let way = [("host/tx@pub0", 0), ("host/xdp-redirect@nic0", 5), ("host/xsk-rx@nic0", 6)];
-    n.packets(100, &[&way[..], &[("host/app-read@tcpdump", 3)]].concat());
-    assert_eq!(n.line(), names(&way));
+    let route = [("host/tx@pub0", 0), ("host/xdp-redirect@nic0", 5), ("host/xsk-rx@nic0", 6)];
+    n.packets(100, &[&route[..], &[("host/app-read@tcpdump", 3)]].concat());
+    assert_eq!(n.line(), names(&route));
     let segments = n.segments();
     assert!(segments.contains(&"Tsub: host/xdp-redirect@nic0 host/xsk-rx@nic0".into()), "{segments:?}");
 }

@@ -30,7 +30,7 @@ pub struct Info {
     pub udp_ports: &'static [u16],
     /// Frames name their streams, so that streams can be listed: [`Protocol::read`].
     pub is_listed: bool,
-    /// How the protocol itself tells a packet from the next; `None` where it does not.
+    /// How the protocol itself distinguishes a packet from the next; `None` where it does not.
     pub key: Option<OwnKey>,
 }
 
@@ -46,7 +46,7 @@ pub enum Order {
     States,
 }
 
-/// How a protocol tells a packet from the next.
+/// How a protocol distinguishes a packet from the next.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnKey {
     /// The name of the field that the key is read from.
@@ -117,7 +117,7 @@ impl OwnBytes {
 /// One stream in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFrame<M> {
-    /// The stream, with all that tells it from others of its protocol.
+    /// The stream, with all that distinguishes it from others of its protocol.
     pub stream: M,
     /// The packet's key.
     pub key: u32,

@@ -238,7 +238,7 @@ impl Sequence {
             return;
         };
         if self.step == 0 {
-            // Where other points only follow, drops alone tell the step.
+            // Where other points only follow, drops alone show the step.
             self.vote(u64::from(key).saturating_sub(stretch.high_key));
         } else if self.wrap.is_none() && !self.in_states {
             self.wrap = self.wrap_near(stretch.high_key, u64::from(key));

@@ -37,7 +37,7 @@ pub enum RunError {
         /// The version that wrote it.
         by: String,
     },
-    /// A journey names a point that the writer was not told of: a fault of the caller.
+    /// A journey names a point that the manifest does not have: a fault of the caller.
     #[error("a journey was seen at point {point}, but only {known} points are in the manifest")]
     UnknownPoint {
         /// The highest point of the journey.

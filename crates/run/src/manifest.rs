@@ -44,7 +44,7 @@ pub struct Stamp {
     pub utc: String,
     /// `CLOCK_REALTIME`, ns since 1970.
     pub utc_ns: Ns,
-    /// `CLOCK_TAI`, ns since 1970; equals `utc_ns` where the kernel was not told the leap seconds.
+    /// `CLOCK_TAI`, ns since 1970; equals `utc_ns` where the kernel does not know the leap seconds.
     pub tai_ns: Ns,
     /// `CLOCK_MONOTONIC` of the host: the timeline of all times in the run.
     pub monotonic_ns: Ns,

@@ -139,7 +139,7 @@ impl Run {
         clocks::load(&self.path)
     }
 
-    /// The host's virtual machines when the recording began, with their threads; none where the run does not tell.
+    /// The host's virtual machines when the recording began, with their threads; none where the run does not say.
     pub fn vms(&self) -> Vec<Vm> {
         vms::load(&self.path)
     }
@@ -181,7 +181,7 @@ fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a st
     }
 }
 
-/// Takes the lock that tells readers that the recording goes on. The kernel lets go of it when the process ends, however
+/// Takes the lock that shows readers that the recording goes on. The kernel releases it when the process ends, however
 /// it ends. `None` where the file system has no locks.
 pub(crate) fn lock(run: &Path) -> Option<Flock<File>> {
     Flock::lock(File::open(run).ok()?, FlockArg::LockExclusiveNonblock).ok()

@@ -18,7 +18,7 @@ use std::{
 
 /// The directory in a run's.
 pub const SPIKES: &str = "spikes";
-/// Captures on their way to the disk. More are not kept: who joins journeys does not wait for the disk because of a spike.
+/// Captures on their way to the disk. More are not kept: the thread that joins journeys does not wait for the disk because of a spike.
 const UNDER_WAY: usize = 32;
 /// Files that are looked at.
 const MOST_FILES: usize = 100_000;
@@ -98,7 +98,7 @@ impl Spikes {
     }
 
     /// Fills in what is known here.
-    pub fn tell(&self, record: &mut SpikesRecord, passed_over: u64) {
+    pub fn report(&self, record: &mut SpikesRecord, passed_over: u64) {
         let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
         record.captures = spikes().count() as u64;
@@ -164,7 +164,7 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &Reten
     }
 }
 
-/// A capture in a run, as far as its file's head tells.
+/// A capture in a run, as far as its file's head says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpikeFile {
     /// What it is.

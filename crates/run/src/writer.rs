@@ -202,19 +202,19 @@ impl Writer {
         }
     }
 
-    /// Tells how many packets were late, and how many captures were not frozen; what became of the others is known here.
+    /// Takes how many packets were late, and how many captures were not frozen; what became of the others is known here.
     pub fn count_spikes(&mut self, counted: &LateCounts) {
         if let Some(record) = &mut self.manifest.spikes {
             record.late.clone_from(&counted.late);
             self.passed_over = counted.passed_over;
             self.manifest_changed = true;
         }
-        self.tell_spikes();
+        self.report_spikes();
     }
 
-    fn tell_spikes(&mut self) {
+    fn report_spikes(&mut self) {
         if let (Some(record), Some(spikes)) = (&mut self.manifest.spikes, &self.spikes) {
-            spikes.tell(record, self.passed_over);
+            spikes.report(record, self.passed_over);
         }
     }
 
@@ -345,7 +345,7 @@ impl Writer {
         if let Some(error) = self.spikes.as_mut().and_then(Spikes::end) {
             encoded = encoded.and(Err(error));
         }
-        self.tell_spikes();
+        self.report_spikes();
         encoded
     }
 

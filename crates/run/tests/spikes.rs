@@ -59,10 +59,10 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
     assert!(found.notes.is_empty(), "{:?}", found.notes);
     let numbers: Vec<u32> = found.files.iter().map(|f| f.head.number).collect();
     assert_eq!(numbers, [1, 6, 7, 8, 9, 17, 18, 19], "the on-time one, and 6 to 9 ms; of those of 6 ms the earlier");
-    let told = manifest.spikes.as_ref().unwrap();
-    assert_eq!((told.captures, told.baselines, told.captures_not_kept), (7, 1, 12 + 3));
-    assert_eq!((told.late.as_slice(), told.late_kept.as_slice()), (&[100, 2][..], &[7, 0][..]));
-    assert_eq!(told.bytes, found.files.iter().map(|f| f.bytes).sum::<u64>());
+    let record = manifest.spikes.as_ref().unwrap();
+    assert_eq!((record.captures, record.baselines, record.captures_not_kept), (7, 1, 12 + 3));
+    assert_eq!((record.late.as_slice(), record.late_kept.as_slice()), (&[100, 2][..], &[7, 0][..]));
+    assert_eq!(record.bytes, found.files.iter().map(|f| f.bytes).sum::<u64>());
     assert_eq!(run.manifest().spikes, manifest.spikes);
     for number in numbers {
         let (read, was) =

@@ -90,16 +90,16 @@ pub fn places() -> Result<(), Failed> {
 
 fn drops_of_all_kinds() -> Result<(), Failed> {
     let trace = Trace::start()?;
-    let check = |what: &str, want: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {
+    let check = |what: &str, expected: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {
         let drops = trace.drops(call)?;
-        let here = drops.iter().filter(|(function, reason)| place_of_drop(function, reason) == want).count() as u64;
+        let here = drops.iter().filter(|(function, reason)| place_of_drop(function, reason) == expected).count() as u64;
         if here == count {
             return Ok(());
         }
         let mut kinds: Vec<_> = drops.iter().map(|(f, r)| (place_of_drop(f, r), f, r)).collect();
         kinds.sort();
         kinds.dedup();
-        Err(format!("{what}: {here} drops at \"{want}\", should be {count}; seen: {kinds:?}").into())
+        Err(format!("{what}: {here} drops at \"{expected}\", should be {count}; seen: {kinds:?}").into())
     };
 
     let space = Space::new("place-tap")?;

@@ -56,7 +56,7 @@ fn no_device_files() -> Lack {
     (!there).then(|| "needs /dev to be a devtmpfs, for /dev/tapN".into())
 }
 
-/// docs/drops.md: without the module the kernel does not tell, and latpath loads none.
+/// docs/drops.md: without the module the kernel does not say, and latpath loads none.
 fn no_packet_diag() -> Lack {
     let own = Netns::own().ok()?.inode();
     let taken = Snapshot::everywhere();
@@ -135,7 +135,7 @@ fn full_udp_socket() -> Result<(), Failed> {
             let sender = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
             for (port, count) in [(7400, 100), (7401, 7)] {
                 for _ in 0..count {
-                    // A port without listener is told of at the next call.
+                    // A port without listener is reported at the next call.
                     while sender.send_to(&[0; 100], ("127.0.0.1", port)).is_err() {}
                 }
             }

@@ -129,7 +129,7 @@ pub fn send_frames_to(destination: [u8; 6], device: &str, count: u64) {
     frame[..6].copy_from_slice(&destination);
     frame[12..14].copy_from_slice(&SV.to_be_bytes());
     for _ in 0..count {
-        // ENOBUFS tells of a drop.
+        // ENOBUFS reports a drop.
         let _ = sendto(fd.as_raw_fd(), &frame, &address(SV, ifindex), MsgFlags::empty());
     }
 }

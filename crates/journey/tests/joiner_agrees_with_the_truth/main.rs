@@ -1,4 +1,4 @@
-//! The joiner sees keys that wrap; the slow joiner is told the packets' identities. Both must hand out the same journeys,
+//! The joiner sees keys that wrap; the slow joiner knows the packets' identities. Both must hand out the same journeys,
 //! with the same times and counts, whatever the network does within the documented limits.
 
 mod network;
@@ -21,7 +21,7 @@ fn line(watched_from: usize) -> u64 {
 /// What a joiner and the truth made of the same sightings, one entry per stream.
 struct Outcome {
     got: Vec<Vec<Whole>>,
-    want: Vec<Vec<Whole>>,
+    expected: Vec<Vec<Whole>>,
     totals: Vec<(latpath_journey::Totals, latpath_journey::Totals)>,
     never_seen: Vec<u64>,
 }
@@ -74,15 +74,15 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
         })
         .collect();
     let totals = slow.iter().enumerate().map(|(id, s)| (joiner.totals(id as u16), s.totals)).collect();
-    Outcome { got, want: slow.into_iter().map(|s| s.out).collect(), totals, never_seen }
+    Outcome { got, expected: slow.into_iter().map(|s| s.out).collect(), totals, never_seen }
 }
 
 fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
-    for (stream, (got, want)) in outcome.got.iter().zip(&outcome.want).enumerate() {
-        if let Some((g, w)) = got.iter().zip(want).find(|(g, w)| g != w) {
-            return Err(TestCaseError::fail(format!("stream {stream}:\n  got {g:?}\n want {w:?}")));
+    for (stream, (got, expected)) in outcome.got.iter().zip(&outcome.expected).enumerate() {
+        if let Some((g, w)) = got.iter().zip(expected).find(|(g, w)| g != w) {
+            return Err(TestCaseError::fail(format!("stream {stream}:\n  got {g:?}\n expected {w:?}")));
         }
-        prop_assert_eq!(got.len(), want.len());
+        prop_assert_eq!(got.len(), expected.len());
         let (g, w) = outcome.totals[stream];
         prop_assert_eq!(
             (g.sightings, g.journeys, g.duplicates, g.late, g.evicted, g.crowded),
@@ -132,7 +132,7 @@ prop_compose! {
             hop,
             from: from * MS,
             length: (cycle.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
-            // Where a drop alone tells of a packet, cycles must be known.
+            // Where a drop alone shows a packet, cycles must be known.
             queue: if known || sighting_loss == 0 { queue } else { usize::MAX },
         }).collect();
         Network {

@@ -1,4 +1,4 @@
-//! The slow, obviously right joiner: it is told which packet a sighting is of, and only has to keep the books.
+//! The slow, obviously right joiner: it knows which packet a sighting is of, and only has to keep the books.
 
 use super::network::{Known, DROP};
 use latpath_journey::{Journey, Options, Totals};
@@ -36,7 +36,7 @@ impl Whole {
 
 #[derive(Default)]
 struct Place {
-    /// Numbers seen here whose number tells their place.
+    /// Numbers seen here whose number gives their place.
     in_place: Vec<u64>,
     /// Sightings in a row that began a journey far behind the head.
     begun: u32,

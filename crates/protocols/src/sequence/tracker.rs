@@ -143,7 +143,7 @@ mod tests {
         let back = 1000 + 3 * 4000 + 1234;
         t.note(back * STEP + 20_000, (back % 4000) as u32, 1);
         assert_eq!(t.totals().lost, back as u64 - 1000);
-        // What goes on at its pace has not been held up.
+        // What goes on at its pace was not delayed.
         for n in back + 1..back + 30_000 {
             t.note(n * STEP, (n % 4000) as u32, 1);
         }
