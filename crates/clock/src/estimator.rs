@@ -286,7 +286,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// An exchange with a guest whose clock is ahead by `offset`, after these times on the way.
+    /// An exchange with a guest whose clock is ahead by `offset`, after these times on the wire.
     fn exchange(host: Ns, offset: Ns, there: Ns, back: Ns) -> Exchange {
         let t2 = host + there + offset;
         Exchange { t1: host, t2, t3: t2 + 500, t4: host + there + 500 + back }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_is_told_from_one_that_jumps() {
+    fn a_clock_that_goes_back_is_distinguished_from_one_that_jumps() {
         let mut e = estimator();
         e.add(&exchange(1_000 * MS, 500 * MS, 50_000, 50_000));
         let fault = e.add(&exchange(1_010 * MS, 0, 50_000, 50_000)).unwrap();

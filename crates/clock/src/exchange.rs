@@ -20,7 +20,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Time on the way, both ways together.
+    /// Time on the wire, of both messages together.
     pub fn round_trip(&self) -> Ns {
         self.t4.saturating_sub(self.t1).saturating_sub(self.t3.saturating_sub(self.t2))
     }

@@ -98,7 +98,7 @@ pub(crate) fn extended(fd: BorrowedFd<'_>, clock: SystemClock, samples: usize) -
     offset.ts[..samples].iter().map(sample).collect()
 }
 
-/// The same with `CLOCK_REALTIME` and a longer way around each reading (`PTP_SYS_OFFSET`), which every clock has.
+/// The same with `CLOCK_REALTIME` and more time around each reading (`PTP_SYS_OFFSET`), which every clock has.
 pub(crate) fn basic(fd: BorrowedFd<'_>, samples: usize) -> io::Result<Vec<Sample>> {
     let samples = samples.clamp(1, MAX_SAMPLES);
     let none = [ClockTime::default(); 2 * MAX_SAMPLES + 1];

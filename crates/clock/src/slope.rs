@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the slow way: every pair of limits, in floating point.
+        /// Against the slow path: every pair of limits, in floating point.
         #[test]
         fn the_hulls_find_the_slopes_that_all_pairs_find(
             slope in -1e-4f64..1e-4,

@@ -236,7 +236,7 @@ impl Timeline {
         Some(guest.saturating_sub(offset))
     }
 
-    /// The guest's time at a host time: the way back of [`Self::to_host`], within a nanosecond. Beyond what has been mapped so
+    /// The guest's time at a host time: the reverse of [`Self::to_host`], within a nanosecond. Beyond what has been mapped so
     /// far it is by the exchanges, within the bound; `None` before the first of them.
     pub fn to_guest(&self, host: Ns) -> Option<Ns> {
         let host = sane(host);
@@ -312,7 +312,7 @@ mod tests {
         let mut mapped = Vec::new();
         for i in 0..2000 {
             let host = 1_000 * MS + i * 10 * MS;
-            // The offset wanders by 5 ppm this way and that; exchanges differ in speed.
+            // The offset wanders by 5 ppm up and down; exchanges differ in speed.
             let offset = OFFSET + (i / 100 % 2 * 100 - i % 100).abs() * 50;
             let slow = i * 7919 % 300 * 1000;
             let e = exchange(host, offset);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_the_clock_breaks_the_map_once_and_is_told() {
+    fn a_jump_of_the_clock_breaks_the_map_once_and_is_reported() {
         let mut timeline = Timeline::new();
         for i in 0..100 {
             let offset = if i < 50 { OFFSET } else { OFFSET - 5 * MS };
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_contradict_the_exchanges_are_refused_and_told() {
+    fn pairs_that_contradict_the_exchanges_are_refused_and_reported() {
         let mut timeline = Timeline::new();
         for i in 0..20 {
             let host = 1_000 * MS + i * 50 * MS;

@@ -12,7 +12,7 @@ const SECOND: Ns = 1_000_000_000;
 struct Guest {
     offset: Ns,
     drift_ppb: i64,
-    /// The drift departs from `drift_ppb` by this much, this way for half a period and that way for the other half.
+    /// The drift departs from `drift_ppb` by this much, up for half a period and down for the other half.
     wander_ppb: i64,
     half_period: Ns,
     step_at: Ns,
@@ -48,13 +48,13 @@ fn guest() -> impl Strategy<Value = Guest> {
     )
 }
 
-/// Time on the way: a floor, a usual spread, and now and then a long wait. The two ways differ.
+/// Time on the wire: a floor, a usual spread, and now and then a long wait. The two directions differ.
 fn delay() -> impl Strategy<Value = Ns> {
     (20_000i64..200_000, prop_oneof![8 => 0i64..100_000, 2 => 0i64..3_000_000, 1 => 0i64..80_000_000])
         .prop_map(|(floor, more)| floor + more)
 }
 
-/// Host pause before the exchange, way there, time inside, way back.
+/// Host pause before the exchange, time to the guest, time inside, time back.
 fn exchanges(n: usize) -> impl Strategy<Value = Vec<(Ns, Ns, Ns, Ns)>> {
     prop::collection::vec((MS..100 * MS, delay(), 0i64..300_000, delay()), n)
 }

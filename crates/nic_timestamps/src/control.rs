@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_stamp_is_told_from_the_others_in_every_family() {
+    fn each_kind_of_stamp_is_distinguished_in_every_family() {
         for family in [V4, V6, PACKET] {
             let got = |info, software, raw| match from_error_queue(&sent(family, info, software, raw)) {
                 Some(stamp) => (stamp.kind, stamp.time),

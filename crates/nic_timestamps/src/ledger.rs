@@ -2,7 +2,7 @@
 //! before it were killed.
 //!
 //! A file per device says what it was set to before. Everyone who needs the change holds a shared lock on that file, which the
-//! kernel lets go of however a process ends; so whoever gets the lock for itself alone is the last. Taking part and leaving happen
+//! kernel releases however a process ends; so whoever gets the lock for itself alone is the last. Taking part and leaving happen
 //! under a lock on the folder, held for as long as a request to a driver takes.
 
 use crate::caps::Config;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_sets_meanwhile_stays() {
+    fn what_another_program_sets_after_that_stays() {
         let (dir, ledger) = ledger();
         let nic = Nic(Cell::new(Config::OFF));
         let (_, share) = ledger.join(&who(), &nic, &to_all).unwrap();
@@ -357,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_the_next_start_puts_it_back_and_begins_anew() {
+    fn after_a_crash_the_next_start_puts_it_back_and_begins_again() {
         let (dir, ledger) = ledger();
         let nic = Nic(Cell::new(Config::OFF));
-        // A process that is killed lets go of its locks and does no more.
+        // The kernel releases the locks of a process that is killed, and does no more.
         drop(ledger.join(&who(), &nic, &to_all).unwrap());
         assert_eq!(nic.0.get(), ALL);
         let nothing_more = ledger.join(&who(), &nic, &|_| None).unwrap();

@@ -22,11 +22,11 @@ fn main() -> std::process::ExitCode {
 const SEND: Trial = Trial { send: true, listen: Duration::ZERO };
 const LISTEN: Duration = Duration::from_secs(60);
 
-fn is(check: &Check, wanted: &Check) -> Result {
-    if check == wanted {
+fn is(check: &Check, expected: &Check) -> Result {
+    if check == expected {
         return Ok(());
     }
-    Err(format!("{check:?}, should be {wanted:?}").into())
+    Err(format!("{check:?}, should be {expected:?}").into())
 }
 
 fn untried(check: &Check, because: &str) -> Result {
@@ -50,7 +50,7 @@ fn ip(words: &str) -> Result {
     }
 }
 
-/// A device once the kernel tells that it has its link, or none: a moment later, or more.
+/// A device once the kernel reports that it has its link, or none: a moment later, or more.
 fn with_link(device: &str, running: bool) -> std::result::Result<Caps, Failed> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {

@@ -265,7 +265,7 @@ fn reserve(save: &Path, snapshot: bool) -> Result<(), BreachError> {
 fn losses(saved: &Saved) -> Vec<String> {
     let mut notes = Vec::new();
     for lost in saved.lost.iter().filter(|l| l.dropped > 0) {
-        notes.push(format!("trace: CPU {} dropped {} events for want of room", lost.cpu, lost.dropped));
+        notes.push(format!("trace: CPU {} dropped {} events because its buffer was full", lost.cpu, lost.dropped));
     }
     for file in &saved.files {
         if file.left_out > 0 {

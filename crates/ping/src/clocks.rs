@@ -55,7 +55,7 @@ impl Clocks {
     pub fn watch(nic: Option<Box<dyn NicClockSource>>) -> Self {
         let shared = Arc::new(Shared::default());
         let mut watcher = Watcher::new(nic, Arc::clone(&shared));
-        // The first reading may have been held up, and the drift that would help is not known yet.
+        // The first reading may have been delayed, and the drift that would help is not known yet.
         for _ in 0..FIRST_LOOKS {
             watcher.look();
         }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn each_disturbance_is_told_once() {
+    fn each_disturbance_is_reported_once() {
         let clocks = Clocks::watch(Some(Box::new(Disturbed)));
         let mut seen = 0;
         assert!(!clocks.disturbances_since(&mut seen).is_empty());

@@ -147,7 +147,45 @@ pub fn emit<T: Transport, O: Observer>(
     observer: &mut O,
     stop: &AtomicBool,
 ) -> Ended {
-    let mut emitter = Emitter::new(transport, peer, plan, clocks, observer, stop);
+    // As many probes as can be under way before the first of them is lost.
+    let room = match plan.pacing {
+        Pacing::Every(pace) => (pace.hz() * plan.lost_after as f64 / 1e9) as usize + 1024,
+        _ => 1 << 16,
+    };
+    let size = plan.size.clamp(HEADER, LONGEST);
+    let mut emitter = Emitter {
+        peer,
+        plan,
+        clocks,
+        observer,
+        stop,
+        table: Table::new(room.min(1 << 17), Stamp::T4App.bit()),
+        timeline: Timeline::new(Relation::Estimated),
+        message: vec![0; size],
+        buffer: vec![0; size.max(CONTROL) + 1],
+        welcome: None,
+        baseline: Seen::default(),
+        reflector_is_done: false,
+        restarts: 0,
+        first: 0,
+        hello: Hello::default(),
+        settling: false,
+        started: 0,
+        last_heard: 0,
+        asked_since: None,
+        unanswered: 0,
+        unanswered_since: 0,
+        last_event: 0,
+        breached: false,
+        nobody_there: None,
+        other_version: None,
+        clocks_seen: 0,
+        dropped_before: transport.dropped(),
+        latest: 0,
+        held: VecDeque::new(),
+        readings_seen: 0,
+        transport,
+    };
     let why = emitter.run();
     emitter.ended(why)
 }
@@ -208,63 +246,14 @@ impl<E> From<E> for Halt<E> {
 
 type Step<T> = Result<(), Halt<<T as Transport>::Error>>;
 
-impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
-    fn new(
-        transport: &'a mut T,
-        peer: T::Peer,
-        plan: &'a Plan,
-        clocks: &'a Clocks,
-        observer: &'a mut O,
-        stop: &'a AtomicBool,
-    ) -> Self {
-        // As many probes as can be under way before the first of them is lost.
-        let room = match plan.pacing {
-            Pacing::Every(pace) => (pace.hz() * plan.lost_after as f64 / 1e9) as usize + 1024,
-            _ => 1 << 16,
-        };
-        let size = plan.size.clamp(HEADER, LONGEST);
-        Self {
-            peer,
-            plan,
-            clocks,
-            observer,
-            stop,
-            table: Table::new(room.min(1 << 17), Stamp::T4App.bit()),
-            timeline: Timeline::new(Relation::Estimated),
-            message: vec![0; size],
-            buffer: vec![0; size.max(CONTROL) + 1],
-            welcome: None,
-            baseline: Seen::default(),
-            reflector_is_done: false,
-            restarts: 0,
-            first: 0,
-            hello: Hello::default(),
-            settling: false,
-            started: 0,
-            last_heard: 0,
-            asked_since: None,
-            unanswered: 0,
-            unanswered_since: 0,
-            last_event: 0,
-            breached: false,
-            nobody_there: None,
-            other_version: None,
-            clocks_seen: 0,
-            dropped_before: transport.dropped(),
-            latest: 0,
-            held: VecDeque::new(),
-            readings_seen: 0,
-            transport,
-        }
-    }
-
+impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     fn ended(self, why: Result<Why, T::Error>) -> Ended {
         // What it said before the last probe, or has forgotten, is not what it saw of these.
         let last = self.welcome.as_ref().filter(|_| self.reflector_is_done && self.restarts == 0);
         let seen = last.map(|w| difference(&w.seen, &self.baseline));
         Ended {
             why: why.map_err(|e| e.to_string()),
-            counts: *self.table.counts(),
+            counts: self.table.counts,
             seen,
             restarts: self.restarts,
             welcome: self.welcome,
@@ -309,10 +298,10 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
         if self.plan.warm_up > 0 {
             self.send_many(Some(self.plan.warm_up), None)?;
             self.settle()?;
-            *self.table.counts_mut() = Counts::default();
+            self.table.counts = Counts::default();
             self.observer.warm();
         }
-        (self.reflector_is_done, self.restarts, self.first) = (false, 0, self.table.next());
+        (self.reflector_is_done, self.restarts, self.first) = (false, 0, self.table.next);
         self.baseline = self.welcome.as_ref().map(|w| w.seen).unwrap_or_default();
         self.dropped_before = self.transport.dropped();
         Ok(())
@@ -326,14 +315,14 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
 
     /// Sends so many probes, or until then, and takes what comes back.
     fn send_many(&mut self, count: Option<u64>, until: Option<Ns>) -> Step<T> {
-        let first = self.table.next();
+        let first = self.table.next;
         let last = count.map(|n| first + n);
-        let refused = self.table.counts().refused;
+        let refused = self.table.counts.refused;
         let begun = monotonic();
         self.heard(begun);
         loop {
             let now = monotonic();
-            if last.is_some_and(|last| self.table.next() >= last) || until.is_some_and(|until| now >= until) {
+            if last.is_some_and(|last| self.table.next >= last) || until.is_some_and(|until| now >= until) {
                 return Ok(());
             }
             self.look_around(now)?;
@@ -341,8 +330,8 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 Pacing::AsAnswersCome => self.one_by_one()?,
                 Pacing::Every(pace) => {
                     // A probe that the kernel refused has had its turn.
-                    let refused = self.table.counts().refused - refused;
-                    let due = begun + pace.due(self.table.next() - first + refused);
+                    let refused = self.table.counts.refused - refused;
+                    let due = begun + pace.due(self.table.next - first + refused);
                     self.on_time(now, due.min(until.unwrap_or(Ns::MAX)), due)?;
                 }
                 Pacing::Flood => self.on_time(now, now, now)?,
@@ -359,11 +348,11 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             return Ok(());
         };
         let give_up = t1 + self.plan.lost_after;
-        let answered = self.table.counts().answered;
+        let answered = self.table.counts.answered;
         let mut spins = 0;
         loop {
             if self.take(if self.plan.spin { Wait::No } else { Wait::Some })? {
-                if self.table.counts().answered != answered {
+                if self.table.counts.answered != answered {
                     break;
                 }
                 continue;
@@ -411,7 +400,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
     /// Sends the next probe; its T1, or nothing where the kernel refused it.
     #[inline]
     fn send_probe(&mut self) -> Result<Option<Ns>, T::Error> {
-        let sequence = self.table.next();
+        let sequence = self.table.next;
         let t1 = monotonic();
         let header = Header { kind: Kind::Probe, session: self.plan.session, sequence, first: t1, second: 0 };
         header.write(&mut self.message);
@@ -426,7 +415,7 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
                 Ok(Some(t1))
             }
             Sent::Refused => {
-                self.table.counts_mut().refused += 1;
+                self.table.counts.refused += 1;
                 Ok(None)
             }
         }
@@ -479,12 +468,12 @@ impl<'a, T: Transport, O: Observer> Emitter<'a, T, O> {
             Some(h) if h.kind == Kind::Welcome && bytes.len() >= CONTROL => self.welcomed(&h, t4),
             _ => {
                 self.other_version = wire::other_version(bytes).or(self.other_version);
-                self.table.counts_mut().foreign += 1;
+                self.table.counts.foreign += 1;
             }
         }
     }
 
-    /// Tells of a breach at once.
+    /// Reports a breach at once.
     #[inline]
     fn judge(&mut self, sequence: u64) {
         let Some(threshold) = self.plan.threshold else { return };

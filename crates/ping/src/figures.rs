@@ -119,14 +119,12 @@ pub struct Figures {
     nic_turnaround: Histogram,
     missing: [u64; Stamp::ALL.len()],
     unplaced: u64,
-    drawn: Option<Drawn>,
+    options: FigureOptions,
     linear: Vec<u64>,
     overflow: Vec<Kept>,
     overflown: u64,
-    threshold: Option<Ns>,
     breaches: u64,
     worst: Vec<Transaction>,
-    most_worst: usize,
 }
 
 struct Rows {
@@ -148,10 +146,6 @@ impl Rows {
                 times.record(time);
             }
         }
-    }
-
-    fn clear(&mut self) {
-        self.times.fill_with(Histogram::new);
     }
 }
 
@@ -197,14 +191,12 @@ impl Figures {
             nic_turnaround: Histogram::new(),
             missing: [0; Stamp::ALL.len()],
             unplaced: 0,
-            drawn: options.drawn,
+            options: options.clone(),
             linear: vec![0; options.drawn.map_or(0, |d| d.buckets().min(Drawn::MOST) as usize)],
             overflow: Vec::new(),
             overflown: 0,
-            threshold: options.threshold,
             breaches: 0,
             worst: Vec::new(),
-            most_worst: options.worst,
         }
     }
 
@@ -217,17 +209,9 @@ impl Figures {
 
     /// What came so far was the warm-up.
     pub fn clear(&mut self) {
-        self.table.clear();
-        self.detail.clear();
-        for h in [&mut self.round_trip, &mut self.nic_round_trip, &mut self.nic_turnaround] {
-            *h = Histogram::new();
-        }
-        self.missing = Default::default();
-        self.unplaced = 0;
-        self.overflow.clear();
-        self.linear.fill(0);
-        (self.overflown, self.breaches) = (0, 0);
-        self.worst.clear();
+        let taken = self.taken;
+        *self = Self::new(&self.options);
+        self.set_route(taken);
     }
 
     /// The table's stamps.
@@ -275,8 +259,8 @@ impl Figures {
             }
         }
         self.unplaced += u64::from(t.raw.mask() & !t.mapped.mask() & self.taken != 0);
-        self.breaches += u64::from(self.threshold.is_some_and(|limit| round_trip > limit));
-        if let Some(drawn) = self.drawn {
+        self.breaches += u64::from(self.options.threshold.is_some_and(|limit| round_trip > limit));
+        if let Some(drawn) = self.options.drawn {
             self.draw(drawn, t.sequence, round_trip);
         }
         self.keep_if_worst(t, round_trip);
@@ -298,7 +282,7 @@ impl Figures {
 
     /// The drawn histogram's buckets that are not empty; without one, about ten buckets a decade.
     fn buckets(&self) -> Vec<Bucket> {
-        let Some(drawn) = self.drawn else { return self.round_trip.buckets() };
+        let Some(drawn) = self.options.drawn else { return self.round_trip.buckets() };
         let edges = |i: usize| (i as Ns * drawn.bucket, ((i as Ns + 1) * drawn.bucket).min(drawn.end));
         let filled = self.linear.iter().enumerate().filter(|(_, n)| **n > 0);
         filled.map(|(i, n)| Bucket { from_ns: edges(i).0, to_ns: edges(i).1, count: *n }).collect()
@@ -307,7 +291,7 @@ impl Figures {
     #[inline]
     fn keep_if_worst(&mut self, t: &Transaction, round_trip: Ns) {
         let time = |t: &Transaction| t.round_trip().unwrap_or(Ns::MIN);
-        if self.worst.len() < self.most_worst {
+        if self.worst.len() < self.options.worst {
             self.worst.push(*t);
         } else if self.worst.first().is_some_and(|least| time(least) < round_trip) {
             self.worst[0] = *t;
@@ -373,10 +357,10 @@ impl Figures {
             reflector_nic_clock,
             disturbances: disturbances.to_vec(),
             disturbed,
-            threshold_ns: self.threshold,
+            threshold_ns: self.options.threshold,
             over_threshold: self.breaches,
             histogram: self.buckets(),
-            overflow_from_ns: self.drawn.map(|d| d.end),
+            overflow_from_ns: self.options.drawn.map(|d| d.end),
             overflown: self.overflown,
             overflow,
             worst: self.worst.iter().rev().map(|t| self.worst_of(t)).collect(),

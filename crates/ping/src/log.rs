@@ -343,7 +343,7 @@ impl Log {
         let full = std::mem::replace(&mut self.batch, empty);
         self.batch_since = Ns::MAX;
         self.sent += 1;
-        // A writer that is gone is told of by its result.
+        // The result of a writer that is gone says so.
         let _ = self.work.send(Work::Rows(full));
     }
 

@@ -62,7 +62,7 @@ impl NicTrack {
 
     /// The offset at a moment between two readings: on the straight line from one to the other, from which a clock that nothing
     /// disturbs departs by a quarter of the time between them at most for each change of its rate. Of the readings around the
-    /// moment those are taken that leave the least bound: one that was held up says little. The bound also covers what the
+    /// moment those are taken that leave the least bound: one that was delayed says little. The bound also covers what the
     /// clock drifts in `span` after the moment. `None` where the clock was set, and where a reading before or after is missing.
     pub fn at(&self, moment: Ns, span: Ns) -> Option<Offset> {
         let after = self.readings.partition_point(|r| r.at <= moment);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_without_the_nics_are_told_when_the_nics_is_overdue_and_again_when_it_comes() {
+    fn stamps_without_the_nics_are_reported_when_the_nics_is_overdue_and_again_when_it_comes() {
         let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
         s.answered(0, 0, 10, Some(1_000), true);
         s.left(0, Stamp::T3Driver, 11);

@@ -71,14 +71,15 @@ struct Entry {
 pub struct Table {
     entries: Vec<Entry>,
     /// The next probe's number.
-    next: u64,
+    pub next: u64,
     /// The oldest that was not closed.
     oldest: u64,
     /// Highest number that was answered, plus 1.
     answered_to: u64,
     /// Stamps that each transaction should have.
-    expected: u16,
-    counts: Counts,
+    pub expected: u16,
+    /// What came so far; the caller counts what the table does not see.
+    pub counts: Counts,
 }
 
 impl Table {
@@ -100,11 +101,6 @@ impl Table {
         sequence as usize & (self.entries.len() - 1)
     }
 
-    /// The next probe's number.
-    pub fn next(&self) -> u64 {
-        self.next
-    }
-
     /// Probes that wait for an answer or a stamp.
     pub fn open(&self) -> u64 {
         self.next - self.oldest
@@ -116,22 +112,7 @@ impl Table {
         self.open() < self.entries.len() as u64
     }
 
-    /// From now on each transaction should have these stamps.
-    pub fn expect(&mut self, expected: u16) {
-        self.expected = expected;
-    }
-
-    /// What came so far.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
-    /// The same, to count what the table does not see.
-    pub fn counts_mut(&mut self) -> &mut Counts {
-        &mut self.counts
-    }
-
-    /// Probe [`Self::next`] was handed to the kernel at `t1`. The caller has seen to room.
+    /// Probe `next` was handed to the kernel at `t1`. The caller has seen to room.
     #[inline]
     pub fn sent(&mut self, t1: Ns) {
         debug_assert!(self.has_room());
@@ -250,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_is_told_apart() {
+    fn answers_of_all_kinds_are_distinguished() {
         let mut table = Table::new(8, Stamp::T4App.bit());
         (0..4).for_each(|i| table.sent(i * 10));
         assert_eq!(table.answer(1, &answered(15)), MatchResult::Expected);
@@ -260,7 +241,7 @@ mod tests {
         assert_eq!(closed(&mut table, 25), [(0, End::Answered), (1, End::Answered), (2, End::Lost)]);
         assert_eq!(table.answer(2, &answered(99)), MatchResult::Late);
         assert_eq!(table.answer(2, &answered(99)), MatchResult::Duplicate);
-        let c = *table.counts();
+        let c = table.counts;
         assert_eq!((c.sent, c.answered, c.lost, c.late), (4, 2, 1, 1));
         assert_eq!((c.duplicates, c.reordered, c.foreign), (2, 1, 1));
     }
@@ -278,7 +259,7 @@ mod tests {
         assert_eq!(table.peek(0).unwrap().raw.get(Stamp::T1Nic), Some(2));
         assert_eq!(closed(&mut table, 0), [(0, End::Answered)]);
         assert_eq!(closed(&mut table, 11), [(1, End::Answered)]);
-        assert_eq!((table.counts().incomplete, table.counts().lost, table.open()), (1, 0, 0));
+        assert_eq!((table.counts.incomplete, table.counts.lost, table.open()), (1, 0, 0));
     }
 
     #[test]
@@ -291,7 +272,7 @@ mod tests {
         assert_eq!(closed_overdue(&mut table, 0, 5), []);
         assert_eq!(closed_overdue(&mut table, 0, 40), [(0, End::Answered)], "1 was answered after that");
         assert_eq!(closed_overdue(&mut table, 0, 60), [(1, End::Answered)], "2 waits for its answer, and 3 behind it");
-        assert_eq!((table.counts().incomplete, table.counts().lost, table.open()), (2, 0, 2));
+        assert_eq!((table.counts.incomplete, table.counts.lost, table.open()), (2, 0, 2));
     }
 
     #[test]

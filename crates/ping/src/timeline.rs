@@ -3,7 +3,7 @@
 //! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC, at either end. A PHC is tied to its machine's `CLOCK_MONOTONIC` by
 //! readings ([`NicClock`]). The reflector's `CLOCK_MONOTONIC` is the emitter's where both run on one kernel; elsewhere each round trip
 //! limits the offset for certain, and [`OffsetEstimator`] keeps the tightest limits: the offset's bound is at best half the
-//! time that a message spends on the wire both ways.
+//! time that a message spends on the wire in both directions.
 //!
 //! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said, and the
 //! segments sum to the round trip.
@@ -81,7 +81,7 @@ impl Disturbance {
 }
 
 /// Most disturbances that are reported one by one.
-const TOLD: usize = 100;
+const MOST_REPORTED: usize = 100;
 
 impl Timeline {
     /// Of two ends that share a kernel, or do not.
@@ -154,7 +154,7 @@ impl Timeline {
     /// Notes that a clock was disturbed.
     pub fn disturbed(&mut self, at_ns: Ns, what: String) {
         self.disturbed += 1;
-        if self.disturbances.len() < TOLD {
+        if self.disturbances.len() < MOST_REPORTED {
             self.disturbances.push(Disturbance::new(at_ns, what));
         }
     }
@@ -207,7 +207,7 @@ impl Timeline {
         }
     }
 
-    /// Hands an exchange to the estimator, which wants them one after another: one that began before the last had ended is left out.
+    /// Hands an exchange to the estimator, which takes them one after another: one that began before the last had ended is left out.
     fn take(&mut self, exchange: &Exchange) {
         if self.taken.is_some_and(|last| exchange.t1 <= last.t4) {
             return;
@@ -230,7 +230,7 @@ impl Timeline {
         let (t2, w2) = outermost(T2Nic, there, &[T2Kernel, T2App])?;
         let (t3, w3) = outermost(T3Nic, there, &[T3Driver, T3Sched, T3App])?;
         let (t4, w4) = outermost(T4Nic, here, &[T4Kernel, T4App])?;
-        // What the NICs' clocks may be wrong, granted to the way: what the exchange proves then still holds for certain.
+        // What the NICs' clocks may be wrong is added to the time on the wire: what the exchange proves then still holds for certain.
         Some(Exchange {
             t1: t1.saturating_sub(w1.saturating_add(w2)),
             t2,
@@ -397,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn phcs_that_are_together_give_the_ways_there_and_back_within_what_was_said(
+        fn phcs_that_are_together_give_the_time_in_each_direction_within_what_was_said(
             there in 1_000_000_000i64..1 << 50, phc in -1i64 << 50..1 << 50, off in -5_000i64..5_000, segment in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);

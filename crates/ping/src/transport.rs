@@ -85,7 +85,7 @@ pub struct Left<'a> {
     pub time: Ns,
 }
 
-/// A way for messages.
+/// What carries messages.
 pub trait Transport {
     /// How one at the other end is named.
     type Peer: Copy + Eq + std::hash::Hash + std::fmt::Debug;

@@ -32,7 +32,7 @@ pub enum UdpError {
     /// The address is none of this machine's.
     #[error("{}: not an address of this machine; ip -br address lists those that are", .0.ip())]
     NotOurs(SocketAddr),
-    /// There is no way to it.
+    /// There is no route to it.
     #[error("{peer}: {cause}; is the address right, and does a device lead there (ip route get {})?", .peer.ip())]
     NoRoute {
         /// The other end.

@@ -111,16 +111,6 @@ pub enum XdpError {
         /// The kernel's answer.
         cause: io::Error,
     },
-    /// The kernel refused the XDP program.
-    #[error("{device}: {doing}: {cause}")]
-    Program {
-        /// The device.
-        device: String,
-        /// What was being done.
-        doing: &'static str,
-        /// What it said.
-        cause: libbpf_rs::Error,
-    },
     /// A queue's socket was refused.
     #[error("{device}: no AF_XDP socket on its queue {queue} ({how}): {cause}")]
     Queue {
@@ -156,6 +146,16 @@ pub enum XdpError {
         /// The kernel's answer.
         cause: io::Error,
     },
+}
+
+impl XdpError {
+    /// What an error of libbpf means.
+    fn of(device: &str, doing: &'static str, cause: libbpf_rs::Error) -> Self {
+        match cause.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Self::NotAllowed(device.into()),
+            _ => Self::Os { device: device.into(), doing, cause: io::Error::other(cause) },
+        }
+    }
 }
 
 /// What can be done where a driver refuses.
@@ -225,7 +225,7 @@ impl Xdp {
         let sockets = open_queues(&device, &options, chunk, how)?;
         for (queue, socket) in sockets.iter().enumerate() {
             let handed = program.hand_over(queue as u32, socket.fd());
-            handed.map_err(|cause| XdpError::Program { device: name.clone(), doing: "naming its sockets", cause })?;
+            handed.map_err(|e| XdpError::of(&name, "naming its sockets", e))?;
         }
         let longest = chunk - kernel::HEADROOM;
         Ok(Self { sockets, next: 0, device, options, program, _groups: groups, longest, refused: None, looks: 0 })

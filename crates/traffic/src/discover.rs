@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_all_protocols_are_told_apart() {
+    fn streams_of_all_protocols_are_distinguished() {
         let mut found = Discovery::default();
         for n in 0..20u16 {
             let t = i64::from(n) * 1_000_000;

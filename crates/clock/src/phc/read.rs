@@ -113,23 +113,20 @@ fn in_time_namespace() -> bool {
     fs::metadata("/proc/self/ns/time").is_ok_and(|m| std::os::unix::fs::MetadataExt::ino(&m) != FIRST)
 }
 
-/// Ways of reading that are tried, best first.
-const WAYS: [Way; 4] =
-    [Way::Precise, Way::Extended(SystemClock::Monotonic), Way::Extended(SystemClock::Realtime), Way::Basic];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Precise,
-    Extended(SystemClock),
-    Basic,
-}
+/// Methods that are tried, best first, with the clock that is read beside the NIC's.
+const METHODS: [(Method, SystemClock); 4] = [
+    (Method::Precise, SystemClock::Realtime),
+    (Method::Extended, SystemClock::Monotonic),
+    (Method::Extended, SystemClock::Realtime),
+    (Method::Basic, SystemClock::Realtime),
+];
 
 /// A NIC's clock.
 pub struct Phc {
     index: u32,
     ask: Box<dyn Ask>,
     realtime: RealtimeWatch,
-    /// The first of [`WAYS`] that this clock and kernel may have.
+    /// The first of [`METHODS`] that this clock and kernel may have.
     best: usize,
     method: Method,
 }
@@ -179,16 +176,16 @@ impl Phc {
         self.method
     }
 
-    fn by(&mut self, way: Way) -> io::Result<Reading> {
-        let mut reading = match way {
-            Way::Precise => {
+    fn by(&mut self, (method, clock): (Method, SystemClock)) -> io::Result<Reading> {
+        let mut reading = match method {
+            Method::Precise => {
                 let (phc_ns, system) = self.ask.precise()?;
                 Reading { phc_ns, monotonic_ns: system, uncertainty_ns: CONVERSION_NS }
             }
-            Way::Extended(clock) => tightest(&self.ask.extended(clock)?)?,
-            Way::Basic => tightest(&self.ask.basic()?)?,
+            Method::Extended => tightest(&self.ask.extended(clock)?)?,
+            Method::Basic => tightest(&self.ask.basic()?)?,
         };
-        if way != Way::Extended(SystemClock::Monotonic) {
+        if clock == SystemClock::Realtime {
             // So far it is CLOCK_REALTIME's.
             if self.realtime.observe(&self.ask.tie()).is_some() {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "the time of day was set just now"));
@@ -197,11 +194,7 @@ impl Phc {
             reading.monotonic_ns = monotonic_ns;
             reading.uncertainty_ns += bound;
         }
-        self.method = match way {
-            Way::Precise => Method::Precise,
-            Way::Extended(_) => Method::Extended,
-            Way::Basic => Method::Basic,
-        };
+        self.method = method;
         Ok(reading)
     }
 }
@@ -211,13 +204,13 @@ impl Reader for Phc {
         let mut at = self.best;
         let mut set_again = false;
         loop {
-            match self.by(WAYS[at]) {
+            match self.by(METHODS[at]) {
                 Ok(reading) => return Ok(reading),
                 // Read before the time of day was set, tied after it.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted && !set_again => set_again = true,
-                Err(e) if at + 1 == WAYS.len() => return Err(e),
+                Err(e) if at + 1 == METHODS.len() => return Err(e),
                 Err(e) => {
-                    // Else it is a failure of the moment: the better way is tried again next time.
+                    // Else it is a failure of the moment: the better method is tried again next time.
                     let never = [nix::libc::EOPNOTSUPP, nix::libc::ENOTTY, nix::libc::EINVAL];
                     if at == self.best && e.raw_os_error().is_some_and(|e| never.contains(&e)) {
                         self.best += 1;
@@ -309,7 +302,7 @@ mod tests {
     const NO: Option<i32> = Some(nix::libc::EOPNOTSUPP);
 
     #[test]
-    fn the_best_way_that_there_is_is_used_and_each_finds_the_same_offset() {
+    fn the_best_method_that_there_is_is_used_and_each_finds_the_same_offset() {
         let cases = [
             (Kernel::default(), Method::Precise, 70..100),
             (Kernel { precise: NO, ..Kernel::default() }, Method::Extended, 100..101),
@@ -337,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_fails_for_once_is_tried_again() {
+    fn a_method_that_fails_for_once_is_tried_again() {
         struct Busy(Kernel, u32);
         impl Ask for Busy {
             fn precise(&mut self) -> io::Result<(Ns, Ns)> {

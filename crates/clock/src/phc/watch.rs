@@ -325,8 +325,8 @@ mod tests {
         (watch, found)
     }
 
-    fn near(got: Ns, want: Ns, by: Ns) -> bool {
-        (got - want).abs() <= by
+    fn near(got: Ns, expected: Ns, by: Ns) -> bool {
+        (got - expected).abs() <= by
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_is_told_once_and_its_going_on_is_a_step() {
+    fn a_clock_that_stands_still_is_reported_once_and_its_going_on_is_a_step() {
         let mut watch = PhcWatch::default();
         let mut found = Vec::new();
         for i in 0..200 {
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_settled_is_told_in_the_end() {
+    fn what_is_not_settled_is_reported_in_the_end() {
         let (mut watch, found) = run(10, |t| if t >= 10 * S - S / 20 { 1_000_000 } else { 0 });
         assert_eq!(found, []);
         let [last] = watch.finish()[..] else { panic!() };

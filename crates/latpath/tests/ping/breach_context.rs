@@ -76,7 +76,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
         let param = libc::sched_param { sched_priority: 50 };
         // SAFETY: the parameter lives as long as the call.
         assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0, "root may");
-        // So that a switch tells of the priority.
+        // So that a switch shows the priority.
         sleep(Duration::from_millis(1));
         let until = Instant::now() + time;
         while Instant::now() < until {

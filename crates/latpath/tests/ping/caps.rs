@@ -49,7 +49,7 @@ impl Space {
         Ok(space)
     }
 
-    /// Waits until the kernel tells that a device has its link, or has none any more: a moment later, or more.
+    /// Waits until the kernel reports that a device has its link, or has none any more: a moment later, or more.
     fn link(&self, device: &str, is: bool) -> Result<(), Failed> {
         until(&format!("{device}'s link: {is}"), || {
             self.ip(&format!("link show {device}")).is_ok_and(|shown| shown.contains("state UP") == is)

@@ -94,9 +94,10 @@ fn killed() -> Result<(), Failed> {
         equal("ended", &session["ended"], &json!("dead"))?;
         is("what was measured is there", number(&session, "round_trip.count")? > 0)?;
         equal("where the rest was lost nobody knows", &session["lost_there"], &Value::Null)?;
-        for part in
-            ["latpath: 10.77.0.2:6185: no answer any more, after ", "was the reflector stopped, or the way there cut?"]
-        {
+        for part in [
+            "latpath: 10.77.0.2:6185: no answer any more, after ",
+            "was the reflector stopped, or the route to it cut?",
+        ] {
             is(&format!("{part:?} in {}", said.stderr), said.stderr.contains(part))?;
         }
     }

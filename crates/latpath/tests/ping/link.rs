@@ -108,7 +108,7 @@ impl Link {
         start(&self.lab, &self.here, latpath(&format!("ping emit {words}{more}")))
     }
 
-    /// Waits until packets pass both ways: a device that comes up before its other end drops what it is to send until the kernel
+    /// Waits until packets pass in both directions: a device that comes up before its other end drops what it is to send until the kernel
     /// has brought its link up.
     fn passes(&self) -> Result<(), Failed> {
         let open = |space: &Namespace, address: &str| -> Result<UdpSocket, Failed> {
@@ -117,7 +117,7 @@ impl Link {
             Ok(socket)
         };
         let (here, there) = (open(&self.here, "10.77.0.1")?, open(&self.there, "10.77.0.2")?);
-        until("packets pass both ways", || {
+        until("packets pass in both directions", || {
             let asked = here.send_to(b"?", "10.77.0.2:9").and_then(|_| there.recv_from(&mut [0]));
             let answered = asked.and_then(|(_, from)| there.send_to(b"!", from)).and_then(|_| here.recv(&mut [0]));
             answered.is_ok()
@@ -241,7 +241,7 @@ pub fn adds_up(session: &Value) -> Result<(), Failed> {
     equal("round trips", n("round_trip.count")?, n("counts.answered")?)?;
     if !session["reflector"].is_null() {
         let somewhere = n("lost_there")? + n("lost_back")? + n("counts.late")?;
-        equal("lost on either way, or late", somewhere, n("counts.lost")?)?;
+        equal("lost in either direction, or late", somewhere, n("counts.lost")?)?;
         equal("received there", n("reflector.received")?, n("counts.sent")? - n("lost_there")?)?;
     }
     let all = |key: &str| session[key].as_array().cloned().unwrap_or_default();

@@ -132,8 +132,8 @@ fn times() -> Result<(), Failed> {
             ("and around the kernel's", back - left + slack >= t4_kernel - t1_driver),
             ("the reflector's is within that", left_there - came <= back - left),
             ("and its driver has the answer after tcpdump", left_there - came <= t3_driver - t2_kernel + slack),
-            ("the way there", came - left + slack >= t2_kernel - t1_driver),
-            ("the way back", back - left_there + slack >= t4_kernel - t3_driver),
+            ("to the reflector", came - left + slack >= t2_kernel - t1_driver),
+            ("from the reflector", back - left_there + slack >= t4_kernel - t3_driver),
             ("the kernel's stamp of an answer is tcpdump's", (back - came - (t4_kernel - t2_kernel)).abs() <= slack),
         ];
         for (what, so) in fits {

@@ -74,7 +74,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         if self.timeline.has_nic_clocks() && (self.table.open() > 0 || !self.held.is_empty()) {
             self.clocks.wait_for_readings(2, TWO_READINGS, TWO_READINGS_AT_MOST);
             self.follow_clocks();
-            // Where the way is gone, the reflector's clock is not read any more.
+            // Where the route is gone, the reflector's clock is not read any more.
             let _ = self.ask(HELLO_WAIT_NS);
         }
         self.close(Ns::MAX);
@@ -85,7 +85,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.settling = true;
         let begun = monotonic();
         while self.table.open() > 0 {
-            let counts = self.table.counts();
+            let counts = self.table.counts;
             let waits = counts.answered + counts.lost < counts.sent;
             if monotonic() - begun >= if waits { SETTLE_NS.max(self.plan.lost_after) } else { SETTLE_NS } {
                 break;

@@ -65,7 +65,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         // A short probe has no room for what the reflector's kernel and NIC say.
         let reported = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
         let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
-        self.table.expect(ours | reported);
+        self.table.expected = ours | reported;
         self.observer.route(ours | reported);
         Ok(())
     }
@@ -138,12 +138,12 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
         // With probes under way nothing waits for the welcome; one by one, the next probe would wait behind it unseen.
         self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
-        self.observer.tick(self.table.counts());
+        self.observer.tick(&self.table.counts);
         Ok(())
     }
 
     /// The other end has not answered for as long as the plan waits. Welcomes alone keep a run going only where few probes are sent:
-    /// a way may let the short ones through, and no others.
+    /// a route may let only the short ones through.
     fn no_answer(&self, now: Ns) -> bool {
         let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
         unanswered || self.asked_since.is_some_and(|since| now - since > self.plan.timeout)

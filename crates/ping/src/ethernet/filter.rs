@@ -1,8 +1,8 @@
 //! What the kernel lets a socket see: a classic BPF program, so that no other frame wakes this process.
 
 use super::framing::{OWN, SV, SVID};
-use latpath_traffic::kernel::filter::{op::*, Program};
-use libc::sock_filter;
+use latpath_traffic::kernel::filter::Program;
+use libc::*;
 
 /// Addresses that a program can ask for, so that its jumps reach.
 pub const MAX_ADDRESSES: usize = 32;
@@ -27,13 +27,13 @@ fn word(bytes: &[u8]) -> u32 {
 /// The bytes at X + `at` must be these.
 fn must_read(p: &mut Program<To>, mut at: u32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        let (code, len) = match bytes.len() {
-            4.. => (LD_WORD_X, 4),
-            2 | 3 => (LD_HALF_X, 2),
-            _ => (LD_BYTE_X, 1),
+        let (size, len) = match bytes.len() {
+            4.. => (BPF_W, 4),
+            2 | 3 => (BPF_H, 2),
+            _ => (BPF_B, 1),
         };
-        p.run(code, at);
-        p.branch(IF_EQUAL, word(&bytes[..len]), None, Some(To::Reject));
+        p.run(BPF_LD | size | BPF_IND, at);
+        p.branch(BPF_JMP | BPF_JEQ, word(&bytes[..len]), None, Some(To::Reject));
         at += len as u32;
         bytes = &bytes[len..];
     }
@@ -42,16 +42,16 @@ fn must_read(p: &mut Program<To>, mut at: u32, mut bytes: &[u8]) {
 /// Moves X from a BER element, whose length is at X + `at`, to its value. A form with more than two bytes leads to a place where
 /// nothing matches.
 fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
-    p.run(LD_BYTE_X, at);
-    p.branch(IF_ANY, 0x80_u32, None, Some(To::Short(element)));
-    p.run(AND, 3);
-    p.branch(IF_ANY, 0_u32, None, Some(To::Skipped(element)));
+    p.run(BPF_LD | BPF_B | BPF_IND, at);
+    p.branch(BPF_JMP | BPF_JSET, 0x80_u32, None, Some(To::Short(element)));
+    p.run(BPF_ALU | BPF_AND, 3);
+    p.branch(BPF_JMP | BPF_JSET, 0_u32, None, Some(To::Skipped(element)));
     p.here(To::Short(element));
-    p.run(LD_NUMBER, 0);
+    p.run(BPF_LD | BPF_IMM, 0);
     p.here(To::Skipped(element));
-    p.run(ADD, at + 1);
-    p.run(ADD_X, 0);
-    p.run(A_TO_X, 0);
+    p.run(BPF_ALU | BPF_ADD, at + 1);
+    p.run(BPF_ALU | BPF_ADD | BPF_X, 0);
+    p.run(BPF_MISC | BPF_TAX, 0);
 }
 
 /// The program for frames to these addresses (the device's own, and groups; at most [`MAX_ADDRESSES`]), of this session where one is
@@ -59,27 +59,27 @@ fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
 pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> {
     let mut p = Program::new();
     for (i, mac) in addresses.iter().take(MAX_ADDRESSES).enumerate() {
-        p.run(LD_WORD, 0);
-        p.branch(IF_EQUAL, word(&mac[..4]), None, Some(To::After(i)));
-        p.run(LD_HALF, 4);
-        p.branch(IF_EQUAL, word(&mac[4..]), Some(To::Addressed), None);
+        p.run(BPF_LD | BPF_W | BPF_ABS, 0);
+        p.branch(BPF_JMP | BPF_JEQ, word(&mac[..4]), None, Some(To::After(i)));
+        p.run(BPF_LD | BPF_H | BPF_ABS, 4);
+        p.branch(BPF_JMP | BPF_JEQ, word(&mac[4..]), Some(To::Addressed), None);
         p.here(To::After(i));
     }
-    p.run(RETURN, 0);
+    p.run(BPF_RET | BPF_K, 0);
     p.here(To::Addressed);
-    p.run(LD_HALF, 12);
-    p.branch(IF_EQUAL, SV, Some(To::Sv), None);
-    p.branch(IF_EQUAL, OWN, None, Some(To::Reject));
+    p.run(BPF_LD | BPF_H | BPF_ABS, 12);
+    p.branch(BPF_JMP | BPF_JEQ, SV, Some(To::Sv), None);
+    p.branch(BPF_JMP | BPF_JEQ, OWN, None, Some(To::Reject));
     // Behind ethertype and length: the message's magic, its version and kind, its session.
-    p.run(LDX_NUMBER, 16);
+    p.run(BPF_LDX | BPF_IMM, 16);
     must_read(&mut p, 0, b"LP");
     if let Some(session) = session {
         must_read(&mut p, 4, &session.to_be_bytes());
     }
-    p.run(RETURN, u32::MAX);
+    p.run(BPF_RET | BPF_K, u32::MAX);
     // Behind the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID.
     p.here(To::Sv);
-    p.run(LDX_NUMBER, 22);
+    p.run(BPF_LDX | BPF_IMM, 22);
     must_read(&mut p, 0, &[0x60]);
     skip_length(&mut p, 0, 1);
     must_read(&mut p, 0, &[0x80, 1, 1, 0xa2]);
@@ -91,9 +91,9 @@ pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> 
     if let Some(session) = session {
         must_read(&mut p, 2 + SVID.len() as u32, format!("{session:08x}").as_bytes());
     }
-    p.run(RETURN, u32::MAX);
+    p.run(BPF_RET | BPF_K, u32::MAX);
     p.here(To::Reject);
-    p.run(RETURN, 0);
+    p.run(BPF_RET | BPF_K, 0);
     p.finish()
 }
 

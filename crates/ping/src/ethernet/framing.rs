@@ -191,7 +191,7 @@ pub fn sender(frame: &[u8], tag: Option<Tag>) -> Peer {
 }
 
 /// Finds the message in a frame: who sent it, and where it stands. `removed`: the tag that the kernel took off. A frame with two
-/// tags is none of ours: the answer would not find its way back.
+/// tags is none of ours: the answer would not come back.
 pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> {
     let mac = *frame.get(6..)?.first_chunk()?;
     let number = |at: usize| frame.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b));

@@ -268,7 +268,7 @@ mod tests {
             log.write(&rows(n..n + 1)).unwrap();
             log.tick(&progress).unwrap();
         }
-        // A folder in the way of the file's name.
+        // A folder has the file's name.
         fs::create_dir(&path).unwrap();
         fs::write(path.join("x"), "").unwrap();
         let error = log.finish(&progress).unwrap_err().to_string();

@@ -77,7 +77,7 @@ impl Ring {
     pub fn push(&mut self, transaction: &Transaction) -> bool {
         let mut lost = false;
         if self.head - self.tail == self.slots.len() as u64 {
-            lost = self.draining.is_some_and(|w| w.wants(self.row(self.tail)));
+            lost = self.draining.is_some_and(|w| w.holds(self.row(self.tail)));
             self.tail += 1;
         }
         let at = (self.head % self.slots.len() as u64) as usize;
@@ -108,7 +108,7 @@ impl Ring {
                 self.short = Some(self.short.map_or(held, |short| short.min(held)));
             }
         }
-        // What an earlier breach asked for is still wanted.
+        // What an earlier breach asked for is still to be kept.
         let from = self.draining.map_or(from, |w| w.from.min(from));
         let upto = self.draining.map_or(upto, |w| w.upto.max(upto));
         self.draining = Some(Window { from, upto });
@@ -129,7 +129,7 @@ impl Ring {
                 break;
             }
             self.tail += 1;
-            if window.wants(&row) {
+            if window.holds(&row) {
                 return Some(row);
             }
         }
@@ -143,7 +143,7 @@ impl Ring {
     /// Rows that should have gone to the file.
     pub fn left(&self) -> u64 {
         let Some(window) = self.draining else { return 0 };
-        (self.tail..self.head).filter(|n| window.wants(self.row(*n))).count() as u64
+        (self.tail..self.head).filter(|n| window.holds(self.row(*n))).count() as u64
     }
 
     /// Said where the ring was too small for the time.
@@ -159,7 +159,7 @@ impl Ring {
 }
 
 impl Window {
-    fn wants(&self, row: &Transaction) -> bool {
+    fn holds(&self, row: &Transaction) -> bool {
         row.sequence <= self.upto && when(row) >= self.from
     }
 }
@@ -217,7 +217,7 @@ mod tests {
         (0..20).for_each(|n| assert!(!ring.push(&transaction(n))));
         ring.breach(&transaction(19));
         assert_eq!(ring.left(), 4);
-        assert!(ring.push(&transaction(20)), "a row that was wanted had to go");
+        assert!(ring.push(&transaction(20)), "a row that was to be kept had to go");
         assert_eq!(drained(&mut ring), [17, 18, 19]);
         let note = ring.note().unwrap();
         assert!(note.contains("it held 3.500 s of 10.000 s"), "{note}");

@@ -29,13 +29,7 @@ impl Program {
         stamps: bool,
         requested: Option<Place>,
     ) -> Result<Self, XdpError> {
-        let refused = |step| {
-            let device = device.name.clone();
-            move |cause: libbpf_rs::Error| match cause.kind() {
-                libbpf_rs::ErrorKind::PermissionDenied => XdpError::NotAllowed(device),
-                _ => XdpError::Program { device, doing: step, cause },
-            }
-        };
+        let refused = |doing| move |cause| XdpError::of(&device.name, doing, cause);
         // libbpf's own words on what fails go nowhere: the error says it.
         let printed = libbpf_rs::set_print(None);
         let mut storage = MaybeUninit::uninit();

@@ -195,7 +195,7 @@ fn a_kernel_that_refuses_everything_ends_the_run() {
 }
 
 #[test]
-fn answers_that_the_reflectors_kernel_refuses_are_lost_on_the_way_back() {
+fn answers_that_the_reflectors_kernel_refuses_are_lost_after_the_reflector() {
     let run = Run::new(at_a_rate(500));
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Answer && h.sequence % 5 == 0 => Fate::Refused,
@@ -231,7 +231,7 @@ fn a_breach_is_reported_at_once_to_both_ends_and_stops_the_run() {
         let outcome = run.go();
         outcome.adds_up();
         let breaches: Vec<u64> = outcome.breaches.iter().map(|t| t.sequence).collect();
-        assert_eq!(outcome.told, breaches, "the reflector hears of the same ones");
+        assert_eq!(outcome.reported, breaches, "the reflector hears of the same ones");
         assert!(outcome.breaches.iter().all(|t| t.round_trip() > Some(1)));
         match stops {
             true => {

@@ -1,6 +1,6 @@
 //! Peers that say whatever they like.
 
-use crate::run::{at_a_rate, one_by_one, Chance, Run, Told, LONG, MS};
+use crate::run::{at_a_rate, one_by_one, Chance, Reported, Run, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -140,11 +140,11 @@ type Said = (u32, Vec<u8>);
 
 /// Says things to a reflector, and hears what it answers, and to whom.
 fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
-    let (wire, stop, told) = (Wire::new(), AtomicBool::new(false), Told::default());
+    let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     let mut end = End::new(&wire, true, &ALL, None);
     let reflected = thread::scope(|scope| {
         let reflector =
-            scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &told, &stop));
+            scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
         what.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
         // Whatever it gets, it still answers a hello: then it has read all.
         wire.another_says(u32::MAX, &hello(u32::MAX));
@@ -158,7 +158,7 @@ fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
     let mut heard = wire.ledger().to_others;
     let last = heard.iter().position(|(to, _)| *to == u32::MAX);
     heard.remove(last.expect("the reflector lives"));
-    (reflected.expect("and did not fail"), heard, told.0.into_inner().unwrap())
+    (reflected.expect("and did not fail"), heard, reported.0.into_inner().unwrap())
 }
 
 fn message(kind: Kind, session: u32, sequence: u64, len: usize) -> Vec<u8> {
@@ -173,7 +173,7 @@ fn hello(session: u32) -> Vec<u8> {
 
 #[test]
 fn who_did_not_say_hello_gets_no_answer() {
-    let (reflected, heard, told) = says(&[
+    let (reflected, heard, reported) = says(&[
         (1, message(Kind::Probe, 7, 0, 96)),
         (2, hello(7)),
         (1, message(Kind::Probe, 7, 1, 96)),
@@ -181,7 +181,7 @@ fn who_did_not_say_hello_gets_no_answer() {
         (2, message(Kind::Probe, 8, 1, 96)),
     ]);
     assert_eq!(heard.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [2], "the welcome alone");
-    assert_eq!((reflected.foreign, told), (3, vec![]));
+    assert_eq!((reflected.foreign, reported), (3, vec![]));
 }
 
 #[test]
@@ -220,8 +220,8 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
             (1, bytes)
         })
         .collect();
-    let (reflected, heard, told) = says(&junk);
-    assert!(heard.is_empty() && told.is_empty());
+    let (reflected, heard, reported) = says(&junk);
+    assert!(heard.is_empty() && reported.is_empty());
     let silent = junk.iter().filter(|(_, b)| b.len() >= HEADER && b[..3] == *b"LP\x01" && b[3] == Kind::Breach as u8);
     assert_eq!(reflected.foreign, 500 - silent.count() as u64, "a breach of no session is nothing");
 }
@@ -230,12 +230,12 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
 fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
     let mut all: Vec<Said> = (0..300).map(|i| (1 + i, hello(i))).collect();
     all.push((1, message(Kind::Probe, 0, 0, 96)));
-    let (wire, stop, told) = (Wire::new(), AtomicBool::new(false), Told::default());
+    let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     all.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
     let mut end = End::new(&wire, true, &[], None);
     let reflected = thread::scope(|scope| {
         let reflector =
-            scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &told, &stop));
+            scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
         let until = monotonic() + 25_000 * MS;
         let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 96);
         while monotonic() < until && !answered() {

@@ -38,7 +38,7 @@ fn over_a_good_wire_every_probe_is_answered_and_has_every_stamp() {
 }
 
 #[test]
-fn one_percent_lost_on_each_way_is_counted_and_the_way_is_said() {
+fn one_percent_lost_in_each_direction_is_counted_and_the_direction_is_said() {
     let run = Run::new(at_a_rate(3_000));
     run.wire.there(by_chance(1, &[Fault(10, || Fate::Lost)]));
     run.wire.back(by_chance(2, &[Fault(10, || Fate::Lost)]));
@@ -205,7 +205,7 @@ fn hellos_that_are_lost_are_asked_again() {
 }
 
 #[test]
-fn welcomes_that_come_late_and_twice_and_overtaken_tell_what_they_know() {
+fn welcomes_that_come_late_and_twice_and_overtaken_say_what_they_know() {
     let run = Run::new(at_a_rate(500));
     let mut n = 0;
     run.wire.back(move |message| match Header::read(message) {

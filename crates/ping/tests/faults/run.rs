@@ -130,8 +130,8 @@ pub struct Outcome {
     pub taken: u16,
     pub report: Report,
     pub ledger: Ledger,
-    /// Breaches that the reflector was told of.
-    pub told: Vec<u64>,
+    /// Breaches that the reflector heard of.
+    pub reported: Vec<u64>,
 }
 
 struct Watching<'a> {
@@ -163,9 +163,9 @@ impl Observer for Watching<'_> {
 }
 
 #[derive(Default)]
-pub struct Told(pub Mutex<Vec<u64>>);
+pub struct Reported(pub Mutex<Vec<u64>>);
 
-impl Witness<u32> for &Told {
+impl Witness<u32> for &Reported {
     fn begins(&mut self, _: &u32, _: u32) {}
     fn ends(&mut self, _: &u32, _: &Session) {}
     fn breach(&mut self, _: &u32, _: u32, sequence: u64) {
@@ -191,7 +191,7 @@ impl Run {
     /// Runs it to its end, with a reflector at the other end: where that one dies, another takes its place once the wire
     /// is revived.
     pub fn go(self) -> Outcome {
-        let (stop, told) = (AtomicBool::new(false), Told::default());
+        let (stop, reported) = (AtomicBool::new(false), Reported::default());
         let mut here = WireEnd::new(&self.wire, false, &self.takes, self.on_probes_stamp);
         let mut there = WireEnd::new(&self.wire, true, &self.takes, self.on_answers_stamp);
         let mut watching = Watching {
@@ -205,10 +205,10 @@ impl Run {
         let ended = thread::scope(|scope| {
             let reflector = scope.spawn(|| {
                 let clocks = Clocks::watch(Phc::of(&self.wire));
-                let mut ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &told, &stop);
+                let mut ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &reported, &stop);
                 while !stop.load(Ordering::Relaxed) {
                     thread::sleep(std::time::Duration::from_millis(1));
-                    ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &told, &stop);
+                    ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &reported, &stop);
                 }
                 ended
             });
@@ -228,7 +228,7 @@ impl Run {
             taken,
             report,
             ledger: self.wire.ledger(),
-            told: told.0.into_inner().expect("no panic"),
+            reported: reported.0.into_inner().expect("no panic"),
         }
     }
 }
@@ -245,7 +245,7 @@ impl Outcome {
         assert_eq!(seen.reordered, reordered, "probes that came there out of order");
         assert_eq!((seen.foreign, seen.refused), (ledger.foreign_there, ledger.answers_refused));
         let (there, back) = (self.report.lost_there.unwrap(), self.report.lost_back.unwrap());
-        assert_eq!(there, c.sent - unique, "lost on the way there");
+        assert_eq!(there, c.sent - unique, "lost before the reflector");
         assert_eq!(there + back + c.late, c.lost, "what was lost was lost somewhere, or came too late");
     }
 
@@ -292,10 +292,10 @@ impl Outcome {
         }
         assert_eq!(self.report.unplaced, unplaced, "transactions with a stamp that has no place");
         assert_eq!(self.ended.counts.incomplete, incomplete, "transactions that lack a stamp");
-        let told: Vec<_> = self.report.missing.iter().map(|m| (m.stamp, m.count)).collect();
+        let reported: Vec<_> = self.report.missing.iter().map(|m| (m.stamp, m.count)).collect();
         let counted: Vec<_> =
             Stamp::ALL.into_iter().map(|s| (s, missing[s as usize])).filter(|(_, n)| *n > 0).collect();
-        assert_eq!(told, counted, "stamps that did not come");
+        assert_eq!(reported, counted, "stamps that did not come");
         assert_eq!(self.report.round_trip.count, self.answered().count() as u64);
     }
 

@@ -50,7 +50,7 @@ pub enum StampFate {
     AndUnknown,
 }
 
-/// What happens to messages on one way, and to what of them.
+/// What happens to messages in one direction, and to what of them.
 pub type OnMessage = Box<dyn FnMut(&mut Vec<u8>) -> Fate + Send>;
 /// What happens to the stamps of probes or answers that leave.
 pub type OnStamp = Box<dyn FnMut(Stamp, &Header) -> StampFate + Send>;
@@ -101,7 +101,7 @@ struct Message {
 }
 
 #[derive(Default)]
-struct Way {
+struct Direction {
     fate: Option<OnMessage>,
     queue: VecDeque<Message>,
     overtaken: Option<Message>,
@@ -110,8 +110,8 @@ struct Way {
 
 #[derive(Default)]
 struct State {
-    there: Way,
-    back: Way,
+    there: Direction,
+    back: Direction,
     ledger: Ledger,
     /// Nobody listens at the reflector's end.
     dead: bool,
@@ -210,12 +210,12 @@ impl Wire {
     fn send(&self, towards_reflector: bool, message: &[u8]) -> Sent {
         let state = &mut *self.state();
         let kind = Header::read(message).map(|h| h.kind);
-        let (way, ledger) = match towards_reflector {
+        let (direction, ledger) = match towards_reflector {
             true => (&mut state.there, &mut state.ledger),
             false => (&mut state.back, &mut state.ledger),
         };
         let mut bytes = message.to_vec();
-        let fate = way.fate.as_mut().map_or(Fate::Comes, |fate| fate(&mut bytes));
+        let fate = direction.fate.as_mut().map_or(Fate::Comes, |fate| fate(&mut bytes));
         if matches!(fate, Fate::Refused) {
             ledger.refused += u64::from(kind == Some(Kind::Probe));
             ledger.answers_refused += u64::from(kind == Some(Kind::Answer));
@@ -229,25 +229,25 @@ impl Wire {
         }
         let came = monotonic();
         let message = |bytes: Vec<u8>| Message { from: 0, bytes, came, nic: self.phc(came) };
-        let before = way.overtaken.take();
+        let before = direction.overtaken.take();
         match fate {
-            Fate::Comes | Fate::Refused => way.queue.push_back(message(bytes)),
+            Fate::Comes | Fate::Refused => direction.queue.push_back(message(bytes)),
             Fate::Lost => ledger.lost += 1,
             Fate::Twice => {
                 ledger.twice += 1;
-                way.queue.extend([message(bytes.clone()), message(bytes)]);
+                direction.queue.extend([message(bytes.clone()), message(bytes)]);
             }
             Fate::Overtaken => {
                 ledger.overtaken += 1;
-                way.overtaken = Some(message(bytes));
+                direction.overtaken = Some(message(bytes));
             }
             Fate::Held => {
                 ledger.held += 1;
-                way.held.push(message(bytes));
+                direction.held.push(message(bytes));
             }
-            Fate::And(more) => way.queue.extend([message(bytes), message(more)]),
+            Fate::And(more) => direction.queue.extend([message(bytes), message(more)]),
         }
-        way.queue.extend(before);
+        direction.queue.extend(before);
         self.moved.notify_all();
         Sent::Taken
     }
@@ -269,8 +269,8 @@ impl Wire {
             if gone {
                 return Err(WireError::Gone);
             }
-            let way = if at_reflector { &mut state.there } else { &mut state.back };
-            if let Some(message) = way.queue.pop_front() {
+            let direction = if at_reflector { &mut state.there } else { &mut state.back };
+            if let Some(message) = direction.queue.pop_front() {
                 let len = message.bytes.len().min(buffer.len());
                 buffer[..len].copy_from_slice(&message.bytes[..len]);
                 state.delivered(at_reflector, &message);

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         trial("members_hear_a_group_and_the_answer_goes_to_the_sender", &lack, groups),
         trial("what_is_not_ours_wakes_nobody", &lack, foreign),
         trial("malformed_frames_of_ours_are_shown_as_empty_messages", &lack, malformed),
-        trial("the_kernel_stamps_frames_in_the_order_of_their_way", &lack, stamps),
+        trial("the_kernel_stamps_frames_in_the_order_of_their_route", &lack, stamps),
         trial("frames_that_do_not_fit_are_counted", &lack, dropped),
         trial("a_device_that_goes_down_is_silence_and_one_that_vanishes_an_end", &lack, down),
         trial("wrong_devices_are_named", &lack, wrong),
@@ -108,11 +108,11 @@ fn open(pair: &Pair, here: Options, there: Options) -> Result<(Ethernet, Etherne
     Ok((pair.here.inside(|| Ethernet::open(here))?, pair.there.inside(|| Ethernet::open(there))?))
 }
 
-/// Ways in which a reflector at the other end of a pair is spoken to.
+/// How a reflector at the other end of a pair can be spoken to.
 fn peers() -> impl Iterator<Item = Peer> {
     let tags = [None, Some(Tag::new(7, 4)), Some(Tag::new(0, 5))];
-    let ways = [Framing::Own, SV].into_iter().flat_map(move |framing| tags.map(|tag| (framing, tag)));
-    ways.map(|(framing, tag)| Peer { mac: THERE_MAC, framing, tag })
+    let framings = [Framing::Own, SV].into_iter().flat_map(move |framing| tags.map(|tag| (framing, tag)));
+    framings.map(|(framing, tag)| Peer { mac: THERE_MAC, framing, tag })
 }
 
 fn exchange<A, B>(here: &mut A, there: &mut B, peer: Peer, room: usize) -> Result<(), Failed>
@@ -331,9 +331,9 @@ fn tshark() -> Result<(), Failed> {
     let _ = std::fs::remove_file(&file);
     let lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(|l| l.trim_end().into()).collect();
     let names = [Kind::Probe, Kind::Answer, Kind::Hello, Kind::Probe].map(|kind| svid(0xcafe, kind));
-    let want: Vec<String> =
+    let expected: Vec<String> =
         [65535, 0].iter().flat_map(|n| names.iter().map(move |name| format!("{name}\t{n}\t0x4000"))).collect();
-    equal("what tshark reads", lines, want)
+    equal("what tshark reads", lines, expected)
 }
 
 #[derive(Default)]
@@ -414,7 +414,7 @@ fn session() -> Result<(), Failed> {
             equal("the sum of its parts", Some(sum), t.round_trip())?;
             count += 1;
         }
-        // The stamps of the last answers may come too late to be told.
+        // The stamps of the last answers may come too late to be reported.
         equal(&format!("{count} of 500 have all stamps"), count >= 490, true)?;
         equal("segments", route.segments().len(), 9)?;
     }

@@ -96,7 +96,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until frames pass both ways: a device drops what it is to send until a while after its other end is up.
+    /// Waits until frames pass in both directions: a device drops what it is to send until a while after its other end is up.
     fn passes(&self) -> Result<(), Failed> {
         for (from, by, to, at) in [(&self.here, HERE, &self.there, THERE), (&self.there, THERE, &self.here, HERE)] {
             let wire = to.inside(|| hear_all(at));

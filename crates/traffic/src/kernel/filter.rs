@@ -1,8 +1,7 @@
 //! Socket filters: classic BPF. One lets through the frames of some protocols, made from the table of protocols.
 
 use latpath_protocols::ProtocolId;
-use libc::sock_filter;
-use op::*;
+use libc::*;
 
 /// Tags that a frame may have.
 const TAGS: u32 = 2;
@@ -23,41 +22,7 @@ enum To {
     Reject,
 }
 
-/// Instructions of classic BPF (linux/bpf_common.h): class, size, mode. A is the accumulator, X the index register.
-pub mod op {
-    /// A = four bytes at k.
-    pub const LD_WORD: u16 = 0x20;
-    /// A = two bytes at k.
-    pub const LD_HALF: u16 = 0x28;
-    /// A = four bytes at X + k.
-    pub const LD_WORD_X: u16 = 0x40;
-    /// A = two bytes at X + k.
-    pub const LD_HALF_X: u16 = 0x48;
-    /// A = the byte at X + k.
-    pub const LD_BYTE_X: u16 = 0x50;
-    /// A = k.
-    pub const LD_NUMBER: u16 = 0x00;
-    /// X = k.
-    pub const LDX_NUMBER: u16 = 0x01;
-    /// A &= k.
-    pub const AND: u16 = 0x54;
-    /// A <<= k.
-    pub const SHIFT_LEFT: u16 = 0x64;
-    /// A += k.
-    pub const ADD: u16 = 0x04;
-    /// A += X.
-    pub const ADD_X: u16 = 0x0c;
-    /// X = A.
-    pub const A_TO_X: u16 = 0x07;
-    /// A == k?
-    pub const IF_EQUAL: u16 = 0x15;
-    /// A & k?
-    pub const IF_ANY: u16 = 0x45;
-    /// k bytes of the frame pass.
-    pub const RETURN: u16 = 0x06;
-}
-
-/// A program whose jumps have yet to be counted. All go forward, to a place or (`None`) to the next instruction.
+/// A program of classic BPF (linux/bpf_common.h) whose jumps have yet to be counted. All go forward, to a place or (`None`) to the next instruction.
 pub struct Program<To> {
     code: Vec<(u16, u32, Option<To>, Option<To>)>,
     places: Vec<(To, usize)>,
@@ -75,13 +40,13 @@ impl<To: Copy + PartialEq> Program<To> {
     }
 
     /// Adds an instruction.
-    pub fn run(&mut self, code: u16, k: u32) {
-        self.code.push((code, k, None, None));
+    pub fn run(&mut self, code: u32, k: u32) {
+        self.code.push((code as u16, k, None, None));
     }
 
     /// Adds a comparison.
-    pub fn branch(&mut self, code: u16, k: impl Into<u32>, yes: Option<To>, no: Option<To>) {
-        self.code.push((code, k.into(), yes, no));
+    pub fn branch(&mut self, code: u32, k: impl Into<u32>, yes: Option<To>, no: Option<To>) {
+        self.code.push((code as u16, k.into(), yes, no));
     }
 
     /// Counts the jumps.
@@ -104,47 +69,47 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let mut p = Program::new();
     for tags in 0..=TAGS {
         p.here(To::Tag(tags));
-        p.run(LD_HALF, 12 + 4 * tags);
+        p.run(BPF_LD | BPF_H | BPF_ABS, 12 + 4 * tags);
         // Where the payload begins, for what reads it.
-        p.run(LDX_NUMBER, 14 + 4 * tags);
+        p.run(BPF_LDX | BPF_IMM, 14 + 4 * tags);
         for ethertype in infos.iter().flat_map(|i| i.ethertypes) {
             let to = match *ethertype {
                 IPV4 => To::Ipv4,
                 IPV6 => To::Ipv6,
                 _ => To::Accept,
             };
-            p.branch(IF_EQUAL, *ethertype, Some(to), None);
+            p.branch(BPF_JMP | BPF_JEQ, *ethertype, Some(to), None);
         }
         let inner = if tags < TAGS { To::Tag(tags + 1) } else { To::Reject };
-        p.branch(IF_EQUAL, TPIDS[0], Some(inner), None);
-        p.branch(IF_EQUAL, TPIDS[1], Some(inner), Some(To::Reject));
+        p.branch(BPF_JMP | BPF_JEQ, TPIDS[0], Some(inner), None);
+        p.branch(BPF_JMP | BPF_JEQ, TPIDS[1], Some(inner), Some(To::Reject));
     }
     p.here(To::Ipv4);
-    p.run(LD_BYTE_X, 9);
-    p.branch(IF_EQUAL, UDP, None, Some(To::Reject));
+    p.run(BPF_LD | BPF_B | BPF_IND, 9);
+    p.branch(BPF_JMP | BPF_JEQ, UDP, None, Some(To::Reject));
     // Later fragments have no ports.
-    p.run(LD_HALF_X, 6);
-    p.branch(IF_ANY, 0x1fff_u32, Some(To::Reject), None);
-    p.run(LD_BYTE_X, 0);
-    p.run(AND, 15);
-    p.run(SHIFT_LEFT, 2);
-    p.run(ADD_X, 0);
-    p.run(A_TO_X, 0);
-    p.run(LD_HALF_X, 2);
+    p.run(BPF_LD | BPF_H | BPF_IND, 6);
+    p.branch(BPF_JMP | BPF_JSET, 0x1fff_u32, Some(To::Reject), None);
+    p.run(BPF_LD | BPF_B | BPF_IND, 0);
+    p.run(BPF_ALU | BPF_AND, 15);
+    p.run(BPF_ALU | BPF_LSH, 2);
+    p.run(BPF_ALU | BPF_ADD | BPF_X, 0);
+    p.run(BPF_MISC | BPF_TAX, 0);
+    p.run(BPF_LD | BPF_H | BPF_IND, 2);
     // Two bytes are never that: a jump.
-    p.branch(IF_EQUAL, 0x1_0000_u32, Some(To::Reject), Some(To::Port));
+    p.branch(BPF_JMP | BPF_JEQ, 0x1_0000_u32, Some(To::Reject), Some(To::Port));
     p.here(To::Ipv6);
-    p.run(LD_BYTE_X, 6);
-    p.branch(IF_EQUAL, UDP, None, Some(To::Reject));
-    p.run(LD_HALF_X, 40 + 2);
+    p.run(BPF_LD | BPF_B | BPF_IND, 6);
+    p.branch(BPF_JMP | BPF_JEQ, UDP, None, Some(To::Reject));
+    p.run(BPF_LD | BPF_H | BPF_IND, 40 + 2);
     p.here(To::Port);
     for port in ports {
-        p.branch(IF_EQUAL, port, Some(To::Accept), None);
+        p.branch(BPF_JMP | BPF_JEQ, port, Some(To::Accept), None);
     }
     p.here(To::Reject);
-    p.run(RETURN, 0);
+    p.run(BPF_RET | BPF_K, 0);
     p.here(To::Accept);
-    p.run(RETURN, 0x4_0000);
+    p.run(BPF_RET | BPF_K, 0x4_0000);
     p.finish()
 }
 

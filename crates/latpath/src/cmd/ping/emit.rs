@@ -91,7 +91,7 @@ pub struct Args {
     /// Go on after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]
     keep_going: bool,
-    /// The NICs' clocks of both ends are kept together (ptp4l, phc2sys) within this: the ways there and back are then known as
+    /// The NICs' clocks of both ends are kept together (ptp4l, phc2sys) within this: the times to the reflector and back are then known as
     /// well as that [default: estimated from the round trips]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     synchronised: Option<Duration>,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Which stamps are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FrameSelector {
+pub enum StampChoice {
     /// The NIC's where it has any, and the kernel's
     Auto,
     /// latpath's own alone: nothing else slows the packets down
@@ -45,8 +45,8 @@ pub enum XdpPlace {
 #[derive(ClapArgs, Debug)]
 pub struct Link {
     /// Stamps to take
-    #[arg(long, value_name = "WHICH", value_enum, default_value_t = FrameSelector::Auto)]
-    pub stamps: FrameSelector,
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = StampChoice::Auto)]
+    pub stamps: StampChoice,
     /// Look for messages without ever sleeping: fastest, and takes a whole CPU
     #[arg(long)]
     pub spin: bool,
@@ -115,7 +115,7 @@ impl Link {
         groups: &[[u8; 6]],
         huge_pages: bool,
     ) -> Result<(Xdp, Prepared)> {
-        if self.stamps == FrameSelector::Nic {
+        if self.stamps == StampChoice::Nic {
             return Err(
                 Usage("--stamps nic: the NIC stamps no frames that go by AF_XDP; leave out --xdp".into()).into()
             );
@@ -128,7 +128,7 @@ impl Link {
             frames: ethernet::Options {
                 session,
                 groups: groups.to_vec(),
-                stamps: if self.stamps == FrameSelector::App { Stamps::default() } else { Stamps::SOFTWARE },
+                stamps: if self.stamps == StampChoice::App { Stamps::default() } else { Stamps::SOFTWARE },
                 ..ethernet::Options::new(device)
             },
             place,
@@ -144,14 +144,14 @@ impl Link {
     /// Makes the device take the stamps that it can, and begins to watch the clocks.
     pub fn prepare(&self, device: Option<&str>) -> Result<Prepared> {
         let mut notes = Vec::new();
-        let software = Stamps { tx_sched: self.stamps == FrameSelector::All, ..Stamps::SOFTWARE };
+        let software = Stamps { tx_sched: self.stamps == StampChoice::All, ..Stamps::SOFTWARE };
         let none = |stamps| Prepared { stamps, clocks: Clocks::watch(None), notes: Vec::new(), _hardware: None };
         match self.stamps {
-            FrameSelector::App => return Ok(none(Stamps::default())),
-            FrameSelector::Kernel => return Ok(none(software)),
+            StampChoice::App => return Ok(none(Stamps::default())),
+            StampChoice::Kernel => return Ok(none(software)),
             _ => {}
         }
-        let must = self.stamps == FrameSelector::Nic;
+        let must = self.stamps == StampChoice::Nic;
         let Some(device) = device else {
             anyhow::ensure!(!must, "--stamps nic: name the device with -i, so that its NIC can be asked");
             return Ok(none(software));

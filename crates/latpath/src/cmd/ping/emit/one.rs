@@ -279,10 +279,10 @@ impl Done {
                 "{target}: its reflector speaks version {version} of the probes' format, this latpath version 1; use the same latpath at both ends"
             )),
             Why::Dead if self.report.counts.answered == 0 => Some(format!(
-                "{target}: it says hello, and answers no probe; does the way let messages of this --size through (MTU)?"
+                "{target}: it says hello, and answers no probe; does its route let messages of this --size through (MTU)?"
             )),
             Why::Dead => Some(format!(
-                "{target}: no answer any more, after {}; was the reflector stopped, or the way there cut?",
+                "{target}: no answer any more, after {}; was the reflector stopped, or the route to it cut?",
                 count(self.report.counts.answered)
             )),
         }

@@ -57,12 +57,11 @@ fn head(done: &Done, args: &Args) -> String {
 /// Which stamps there are, by what took them.
 fn stamps(taken: u16) -> String {
     let of = |source: Source| {
-        let names: Vec<&str> = Stamp::ALL
+        let mut names: Vec<&str> = Stamp::ALL
             .into_iter()
             .filter(|s| s.bit() & taken != 0 && s.source() == source)
             .map(|s| s.name().split(' ').next().unwrap_or(""))
             .collect();
-        let mut names = names;
         names.dedup();
         names.join(" ")
     };
@@ -128,8 +127,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
         count(c.answered),
         count(c.lost),
         match (c.lost, r.lost_there, r.lost_back) {
-            (1.., Some(there), Some(back)) =>
-                format!(" ({} on the way there, {} on the way back)", count(there), count(back)),
+            (1.., Some(there), Some(back)) => format!(" ({} to the reflector, {} from it)", count(there), count(back)),
             _ => String::new(),
         }
     )];
@@ -205,7 +203,7 @@ fn round_trips(r: &Report) -> Vec<String> {
         ("reflector NIC's turnaround", r.nic_turnaround.as_ref()),
     ];
     for (name, times) in rows.iter().filter_map(|(n, t)| t.map(|t| (n, t))) {
-        let cells = [
+        let values = [
             times.min_ns,
             times.mean_ns,
             times.p50_ns,
@@ -217,13 +215,17 @@ fn round_trips(r: &Report) -> Vec<String> {
             times.p99_9999_ns,
             times.max_ns,
         ];
-        let cells: Vec<String> = cells.iter().map(|ns| format!("{:>9}", duration(*ns))).collect();
-        lines.push(format!("{name:26} {}", cells.join(" ")));
+        lines.push(format!("{name:26}{}", cells(&values)));
     }
     if let Some(limit) = r.threshold_ns {
         lines.push(format!("over {}: {}", duration(limit), count(r.over_threshold)));
     }
     lines
+}
+
+/// Times as columns of a table.
+fn cells(times: &[Ns]) -> String {
+    times.iter().map(|ns| format!(" {:>9}", duration(*ns))).collect()
 }
 
 fn segments(segments: &[SegmentFigures], round_trip: &Times) -> Vec<String> {
@@ -240,22 +242,14 @@ fn segments(segments: &[SegmentFigures], round_trip: &Times) -> Vec<String> {
             None => "?".into(),
         };
         let times = if t.count == 0 {
-            format!("{:>9} {:>9} {:>9} {:>9} {:>9} {:>6}", "-", "-", "-", "-", "-", "-")
+            format!(" {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}", "-", "-", "-", "-", "-", "-")
         } else {
-            let cell = |ns: Ns| format!("{:>9}", duration(ns));
-            format!(
-                "{} {} {} {} {} {share:>5.1}%",
-                cell(t.min_ns),
-                cell(t.p50_ns),
-                cell(t.p99_ns),
-                cell(t.p99_9_ns),
-                cell(t.max_ns)
-            )
+            format!("{} {share:>5.1}%", cells(&[t.min_ns, t.p50_ns, t.p99_ns, t.p99_9_ns, t.max_ns]))
         };
         let ends = format!("{} → {}", p.from.name(), p.to.name());
         let negative =
             if t.negative > 0 { format!("  {} below 0: a clock's fault", count(t.negative)) } else { String::new() };
-        lines.push(format!("{:28} {ends:24} {times} {bound:>9}{negative}", p.name));
+        lines.push(format!("{:28} {ends:24}{times} {bound:>9}{negative}", p.name));
     }
     lines
 }
