@@ -423,14 +423,15 @@ mod tests {
         }
     }
 
-    struct Refuses;
+    /// A device that stays as it is.
+    struct Refuses(Config, i32);
 
     impl Settable for Refuses {
         fn config(&self) -> io::Result<Config> {
-            Ok(Config::OFF)
+            Ok(self.0)
         }
         fn set_config(&self, _: Config) -> io::Result<Config> {
-            Err(io::Error::from_raw_os_error(libc::ERANGE))
+            Err(io::Error::from_raw_os_error(self.1))
         }
     }
 
@@ -438,25 +439,17 @@ mod tests {
     fn what_cannot_be_put_back_is_tried_again() {
         let (dir, ledger) = ledger();
         drop(ledger.join(&who(), &Nic(Cell::new(PTP)), &to_all).unwrap());
-        struct Busy;
-        impl Settable for Busy {
-            fn config(&self) -> io::Result<Config> {
-                Ok(ALL)
-            }
-            fn set_config(&self, _: Config) -> io::Result<Config> {
-                Err(io::Error::from_raw_os_error(libc::EBUSY))
-            }
-        }
-        assert!(ledger.tidy(77, &|_| Some((4, Busy))).unwrap().is_empty());
+        let busy = || Refuses(ALL, libc::EBUSY);
+        assert!(ledger.tidy(77, &|_| Some((4, busy()))).unwrap().is_empty());
         assert_eq!(files(&dir), 1);
-        let error = ledger.join(&who(), &Busy, &to_all).unwrap_err().to_string();
+        let error = ledger.join(&who(), &busy(), &to_all).unwrap_err().to_string();
         assert!(error.starts_with("lp0: putting back what an earlier run has set: "), "{error}");
     }
 
     #[test]
     fn a_refused_change_leaves_nothing_behind_and_names_the_device() {
         let (dir, ledger) = ledger();
-        let error = ledger.join(&who(), &Refuses, &to_all).unwrap_err().to_string();
+        let error = ledger.join(&who(), &Refuses(Config::OFF, libc::ERANGE), &to_all).unwrap_err().to_string();
         assert!(error.starts_with("lp0: switching hardware stamps on (SIOCSHWTSTAMP): "), "{error}");
         assert_eq!(files(&dir), 0);
     }

@@ -85,17 +85,18 @@ pub struct RunTime {
 }
 
 /// Which end a thread is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// It sent the probe and took the answer.
+    #[default]
     Emitter,
     /// It is a reflector's on this machine.
     Reflector,
 }
 
 /// What a thread did. Its times sum to the window.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ThreadActivity {
     /// As it is shown: `ping-0 (4711)`.
     pub thread: String,
@@ -349,21 +350,7 @@ fn cpu_of(state: State) -> Option<u32> {
 
 impl ThreadActivity {
     fn of(timeline: &Timeline, names: &Names, pid: u32, role: Role, row: &[ThreadTile]) -> Self {
-        let mut of = Self {
-            thread: names.of_thread(pid),
-            pid,
-            role,
-            running_ns: 0,
-            interrupted_ns: 0,
-            interrupted_by: Vec::new(),
-            ready_ns: 0,
-            throttled_ns: 0,
-            behind: Vec::new(),
-            asleep_ns: 0,
-            woken_by: None,
-            stopped_ns: 0,
-            unknown_ns: 0,
-        };
+        let mut of = Self { thread: names.of_thread(pid), pid, role, ..Self::default() };
         let (mut interrupts, mut behind, mut longest) = (Vec::new(), Vec::new(), 0);
         for (at, tile) in row.iter().enumerate() {
             let ns = tile.to - tile.from;

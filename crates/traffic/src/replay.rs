@@ -61,6 +61,7 @@ struct Stream {
 }
 
 /// The frames of a capture.
+#[derive(Default)]
 pub struct Replay {
     bytes: Vec<u8>,
     frames: Vec<Recorded>,
@@ -85,21 +86,7 @@ impl Replay {
     /// Reads a capture. `pace`: `None` for its own, `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all
     /// frames together. `rounds`: for ever. `wrap`: where smpCnt wraps, found out if not given.
     pub fn open(path: &Path, pace: Option<Option<Pace>>, rounds: bool, wrap: Option<u32>) -> Result<Self, ReplayError> {
-        let mut replay = Self {
-            bytes: Vec::new(),
-            frames: Vec::new(),
-            counters: Vec::new(),
-            streams: Vec::new(),
-            period: 0,
-            interval: 0,
-            pace,
-            rounds,
-            round: 0,
-            next: 0,
-            sent: 0,
-            skipped: 0,
-            malformed: 0,
-        };
+        let mut replay = Self { pace, rounds, ..Self::default() };
         let mut capture = Capture::open(path)?;
         let mut by_name = HashMap::new();
         let mut start = None;

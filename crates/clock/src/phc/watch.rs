@@ -82,7 +82,11 @@ struct Rate {
     bound_ppb: i64,
 }
 
-const UNKNOWN: Rate = Rate { ppb: 0, bound_ppb: UNKNOWN_PPB };
+impl Default for Rate {
+    fn default() -> Self {
+        Self { ppb: 0, bound_ppb: UNKNOWN_PPB }
+    }
+}
 
 impl Rate {
     fn between(a: &Reading, b: &Reading) -> Self {
@@ -129,8 +133,8 @@ struct OddSlope {
     until_ns: Ns,
 }
 
-/// Follows one clock.
-#[derive(Clone, Debug)]
+/// Follows one clock. The default knows nothing yet.
+#[derive(Clone, Debug, Default)]
 pub struct PhcWatch {
     /// Readings since the last step, in order.
     readings: VecDeque<Reading>,
@@ -143,23 +147,6 @@ pub struct PhcWatch {
     odd: Option<Odd>,
     odd_slope: Option<OddSlope>,
     stopped: bool,
-}
-
-impl Default for PhcWatch {
-    /// Knows nothing yet.
-    fn default() -> Self {
-        Self {
-            readings: VecDeque::new(),
-            knots: VecDeque::new(),
-            best: None,
-            second_ns: 0,
-            drift: UNKNOWN,
-            slope: None,
-            odd: None,
-            odd_slope: None,
-            stopped: false,
-        }
-    }
 }
 
 impl PhcWatch {

@@ -15,11 +15,12 @@ pub(super) struct Pages<T> {
 impl<T: Copy> Pages<T> {
     /// So many values, all of them `value`.
     pub fn new(count: usize, value: T, huge: bool) -> Result<Self, LogError> {
-        let page_kb = if huge { HugePages::now().size_kb } else { 4 };
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let page_kb = if huge { huge_page_kb(&text) } else { 4 };
         let page = (page_kb * 1024) as usize;
         let needed = count.max(1).saturating_mul(size_of::<T>()).max(1);
         let bytes = needed.div_ceil(page).saturating_mul(page);
-        let refused = |source| if huge { HugePages::now().refused(bytes, source) } else { LogError::ring(source) };
+        let refused = |source| if huge { no_huge_pages(&text, bytes, source) } else { LogError::ring(source) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if huge { libc::MAP_HUGETLB } else { 0 };
         let map = Map::new(bytes, flags, -1, 0).map_err(refused)?;
         // Where pages cannot be had this says so; touching them would end the process.
@@ -62,26 +63,17 @@ impl<T: Copy> std::ops::DerefMut for Pages<T> {
     }
 }
 
-/// Huge pages of the default size, as the kernel counts them (/proc/meminfo).
-struct HugePages {
-    total: u64,
-    free: u64,
-    size_kb: u64,
+/// What /proc/meminfo says of huge pages of the default size where they could not be had.
+fn no_huge_pages(text: &str, bytes: usize, source: io::Error) -> LogError {
+    let count = |key| meminfo(text, key).unwrap_or(0);
+    let (size_kb, free) = (huge_page_kb(text), count("HugePages_Free"));
+    let need = (bytes as u64).div_ceil(size_kb * 1024);
+    let reserve = count("HugePages_Total") + need.saturating_sub(free);
+    LogError::HugePages { need, free, reserve, size_kb, source }
 }
 
-impl HugePages {
-    fn now() -> Self {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let size_kb = meminfo(&text, "Hugepagesize").filter(|kb| *kb > 0).unwrap_or(2048);
-        let count = |key| meminfo(&text, key).unwrap_or(0);
-        Self { total: count("HugePages_Total"), free: count("HugePages_Free"), size_kb }
-    }
-
-    fn refused(&self, bytes: usize, source: io::Error) -> LogError {
-        let need = (bytes as u64).div_ceil(self.size_kb * 1024);
-        let reserve = self.total + need.saturating_sub(self.free);
-        LogError::HugePages { need, free: self.free, reserve, size_kb: self.size_kb, source }
-    }
+fn huge_page_kb(text: &str) -> u64 {
+    meminfo(text, "Hugepagesize").filter(|kb| *kb > 0).unwrap_or(2048)
 }
 
 /// A figure of /proc/meminfo: pages, or kB.
@@ -105,13 +97,7 @@ mod tests {
     #[test]
     fn huge_pages_that_are_not_there_are_asked_for_by_name_and_number() {
         let text = "HugePages_Total:       5\nHugePages_Free:        2\nHugepagesize:       2048 kB\n";
-        let count = |key| meminfo(text, key).unwrap();
-        let pages = HugePages {
-            total: count("HugePages_Total"),
-            free: count("HugePages_Free"),
-            size_kb: count("Hugepagesize"),
-        };
-        let error = pages.refused(7 << 20, io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        let error = no_huge_pages(text, 7 << 20, io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
         assert!(error.contains("4 huge pages of 2048 kB, 2 are free"), "{error}");
         assert!(error.contains("echo 7 > /proc/sys/vm/nr_hugepages"), "{error}");
     }

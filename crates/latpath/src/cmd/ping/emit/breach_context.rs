@@ -132,7 +132,6 @@ fn thread(t: &ThreadActivity, of: Ns) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_ping::breach_context::Role;
 
     fn ran(what: &str, class: Option<&str>, ns: Ns) -> RunTime {
         RunTime { what: what.into(), pid: None, class: class.map(str::to_string), ns }
@@ -142,17 +141,13 @@ mod tests {
         ThreadActivity {
             thread: "ping-0 (4711)".into(),
             pid: 4711,
-            role: Role::Emitter,
             running_ns: 50_000,
-            interrupted_ns: 0,
-            interrupted_by: Vec::new(),
             ready_ns: 4_900_000,
-            throttled_ns: 0,
             behind: vec![ran("rustc (18491)", Some("SCHED_OTHER"), 4_880_000), ran("irq 25 virtio0", None, 20_000)],
             asleep_ns: 200_000,
             woken_by: Some("softirq NET_RX in rustc (18491)".into()),
-            stopped_ns: 0,
             unknown_ns: 1_000,
+            ..ThreadActivity::default()
         }
     }
 
