@@ -208,31 +208,19 @@ impl Drop for Door<'_> {
     }
 }
 
-/// Waits for `fd`, or for `quit` (false).
-fn wait_readable(fd: BorrowedFd, quit: Option<BorrowedFd>) -> nix::Result<bool> {
+/// The next connection; `None` when `quit` becomes readable.
+fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<OwnedFd>> {
     loop {
-        let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         fds.extend(quit.map(|q| PollFd::new(q, PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::NONE) {
             Err(Errno::EINTR) => continue,
-            Err(e) => return Err(e),
-            Ok(_) => {}
-        }
-        let has = |i: usize| fds.get(i).and_then(|f: &PollFd| f.revents()).is_some_and(|r| !r.is_empty());
-        if has(1) {
-            return Ok(false);
-        }
-        if has(0) {
-            return Ok(true);
-        }
-    }
-}
-
-fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<OwnedFd>> {
-    loop {
-        if !wait_readable(socket.as_fd(), quit)? {
+            polled => polled?,
+        };
+        if fds.get(1).and_then(PollFd::any).unwrap_or(false) {
             return Ok(None);
         }
+        // Woken for either of the two: this one does not block.
         match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
             // SAFETY: accept4 returned a descriptor that nobody else owns.
             Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),

@@ -118,8 +118,8 @@ where
     F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Send + 'static,
 {
     let nonce = match wait_for_host(stream, options.opening, quit)? {
-        Opened::By(nonce) => nonce,
-        Opened::Not(ended) => return Ok(ended),
+        Ok(nonce) => nonce,
+        Err(ended) => return Ok(ended),
     };
     let mut session = Session::new(stream, options, nonce, make_source);
     let result = session.run(quit);
@@ -133,20 +133,16 @@ where
     result
 }
 
-enum Opened {
-    By(u64),
-    Not(Ended),
-}
-
+/// The number of the session that a host opens, or how the wait for it ended.
 fn wait_for_host(
     stream: &mut Stream,
     within: Option<Duration>,
     quit: Option<BorrowedFd>,
-) -> Result<Opened, ServeError> {
+) -> Result<Result<u64, Ended>, ServeError> {
     let began = Instant::now();
     loop {
         if let Some(nonce) = stream.reader.scan() {
-            return Ok(Opened::By(nonce));
+            return Ok(Ok(nonce));
         }
         let left = within.map(|w| w.saturating_sub(began.elapsed()));
         if let (Some(Duration::ZERO), Some(within)) = (left, within) {
@@ -154,12 +150,12 @@ fn wait_for_host(
         }
         let ready = stream.wait(false, quit, left.unwrap_or(Duration::MAX))?;
         if ready.other {
-            return Ok(Opened::Not(Ended::Quit));
+            return Ok(Err(Ended::Quit));
         }
         if ready.read || ready.hangup {
             match stream.read()? {
                 Got::Bytes | Got::Nothing => {}
-                Got::End => return Ok(Opened::Not(Ended::HostGone)),
+                Got::End => return Ok(Err(Ended::HostGone)),
             }
         }
     }
