@@ -120,7 +120,7 @@ mod tests {
             "ssh:[::1]",
             "unix:/run/vm/agent.sock",
             "vsock:42:5000",
-            "exec:ip netns exec blue latpath agent --stdio",
+            "exec:ssh -J gateway root@guest latpath agent --stdio",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

@@ -124,9 +124,7 @@ impl Inbox {
                 if self.notes.len() + notes.notes.len() > MAX_NOTES {
                     return Err(format!("the agent announced more than {MAX_NOTES} drop notes"));
                 }
-                for note in notes.notes {
-                    self.notes.push(note.read().map_err(|e| format!("the agent announced {e}"))?);
-                }
+                self.notes.extend(notes.notes.into_iter().map(WireNote::read));
             }
             Message::Batch(batch) => self.batch(&batch, now)?,
             Message::Totals(totals) => {

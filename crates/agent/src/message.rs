@@ -130,6 +130,9 @@ pub struct Facts {
     /// It has a flight recorder, and knows the messages about it.
     #[prost(bool, tag = "8")]
     pub records: bool,
+    /// `/proc/sys/kernel/random/boot_id`: the same where two machines are one kernel. Empty from an agent that does not say it.
+    #[prost(string, tag = "9")]
+    pub boot_id: String,
 }
 
 impl Facts {
@@ -146,18 +149,19 @@ impl Facts {
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             capabilities: String::new(),
             records: true,
+            boot_id: proc::boot_id(),
         }
     }
 
     /// The same, cut, and without what a terminal would obey.
     pub(crate) fn printable(&self) -> Self {
-        let name = |text: &str| cut(&printable(text).replace('\n', "?"), MAX_NAME).to_string();
         Self {
-            program: name(&self.program),
-            kernel: name(&self.kernel),
-            hostname: name(&self.hostname),
-            clocksource: name(&self.clocksource),
+            program: short(&self.program),
+            kernel: short(&self.kernel),
+            hostname: short(&self.hostname),
+            clocksource: short(&self.clocksource),
             capabilities: printable(&self.capabilities),
+            boot_id: short(&self.boot_id),
             ..*self
         }
     }
@@ -275,6 +279,8 @@ pub struct Totals {
     /// How long the session has lasted; 0 from an agent that does not measure itself.
     #[prost(uint64, tag = "9")]
     pub lasted_ns: u64,
+    #[prost(uint64, tag = "10")]
+    pub skipped: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -424,12 +430,12 @@ impl WirePoint {
         let kind = kind.ok_or_else(|| format!("a point of the unknown kind {}", self.kind))?;
         let link = usize::try_from(self.link).ok().and_then(|i| LINKS.get(i));
         Ok(PointInfo {
-            point: Point { machine: machine.into(), kind, device: name(self.device, "a point's device")? },
+            point: Point { machine: machine.into(), kind, device: name(&self.device) },
             link: *link.ok_or_else(|| format!("a point on the unknown link {}", self.link))?,
             netns: self.netns,
             ifindex: self.ifindex,
             peer: 0,
-            clock: name(self.clock, "a point's clock")?,
+            clock: name(&self.clock),
         })
     }
 }
@@ -441,11 +447,8 @@ impl From<&DropNote> for WireNote {
 }
 
 impl WireNote {
-    pub fn read(self) -> Result<DropNote, String> {
-        Ok(DropNote {
-            reason: name(self.reason, "a drop's reason")?,
-            function: name(self.function, "a drop's function")?,
-        })
+    pub fn read(self) -> DropNote {
+        DropNote { reason: name(&self.reason), function: name(&self.function) }
     }
 }
 
@@ -459,7 +462,7 @@ impl From<Counters> for Totals {
             points_overflow,
             unreadable,
             left_out: _,
-            skipped: _,
+            skipped,
             ns_per_sighting,
             packets_seen,
         } = c;
@@ -469,6 +472,7 @@ impl From<Counters> for Totals {
             malformed,
             points_overflow,
             unreadable,
+            skipped,
             ns_per_sighting,
             packets_seen,
             ..Self::default()
@@ -479,7 +483,15 @@ impl From<Counters> for Totals {
 impl From<Totals> for Counters {
     fn from(t: Totals) -> Self {
         let Totals {
-            sightings, dropped, malformed, points_overflow, unreadable, ns_per_sighting, packets_seen, ..
+            sightings,
+            dropped,
+            malformed,
+            points_overflow,
+            unreadable,
+            skipped,
+            ns_per_sighting,
+            packets_seen,
+            ..
         } = t;
         Self {
             sightings,
@@ -488,19 +500,26 @@ impl From<Totals> for Counters {
             points_overflow,
             unreadable,
             left_out: 0,
-            skipped: 0,
+            skipped,
             ns_per_sighting,
             packets_seen,
         }
     }
 }
 
-/// A peer's name, if it can stand in a table: not too long, nothing that a terminal would obey.
-fn name(text: String, what: &str) -> Result<String, String> {
-    match text.len() <= MAX_NAME && !text.chars().any(char::is_control) && !text.is_empty() {
-        true => Ok(text),
-        false => Err(format!("{what} with no fit name ({} bytes)", text.len())),
+/// A peer's name as it can stand in a table. Any process of a guest may name its threads and devices as it likes, which is no
+/// reason to leave the guest's other points out.
+fn name(text: &str) -> String {
+    if text.is_empty() {
+        "?".into()
+    } else {
+        short(text)
     }
+}
+
+/// A peer's line of text: cut, and without what a terminal would obey.
+fn short(text: &str) -> String {
+    cut(&latpath_model::text::printable(text), MAX_NAME).into()
 }
 
 /// A peer's text for people: cut, and without what a terminal would obey.
@@ -524,13 +543,37 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_harm_a_terminal_or_a_table_are_refused() {
-        for device in ["", "a\x1b[2J", "a\nb", &"x".repeat(257)] {
-            let point = WirePoint { device: device.into(), clock: "c".into(), ..WirePoint::default() };
-            assert!(point.read("g").unwrap_err().contains("no fit name"), "{device:?}");
+    fn names_that_could_harm_a_terminal_or_a_table_are_replaced() {
+        for (given, read) in [
+            ("", "?".to_string()),
+            ("a\x1b[2J", "a?[2J".into()),
+            ("a\nb", "a?b".into()),
+            (&"x".repeat(257), "x".repeat(256)),
+        ] {
+            let point = WirePoint { device: given.into(), clock: given.into(), ..WirePoint::default() };
+            let point = point.read("g").unwrap();
+            assert_eq!((&point.point.device, &point.clock), (&read, &read));
+            let note = WireNote { reason: given.into(), function: given.into() }.read();
+            assert_eq!(note, DropNote { reason: read.clone(), function: read });
         }
         assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb\nc");
         assert_eq!(printable(&"é".repeat(5000)).len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn all_that_an_agent_counts_survives_the_wire() {
+        let counters = Counters {
+            sightings: 1,
+            dropped: 2,
+            malformed: 3,
+            points_overflow: 4,
+            unreadable: 5,
+            left_out: 0,
+            skipped: 6,
+            ns_per_sighting: 7,
+            packets_seen: 8,
+        };
+        assert_eq!(Counters::from(Totals::from(counters)), counters);
     }
 
     #[test]

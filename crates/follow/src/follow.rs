@@ -61,6 +61,12 @@ pub enum FollowError {
     /// Another machine.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// An agent on this machine's own kernel: it would report each packet a second time.
+    #[error(
+        "{0} runs on this machine's own kernel (the boot ids are equal), whose network namespaces and containers are \
+         followed already: leave out --machine {0}=…"
+    )]
+    SameKernel(String),
 }
 
 /// What is known where the layout changes.
@@ -129,6 +135,9 @@ impl Follow {
         for (name, address) in &options.machines {
             let timeouts = Timeouts { window: MACHINE_TIMEOUT, ..Timeouts::default() };
             let mut machine = Machine::connect(name, address, timeouts)?;
+            if !machine.facts().boot_id.is_empty() && machine.facts().boot_id == latpath_linux::proc::boot_id() {
+                return Err(FollowError::SameKernel(name.clone()));
+            }
             let bytes =
                 options.flight.as_ref().map(|f| (StartRequest::FLIGHT.to_string(), f.bytes_per_cpu.to_string()));
             let request = StartRequest { streams: options.streams.clone(), options: bytes.into_iter().collect() };
