@@ -6,6 +6,8 @@
 //! instant is a row lost, and a reader passes over parts that another one covers ([`open`]). So whenever the writer dies, what was
 //! published can be read, each row once.
 //!
+//! Each part has sums over its bytes, which are checked where it is read (`sums.rs`).
+//!
 //! A table is flat: integers and booleans, optional or not ([`Column`]). Rows are gathered column by column in a [`Group`].
 
 mod column;
@@ -15,6 +17,7 @@ mod merge;
 mod names;
 mod open;
 mod reader;
+mod sums;
 mod writer;
 
 pub use column::{Column, Encoding, Kind};
@@ -24,7 +27,7 @@ pub use merge::{merge, SmallParts};
 pub use names::{Names, Span};
 pub use open::{gaps, open, PartFile};
 pub use reader::PartReader;
-pub use writer::{replace_file, sync_directory, PartWriter};
+pub use writer::{new_file, replace_file, sync_directory, PartWriter};
 
 /// Rows of a full row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
 pub const GROUP_ROWS: usize = 16_384;

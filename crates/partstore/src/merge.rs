@@ -82,6 +82,7 @@ pub fn merge(
             }
             match is_copied {
                 true => {
+                    part.check(index, table)?;
                     let group = part.file.get_row_group(index).map_err(|e| damaged(&path, &e))?;
                     merged.copy(&file, group.as_ref())?;
                 }

@@ -1,6 +1,6 @@
 //! Reading one part: row group by row group, column by column, in bounded memory.
 
-use crate::{Column, Group, Kind, StoreError, Values};
+use crate::{sums, Column, Group, Kind, StoreError, Values};
 use parquet::{
     column::reader::{get_typed_column_reader, ColumnReaderImpl},
     data_type::{BoolType, DataType, Int32Type, Int64Type},
@@ -23,6 +23,8 @@ const MOST_ROWS: usize = 65_536;
 pub struct PartReader {
     path: PathBuf,
     pub(crate) file: SerializedFileReader<File>,
+    /// The same file, for its sums.
+    bytes: File,
 }
 
 impl PartReader {
@@ -33,6 +35,10 @@ impl PartReader {
 
     /// Of an open file, whose name for errors is `path`.
     pub(crate) fn of(file: File, path: &Path) -> Result<Self, StoreError> {
+        let bytes = file.try_clone().map_err(StoreError::read(path))?;
+        if !sums::is_footer_whole(&bytes).map_err(StoreError::read(path))? {
+            return Err(wrong_sum(path));
+        }
         let file = guarded(path, || SerializedFileReader::new(file))?;
         for group in file.metadata().row_groups() {
             if !(0..=MOST_ROWS as i64).contains(&group.num_rows()) {
@@ -40,7 +46,7 @@ impl PartReader {
                 return Err(StoreError::Damaged { path: path.into(), why });
             }
         }
-        Ok(Self { path: path.into(), file })
+        Ok(Self { path: path.into(), file, bytes })
     }
 
     /// Row groups.
@@ -71,8 +77,24 @@ impl PartReader {
 
     /// Appends a row group's columns of this table. A column that the file lacks is empty.
     pub fn read(&self, group: usize, table: &[Column], to: &mut Group) -> Result<(), StoreError> {
+        self.check(group, table)?;
         guarded(&self.path, || to.read(self.file.get_row_group(group).map_err(|e| e.to_string())?.as_ref(), table))
     }
+
+    /// Checks the bytes of a row group's columns that `table` names.
+    pub(crate) fn check(&self, group: usize, table: &[Column]) -> Result<(), StoreError> {
+        let is_whole =
+            guarded(&self.path, || sums::are_columns_whole(&self.bytes, self.file.metadata(), group, table))?;
+        if is_whole {
+            Ok(())
+        } else {
+            Err(wrong_sum(&self.path))
+        }
+    }
+}
+
+fn wrong_sum(path: &Path) -> StoreError {
+    StoreError::Damaged { path: path.into(), why: "its sum is wrong".into() }
 }
 
 /// Runs a piece of Parquet decoding. A hostile file may make it panic; that is an error of the file, no more.

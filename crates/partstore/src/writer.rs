@@ -1,6 +1,6 @@
 //! Writing one part, and bringing it to the disk.
 
-use crate::{column, Column, Group, StoreError};
+use crate::{column, sums, Column, Group, StoreError};
 use parquet::{
     column::writer::ColumnCloseResult,
     errors::ParquetError,
@@ -9,6 +9,7 @@ use parquet::{
 use std::{
     fs::File,
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -50,7 +51,7 @@ impl PartWriter {
         (title, notes): (&str, &[(&str, String)]),
         table: Arc<[Column]>,
     ) -> Result<Self, StoreError> {
-        let file = File::create(&hidden).map_err(StoreError::write(&hidden))?;
+        let file = new_file(&hidden).map_err(StoreError::write(&hidden))?;
         let error = Arc::default();
         let sink = Sink { file, error: Arc::clone(&error) };
         let made = column::schema(title, &table)
@@ -112,9 +113,14 @@ impl PartWriter {
     /// # Errors
     /// Where it cannot be written; it is then removed.
     pub fn publish(mut self) -> Result<u64, StoreError> {
-        let writer = self.writer.take().map(SerializedFileWriter::into_inner);
-        let Some(sink) = self.check(writer.transpose())? else { return Ok(0) };
-        let bytes = sink.file.sync_all().and_then(|()| sink.file.metadata()).map_err(StoreError::write(&self.path))?;
+        let Some(mut writer) = self.writer.take() else { return Ok(0) };
+        let flushed = writer.flush().map_err(ParquetError::from);
+        self.check(flushed)?;
+        let sums = sums::of_columns(&writer.inner().file, writer.flushed_row_groups());
+        writer.append_key_value_metadata(sums.map_err(StoreError::write(&self.path))?);
+        let file = self.check(writer.into_inner())?.file;
+        let sealed = sums::seal(&file).and_then(|()| file.sync_all());
+        let bytes = sealed.and_then(|()| file.metadata()).map_err(StoreError::write(&self.path))?;
         std::fs::rename(&self.hidden, &self.path).map_err(StoreError::write(&self.path))?;
         sync_directory(self.path.parent().unwrap_or(Path::new(".")))?;
         Ok(bytes.len())
@@ -136,6 +142,17 @@ impl Drop for PartWriter {
     }
 }
 
+/// Makes a file that nobody else can read, in place of what a killed writer left. Never writes through a link: who may write in the
+/// directory could have put one there.
+pub fn new_file(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // With O_EXCL the last name is no link that is followed.
+    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
 /// Makes a rename or removal in a directory last.
 pub fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -155,7 +172,7 @@ pub fn sync_directory(path: &Path) -> Result<(), StoreError> {
 /// Where it cannot be written; what was there stays.
 pub fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let (path, hidden) = (directory.join(name), directory.join(format!(".{name}.tmp")));
-    let written = File::create(&hidden).and_then(|mut file| {
+    let written = new_file(&hidden).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });

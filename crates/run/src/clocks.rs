@@ -1,7 +1,7 @@
 //! `clocks.jsonl`: every clock's samples, appended a line each; a last line that a crash cut is passed over.
 
 use crate::{ClockSample, RunError, CLOCKS};
-use latpath_partstore::StoreError;
+use latpath_partstore::{new_file, StoreError};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
@@ -22,7 +22,7 @@ pub(crate) struct Clocks {
 impl Clocks {
     pub fn create(run: &Path) -> Result<Self, RunError> {
         let path = run.join(CLOCKS);
-        let file = File::create_new(&path).map_err(StoreError::write(&path))?;
+        let file = new_file(&path).map_err(StoreError::write(&path))?;
         Ok(Self { path, file })
     }
 

@@ -14,6 +14,14 @@ pub enum RunError {
         /// What it is, as far as that is known: `a run of 2026-01-02T03:04:05`.
         what: String,
     },
+    /// The directory for a new run is not the user's alone: whoever else may write in it could put links into it.
+    #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
+    NotPrivate {
+        /// The directory.
+        path: PathBuf,
+        /// Who else may write in it.
+        why: &'static str,
+    },
     /// A file cannot be written or read, or is damaged.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -13,12 +13,13 @@ use crate::{
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::Point;
-use latpath_partstore::{Names, StoreError, GROUP_ROWS};
+use latpath_partstore::{new_file, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
-    fs::File,
-    io,
+    fs::{DirBuilder, File},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{
         atomic::Ordering,
@@ -76,15 +77,16 @@ impl Writer {
     /// Makes a run's directory and begins to write into it. A directory that exists is taken only if it is empty.
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
-        match std::fs::create_dir(path) {
+        match make_private(path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::refuse_existing(path)?,
             done => done.map_err(StoreError::write(path))?,
         }
         let directory = path.join(JOURNEYS);
-        std::fs::create_dir(&directory).map_err(StoreError::write(&directory))?;
+        make_private(&directory).map_err(StoreError::write(&directory))?;
         let lock = lock(path);
         let reserve = path.join(RESERVE);
-        std::fs::write(&reserve, vec![1; RESERVED]).map_err(StoreError::write(&reserve))?;
+        let reserved = new_file(&reserve).and_then(|mut file| file.write_all(&[1; RESERVED]));
+        reserved.map_err(StoreError::write(&reserve))?;
         let clocks = Clocks::create(path)?;
         manifest.state = State::Recording;
         manifest.written_ns = Stamp::now().monotonic_ns;
@@ -127,10 +129,11 @@ impl Writer {
         Ok(writer)
     }
 
-    /// An error if a run cannot be made here because something is there already; for those who want to know it early.
+    /// An error if a run cannot be made here because something is there already, or because others may write there; for those who
+    /// want to know it early.
     pub fn refuse_existing(path: &Path) -> Result<(), RunError> {
         match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => Ok(()),
+            Ok(true) => refuse_shared(path),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             _ => Err(RunError::Exists { path: path.into(), what: what_is(path) }),
         }
@@ -403,6 +406,22 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
 }
 
 /// What a directory that is in the way holds.
+/// Makes a directory in which nobody else can read: threads' names, commands, and addresses in the kernel stand in a run.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Refuses a directory in which others could put links, so that root would write where they point.
+fn refuse_shared(path: &Path) -> Result<(), RunError> {
+    let metadata = std::fs::metadata(path).map_err(StoreError::read(path))?;
+    let why = match () {
+        () if metadata.uid() != nix::unistd::geteuid().as_raw() => "the directory belongs to another user",
+        () if metadata.mode() & 0o022 != 0 => "other users may write in the directory",
+        () => return Ok(()),
+    };
+    Err(RunError::NotPrivate { path: path.into(), why })
+}
+
 fn what_is(path: &Path) -> String {
     match Manifest::load(path) {
         Ok(manifest) => format!("a run of {}", manifest.start.utc.split('.').next().unwrap_or_default()),

@@ -314,6 +314,72 @@ fn a_damaged_part_is_named_and_the_others_are_read() {
 }
 
 #[test]
+fn a_single_bit_that_flips_in_a_part_is_reported_or_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+    let mut row = Owned::plain(0, 0, 3);
+    for n in 0..2_000 {
+        row.number = n;
+        push(&mut writer, &row);
+    }
+    writer.finish().unwrap();
+    let part = path.join(JOURNEYS).join("part-00000000.parquet");
+    let (whole, expected) = (std::fs::read(&part).unwrap(), read(&path, &everything()));
+    let notes = Run::open(&path).unwrap().notes().to_vec();
+    // All over the file, at all places of a byte.
+    for n in 0..1_000 {
+        let bit = n * (whole.len() * 8) / 1_000 + n % 8;
+        let mut bytes = whole.clone();
+        bytes[(bit / 8).min(whole.len() - 1)] ^= 1 << (bit % 8);
+        std::fs::write(&part, bytes).unwrap();
+        let run = Run::open(&path).unwrap();
+        let mut all = Vec::new();
+        let damaged = run.for_each(&everything(), |j| {
+            all.push(Owned::of(j));
+            true
+        });
+        let is_reported = !damaged.is_empty() || run.notes() != notes;
+        assert!(is_reported || all == expected, "bit {bit}");
+    }
+}
+
+#[test]
+fn a_directory_in_which_others_could_put_links_is_refused_and_a_run_is_its_owners_alone() {
+    use std::os::unix::fs::{chown, PermissionsExt};
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    let mode = |mode| std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(mode)).unwrap();
+    for open in [0o777, 0o1777, 0o770] {
+        mode(open);
+        let error = Writer::create(&shared, manifest(&POINTS)).err().unwrap().to_string();
+        assert!(error.contains("other users may write") && error.contains("-o"), "{error}");
+    }
+    mode(0o755);
+    if chown(&shared, Some(12345), None).is_ok() {
+        let error = Writer::create(&shared, manifest(&POINTS)).err().unwrap().to_string();
+        assert!(error.contains("belongs to another user"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(&shared).unwrap().count(), 0);
+
+    let run = dir.path().join("run");
+    let mut writer = Writer::create(&run, manifest(&POINTS)).unwrap();
+    push(&mut writer, &Owned::plain(0, 0, 3));
+    let of = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((of(&run), of(&run.join(JOURNEYS))), (0o700, 0o700));
+    // What a hostile owner of the directory would put there: it is replaced, not followed.
+    let target = dir.path().join("target");
+    std::fs::write(&target, "mine").unwrap();
+    std::os::unix::fs::symlink(&target, run.join(".manifest.json.tmp")).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    for name in ["manifest.json", "clocks.jsonl", "journeys/part-00000000.parquet"] {
+        assert_eq!(of(&run.join(name)), 0o600, "{name}");
+    }
+}
+
+#[test]
 fn a_run_says_how_its_recording_ended() {
     let dir = tempfile::tempdir().unwrap();
     let condition = |name: &str| Run::open(&dir.path().join(name)).unwrap().condition().clone();

@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let retention = args.spikes.retention(args.flight.per_minute());
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
     let mut end = End::new(&args.what)?;
-    refuse_what_exists(&args.output)?;
+    Writer::refuse_existing(&args.output)?;
     let background = Background::new();
     let mut trace = args.spikes.trace_instance.as_deref().map(Trace::prepare).transpose()?;
     let mut follow = Follow::start(options.clone())?;
@@ -124,16 +124,6 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     }
     Ok(Outcome::Done)
-}
-
-/// Refuses a run that exists, before anything is attached.
-fn refuse_what_exists(path: &std::path::Path) -> Result<(), RunError> {
-    let empty = std::fs::read_dir(path).map(|mut entries| entries.next().is_none());
-    match empty {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Ok(true) => Ok(()),
-        _ => Err(RunError::Exists { path: path.into(), what: "something is there already".into() }),
-    }
 }
 
 /// The run being written, and the first thing that went wrong with it.

@@ -1,0 +1,102 @@
+//! Sums over a part's bytes, in its own metadata: a bit that flips on a disk is an error, never another figure.
+//!
+//! One XXH64 for each column of each row group, and one for the footer, in which all else stands. They are 16 hexadecimal digits
+//! each, under one key, the footer's first. The footer's own sum is made with zeros in its place.
+
+use crate::Column;
+use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
+use std::{fs::File, hash::Hasher, io, os::unix::fs::FileExt};
+use twox_hash::XxHash64;
+
+const KEY: &str = "latpath_xxh64";
+const DIGITS: usize = 16;
+/// What ends a Parquet file: the footer's length in 4 bytes, and `PAR1`.
+const TAIL: u64 = 8;
+
+/// The sums of what was written, for the metadata, with zeros for the footer's.
+pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result<KeyValue> {
+    let mut text = "0".repeat(DIGITS);
+    for column in groups.iter().flat_map(RowGroupMetaData::columns) {
+        text.push_str(&digits(of_bytes(file, column.byte_range())?));
+    }
+    Ok(KeyValue::new(KEY.into(), text))
+}
+
+/// Puts the footer's sum into its place.
+pub(crate) fn seal(file: &File) -> io::Result<()> {
+    match read_footer(file)? {
+        Some(footer) => file.write_all_at(digits(footer.sum).as_bytes(), footer.place),
+        None => Err(io::Error::other("the part's footer lacks its sums")),
+    }
+}
+
+/// Whether the footer is as it was written. A part of an earlier latpath has no sums, and is taken as it is.
+pub(crate) fn is_footer_whole(file: &File) -> io::Result<bool> {
+    Ok(read_footer(file)?.is_none_or(|footer| footer.found == digits(footer.sum).as_bytes()))
+}
+
+/// Whether the columns of a row group that `table` names are as they were written.
+pub(crate) fn are_columns_whole(
+    file: &File,
+    metadata: &ParquetMetaData,
+    group: usize,
+    table: &[Column],
+) -> io::Result<bool> {
+    let notes = metadata.file_metadata().key_value_metadata();
+    let Some(sums) = notes.into_iter().flatten().find(|note| note.key == KEY) else { return Ok(true) };
+    let sums = sums.value.as_deref().unwrap_or_default().as_bytes();
+    let before: usize = metadata.row_groups()[..group].iter().map(RowGroupMetaData::num_columns).sum();
+    for (index, column) in metadata.row_group(group).columns().iter().enumerate() {
+        if table.iter().any(|c| c.name == column.column_descr().name()) {
+            let sum = sums.chunks(DIGITS).nth(1 + before + index);
+            if sum != Some(digits(of_bytes(file, column.byte_range())?).as_bytes()) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+struct Footer {
+    sum: u64,
+    /// What stands there as its sum, and where in the file.
+    found: Vec<u8>,
+    place: u64,
+}
+
+/// The footer, if it has a place for its sum.
+fn read_footer(file: &File) -> io::Result<Option<Footer>> {
+    let size = file.metadata()?.len();
+    let mut tail = [0; TAIL as usize];
+    // What is too short, or has a wrong length, is no Parquet: its reader says so.
+    let Some(end) = size.checked_sub(TAIL) else { return Ok(None) };
+    file.read_exact_at(&mut tail, end)?;
+    let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
+    let Some(start) = end.checked_sub(length.into()) else { return Ok(None) };
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, start)?;
+    // The last, since names of columns stand before it. In Thrift's compact protocol a byte for the type follows, and the length.
+    let Some(key) = bytes.windows(KEY.len()).rposition(|w| w == KEY.as_bytes()) else { return Ok(None) };
+    let length_at = key + KEY.len() + 1;
+    let length_bytes = bytes.iter().skip(length_at).take_while(|byte| **byte >= 0x80).count() + 1;
+    let at = length_at + length_bytes;
+    let Some(value) = bytes.get_mut(at..at + DIGITS) else { return Ok(None) };
+    let found = value.to_vec();
+    value.fill(b'0');
+    Ok(Some(Footer { sum: XxHash64::oneshot(0, &bytes), found, place: start + at as u64 }))
+}
+
+fn of_bytes(file: &File, (mut at, length): (u64, u64)) -> io::Result<u64> {
+    let (mut hasher, mut left, mut piece) = (XxHash64::with_seed(0), length, vec![0; 1 << 16]);
+    while left > 0 {
+        let n = left.min(piece.len() as u64) as usize;
+        file.read_exact_at(&mut piece[..n], at)?;
+        hasher.write(&piece[..n]);
+        (at, left) = (at + n as u64, left - n as u64);
+    }
+    Ok(hasher.finish())
+}
+
+fn digits(sum: u64) -> String {
+    format!("{sum:016x}")
+}
