@@ -5,12 +5,16 @@ use crate::{
     cross_machine::{unexplained, CrossMachineWalk, ResolvedSighting},
     guests::Guests,
     machine::Machine,
-    queue::SightingsByPoint,
+    queue::{PacketsAhead, SightingsByPoint, Spacing},
     Cause, RunContext,
 };
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
-use latpath_model::{Ns, PointInfo, HOST};
+use latpath_model::{Ns, PointId, PointInfo, HOST};
+use std::{cell::RefCell, collections::HashMap};
+
+/// Packets ahead of packets ahead that are looked at.
+const MAX_BACKLOG: usize = 256;
 
 /// What held a packet, or kept another from acting: a thread, a softirq, an interrupt, an idle CPU.
 ///
@@ -82,36 +86,121 @@ impl CauseInterval {
 
 /// Explains the packets of one capture.
 pub struct Analyst<'a> {
+    capture: &'a Capture,
     points: &'a [PointInfo],
     machines: Vec<Machine>,
     guests: Guests,
     sightings: SightingsByPoint,
+    spacing: Spacing,
+    /// What filled a queue between two points, by the first packet in it.
+    fillers: RefCell<HashMap<(PointId, PointId, usize), Option<CauseInterval>>>,
 }
 
 impl<'a> Analyst<'a> {
     /// Prepares all machines' rows: the work of some ten milliseconds for 100,000 events.
     pub fn new(capture: &'a Capture, context: &'a RunContext) -> Self {
         Self {
+            capture,
             points: &context.points,
             machines: capture.machines.iter().map(Machine::new).collect(),
             guests: Guests::of(capture, context),
             sightings: SightingsByPoint::of(capture),
+            spacing: Spacing::of(capture),
+            fillers: RefCell::default(),
         }
     }
 
     /// What held the packet between two of its sightings: intervals without a gap, from exactly `a.t` to exactly `b.t`; none
     /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the intervals' notes say
     /// so.
-    pub fn explain(&self, _packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
+    pub fn explain(&self, packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
         if b.t <= a.t {
             return Vec::new();
         }
-        let mut intervals = match (self.sighting(a), self.sighting(b)) {
-            (Ok(a), Ok(b)) => CrossMachineWalk::new(&self.machines, &self.guests, &self.sightings, a, b).follow(),
-            (Err(why), _) | (_, Err(why)) => vec![unexplained(Cause::Unexplained, 0, a.t, b.t, why)],
-        };
+        compact(match self.walk(a, b) {
+            Ok((intervals, ahead)) => self.without_backlog(intervals, &ahead, packet, a, b),
+            Err(why) => vec![unexplained(Cause::Unexplained, 0, a.t, b.t, why)],
+        })
+    }
+
+    /// The intervals between two sightings, the earliest first, and the packets that were served in that time.
+    fn walk(&self, a: &PacketSighting, b: &PacketSighting) -> Result<(Vec<CauseInterval>, PacketsAhead), String> {
+        let (a, b) = (self.sighting(a)?, self.sighting(b)?);
+        let walk = CrossMachineWalk::new(&self.machines, &self.guests, &self.sightings, a, b);
+        let ahead = walk.ahead().clone();
+        let mut intervals = walk.follow();
         intervals.reverse();
-        compact(intervals)
+        Ok((intervals, ahead))
+    }
+
+    /// Packets that were ahead, and came no closer together than usual, were held like this one. Until the first of them was
+    /// served, the actor did something else; from then on, the queue was there for what had filled it.
+    fn without_backlog(
+        &self,
+        intervals: Vec<CauseInterval>,
+        ahead: &PacketsAhead,
+        packet: &Packet,
+        a: &PacketSighting,
+        b: &PacketSighting,
+    ) -> Vec<CauseInterval> {
+        // What a softirq served may have been anyone's packets.
+        let is_thread = |p: &CauseInterval| p.actor.as_ref().is_some_and(|actor| actor.doing.thread().is_some());
+        let known = |p: &CauseInterval| p.cause == Cause::QueuedBehind && is_thread(p);
+        let Some((first, served)) = ahead.first().filter(|_| intervals.iter().any(known)) else { return intervals };
+        let waited = b.t - a.t;
+        let early = ahead.came_early_by(self.capture, &self.spacing, a.point, packet, waited);
+        if early.is_none_or(|early| early >= waited / 2) {
+            return intervals;
+        }
+        let filler = self.filler(a.point, b.point, first);
+        let mut all = Vec::with_capacity(intervals.len() + 1);
+        for interval in intervals {
+            if !known(&interval) {
+                all.push(interval);
+                continue;
+            }
+            let cut = served.clamp(interval.from, interval.to);
+            let own = CauseInterval { to: cut, cause: Cause::Work, number: None, ..interval.clone() };
+            let rest = match &filler {
+                Some(filler) => CauseInterval { from: cut, to: interval.to, ..filler.clone() },
+                None => CauseInterval { from: cut, ..interval },
+            };
+            all.extend([own, rest].into_iter().filter(|p| p.from < p.to));
+        }
+        all.dedup_by(|later, earlier| {
+            let same = earlier.is_like(later);
+            earlier.to = if same { later.to } else { earlier.to };
+            same
+        });
+        all
+    }
+
+    /// What held the packets of a backlog longest, beside each other: from the first that found the queue empty on. `packet` is one
+    /// of them.
+    fn filler(&self, from: PointId, to: PointId, packet: usize) -> Option<CauseInterval> {
+        if let Some(known) = self.fillers.borrow().get(&(from, to, packet)) {
+            return known.clone();
+        }
+        let mut sums: Vec<(CauseInterval, Ns)> = Vec::new();
+        let mut next = Some(packet);
+        for _ in 0..MAX_BACKLOG {
+            let Some(packet) = next.take().and_then(|place| self.capture.packets.get(place)) else { break };
+            let seen = |point| packet.sightings.iter().find(|seen| seen.point == point);
+            let Some((a, b)) = seen(from).zip(seen(to)) else { break };
+            let Ok((intervals, ahead)) = self.walk(a, b) else { break };
+            for interval in intervals.into_iter().filter(|p| p.cause != Cause::QueuedBehind) {
+                let took = interval.took();
+                let of = |p: &CauseInterval| (p.cause, p.machine, p.actor.clone(), p.by.clone());
+                match sums.iter_mut().find(|(p, _)| of(p) == of(&interval)) {
+                    Some((_, sum)) => *sum += took,
+                    None => sums.push((interval, took)),
+                }
+            }
+            next = ahead.first().map(|(place, _)| place);
+        }
+        let filler = sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(interval, _)| interval);
+        self.fillers.borrow_mut().insert((from, to, packet), filler.clone());
+        filler
     }
 
     fn sighting<'s>(&'s self, seen: &'s PacketSighting) -> Result<ResolvedSighting<'s>, String> {

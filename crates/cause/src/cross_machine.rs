@@ -3,7 +3,7 @@
 use crate::{
     guests::Guests,
     machine::Machine,
-    queue::{lies_between, By, SightingsByPoint},
+    queue::{lies_between, By, PacketsAhead, SightingsByPoint},
     wakeup_chain::{Call, Context, End, Hold, SightingPair, WakeupChain},
     Cause, CauseInterval,
 };
@@ -68,6 +68,11 @@ impl<'t> CrossMachineWalk<'t> {
             ahead: sightings.between(b.seen.point, a.seen.t, b.seen.t, served_by),
         };
         Self { machines, guests, a, b, pair, t: b.seen.t, intervals: Vec::new() }
+    }
+
+    /// Packets that were served before.
+    pub fn ahead(&self) -> &PacketsAhead {
+        &self.pair.ahead
     }
 
     /// Follows it all, the latest interval first.

@@ -1,7 +1,7 @@
 //! Queues between two points, and the packets that were ahead in them.
 
-use latpath_capture::Capture;
-use latpath_model::{Ns, PointId, PointInfo, PointKind};
+use latpath_capture::{Capture, Packet};
+use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 use std::collections::HashMap;
 
 /// Whether a packet lies in a queue between two points of one machine, or between two machines.
@@ -32,9 +32,9 @@ struct Served {
     packet: usize,
 }
 
-/// Times at which packets were served before this one, in their order.
+/// Packets that were served before this one, by their places in the capture, and when, in the order of times.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PacketsAhead(Vec<Ns>);
+pub(crate) struct PacketsAhead(Vec<(usize, Ns)>);
 
 impl SightingsByPoint {
     pub fn of(capture: &Capture) -> Self {
@@ -64,7 +64,7 @@ impl SightingsByPoint {
             .collect();
         // A packet that is seen twice counts once.
         times.dedup_by_key(|(packet, _)| *packet);
-        PacketsAhead(times.into_iter().map(|(_, t)| t).collect())
+        PacketsAhead(times)
     }
 }
 
@@ -78,10 +78,82 @@ pub(crate) enum By {
 impl PacketsAhead {
     /// When the last of them was served between two times, and how many were.
     pub fn since(&self, from: Ns, to: Ns) -> (Ns, u64) {
-        let (first, end) = (self.0.partition_point(|t| *t <= from), self.0.partition_point(|t| *t < to));
+        let (first, end) = (self.0.partition_point(|(_, t)| *t <= from), self.0.partition_point(|(_, t)| *t < to));
         match self.0.get(first..end) {
-            Some(served @ [.., last]) => (*last, served.len() as u64),
+            Some(served @ [.., (_, last)]) => (*last, served.len() as u64),
             _ => (Ns::MIN, 0),
         }
+    }
+
+    /// The packet that was served first, and when.
+    pub fn first(&self) -> Option<(usize, Ns)> {
+        self.0.first().copied()
+    }
+
+    /// By how much these and `own`, which waited behind them for `waited`, came to a point closer together than their streams'
+    /// packets usually do: the queue took no more than that of the wait. `None` where that is not known.
+    pub fn came_early_by(
+        &self,
+        capture: &Capture,
+        spacing: &Spacing,
+        point: PointId,
+        own: &Packet,
+        waited: Ns,
+    ) -> Option<Ns> {
+        let mut streams: HashMap<StreamId, (Ns, Ns, Ns)> = HashMap::new();
+        let ahead = self.0.iter().filter_map(|(place, _)| capture.packets.get(*place));
+        for (packet, t) in ahead.chain([own]).filter_map(|packet| Some((packet, arrival(packet, point)?))) {
+            let (first, last, count) = streams.entry(packet.stream).or_insert((t, t, -1));
+            (*first, *last, *count) = ((*first).min(t), (*last).max(t), *count + 1);
+        }
+        let of_own = streams.get(&own.stream).map_or(0, |(_, _, count)| *count);
+        let mut early: Ns = 0;
+        for (stream, (first, last, count)) in streams {
+            let (usual, seen_for) = *spacing.0.get(&(point, stream))?;
+            // A stream with many more packets is a burst, however long it lasts.
+            if count > 0 && seen_for < waited || count > 2 * of_own + 2 {
+                return None;
+            }
+            early = early.saturating_add(usual.saturating_mul(count).saturating_sub(last.saturating_sub(first)).max(0));
+        }
+        Some(early)
+    }
+}
+
+fn arrival(packet: &Packet, point: PointId) -> Option<Ns> {
+    packet.sightings.iter().find(|seen| seen.point == point).map(|seen| seen.t)
+}
+
+/// How far apart the packets of each stream usually are at each point, from one number to the next, and how long they were seen.
+pub(crate) struct Spacing(HashMap<(PointId, StreamId), (Ns, Ns)>);
+
+impl Spacing {
+    pub fn of(capture: &Capture) -> Self {
+        let mut seen: HashMap<(PointId, StreamId), Vec<(u64, Ns)>> = HashMap::new();
+        for packet in &capture.packets {
+            for one in &packet.sightings {
+                seen.entry((one.point, packet.stream)).or_default().push((packet.number, one.t));
+            }
+        }
+        let usual = |mut seen: Vec<(u64, Ns)>| {
+            seen.sort_unstable();
+            let pairs = seen.windows(2).filter(|pair| pair[1].0 > pair[0].0);
+            let mut gaps: Vec<(Ns, Ns)> = pairs
+                .map(|pair| {
+                    let gap = pair[1].1.saturating_sub(pair[0].1).max(0);
+                    (gap / Ns::try_from(pair[1].0 - pair[0].0).unwrap_or(Ns::MAX), gap)
+                })
+                .collect();
+            gaps.sort_unstable();
+            // The median by time, which a burst of many packets takes little of.
+            let all = gaps.iter().fold(0, |sum: Ns, (_, gap)| sum.saturating_add(*gap));
+            let mut sum: Ns = 0;
+            let median = gaps.iter().find(|(_, gap)| {
+                sum = sum.saturating_add(*gap);
+                sum >= all / 2
+            });
+            (median.map_or(0, |(spacing, _)| *spacing), all)
+        };
+        Self(seen.into_iter().map(|(key, seen)| (key, usual(seen))).collect())
     }
 }

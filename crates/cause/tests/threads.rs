@@ -343,6 +343,53 @@ fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() 
 }
 
 #[test]
+fn a_reader_that_worked_while_packets_came_as_usual_is_not_their_senders_fault() {
+    let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
+    stage.cpu(|c| {
+        c.runs(READER).at(50_000).sleeps_then(0);
+    });
+    for n in 1..=6 {
+        let came = n * 1_000;
+        let read = if n < 2 { came + 10 } else { 9_000 + (n - 1) * 20 };
+        stage.packet(&[("host/tx@tap0", came, 1, 5), ("host/app-read@relay", read, 0, READER)]);
+    }
+    assert_eq!(stage.explained(), ["6000-9100 work relay (7)"]);
+}
+
+#[test]
+fn a_queue_that_is_worked_off_slowly_is_still_there_for_what_filled_it() {
+    let mut stage = Stage::new(&[(READER, "relay"), (HOG, "hog"), (5, "sender")]);
+    stage.cpu(|c| {
+        c.class(HOG, fifo(50)).runs(READER).at(1_500).preempted_by(HOG).at(9_000).sleeps_then(READER);
+        c.at(50_000).sleeps_then(0);
+    });
+    for n in 1..=12 {
+        let came = n * 1_000;
+        let read = if n < 2 { came + 10 } else { 9_000 + (n - 1) * 600 };
+        stage.packet(&[("host/tx@tap0", came, 1, 5), ("host/app-read@relay", read, 0, READER)]);
+    }
+    assert_eq!(
+        stage.explained(),
+        ["12000-12600 work relay (7)", "12600-15000 waiting-for-cpu relay (7) < hog (9)", "15000-15600 work relay (7)"]
+    );
+}
+
+#[test]
+fn a_burst_is_known_by_packets_that_come_closer_together_than_usual() {
+    let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
+    stage.cpu(|c| {
+        c.runs(READER).at(50_000).sleeps_then(0);
+    });
+    for n in 1..=10 {
+        stage.packet(&[("host/tx@tap0", n * 1_000, 1, 5), ("host/app-read@relay", n * 1_000 + 10, 0, READER)]);
+    }
+    for n in 1..=20 {
+        stage.packet(&[("host/tx@tap0", 11_000 + n, 1, 5), ("host/app-read@relay", 11_000 + n * 300, 0, READER)]);
+    }
+    assert_eq!(stage.explained(), ["11020-16700 queued-behind relay (7) #19", "16700-17000 work relay (7)"]);
+}
+
+#[test]
 fn the_switchs_daemon_works_on_packets_without_a_flow() {
     let mut stage = Stage::new(&[(READER, "handler3"), (HOG, "hog"), (5, "sender")]);
     stage.packet(&[("host/ovs-upcall@veth0", 100, 1, 5), ("host/ovs-return@veth0", 300, 0, READER)]);
