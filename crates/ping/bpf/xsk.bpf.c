@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
  * Hands latpath's own frames to the AF_XDP socket of their queue, and every other frame to the kernel. src/ethernet/framing.rs
- * says how the frames are laid out; src/ethernet/filter.rs is the same choice for packet sockets.
+ * says how the frames are laid out; src/ethernet/filter.rs makes the same choice for packet sockets.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
-#include "kernel.h"
-#include "common.h"
-#include "frame.h"
-#include "ber.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -64,6 +59,14 @@ static __always_inline int is_requested(const __u8 *frame)
 	return 0;
 }
 
+/* Bytes of the BER length at `at`; a form with more than two bytes leads to a place where nothing matches. */
+static __always_inline __u32 length_of_length(struct xdp_md *ctx, __u32 at)
+{
+	__u8 *form = bytes(ctx, at, 1);
+
+	return form && (*form & 0x80) ? 1 + (*form & 3) : 1;
+}
+
 static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *message = bytes(ctx, at + 2, 8);
@@ -73,44 +76,35 @@ static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 	return !one_session || *(__u32 *)(message + 4) == session;
 }
 
-/* Behind the ethertype at `off`: a PDU with noASDU of 1, its list, the ASDU, and its svID. */
-__noinline int is_sv(struct frame *f, __u32 off)
+/* Behind the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID. */
+static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 {
 	static const char begins[13] = "latpath-ping-";
-	int end, tl;
+	__u8 *p;
 
-	if (!f)
+	at += 8;
+	p = bytes(ctx, at, 1);
+	if (!p || *p != 0x60)
 		return 0;
-	end = pdu(f, &off, 0x60);
-	if (end < 0 || tlv(f, &off, end) != (0x80 << 16 | 1) || byte_at(f, off) != 1)
+	at += 1 + length_of_length(ctx, at + 1);
+	p = bytes(ctx, at, 4);
+	if (!p || p[0] != 0x80 || p[1] != 1 || p[2] != 1 || p[3] != 0xa2)
 		return 0;
-	off += 1;
-	if (value_tag(tlv(f, &off, end)) != 0xa2 || value_tag(tlv(f, &off, end)) != 0x30)
+	at += 4 + length_of_length(ctx, at + 4);
+	p = bytes(ctx, at, 1);
+	if (!p || *p != 0x30)
 		return 0;
-	tl = tlv(f, &off, end);
-	if (value_tag(tl) != 0x80 || value_len(tl) < 13 + 8)
+	at += 1 + length_of_length(ctx, at + 1);
+	p = bytes(ctx, at, 2 + 13 + 8);
+	if (!p || *p != 0x80)
 		return 0;
 	for (int i = 0; i < 13; i++)
-		if (byte_at(f, off + i) != begins[i])
+		if (p[2 + i] != begins[i])
 			return 0;
 	for (int i = 0; i < 8; i++)
-		if (one_session && byte_at(f, off + 13 + i) != session_name[i])
+		if (one_session && p[15 + i] != session_name[i])
 			return 0;
 	return 1;
-}
-
-/* The same of a packet. The bytes up to the svID of a frame of latpath's fit the window. */
-static __always_inline int is_sv_packet(struct xdp_md *ctx, __u32 off)
-{
-	__u8 *start = bytes(ctx, 0, WINDOW);
-	struct frame f = {};
-
-	if (!start)
-		return 0;
-	__builtin_memcpy(f.buf, start, WINDOW);
-	f.have = WINDOW;
-	f.linear = ctx->data_end - ctx->data;
-	return is_sv(&f, off);
 }
 
 /* Stands right before the frame: xdp/kernel.rs reads it. */
@@ -154,7 +148,7 @@ int choose(struct xdp_md *ctx)
 	if (ethertype == bpf_htons(OWN))
 		ours = is_own(ctx, at);
 	else if (ethertype == bpf_htons(SV))
-		ours = is_sv_packet(ctx, at);
+		ours = is_sv(ctx, at);
 	else
 		return XDP_PASS;
 	if (!ours)
