@@ -139,8 +139,8 @@ causes! {
     IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
         "{actor} waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
     }
-    Throttled "throttled" "A control group had used up its CPU time." {
-        "{actor} throttled{for}: its control group had used up its CPU time", Nobody, None, Waits, of_throttling
+    Throttled "throttled" "A thread, or its control group, had used up its CPU time." {
+        "{actor} throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
     }
     Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
         "{actor} stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping

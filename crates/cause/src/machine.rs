@@ -151,13 +151,17 @@ impl Machine {
         self.records.iter().filter_map(first).min()
     }
 
-    /// When a CPU, after `from`, found nothing to run: it went to the idle loop, or came out of an idle state and went into one again.
-    pub fn idles_again(&self, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
+    /// When a CPU, from `from` on, chose another than this thread, which was ready: nothing to run, by going to the idle loop or from one
+    /// idle state into the next, or one that is never more urgent.
+    pub fn passes_over(&self, pid: u32, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
+        let class = self.class(pid, from);
         let mut came_out = false;
-        let later = self.events(cpu, from, to).iter().filter(|e| e.t > from);
+        // Its own switch is what made it ready.
+        let later = self.events(cpu, from, to).iter().filter(|e| e.t > from || e.pid == pid);
         for event in later {
             match event.what {
                 What::Switch { next: 0, .. } => return Some(event.t),
+                What::Switch { next_class, .. } if never_before(next_class, class) => return Some(event.t),
                 What::Switch { .. } => came_out = false,
                 What::Idle(None) => came_out = true,
                 What::Idle(Some(_)) if came_out => return Some(event.t),
@@ -236,6 +240,17 @@ impl Machine {
             () if record.unfinished > 0 => format!("{} events of CPU {cpu} could not be read", record.unfinished),
             () => format!("the record does not say what CPU {cpu} did"),
         }
+    }
+}
+
+/// Whether the scheduler never takes a thread of one class before one of another: an ordinary thread before one in real time, or any
+/// but the kernel's own (FIFO 99: migration/0) before one with a deadline. A lock may lend an ordinary thread a higher priority.
+pub(crate) fn never_before(one: Class, other: Option<Class>) -> bool {
+    let ordinary = matches!(one.policy, 0 | 3 | 5) && one.prio >= 100;
+    match other.map(|class| class.policy) {
+        Some(6) => ordinary || matches!(one.policy, 1 | 2) && one.prio > 0,
+        Some(1 | 2) => ordinary,
+        _ => false,
     }
 }
 

@@ -3,8 +3,8 @@
 mod stage;
 
 use latpath_cause::Cause;
-use latpath_flight::{IdleStates, Left, Sleep};
-use stage::{fifo, Stage, NET_RX};
+use latpath_flight::{Class, IdleStates, Left, Sleep};
+use stage::{fifo, Stage, NET_RX, OTHER};
 
 const READER: u32 = 7;
 const HOG: u32 = 9;
@@ -146,6 +146,53 @@ fn a_reader_that_an_idle_cpu_passes_over_is_throttled() {
             "270-300 work qemu (7)",
         ]
     );
+}
+
+/// A reader that works from 130 on, of this class, and leaves its CPU at 150 although it would go on: the idle loop has it until 200,
+/// bash, an ordinary thread, until 280.
+fn a_reader_leaves_its_cpu_while_it_works(class: Class, next: u32) -> Stage {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.class(READER, class).runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
+        c.at(150).preempted_by(next);
+        if next == 0 {
+            c.at(200).sleeps_then(11);
+        }
+        c.at(280).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    stage
+}
+
+#[test]
+fn a_ready_reader_that_leaves_its_cpu_to_the_idle_loop_is_throttled() {
+    let deadline = Class { prio: -1, policy: 6 };
+    let throttled = "150-280 throttled qemu (7)";
+    for class in [deadline, fifo(10)] {
+        for next in [0, 11] {
+            assert_eq!(a_reader_leaves_its_cpu_while_it_works(class, next).explained()[3], throttled, "{class} {next}");
+        }
+    }
+    assert_eq!(
+        a_reader_leaves_its_cpu_while_it_works(OTHER, 0).explained()[3..5],
+        ["150-200 throttled qemu (7)", "200-280 waiting-for-cpu qemu (7) < bash (11)"]
+    );
+    assert_eq!(
+        a_reader_leaves_its_cpu_while_it_works(OTHER, 11).explained()[3],
+        "150-280 waiting-for-cpu qemu (7) < bash (11)"
+    );
+}
+
+#[test]
+fn a_deadline_may_come_before_real_time() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.class(READER, fifo(10)).class(HOG, Class { prio: -1, policy: 6 });
+        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
+        c.at(150).preempted_by(HOG).at(250).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(stage.explained()[3], "150-250 waiting-for-cpu qemu (7) < hog (9)");
 }
 
 #[test]

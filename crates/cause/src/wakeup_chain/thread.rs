@@ -1,8 +1,11 @@
 //! Threads: what they did, what they waited for, and what woke them.
 
 use super::{idle_state, Context, End, WakeupChain, MAX_INTERVALS};
-use crate::{machine::Machine, Cause, CauseInterval};
-use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker};
+use crate::{
+    machine::{never_before, Machine},
+    Cause, CauseInterval,
+};
+use latpath_flight::{CpuTile, Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 
 /// Waits within waits that are looked into.
@@ -123,25 +126,34 @@ impl WakeupChain<'_> {
             self.add(from, waits, CauseInterval { note, ..label });
             return;
         };
-        if let Some((begin, end)) = self.was_passed_over(pid, on, since, from) {
+        if let Some((begin, end, note)) = self.was_passed_over(pid, on, since, from) {
             self.waited_behind(pid, on, waits, end, &label);
-            let note = Some("its CPU went idle although it was ready".to_owned());
-            self.add(begin, Cause::Throttled, CauseInterval { note, ..label.clone() });
+            self.add(begin, Cause::Throttled, CauseInterval { note: Some(note.to_owned()), ..label.clone() });
         }
         self.waited_behind(pid, on, waits, from, &label);
     }
 
-    /// From when to when a thread was ready on a CPU that had nothing to run: its control group had used up its time, which some kernels
-    /// only see when they look for the next thread.
-    fn was_passed_over(&self, pid: u32, cpu: u32, since: Since, from: Ns) -> Option<(Ns, Ns)> {
+    /// From when to when a thread was ready on a CPU that had nothing to run, or ran what is never more urgent: it, or its control group,
+    /// had used up its time, which some kernels only see when they look for the next thread.
+    fn was_passed_over(&self, pid: u32, cpu: u32, since: Since, from: Ns) -> Option<(Ns, Ns, &'static str)> {
         let queued = match since {
             Since::Woken(_) => self.machine.queued(pid, from, self.t)?,
             _ => from,
         };
-        let begin = self.machine.idles_again(cpu, queued, self.t)?;
-        let idle = |tile: &latpath_flight::CpuTile| matches!(tile.doing, Doing::Idle { .. });
-        let end = self.machine.tiles(cpu, begin, self.t).iter().rev().find(|tile| idle(tile)).map(|tile| tile.to)?;
-        (begin < end).then_some((begin, end))
+        let begin = self.machine.passes_over(pid, cpu, queued, self.t)?;
+        let class = self.machine.class(pid, begin);
+        let idle = |tile: &CpuTile| matches!(tile.doing, Doing::Idle { .. });
+        let passed = |tile: &CpuTile| match tile.doing {
+            Doing::Thread(r) => r.pid != pid && r.class.is_some_and(|by| never_before(by, class)),
+            _ => idle(tile),
+        };
+        let tiles = self.machine.tiles(cpu, begin, self.t);
+        let end = tiles.iter().rev().find(|tile| passed(tile)).map(|tile| tile.to)?;
+        let note = match tiles.iter().any(idle) {
+            true => "its CPU went idle although it was ready",
+            false => "its CPU ran less urgent threads although it was ready",
+        };
+        (begin < end).then_some((begin, end, note))
     }
 
     /// What its CPU did while it was ready.
