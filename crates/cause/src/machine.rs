@@ -216,6 +216,12 @@ impl Machine {
         self.records_guest_exits.contains(&pid)
     }
 
+    /// What the reader must know of a CPU's tile.
+    pub fn note_of(&self, cpu: u32, tile: &CpuTile) -> Option<String> {
+        let name = || self.executor(cpu, &tile.doing, tile.from).name;
+        tile.is_assumed().then(|| format!("the switch away from {} is not recorded", name()))
+    }
+
     /// Why nothing is known of a CPU at a time.
     pub fn why_unknown(&self, cpu: Option<u32>, t: Ns) -> String {
         if let Some(why) = &self.without {

@@ -471,6 +471,31 @@ fn where_nothing_is_recorded_the_reason_is_said() {
 }
 
 #[test]
+fn a_wait_without_a_culprit_is_unexplained() {
+    let mut stage = a_reader_is_woken();
+    // Bash is switched to, and the next event is another thread's: from then on nobody knows, after the softirq bash.
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(11).at(180).softirq(NET_RX).at(190).softirq_ends(NET_RX);
+        c.at(220).runs(HOG).irq(25).irq_ends(25).at(250).runs(5).irq(25).irq_ends(25);
+        c.at(280).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    assert_eq!(
+        stage.explained()[1..],
+        [
+            "120-180 waiting-for-cpu qemu (7) < bash (11)",
+            "180-190 interrupted qemu (7) < softirq NET_RX",
+            "190-220 waiting-for-cpu qemu (7) < bash (11)",
+            "220-250 unexplained qemu (7)",
+            "250-280 waiting-for-cpu qemu (7) < sender (5)",
+            "280-300 work qemu (7)",
+        ]
+    );
+    let notes: Vec<_> = stage.intervals().iter().filter_map(|p| p.note.clone()).collect();
+    assert_eq!(notes, ["the switch away from bash (11) is not recorded", "the record does not say what CPU 0 did"]);
+}
+
+#[test]
 fn what_was_after_the_records_end_is_said_to_be() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {

@@ -73,6 +73,13 @@ pub struct CpuTile {
     pub thread: Option<u32>,
 }
 
+impl CpuTile {
+    /// It has the last thread switched to, since the switch away from that one is not recorded.
+    pub fn is_assumed(&self) -> bool {
+        self.thread.is_none() && self.doing.thread().is_some()
+    }
+}
+
 /// All that is known of what a CPU did.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimeline {
@@ -177,6 +184,14 @@ impl Fold {
         }
     }
 
+    /// Where the switch away from a thread is missing, it most likely ran as long as nothing else is seen.
+    fn last_switched_to(&self) -> Doing {
+        match (self.doing(), self.class) {
+            (Doing::Thread(r), Some(_)) => Doing::Thread(Running { guest: false, work: None, ..r }),
+            _ => Doing::Unknown,
+        }
+    }
+
     fn push(&mut self, to: Ns, doing: Doing) {
         if to <= self.cursor {
             return;
@@ -197,8 +212,9 @@ impl Fold {
         }
         if self.thread.is_some_and(|pid| pid != event.pid) {
             self.missed_switches += 1;
+            let last = self.last_switched_to();
             self.thread = None;
-            self.push(event.t, Doing::Unknown);
+            self.push(event.t, last);
         }
         if self.thread.is_none() {
             self.push(event.t, Doing::Unknown);
@@ -286,10 +302,11 @@ impl CpuTimeline {
         found
     }
 
-    /// What it did at a time.
+    /// What it did at a time, as far as that is recorded.
     pub fn at(&self, t: Ns) -> Doing {
         let at = self.tiles.partition_point(|tile| tile.to <= t);
-        self.tiles.get(at).filter(|tile| tile.from <= t).map_or(Doing::Unknown, |tile| tile.doing)
+        let here = self.tiles.get(at).filter(|tile| tile.from <= t && !tile.is_assumed());
+        here.map_or(Doing::Unknown, |tile| tile.doing)
     }
 
     /// How long it did what, the longest first. What a thread did in its guest or as a work is the thread's.
@@ -297,6 +314,7 @@ impl CpuTimeline {
         let mut shares: Vec<Share> = Vec::new();
         for tile in self.between(from, to) {
             let doing = match tile.doing {
+                _ if tile.is_assumed() => Doing::Unknown,
                 Doing::Thread(r) => Doing::Thread(Running { guest: false, work: None, ..r }),
                 Doing::Idle { .. } => Doing::Idle { state: None },
                 other => other,

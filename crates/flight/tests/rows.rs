@@ -307,10 +307,15 @@ fn nothing_is_said_of_times_and_threads_that_no_event_shows() {
 }
 
 #[test]
-fn where_a_switch_is_missing_nobody_is_said_to_have_run() {
+fn where_a_switch_is_missing_the_last_thread_switched_to_is_assumed() {
     let events = vec![switch(50, 0, ASLEEP, 7), at(200, 7, What::WorkEnd), at(400, 3, What::SoftirqRaise(3))];
     let timeline = Timeline::of(&window(vec![events]));
-    assert_eq!(rows(&timeline, 0), [(100, 200, runs(7)), (200, 400, Doing::Unknown), (400, 1000, runs(3))]);
+    assert_eq!(rows(&timeline, 0), [(100, 200, runs(7)), (200, 400, runs(7)), (400, 1000, runs(3))]);
+    let cpu = &timeline.cpus[0];
+    let assumed: Vec<_> = cpu.between(100, 1000).iter().map(CpuTile::is_assumed).collect();
+    assert_eq!(assumed, [false, true, false]);
+    assert_eq!(cpu.at(300), Doing::Unknown, "it is not recorded");
+    assert!(cpu.shares(200, 400).iter().all(|share| share.doing == Doing::Unknown));
     assert_eq!(timeline.cpus[0].missed_switches, 1);
     let row: Vec<_> = timeline.thread(7).iter().map(|t| (t.from, t.to, t.state)).collect();
     assert_eq!(row, [(100, 200, State::Running { cpu: 0 }), (200, 1000, State::Unknown)]);

@@ -141,11 +141,12 @@ impl WakeupChain<'_> {
         });
         for tile in self.tiles_back(cpu, raised) {
             let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
-            let label = CauseInterval { actor: Some(actor.clone()), by, cpu: Some(cpu), ..CauseInterval::default() };
+            let (actor, note) = (Some(actor.clone()), self.machine.note_of(cpu, &tile));
+            let label = CauseInterval { actor, by, cpu: Some(cpu), note, ..CauseInterval::default() };
             match (daemon, tile.doing) {
                 (_, Doing::Unknown) => {
                     let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.add(tile.from, Cause::SoftirqWait, CauseInterval { note, by: None, ..label });
+                    self.add(tile.from, Cause::Unexplained, CauseInterval { note, by: None, ..label });
                 }
                 (Some(pid), Doing::Thread(r)) if r.pid != pid => {
                     let actor = Some(self.machine.thread(pid, tile.from));

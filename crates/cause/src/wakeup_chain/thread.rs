@@ -123,7 +123,7 @@ impl WakeupChain<'_> {
         }
         let Some(on) = cpu else {
             let note = Some(self.machine.why_unknown(None, self.t));
-            self.add(from, waits, CauseInterval { note, ..label });
+            self.add(from, Cause::Unexplained, CauseInterval { note, ..label });
             return;
         };
         if let Some((begin, end, note)) = self.was_passed_over(pid, on, since, from) {
@@ -169,7 +169,10 @@ impl WakeupChain<'_> {
                 Doing::Thread(r) if r.pid == pid => {
                     self.add(tile.from, Cause::Work, CauseInterval { by: None, ..label })
                 }
-                Doing::Thread(_) => self.add(tile.from, waits, label),
+                Doing::Thread(_) => {
+                    let note = self.machine.note_of(on, tile);
+                    self.add(tile.from, waits, CauseInterval { note, ..label });
+                }
                 Doing::Idle { .. } => {
                     left_state = idle_state(&tiles[at..]).or(left_state);
                     let label = self.of_idle(on, left_state, tile.from, label);
@@ -177,7 +180,7 @@ impl WakeupChain<'_> {
                 }
                 Doing::Unknown => {
                     let note = Some(self.machine.why_unknown(Some(on), tile.from));
-                    self.add(tile.from, waits, CauseInterval { by: None, note, ..label });
+                    self.add(tile.from, Cause::Unexplained, CauseInterval { by: None, note, ..label });
                 }
                 _ => self.add(tile.from, Cause::Interrupted, label),
             }
