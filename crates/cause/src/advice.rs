@@ -14,7 +14,7 @@ use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::{PointId, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use words::{flow, group_of, in_namespace, list, old_cpu_group_of, quoted, text};
+use words::{flow, group_of, in_namespace, list, ofctl_port, old_cpu_group_of, quoted, text};
 
 /// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -361,8 +361,8 @@ impl Advisor<'_> {
         let vms = &self.known.vms;
         let tap =
             vms.iter().flat_map(|vm| &vm.taps).find(|tap| tap.bridge.as_ref().is_some_and(|b| b.kind == "openvswitch"));
-        let bridge = tap.and_then(|tap| tap.bridge.as_ref()).map_or("BRIDGE", |b| &b.name);
-        let port = tap.map_or("PORT", |tap| &tap.device);
+        let bridge = tap.and_then(|tap| tap.bridge.as_ref()).map_or("BRIDGE".into(), |b| quoted(&b.name));
+        let port = tap.map_or("PORT".into(), |tap| ofctl_port(&tap.device));
         let streams = &self.known.streams;
         let stream = match self.stream {
             Some(id) => streams.get(usize::from(id)),
@@ -374,7 +374,7 @@ impl Advisor<'_> {
                 "give Open vSwitch a rule of its own for this stream, so that learning and ageing leave it alone; it then goes to the \
                  ports that are named here and to no others, so name all that want it; of a port with a VLAN of its own (tag), put \
                  strip_vlan before its output",
-                [format!("ovs-ofctl add-flow {bridge} 'priority=1000,{matches},actions=output:{port}'")],
+                [format!("ovs-ofctl add-flow {bridge} {}", quoted(&format!("priority=1000,{matches},actions=output:{port}")))],
             ),
             self.one(
                 "keep flows in the kernel for 10 minutes without a packet (10 s otherwise)",
@@ -382,7 +382,7 @@ impl Advisor<'_> {
             ),
             self.one(
                 "take that rule away again, if it was wrong",
-                [format!("ovs-ofctl --strict del-flows {bridge} 'priority=1000,{matches}'")],
+                [format!("ovs-ofctl --strict del-flows {bridge} {}", quoted(&format!("priority=1000,{matches}")))],
             ),
         ]
     }

@@ -42,6 +42,14 @@ pub(super) fn flow(stream: &StreamSpec) -> String {
     text
 }
 
+/// A port's name as ovs-ofctl(8) takes it for one: in double quotes, where a comma would begin another action.
+pub(super) fn ofctl_port(name: &str) -> String {
+    match quoted(name) == name {
+        true => name.to_owned(),
+        false => format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")),
+    }
+}
+
 /// A name as a shell takes it for one word.
 pub(super) fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@".contains(c);
