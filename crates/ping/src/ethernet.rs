@@ -199,6 +199,10 @@ impl Transport for Ethernet {
         Ok(Sent::Refused)
     }
 
+    fn is_of_message(error: &DeviceError) -> bool {
+        matches!(error, DeviceError::TooLong { .. })
+    }
+
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, DeviceError> {
         let flags = wait.flags(self.socket.as_fd());
         Ok(self.take(buffer, flags)?.map_or(Got::Nothing, Got::Message))

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MOST_SESSIONS: usize = 256;
 /// A session that says nothing for so long is over.
 const IDLE_NS: Ns = 30_000_000_000;
+/// Where there is no room for another session, one without a probe gives way when it has said nothing for so long.
+const UNUSED_NS: Ns = 1_000_000_000;
 /// A reading of the NIC's clock that is older says nothing of it now.
 const FRESH_NS: Ns = 500_000_000;
 /// Looks for a message between two looks at the clock, when the thread never sleeps.
@@ -41,8 +43,8 @@ pub trait Witness<P> {
     fn begins(&mut self, peer: &P, session: u32);
     /// A session is over, or the reflector is.
     fn ends(&mut self, peer: &P, session: &Session);
-    /// An emitter says that this probe's round trip broke its threshold.
-    fn breach(&mut self, peer: &P, session: u32, sequence: u64);
+    /// An emitter says that this probe's round trip broke its threshold. The session has counted it.
+    fn breach(&mut self, peer: &P, session: &Session, sequence: u64);
     /// The answer to this probe took over the reflector's own threshold.
     fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: Ns);
 }
@@ -160,6 +162,16 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.witness.ends(&peer, &session);
     }
 
+    /// Ends the session of which nothing but a hello was heard, and that longest ago: whoever forges hellos must not keep others out.
+    fn end_unused(&mut self, now: Ns) {
+        let unused =
+            |(_, (_, s)): &(usize, &(T::Peer, Session))| s.seen.received == 0 && now - s.last_heard > UNUSED_NS;
+        let oldest = self.sessions.iter().enumerate().filter(unused).min_by_key(|(_, (_, s))| s.last_heard);
+        if let Some((i, _)) = oldest {
+            self.end(i);
+        }
+    }
+
     fn end_all(&mut self) {
         while !self.sessions.is_empty() {
             self.end(self.sessions.len() - 1);
@@ -175,8 +187,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             Some(h) if h.kind == Kind::Hello && bytes.len() == CONTROL => self.welcome(arrived, &h, t2),
             Some(h) if h.kind == Kind::Breach => {
                 if let Some(i) = self.known(arrived.from, h.session) {
-                    let (peer, session) = &self.sessions[i];
-                    self.witness.breach(peer, session.number, h.sequence);
+                    let (peer, session) = &mut self.sessions[i];
+                    session.breaches += 1;
+                    self.witness.breach(peer, session, h.sequence);
                 }
                 Ok(())
             }
@@ -187,7 +200,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
                     let mut message = [0; CONTROL];
                     let session = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
                     Header { kind: Kind::Welcome, session, sequence: 0, first: t2, second: t2 }.write(&mut message);
-                    self.transport.send(arrived.from, &message)?;
+                    send(self.transport, arrived.from, &message)?;
                 }
                 Ok(())
             }
@@ -209,6 +222,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             return Some(i);
         }
         if self.sessions.len() >= MOST_SESSIONS {
+            self.end_unused(now);
+        }
+        if self.sessions.len() >= MOST_SESSIONS {
             self.sum.turned_away += 1;
             return None;
         }
@@ -223,7 +239,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     /// Answers a probe with what is known of it, in a message of the same length.
     #[inline]
     fn answer(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
-        // Only who said hello is answered: a forged source address must have heard a welcome first.
+        // Only who said hello is answered. Both can be forged, but an answer is as long as its probe: nothing is amplified.
         let Some(i) = self.known(arrived.from, h.session) else {
             self.sum.foreign += 1;
             return Ok(());
@@ -235,7 +251,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         Answer { nic: arrived.nic, kernel, afterwards: session.next_afterwards() }.write(message);
         let t3 = monotonic();
         Header { kind: Kind::Answer, first: t2, second: t3, ..*h }.write(message);
-        let sent = self.transport.send(arrived.from, message)?;
+        let sent = send(self.transport, arrived.from, message)?;
         session.answered(h.sequence, t2, t3, arrived.nic, sent == Sent::Taken);
         if self.plan.threshold.is_some_and(|limit| t3 - t2 > limit) {
             self.sum.breached = true;
@@ -267,7 +283,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         welcome.write(&mut message);
         let t3 = monotonic();
         Header { kind: Kind::Welcome, first: t2, second: t3, ..*h }.write(&mut message);
-        self.transport.send(arrived.from, &message).map(drop)
+        send(self.transport, arrived.from, &message).map(drop)
     }
 
     /// Stamps of answers that left: they go back with later ones.
@@ -285,5 +301,14 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
                 session.left(h.sequence, at_reflector(left.stamp), time);
             }
         })
+    }
+}
+
+/// Sends a message; one that does not fit is lost. A foreign frame can carry a longer probe than latpath's own framing has room for.
+#[inline]
+fn send<T: Transport>(transport: &mut T, to: T::Peer, message: &[u8]) -> Result<Sent, T::Error> {
+    match transport.send(to, message) {
+        Err(e) if T::is_of_message(&e) => Ok(Sent::Refused),
+        sent => sent,
     }
 }

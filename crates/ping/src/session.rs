@@ -37,6 +37,8 @@ pub struct Session {
     pub nic_turnaround: Histogram,
     /// T2 nic of answers whose T3 nic is still to come.
     arrived: Vec<(u64, Ns)>,
+    /// Probes whose round trip broke the emitter's threshold, as it said.
+    pub breaches: u64,
     /// When it began, `CLOCK_MONOTONIC`.
     pub begun: Ns,
     /// When something was heard of it last, `CLOCK_MONOTONIC`.
@@ -64,6 +66,7 @@ impl Session {
             turnaround: Histogram::new(),
             nic_turnaround: Histogram::new(),
             arrived: vec![(NONE, 0); LEAVING],
+            breaches: 0,
             begun: now,
             last_heard: now,
         }
@@ -113,9 +116,7 @@ impl Session {
     fn count(&mut self, sequence: u64) {
         if sequence >= self.next {
             // Nothing is known of those that were jumped over.
-            for skipped in self.next.max(sequence.saturating_sub(KNOWN - 1))..sequence {
-                self.came[(skipped / 64 % (KNOWN / 64)) as usize] &= !(1 << (skipped % 64));
-            }
+            self.forget(self.next.max(sequence.saturating_sub(KNOWN - 1)), sequence);
             self.next = sequence.saturating_add(1);
         } else if self.next - sequence > KNOWN {
             // Too old to distinguish a late one from one that comes again.
@@ -130,6 +131,18 @@ impl Session {
         }
         self.came[(sequence / 64 % (KNOWN / 64)) as usize] |= 1 << (sequence % 64);
         self.seen.received += 1;
+    }
+
+    /// Nothing is known of these numbers, [`KNOWN`] at most. Returns the steps that it took: who jumps with each probe must not fill a CPU.
+    fn forget(&mut self, from: u64, to: u64) -> usize {
+        let (mut at, mut steps) = (from, 0);
+        while at < to {
+            let (first, length) = (at % 64, (64 - at % 64).min(to - at));
+            self.came[(at / 64 % (KNOWN / 64)) as usize] &= !(u64::MAX >> (64 - length) << first);
+            at += length;
+            steps += 1;
+        }
+        steps
     }
 
     /// An answer's stamp came.
@@ -198,6 +211,20 @@ mod tests {
             "5 is too old to be known the second time"
         );
         assert_eq!(s.turnaround.count(), 9);
+    }
+
+    #[test]
+    fn numbers_that_are_jumped_over_are_forgotten_in_a_few_steps() {
+        let mut s = session(&[]);
+        for (from, to) in [(0, 0), (0, 1), (63, 65), (5, 64), (64, 128), (7, 300), (1_000, KNOWN + 800)] {
+            s.came.fill(u64::MAX);
+            let steps = s.forget(from, to);
+            assert!(steps <= 1 + (KNOWN / 64) as usize, "{steps}");
+            for n in from.saturating_sub(70)..to + 70 {
+                let came = s.came[(n / 64 % (KNOWN / 64)) as usize] >> (n % 64) & 1 == 1;
+                assert_eq!(came, !(from..to).contains(&n), "{n} of {from}..{to}");
+            }
+        }
     }
 
     #[test]

@@ -95,6 +95,11 @@ pub trait Transport {
     /// Sends one message.
     fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
 
+    /// Whether an error of [`Self::send`] is of that message alone, which is too long: a reflector goes on with others.
+    fn is_of_message(_: &Self::Error) -> bool {
+        false
+    }
+
     /// Looks for a message, and puts it into `buffer`.
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Self::Peer>, Self::Error>;
 

@@ -350,6 +350,10 @@ impl Transport for Xdp {
         Ok(Sent::Refused)
     }
 
+    fn is_of_message(error: &XdpError) -> bool {
+        matches!(error, XdpError::Device(DeviceError::TooLong { .. }))
+    }
+
     #[inline]
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, XdpError> {
         if let Some(arrived) = self.look(buffer) {

@@ -249,6 +249,48 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
 }
 
 #[test]
+fn sessions_that_only_said_hello_give_way_where_there_is_no_room() {
+    let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
+    (0..256).for_each(|i| wire.another_says(1 + i, &hello(i)));
+    // This one is used, and stays.
+    wire.another_says(1, &message(Kind::Probe, 0, 0, 96));
+    let mut end = End::new(&wire, true, &[], None);
+    let reflected = thread::scope(|scope| {
+        let reflector =
+            scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
+        let until = monotonic() + 25_000 * MS;
+        let welcomed = || wire.ledger().to_others.iter().any(|(to, _)| *to == 1_000);
+        while monotonic() < until && !welcomed() {
+            wire.another_says(1_000, &hello(999));
+            thread::sleep(Duration::from_millis(1));
+        }
+        wire.another_says(1, &message(Kind::Probe, 0, 1, 97));
+        let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 97);
+        while monotonic() < until && !answered() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let reflected = reflector.join().expect("the reflector does not panic").map_err(|(e, _)| e);
+        (reflected.expect("and does not fail"), welcomed(), answered())
+    });
+    assert_eq!((reflected.0.sessions, reflected.1, reflected.2), (257, true, true));
+}
+
+#[test]
+fn a_probe_whose_answer_does_not_fit_is_lost_and_the_reflector_goes_on() {
+    let mut run = Run::new(at_a_rate(100));
+    run.plan.lost_after = 60 * MS;
+    run.wire.back(|message| match Header::read(message) {
+        Some(h) if h.kind == Kind::Answer && h.sequence % 10 == 3 => Fate::TooLong,
+        _ => Fate::Comes,
+    });
+    let outcome = run.go();
+    assert_eq!(outcome.ended.why, Ok(Why::Done));
+    let c = outcome.ended.counts;
+    assert_eq!((c.sent, c.answered + c.late, c.lost - c.late), (100, 90, 10));
+}
+
+#[test]
 fn sequences_from_the_end_of_the_range_are_answered_like_others() {
     let probes = [u64::MAX, 0, u64::MAX - 1, u64::MAX, 1 << 63];
     let mut all = vec![(1, hello(7))];

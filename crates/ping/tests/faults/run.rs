@@ -168,7 +168,7 @@ pub struct Reported(pub Mutex<Vec<u64>>);
 impl Witness<u32> for &Reported {
     fn begins(&mut self, _: &u32, _: u32) {}
     fn ends(&mut self, _: &u32, _: &Session) {}
-    fn breach(&mut self, _: &u32, _: u32, sequence: u64) {
+    fn breach(&mut self, _: &u32, _: &Session, sequence: u64) {
         self.0.lock().expect("no panic").push(sequence);
     }
     fn slow(&mut self, _: &u32, _: u32, _: u64, _: Ns) {}

@@ -32,6 +32,8 @@ pub enum Fate {
     And(Vec<u8>),
     /// The sender's kernel does not take it.
     Refused,
+    /// It does not fit.
+    TooLong,
 }
 
 /// What becomes of a stamp of a message that was sent.
@@ -64,6 +66,9 @@ pub enum WireError {
     /// The device vanished, or the process was killed.
     #[error("gone")]
     Gone,
+    /// The message does not fit.
+    #[error("it does not fit")]
+    Message,
 }
 
 /// What went over the wire.
@@ -207,7 +212,7 @@ impl Wire {
         self.state().ledger.clone()
     }
 
-    fn send(&self, towards_reflector: bool, message: &[u8]) -> Sent {
+    fn send(&self, towards_reflector: bool, message: &[u8]) -> Result<Sent, WireError> {
         let state = &mut *self.state();
         let kind = Header::read(message).map(|h| h.kind);
         let (direction, ledger) = match towards_reflector {
@@ -219,19 +224,22 @@ impl Wire {
         if matches!(fate, Fate::Refused) {
             ledger.refused += u64::from(kind == Some(Kind::Probe));
             ledger.answers_refused += u64::from(kind == Some(Kind::Answer));
-            return Sent::Refused;
+            return Ok(Sent::Refused);
+        }
+        if matches!(fate, Fate::TooLong) {
+            return Err(WireError::Message);
         }
         ledger.probes += u64::from(kind == Some(Kind::Probe) && towards_reflector);
         if towards_reflector && state.dead {
             state.nobody_there = state.says_nobody_there;
             self.moved.notify_all();
-            return Sent::Taken;
+            return Ok(Sent::Taken);
         }
         let came = monotonic();
         let message = |bytes: Vec<u8>| Message { from: 0, bytes, came, nic: self.phc(came) };
         let before = direction.overtaken.take();
         match fate {
-            Fate::Comes | Fate::Refused => direction.queue.push_back(message(bytes)),
+            Fate::Comes | Fate::Refused | Fate::TooLong => direction.queue.push_back(message(bytes)),
             Fate::Lost => ledger.lost += 1,
             Fate::Twice => {
                 ledger.twice += 1;
@@ -249,7 +257,7 @@ impl Wire {
         }
         direction.queue.extend(before);
         self.moved.notify_all();
-        Sent::Taken
+        Ok(Sent::Taken)
     }
 
     /// The next message for one end, as a socket would wait for it.
@@ -382,7 +390,11 @@ impl Transport for End {
         if gone {
             return Err(WireError::Gone);
         }
-        Ok(self.wire.send(!self.is_reflector, message))
+        self.wire.send(!self.is_reflector, message)
+    }
+
+    fn is_of_message(error: &WireError) -> bool {
+        *error == WireError::Message
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {

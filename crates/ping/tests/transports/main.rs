@@ -361,7 +361,7 @@ struct Nobody;
 impl<P> Witness<P> for Nobody {
     fn begins(&mut self, _: &P, _: u32) {}
     fn ends(&mut self, _: &P, _: &Session) {}
-    fn breach(&mut self, _: &P, _: u32, _: u64) {}
+    fn breach(&mut self, _: &P, _: &Session, _: u64) {}
     fn slow(&mut self, _: &P, _: u32, _: u64, _: i64) {}
 }
 

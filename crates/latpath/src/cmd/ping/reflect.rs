@@ -125,6 +125,7 @@ fn go<T: Transport<Peer: Display>>(
     let mut sessions = Sessions {
         json: args.json,
         sessions: Vec::new(),
+        not_listed: 0,
         freeze: breach.as_ref(),
         began: monotonic(),
         disturbances: Vec::new(),
@@ -154,10 +155,16 @@ fn listen(args: &Args, options: &UdpOptions) -> Result<Udp, UdpError> {
     }
 }
 
-/// What was sessions of sessions.
+/// Breaches of a session that are printed one by one: its emitter may report any number.
+const MOST_PRINTED: u64 = 10;
+/// Sessions that the JSON lists: anybody may open more.
+const MOST_LISTED: usize = 10_000;
+
+/// What was seen of sessions.
 struct Sessions<'a> {
     json: bool,
     sessions: Vec<Value>,
+    not_listed: u64,
     freeze: Option<&'a BreachTrace>,
     began: Ns,
     /// What was wrong with this machine's clocks.
@@ -173,6 +180,10 @@ impl<P: Display> Witness<P> for Sessions<'_> {
         let seen = session.seen;
         let times = |h: &latpath_stats::Histogram| (h.count() > 0).then(|| Times::of(h));
         if self.json {
+            if self.sessions.len() >= MOST_LISTED {
+                self.not_listed += 1;
+                return;
+            }
             self.sessions.push(json!({
                 "peer": peer.to_string(),
                 "session": format!("{:08x}", session.number),
@@ -180,6 +191,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
                 "duplicates": seen.duplicates,
                 "reordered": seen.reordered,
                 "refused": seen.refused,
+                "breaches": session.breaches,
                 "turnaround": times(&session.turnaround),
                 "nic_turnaround": times(&session.nic_turnaround),
             }));
@@ -193,6 +205,9 @@ impl<P: Display> Witness<P> for Sessions<'_> {
             count(seen.reordered),
             count(seen.refused)
         );
+        if session.breaches > 0 {
+            text += &format!(", {} broke the emitter's threshold", count(session.breaches));
+        }
         for (name, h) in [("turnaround", &session.turnaround), ("NIC's turnaround", &session.nic_turnaround)] {
             if let Some(t) = times(h) {
                 text += &format!(
@@ -210,9 +225,12 @@ impl<P: Display> Witness<P> for Sessions<'_> {
         let _ = print(&(text + "\n"));
     }
 
-    fn breach(&mut self, peer: &P, session: u32, sequence: u64) {
-        self.freeze(session, Transaction { sequence, ..Transaction::default() });
-        eprintln!("latpath: {peer}: session {session:08x}: probe {sequence} broke the emitter's threshold");
+    fn breach(&mut self, peer: &P, session: &Session, sequence: u64) {
+        self.freeze(session.number, Transaction { sequence, ..Transaction::default() });
+        if session.breaches <= MOST_PRINTED {
+            let number = session.number;
+            eprintln!("latpath: {peer}: session {number:08x}: probe {sequence} broke the emitter's threshold");
+        }
     }
 
     fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: latpath_model::Ns) {
@@ -236,6 +254,7 @@ impl Sessions<'_> {
         json!({
             "version": 1,
             "sessions": self.sessions,
+            "sessions_not_listed": self.not_listed,
             "foreign": sum.foreign,
             "turned_away": sum.turned_away,
             "dropped": sum.dropped,
