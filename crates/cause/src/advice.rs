@@ -14,7 +14,7 @@ use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::{PointId, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use words::{flow, group_of, in_namespace, list, ofctl_port, old_cpu_group_of, quoted, text};
+use words::{flow, group_of, in_namespace, list, ofctl_port, old_group_of, quoted, text};
 
 /// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -277,18 +277,22 @@ impl Advisor<'_> {
 
     pub(crate) fn of_throttling(&self) -> Vec<Advice> {
         let Some(actor) = &self.share.actor else { return Vec::new() };
-        if realtime(actor.class).is_some() {
-            return vec![self.one(
-                "real-time threads may use 95 % of the time: lift that",
-                ["sysctl kernel.sched_rt_runtime_us=-1"],
-            )];
-        }
         let Some(pid) = actor.pid() else { return Vec::new() };
-        let look =
-            format!("g={}; while [ -e $g/cpu.max ]; do echo $g: $(cat $g/cpu.max); g=${{g%/*}}; done", group_of(pid));
+        if is_deadline(actor.class) {
+            return self.of_runtime(actor, pid);
+        }
+        if realtime(actor.class).is_some() {
+            return self.of_realtime_limits(actor, pid);
+        }
+        let look = format!(
+            "g={}; while [ -e $g/cpu.max ]; do echo $g: $(cat $g/cpu.max); g=${{g%/*}}; done; g={}; \
+             while [ -e $g/cpu.cfs_quota_us ]; do echo $g: $(cat $g/cpu.cfs_quota_us); g=${{g%/*}}; done",
+            group_of(pid),
+            old_group_of(pid, "cpu")
+        );
         let mut commands = vec![
             format!("echo max > {}/cpu.max", group_of(pid)),
-            format!("echo -1 > {}/cpu.cfs_quota_us", old_cpu_group_of(pid)),
+            format!("echo -1 > {}/cpu.cfs_quota_us", old_group_of(pid, "cpu")),
         ];
         if let Some((vm, _)) = self.libvirts(pid) {
             let name = quoted(&vm.name);
@@ -298,8 +302,56 @@ impl Advisor<'_> {
         }
         vec![
             self.one(format!("lift the CPU limit of the control group of {}", actor.name), commands),
-            self.one("lift it of one above that: this shows which has one (max is none)", [look]),
+            self.one("lift it of one above that: this shows which has one (max and -1 are none)", [look]),
         ]
+    }
+
+    /// A thread with a deadline had used up its own runtime.
+    fn of_runtime(&self, actor: &Actor, pid: u32) -> Vec<Advice> {
+        let look = format!("chrt -p {pid}");
+        vec![
+            self.one(
+                format!(
+                    "{} used up the runtime that SCHED_DEADLINE gives it in each period: double that, up to its deadline (refused \
+                     where all such threads together would have more than 95 % of the CPUs)",
+                    actor.name
+                ),
+                [format!(
+                    "set -- $({look} | grep -oE '[0-9]+/[0-9]+/[0-9]+' | tr / ' '); chrt -d --sched-runtime \
+                     $(($1*2<$2?$1*2:$2)) --sched-deadline $2 --sched-period $3 -p 0 {pid}"
+                )],
+            ),
+            self.one("see its runtime, deadline and period, in ns", [look]),
+        ]
+    }
+
+    /// A real-time thread had to leave its CPU to others.
+    fn of_realtime_limits(&self, actor: &Actor, pid: u32) -> Vec<Advice> {
+        let group = old_group_of(pid, "cpu");
+        let mut all = vec![
+            self.one(
+                format!(
+                    "see which control group of {} has a limit for real-time threads (cpu.rt_runtime_us of cpu.rt_period_us; no line: \
+                     none), and raise it, those above it first",
+                    actor.name
+                ),
+                [format!(
+                    "g={group}; while [ -e $g/cpu.rt_runtime_us ]; do echo $g: $(cat $g/cpu.rt_runtime_us $g/cpu.rt_period_us); \
+                     g=${{g%/*}}; done"
+                )],
+            ),
+            self.one(
+                "real-time threads of all groups together may use 95 % of the time: lift that, for all of them",
+                ["sysctl kernel.sched_rt_runtime_us=-1"],
+            ),
+        ];
+        all.extend(self.share.cpu().map(|cpu| {
+            self.one(
+                "from Linux 6.12 on real-time threads that fill a CPU leave 50 ms of each second to others, unless this is 0",
+                [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
+            )
+        }));
+        all
     }
 
     pub(crate) fn of_stopping(&self) -> Vec<Advice> {
@@ -307,7 +359,11 @@ impl Advisor<'_> {
         vec![
             self.one(
                 format!("find what stops {} (SIGSTOP, a debugger, the freezer); if it is still stopped", actor.name),
-                [format!("kill -CONT {pid}"), format!("echo 0 > {}/cgroup.freeze", group_of(pid))],
+                [
+                    format!("kill -CONT {pid}"),
+                    format!("echo 0 > {}/cgroup.freeze", group_of(pid)),
+                    format!("echo THAWED > {}/freezer.state", old_group_of(pid, "freezer")),
+                ],
             ),
             self.one(
                 "see what holds it: State T is a signal, t a debugger (TracerPid is its number), any other the freezer",

@@ -185,10 +185,18 @@ fn limits_are_lifted_where_they_are_set() {
     assert_eq!(all[0], "echo max > $(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/6154/cgroup)/cpu.max");
     assert!(all[1].ends_with("/cpu.cfs_quota_us"), "{all:?}");
     assert!(all[2].starts_with("virsh schedinfo guest7 --live --config --set "), "{all:?}");
+    let realtime = commands(&share(Cause::Throttled, "host", vcpu(fifo(1)), None));
+    assert!(realtime[0].contains("cat $g/cpu.rt_runtime_us"), "its group's limit is shown first: {realtime:?}");
     assert_eq!(
-        commands(&share(Cause::Throttled, "host", vcpu(fifo(1)), None)),
-        ["sysctl kernel.sched_rt_runtime_us=-1"]
+        realtime[1..],
+        ["sysctl kernel.sched_rt_runtime_us=-1", "echo 0 > /sys/kernel/debug/sched/fair_server/cpu4/runtime"]
     );
+    let deadline = commands(&share(Cause::Throttled, "host", vcpu(Class { prio: -1, policy: 6 }), None));
+    assert!(deadline[0].contains("chrt -d --sched-runtime $((") && deadline[0].ends_with(" -p 0 6154"), "{deadline:?}");
+    assert_eq!(deadline[1..], ["chrt -p 6154"]);
+    let stopped = commands(&share(Cause::Stopped, "host", vcpu(OTHER), None));
+    assert!(stopped[1].ends_with("/cgroup.freeze"), "{stopped:?}");
+    assert!(stopped[2].contains("cgroup -O freezer") && stopped[2].ends_with("/freezer.state"), "of version 1");
 }
 
 #[test]

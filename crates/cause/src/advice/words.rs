@@ -9,10 +9,10 @@ pub(super) fn group_of(pid: u32) -> String {
     format!("$(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/{pid}/cgroup)")
 }
 
-/// The same of version 1, where each controller has groups of its own: where the one for CPU time is.
-pub(super) fn old_cpu_group_of(pid: u32) -> String {
+/// The same of version 1, where each controller, as `cpu`, has groups of its own.
+pub(super) fn old_group_of(pid: u32, controller: &str) -> String {
     format!(
-        "$(findmnt -fnt cgroup -O cpu -o TARGET)$(sed -nE 's/^[0-9]+:([^:]*,)?cpu(,[^:]*)?://p' /proc/{pid}/cgroup)"
+        "$(findmnt -fnt cgroup -O {controller} -o TARGET)$(sed -nE 's/^[0-9]+:([^:]*,)?{controller}(,[^:]*)?://p' /proc/{pid}/cgroup)"
     )
 }
 

@@ -6,7 +6,7 @@ use super::{
     scenario::tc,
 };
 use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
-use latpath_flight::{Doing, Running};
+use latpath_flight::{Class, Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
 use latpath_testkit::{bench, need_lab, need_tool, trial, Failed, Lack, Trial};
@@ -31,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
         trial("all_threads_of_a_name_are_moved_and_no_others", &[two, need_tool("taskset")], moved),
         trial("a_stopped_process_is_seen_and_goes_on", &[need_tool("findmnt")], goes_on),
         trial("a_control_groups_limit_is_found_and_lifted", &[need_group(), need_tool("findmnt")], lifted),
+        trial("a_thread_with_a_deadline_gets_twice_its_runtime", &[need_tool("chrt")], runs_longer),
         trial("a_queueing_discipline_is_shown_and_taken_off_in_its_namespace", &[ip, tc, need_namespaces()], taken_off),
     ]
 }
@@ -177,14 +178,13 @@ fn lifted() -> Result<(), Failed> {
     let is_new = new.exists();
     fs::write(if is_new { &new } else { &old }, if is_new { "50000 100000" } else { "50000" })?;
     let all = advice(Cause::Throttled, Some(actor("sleep", &[pid])), None, &[]);
-    if is_new {
-        let shown = shell(&commands(all.clone(), "while")?[0])?;
-        if !shown.contains(&format!("{}: 50000 100000", group.path().display())) {
-            return Err(format!("the limit is not in {shown}").into());
-        }
+    let shown = shell(&commands(all.clone(), "while")?[0])?;
+    if !shown.contains(&format!("{}: 50000", group.path().display())) {
+        return Err(format!("the limit is not in {shown}").into());
     }
     // The first that fits the set-up is enough.
-    let commands = commands(all, "cpu.max")?;
+    let mut commands = commands(all, "cpu.max")?;
+    commands.retain(|line| line.starts_with("echo "));
     let done: Vec<bool> = commands.iter().map(|line| shell(line).is_ok()).collect();
     if done != [is_new, !is_new] {
         return Err(format!("{commands:?} went well: {done:?}").into());
@@ -194,6 +194,25 @@ fn lifted() -> Result<(), Failed> {
         Some("max" | "-1") => Ok(()),
         _ => Err(format!("{commands:?} left {left}").into()),
     }
+}
+
+/// Up to its deadline.
+fn runs_longer() -> Result<(), Failed> {
+    let sleeper = Sleeper::new()?;
+    let pid = sleeper.0.id();
+    let look = || shell(&format!("chrt -p {pid}"));
+    shell(&format!("chrt -d --sched-runtime 2000000 --sched-deadline 6000000 --sched-period 20000000 -p 0 {pid}"))?;
+    let mut actor = actor("sleep", &[pid]);
+    actor.class = Some(Class { prio: -1, policy: 6 });
+    let line = commands(advice(Cause::Throttled, Some(actor), None, &[]), "--sched-runtime")?;
+    for parameters in ["4000000/6000000/20000000", "6000000/6000000/20000000"] {
+        shell(&line[0])?;
+        let shown = look()?;
+        if !shown.contains(parameters) {
+            return Err(format!("{line:?} left {shown}").into());
+        }
+    }
+    Ok(())
 }
 
 /// Once by the namespace's name, once by its number.
