@@ -99,13 +99,20 @@ impl Protocol for Sv {
     }
 
     fn details(&self, frame: &[u8]) -> Details {
-        let asdus = |frame: Frame<'_>| frame.asdus().filter(|a| a.svid == self.svid).count() as u16;
-        let asdus = Frame::parse(frame).map_or(0, asdus);
+        let of_stream = |frame: Frame<'_>| {
+            let mut own = frame.asdus().filter(|a| a.svid == self.svid);
+            let newest = own.next().map(|asdu| (asdu.smp_synch, asdu.conf_rev));
+            (newest, usize::from(newest.is_some()) as u16 + own.count() as u16)
+        };
+        let (newest, asdus) = Frame::parse(frame).map_or((None, 0), of_stream);
+        let (smp_synch, conf_rev) = newest.unwrap_or_default();
         Details {
             name: named::fields("svID", "svid", &self.svid, self.appid),
             newest: vec![
                 Field { title: "ASDUs", json: "asdus", value: Value::Number(asdus.into()) },
                 Field { title: "samples/s", json: "samples_per_s", value: Value::PerFrame(asdus) },
+                Field { title: "smpSynch", json: "smp_synch", value: Value::Number(smp_synch.into()) },
+                Field { title: "confRev", json: "conf_rev", value: Value::Number(conf_rev.into()) },
             ],
         }
     }

@@ -41,3 +41,4 @@ mod watch;
 mod tests;
 
 pub use screen::{Action, Screen, ScreenError};
+pub use terminal::width;

@@ -27,6 +27,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Columns of the terminal that standard output is; `None` where it is none.
+pub fn width() -> Option<usize> {
+    let columns = || ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns));
+    std::io::stdout().is_terminal().then(columns).flatten().filter(|columns| *columns > 0)
+}
+
 /// Whether the terminal is ours at this moment. A panic in any thread gives it back.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();

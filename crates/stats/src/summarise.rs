@@ -126,5 +126,16 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
         ),
         (manifest.counters.unreadable, "frames lay in memory that this kernel does not let us read"),
     ];
-    counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect()
+    let mut notes: Vec<_> =
+        counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    let (sightings, repeated) = (of_streams(|s| s.sightings), of_streams(|s| s.duplicates));
+    if repeated > sightings / 2 {
+        notes.push(format!(
+            "{} of {} sightings repeat a key that their point had just seen: the counter stands still, or the key does not \
+             change from packet to packet (--match chooses another)",
+            count(repeated),
+            count(sightings)
+        ));
+    }
+    notes
 }

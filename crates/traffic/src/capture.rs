@@ -1,5 +1,6 @@
-//! Reads captures: pcap and pcapng, found out by their first bytes.
+//! Reads captures: pcap and pcapng, also compressed by gzip, found out by their first bytes.
 
+use flate2::bufread::MultiGzDecoder;
 use latpath_model::Ns;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
@@ -38,8 +39,8 @@ pub enum CaptureError {
         /// What is wrong.
         cause: PcapError,
     },
-    /// The frames are no Ethernet frames.
-    #[error("{}: captured on a link of type {link}; only Ethernet can be read", path.display())]
+    /// The frames are neither Ethernet nor Linux cooked ones.
+    #[error("{}: captured on a link of type {link}; only Ethernet and Linux cooked captures can be read", path.display())]
     Link {
         /// The file.
         path: PathBuf,
@@ -67,7 +68,7 @@ pub struct Capture<'a> {
 type Source<'a> = BufReader<Box<dyn Read + 'a>>;
 
 enum Kind<'a> {
-    Pcap(Box<PcapReader<Source<'a>>>),
+    Pcap(Box<PcapReader<Source<'a>>>, Link),
     Ng(Box<PcapNgReader<Source<'a>>>),
 }
 
@@ -89,8 +90,11 @@ fn nanoseconds(units: u64, resolution: u8) -> Ns {
 }
 
 impl Capture<'static> {
-    /// Opens a file.
+    /// Opens a file; `-` is standard input.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        if path == Path::new("-") {
+            return Capture::read(Path::new("standard input"), io::stdin());
+        }
         let file = File::open(path).map_err(|cause| CaptureError::Io { path: path.into(), cause })?;
         Capture::read(path, file)
     }
@@ -101,14 +105,18 @@ impl<'a> Capture<'a> {
     pub fn read(path: &Path, source: impl Read + 'a) -> Result<Self, CaptureError> {
         let broken = |cause| error(path, 0, cause);
         let mut reader: Source<'a> = BufReader::with_capacity(1 << 16, Box::new(source));
-        let start = reader.fill_buf().map_err(|e| broken(PcapError::IoError(e)))?;
+        let io = |e| broken(PcapError::IoError(e));
+        if reader.fill_buf().map_err(io)?.starts_with(&[0x1f, 0x8b]) {
+            reader = BufReader::with_capacity(1 << 16, Box::new(MultiGzDecoder::new(reader)));
+        }
+        let start = reader.fill_buf().map_err(io)?;
         // The section header block's type reads the same in both byte orders.
         let kind = if start.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) {
             Kind::Ng(Box::new(PcapNgReader::new(reader).map_err(broken)?))
         } else {
             let reader = PcapReader::new(reader).map_err(broken)?;
-            ethernet(path, reader.header().datalink)?;
-            Kind::Pcap(Box::new(reader))
+            let link = Link::of(path, reader.header().datalink)?;
+            Kind::Pcap(Box::new(reader), link)
         };
         Ok(Self { path: path.into(), read: 0, kind })
     }
@@ -118,12 +126,12 @@ impl<'a> Capture<'a> {
         let (path, at) = (&self.path, self.read);
         let broken = |cause| error(path, at, cause);
         let packet = match &mut self.kind {
-            Kind::Pcap(reader) => match reader.next_packet() {
+            Kind::Pcap(reader, link) => match reader.next_packet() {
                 None => None,
                 Some(p) => {
                     let p = p.map_err(broken)?;
                     let t = Ns::try_from(p.timestamp.as_nanos()).unwrap_or(Ns::MAX);
-                    Some(Packet { t, bytes: p.data.into_owned() })
+                    Some(Packet { t, bytes: link.frame(p.data.into_owned()) })
                 }
             },
             Kind::Ng(reader) => next_ng(reader, path, &broken)?,
@@ -143,10 +151,36 @@ fn error(path: &Path, at: u64, cause: PcapError) -> CaptureError {
     }
 }
 
-fn ethernet(path: &Path, link: DataLink) -> Result<(), CaptureError> {
-    match link {
-        DataLink::ETHERNET => Ok(()),
-        link => Err(CaptureError::Link { path: path.into(), link: format!("{link:?}") }),
+/// What stands before a frame's payload.
+#[derive(Clone, Copy)]
+enum Link {
+    Ethernet,
+    /// `tcpdump -i any`: LINUX_SLL and LINUX_SLL2 (pcap-linktype(7)).
+    Cooked,
+    Cooked2,
+}
+
+impl Link {
+    fn of(path: &Path, link: DataLink) -> Result<Self, CaptureError> {
+        match link {
+            DataLink::ETHERNET => Ok(Self::Ethernet),
+            DataLink::LINUX_SLL => Ok(Self::Cooked),
+            DataLink::LINUX_SLL2 => Ok(Self::Cooked2),
+            link => Err(CaptureError::Link { path: path.into(), link: format!("{link:?}") }),
+        }
+    }
+
+    /// The packet as an Ethernet frame. A cooked one has no destination: zeros stand for it.
+    fn frame(self, bytes: Vec<u8>) -> Vec<u8> {
+        let (header, address, ethertype) = match self {
+            Self::Ethernet => return bytes,
+            Self::Cooked => (16, 6..12, 14..16),
+            Self::Cooked2 => (20, 12..18, 0..2),
+        };
+        if bytes.len() < header {
+            return bytes;
+        }
+        [&[0; 6], &bytes[address], &bytes[ethertype], &bytes[header..]].concat()
     }
 }
 
@@ -170,18 +204,38 @@ fn next_ng(
         };
         let interface = reader.interfaces().get(interface);
         let interface = interface.ok_or_else(|| broken(PcapError::InvalidInterfaceId(0)))?;
-        ethernet(path, interface.linktype)?;
+        let link = Link::of(path, interface.linktype)?;
         let resolution = interface.options.iter().find_map(|o| match o {
             InterfaceDescriptionOption::IfTsResol(r) => Some(*r),
             _ => None,
         });
-        return Ok(Some(Packet { t: nanoseconds(units, resolution.unwrap_or(6)), bytes }));
+        return Ok(Some(Packet { t: nanoseconds(units, resolution.unwrap_or(6)), bytes: link.frame(bytes) }));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cooked_and_compressed_captures_are_read_as_the_frames_that_they_hold() {
+        let frame = [&[0u8; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xba], &[0x40, 0, 1, 2, 3]].concat();
+        let cooked = [&[0u8, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[12..]].concat();
+        let cooked2 = [&frame[12..14], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[14..]].concat();
+        for (link, bytes) in [(1u32, &frame), (113, &cooked), (276, &cooked2)] {
+            let words = [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65535, link, 1, 0, bytes.len() as u32, bytes.len() as u32];
+            let mut file: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+            file.extend(bytes);
+            let mut gz = flate2::read::GzEncoder::new(&file[..], flate2::Compression::fast());
+            let mut packed = Vec::new();
+            gz.read_to_end(&mut packed).unwrap();
+            for file in [file.clone(), packed] {
+                let mut capture = Capture::read(Path::new("x"), &file[..]).unwrap();
+                assert_eq!(capture.next_packet().unwrap().unwrap().bytes, frame, "link {link}");
+                assert!(capture.next_packet().unwrap().is_none());
+            }
+        }
+    }
 
     #[test]
     fn times_of_every_resolution_are_in_nanoseconds() {

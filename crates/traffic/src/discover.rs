@@ -66,7 +66,8 @@ impl Discovery {
                 return;
             }
         };
-        let tag = stripped.or(header.tags().first().copied());
+        // The innermost tag, as everywhere: --stream …,vlan= means that one.
+        let tag = header.tags().last().copied().or(stripped);
         for found in found {
             let exact = StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan));
             if self.streams.len() >= MOST && !self.streams.contains_key(&exact) {
@@ -126,6 +127,21 @@ mod tests {
         assert_eq!(stream.frames_hz().map(f64::round), Some(2400.0));
         assert_eq!(stream.tracker.wrap(), Some(14400));
         assert_eq!((found.frames, found.malformed, found.other_protocols), (2402, 0, 1));
+    }
+
+    #[test]
+    fn of_two_tags_the_inner_one_is_listed_and_so_can_be_followed() {
+        let mut found = Discovery::default();
+        let link = FrameLink { tags: vec![Tag::new(7, 4)], ..FrameLink::default() };
+        let mut frame = FrameSpec { link, ..FrameSpec::default() };
+        frame.asdus.push(AsduSpec { svid: b"QQ".to_vec(), ..AsduSpec::default() });
+        let mut bytes = frame.build().unwrap();
+        bytes.splice(12..12, [0x88, 0xa8, 0, 100]);
+        found.note(0, &bytes, None);
+        assert_eq!(found.streams()[0].stream.link.vlan, Some(7));
+        // A tag that the NIC took off stood before all others.
+        found.note(0, &bytes, Some(Tag::new(9, 0)));
+        assert_eq!(found.streams().len(), 1);
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl Subscription {
                 return;
             }
         };
-        let vlan = r.tag.or(header.tags().first().copied()).map(Tag::vlan);
+        let vlan = header.tags().last().copied().or(r.tag).map(Tag::vlan);
         let (mut taken, mut others) = (false, Vec::new());
         for found in found {
             let exact = StreamSpec::exact(found.stream, header.dst, vlan);

@@ -30,7 +30,7 @@ pub struct Args {
     /// Device to listen on, in both directions
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
-    /// Capture to read: pcap or pcapng
+    /// Capture to read: pcap or pcapng, also .gz; - for standard input
     #[arg(short, long, value_name = "FILE")]
     read: Option<PathBuf>,
     /// How long to listen
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     if ended.is_ok() || found.frames > 0 {
         let printed = print(&match args.json {
             true => format!("{}\n", to_json(&found, dropped)),
-            false => text(&found, dropped, &place),
+            false => text(&found, dropped, &place, latpath_screen::width().unwrap_or(usize::MAX)),
         });
         ended?;
         printed?;
@@ -97,7 +97,7 @@ fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
             "stream": StreamSpec::new(s.stream.matcher.clone()).to_string(),
             "vlan": s.tag.map(Tag::vlan),
             "pcp": s.tag.map(Tag::priority),
-            "dst": s.stream.link.mac.map(|mac| format_mac(&mac)),
+            "dst": destination(s),
             "src": format_mac(&s.src),
             "frames": s.frames,
             "rate_hz": s.frames_hz(),
@@ -139,37 +139,57 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
     }
 }
 
+/// Where a stream is sent to; not known from a Linux cooked capture.
+fn destination(s: &FoundStream) -> Option<String> {
+    s.stream.link.mac.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
+}
+
 /// The cells of a stream, each below its heading.
 fn cells(s: &FoundStream) -> Vec<(&'static str, String)> {
     let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));
     let fields = |fields: Vec<Field>| fields.into_iter().map(move |f| (f.title, cell(&f.value, hz)));
     let mut cells: Vec<_> = fields(details.name).collect();
     cells.push(("VLAN", s.tag.map_or("-".into(), |t| t.vlan().to_string())));
-    cells.push(("dst", s.stream.link.mac.map_or_else(String::new, |mac| format_mac(&mac))));
+    cells.push(("src", format_mac(&s.src)));
+    cells.push(("dst", destination(s).unwrap_or_else(|| "-".into())));
     cells.push(("frames", count(s.frames)));
     cells.push(("frames/s", hz.map_or("-".into(), rate)));
     cells.extend(fields(details.newest));
     if s.stream.key.order() != Some(Order::States) {
         cells.push(("wrap", s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string())));
     }
-    cells.push(("lost", count(s.tracker.totals().lost)));
+    let totals = s.tracker.totals();
+    cells.push(("lost", count(totals.lost)));
+    cells.push(("repeated", count(totals.duplicates)));
     cells
 }
 
-/// One table of each protocol that has streams.
-fn text(found: &Discovery, dropped: u64, place: &str) -> String {
+/// Columns that are left out, in this order, where the terminal is too narrow; JSON has them all.
+const SPARED: [&str; 6] = ["confRev", "src", "wrap", "APPID", "frames", "ASDUs"];
+
+fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> {
+    let shown = |row: &[(&'static str, String)]| -> Vec<(&'static str, String)> {
+        row.iter().filter(|(head, _)| !without.contains(head)).cloned().collect()
+    };
+    let heads: Vec<String> = shown(&rows[0]).iter().map(|(head, _)| format!("<{head}")).collect();
+    let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
+    rows.iter().for_each(|row| table.row(shown(row).into_iter().map(|(_, cell)| cell).collect()));
+    table.lines(0, usize::MAX, '~')
+}
+
+/// One table of each protocol that has streams, in so many columns if that can be.
+fn text(found: &Discovery, dropped: u64, place: &str, width: usize) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
     let shown = &streams[..streams.len().min(MOST_ROWS)];
     for of_protocol in shown.chunk_by(|a, b| a.stream.matcher.protocol() == b.stream.matcher.protocol()) {
-        let heads: Vec<String> = cells(&of_protocol[0]).iter().map(|(head, _)| format!("<{head}")).collect();
-        let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
-        for stream in of_protocol {
-            table.row(cells(stream).into_iter().map(|(_, cell)| cell).collect());
-        }
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.extend(table.lines(0, usize::MAX, '~'));
+        let rows: Vec<_> = of_protocol.iter().map(|stream| cells(stream)).collect();
+        let fits = |lines: &Vec<String>| lines.iter().all(|line| line.chars().count() <= width);
+        let tables = (0..=SPARED.len()).map(|n| table(&rows, &SPARED[..n]));
+        let mut tables = tables.skip_while(|lines| !fits(lines));
+        lines.extend(tables.next().unwrap_or_else(|| table(&rows, &SPARED)));
     }
     if streams.is_empty() {
         lines.push(format!("{place}: no {}", titles()));
@@ -183,6 +203,12 @@ fn text(found: &Discovery, dropped: u64, place: &str) -> String {
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
         lines.push(format!("{} {what}", count(n)));
+    }
+    for s in shown.iter().filter(|s| s.tracker.totals().duplicates > s.frames / 2) {
+        let (repeated, frames) = (count(s.tracker.totals().duplicates), count(s.frames));
+        let stream = StreamSpec::new(s.stream.matcher.clone()).to_string();
+        let key = s.stream.key.name();
+        lines.push(format!("{}: {repeated} of {frames} frames repeat a {key}", stream.escape_debug()));
     }
     lines.join("\n") + "\n"
 }
