@@ -2,7 +2,7 @@
 
 mod cmd;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use cmd::{Outcome, Usage};
 use std::process::ExitCode;
 
@@ -18,10 +18,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Agent(cmd::agent::Args),
+    Completions(cmd::manual::Completions),
     Demo(cmd::demo::Args),
     Explain(cmd::explain::Args),
     Export(cmd::export::Args),
     Live(cmd::live::Args),
+    Man(cmd::manual::Man),
     Path(cmd::path::Args),
     Ping(Box<cmd::ping::Args>),
     Publish(cmd::publish::Args),
@@ -36,10 +38,12 @@ enum Command {
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
+        Command::Completions(args) => cmd::manual::completions(args, Cli::command()),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Explain(args) => cmd::explain::run(args),
         Command::Export(args) => cmd::export::run(args),
         Command::Live(args) => cmd::live::run(args),
+        Command::Man(args) => cmd::manual::man(args, Cli::command()),
         Command::Path(args) => cmd::path::run(args),
         Command::Ping(args) => cmd::ping::run(*args),
         Command::Publish(args) => cmd::publish::run(args),

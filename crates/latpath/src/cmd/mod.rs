@@ -8,6 +8,7 @@ pub mod export;
 mod following;
 mod interrupt;
 pub mod live;
+pub mod manual;
 pub mod path;
 pub mod ping;
 mod progress;

@@ -24,6 +24,7 @@ pub fn tests() -> Vec<Trial> {
         trial("ctrl_c_ends_both_ends_with_what_they_have", &needs, interrupted),
         trial("ctrl_c_ends_an_emitter_that_has_found_nobody", &needs, interrupted_early),
         trial("a_closed_stdout_is_no_error_and_a_full_one_is", &needs, stdout),
+        trial("a_host_alone_is_emit_and_the_manual_is_complete", &[], alone),
     ];
     tests.extend(relay::tests(&needs));
     tests
@@ -207,4 +208,18 @@ fn stdout() -> Result<(), Failed> {
     let error = String::from_utf8_lossy(&full.stderr).into_owned();
     is(&error, error.contains("No space left on device"))?;
     Ok(())
+}
+
+fn alone() -> Result<(), Failed> {
+    let latpath = |words: &[&str]| std::process::Command::new(env!("CARGO_BIN_EXE_latpath")).args(words).output();
+    for host in ["127.0.0.1:9", "localhost:9"] {
+        let said = latpath(&["ping", host, "--count", "1"])?;
+        let text = String::from_utf8_lossy(&said.stderr);
+        is(&text, text.contains("nobody listens there") && said.status.code() == Some(1))?;
+    }
+    let directory = tempfile::tempdir()?;
+    let written = latpath(&["man", &directory.path().display().to_string()])?;
+    is("the manual is written", written.status.success() && directory.path().join("latpath-ping-emit.1").exists())?;
+    let completions = latpath(&["completions", "bash"])?;
+    is("completions are printed", String::from_utf8_lossy(&completions.stdout).contains("--threshold"))
 }

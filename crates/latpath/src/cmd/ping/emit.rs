@@ -38,9 +38,9 @@ use std::time::Duration;
                         The other end runs: latpath ping reflect"
 )]
 pub struct Args {
-    /// Reflectors: addresses with or without a port (10.0.0.2, [fd00::1]:7000), or MAC addresses (with -i); each gets a session
-    /// and a thread
-    #[arg(value_name = "ADDRESS", required = true)]
+    /// Reflectors: names or addresses, with or without a port (relay7, 10.0.0.2, [fd00::1]:7000), or MAC addresses (with -i);
+    /// each gets a session and a thread
+    #[arg(value_name = "HOST", required = true)]
     targets: Vec<Target>,
     /// Device to send on
     #[arg(short, long, value_name = "IF")]

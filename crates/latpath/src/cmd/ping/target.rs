@@ -4,7 +4,7 @@ use crate::cmd::subscribe::mac;
 use latpath_model::stream::format_mac;
 use latpath_ping::udp::PORT;
 use nix::net::if_::{if_indextoname, if_nametoindex};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 /// Where a reflector is.
@@ -46,9 +46,24 @@ impl FromStr for Target {
                 Err(format!("{ip} is an address of one link; name the device that leads to it: {ip}%eth0"))
             }
             (Some(address), None) => Ok(Self::Udp(address)),
-            _ => Err("write an address as 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, or a MAC address".into()),
+            (None, None) if is_name(&text) => resolve(&text).map(Self::Udp),
+            _ => Err("write an address as 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, a host's name, or a MAC address".into()),
         }
     }
+}
+
+/// Whether a text can be a host's name, with or without a port; what has no letter is a mistyped address.
+fn is_name(text: &str) -> bool {
+    let name = text.split_once(':').map_or(text, |(name, _)| name);
+    name.chars().any(|c| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+}
+
+/// The first address of a host, as this machine resolves names.
+fn resolve(text: &str) -> Result<SocketAddr, String> {
+    let with_port = if text.contains(':') { text.to_string() } else { format!("{text}:{PORT}") };
+    let found = with_port.to_socket_addrs().map_err(|e| format!("no address for this name: {e}"))?.next();
+    found.ok_or_else(|| "no address for this name".into())
 }
 
 impl std::fmt::Display for Target {
@@ -81,6 +96,8 @@ mod tests {
         assert!(text("fe80::1").unwrap_err().contains("fe80::1%eth0"));
         assert!(text("10.0.0.2%lo").is_err() && text("[fe80::1%lo").is_err());
         assert_eq!(text("02:00:00:00:00:0A").unwrap(), "02:00:00:00:00:0a");
+        assert_eq!(text("localhost:7").map(|t| t.ends_with(":7")), Ok(true));
+        assert!(text("no-such-host.invalid").unwrap_err().contains("no address for this name"));
         assert!(text("10.0.0").is_err() && text("fe80::1%nothing").is_err());
     }
 }

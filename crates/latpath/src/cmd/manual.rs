@@ -1,0 +1,35 @@
+//! `latpath completions` and `latpath man`: made of the same description of the commands that `--help` prints.
+
+use super::report::print;
+use super::Outcome;
+use anyhow::{Context, Result};
+use clap::{Args as ClapArgs, Command};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// Print what a shell needs to complete latpath's commands and flags, as for bash: source <(latpath completions bash)
+#[derive(ClapArgs)]
+pub struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+/// Write the manual pages, one for each command: latpath man /usr/local/share/man/man1
+#[derive(ClapArgs)]
+pub struct Man {
+    /// A directory that is there
+    directory: PathBuf,
+}
+
+pub fn completions(args: Completions, mut commands: Command) -> Result<Outcome> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut commands, "latpath", &mut text);
+    print(&String::from_utf8_lossy(&text))?;
+    Ok(Outcome::Done)
+}
+
+pub fn man(args: Man, commands: Command) -> Result<Outcome> {
+    clap_mangen::generate_to(commands, &args.directory)
+        .with_context(|| format!("{}: the manual pages cannot be written", args.directory.display()))?;
+    Ok(Outcome::Done)
+}
