@@ -26,6 +26,7 @@ pub fn run(bytes: &[u8]) {
         linger: 1 << (8 + kind % 8),
         retain: 3 << (10 + kind % 16),
         reorder: 1 << (kind >> 4),
+        late: 200_000,
         max_open: 256,
     };
     let mut joiner = Joiner::new(rules, options);

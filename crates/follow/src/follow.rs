@@ -525,7 +525,10 @@ fn layout_of(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
 
 fn joiner(options: &Options) -> Joiner {
     let rules = options.streams.iter().map(|s| s.key);
-    Joiner::new(rules, latpath_journey::Options { window: options.window, ..Default::default() })
+    Joiner::new(
+        rules,
+        latpath_journey::Options { window: options.window, late: options.threshold, ..Default::default() },
+    )
 }
 
 /// All machines' counters together.

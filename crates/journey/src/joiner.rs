@@ -7,6 +7,7 @@
 use crate::journey::{bits, Journey, MAX_POINTS};
 use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
 use crate::ring::{Head, Ring, MIN_SLOTS};
+use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
 use latpath_protocols::sequence::{Sequence, Standing};
 use serde::{Deserialize, Serialize};
@@ -23,13 +24,22 @@ pub struct Options {
     pub linger: Ns,
     /// A closed journey is remembered until this long after its first sighting, to recognise late sightings.
     pub retain: Ns,
+    /// A packet that comes to the first point later than this after its turn is counted as behind its schedule.
+    pub late: Ns,
     /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted.
     pub max_open: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { window: 1_000_000_000, reorder: 256, linger: 50_000_000, retain: 3_000_000_000, max_open: 1 << 17 }
+        Self {
+            window: 1_000_000_000,
+            reorder: 256,
+            linger: 50_000_000,
+            retain: 3_000_000_000,
+            late: 200_000,
+            max_open: 1 << 17,
+        }
     }
 }
 
@@ -55,6 +65,10 @@ pub struct Totals {
     pub restarts: u64,
     /// Sightings for which not all journeys with the same key could be looked at.
     pub crowded: u64,
+    /// Packets that came to the first point later than [`Options::late`] after their turn, by their numbers: late before that point.
+    pub behind_schedule: u64,
+    /// The most of that, also where it was less.
+    pub behind_schedule_max_ns: Ns,
 }
 
 /// See the module's text.
@@ -91,6 +105,7 @@ struct Stream {
     expected: u64,
     at: Vec<Position>,
     sequence: Option<Sequence>,
+    schedule: Schedule,
     /// How far "near" reaches: R, or half a cycle of the keys.
     near: u64,
     /// The point where most packets are first seen, and how sure that is.
@@ -254,7 +269,7 @@ impl Joiner {
             }
             MatchResult::New => {
                 self.make_room(usize::from(s.stream), s.t, sink);
-                self.streams[usize::from(s.stream)].begin(s, drop, self.options.reorder);
+                self.streams[usize::from(s.stream)].begin(s, drop, &self.options);
             }
         }
     }
@@ -424,7 +439,8 @@ impl Stream {
     }
 
     /// A new journey, first seen here.
-    fn begin(&mut self, s: &Sighting, drop: bool, reorder: u64) {
+    fn begin(&mut self, s: &Sighting, drop: bool, options: &Options) {
+        let reorder = options.reorder;
         let number = self.ring.add(Head { first: s.t, key: s.key, ..Head::default() });
         if !drop {
             self.place(number, s, reorder);
@@ -433,7 +449,12 @@ impl Stream {
             if drop {
                 sequence.dropped(s.key, s.t);
             } else if self.ring.get(number).by_lead {
-                sequence.lead(s.key, s.t);
+                if sequence.lead(s.key, s.t) {
+                    let steps = self.schedule.newest().and_then(|newest| sequence.distance(newest, s.key));
+                    let late = self.schedule.late_by(s.key, s.t, steps);
+                    self.totals.behind_schedule += u64::from(late > options.late);
+                    self.totals.behind_schedule_max_ns = self.totals.behind_schedule_max_ns.max(late);
+                }
             } else {
                 sequence.follow(s.key, s.t);
             }

@@ -6,6 +6,7 @@ mod matching;
 pub mod paths;
 mod ring;
 pub mod route;
+mod schedule;
 pub mod segments;
 
 pub use joiner::{Joiner, Options, Totals};

@@ -513,3 +513,37 @@ fn no_sightings_make_it_panic() {
         }
     }
 }
+
+/// A sender of 4,000 frames a second that is off by up to 20 µs, and stalls for 15 ms three times: it then sends what it owes in one go.
+#[test]
+fn packets_that_come_late_to_the_first_point_are_counted() {
+    let mut b = Bench::sv();
+    for n in 0..20_000_u32 {
+        let turn = Ns::from(n) * INTERVAL + Ns::from(n % 7) * 3 * US;
+        let stalled = [6_000, 9_000, 15_000].into_iter().any(|stall| (stall..stall + 60).contains(&n));
+        let t = if stalled { Ns::from(n - n % 60 + 60) * INTERVAL + Ns::from(n % 60) * US } else { turn };
+        b.see(NIC, n % 4000, t);
+    }
+    let totals = b.joiner.totals(0);
+    assert!((170..=180).contains(&totals.behind_schedule), "{totals:?}");
+    assert!((14 * MS..16 * MS).contains(&totals.behind_schedule_max_ns), "{totals:?}");
+}
+
+/// Drift of 100 ppm, a restart, a pause, lost packets.
+#[test]
+fn a_sender_with_another_clock_is_on_time() {
+    let mut b = Bench::sv();
+    let mut t = 0;
+    for n in 0..40_000_u32 {
+        t += INTERVAL + INTERVAL / 10_000;
+        if n == 20_000 {
+            t += 30_000 * MS;
+        }
+        if n % 5_000 < 4_990 {
+            let key = if n < 30_000 { n } else { n + 1_700 };
+            b.see(NIC, key % 4000, t);
+        }
+    }
+    let totals = b.joiner.totals(0);
+    assert_eq!(totals.behind_schedule, 0, "{totals:?}");
+}

@@ -3,7 +3,7 @@
 
 use crate::figures::error_bound;
 use crate::lost::explain;
-use crate::units::count;
+use crate::units::{count, duration};
 use crate::{Aggregate, Context, Summary, ToolCost};
 use latpath_journey::Route;
 use latpath_journey::Totals;
@@ -71,6 +71,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     }
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
     summary.notes = counted(manifest, facts.before);
+    summary.notes.extend(behind_schedule(manifest, facts.before));
     for info in points.iter().filter(|info| bound(manifest, &info.point.machine).is_none()) {
         let machine = &info.point.machine;
         let note = format!("{machine}: its clock is not known; times between it and other machines have no bound");
@@ -103,6 +104,24 @@ fn name_threads(summary: &mut Summary, vms: &[Vm]) {
         let on_host = step.point.split_once('/').is_some_and(|(machine, _)| machine == HOST);
         step.role = if on_host { role(step.tid) } else { None };
     }
+}
+
+/// Packets that were late before the first point, of streams that keep a schedule: no segment shows that.
+fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Iterator<Item = String> + 'a {
+    let of = |(id, joined): (usize, &Totals)| {
+        let before = before.get(id).copied().unwrap_or_default();
+        let late = joined.behind_schedule.saturating_sub(before.behind_schedule);
+        // A stream of which many are late has no schedule.
+        (late > 0 && joined.behind_schedule <= joined.journeys / 10).then(|| {
+            format!(
+                "{}: {} packets came to the first point up to {} after their turn by their numbers: they were late before it",
+                manifest.streams.get(id).map_or_else(|| format!("stream {id}"), |stream| stream.short()),
+                count(late),
+                duration(joined.behind_schedule_max_ns)
+            )
+        })
+    };
+    manifest.joined.iter().enumerate().filter_map(of)
 }
 
 /// What was counted that spoils figures and is in no journey.
@@ -138,4 +157,25 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
         ));
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_late_before_the_first_point_is_said_of_streams_with_a_schedule() {
+        let joined = |behind_schedule| Totals {
+            journeys: 1000,
+            behind_schedule,
+            behind_schedule_max_ns: 15_020_000,
+            ..Totals::default()
+        };
+        let streams = ["svid:MU01", "svid:MU02", "svid:MU03"].map(|s| s.parse().unwrap()).into();
+        let manifest = Manifest { streams, joined: vec![joined(12), joined(0), joined(700)], ..Manifest::begin() };
+        assert_eq!(
+            behind_schedule(&manifest, &[joined(2)]).collect::<Vec<_>>(),
+            ["MU01: 10 packets came to the first point up to 15.02 ms after their turn by their numbers: they were late before it"]
+        );
+    }
 }

@@ -1,0 +1,74 @@
+//! When a stream's packets are due, by their numbers: what comes later to the first point was late before it, which no segment shows.
+
+use latpath_model::Ns;
+
+/// The packet that is the least late of so many says when the next ones are due.
+const BLOCK: i64 = 1024;
+/// Blocks for learning: about the time between two packets, from the first to the last; then exactly, from the best to the best.
+const LEARNING: u8 = 3;
+/// What is further off than this, is of a sender that paused or started again.
+const MOST_LATE: Ns = 1_000_000_000;
+const MOST_EARLY: Ns = 10_000_000;
+
+/// A packet by its place in the stream, and its time.
+type Place = (i64, Ns);
+
+/// The schedule of one stream, as its packets on time show it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Schedule {
+    newest: Option<(u32, i64)>,
+    /// A packet that was on time. The time from one packet to the next is that of `rate.1` in so many.
+    on_time: Place,
+    rate: (i64, Ns),
+    /// Where the block began, and what is the least late in it, by how much.
+    block: i64,
+    least: Option<(Ns, Place)>,
+    blocks: u8,
+}
+
+impl Schedule {
+    /// The newest packet's key.
+    pub fn newest(&self) -> Option<u32> {
+        self.newest.map(|(key, _)| key)
+    }
+
+    /// A packet that comes `steps` after the newest so far; `None` where that is not known. Returns by how much it is late: 0 while
+    /// the schedule is not known.
+    pub fn late_by(&mut self, key: u32, t: Ns, steps: Option<u64>) -> Ns {
+        let steps = steps.and_then(|steps| i64::try_from(steps).ok()).filter(|steps| *steps > 0);
+        let at = self.newest.zip(steps).and_then(|((_, newest), steps)| newest.checked_add(steps));
+        let off = at.map_or(0, |at| t.saturating_sub(self.due(at).unwrap_or(t)));
+        let Some(at) = at.filter(|_| (-MOST_EARLY..MOST_LATE).contains(&off)) else {
+            *self = Self { newest: Some((key, 0)), on_time: (0, t), ..Self::default() };
+            return 0;
+        };
+        self.newest = Some((key, at));
+        if self.least.is_none_or(|(least, _)| off < least) {
+            self.least = Some((off, (at, t)));
+        }
+        let is_known = self.blocks >= LEARNING;
+        if at - self.block >= BLOCK {
+            let best = match self.least.take() {
+                Some((_, best)) if self.blocks > 0 => best,
+                _ => (at, t),
+            };
+            let (packets, time) = (best.0 - self.on_time.0, best.1.saturating_sub(self.on_time.1));
+            if packets >= BLOCK / 4 && time > 0 {
+                self.rate = (packets, time);
+            }
+            (self.on_time, self.block, self.blocks) = (best, at, self.blocks.saturating_add(1));
+        }
+        if is_known {
+            off.max(0)
+        } else {
+            0
+        }
+    }
+
+    /// When a packet is due.
+    fn due(&self, at: i64) -> Option<Ns> {
+        let (packets, time) = self.rate;
+        let after = (i128::from(at - self.on_time.0) * i128::from(time)).checked_div(i128::from(packets))?;
+        Some(self.on_time.1.saturating_add(Ns::try_from(after).ok()?))
+    }
+}
