@@ -258,6 +258,14 @@ impl Advisor<'_> {
                 ["idle=poll"],
             )];
         }
+        // No other machine has this driver than one that is virtual itself.
+        if state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll")) {
+            return vec![self.one(
+                "this machine is virtual itself: its CPU had halted, and its hypervisor ran it again late (st is the time that it took); \
+                 on the outer host, give this vCPU a CPU to itself and let KVM poll (halt_poll_ns)",
+                ["vmstat 1 5"],
+            )];
+        }
         if self.share.number == Some(0) {
             let named = state.map_or(String::new(), |name| format!(", {name},"));
             return vec![self.one(
@@ -406,7 +414,8 @@ impl Advisor<'_> {
         let reader = self.share.actor.as_ref().map_or("the thread", |actor| &actor.name);
         self.without_command(match self.share.number {
             Some(ns) if ns >= 1000 => format!(
-                "{reader} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call",
+                "{reader} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call, or, \
+                 where it is a server that the reader waits for, answer without sleeping",
                 ns / 1000
             ),
             _ => format!("let {reader} wait in its receiving call instead of sleeping by a timer"),

@@ -304,6 +304,8 @@ fn advice_on_an_idle_state_names_it_and_a_poller_in_a_guest_is_not_advised_to_po
     assert!(info("host", 0, "POLL").0.starts_with("any CPU leaves its first idle state, POLL, at once: "));
     assert!(info("host", 3, "C6").0.starts_with("the CPU came out of C6: forbid idle states that take 10 µs or more"));
     assert_eq!(info("guest7", 1, "haltpoll").1, ["idle=poll"]);
+    let (what, commands) = info("host", 1, "haltpoll idle");
+    assert!(what.starts_with("this machine is virtual itself: ") && commands == ["vmstat 1 5"], "{what}");
     assert!(info("guest7", 0, "POLL").0.contains("what the host did"));
     assert_eq!(info("guest7", 0, "POLL").1, [""; 0]);
 }
