@@ -11,7 +11,7 @@
 //! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
 use crate::route::Route;
-use latpath_model::{pattern::fits, PointId, PointInfo, PointKind, SegmentKind, HOST};
+use latpath_model::{pattern::fits, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
 
 /// From one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,24 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
         }
     }
     all.segments.extend(upcalls(&route, points));
+    all.notes.extend(other_readers(&route, points));
     Layout { route, ..all }
+}
+
+/// That others read the packets too: the route leads to one reader, and the user may mean another.
+fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
+    const NAMED: usize = 3;
+    let reads = |p: &&Point| p.kind.is_application() || p.kind == PointKind::VmRead;
+    let off_route = route.off_route.iter().map(|p| &points[usize::from(*p)].point);
+    let readers: Vec<String> = off_route.filter(reads).map(ToString::to_string).collect();
+    let more = match readers.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = readers.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    (!readers.is_empty()).then(|| {
+        format!("also read, off the route, at {named}{more}: --points chooses the reader that the route leads to")
+    })
 }
 
 /// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.

@@ -417,3 +417,14 @@ fn veths_behind_one_another_are_followed_to_the_hub() {
     let route = ["nic-rx@eno1", "tx@mid0", "nic-rx@mid1", "tx@last0", "nic-rx@last1", "app-read@relay"];
     assert_eq!(net.line(), route.map(|p| format!("host/{p}")));
 }
+
+#[test]
+fn a_second_reader_is_said() {
+    let mut net = hypervisor();
+    let mut sightings = ROUTE.to_vec();
+    sightings.extend([("host/vm-read@vnet1", 20), ("host/app-read@tcpdump", 70)]);
+    net.packets(100, &sightings);
+    let layout = classic(net.route(), &net.points);
+    let said = layout.notes.iter().any(|n| n.contains("host/vm-read@vnet1") && n.contains("host/app-read@tcpdump"));
+    assert!(said, "{:?}", layout.notes);
+}
