@@ -303,9 +303,35 @@ fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
             "100-120 work softirq NET_RX",
             "120-130 idle-exit qemu (7) < idle",
             "130-140 work qemu (7)",
-            "140-250 blocked qemu (7) < bash (11)",
+            "140-150 waiting-for-cpu bash (11) < sender (5)",
+            "150-250 blocked qemu (7) < bash (11)",
             "250-260 idle-exit qemu (7) < idle",
             "260-300 work qemu (7)",
+        ]
+    );
+}
+
+#[test]
+fn a_kernel_locks_holder_that_waits_for_its_cpu_is_named_with_what_it_waits_for() {
+    let mut stage = a_reader_is_woken();
+    stage.cpu(|c| {
+        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
+        c.at(140).leaves(Left::Asleep(Sleep::Blocked), 0).at(260).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes(READER, 0).at(140).softirq_ends(NET_RX);
+        c.at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(11).at(150).preempted_by(HOG).at(240).sleeps_then(11).at(250).wakes(READER, 0);
+        c.at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.explained()[3..6],
+        [
+            "140-150 blocked qemu (7) < bash (11)",
+            "150-240 waiting-for-cpu bash (11) < hog (9)",
+            "240-250 blocked qemu (7) < bash (11)",
         ]
     );
 }

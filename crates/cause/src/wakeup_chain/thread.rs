@@ -218,6 +218,10 @@ impl WakeupChain<'_> {
                 self.add(tile.from, cause, CauseInterval { by, number, ..label });
                 Ok(None)
             }
+            (Sleep::Blocked, Some(waker)) if matches!(waker.context, Doing::Thread(_)) => {
+                self.blocked_by(tile.from, &waker, label);
+                Ok(None)
+            }
             (Sleep::Blocked, waker) => {
                 let by = waker.as_ref().map(name);
                 self.add(tile.from, Cause::Blocked, CauseInterval { by, ..label });
@@ -261,6 +265,26 @@ impl WakeupChain<'_> {
             _ => None,
         });
         wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t).is_some_and(|first| gives(&first))
+    }
+
+    /// It waited in the kernel for what a thread held, from `slept` on: where that one was kept from acting, that is the cause.
+    fn blocked_by(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
+        let first = self.intervals.len();
+        let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
+        let blocked = CauseInterval { cause: Cause::Blocked, machine: self.place, by, ..label.clone() };
+        self.waited(slept, waker, label);
+        for interval in &mut self.intervals[first..] {
+            if !matches!(interval.cause, Cause::WaitingForCpu | Cause::Throttled | Cause::Stopped) {
+                *interval = CauseInterval { from: interval.from, to: interval.to, ..blocked.clone() };
+            }
+        }
+        let mut nested = self.intervals.split_off(first);
+        nested.dedup_by(|earlier, later| {
+            let same = later.is_like(earlier);
+            later.from = if same { earlier.from } else { later.from };
+            same
+        });
+        self.intervals.append(&mut nested);
     }
 
     /// It waited in the midst of its own work, from `slept` on: for a lock, say. The chain has what its waker did until
