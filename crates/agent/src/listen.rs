@@ -27,6 +27,9 @@ const CID_ANY: u32 = u32::MAX;
 /// How often a device without a host is looked at: the kernel says "no host" at once, again and again, so it cannot be waited for.
 const DEVICE_PAUSE: Duration = Duration::from_millis(200);
 
+/// How long one who has connected may take to open a session.
+const OPENING: Duration = Duration::from_secs(10);
+
 /// Where an agent waits for its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
@@ -87,7 +90,14 @@ where
     F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Clone + Send + 'static,
 {
     let mut door = Door::open(at)?;
+    // Who connects is to speak, or make room for others. On a device the host may come at any time.
+    let is_connected = matches!(at, Listen::Unix(_) | Listen::Vsock(_));
+    if is_connected {
+        options.opening.get_or_insert(OPENING);
+    }
     let last = once || *at == Listen::Stdio;
+    // That was no session.
+    let is_nobody = |e: &ServeError| is_connected && matches!(e, ServeError::NobodyCame(_));
     if *at != Listen::Stdio {
         log(&format!("waiting for the host at {at}"));
     }
@@ -102,10 +112,10 @@ where
                 Ok(Ended::Stopped) => log("the host is done"),
                 Ok(Ended::HostGone) => log("the host closed the stream"),
                 // The caller reports what ends the command.
-                Err(_) if last => {}
+                Err(e) if last && !is_nobody(e) => {}
                 Err(e) => log(&e.to_string()),
             }
-            if last {
+            if last && !result.as_ref().is_err_and(is_nobody) {
                 return result.map(|_| ()).map_err(Into::into);
             }
             // On a device, what is wrong with one session says nothing of the next; elsewhere it takes a new connection.

@@ -3,7 +3,7 @@
 
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
-use latpath_flight::{Figures, NoSnapshot, Record, RecorderThread, MAX_ENCODED};
+use latpath_flight::{Figures, NoSnapshot, Record, RecorderThread, SnapshotLimits, MAX_ENCODED};
 use latpath_model::{text::cut, Ns};
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ fn error(id: u64, why: &str) -> Message {
 
 impl Recording {
     pub fn begin(record: Box<dyn Record>) -> std::io::Result<Self> {
-        let thread = RecorderThread::start(record, true, |snapshot| snapshot.encode())?;
+        let thread = RecorderThread::start(record, true, |snapshot| snapshot.encode_within(SnapshotLimits::SENT))?;
         Ok(Self {
             thread: Some(thread),
             coming: Vec::new(),

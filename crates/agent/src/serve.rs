@@ -38,7 +38,7 @@ pub struct ServeOptions {
     pub hypervisor: Option<Box<dyn Reader>>,
     /// The host is taken for dead when nothing came from it for this long.
     pub silence: Duration,
-    /// How long to wait for a host to open the session; `None` for ever.
+    /// How long to wait for a host to open the session; `None` for ever, or for 10 s of one who has connected to a socket.
     pub opening: Option<Duration>,
     /// How often the source is emptied.
     pub every: Duration,

@@ -2,7 +2,7 @@
 
 use crate::message::{printable, WindowReply, WindowRequest};
 use latpath_clock::Timeline;
-use latpath_flight::{Snapshot, MAX_ENCODED};
+use latpath_flight::{Snapshot, SnapshotLimits, MAX_ENCODED};
 use latpath_model::Ns;
 
 /// Windows that may be under way, or wait for whoever asked for them.
@@ -11,6 +11,9 @@ pub const MAX_WINDOWS: usize = 16;
 pub const LONGEST: Ns = 10_000_000_000;
 /// How far its end may lie in the future.
 pub const AHEAD: Ns = 1_000_000_000;
+
+/// Memory of windows that nobody has fetched yet: a guest can make more of them than the host has time for.
+const MAX_BYTES: usize = 32 << 20;
 
 /// How far ahead of the host's clock an event may lie before it is taken for a lie.
 const FUTURE: Ns = 1_000_000_000;
@@ -128,9 +131,22 @@ impl Windows {
         if open.given_up {
             return Ok(());
         }
-        let window = read(&open, timeline, now).map_err(|e| format!("the agent sent a window that cannot be: {e}"))?;
-        self.done.push((open.id, Ok(window)));
+        // One that holds too much, or is damaged, is no window; what else it says of itself is checked.
+        let answer = match Snapshot::decode_within(&open.bytes, SnapshotLimits::SENT) {
+            Err(e) => Err(format!("the agent's window cannot be read: {e}")),
+            Ok(snapshot) if snapshot.bytes() > MAX_BYTES.saturating_sub(self.bytes()) => {
+                Err("the agent's windows take too much of the host's memory".into())
+            }
+            Ok(snapshot) => Ok(check(&open, snapshot, timeline, now)
+                .map_err(|e| format!("the agent sent a window that cannot be: {e}"))?),
+        };
+        self.done.push((open.id, answer));
         Ok(())
+    }
+
+    /// Memory of those that have come.
+    fn bytes(&self) -> usize {
+        self.done.iter().filter_map(|(_, answer)| Some(answer.as_ref().ok()?.snapshot.bytes())).sum()
     }
 
     /// Gives up those that have been waited for too long.
@@ -149,8 +165,7 @@ impl Windows {
 }
 
 /// A whole window, if it is the one that was asked for and has no impossible times.
-fn read(open: &Open, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, String> {
-    let snapshot = Snapshot::decode(&open.bytes).map_err(|e| e.to_string())?;
+fn check(open: &Open, snapshot: Snapshot, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, String> {
     let window = &snapshot.window;
     if (window.from, window.to) != (open.from, open.to) {
         return Err("it is of another time than was asked for".into());
@@ -235,7 +250,6 @@ mod tests {
         assert!(lie(&|_| vec![piece(1, b"", false)]).contains("an empty piece"));
         let endless = |_| vec![piece(1, &[7; 1 << 20], false); 20];
         assert!(lie(&endless).contains("more than 16777216 bytes"));
-        assert!(lie(&|_| vec![piece(1, b"rubbish", true)]).contains("cannot be: this is no flight record"));
         let other = |request: WindowRequest| {
             vec![piece(1, &snapshot(WindowRequest { to: request.to + 1, ..request }, request.from), true)]
         };
@@ -243,12 +257,49 @@ mod tests {
         for t in [NOW + 3_000 * MS, Ns::MAX] {
             assert!(lie(&|request| vec![piece(1, &snapshot(request, t), true)]).contains("in the future"));
         }
-        assert!(lie(&|request| {
+    }
+
+    #[test]
+    fn a_window_that_cannot_be_read_is_none_and_the_session_goes_on() {
+        let why = |bytes: &dyn Fn(WindowRequest) -> Vec<u8>| {
+            let (mut windows, request) = asked();
+            windows.take(piece(1, &bytes(request), true), &mut timeline(), NOW).unwrap();
+            windows.done.remove(0).1.unwrap_err()
+        };
+        assert!(why(&|_| b"rubbish".to_vec()).contains("this is no flight record"));
+        assert!(why(&|request| {
             let mut bytes = snapshot(request, 5);
             bytes[4] = 9;
-            vec![piece(1, &bytes, true)]
+            bytes
         })
         .contains("version 9"));
+        // A few KiB that would be many MiB in memory.
+        let bomb = why(&|request| {
+            let events = vec![Event { t: request.from, pid: 1, what: What::TimerExit }; 1 << 19];
+            let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
+            let WindowRequest { from, to, .. } = request;
+            let bytes = Snapshot { window: Window { from, to, cpus }, ..Snapshot::default() }.encode();
+            assert!(bytes.len() < 1 << 16, "{}", bytes.len());
+            bytes
+        });
+        assert!(bomb.contains("more events than anything needs"), "{bomb}");
+    }
+
+    #[test]
+    fn windows_that_nobody_fetches_are_bounded_in_bytes() {
+        let mut windows = Windows::default();
+        for id in 0..MAX_WINDOWS as u64 {
+            let request = windows.ask(id, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
+            let events = vec![Event { t: request.from, pid: 1, what: What::TimerExit }; 1 << 17];
+            let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
+            let WindowRequest { from, to, .. } = request;
+            let bytes = Snapshot { window: Window { from, to, cpus }, ..Snapshot::default() }.encode();
+            windows.take(piece(id, &bytes, true), &mut timeline(), NOW).unwrap();
+            assert!(windows.bytes() <= MAX_BYTES);
+        }
+        let refused = windows.done.iter().filter_map(|(_, answer)| answer.as_ref().err());
+        assert!(refused.clone().count() > 0 && refused.clone().all(|why| why.contains("memory")));
+        assert!(windows.done[0].1.is_ok());
     }
 
     #[test]

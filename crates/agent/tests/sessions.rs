@@ -270,6 +270,32 @@ fn a_socket_serves_one_host_after_another_is_private_and_goes_away() {
 }
 
 #[test]
+fn one_who_connects_and_is_silent_does_not_keep_the_host_out() {
+    for once in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let (quit, tell_quit) = UnixStream::pair().unwrap();
+        let at = Listen::Unix(path.clone());
+        let agent = std::thread::spawn(move || {
+            let opening = Some(Duration::from_secs(2));
+            let mut options = ServeOptions { facts: Facts::default(), opening, ..ServeOptions::default() };
+            listen(&at, once, &mut options, Some(quit.as_fd()), &mut |_| {}, fresh())
+        });
+        let mut silent = None;
+        eventually("the socket", || {
+            silent = UnixStream::connect(&path).ok();
+            silent.is_some()
+        });
+        let address = format!("unix:{}", path.display()).parse().unwrap();
+        let mut machine = Machine::connect("guest0", &address, patient()).unwrap();
+        machine.start(&request()).unwrap();
+        machine.stop().unwrap();
+        drop(tell_quit);
+        agent.join().unwrap().unwrap();
+    }
+}
+
+#[test]
 fn a_socket_left_by_a_killed_agent_is_replaced_and_any_other_file_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");

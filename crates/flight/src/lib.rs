@@ -44,6 +44,6 @@ pub use idle::IdleStates;
 pub use names::{Names, Thread};
 pub use recorder::{Figures, ProgramCost, Recorder};
 pub use recorder_thread::{NoSnapshot, Record, RecorderThread};
-pub use snapshot::{BadSnapshot, Snapshot, MAX_ENCODED};
+pub use snapshot::{BadSnapshot, Snapshot, SnapshotLimits, MAX_ENCODED};
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};
 pub use window::{CpuRecord, Window};

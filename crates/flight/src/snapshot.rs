@@ -2,13 +2,13 @@
 
 mod codec;
 
-pub use codec::{BadSnapshot, MAX_ENCODED};
+pub use codec::{BadSnapshot, SnapshotLimits, MAX_ENCODED};
 
-use crate::event::What;
+use crate::event::{Event, What};
 use crate::idle::IdleStates;
 use crate::names::{irqs_now, Names, Thread};
 use crate::recorder::Recorder;
-use crate::window::Window;
+use crate::window::{CpuRecord, Window};
 use latpath_bpf::Functions;
 use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +40,20 @@ impl Snapshot {
         let (names, known) = (irqs_now(), Functions::read());
         self.irqs.extend(irqs.iter().filter_map(|n| Some((*n, names.get(n)?.clone()))));
         self.functions.extend(functions.iter().filter_map(|at| Some((*at, known.at(*at)?.to_owned()))));
+    }
+
+    /// Memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        /// A name's place in a map, and its allocation.
+        const EACH: usize = 64;
+        let events: usize = self.window.cpus.iter().map(|cpu| cpu.events.capacity()).sum();
+        let threads = self.threads.values().map(|thread| EACH + thread.name.len());
+        let names =
+            self.irqs.values().chain(self.functions.values()).chain(&self.missing).map(|name| EACH + name.len());
+        let idle = self.idle_states.from.values().flatten().map(|name| EACH + name.len());
+        events * size_of::<Event>()
+            + self.window.cpus.len() * size_of::<CpuRecord>()
+            + threads.chain(names).chain(idle).sum::<usize>()
     }
 
     /// The names, as they were.

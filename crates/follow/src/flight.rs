@@ -5,7 +5,7 @@ use latpath_capture::{
     Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineRecord,
     Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
-use latpath_flight::{Figures, Recorder, RecorderThread};
+use latpath_flight::{Figures, Recorder, RecorderThread, Snapshot};
 use latpath_journey::Journey;
 use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
@@ -33,6 +33,9 @@ pub struct FlightOptions {
     pub retention: RetentionLimits,
 }
 
+/// Memory of each other machine's records that wait for the rest of their captures.
+const MAX_BYTES: usize = 32 << 20;
+
 /// A capture that is not whole yet.
 struct UnderWay {
     request: CaptureRequest,
@@ -40,6 +43,12 @@ struct UnderWay {
     machines: Vec<Result<MachineRecord, u64>>,
     packets: Option<CapturedPackets>,
     deadline: Ns,
+}
+
+/// Memory of a machine's records that wait.
+fn held(under_way: &[UnderWay], at: usize) -> usize {
+    let records = under_way.iter().filter_map(|u| u.machines.get(at)?.as_ref().ok()?.record.as_ref().ok());
+    records.map(Snapshot::bytes).sum()
 }
 
 fn without(machine: &str, why: String) -> MachineRecord {
@@ -137,24 +146,29 @@ impl Flight {
                 capture.packets = Some(gathered);
             }
         }
-        let mut came = |at: usize, number: u64, record: MachineRecord| {
-            let waiting = self.under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
+        let came = |under_way: &mut Vec<UnderWay>, at: usize, number: u64, record: MachineRecord| {
+            let waiting = under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
             waiting.filter(|m| matches!(m, Err(n) if *n == number)).for_each(|m| *m = Ok(record.clone()));
         };
         while let Some((number, snapshot)) = self.recorder.as_ref().ok().and_then(|recorder| recorder.result().ok()?) {
             let record = MachineRecord { record: Ok(snapshot), ..without(HOST, String::new()) };
-            came(0, number, record);
+            came(&mut self.under_way, 0, number, record);
         }
         for (at, machine) in others.iter_mut().enumerate() {
             for (number, answer) in machine.take_windows() {
                 let record = match answer {
+                    Ok(GuestWindow { snapshot, .. })
+                        if snapshot.bytes() > MAX_BYTES.saturating_sub(held(&self.under_way, at + 1)) =>
+                    {
+                        without(machine.name(), "its records take too much of this machine's memory".into())
+                    }
                     Ok(GuestWindow { offset_ns, error_bound_ns, snapshot }) => {
                         let machine = machine.name().into();
                         MachineRecord { machine, offset_ns, error_bound_ns, record: Ok(snapshot) }
                     }
                     Err(why) => without(machine.name(), why),
                 };
-                came(at + 1, number, record);
+                came(&mut self.under_way, at + 1, number, record);
             }
         }
         for capture in self.under_way.iter_mut().filter(|u| clock >= u.deadline) {

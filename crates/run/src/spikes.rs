@@ -2,15 +2,16 @@
 
 use crate::RunError;
 use latpath_capture::{BadCapture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED};
+use latpath_flight::Snapshot;
 use latpath_linux::background::lower_priority;
-use latpath_partstore::{replace_file, StoreError};
+use latpath_partstore::{open_file, replace_file, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
     sync::{
-        mpsc::{sync_channel, Receiver, SyncSender, TrySendError},
+        mpsc::{sync_channel, Receiver, SyncSender},
         Arc, Mutex, PoisonError,
     },
     thread::JoinHandle,
@@ -20,6 +21,8 @@ use std::{
 pub const SPIKES: &str = "spikes";
 /// Captures on their way to the disk. More are not kept: the thread that joins journeys does not wait for the disk because of a spike.
 const UNDER_WAY: usize = 32;
+/// Their memory: a machine can make its records large.
+const WAITING_BYTES: usize = 64 << 20;
 /// Files that are looked at.
 const MOST_FILES: usize = 100_000;
 
@@ -56,6 +59,8 @@ fn number_of(name: &str) -> Option<u32> {
 struct Shared {
     /// Captures that found no place on the way.
     too_fast: u64,
+    /// Memory of those on the way.
+    waiting_bytes: usize,
     error: Option<RunError>,
 }
 
@@ -87,8 +92,14 @@ impl Spikes {
 
     pub fn push(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
-        if let Err(TrySendError::Full(frozen)) = captures.try_send(frozen) {
-            self.shared().too_fast += u64::from(frozen.capture.kind == CaptureKind::Spike);
+        let (is_spike, bytes) = (frozen.capture.kind == CaptureKind::Spike, bytes_of(&frozen));
+        let mut shared = self.shared();
+        // One alone may have any size: this machine's own records are not bounded so.
+        let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
+        if fits && captures.try_send(frozen).is_ok() {
+            shared.waiting_bytes += bytes;
+        } else {
+            shared.too_fast += u64::from(is_spike);
         }
     }
 
@@ -127,11 +138,18 @@ impl Drop for Spikes {
     }
 }
 
+/// Memory of what the machines recorded.
+fn bytes_of(frozen: &RankedCapture) -> usize {
+    frozen.capture.machines.iter().filter_map(|m| m.record.as_ref().ok()).map(Snapshot::bytes).sum()
+}
+
 fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &RetentionPolicy, shared: &Mutex<Shared>) {
     lower_priority();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for frozen in come {
+        let waited = bytes_of(&frozen);
         let bytes = frozen.encode();
+        lock().waiting_bytes -= waited;
         let RankedCapture { capture, worst, late } = frozen;
         let entry = StoredCapture {
             number: capture.number,
@@ -213,7 +231,7 @@ fn bad(path: &Path) -> impl FnOnce(BadCapture) -> RunError + '_ {
 }
 
 fn open(path: &Path) -> Result<(File, u64), RunError> {
-    let file = File::open(path).map_err(StoreError::read(path))?;
+    let file = open_file(path).map_err(StoreError::read(path))?;
     let metadata = file.metadata().map_err(StoreError::read(path))?;
     if !metadata.is_file() {
         return Err(RunError::damaged(&path, "no file"));

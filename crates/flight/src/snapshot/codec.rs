@@ -15,10 +15,22 @@ use std::borrow::Cow;
 
 /// The longest encoded snapshot.
 pub const MAX_ENCODED: usize = 16 << 20;
-/// The longest one before it was compressed.
-const MAX_PLAIN: usize = 64 << 20;
-/// Events of all CPUs. Of more, the oldest are left out, and counted as overwritten.
-const MAX_EVENTS: usize = 1 << 20;
+/// How much a snapshot may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotLimits {
+    /// Events of all CPUs. Of more, the oldest are left out, and counted as overwritten.
+    pub events: usize,
+    /// Bytes before it is compressed.
+    pub bytes: usize,
+}
+
+impl SnapshotLimits {
+    /// What a machine keeps of itself.
+    pub const OWN: Self = Self { events: 1 << 20, bytes: 64 << 20 };
+    /// What another machine may send, which need not be believed: some 20 MiB of memory.
+    pub const SENT: Self = Self { events: 1 << 18, bytes: 8 << 20 };
+}
+
 const MAX_CPUS: usize = 4096;
 /// Names of each sort.
 const MAX_NAMES: usize = 1 << 16;
@@ -232,6 +244,11 @@ impl Snapshot {
     /// It leaves out what [`Self::decode`] would refuse: events beyond the last million, the oldest first, which then count as
     /// overwritten; CPUs beyond 4,096; names beyond 65,536 of a sort.
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_within(SnapshotLimits::OWN)
+    }
+
+    /// The same for those who take no more than this.
+    pub fn encode_within(&self, limits: SnapshotLimits) -> Vec<u8> {
         let mut plain = Vec::new();
         let mut add = |content| put(&mut plain, &Part { content: Some(content) });
         add(Content::Window(Times { from: self.window.from, to: self.window.to }));
@@ -240,7 +257,7 @@ impl Snapshot {
         cpus.dedup_by_key(|record| record.cpu);
         cpus.truncate(MAX_CPUS);
         let sizes: Vec<usize> = cpus.iter().map(|record| record.events.len()).collect();
-        let most = level(&sizes, MAX_EVENTS);
+        let most = level(&sizes, limits.events);
         cpus.iter().for_each(|record| add(Content::Cpu(Cpu::of(record, most))));
         let named = |number, name: &str| Named { number, tgid: 0, name: clean(name) };
         for (pid, thread) in self.threads.iter().take(MAX_NAMES) {
@@ -265,6 +282,14 @@ impl Snapshot {
     /// # Errors
     /// Where they are no snapshot, or not one that this latpath can read.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
+        Self::decode_within(bytes, SnapshotLimits::OWN)
+    }
+
+    /// The same, if it holds no more than this.
+    ///
+    /// # Errors
+    /// As of [`Self::decode`], and where it holds more.
+    pub fn decode_within(bytes: &[u8], limits: SnapshotLimits) -> Result<Self, BadSnapshot> {
         let (version, mut packed) = match bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first) {
             Some((version, packed)) => (*version, packed),
             None => return Err(BadSnapshot::Other),
@@ -275,14 +300,14 @@ impl Snapshot {
         if bytes.len() > MAX_ENCODED {
             return Err(Damaged("it has more bytes than anything needs"));
         }
-        let plain = unpack(&mut packed, MAX_PLAIN)?;
+        let plain = unpack(&mut packed, limits.bytes)?;
         if !packed.is_empty() {
             return Err(Damaged("bytes are left over"));
         }
         let mut snapshot = Self::default();
         let mut events = 0;
         for part in messages::<Part>(&plain) {
-            events += snapshot.add(part?, MAX_EVENTS - events)?;
+            events += snapshot.add(part?, limits.events - events)?;
         }
         Ok(snapshot)
     }
