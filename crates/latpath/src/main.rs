@@ -4,6 +4,7 @@ mod cmd;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cmd::{Outcome, Usage};
+use latpath_model::text::printable;
 use std::process::ExitCode;
 
 /// Follows every packet of a time-critical stream from the wire, through a virtualised host, to the application in the
@@ -80,7 +81,9 @@ fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::LimitBroken) => ExitCode::from(3),
         Err(error) => {
-            eprintln!("latpath: {}", with_causes(&error));
+            // Errors may quote a file of somebody else's; lines are ours.
+            let text: Vec<String> = with_causes(&error).lines().map(printable).collect();
+            eprintln!("latpath: {}", text.join("\n"));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

@@ -3,7 +3,7 @@
 //! A writer that goes on merges its small parts and removes them. So those that may vanish are held open: what was there when the
 //! store was opened can be read as long as it is open.
 
-use crate::{Names, PartReader, Span, StoreError};
+use crate::{open_file, Names, PartReader, Span, StoreError};
 use std::{fs::File, os::fd::AsRawFd, path::PathBuf, time::Duration};
 
 /// So many of the latest parts may be about to be merged: 60 at once, one more each second until that is done, and many
@@ -51,7 +51,7 @@ pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError
         let mut vanished = false;
         let mut part = |(i, span): (usize, Span)| {
             let path = names.path(span);
-            let held = if i < safe { None } else { File::open(&path).ok() };
+            let held = if i < safe { None } else { open_file(&path).ok() };
             vanished |= i >= safe && held.is_none();
             PartFile { span, path, held }
         };

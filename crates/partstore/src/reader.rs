@@ -12,6 +12,8 @@ use parquet::{
 };
 use std::{
     fs::File,
+    io,
+    os::unix::fs::OpenOptionsExt,
     panic::{catch_unwind, AssertUnwindSafe},
     path::{Path, PathBuf},
 };
@@ -30,7 +32,7 @@ pub struct PartReader {
 impl PartReader {
     /// Opens a part.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::of(File::open(path).map_err(StoreError::read(path))?, path)
+        Self::of(open_file(path).map_err(StoreError::read(path))?, path)
     }
 
     /// Of an open file, whose name for errors is `path`.
@@ -95,6 +97,18 @@ impl PartReader {
 
 fn wrong_sum(path: &Path) -> StoreError {
     StoreError::Damaged { path: path.into(), why: "its sum is wrong".into() }
+}
+
+/// Opens a file for reading, and nothing else that may have its name: a FIFO would keep its reader for ever.
+///
+/// # Errors
+/// Where it cannot be opened, or is no file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    }
 }
 
 /// Runs a piece of Parquet decoding. A hostile file may make it panic; that is an error of the file, no more.

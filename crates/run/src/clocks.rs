@@ -1,7 +1,7 @@
 //! `clocks.jsonl`: every clock's samples, appended a line each; a last line that a crash cut is passed over.
 
 use crate::{ClockSample, RunError, CLOCKS};
-use latpath_partstore::{new_file, StoreError};
+use latpath_partstore::{new_file, open_file, StoreError};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
@@ -39,7 +39,7 @@ impl Clocks {
 /// All whole lines of a run's samples; none if there is no file.
 pub(crate) fn load(run: &Path) -> Result<Vec<ClockSample>, RunError> {
     let path = run.join(CLOCKS);
-    let mut reader = match File::open(&path) {
+    let mut reader = match open_file(&path) {
         Ok(file) => BufReader::new(file),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(StoreError::read(path)(e).into()),

@@ -6,11 +6,10 @@ use latpath_flight::Figures;
 use latpath_journey::Totals;
 use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
-use latpath_partstore::{replace_file, StoreError};
+use latpath_partstore::{open_file, replace_file, StoreError};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::File,
     io::{ErrorKind, Read},
     path::Path,
     time::{Duration, SystemTime},
@@ -242,7 +241,7 @@ impl Manifest {
     /// Reads a run's manifest. Refuses newer formats and what is too long to be one.
     pub fn load(run: &Path) -> Result<Self, RunError> {
         let path = run.join(MANIFEST);
-        let file = match File::open(&path) {
+        let file = match open_file(&path) {
             Ok(file) => file,
             Err(e) => {
                 let why = match e.kind() {

@@ -24,7 +24,7 @@ pub enum Condition {
     Recording,
     /// It ended early, for this reason.
     Interrupted(String),
-    /// Its latpath was killed, or the machine went down: up to 2 s before that are missing.
+    /// Its latpath was killed, or the machine went down: the last seconds before that are missing.
     Killed,
 }
 
@@ -82,7 +82,7 @@ impl Run {
             Condition::Finished => {}
             Condition::Recording => notes.insert(0, "the recording goes on: this is what was written so far".into()),
             Condition::Killed => {
-                notes.insert(0, "the recording was killed: up to 2 s before that are missing".into());
+                notes.insert(0, "the recording was killed: the last seconds before that are missing".into());
             }
             Condition::Interrupted(why) => notes.insert(0, format!("the recording ended early: {why}")),
         }

@@ -1,9 +1,9 @@
 //! The host's virtual machines, as they were when a recording began.
 
 use crate::RunError;
-use latpath_partstore::replace_file;
+use latpath_partstore::{open_file, replace_file};
 use latpath_vms::Vm;
-use std::{fs::File, io::Read, path::Path};
+use std::{io::Read, path::Path};
 
 /// The file in a run's directory.
 pub(crate) const VMS: &str = "vms.json";
@@ -19,7 +19,7 @@ pub(crate) fn keep(run: &Path, vms: &[Vm]) -> Result<(), RunError> {
 pub(crate) fn load(run: &Path) -> Vec<Vm> {
     let read = || -> Option<Vec<Vm>> {
         let mut bytes = Vec::new();
-        File::open(run.join(VMS)).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
+        open_file(&run.join(VMS)).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
         serde_json::from_slice(&bytes).ok()
     };
     read().unwrap_or_default()

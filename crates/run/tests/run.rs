@@ -345,6 +345,26 @@ fn a_single_bit_that_flips_in_a_part_is_reported_or_changes_nothing() {
 }
 
 #[test]
+fn a_fifo_in_the_place_of_a_file_keeps_no_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let mut writer = Writer::create(&run, manifest(&POINTS)).unwrap();
+    push(&mut writer, &Owned::plain(0, 0, 3));
+    writer.finish().unwrap();
+    let replace = |name: &str| {
+        std::fs::remove_file(run.join(name)).unwrap();
+        nix::unistd::mkfifo(&run.join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    };
+    replace("journeys/part-00000000.parquet");
+    replace("clocks.jsonl");
+    let open = Run::open(&run).unwrap();
+    assert!(open.notes().iter().any(|note| note.contains("it is no file")), "{:?}", open.notes());
+    assert!(open.clock_samples().is_err());
+    replace("manifest.json");
+    assert!(Run::open(&run).unwrap_err().to_string().contains("it is no file"));
+}
+
+#[test]
 fn a_directory_in_which_others_could_put_links_is_refused_and_a_run_is_its_owners_alone() {
     use std::os::unix::fs::{chown, PermissionsExt};
     let dir = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@ use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_journey::{Layout, Route};
+use latpath_model::text::printable;
 use latpath_model::{PointId, SegmentKind};
 use latpath_report::layout_of;
 use latpath_run::Run;
@@ -30,9 +31,10 @@ pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
     let layout = layout_of(&run, &args.segments).map_err(Usage)?;
     let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
-    print(&if args.json { json(&layout, name) } else { text(&layout, name) })?;
+    // Names of threads and devices, and those in a run that somebody else made, may hold anything.
+    print(&if args.json { json(&layout, name) } else { text(&layout, |id| printable(&name(id))) })?;
     for note in &layout.notes {
-        eprintln!("latpath: {note}");
+        eprintln!("latpath: {}", printable(note));
     }
     Ok(Outcome::Done)
 }
@@ -78,7 +80,7 @@ fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
         // Neighbours are named by their ends.
         let ends =
             if s.kind == SegmentKind::Step { String::new() } else { format!("  {}..{}", name(s.from), name(s.to)) };
-        let _ = writeln!(out, "  {:>2}..{:<2}  {:<width$}{ends}", number(&s.from), number(&s.to), s.name);
+        let _ = writeln!(out, "  {:>2}..{:<2}  {:<width$}{ends}", number(&s.from), number(&s.to), printable(&s.name));
     }
     out
 }

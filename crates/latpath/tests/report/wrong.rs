@@ -40,6 +40,27 @@ fn a_run_of_a_newer_latpath_is_refused_by_its_format() {
 }
 
 #[test]
+fn what_a_run_says_cannot_steer_a_terminal() {
+    let bench = Bench::with_run();
+    bench.edit(|manifest| {
+        manifest["segments"][0]["name"] = "T\x1b[2Jhyp".into();
+        manifest["points"][0]["point"] = "host/tx@a\x1b]0;x\x07".into();
+    });
+    for command in ["segments", "report", "explain"] {
+        let out = bench.latpath(&[command, "run"]);
+        let all = stdout(&out) + &stderr(&out);
+        assert!(!all.chars().any(|c| c.is_control() && c != '\n'), "{command}: {all:?}");
+    }
+    bench.edit(|manifest| {
+        manifest["format"] = 99.into();
+        manifest["latpath"] = "7\x1b[2J".into();
+    });
+    let out = bench.latpath(&["segments", "run"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("use latpath 7?[2J or later"), "{:?}", stderr(&out));
+}
+
+#[test]
 fn a_manifest_cannot_make_a_report_take_all_memory() {
     let bench = Bench::with_run();
     bench.edit(|manifest| {
@@ -137,7 +158,7 @@ fn a_killed_recording_is_reported_with_a_way_found_from_its_journeys() {
     });
     let report = killed.json(&[]);
     assert_eq!(report["run"]["state"], "killed");
-    assert_eq!(notes(&report)[0], "the recording was killed: up to 2 s before that are missing");
+    assert_eq!(notes(&report)[0], "the recording was killed: the last seconds before that are missing");
     assert_eq!((&report["journeys"], &report["incomplete"]), (&json!(200), &json!(2)));
     let total = segment(&report, "total");
     assert_eq!((total["from"].as_str(), total["to"].as_str()), (Some(POINTS[0]), Some(POINTS[5])));
