@@ -33,12 +33,12 @@ fn packets(n: u64, delay: impl Fn(Ns) -> Ns) -> Vec<Made> {
 }
 
 #[derive(Default)]
-struct Told {
+struct Reported {
     requests: Vec<(Ns, CaptureRequest)>,
     gathered: Vec<CapturedPackets>,
 }
 
-impl Told {
+impl Reported {
     fn spikes(&self) -> Vec<(Ns, CaptureRequest)> {
         self.requests.iter().filter(|(_, o)| o.kind == CaptureKind::Spike).copied().collect()
     }
@@ -60,8 +60,8 @@ fn with_retention(rule: LatenessRule, streams: usize, retention: RetentionPolicy
 }
 
 /// Hands packets over as the joiner does, and looks every 5 ms.
-fn run(detector: &mut LateDetector, packets: &[Made]) -> Told {
-    let mut told = Told::default();
+fn run(detector: &mut LateDetector, packets: &[Made]) -> Reported {
+    let mut reported = Reported::default();
     let mut next = 0;
     let mut clock = packets.first().map_or(0, |p| p.t[0]);
     let end = packets.iter().map(|p| p.t[2]).max().unwrap_or(0) + 1_500 * MS;
@@ -77,11 +77,11 @@ fn run(detector: &mut LateDetector, packets: &[Made]) -> Told {
         }
         let reached = packets.get(next).map_or(clock, |p| p.t[0]);
         detector.advance(clock, reached.min(clock));
-        collect(detector, &mut told, clock, reached);
+        collect(detector, &mut reported, clock, reached);
     }
     detector.finish(clock);
-    collect(detector, &mut told, clock, clock);
-    told
+    collect(detector, &mut reported, clock, clock);
+    reported
 }
 
 fn take(detector: &mut LateDetector, p: &Made) {
@@ -100,13 +100,13 @@ fn take(detector: &mut LateDetector, p: &Made) {
     });
 }
 
-fn collect(detector: &mut LateDetector, told: &mut Told, clock: Ns, reached: Ns) {
+fn collect(detector: &mut LateDetector, reported: &mut Reported, clock: Ns, reached: Ns) {
     while let Some(order) = detector.next_request() {
         assert!(order.to <= clock, "what is frozen is over");
-        told.requests.push((clock, order));
+        reported.requests.push((clock, order));
     }
     while let Some(gathered) = detector.next_packets(reached) {
-        told.gathered.push(gathered);
+        reported.gathered.push(gathered);
     }
 }
 
@@ -119,15 +119,15 @@ fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
 fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_behind() {
     let packets = packets(8_000, stall(500 * MS, 510 * MS));
     let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
-    let told = run(&mut detector, &packets);
-    let spikes = told.spikes();
+    let reported = run(&mut detector, &packets);
+    let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
     let (at, order) = spikes[0];
     let stalled = 1_500 * MS;
     assert!(order.from <= stalled - 5 * MS && order.to >= stalled + 10 * MS, "{order:?}");
     assert!(order.to - order.from < 40 * MS, "{order:?}");
     assert!(at < stalled + 10 * MS + LINGER + 40 * MS, "it is frozen before the rings have gone round");
-    let gathered = told.of(&order);
+    let gathered = reported.of(&order);
     assert_eq!(gathered.packets.iter().filter(|p| p.late).count(), 40);
     assert_eq!((gathered.late.as_slice(), gathered.more_late), (&[40][..], 0));
     assert_eq!(detector.counts().late, [40]);
@@ -141,12 +141,12 @@ fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_beh
 
 #[test]
 fn a_long_stall_is_one_capture_however_long_it_is() {
-    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
-    let spikes = told.spikes();
+    let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
+    let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1);
-    assert_eq!(told.of(&spikes[0].1).late, [2400]);
+    assert_eq!(reported.of(&spikes[0].1).late, [2400]);
     // There is room for 1,024 of the late ones: the worst.
-    let gathered = told.of(&spikes[0].1);
+    let gathered = reported.of(&spikes[0].1);
     assert_eq!((gathered.packets.iter().filter(|p| p.late).count(), gathered.more_late), (1024, 2400 - 1024));
     assert!(gathered.packets.iter().any(|p| p.late && p.number == 2000), "the worst of all");
 }
@@ -154,20 +154,20 @@ fn a_long_stall_is_one_capture_however_long_it_is() {
 #[test]
 fn stalls_that_are_far_apart_are_captures_of_their_own() {
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(540 * MS, 545 * MS)(t);
-    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, two));
-    assert_eq!(told.spikes().len(), 2);
+    let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, two));
+    assert_eq!(reported.spikes().len(), 2);
 }
 
 #[test]
 fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_packet() {
     let every_second = |t: Ns| stall(500 * MS, 503 * MS)(t % 1_000 * MS);
     let packets = packets(4_000 * 60, every_second);
-    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets);
+    let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets);
     let on_time: Vec<&CaptureRequest> =
-        told.requests.iter().map(|(_, o)| o).filter(|o| o.kind == CaptureKind::Baseline).collect();
+        reported.requests.iter().map(|(_, o)| o).filter(|o| o.kind == CaptureKind::Baseline).collect();
     assert!((5..20).contains(&on_time.len()), "{} in a minute", on_time.len());
     for order in &on_time {
-        let gathered = told.of(order);
+        let gathered = reported.of(order);
         assert!(gathered.packets.len() > 50 && gathered.packets.iter().all(|p| !p.late));
         assert!(gathered.worst <= THRESHOLD && gathered.late == [0]);
     }
@@ -179,11 +179,11 @@ fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_pac
 fn where_all_are_late_few_are_frozen_and_all_are_counted() {
     let packets = packets(4_000 * 60, |_| 2 * THRESHOLD);
     let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
-    let told = run(&mut detector, &packets);
+    let reported = run(&mut detector, &packets);
     assert_eq!(detector.counts().late, [240_000]);
-    assert!(told.requests.iter().all(|(_, o)| o.kind == CaptureKind::Spike));
-    let longest = told.requests.iter().map(|(_, o)| o.to - o.from).max().unwrap();
-    assert!(longest < 200 * MS && told.requests.len() < 700, "{longest} ns, {} times", told.requests.len());
+    assert!(reported.requests.iter().all(|(_, o)| o.kind == CaptureKind::Spike));
+    let longest = reported.requests.iter().map(|(_, o)| o.to - o.from).max().unwrap();
+    assert!(longest < 200 * MS && reported.requests.len() < 700, "{longest} ns, {} times", reported.requests.len());
 }
 
 #[test]
@@ -193,8 +193,8 @@ fn a_capture_that_would_not_be_kept_is_not_frozen_but_counted() {
     retention.add(StoredCapture { number: 1, kind: CaptureKind::Spike, to: 0, worst, bytes: 1, late: vec![1] });
     let mut detector = with_retention(LatenessRule::Over(THRESHOLD), 1, retention);
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(1_000 * MS, 1_030 * MS)(t);
-    let told = run(&mut detector, &packets(8_000, two));
-    assert_eq!((told.spikes().len(), detector.counts().passed_over), (1, 1));
+    let reported = run(&mut detector, &packets(8_000, two));
+    assert_eq!((reported.spikes().len(), detector.counts().passed_over), (1, 1));
     assert_eq!(detector.counts().late[0], 20 + 120);
 }
 
@@ -204,17 +204,17 @@ fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
     made[2_000].lost = true;
     assert_eq!(run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
     made[2_000].t[1] += MS;
-    let told = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &made);
-    assert_eq!(told.spikes().len(), 1);
-    assert_eq!(told.of(&told.spikes()[0].1).packets.iter().find(|p| p.late).map(|p| p.number), Some(2_000));
+    let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &made);
+    assert_eq!(reported.spikes().len(), 1);
+    assert_eq!(reported.of(&reported.spikes()[0].1).packets.iter().find(|p| p.late).map(|p| p.number), Some(2_000));
 }
 
 #[test]
 fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
     let stalls = [(10, 3), (20, 9), (30, 5), (40, 7)];
     let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * 1_000 * MS, (s * 1_000 + ms) * MS)(t)).sum::<Ns>();
-    let told = run(&mut detector(LatenessRule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
-    let worst: Vec<Ns> = told.spikes().iter().map(|(_, o)| o.worst / MS).collect();
+    let reported = run(&mut detector(LatenessRule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
+    let worst: Vec<Ns> = reported.spikes().iter().map(|(_, o)| o.worst / MS).collect();
     for ms in [9, 5, 7] {
         assert!(worst.contains(&ms), "{ms} ms in {worst:?}");
     }
@@ -223,8 +223,8 @@ fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
 
 #[test]
 fn the_top_part_is_found_once_there_are_enough_to_tell() {
-    let told = run(&mut detector(LatenessRule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
-    let spikes = told.spikes();
+    let reported = run(&mut detector(LatenessRule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
+    let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
     assert_eq!(spikes[0].1.worst / MS, 3);
 }
@@ -237,8 +237,8 @@ fn packets_of_other_streams_are_in_the_capture_and_late_ones_are_counted_by_stre
         p.t[2] = p.t[1] + 5_000;
     }
     let mut detector = detector(LatenessRule::Over(THRESHOLD), 2);
-    let told = run(&mut detector, &made);
-    let gathered = told.of(&told.spikes()[0].1);
+    let reported = run(&mut detector, &made);
+    let gathered = reported.of(&reported.spikes()[0].1);
     assert_eq!(gathered.late, [10, 0]);
     assert!(gathered.packets.iter().any(|p| p.stream == 1));
 }
@@ -250,8 +250,8 @@ fn without_a_way_nothing_is_late() {
         1,
         RetentionPolicy::default(),
     );
-    let told = run(&mut detector, &packets(8_000, |_| MS));
-    assert!(told.requests.is_empty() && detector.counts().late == [0]);
+    let reported = run(&mut detector, &packets(8_000, |_| MS));
+    assert!(reported.requests.is_empty() && detector.counts().late == [0]);
 }
 
 proptest! {
@@ -265,13 +265,13 @@ proptest! {
         let mut made = packets(16_000, delay);
         lost.iter().for_each(|n| made[*n as usize].lost = true);
         let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
-        let told = run(&mut detector, &made);
-        prop_assert_eq!(told.gathered.len(), told.requests.len());
+        let reported = run(&mut detector, &made);
+        prop_assert_eq!(reported.gathered.len(), reported.requests.len());
         let late = made.iter().filter(|p| !p.lost && p.t[2] - p.t[0] > THRESHOLD).count() as u64;
         prop_assert_eq!(detector.counts().late[0], late);
         prop_assert_eq!(detector.counts().passed_over, 0);
-        prop_assert_eq!(told.gathered.iter().map(|g| g.late[0]).sum::<u64>(), late);
-        for gathered in &told.gathered {
+        prop_assert_eq!(reported.gathered.iter().map(|g| g.late[0]).sum::<u64>(), late);
+        for gathered in &reported.gathered {
             let late = gathered.packets.iter().filter(|p| p.late).count() as u64;
             prop_assert!(late + gathered.more_late >= gathered.late[0]);
             prop_assert!(gathered.packets.len() <= 4096);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
  * Two NICs with a cable between them, lpn0 and lpn1, that stamp every frame by a clock of their own, for tests of what reads
- * such stamps: what they should say is known beforehand, and they can be told to misbehave as real ones do.
+ * such stamps: what they should say is known beforehand, and they can be made to misbehave as real ones do.
  *
  * A frame that one sends at t, by its clock, the other receives at t + wire_ns, exactly, and gives to the stack no earlier.
  *
@@ -55,7 +55,7 @@ struct nic {
 	int nr;
 	int tx_type;
 	int rx_filter;
-	u64 tx_asked;	/* frames whose sender wanted a stamp */
+	u64 tx_asked;	/* frames whose sender asked for a stamp */
 	u64 rx_asked;	/* frames that came while stamping was on */
 	u64 counts[COUNTED];
 	struct sk_buff_head late;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Clocks that count CLOCK_MONOTONIC's nanoseconds, but for what they are told to be ahead, to drift, to be slewed or stepped:
+ * Clocks that count CLOCK_MONOTONIC's nanoseconds, but for what they are set to be ahead, to drift, to be slewed or stepped:
  * where such a clock stands is known exactly.
  */
 #include <linux/math64.h>

@@ -158,7 +158,7 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
     let mut lines = Lines::new(Letters::Unicode);
     let summary = Summary { elapsed_ns: 7_000_000_000, late: Some(late), ..Summary::default() };
     insta::assert_snapshot!(lines.block(&summary));
-    assert!(!lines.block(&summary).contains("latest"), "a packet is told once");
+    assert!(!lines.block(&summary).contains("latest"), "a packet is reported once");
     let between = lines.late_block(&summary);
     assert!(between.starts_with("0:07  late 43") && !between.contains("journeys"), "{between}");
 }

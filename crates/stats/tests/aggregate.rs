@@ -107,7 +107,7 @@ fn summary(aggregate: &Aggregate) -> Summary {
 
 fn journeys() -> impl Strategy<Value = Vec<Own>> {
     let times = prop::collection::vec(-200_i64..9_000, 5);
-    // Mostly whole ways, and all kinds of holes.
+    // Mostly whole routes, and all kinds of holes.
     let seen = prop_oneof![3 => Just(0b11011_u64), 2 => 1_u64..32];
     let journey = (0..STREAMS as u16, seen, times, 0_i64..1_000_000, 0_u32..2, any::<bool>(), 0_u16..4);
     prop::collection::vec(journey, 1..200).prop_map(|all| {
@@ -367,7 +367,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
     let rows = |p: &latpath_stats::PathFigures| {
         p.segments.iter().map(|s| (s.name.clone(), s.count, s.max_ns, s.over_threshold)).collect::<Vec<_>>()
     };
-    assert_eq!(rows(&fast), [("total".to_owned(), 90, 100, 0)], "neighbours are not told by path");
+    assert_eq!(rows(&fast), [("total".to_owned(), 90, 100, 0)], "neighbours are not split by path");
     assert_eq!(rows(&upcall), [("total".to_owned(), 6, 5_000, 6)]);
     assert_eq!(summary.worst[0].path, "upcall");
     let lost = &summary.lost[0];

@@ -179,7 +179,7 @@ pub fn host(t: Ns) -> Snapshot {
     }
 }
 
-/// What the guest did meanwhile, in its own clock.
+/// What the guest did at the same time, in its own clock.
 pub fn guest(t: Ns) -> Snapshot {
     let t = t + OFFSET;
     let events = vec![
