@@ -32,6 +32,40 @@ pub(crate) fn write(page: &mut Page, run: &Run) {
     host(page, manifest);
 }
 
+/// Kernel parameters that change how soon a packet is handled, the name of a module's up to its dot.
+const MATTERS: [&str; 30] = [
+    "amd_pstate",
+    "clocksource",
+    "cpufreq",
+    "cpuidle",
+    "cpuidle_haltpoll",
+    "default_hugepagesz",
+    "hugepages",
+    "idle",
+    "intel_idle",
+    "intel_pstate",
+    "iommu",
+    "intel_iommu",
+    "amd_iommu",
+    "irqaffinity",
+    "isolcpus",
+    "kthread_cpus",
+    "kvm",
+    "kvm_intel",
+    "kvm_amd",
+    "mitigations",
+    "nohz",
+    "nohz_full",
+    "nosmt",
+    "preempt",
+    "processor",
+    "rcu_nocbs",
+    "rcu_nocb_poll",
+    "skew_tick",
+    "threadirqs",
+    "tsc",
+];
+
 fn host(page: &mut Page, manifest: &Manifest) {
     let host = &manifest.host;
     let join = |facts: &[(&str, &str)]| {
@@ -54,8 +88,11 @@ fn host(page: &mut Page, manifest: &Manifest) {
         ("memory ", &memory),
     ]);
     page.item("", &page.clean(&cpus));
-    if !host.kernel_command_line.is_empty() {
-        page.item("", &page.clean(&host.kernel_command_line));
+    // The manifest has the whole line.
+    let matters = |word: &&str| MATTERS.contains(&word.split(['=', '.']).next().unwrap_or(word));
+    let parameters: Vec<&str> = host.kernel_command_line.split_whitespace().filter(matters).collect();
+    if !parameters.is_empty() {
+        page.item("", &page.clean(&parameters.join(" ")));
     }
 }
 
