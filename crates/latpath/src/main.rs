@@ -74,10 +74,20 @@ fn with_causes(error: &anyhow::Error) -> String {
     })
 }
 
+/// Undoes what a latpath that was killed has left: a trace that goes on, a NIC's stamps. Only root could have made it.
+fn undo_what_was_left() {
+    if nix::unistd::geteuid().is_root() {
+        let notes = latpath_tracefs::sweep().into_iter().chain(latpath_nic_timestamps::put_back_left());
+        notes.for_each(|note| eprintln!("latpath: {}", printable(&note)));
+    }
+}
+
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
 fn main() -> ExitCode {
     trace();
-    match dispatch(Cli::parse().command) {
+    let command = Cli::parse().command;
+    undo_what_was_left();
+    match dispatch(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::LimitBroken) => ExitCode::from(3),
         Err(error) => {

@@ -6,6 +6,8 @@ mod clock;
 mod cpus;
 pub mod net;
 pub mod proc;
+mod undo;
 
 pub use clock::{monotonic, read_clock, realtime};
 pub use cpus::{BadCpus, Cpus};
+pub use undo::{private_directory, UNDO};

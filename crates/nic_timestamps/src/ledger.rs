@@ -7,6 +7,7 @@
 
 use crate::caps::Config;
 use crate::StampError;
+use latpath_linux::{private_directory, UNDO};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -71,7 +72,7 @@ pub(crate) struct PutBack {
 impl Ledger {
     /// The machine's own.
     pub(crate) fn of_this_machine() -> Self {
-        Self("/run/latpath".into())
+        Self(UNDO.into())
     }
 
     #[cfg(test)]
@@ -85,7 +86,7 @@ impl Ledger {
 
     /// Waits for one's turn.
     fn turn(&self) -> io::Result<Flock<File>> {
-        fs::create_dir_all(&self.0)?;
+        private_directory(&self.0)?;
         let mut file = File::open(&self.0)?;
         let limit = Instant::now() + PATIENCE;
         loop {

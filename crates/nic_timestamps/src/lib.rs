@@ -23,5 +23,5 @@ pub use control::{from_error_queue, local_address, rx_stamps, RxStamps, TxKind, 
 pub use error::StampError;
 pub use kernel::{receive, Control, Received};
 pub use socket::{ask_for, BusyPoll, SocketError, Stamps};
-pub use switch::HardwareStamps;
+pub use switch::{put_back_left, HardwareStamps};
 pub use verify::{verify, Check, ClockRead, Trial, Verified};

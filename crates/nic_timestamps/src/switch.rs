@@ -74,10 +74,19 @@ impl HardwareStamps {
 impl Drop for HardwareStamps {
     fn drop(&mut self) {
         if let Some(share) = self.share.take() {
-            // A device that is gone needs no more; else the note stays, and the next start tries again.
-            let _ = self.ledger.leave(share, &self.device);
+            // A device that is gone needs no more; else the note stays, and the next latpath tries again.
+            if let Err(error) = self.ledger.leave(share, &self.device) {
+                eprintln!("latpath: hardware stamps stay switched on, and the next latpath puts them back: {error}");
+            }
         }
     }
+}
+
+/// Puts back what killed ones have left switched on in this network namespace. Says what it did.
+pub fn put_back_left() -> Vec<String> {
+    let netns = std::fs::metadata("/proc/thread-self/ns/net").map(|meta| meta.ino());
+    let put_back = netns.and_then(|netns| Ledger::of_this_machine().tidy(netns, &present));
+    put_back.unwrap_or_default().iter().map(said).collect()
 }
 
 fn present(name: &str) -> Option<(u32, Device)> {

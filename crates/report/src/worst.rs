@@ -8,13 +8,31 @@ use latpath_stats::{Summary, Worst};
 /// Columns for the whole of a packet's time.
 const SPAN: usize = 30;
 
-/// All worst packets.
+/// Where a packet spent most of its time: the point at the end of the longest step.
+fn held_before(worst: &Worst) -> Option<&str> {
+    worst.steps.iter().max_by_key(|step| step.since_last_ns).map(|step| step.point.as_str())
+}
+
+/// Whether two packets waited at the same place at the same time: then one thing held both.
+fn together(a: &Worst, b: &Worst) -> bool {
+    let overlap = a.time_ns < b.time_ns.saturating_add(b.total_ns) && b.time_ns < a.time_ns.saturating_add(a.total_ns);
+    overlap && a.path == b.path && held_before(a).is_some_and(|place| held_before(b) == Some(place))
+}
+
+/// All worst packets. Of those that one thing held, the first alone is drawn.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.worst.is_empty() {
         return;
     }
     page.heading("Worst packets");
+    let mut groups: Vec<(usize, &Worst, Vec<&Worst>)> = Vec::new();
     for (i, worst) in summary.worst.iter().enumerate() {
+        match groups.iter_mut().find(|(_, first, _)| together(first, worst)) {
+            Some((_, _, more)) => more.push(worst),
+            None => groups.push((i, worst, Vec::new())),
+        }
+    }
+    for (i, worst, more) in groups {
         if i > 0 {
             page.line("");
         }
@@ -28,6 +46,10 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             date_time(worst.time_ns)
         ));
         waterfall(page, worst, summary);
+        if let (Some(most), Some(least)) = (more.first(), more.last()) {
+            let (most, least) = (page.duration(most.total_ns), page.duration(least.total_ns));
+            page.line(format!("     {} more of them waited there at the same time: {most} to {least}", more.len()));
+        }
     }
 }
 

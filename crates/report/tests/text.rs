@@ -191,3 +191,19 @@ fn names_from_outside_cannot_steer_the_terminal() {
     let text = text(&summary, None, &options(Letters::Unicode));
     assert!(!text.chars().any(|c| c.is_control() && c != '\n') && !text.contains('\u{202e}'));
 }
+
+#[test]
+fn worst_packets_that_one_thing_held_are_drawn_once() {
+    let mut summary = summary();
+    let first = summary.worst[0].clone();
+    let waterfalls = |summary: &Summary| {
+        let text = text(summary, None, &options(Letters::Ascii));
+        (text.matches("since first").count(), text)
+    };
+    summary.worst.truncate(1);
+    summary.worst.push(latpath_stats::Worst { key: 7, time_ns: first.time_ns + 1, ..first.clone() });
+    assert_eq!(waterfalls(&summary).0, 1);
+    assert!(waterfalls(&summary).1.contains("1 more of them waited there at the same time"));
+    summary.worst[1].time_ns = first.time_ns + first.total_ns;
+    assert_eq!(waterfalls(&summary).0, 2, "one after the other");
+}

@@ -54,6 +54,16 @@ struct Switches {
     snapshot: Option<File>,
 }
 
+/// Undoes what killed ones have left in tracefs. Says what it did, and what it could not.
+pub fn sweep() -> Vec<String> {
+    let folder = Path::new(undo::FOLDER);
+    // To open tracefs may be to mount it.
+    match undo::is_any(folder).then(Tracefs::open) {
+        Some(Ok(tracefs)) => undo::sweep(folder, &tracefs.root().join("instances")),
+        Some(Err(_)) | None => Vec::new(),
+    }
+}
+
 impl Instance {
     /// Uses the instance of this name; makes it where there is none, with times of `CLOCK_MONOTONIC`. First undoes what
     /// killed processes left.

@@ -11,6 +11,6 @@ mod settings;
 mod undo;
 
 pub use error::{Error, Result};
-pub use instance::{Instance, Options, LONGEST_MARK};
+pub use instance::{sweep, Instance, Options, LONGEST_MARK};
 pub use place::Tracefs;
 pub use save::{snapshot_file, LostEvents, Saved, SavedFile};

@@ -1,6 +1,7 @@
 //! What must be put back, kept where the next start finds it if this process is killed.
 
 use crate::{Error, Result};
+use latpath_linux::{private_directory, UNDO};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -8,13 +9,13 @@ use nix::{
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Component, Path, PathBuf},
     time::Duration,
 };
 
 /// Where the files are. They belong to a boot: tracefs forgets everything with it.
-pub(crate) const FOLDER: &str = "/run/latpath";
+pub(crate) const FOLDER: &str = UNDO;
 /// A file is named by its instance, with this before it.
 const PREFIX: &str = "tracefs-";
 /// More than any file of ours; what is longer is not ours.
@@ -85,8 +86,7 @@ impl Undo {
     /// Takes the instance's file, for one who `uses` the instance or only looks or sweeps. What it holds already was left by a
     /// process that was killed, or could not undo it.
     pub fn take(folder: &Path, name: &str, uses: bool, waits: &[u32; 2]) -> std::result::Result<Self, Taken> {
-        let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
-        made.map_err(Taken::Io)?;
+        private_directory(folder).map_err(Taken::Io)?;
         let path = folder.join(format!("{PREFIX}{name}"));
         let mut waited = 0;
         // The file that we opened may have been removed by its last holder before we had the lock.
@@ -178,6 +178,12 @@ fn begin(file: &mut File, steps: &[Step], uses: bool) -> io::Result<()> {
     }
     steps.iter().for_each(|step| all += &(step.line() + "\n"));
     file.write_all(all.as_bytes())
+}
+
+/// Whether there are files of anybody's, living or killed.
+pub(crate) fn is_any(folder: &Path) -> bool {
+    let ours = |entry: fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+    fs::read_dir(folder).into_iter().flatten().flatten().any(ours)
 }
 
 /// Undoes what processes left that are no more. Says what it did, and what it could not.

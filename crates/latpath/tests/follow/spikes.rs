@@ -22,6 +22,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("kill_9_keeps_the_spikes_so_far", needs, killed),
         trial("without_the_recorder_there_are_none", needs, no_flight),
         trial("the_first_spike_stops_the_recording_and_the_kernels_trace", needs, stop_on_spike),
+        trial("what_a_killed_recording_leaves_in_tracefs_any_other_command_removes", needs, killed_while_tracing),
         trial("the_worst_of_a_minute_need_no_threshold", needs, worst),
         trial("live_shows_what_held_late_packets_and_how_soon", needs, explained_live),
         trial("live_freezes_spikes_too_with_the_cpus_and_threads_of_their_packets", needs, live),
@@ -206,6 +207,25 @@ fn stop_on_spike() -> Result<(), Failed> {
     equal("events", trace.contains("sched_switch"), true)?;
     let stays = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(|t| format!("{t}/instances/{instance}"));
     equal("an instance stays", stays.iter().any(|path| std::path::Path::new(path).exists()), false)
+}
+
+fn killed_while_tracing() -> Result<(), Failed> {
+    let stage = Stage::new("left")?;
+    let instance = format!("latpath-left-{}", std::process::id());
+    let recorder = stage.record(&format!("{THRESHOLD} --stop-on-spike --trace-instance {instance}"))?;
+    let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(|t| format!("{t}/instances/{instance}"));
+    let is_there = || places.iter().any(|path| std::path::Path::new(path).exists());
+    until("the instance is there", is_there)?;
+    kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
+    recorder.process.finish(LIMIT)?;
+    let mut said = String::new();
+    until("another command has removed it", || {
+        let vms = latpath("vms").output();
+        said += &vms.map(|out| String::from_utf8_lossy(&out.stderr).into_owned()).unwrap_or_default();
+        !is_there()
+    })?;
+    // Another latpath of this machine may have come first, and said it.
+    equal(&said, said.is_empty() || said.contains(&format!("tracefs instance {instance}: undid")), true)
 }
 
 fn worst() -> Result<(), Failed> {

@@ -19,7 +19,7 @@ fn says(words: &str) -> Result<(Option<i32>, String), Failed> {
 
 fn usage() -> Result<(), Failed> {
     let cases = [
-        ("emit", "<ADDRESS>"),
+        ("emit", "<HOST>"),
         ("emit 10.0.0", "write an address as 10.0.0.2"),
         ("emit fe80::1", "fe80::1 is an address of one link; name the device that leads to it: fe80::1%eth0"),
         ("emit fe80::1%lp-none", "lp-none: no such device"),
