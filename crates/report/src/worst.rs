@@ -48,7 +48,8 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         waterfall(page, worst, summary);
         if let (Some(most), Some(least)) = (more.first(), more.last()) {
             let (most, least) = (page.duration(most.total_ns), page.duration(least.total_ns));
-            page.line(format!("     {} more of them waited there at the same time: {most} to {least}", more.len()));
+            let range = if more.len() == 1 { most } else { format!("{most} to {least}") };
+            page.line(format!("     {} more of them waited there at the same time: {range}", more.len()));
         }
     }
 }
