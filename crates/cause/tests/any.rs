@@ -148,7 +148,7 @@ proptest! {
                 }
                 let mut cursor = a.t;
                 for interval in &intervals {
-                    prop_assert_eq!(interval.from, cursor);
+                    prop_assert_eq!(interval.from, cursor, "{:#?}", intervals);
                     prop_assert!(interval.to > interval.from && interval.machine < stage.capture.machines.len());
                     if interval.cause == Cause::Unexplained {
                         prop_assert!(interval.note.as_ref().is_some_and(|note| !note.is_empty()), "{:?}", interval);

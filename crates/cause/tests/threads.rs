@@ -286,13 +286,19 @@ fn a_stopped_reader_is_stopped_whatever_came_in_between() {
     assert_eq!(stage.intervals()[0].note.as_deref(), Some("it went on by bash (11)"));
 }
 
-#[test]
-fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
+/// A reader that is woken, and then waits in the kernel from 140 to 250.
+fn a_reader_waits_for_a_lock() -> Stage {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
         c.at(140).leaves(Left::Asleep(Sleep::Blocked), 0).at(260).sleeps_then(READER).at(400).sleeps_then(0);
     });
+    stage
+}
+
+#[test]
+fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
+    let mut stage = a_reader_waits_for_a_lock();
     stage.cpu(|c| {
         c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes(READER, 0).at(140).softirq_ends(NET_RX);
         c.at(150).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
@@ -313,11 +319,7 @@ fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
 
 #[test]
 fn a_kernel_locks_holder_that_waits_for_its_cpu_is_named_with_what_it_waits_for() {
-    let mut stage = a_reader_is_woken();
-    stage.cpu(|c| {
-        c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER);
-        c.at(140).leaves(Left::Asleep(Sleep::Blocked), 0).at(260).sleeps_then(READER).at(400).sleeps_then(0);
-    });
+    let mut stage = a_reader_waits_for_a_lock();
     stage.cpu(|c| {
         c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes(READER, 0).at(140).softirq_ends(NET_RX);
         c.at(400).sleeps_then(0);

@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn nothing_is_known_before_the_first_exchange() {
-        let mut e = estimator();
+        let e = estimator();
         assert_eq!(e.at(0), None);
         assert_eq!(e.at_host(0), None);
         assert_eq!(e.to_host(0), None);

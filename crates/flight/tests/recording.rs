@@ -218,7 +218,12 @@ fn overwritten() -> Outcome {
 fn rows() -> Outcome {
     let recorder = start()?;
     let from = now();
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(25));
+    // Of a CPU that sleeps all the time there is nothing to record.
+    for cpu in 0..=some_cpu() {
+        std::thread::spawn(move || pin(cpu)).join().expect("it runs there");
+    }
+    std::thread::sleep(Duration::from_millis(25));
     let to = now();
     std::thread::sleep(Duration::from_millis(5));
     let window = recorder.window(from, to);

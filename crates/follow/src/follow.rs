@@ -130,7 +130,6 @@ impl Follow {
         options: Options,
         host: impl FnOnce(&Options) -> Result<Box<dyn HostSource>, FollowError>,
     ) -> Result<Self, FollowError> {
-        let notes = Vec::new();
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
             let timeouts = Timeouts { window: MACHINE_TIMEOUT, ..Timeouts::default() };
@@ -163,7 +162,7 @@ impl Follow {
             route_due: now + SEARCH_EVERY,
             meter: CostMeter::new(),
             counted,
-            notes,
+            notes: Vec::new(),
             flight,
             early: EarlyCompletion::new(options.streams.len()),
             background: None,
@@ -202,9 +201,10 @@ impl Follow {
             joiner.push(s, &mut done);
         }
         // Detached probes have no more to come, so time runs to its end there; the window of a packet does not.
-        joiner.advance(self.now.min(span.end), &mut done);
+        let reached = self.now.min(span.end);
+        joiner.advance(reached, &mut done);
         if let Some(flight) = flight {
-            early.take(joiner, self.now.min(span.end), &mut |j: &Journey| {
+            early.take(joiner, reached, &mut |j: &Journey| {
                 if span.counts(j, &layout.route) {
                     flight.take(j);
                 }

@@ -323,12 +323,12 @@ impl Search<'_> {
             matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
         };
         let sends = |p: PointId| in_hub(p) && self.kind(p) == PointKind::Tx;
-        // The port through which the route goes on: the VM's tap, else a veth, else the last one.
+        // The port through which the route goes on: that whose veth leads to the sink, the VM's tap, else a veth, else the first one.
         let read = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
         let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
         let chain = self.chain(route, sink, hub);
         let port = match read {
-            _ if chain.is_some() => None,
+            _ if chain.is_some() => chain.as_deref().and_then(<[_]>::last).map(|(tx, _)| *tx),
             Some(read) => {
                 let tap = self.info(read).point.device.as_str();
                 after.iter().copied().find(|p| self.info(*p).point.device == tap)
@@ -350,10 +350,6 @@ impl Search<'_> {
             route.iter().any(|q| self.is_host(*q) && self.info(*q).netns == ns && self.kind(*q) == PointKind::Tx)
         };
         let sink_ns = self.info(sink).netns;
-        let keeps_port = |p: PointId| match &chain {
-            Some(chain) => chain.iter().any(|(tx, _)| *tx == p),
-            None => Some(p) == port,
-        };
         // Where the ends of veths are known, nothing else is on the route.
         let keeps_beyond = |p: PointId| match &chain {
             Some(chain) => {
@@ -374,7 +370,7 @@ impl Search<'_> {
                     return true;
                 }
                 if in_hub(p) {
-                    return (ends_in_hub || !own_copy(p)) && (keeps_port(p) || !sends(p));
+                    return (ends_in_hub || !own_copy(p)) && (Some(p) == port || !sends(p));
                 }
                 keeps_beyond(p)
             })

@@ -27,6 +27,16 @@ impl Network {
         self.packets_of(0, times, sightings);
     }
 
+    /// Gives the points these indexes and those of their veths' other ends, and lets packets pass all points, in their order.
+    fn pass_all(&mut self, links: &[(u32, u32)]) {
+        for (point, link) in self.points.iter_mut().zip(links) {
+            (point.ifindex, point.peer) = *link;
+        }
+        let names: Vec<String> = self.points.iter().map(|p| p.point.to_string()).collect();
+        let sightings: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(5)).collect();
+        self.packets(100, &sightings);
+    }
+
     fn packets_of(&mut self, stream: u16, times: u32, sightings: &[(&str, Ns)]) {
         let mut t = vec![0; self.points.len()];
         let mut seen = 0;
@@ -375,11 +385,7 @@ fn flooded(elsewhere: u32) -> Network {
         ("host/nic-rx@eth0", Link::Veth, 3),
         ("host/app-read@relay", Link::Socket, 3),
     ]);
-    for (point, (ifindex, peer)) in
-        net.points.iter_mut().zip([(2, 9), (9, 2), (12, 4), (4, 12), (10, 2), (2, 10), (0, 0)])
-    {
-        (point.ifindex, point.peer) = (ifindex, peer);
-    }
+    net.pass_all(&[(2, 9), (9, 2), (12, 4), (4, 12), (10, 2), (2, 10), (0, 0)]);
     let names: Vec<String> = net.points.iter().map(|p| p.point.to_string()).collect();
     let sightings: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(5)).collect();
     net.packets(100, &sightings);
@@ -407,13 +413,7 @@ fn veths_behind_one_another_are_followed_to_the_hub() {
         ("host/nic-rx@last1", Link::Veth, 6),
         ("host/app-read@relay", Link::Socket, 6),
     ]);
-    let links = [(2, 0), (3, 2), (4, 2), (2, 4), (7, 2), (8, 3), (3, 8), (0, 0)];
-    for (point, (ifindex, peer)) in net.points.iter_mut().zip(links) {
-        (point.ifindex, point.peer) = (ifindex, peer);
-    }
-    let names: Vec<String> = net.points.iter().map(|p| p.point.to_string()).collect();
-    let sightings: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(5)).collect();
-    net.packets(100, &sightings);
+    net.pass_all(&[(2, 0), (3, 2), (4, 2), (2, 4), (7, 2), (8, 3), (3, 8), (0, 0)]);
     let route = ["nic-rx@eno1", "tx@mid0", "nic-rx@mid1", "tx@last0", "nic-rx@last1", "app-read@relay"];
     assert_eq!(net.line(), route.map(|p| format!("host/{p}")));
 }

@@ -10,4 +10,4 @@ mod undo;
 
 pub use clock::{monotonic, read_clock, realtime};
 pub use cpus::{BadCpus, Cpus};
-pub use undo::{private_directory, UNDO};
+pub use undo::{make_private, private_directory, UNDO};

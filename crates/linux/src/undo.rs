@@ -8,10 +8,15 @@ use std::path::Path;
 /// The directory of these notes. They belong to a boot.
 pub const UNDO: &str = "/run/latpath";
 
+/// Makes a directory that only its owner may enter.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
 /// Makes a directory that only its owner may enter, or takes one that is there: of this user's, closed to others from then on.
 /// What others could open they could lock, and so keep latpath from undoing.
 pub fn private_directory(path: &Path) -> io::Result<()> {
-    if let Err(error) = DirBuilder::new().mode(0o700).create(path) {
+    if let Err(error) = make_private(path) {
         if error.kind() != io::ErrorKind::AlreadyExists {
             return Err(error);
         }

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 ///
 /// Only what is missing is switched on, and nothing that another program has set (ptp4l, say) is narrowed. When this is dropped, the
 /// NIC is put back to what it was, unless another latpath still needs it, or another program has set it since; what a killed
-/// latpath has left is put back by the next one that runs in the same network namespace.
+/// latpath has left is put back by [`put_back_left`].
 ///
 /// Some drivers restart their queues when this changes, and lose packets while they do: switch on before anything is measured.
 #[derive(Debug)]
@@ -19,7 +19,6 @@ pub struct HardwareStamps {
     config: Config,
     share: Option<Share>,
     ledger: Ledger,
-    put_back: Vec<String>,
 }
 
 impl HardwareStamps {
@@ -41,8 +40,6 @@ impl HardwareStamps {
         }
         let netns =
             std::fs::metadata("/proc/thread-self/ns/net").map_err(|e| failed("finding its namespace", e))?.ino();
-        // What is left on other devices matters less than this one; what stays there is tried again next time.
-        let put_back = ledger.tidy(netns, &present).unwrap_or_default();
         let device = Device::named(&caps.device).map_err(|e| failed("opening a socket", e))?;
         let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
         let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
@@ -51,8 +48,7 @@ impl HardwareStamps {
             Err(StampError::Os { .. }) if tx && rx => join(false)?,
             joined => joined?,
         };
-        let put_back = put_back.iter().map(said).collect();
-        Ok(Some(Self { device, config, share, ledger, put_back }))
+        Ok(Some(Self { device, config, share, ledger }))
     }
 
     /// Packets sent are stamped.
@@ -63,11 +59,6 @@ impl HardwareStamps {
     /// All packets received are stamped.
     pub fn rx(&self) -> bool {
         self.config.rx_filter == RxFilter::ALL
-    }
-
-    /// What earlier runs had left switched on and was put back first, to be reported to the user.
-    pub fn put_back(&self) -> &[String] {
-        &self.put_back
     }
 }
 

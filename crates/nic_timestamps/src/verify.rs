@@ -121,10 +121,7 @@ pub fn verify(caps: &Caps, trial: Trial) -> Verified {
     // Kept to the end: what is switched on here is put back then.
     let switched_on = HardwareStamps::switch_on(caps);
     let on = match &switched_on {
-        Ok(Some(on)) => {
-            verified.notes.extend(on.put_back().iter().cloned());
-            (on.tx(), on.rx())
-        }
+        Ok(Some(on)) => (on.tx(), on.rx()),
         Ok(None) => (false, false),
         Err(e) => {
             let why = Check::Untried(e.to_string());

@@ -6,7 +6,7 @@ use latpath_counters::{interfaces, Interface, Netns};
 use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Ns, Point, PointId, PointInfo, PointKind};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd;
@@ -48,6 +48,8 @@ struct Slot {
     key: PointKey,
     id: Option<PointId>,
     seen: Ns,
+    /// Since when nothing new can name the index, which is then given back.
+    released: Option<Ns>,
 }
 
 /// What a point is called, and whether it has a number: the same after its device or thread was made again.
@@ -65,8 +67,6 @@ pub(crate) struct Points {
     ids: HashMap<Identity, Option<PointId>>,
     readers: HashMap<u32, usize>,
     slots: Vec<Option<Slot>>,
-    /// Indexes to give back, and since when nothing new can name them.
-    released: VecDeque<(Ns, usize)>,
     /// A device without a link kind, as NICs are, sends packets of a stream.
     pub nic_sends: bool,
     /// Points that found no room.
@@ -124,12 +124,9 @@ impl Points {
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
             let id = self.identify(machine, kind, &entry, &mut lookups, accept);
             // The device or the thread was made again: what went before takes no place any more.
-            let is_released = |index: usize| self.released.iter().any(|(_, released)| *released == index);
-            let same = |(i, slot): (usize, &Option<Slot>)| {
-                (slot.as_ref()?.id == id && id.is_some() && !is_released(i)).then_some(i)
-            };
-            let before = self.slots.iter().enumerate().find_map(same);
-            self.slots[index] = Some(Slot { key: entry.key, id, seen: now });
+            let same = |slot: &Slot| id.is_some() && slot.id == id && slot.released.is_none();
+            let before = self.slots.iter().position(|slot| slot.as_ref().is_some_and(same));
+            self.slots[index] = Some(Slot { key: entry.key, id, seen: now, released: None });
             if id.is_none() {
                 self.release(index, table, percpu, now, true);
             }
@@ -221,25 +218,30 @@ impl Points {
         }
         forget(percpu, index);
         table.entries.set_field(index, offset_of!(PointEntry, valid), 0u32);
-        self.released.push_back((now, index));
+        self.slots[index].iter_mut().for_each(|slot| slot.released = Some(now));
     }
 
     /// Releases points that have seen nothing for long where room is scarce, and gives back what was released.
     pub fn tidy(&mut self, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns) {
-        while let Some(&(_, index)) = self.released.front().filter(|(since, _)| now - since > QUARANTINE) {
-            self.released.pop_front();
-            self.slots[index] = None;
-            if let Err(e) = table.give_back(index) {
-                tracing::debug!("point {index}: {e}");
+        let is_over = |slot: &Slot| slot.released.is_some_and(|since| now - since > QUARANTINE);
+        for index in 0..self.slots.len() {
+            if self.slots[index].as_ref().is_some_and(is_over) {
+                self.slots[index] = None;
+                if let Err(e) = table.give_back(index) {
+                    tracing::debug!("point {index}: {e}");
+                }
             }
         }
-        let is_released = |index: &usize| self.released.iter().any(|(_, released)| released == index);
-        let mut used: Vec<(Ns, usize)> =
-            self.slots.iter().enumerate().filter_map(|(i, s)| Some((s.as_ref()?.seen, i))).collect();
-        if used.len() + SCARCE <= MAX_POINTS {
+        if self.slots.iter().flatten().count() + SCARCE <= MAX_POINTS {
             return;
         }
-        used.retain(|(seen, index)| now - seen > IDLE && !is_released(index));
+        let is_idle = |slot: &Slot| slot.released.is_none() && now - slot.seen > IDLE;
+        let idle = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, slot)| slot.as_ref().filter(|s| is_idle(s)).map(|s| (s.seen, i)));
+        let mut used: Vec<(Ns, usize)> = idle.collect();
         used.sort_unstable();
         used.truncate(SCARCE);
         used.into_iter().for_each(|(_, index)| self.release(index, table, percpu, now, false));

@@ -75,7 +75,7 @@ pub(crate) struct Spikes {
 impl Spikes {
     pub fn begin(run: &Path, retention: RetentionPolicy) -> Result<Self, RunError> {
         let directory = run.join(SPIKES);
-        crate::writer::make_private(&directory).map_err(StoreError::write(&directory))?;
+        latpath_linux::make_private(&directory).map_err(StoreError::write(&directory))?;
         let shared = Arc::<Mutex<Shared>>::default();
         let (captures, come) = sync_channel(UNDER_WAY);
         let thread = std::thread::Builder::new().name("latpath-captures".into());

@@ -12,14 +12,15 @@ use crate::{
 };
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_journey::{journey::MAX_POINTS, Journey};
+use latpath_linux::make_private;
 use latpath_model::Point;
 use latpath_partstore::{new_file, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
-    fs::{DirBuilder, File},
+    fs::File,
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         atomic::Ordering,
@@ -77,6 +78,7 @@ impl Writer {
     /// Makes a run's directory and begins to write into it. A directory that exists is taken only if it is empty.
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
+        // Threads' names, commands, and addresses in the kernel stand in a run.
         match make_private(path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::refuse_existing(path)?,
             done => done.map_err(StoreError::write(path))?,
@@ -405,12 +407,6 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
     }
 }
 
-/// What a directory that is in the way holds.
-/// Makes a directory in which nobody else can read: threads' names, commands, and addresses in the kernel stand in a run.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)
-}
-
 /// Refuses a directory in which others could put links, so that root would write where they point.
 fn refuse_shared(path: &Path) -> Result<(), RunError> {
     let metadata = std::fs::metadata(path).map_err(StoreError::read(path))?;
@@ -422,6 +418,7 @@ fn refuse_shared(path: &Path) -> Result<(), RunError> {
     Err(RunError::NotPrivate { path: path.into(), why })
 }
 
+/// What a directory that is in the way holds.
 fn what_is(path: &Path) -> String {
     match Manifest::load(path) {
         Ok(manifest) => format!("a run of {}", manifest.start.utc.split('.').next().unwrap_or_default()),

@@ -290,7 +290,8 @@ impl WakeupChain<'_> {
     /// It waited in the midst of its own work, from `slept` on: for a lock, say. The chain has what its waker did until
     /// then, and nothing of what that one did before.
     fn waited(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
-        let limit = std::mem::replace(&mut self.a, slept);
+        let limit = self.a;
+        self.a = slept.max(limit);
         let reader = self.reader;
         if self.nested < MAX_NESTED {
             self.nested += 1;

@@ -72,28 +72,24 @@ fn notes(notes: &[(String, Ns)]) -> Vec<&str> {
 }
 
 fn row(RankedCause { row, advice }: &RankedCause, all: Ns, context: &RunContext) -> Value {
-    json!({
-        "cause": row.cause.id(),
-        "meaning": row.cause.info().meaning,
-        "machine": row.machine,
-        "actor": row.actor.as_ref().map(party),
-        "by": parties(&row.by),
-        "cpus": cpus(&row.cpus),
-        "segments": segments(&row.hops, context),
-        "packets": row.packets,
-        "first": row.first,
-        "excess_ns": row.excess_ns,
-        "median_ns": row.median_ns(),
-        "worst_ns": row.worst_ns,
-        "share_percent": percent(row.excess_ns, all),
-        "number": row.number,
-        "idle_state": row.state,
-        "notes": notes(&row.notes),
-        "advice": fixes(advice),
-    })
+    let mut value = share(row, all, context);
+    value["meaning"] = json!(row.cause.info().meaning);
+    value["packets"] = json!(row.packets);
+    value["first"] = json!(row.first);
+    value["median_ns"] = json!(row.median_ns());
+    value["worst_ns"] = json!(row.worst_ns);
+    value["advice"] = fixes(advice);
+    value
 }
 
-fn cause(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
+fn cause(of_packet: &CauseShare, all: Ns, context: &RunContext) -> Value {
+    let mut value = share(of_packet, all, context);
+    value["time_ns"] = json!(of_packet.time_ns);
+    value
+}
+
+/// What is said alike of a cause's part in one packet and in all.
+fn share(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
     json!({
         "cause": share.cause.id(),
         "machine": share.machine,
@@ -101,7 +97,6 @@ fn cause(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
         "by": parties(&share.by),
         "cpus": cpus(&share.cpus),
         "segments": segments(&share.hops, context),
-        "time_ns": share.time_ns,
         "excess_ns": share.excess_ns,
         "share_percent": percent(share.excess_ns, all),
         "number": share.number,

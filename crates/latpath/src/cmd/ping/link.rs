@@ -173,7 +173,6 @@ impl Link {
             }
             Err(e) => return Err(e.into()),
         };
-        notes.extend(hardware.put_back().iter().cloned());
         // Some claim stamps that never come: what is not there is not waited for.
         let verified = verify(&caps, Trial { send: true, listen: Duration::ZERO });
         let worth = verified.worth_asking();
