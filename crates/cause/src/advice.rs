@@ -412,10 +412,13 @@ impl Advisor<'_> {
 
     pub(crate) fn of_polling(&self) -> Vec<Advice> {
         let reader = self.share.actor.as_ref().map_or("the thread", |actor| &actor.name);
+        if let Some(waiter) = &self.share.waiter {
+            return self
+                .without_command(format!("{} waits for {reader}: let {reader} answer without sleeping", waiter.name));
+        }
         self.without_command(match self.share.number {
             Some(ns) if ns >= 1000 => format!(
-                "{reader} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call, or, \
-                 where it is a server that the reader waits for, answer without sleeping",
+                "{reader} looks for packets from time to time, having slept for {} µs: let it wait in its receiving call",
                 ns / 1000
             ),
             _ => format!("let {reader} wait in its receiving call instead of sleeping by a timer"),

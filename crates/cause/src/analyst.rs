@@ -44,6 +44,8 @@ pub struct CauseInterval {
     /// What kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
     /// poll interval or a queueing discipline the timer.
     pub by: Option<Executor>,
+    /// The thread that slept until the actor, another thread, had acted.
+    pub waiter: Option<Executor>,
     /// The machine, by its place in the capture. Actor, culprit and CPU are this one's.
     pub machine: usize,
     /// The CPU, where one is known: where the actor ran or was to run.

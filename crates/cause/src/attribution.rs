@@ -39,6 +39,8 @@ pub struct CauseShare {
     pub machine: String,
     /// Whose hands the packet was in.
     pub actor: Option<Actor>,
+    /// The thread that slept until the actor, another thread, had acted.
+    pub waiter: Option<Actor>,
     /// How long.
     pub time_ns: Ns,
     /// How long beyond the baseline.
@@ -63,6 +65,7 @@ impl CauseShare {
             cause,
             machine,
             actor,
+            waiter: None,
             time_ns: 0,
             excess_ns: 0,
             by: Vec::new(),
@@ -149,6 +152,7 @@ impl Attribution {
                 let share = &mut attribution.shares[group];
                 plus(&mut share.time_ns, ns);
                 share.update_actor(actor.as_ref());
+                share.waiter = share.waiter.take().or(interval.waiter.as_ref().map(|w| context.actor(machine, w)));
                 if let Some(by) = &interval.by {
                     share.add_culprit(&context.actor(machine, by), ns, usize::MAX);
                 }

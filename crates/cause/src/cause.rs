@@ -10,8 +10,9 @@ pub struct CauseInfo {
     pub id: &'static str,
     /// What it means, in one sentence. docs/causes.md has the same.
     pub meaning: &'static str,
-    /// What happened, as a sentence without a full stop. `{actor}` is who had to act, `{for}` for how long (` for 14.2 ms`),
-    /// `{by}` the culprits behind the link's words, `{detail}` the detail.
+    /// What happened, as a sentence without a full stop. `{actor}` is who had to act, with who waited for it (`relay waited for server,
+    /// which`; `{was}` is `was ` then), `{for}` for how long (` for 14.2 ms`), `{by}` the culprits behind the link's words, `{detail}`
+    /// the detail.
     pub sentence: &'static str,
     /// How the culprit comes in.
     pub link: Link,
@@ -128,25 +129,25 @@ macro_rules! causes {
 // Variant, name, meaning { sentence, link, detail, state of the actor, advice }
 causes! {
     Work "work" "The actor ran, and did what is to be done for the packet." {
-        "{actor} worked on it{for}", Nobody, None, Works, of_work
+        "{actor} worked{for}", Nobody, None, Works, of_work
     }
     Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
-        "{actor} interrupted{for}{by}", By, None, Interrupted, of_interrupts
+        "{actor} {was}interrupted{for}{by}", By, None, Interrupted, of_interrupts
     }
     WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others." {
-        "{actor} ready but not running{for}{by}", Behind, None, Waits, of_waiting
+        "{actor} {was}ready but not running{for}{by}", Behind, None, Waits, of_waiting
     }
     IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
         "{actor} waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
     }
     Throttled "throttled" "A thread, or its control group, had used up its CPU time." {
-        "{actor} throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
+        "{actor} {was}throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
     }
     Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
-        "{actor} stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
+        "{actor} {was}stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
     }
     Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device." {
-        "{actor} blocked{for}{by}", WokenBy, None, Sleeps, of_blocking
+        "{actor} {was}blocked{for}{by}", WokenBy, None, Sleeps, of_blocking
     }
     SoftirqWait "softirq-wait" "A softirq was raised and had not begun." {
         "{actor} raised but not started{for}{by}", Behind, None, Waits, of_interrupts
@@ -158,7 +159,7 @@ causes! {
         "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits, of_queues
     }
     PollInterval "poll-interval" "The reader slept for a time of its own choice." {
-        "{actor} slept{for} by its own timer: it polls", Until, None, Sleeps, of_polling
+        "{actor} slept{for} by its own timer", Until, None, Sleeps, of_polling
     }
     Upcall "upcall" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
         "{actor} handled it{for}: no flow in the kernel matched", Nobody, None, Works, of_upcalls
@@ -167,13 +168,13 @@ causes! {
         "held{for} by a queueing discipline{by}", Until, None, Sleeps, of_qdiscs
     }
     VmExit "vm-exit" "The vCPU had left its guest." {
-        "{actor} out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
+        "{actor} {was}out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
     }
     VcpuPreempted "vcpu-preempted" "The vCPU was ready, and its CPU ran others." {
-        "{actor} off its CPU{for}{by}", Behind, None, Waits, of_waiting
+        "{actor} {was}off its CPU{for}{by}", Behind, None, Waits, of_waiting
     }
     VcpuHalted "vcpu-halted" "The vCPU had halted, until something woke it." {
-        "{actor} halted{for}{by}", WokenBy, None, Sleeps, of_halting
+        "{actor} {was}halted{for}{by}", WokenBy, None, Sleeps, of_halting
     }
     IrqInjection "irq-injection" "An interrupt for the guest was pending, and the guest had not taken it." {
         "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits, of_injection
@@ -236,7 +237,7 @@ mod tests {
         for cause in Cause::ALL {
             let CauseInfo { sentence, link, detail, .. } = cause.info();
             let places: Vec<&str> = sentence.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect();
-            assert!(places.iter().all(|place| ["actor", "for", "by", "detail"].contains(place)), "{sentence}");
+            assert!(places.iter().all(|place| ["actor", "was", "for", "by", "detail"].contains(place)), "{sentence}");
             assert!(!places.contains(&"by") || *link != Link::Nobody, "{cause}: by whom?");
             assert_eq!(places.contains(&"detail"), *detail != Detail::None, "{cause}");
         }

@@ -41,7 +41,10 @@ impl Row {
     fn new(share: &CauseShare) -> Self {
         let machine = if share.cause == Cause::Unexplained { String::new() } else { share.machine.clone() };
         Self {
-            share: CauseShare::new(share.cause, machine, share.actor.clone()),
+            share: CauseShare {
+                waiter: share.waiter.clone(),
+                ..CauseShare::new(share.cause, machine, share.actor.clone())
+            },
             packets: 0,
             first: 0,
             worst_ns: 0,
@@ -102,8 +105,8 @@ pub struct Others {
     pub first: u64,
 }
 
-/// A row's cause, machine, actor and culprit.
-type Key = (Cause, String, Option<String>, Option<String>);
+/// A row's cause, machine, actor, culprit, and who waited for the actor.
+type Key = (Cause, String, [Option<String>; 3]);
 
 /// What held late packets.
 #[derive(Clone, Debug, Default)]
@@ -131,11 +134,15 @@ impl Ranking {
         }
         for (at, share) in attribution.shares.iter().enumerate().filter(|(_, share)| share.excess_ns > 0) {
             let key = match share.cause {
-                Cause::Unexplained => (share.cause, String::new(), None, None),
+                Cause::Unexplained => (share.cause, String::new(), [None, None, None]),
                 _ => {
                     let name = |m: &Actor| m.name.clone();
                     let by = share.by.first().map(|(m, _)| name(m));
-                    (share.cause, share.machine.clone(), share.actor.as_ref().map(name), by)
+                    (
+                        share.cause,
+                        share.machine.clone(),
+                        [share.actor.as_ref().map(name), by, share.waiter.as_ref().map(name)],
+                    )
                 }
             };
             if self.rows.len() >= MAX_ROWS && !self.rows.contains_key(&key) {

@@ -127,6 +127,8 @@ pub(crate) struct WakeupChain<'w> {
     pub reader: bool,
     /// Waits within waits that it looks into now.
     nested: u32,
+    /// The thread whose sleep led to those that it looks at now, from waker to waker.
+    waiter: Option<u32>,
 }
 
 /// Why a walk ended before it was there.
@@ -144,7 +146,7 @@ pub(crate) enum End {
 
 impl<'w> WakeupChain<'w> {
     pub fn new(machine: &'w Machine, place: usize, pair: &'w SightingPair, vcpus: &'w Vcpus, t: Ns) -> Self {
-        Self { machine, place, pair, vcpus, a: pair.a, t, intervals: Vec::new(), reader: true, nested: 0 }
+        Self { machine, place, pair, vcpus, a: pair.a, t, intervals: Vec::new(), reader: true, nested: 0, waiter: None }
     }
 
     pub fn is_done(&self) -> bool {
@@ -153,7 +155,15 @@ impl<'w> WakeupChain<'w> {
 
     /// Adds an interval of this machine from `from` to `self.t`.
     pub fn add(&mut self, from: Ns, cause: Cause, like: CauseInterval) {
-        self.add_interval(from, CauseInterval { cause, machine: self.place, ..like });
+        let waiter = self.waiter_for(&like.actor);
+        self.add_interval(from, CauseInterval { cause, machine: self.place, waiter, ..like });
+    }
+
+    /// Who slept until this thread had acted, where that is another one.
+    fn waiter_for(&self, actor: &Option<Executor>) -> Option<Executor> {
+        let acts = actor.as_ref()?.doing.thread()?;
+        let waiter = self.waiter.filter(|waiter| *waiter != acts)?;
+        Some(self.machine.thread(waiter, self.t))
     }
 
     /// The same, of any machine and cause.
@@ -183,6 +193,10 @@ impl<'w> WakeupChain<'w> {
             if self.intervals.len() >= MAX_INTERVALS {
                 return End::Lost("more happened than latpath follows".into());
             }
+            self.waiter = match context {
+                Context::Thread(pid) => self.waiter.or(Some(pid)),
+                _ => None,
+            };
             let next = match context {
                 Context::Thread(pid) if self.enters_guest(pid) => {
                     return End::Inside { thread: pid, vcpu: self.vcpus.number(pid) };

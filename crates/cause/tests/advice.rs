@@ -66,6 +66,7 @@ fn share(cause: Cause, machine: &str, actor: Option<Actor>, by: Option<Actor>) -
         hops: vec![((0, 1), 10)],
         number: None,
         state: None,
+        waiter: None,
         notes: vec![],
     }
 }

@@ -112,6 +112,7 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>) -> Vec<String> {
         hops: vec![((0, 1), 10)],
         number: None,
         state: None,
+        waiter: None,
         notes: vec![],
     };
     advise(&share, Some(0), &known).into_iter().flat_map(|advice| advice.commands).collect()

@@ -35,6 +35,7 @@ fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacke
                 cpu: Some(4),
                 number: None,
                 state: None,
+                waiter: None,
                 note: None,
             });
             t += ns;

@@ -383,6 +383,9 @@ fn the_walk_goes_on_with_those_who_woke_each_other() {
             "260-300 work qemu (7)",
         ]
     );
+    let waiters: Vec<_> = stage.intervals().into_iter().map(|p| p.waiter.map(|waiter| waiter.name)).collect();
+    let waits = || Some("qemu (7)".to_owned());
+    assert_eq!(waiters, [waits(), waits(), waits(), None, None]);
 }
 
 #[test]

@@ -143,6 +143,7 @@ fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Told1>)>) ->
                 cpu: cpu_here,
                 number,
                 state: None,
+                waiter: None,
                 note,
             });
             (t, last) = (t + ns, cpu);
@@ -317,6 +318,26 @@ fn the_culprit_stands_in_the_first_line() {
         .unwrap()
         .starts_with("vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running behind"));
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_sentence_says_who_waited_for_whom() {
+    let (context, server) = (context(), || task(911, "server", OTHER));
+    let hog = task(7, "hog", fifo(50));
+    for (cause, by, said) in [
+        (Cause::PollInterval, None, "slept for 12.00 ms by its own timer"),
+        (Cause::WaitingForCpu, Some(hog.clone()), "was ready but not running for 12.00 ms behind hog (7, FIFO 50)"),
+        (Cause::Blocked, Some(hog), "was blocked for 12.00 ms until woken by hog (7, FIFO 50)"),
+        (Cause::Work, None, "worked for 12.00 ms"),
+    ] {
+        let held = (12 * MS, cause, 1, 0, Some(server()), by);
+        let mut packet = packet_of_all_hops(1, 0, true, vec![], vec![], vec![held]);
+        packet.hops[3].intervals[1].waiter = Some(relay());
+        let text = packet_text(&explained_packet(packet, &Baseline::default(), &context), &context, Letters::Unicode);
+        let text: Vec<&str> = text.split_whitespace().collect();
+        let said = format!("relay waited for server (911, CPU 0, SCHED_OTHER), which {said}:");
+        assert!(text.join(" ").contains(&said), "{said} is not in {text:?}");
+    }
 }
 
 #[test]

@@ -271,7 +271,8 @@ impl WakeupChain<'_> {
     fn blocked_by(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let first = self.intervals.len();
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
-        let blocked = CauseInterval { cause: Cause::Blocked, machine: self.place, by, ..label.clone() };
+        let waiter = self.waiter_for(&label.actor);
+        let blocked = CauseInterval { cause: Cause::Blocked, machine: self.place, by, waiter, ..label.clone() };
         self.waited(slept, waker, label);
         for interval in &mut self.intervals[first..] {
             if !matches!(interval.cause, Cause::WaitingForCpu | Cause::Throttled | Cause::Stopped) {
@@ -292,12 +293,13 @@ impl WakeupChain<'_> {
     fn waited(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let limit = self.a;
         self.a = slept.max(limit);
-        let reader = self.reader;
+        let (reader, waiter) = (self.reader, self.waiter);
         if self.nested < MAX_NESTED {
             self.nested += 1;
             self.reader = false;
             self.go(Context::of(waker.cpu, waker.context));
             self.nested -= 1;
+            self.waiter = waiter;
         }
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
         self.add(slept, Cause::Blocked, CauseInterval { by, ..label });

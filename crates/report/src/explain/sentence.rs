@@ -66,6 +66,8 @@ fn note(page: &Page, notes: &[(String, Ns)]) -> String {
 /// What a sentence is made of, beside its cause.
 struct Words<'a> {
     actor: Option<String>,
+    /// Who waited for the actor.
+    waiter: Option<&'a Actor>,
     /// ` for 14.2 ms`; empty where no time is meant.
     time: String,
     by: Option<String>,
@@ -93,12 +95,18 @@ fn fill(page: &Page, cause: Cause, words: &Words) -> String {
         (Detail::PacketsAhead, Some(n)) => format!("{} packets", page.count(n)),
         (Detail::PacketsAhead, None) => "packets".into(),
     };
+    let actor = words.actor.as_deref().unwrap_or("an unknown thread");
+    let (actor, was) = match words.waiter.filter(|_| info.sentence.starts_with("{actor}")) {
+        Some(waiter) => (format!("{} waited for {actor}, which", page.clean(&waiter.name)), "was "),
+        None => (actor.to_owned(), ""),
+    };
     // What is filled in comes from outside, so each place is filled once.
     let mut text = String::new();
     for piece in info.sentence.split('{') {
         let (place, rest) = piece.split_once('}').unwrap_or(("", piece));
         text += match place {
-            "actor" => words.actor.as_deref().unwrap_or("an unknown thread"),
+            "actor" => &actor,
+            "was" => was,
             "for" => &words.time,
             "by" => &by,
             "detail" => &detail,
@@ -113,6 +121,7 @@ fn fill(page: &Page, cause: Cause, words: &Words) -> String {
 pub(crate) fn sentence(page: &Page, share: &CauseShare) -> String {
     let words = Words {
         actor: share.actor.as_ref().map(|actor| who(page, actor, share.cpu())),
+        waiter: share.waiter.as_ref(),
         time: format!(" for {}", page.duration(share.time_ns)),
         by: (!share.by.is_empty()).then(|| culprits(page, &share.by)),
         number: share.number,
@@ -127,6 +136,7 @@ pub(crate) fn row_sentence(page: &Page, row: &Row) -> String {
     let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
     let words = Words {
         actor: row.actor.as_ref().map(|actor| who(page, actor, cpu)),
+        waiter: row.waiter.as_ref(),
         time: String::new(),
         by: row.by.first().map(|(actor, _)| who(page, actor, None)),
         number: row.number,
@@ -188,6 +198,9 @@ pub(crate) fn subject(page: &Page, row: &Row) -> String {
         _ => String::new(),
     };
     text += &detail;
+    if let Some(waiter) = &row.waiter {
+        text += &format!(", for which {} waited", page.clean(&waiter.name));
+    }
     text.trim_start_matches([' ', ',', ':']).to_owned()
 }
 

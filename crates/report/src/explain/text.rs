@@ -7,7 +7,7 @@ use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
 use crate::header::title;
 use crate::page::{self, Page};
 use latpath_capture::CaptureKind;
-use latpath_cause::{Actor, Advice, Cause, Others, Row, RunContext};
+use latpath_cause::{Actor, Advice, Cause, CauseShare, Others, Row, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
@@ -298,7 +298,8 @@ fn row_of(explained_packet: &ExplainedPacket, explanation: &Explanation) -> Opti
     explanation.ranking.iter().take(WITH_FIXES).position(|r| {
         let same = (r.row.cause, r.row.machine.as_str()) == (first.cause, first.machine.as_str());
         let by = |by: &[(Actor, Ns)]| name(by.first().map(|(m, _)| m));
-        same && name(r.row.actor.as_ref()) == name(first.actor.as_ref()) && by(&r.row.by) == by(&first.by)
+        let actors = |share: &CauseShare| [name(share.actor.as_ref()), by(&share.by), name(share.waiter.as_ref())];
+        same && actors(&r.row) == actors(first)
     })
 }
 

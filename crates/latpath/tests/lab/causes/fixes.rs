@@ -59,6 +59,7 @@ fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[Point
         hops: vec![((0, 0), 1)],
         number: None,
         state: None,
+        waiter: None,
         notes: vec![],
     };
     let cpus: Cpus = "0-1".parse().unwrap_or_default();
