@@ -5,65 +5,11 @@ use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Route, Segment, Source, Stamp, Transaction};
 use crate::wire::{NicClock, Seen};
 use latpath_model::Ns;
-use latpath_stats::{Bucket, Histogram};
+use latpath_stats::{Bucket, Histogram, TimeFigures};
 use serde::Serialize;
 
 /// Round trips beyond a drawn histogram's end that are kept one by one.
 const OVERFLOW_KEPT: usize = 10_000;
-
-/// Times of one thing, ns. Percentiles are nearest ranks, at most 0.2 % off; all else is exact.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Times {
-    /// How many.
-    pub count: u64,
-    /// Least.
-    pub min_ns: Ns,
-    /// Mean, rounded.
-    pub mean_ns: Ns,
-    /// Standard deviation of the population, rounded.
-    pub stddev_ns: Ns,
-    /// Percentiles.
-    pub p50_ns: Ns,
-    /// 90 %.
-    pub p90_ns: Ns,
-    /// 99 %.
-    pub p99_ns: Ns,
-    /// 99.9 %.
-    pub p99_9_ns: Ns,
-    /// 99.99 %.
-    pub p99_99_ns: Ns,
-    /// 99.999 %.
-    pub p99_999_ns: Ns,
-    /// 99.9999 %.
-    pub p99_9999_ns: Ns,
-    /// Greatest.
-    pub max_ns: Ns,
-    /// How many were below 0: a clock's fault.
-    pub negative: u64,
-}
-
-impl Times {
-    /// Of a histogram.
-    pub fn of(h: &Histogram) -> Self {
-        let [p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, p99_999_ns, p99_9999_ns] =
-            h.percentiles([500_000, 900_000, 990_000, 999_000, 999_900, 999_990, 999_999]);
-        Self {
-            count: h.count(),
-            min_ns: h.min(),
-            mean_ns: h.mean(),
-            stddev_ns: h.stddev(),
-            p50_ns,
-            p90_ns,
-            p99_ns,
-            p99_9_ns,
-            p99_99_ns,
-            p99_999_ns,
-            p99_9999_ns,
-            max_ns: h.max(),
-            negative: h.negatives(),
-        }
-    }
-}
 
 /// One row of the table of segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -82,7 +28,7 @@ pub struct SegmentFigures {
     pub error_bound_ns: Option<Ns>,
     /// Its times.
     #[serde(flatten)]
-    pub times: Times,
+    pub times: TimeFigures,
 }
 
 /// A round trip kept one by one.
@@ -318,11 +264,11 @@ impl Figures {
                 to: segment.to,
                 to_source: segment.to.source(),
                 error_bound_ns: timeline.error_bound(*segment),
-                times: Times::of(h),
+                times: TimeFigures::of(h),
             };
             rows.segments.iter().zip(&rows.times).map(figures).collect::<Vec<_>>()
         };
-        let some = |h: &Histogram| (h.count() > 0).then(|| Times::of(h));
+        let some = |h: &Histogram| (h.count() > 0).then(|| TimeFigures::of(h));
         let [nic_clock, reflector_nic_clock] = timeline.nic_clocks();
         let (disturbances, disturbed) = timeline.disturbances();
         let mut overflow = self.overflow.clone();
@@ -334,7 +280,7 @@ impl Figures {
             reflector: seen,
             lost_there: seen.map(|s| counts.sent.saturating_sub(s.received)),
             lost_back: seen.map(|s| s.received.saturating_sub(counts.answered + counts.late)),
-            round_trip: Times::of(&self.round_trip),
+            round_trip: TimeFigures::of(&self.round_trip),
             nic_round_trip: some(&self.nic_round_trip),
             nic_turnaround: some(&self.nic_turnaround),
             segments: rows(&self.table),
@@ -403,11 +349,11 @@ pub struct Report {
     /// Probes that came there, and whose answer did not come back.
     pub lost_back: Option<u64>,
     /// T1 app to T4 app.
-    pub round_trip: Times,
+    pub round_trip: TimeFigures,
     /// T1 nic to T4 nic, in the emitter's PHC alone.
-    pub nic_round_trip: Option<Times>,
+    pub nic_round_trip: Option<TimeFigures>,
     /// T2 nic to T3 nic, in the reflector's PHC alone.
-    pub nic_turnaround: Option<Times>,
+    pub nic_turnaround: Option<TimeFigures>,
     /// At most seven segments from application to application.
     pub segments: Vec<SegmentFigures>,
     /// The same cut at every stamp there is, where that is finer.

@@ -33,7 +33,7 @@ pub enum BadLimit {
     #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=TIME or COUNTER<=N, as in total:max<=3ms or lost<=0")]
     Form(String),
     /// The figure is unknown.
-    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p99, p99.9, p99.99, max; counts of a segment: over, negative; counts of all: lost, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
+    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; counts of all: lost, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
     Figure(String),
     /// The value is no time, or no number.
     #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]
@@ -46,15 +46,18 @@ pub enum BadLimit {
 /// The times of a segment by name.
 fn time_figure(name: &str) -> Option<fn(&SegmentFigures) -> Ns> {
     Some(match name {
-        "min" => |s| s.min_ns,
-        "mean" => |s| s.mean_ns,
-        "stddev" => |s| s.stddev_ns,
-        "p50" => |s| s.p50_ns,
-        "p90" => |s| s.p90_ns,
-        "p99" => |s| s.p99_ns,
-        "p99.9" => |s| s.p99_9_ns,
-        "p99.99" => |s| s.p99_99_ns,
-        "max" => |s| s.max_ns,
+        "min" => |s| s.times.min_ns,
+        "mean" => |s| s.times.mean_ns,
+        "stddev" => |s| s.times.stddev_ns,
+        "p50" => |s| s.times.p50_ns,
+        "p90" => |s| s.times.p90_ns,
+        "p95" => |s| s.times.p95_ns,
+        "p99" => |s| s.times.p99_ns,
+        "p99.9" => |s| s.times.p99_9_ns,
+        "p99.99" => |s| s.times.p99_99_ns,
+        "p99.999" => |s| s.times.p99_999_ns,
+        "p99.9999" => |s| s.times.p99_9999_ns,
+        "max" => |s| s.times.max_ns,
         _ => return None,
     })
 }
@@ -84,7 +87,7 @@ impl FromStr for Limit {
             None => (What::All(counter(left).ok_or_else(|| BadLimit::Figure(left.into()))?), whole()?),
             Some(("", _)) => return Err(BadLimit::Form(text.into())),
             Some((segment, "over")) => (What::Count(segment.into(), |s| s.over_threshold), whole()?),
-            Some((segment, "negative")) => (What::Count(segment.into(), |s| s.negative), whole()?),
+            Some((segment, "negative")) => (What::Count(segment.into(), |s| s.times.negative), whole()?),
             Some((segment, figure)) => {
                 let figure = time_figure(figure).ok_or_else(|| BadLimit::Figure(figure.into()))?;
                 let most = parse_duration(value).ok_or_else(|| BadLimit::Value(value.into()))?;
@@ -114,7 +117,7 @@ impl Limit {
             What::Time(name, figure) => {
                 let found = find(name)?;
                 // A limit that nothing was measured against was not kept.
-                if found.iter().any(|s| s.count == 0) {
+                if found.iter().any(|s| s.times.count == 0) {
                     Some("no journey crossed the segment".into())
                 } else {
                     found.into_iter().map(figure).max().filter(|ns| *ns > self.most).map(duration)
@@ -166,8 +169,7 @@ mod tests {
     fn summary() -> Summary {
         let total = SegmentFigures {
             name: "total".into(),
-            count: 9,
-            max_ns: 3_000_001,
+            times: latpath_stats::TimeFigures { count: 9, max_ns: 3_000_001, ..Default::default() },
             over_threshold: 2,
             ..Default::default()
         };

@@ -105,22 +105,22 @@ impl Lines {
         for s in &summary.segments {
             let name = format!("{} {}", short_name(&page, s), numbers(&page, summary, s));
             let (name, rate) = (pad(name.trim(), 10), page.letters.rate(s.rate_hz));
-            let mut line = format!("{at}  {name}  n {}  {rate}/s", page.count(s.count));
+            let mut line = format!("{at}  {name}  n {}  {rate}/s", page.count(s.times.count));
             let times = [
-                ("min", s.min_ns),
-                ("mean", s.mean_ns),
-                ("p50", s.p50_ns),
-                ("p99", s.p99_ns),
-                ("p99.9", s.p99_9_ns),
-                ("p99.99", s.p99_99_ns),
-                ("max", s.max_ns),
+                ("min", s.times.min_ns),
+                ("mean", s.times.mean_ns),
+                ("p50", s.times.p50_ns),
+                ("p99", s.times.p99_ns),
+                ("p99.9", s.times.p99_9_ns),
+                ("p99.99", s.times.p99_99_ns),
+                ("max", s.times.max_ns),
             ];
-            for (figure, time) in times.into_iter().filter(|_| s.count > 0) {
+            for (figure, time) in times.into_iter().filter(|_| s.times.count > 0) {
                 line += &format!("  {figure} {}", page.time(s, time));
             }
             line.push_str(&format!("  over {} {}", page.duration(summary.threshold_ns), page.count(s.over_threshold)));
-            if s.negative > 0 {
-                line.push_str(&format!("  negative {}", page.count(s.negative)));
+            if s.times.negative > 0 {
+                line.push_str(&format!("  negative {}", page.count(s.times.negative)));
             }
             if s.error_bound_ns > 0 {
                 line.push_str(&format!("  {}{}", page.letters.plus_minus(), page.duration(s.error_bound_ns)));
@@ -135,8 +135,8 @@ impl Lines {
                 share(path.journeys, summary.journeys),
                 page.count(path.lost)
             );
-            for s in path.segments.iter().filter(|s| s.count > 0) {
-                let times = [("p50", s.p50_ns), ("p99", s.p99_ns), ("max", s.max_ns)];
+            for s in path.segments.iter().filter(|s| s.times.count > 0) {
+                let times = [("p50", s.times.p50_ns), ("p99", s.times.p99_ns), ("max", s.times.max_ns)];
                 line.push_str(&format!("  {}", page.clean(&s.name)));
                 times.into_iter().for_each(|(f, t)| line.push_str(&format!(" {f} {}", page.duration(t))));
             }

@@ -68,7 +68,7 @@ impl Page {
     /// A time of a segment: none where no packet crossed it, `<` its error bound where it is shorter than that.
     pub fn time(&self, segment: &SegmentFigures, ns: Ns) -> String {
         let bound = segment.error_bound_ns;
-        match segment.count {
+        match segment.times.count {
             0 => "-".into(),
             _ if is_within(ns, bound) => format!("<{}", self.duration(bound)),
             _ => self.duration(ns),

@@ -20,10 +20,10 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             page.count(path.journeys),
             share(path.journeys, summary.journeys),
             page.count(path.lost),
-            time(|s| s.p50_ns),
-            time(|s| s.p99_ns),
-            time(|s| s.p99_9_ns),
-            time(|s| s.max_ns),
+            time(|s| s.times.p50_ns),
+            time(|s| s.times.p99_ns),
+            time(|s| s.times.p99_9_ns),
+            time(|s| s.times.max_ns),
             times.map_or("-".into(), |s| page.count(s.over_threshold)),
         ]);
     }

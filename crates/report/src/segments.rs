@@ -21,10 +21,10 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             numbers(page, summary, s),
             page.clean(&s.from),
             page.clean(&s.to),
-            page.count(s.count),
+            page.count(s.times.count),
             page.letters.rate(s.rate_hz),
             page.count(s.over_threshold),
-            page.count(s.negative),
+            page.count(s.times.negative),
             page.duration(s.error_bound_ns),
         ]);
     }
@@ -35,12 +35,22 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let mut hidden = false;
     for s in &summary.segments {
         let mut row = vec![short_name(page, s), numbers(page, summary, s)];
-        let times = [s.min_ns, s.mean_ns, s.stddev_ns, s.p50_ns, s.p90_ns, s.p99_ns, s.p99_9_ns, s.p99_99_ns, s.max_ns];
+        let times = [
+            s.times.min_ns,
+            s.times.mean_ns,
+            s.times.stddev_ns,
+            s.times.p50_ns,
+            s.times.p90_ns,
+            s.times.p99_ns,
+            s.times.p99_9_ns,
+            s.times.p99_99_ns,
+            s.times.max_ns,
+        ];
         for (i, time) in times.into_iter().enumerate() {
             // The deviation does not suffer from a wrong offset between two clocks.
             let within = i != 2 && is_within(time, s.error_bound_ns);
-            hidden |= within && s.count > 0;
-            row.push(if i == 2 && s.count > 0 { page.duration(time) } else { page.time(s, time) });
+            hidden |= within && s.times.count > 0;
+            row.push(if i == 2 && s.times.count > 0 { page.duration(time) } else { page.time(s, time) });
         }
         table.row(row);
     }

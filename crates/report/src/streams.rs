@@ -30,9 +30,9 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             page.count(s.duplicates),
             page.count(s.out_of_order),
             page.count(s.never_seen),
-            page.time(&times, times.p50_ns),
-            page.time(&times, times.p99_9_ns),
-            page.time(&times, times.max_ns),
+            page.time(&times, times.times.p50_ns),
+            page.time(&times, times.times.p99_9_ns),
+            page.time(&times, times.times.max_ns),
             page.count(times.over_threshold),
         ]);
     }

@@ -18,8 +18,8 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
     }
     for s in &summary.segments {
         let name = &s.name;
-        if s.negative > 0 {
-            let most = duration(s.min_ns.saturating_neg());
+        if s.times.negative > 0 {
+            let most = duration(s.times.min_ns.saturating_neg());
             let why = if machine(&s.from) == machine(&s.to) {
                 // One clock took both times, and it never goes back; but where another machine's clock jumps, its times are
                 // mapped to the host's again.
@@ -30,14 +30,18 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
                     .find(jumped)
                     .map_or(String::new(), |m| format!("the clock of {} jumped, or ", m.machine));
                 format!("by up to {most}: {or}{} was passed before {}", s.to, s.from)
-            } else if s.min_ns < s.error_bound_ns.saturating_neg() {
+            } else if s.times.min_ns < s.error_bound_ns.saturating_neg() {
                 format!("by up to {most}: a clock is wrong by more than its bound")
             } else {
                 format!("by no more than their error bound, {}", duration(s.error_bound_ns))
             };
-            all.push(format!("{name}: {} of {} times are negative, {why}", count(s.negative), count(s.count)));
+            all.push(format!(
+                "{name}: {} of {} times are negative, {why}",
+                count(s.times.negative),
+                count(s.times.count)
+            ));
         }
-        if s.count > 0 && is_within(s.p50_ns, s.error_bound_ns) {
+        if s.times.count > 0 && is_within(s.times.p50_ns, s.error_bound_ns) {
             let bound = duration(s.error_bound_ns);
             all.push(format!("{name}: half of its times are below the error bound between its two clocks, {bound}"));
         }

@@ -74,7 +74,7 @@ fn a_report_of_nothing_says_so() {
 fn what_spoils_the_figures_is_marked() {
     let mut summary = summary();
     summary.tool.sightings_dropped = 77;
-    summary.segments[0].negative = 5;
+    summary.segments[0].times.negative = 5;
     summary.machines.push(MachineFigures {
         machine: "guest1".into(),
         method: "timed exchanges".into(),
@@ -91,7 +91,7 @@ fn words_of_negative_times(fault: Option<&str>, from: &str, to: &str) -> String 
     let mut summary = summary();
     summary.machines[0].fault = fault.map(Into::into);
     let tsub = &mut summary.segments[1];
-    (tsub.from, tsub.to, tsub.negative, tsub.min_ns) = (from.into(), to.into(), 90, -4_000);
+    (tsub.from, tsub.to, tsub.times.negative, tsub.times.min_ns) = (from.into(), to.into(), 90, -4_000);
     let text = text(&summary, None, &options(Letters::Unicode));
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let at = lines.iter().position(|line| line.starts_with("! Tsub:")).unwrap();
@@ -168,9 +168,9 @@ fn no_line_is_wider_than_the_page() {
     let mut summary = summary();
     for segment in &mut summary.segments {
         segment.from = format!("host/nic-rx@{}", "x".repeat(60));
-        segment.count = u64::MAX;
+        segment.times.count = u64::MAX;
         segment.over_threshold = u64::MAX;
-        segment.negative = 1_000_000;
+        segment.times.negative = 1_000_000;
         segment.error_bound_ns = 123_456;
         segment.rate_hz = 1e9;
     }

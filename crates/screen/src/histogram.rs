@@ -144,7 +144,7 @@ pub fn draw(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, 
     let rows = usize::from(plot.height) - 1;
     let width = usize::from(area.width) - MARGIN - 1;
     let Some(axis) = Axis::over(&segment.histogram, threshold, width) else {
-        let text = if segment.count == 0 { "no journey yet" } else { "no histogram" };
+        let text = if segment.times.count == 0 { "no journey yet" } else { "no histogram" };
         buf.set_string(area.x + MARGIN as u16 + 1, plot.y + plot.height / 2, text, theme.faint());
         return;
     };
@@ -180,10 +180,10 @@ pub fn draw(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, 
 fn title(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, area: Rect, buf: &mut Buffer) {
     let mut parts = vec![
         part(0, Span::styled(format!(" {name}"), theme.strong())),
-        part(3, format!("{} journeys by time", theme.count(segment.count))),
+        part(3, format!("{} journeys by time", theme.count(segment.times.count))),
     ];
     if threshold > 0 {
-        let share = segment.over_threshold as f64 * 100.0 / segment.count.max(1) as f64;
+        let share = segment.over_threshold as f64 * 100.0 / segment.times.count.max(1) as f64;
         let text = format!("{} over {}", theme.count(segment.over_threshold), theme.limit(threshold));
         let style = if segment.over_threshold > 0 { theme.bad() } else { Style::new() };
         parts.push(part(1, Span::styled(text, style)));
@@ -191,8 +191,8 @@ fn title(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, are
             parts.push(part(4, format!("{share:.4} %")));
         }
     }
-    if segment.negative > 0 {
-        parts.push(part(1, Span::styled(format!("{} NEGATIVE", theme.count(segment.negative)), theme.alarm())));
+    if segment.times.negative > 0 {
+        parts.push(part(1, Span::styled(format!("{} NEGATIVE", theme.count(segment.times.negative)), theme.alarm())));
     }
     if segment.error_bound_ns != 0 {
         parts.push(part(2, format!("{}{}", theme.letters.plus_minus(), theme.duration(segment.error_bound_ns))));

@@ -137,8 +137,8 @@ impl Model {
         rows.sort_by_key(|s| s.kind);
         match self.sort {
             Sort::Path => {}
-            Sort::P99 => rows.sort_by_key(|s| Reverse(s.p99_ns)),
-            Sort::Max => rows.sort_by_key(|s| Reverse(s.max_ns)),
+            Sort::P99 => rows.sort_by_key(|s| Reverse(s.times.p99_ns)),
+            Sort::Max => rows.sort_by_key(|s| Reverse(s.times.max_ns)),
             Sort::Over => rows.sort_by_key(|s| Reverse(s.over_threshold)),
         }
         rows

@@ -79,9 +79,9 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
             .iter()
             .find(|s| s.kind == SegmentKind::Thyp)
             .or(path.segments.first())
-            .filter(|s| s.count > 0);
+            .filter(|s| s.times.count > 0);
         if let Some(s) = times {
-            let (p50, max) = (theme.duration(s.p50_ns), theme.duration(s.max_ns));
+            let (p50, max) = (theme.duration(s.times.p50_ns), theme.duration(s.times.max_ns));
             text.push_str(&format!(", {} p50 {p50} max {max}", theme.clean(&s.name)));
         }
         // What is slow is what the user looks for.

@@ -53,7 +53,7 @@ fn cell(title: &str, stream: &StreamFigures, model: &Model, width: usize) -> (St
     let theme = &model.theme;
     let whole = stream.segments.iter().find(|s| s.kind == SegmentKind::Total).or(stream.segments.first());
     let time = |of: fn(&SegmentFigures) -> i64, theme: &Theme| {
-        (whole.filter(|s| s.count > 0).map_or_else(|| "-".into(), |s| theme.cell(of(s))), Style::new())
+        (whole.filter(|s| s.times.count > 0).map_or_else(|| "-".into(), |s| theme.cell(of(s))), Style::new())
     };
     let bad = |n: u64| {
         let style = if n > 0 { theme.bad() } else { Style::new() };
@@ -68,10 +68,10 @@ fn cell(title: &str, stream: &StreamFigures, model: &Model, width: usize) -> (St
         },
         "journeys" => (theme.count_within(stream.journeys, width), Style::new()),
         "lost" => bad(packets(&stream.lost)),
-        "p50" => time(|s| s.p50_ns, theme),
-        "p99" => time(|s| s.p99_ns, theme),
-        "p99.9" => time(|s| s.p99_9_ns, theme),
-        "max" => time(|s| s.max_ns, theme),
+        "p50" => time(|s| s.times.p50_ns, theme),
+        "p99" => time(|s| s.times.p99_ns, theme),
+        "p99.9" => time(|s| s.times.p99_9_ns, theme),
+        "max" => time(|s| s.times.max_ns, theme),
         _ => bad(whole.map_or(0, |s| s.over_threshold)),
     }
 }

@@ -31,7 +31,7 @@ struct Column {
 const EXTRA: u8 = 8;
 
 fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
-    if segment.count == 0 {
+    if segment.times.count == 0 {
         return ("-".into(), theme.faint());
     }
     let text = theme.cell(ns);
@@ -52,19 +52,19 @@ fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
     let count = if wide { 13 } else { 7 };
     let column = |title, width, rank, cell| Column { title, width, rank, sort: None, cell };
     let mut list = vec![
-        column("count", count, 7, |s, theme, w| (theme.count_within(s.count, w), Style::new())),
+        column("count", count, 7, |s, theme, w| (theme.count_within(s.times.count, w), Style::new())),
         column("rate/s", if wide { 9 } else { 7 }, EXTRA, |s, theme, w| {
             (rate_within(s.rate_hz, theme, w), Style::new())
         }),
-        column("min", if negatives { t.max(9) } else { t }, 6, |s, theme, _| time(s.min_ns, s, theme)),
-        column("mean", t, 5, |s, theme, _| time(s.mean_ns, s, theme)),
-        column("stddev", t, EXTRA + 2, |s, theme, _| time(s.stddev_ns, s, theme)),
-        column("p50", t, 2, |s, theme, _| time(s.p50_ns, s, theme)),
-        column("p90", t, EXTRA + 3, |s, theme, _| time(s.p90_ns, s, theme)),
-        Column { sort: Some(Sort::P99), ..column("p99", t, 1, |s, theme, _| time(s.p99_ns, s, theme)) },
-        column("p99.9", t, 3, |s, theme, _| time(s.p99_9_ns, s, theme)),
-        column("p99.99", t, EXTRA + 1, |s, theme, _| time(s.p99_99_ns, s, theme)),
-        Column { sort: Some(Sort::Max), ..column("max", t, 0, |s, theme, _| time(s.max_ns, s, theme)) },
+        column("min", if negatives { t.max(9) } else { t }, 6, |s, theme, _| time(s.times.min_ns, s, theme)),
+        column("mean", t, 5, |s, theme, _| time(s.times.mean_ns, s, theme)),
+        column("stddev", t, EXTRA + 2, |s, theme, _| time(s.times.stddev_ns, s, theme)),
+        column("p50", t, 2, |s, theme, _| time(s.times.p50_ns, s, theme)),
+        column("p90", t, EXTRA + 3, |s, theme, _| time(s.times.p90_ns, s, theme)),
+        Column { sort: Some(Sort::P99), ..column("p99", t, 1, |s, theme, _| time(s.times.p99_ns, s, theme)) },
+        column("p99.9", t, 3, |s, theme, _| time(s.times.p99_9_ns, s, theme)),
+        column("p99.99", t, EXTRA + 1, |s, theme, _| time(s.times.p99_99_ns, s, theme)),
+        Column { sort: Some(Sort::Max), ..column("max", t, 0, |s, theme, _| time(s.times.max_ns, s, theme)) },
         Column {
             sort: Some(Sort::Over),
             ..column("over", if wide { 9 } else { 6 }, 4, |s, theme, w| {
@@ -80,7 +80,7 @@ fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
         }));
     }
     if negatives {
-        list.push(column("negative", 9, EXTRA, |s, theme, w| match s.negative {
+        list.push(column("negative", 9, EXTRA, |s, theme, w| match s.times.negative {
             0 => (String::new(), Style::new()),
             n => (theme.count_within(n, w), theme.bad()),
         }));
@@ -113,7 +113,7 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     }
     let natural = rows.iter().map(|s| path.segment(s, theme, 60).width()).max().unwrap_or(0).max(12);
     let bounds = rows.iter().any(|s| s.error_bound_ns != 0);
-    let negatives = rows.iter().any(|s| s.negative > 0);
+    let negatives = rows.iter().any(|s| s.times.negative > 0);
     let chosen = choose(all_columns(width >= 110, bounds, negatives), width, natural);
     let figures: usize = chosen.iter().map(|c| c.width).sum();
     let name = width.saturating_sub(figures).min(natural);

@@ -5,7 +5,7 @@ use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_model::{Point, PointKind, SegmentKind};
 use latpath_stats::{
     units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter,
-    StreamFigures, Summary, ToolCost,
+    StreamFigures, Summary, TimeFigures, ToolCost,
 };
 use proptest::prelude::*;
 use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
@@ -323,19 +323,24 @@ impl Pool {
             name,
             from: self.text(),
             to: self.text(),
-            count: self.count(),
+            times: TimeFigures {
+                count: self.count(),
+                min_ns: self.number(),
+                mean_ns: self.number(),
+                stddev_ns: self.number(),
+                p50_ns: self.number(),
+                p90_ns: self.number(),
+                p95_ns: self.number(),
+                p99_ns: self.number(),
+                p99_9_ns: self.number(),
+                p99_99_ns: self.number(),
+                p99_999_ns: self.number(),
+                p99_9999_ns: self.number(),
+                max_ns: self.number(),
+                negative: self.count(),
+            },
             rate_hz: self.float(),
-            min_ns: self.number(),
-            mean_ns: self.number(),
-            stddev_ns: self.number(),
-            p50_ns: self.number(),
-            p90_ns: self.number(),
-            p99_ns: self.number(),
-            p99_9_ns: self.number(),
-            p99_99_ns: self.number(),
-            max_ns: self.number(),
             over_threshold: self.count(),
-            negative: self.count(),
             error_bound_ns: self.number(),
             histogram: self.many(9, |p| Bucket { from_ns: p.number(), to_ns: p.number(), count: p.count() }),
         }

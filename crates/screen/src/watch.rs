@@ -131,7 +131,7 @@ impl Watch {
         }
         self.lost.feed(packets(&summary.lost), now);
         self.dropped.feed(summary.tool.sightings_dropped, now);
-        self.negative.feed(worst_negative(&summary.segments).map_or(0, |s| s.negative), now);
+        self.negative.feed(worst_negative(&summary.segments).map_or(0, |s| s.times.negative), now);
         self.never_seen.feed(never_seen(summary), now);
         self.malformed.feed(summary.malformed, now);
         self.over.feed(over_threshold(&summary.segments), now);
@@ -141,7 +141,7 @@ impl Watch {
 
 /// The segment with most negative times, if there are any.
 pub fn worst_negative(segments: &[SegmentFigures]) -> Option<&SegmentFigures> {
-    segments.iter().filter(|s| s.negative > 0).max_by_key(|s| s.negative)
+    segments.iter().filter(|s| s.times.negative > 0).max_by_key(|s| s.times.negative)
 }
 
 /// Journeys over the threshold: of `total`, else of the segment that has most of them.

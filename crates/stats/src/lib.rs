@@ -14,7 +14,8 @@ mod worst;
 pub use aggregate::{Aggregate, Context, Setup};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
-    CauseFigures, LateFigures, Loss, PathFigures, SegmentFigures, ShownAfter, StreamFigures, Summary, Worst, WorstStep,
+    CauseFigures, LateFigures, Loss, PathFigures, SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures,
+    Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};

@@ -205,18 +205,18 @@ proptest! {
                     prop_assert!(stream.is_some() && times.is_empty() && !(on_way(from) && on_way(to)));
                     continue;
                 };
-                prop_assert_eq!(row.count, times.len() as u64);
+                prop_assert_eq!(row.times.count, times.len() as u64);
                 prop_assert_eq!(row.rate_hz, times.len() as f64 / 2.0);
-                prop_assert_eq!(row.negative, times.iter().filter(|t| **t < 0).count() as u64);
+                prop_assert_eq!(row.times.negative, times.iter().filter(|t| **t < 0).count() as u64);
                 prop_assert_eq!(row.over_threshold, times.iter().filter(|t| **t > THRESHOLD).count() as u64);
                 prop_assert_eq!(row.error_bound_ns, if from < 3 { 120 } else { 0 });
-                prop_assert_eq!(row.histogram.iter().map(|b| b.count).sum::<u64>(), row.count);
+                prop_assert_eq!(row.histogram.iter().map(|b| b.count).sum::<u64>(), row.times.count);
                 if let [least, .., greatest] = times.as_slice() {
-                    prop_assert_eq!((row.min_ns, row.max_ns), (*least, *greatest));
+                    prop_assert_eq!((row.times.min_ns, row.times.max_ns), (*least, *greatest));
                     let mean = times.iter().sum::<Ns>() as f64 / times.len() as f64;
-                    prop_assert_eq!(row.mean_ns, (mean + 0.5).floor() as Ns);
+                    prop_assert_eq!(row.times.mean_ns, (mean + 0.5).floor() as Ns);
                     let middle = times[times.len().div_ceil(2) - 1];
-                    prop_assert!((row.p50_ns - middle).abs() as f64 <= middle.abs() as f64 * 0.01);
+                    prop_assert!((row.times.p50_ns - middle).abs() as f64 <= middle.abs() as f64 * 0.01);
                 }
             }
         }
@@ -314,7 +314,7 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
     let summary = summary(&aggregate);
     assert_eq!((summary.journeys, summary.complete, aggregate.strays()), (6, 3, 3));
     assert_eq!((summary.lost[0].place.as_str(), summary.lost[0].count), ("-", 3));
-    assert_eq!((summary.segments[0].min_ns, summary.segments[0].negative), (Ns::MIN, 3));
+    assert_eq!((summary.segments[0].times.min_ns, summary.segments[0].times.negative), (Ns::MIN, 3));
 }
 
 #[test]
@@ -359,13 +359,13 @@ fn packets_are_counted_by_the_path_that_they_took() {
     aggregate.extend(&aggregate.setup().points.clone(), &[daemon]);
     aggregate.add(&journey(98, 0b1101, 5_000).lend());
     let summary = summary(&aggregate);
-    assert_eq!(summary.segments.iter().map(|s| s.count).collect::<Vec<_>>(), [96, 96, 1]);
+    assert_eq!(summary.segments.iter().map(|s| s.times.count).collect::<Vec<_>>(), [96, 96, 1]);
     let of = |path: &str| summary.paths.iter().find(|p| p.path == path).unwrap().clone();
     assert_eq!(summary.paths.len(), 2);
     let (fast, upcall) = (of("fast path"), of("upcall"));
     assert_eq!((fast.journeys, fast.lost, upcall.journeys, upcall.lost), (90, 0, 9, 3));
     let rows = |p: &latpath_stats::PathFigures| {
-        p.segments.iter().map(|s| (s.name.clone(), s.count, s.max_ns, s.over_threshold)).collect::<Vec<_>>()
+        p.segments.iter().map(|s| (s.name.clone(), s.times.count, s.times.max_ns, s.over_threshold)).collect::<Vec<_>>()
     };
     assert_eq!(rows(&fast), [("total".to_owned(), 90, 100, 0)], "neighbours are not split by path");
     assert_eq!(rows(&upcall), [("total".to_owned(), 6, 5_000, 6)]);
@@ -419,7 +419,10 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
     journeys.iter().for_each(|j| one_by_one.add(&j.lend()));
     let summary = summary(&batch);
     assert_eq!(summary, self::summary(&one_by_one));
-    let rows = summary.segments.iter().map(|s| (s.count, s.negative, s.min_ns, s.max_ns, s.over_threshold));
+    let rows = summary
+        .segments
+        .iter()
+        .map(|s| (s.times.count, s.times.negative, s.times.min_ns, s.times.max_ns, s.over_threshold));
     assert_eq!(
         rows.collect::<Vec<_>>(),
         [(3, 0, 2_900, 2_900, 3), (1, 0, 1_990, 1_990, 1), (2, 0, 1_200, 1_700, 2), (3, 3, -900, -900, 0)],

@@ -59,13 +59,17 @@ fn wraps() -> Result<(), Failed> {
     assert_eq!((figures.journeys, figures.complete, losses), (4000, 4000, (0, 0, 0, 0)));
     assert!(summary.segments.len() > LINE.len() - 1, "neighbours and the total");
     for segment in &summary.segments {
-        assert_eq!(segment.count, 4000, "segment {}", segment.name);
+        assert_eq!(segment.times.count, 4000, "segment {}", segment.name);
         assert_eq!(segment.histogram.iter().map(|b| b.count).sum::<u64>(), 4000);
-        assert!(segment.min_ns > 0 && segment.min_ns <= segment.p50_ns && segment.p99_99_ns <= segment.max_ns);
+        assert!(
+            segment.times.min_ns > 0
+                && segment.times.min_ns <= segment.times.p50_ns
+                && segment.times.p99_99_ns <= segment.times.max_ns
+        );
     }
     assert_eq!(summary.worst.len(), 10, "the worst packets are kept");
     assert!(summary.worst.iter().all(|worst| worst.steps.len() >= LINE.len()), "with all their sightings");
-    let longest = summary.segments.iter().find(|s| s.name == "total").map(|s| s.max_ns);
+    let longest = summary.segments.iter().find(|s| s.name == "total").map(|s| s.times.max_ns);
     assert_eq!(Some(summary.worst[0].total_ns), longest);
     Ok(())
 }

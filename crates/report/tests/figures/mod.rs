@@ -2,7 +2,8 @@
 
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{
-    Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, ToolCost, Worst, WorstStep,
+    Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, TimeFigures, ToolCost, Worst,
+    WorstStep,
 };
 
 const POINTS: [&str; 5] =
@@ -19,19 +20,21 @@ fn segment(name: &str, from: usize, to: usize, times: [Ns; 9], over: u64, bound:
         name: name.into(),
         from: POINTS[from].into(),
         to: POINTS[to].into(),
-        count: 239_987,
+        times: TimeFigures {
+            count: 239_987,
+            min_ns,
+            mean_ns,
+            stddev_ns,
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p99_9_ns,
+            p99_99_ns,
+            max_ns,
+            ..TimeFigures::default()
+        },
         rate_hz: 3999.7833,
-        min_ns,
-        mean_ns,
-        stddev_ns,
-        p50_ns,
-        p90_ns,
-        p99_ns,
-        p99_9_ns,
-        p99_99_ns,
-        max_ns,
         over_threshold: over,
-        negative: 0,
         error_bound_ns: bound,
         histogram: buckets(&[
             (mean_ns / 2, 1200),
@@ -105,15 +108,8 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
 fn paths(journeys: u64) -> Vec<PathFigures> {
     let thyp = |count, p50_ns, max_ns| {
         let of_all = segments().into_iter().find(|s| s.name == "Thyp").unwrap();
-        SegmentFigures {
-            count,
-            p50_ns,
-            p99_ns: max_ns,
-            p99_9_ns: max_ns,
-            max_ns,
-            over_threshold: count / 100,
-            ..of_all
-        }
+        let times = TimeFigures { count, p50_ns, p99_ns: max_ns, p99_9_ns: max_ns, max_ns, ..of_all.times };
+        SegmentFigures { times, over_threshold: count / 100, ..of_all }
     };
     let path = |name: &str, journeys, lost, segment| PathFigures {
         path: name.into(),

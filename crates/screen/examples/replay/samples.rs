@@ -1,7 +1,7 @@
 //! Made-up figures for trying the screen, the same at every call: Sampled Values through a host into a guest.
 
 use latpath_model::{Point, SegmentKind};
-use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, ToolCost};
+use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures, ToolCost};
 
 const SECOND: i64 = 1_000_000_000;
 const FRAMES: u64 = 4000;
@@ -77,7 +77,7 @@ pub fn summary(capture: Capture, second: u64) -> Summary {
         s.out_of_order += one.out_of_order;
         s.lost.extend(one.lost.iter().cloned());
     }
-    let worst = s.streams.iter().max_by_key(|o| o.segments[0].max_ns).map_or(0, |o| o.segments.len());
+    let worst = s.streams.iter().max_by_key(|o| o.segments[0].times.max_ns).map_or(0, |o| o.segments.len());
     let (journeys, points) = (s.journeys, s.points.clone());
     s.segments = segments(&points, journeys, second, 1, guest);
     assert_eq!(worst, s.segments.len());
@@ -125,8 +125,8 @@ fn trouble(one: &mut StreamFigures, second: u64) {
     one.never_seen = 5;
     for segment in &mut one.segments {
         if segment.error_bound_ns > 0 {
-            segment.negative = 12;
-            segment.min_ns = -1_830;
+            segment.times.negative = 12;
+            segment.times.min_ns = -1_830;
         }
     }
 }
@@ -202,17 +202,23 @@ fn segment(middle: f64, spread: f64, journeys: u64, second: u64) -> SegmentFigur
     };
     let (min, max) = (s.histogram[0].from_ns, s.histogram.last().map_or(0, |b| b.to_ns));
     SegmentFigures {
-        count: total,
+        times: TimeFigures {
+            count: total,
+            min_ns: min + shift,
+            mean_ns: middle as i64 + middle as i64 / 9,
+            stddev_ns: middle as i64 / 3,
+            p50_ns: at(0.5),
+            p90_ns: at(0.9),
+            p95_ns: at(0.95),
+            p99_ns: at(0.99),
+            p99_9_ns: at(0.999),
+            p99_99_ns: at(0.9999),
+            p99_999_ns: at(0.99999),
+            p99_9999_ns: at(0.999999),
+            max_ns: max,
+            negative: 0,
+        },
         rate_hz: FRAMES as f64,
-        min_ns: min + shift,
-        mean_ns: middle as i64 + middle as i64 / 9,
-        stddev_ns: middle as i64 / 3,
-        p50_ns: at(0.5),
-        p90_ns: at(0.9),
-        p99_ns: at(0.99),
-        p99_9_ns: at(0.999),
-        p99_99_ns: at(0.9999),
-        max_ns: max,
         over_threshold: s.histogram.iter().filter(|b| b.from_ns > 200_000).map(|b| b.count).sum(),
         ..s
     }

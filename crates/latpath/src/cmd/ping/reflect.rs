@@ -14,7 +14,6 @@ use latpath_model::stream::format_mac;
 use latpath_model::Ns;
 use latpath_ping::breach::{BreachTrace, BreachedProbe};
 use latpath_ping::ethernet::{self, Ethernet};
-use latpath_ping::figures::Times;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::timeline::Disturbance;
@@ -22,6 +21,7 @@ use latpath_ping::transport::Transport;
 use latpath_ping::udp::{Udp, UdpError, UdpOptions, PORT};
 use latpath_ping::{Route, Transaction};
 use latpath_stats::units::{count, duration, elapsed};
+use latpath_stats::TimeFigures;
 use latpath_traffic::kernel::Awake;
 use serde_json::{json, Value};
 use std::fmt::Display;
@@ -178,7 +178,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
 
     fn ends(&mut self, peer: &P, session: &Session) {
         let seen = session.seen;
-        let times = |h: &latpath_stats::Histogram| (h.count() > 0).then(|| Times::of(h));
+        let times = |h: &latpath_stats::Histogram| (h.count() > 0).then(|| TimeFigures::of(h));
         if self.json {
             if self.sessions.len() >= MOST_LISTED {
                 self.not_listed += 1;

@@ -6,10 +6,11 @@ use super::Args;
 use latpath_model::Ns;
 use latpath_ping::breach_context::ExplainedBreach;
 use latpath_ping::emit::Why;
-use latpath_ping::figures::{Report, SegmentFigures, Times};
+use latpath_ping::figures::{Report, SegmentFigures};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
 use latpath_stats::units::{count, duration, rate};
+use latpath_stats::TimeFigures;
 
 /// All lines of it; `explained` is the breach whose context is shown.
 pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) -> String {
@@ -228,7 +229,7 @@ fn cells(times: &[Ns]) -> String {
     times.iter().map(|ns| format!(" {:>9}", duration(*ns))).collect()
 }
 
-fn segments(segments: &[SegmentFigures], round_trip: &Times) -> Vec<String> {
+fn segments(segments: &[SegmentFigures], round_trip: &TimeFigures) -> Vec<String> {
     let mut lines = vec![format!(
         "{:28} {:24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}",
         "segment", "from → to", "min", "p50", "p99", "p99.9", "max", "share", "±"
