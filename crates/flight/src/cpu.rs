@@ -45,6 +45,23 @@ pub enum Doing {
     Unknown,
 }
 
+impl What {
+    /// What begins here (`true`) or ends: an interrupt, a softirq, or a timer's function, of which an end does not say which.
+    pub fn edge(&self) -> Option<(bool, Doing)> {
+        Some(match *self {
+            Self::IrqEntry(number) => (true, Doing::Irq(number)),
+            Self::IrqExit(number) => (false, Doing::Irq(number)),
+            Self::SoftirqEntry(vector) => (true, Doing::Softirq(vector)),
+            Self::SoftirqExit(vector) => (false, Doing::Softirq(vector)),
+            Self::VectorEntry(vector) => (true, Doing::Vector(vector)),
+            Self::VectorExit(vector) => (false, Doing::Vector(vector)),
+            Self::TimerEntry(function) | Self::HrtimerEntry(function) => (true, Doing::Timer(function)),
+            Self::TimerExit | Self::HrtimerExit => (false, Doing::Timer(0)),
+            _ => return None,
+        })
+    }
+}
+
 impl Doing {
     /// Whether it is an interrupt of any kind, or what runs in one.
     pub fn interrupts(&self) -> bool {

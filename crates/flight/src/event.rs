@@ -1,6 +1,5 @@
 //! What the programs write down, decoded.
 
-use crate::cpu::Doing;
 use crate::layout::{RawEvent, UNKNOWN};
 use latpath_model::Ns;
 use std::fmt;
@@ -104,23 +103,6 @@ pub enum What {
     },
     /// Of a newer recorder than this, or garbled.
     Other(u16),
-}
-
-impl What {
-    /// What begins here (`true`) or ends: an interrupt, a softirq, or a timer's function, of which an end does not say which.
-    pub fn edge(&self) -> Option<(bool, Doing)> {
-        Some(match *self {
-            Self::IrqEntry(number) => (true, Doing::Irq(number)),
-            Self::IrqExit(number) => (false, Doing::Irq(number)),
-            Self::SoftirqEntry(vector) => (true, Doing::Softirq(vector)),
-            Self::SoftirqExit(vector) => (false, Doing::Softirq(vector)),
-            Self::VectorEntry(vector) => (true, Doing::Vector(vector)),
-            Self::VectorExit(vector) => (false, Doing::Vector(vector)),
-            Self::TimerEntry(function) | Self::HrtimerEntry(function) => (true, Doing::Timer(function)),
-            Self::TimerExit | Self::HrtimerExit => (false, Doing::Timer(0)),
-            _ => return None,
-        })
-    }
 }
 
 /// How a thread is scheduled.

@@ -2,8 +2,7 @@
 //! code of this crate is here, each block with its reason.
 #![allow(unsafe_code)]
 
-use crate::caps::Config;
-use crate::ledger::Settable;
+use crate::config::{Config, Settable};
 use latpath_linux::net::Device;
 use latpath_model::text::of_field;
 use nix::sys::socket::SockaddrStorage;

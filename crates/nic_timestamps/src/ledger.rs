@@ -5,7 +5,7 @@
 //! kernel releases however a process ends; so whoever gets the lock for itself alone is the last. Taking part and leaving happen
 //! under a lock on the folder, held for as long as a request to a driver takes.
 
-use crate::caps::Config;
+use crate::config::{Config, Settable};
 use crate::StampError;
 use latpath_linux::{private_directory, UNDO};
 use nix::errno::Errno;
@@ -20,14 +20,6 @@ use std::time::{Duration, Instant};
 /// A driver may take this long: some bring the link up again.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PREFIX: &str = "hwstamps-";
-
-/// What of a device is asked and set: the device itself, or a test's.
-pub(crate) trait Settable {
-    /// What it is set to.
-    fn config(&self) -> io::Result<Config>;
-    /// Sets it; returns what came of it.
-    fn set_config(&self, config: Config) -> io::Result<Config>;
-}
 
 /// One device among all that the machine may have had since it booted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

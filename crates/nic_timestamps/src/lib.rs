@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod caps;
+mod config;
 mod control;
 mod error;
 mod kernel;
@@ -18,7 +19,8 @@ mod socket;
 mod switch;
 mod verify;
 
-pub use caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
+pub use caps::{Caps, Current, RxHardware};
+pub use config::{Config, RxFilter, TxType};
 pub use control::{from_error_queue, local_address, rx_stamps, RxStamps, TxKind, TxStamp};
 pub use error::StampError;
 pub use kernel::{receive, Control, Received};

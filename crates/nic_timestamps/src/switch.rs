@@ -1,6 +1,7 @@
 //! Switching a NIC's stamps on, and back.
 
-use crate::caps::{Caps, Config, Current, RxFilter, RxHardware, TxType};
+use crate::caps::{Caps, Current, RxHardware};
+use crate::config::{Config, RxFilter, TxType};
 use crate::ledger::{Ledger, PutBack, Share, Who};
 use crate::StampError;
 use latpath_linux::net::Device;

@@ -1,7 +1,7 @@
 //! What Perfetto has no words of its own for: a vCPU's entries to its guest and exits from it, polls of devices, timers.
 
 use crate::kernel::{Place, MAX_CPUS};
-use crate::tracks::Track;
+use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
 use latpath_flight::{Event, What};
 use latpath_model::text::{of_field, printable};

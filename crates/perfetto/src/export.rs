@@ -5,7 +5,7 @@ use crate::journey::{self, at, Number};
 use crate::kernel::{Kernel, Place, Shift, Written, MAX_CPUS};
 use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::thread_names::ThreadNames;
-use crate::tracks::Track;
+use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};

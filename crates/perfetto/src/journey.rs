@@ -1,6 +1,6 @@
 //! Late packets: their segments, what held them, and the threads and CPUs that had them.
 
-use crate::tracks::Track;
+use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
 use latpath_cause::{CauseInterval, Executor, PacketTimeline, RunContext};
 use latpath_journey::Segment;

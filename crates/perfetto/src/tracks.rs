@@ -2,42 +2,13 @@
 
 use crate::proto::{Data, ThreadDescriptor, TrackDescriptor};
 use crate::thread_names::ThreadNames;
-use crate::writer::Writer;
+use crate::writer::{Track, Writer};
 use std::io;
 
 /// `ChildTracksOrdering.EXPLICIT`: by rank.
 const BY_RANK: i32 = 3;
 /// `SiblingMergeBehavior.NONE`: rows of the same name are not one.
 const NEVER_MERGED: i32 = 2;
-
-/// A row.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Track {
-    /// Of all captures.
-    Recorded,
-    /// Above those of the packets.
-    Packets,
-    /// A packet's journey.
-    Packet(u64),
-    /// What held it, below.
-    Why(u64),
-    /// Segments of a packet that overlap others, below; the number tells several apart.
-    Beside(u64, usize),
-    /// Above those of the points.
-    Points,
-    /// All packets at a point.
-    Point(usize),
-    /// Above those of contexts.
-    Contexts,
-    /// Packets that were seen on a machine's CPU, and in no thread of the host.
-    Context(usize, u32),
-    /// Above those of polls and timers.
-    Polls,
-    /// Polls of devices, and timers, on a machine's CPU.
-    Poll(usize, u32),
-    /// A thread of a machine: Perfetto's own row.
-    Thread(usize, u32),
-}
 
 impl Writer<'_> {
     /// The row's number. `name` is asked only when the row is new.

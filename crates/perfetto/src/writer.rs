@@ -3,7 +3,6 @@
 use crate::proto::{
     Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedString, TracePacket, TrackEvent, Value,
 };
-use crate::tracks::Track;
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message;
 use std::collections::HashMap;
@@ -18,6 +17,35 @@ const NEEDS_NAMES: u32 = 2;
 const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
+
+/// A row of latpath's own, or a thread's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Track {
+    /// Of all captures.
+    Recorded,
+    /// Above those of the packets.
+    Packets,
+    /// A packet's journey.
+    Packet(u64),
+    /// What held it, below.
+    Why(u64),
+    /// Segments of a packet that overlap others, below; the number tells several apart.
+    Beside(u64, usize),
+    /// Above those of the points.
+    Points,
+    /// All packets at a point.
+    Point(usize),
+    /// Above those of contexts.
+    Contexts,
+    /// Packets that were seen on a machine's CPU, and in no thread of the host.
+    Context(usize, u32),
+    /// Above those of polls and timers.
+    Polls,
+    /// Polls of devices, and timers, on a machine's CPU.
+    Poll(usize, u32),
+    /// A thread of a machine: Perfetto's own row.
+    Thread(usize, u32),
+}
 
 /// What can be said of a slice or an instant.
 #[derive(Default)]

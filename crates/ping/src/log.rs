@@ -5,6 +5,7 @@
 
 mod columns;
 mod csv;
+mod format;
 mod keep;
 mod pages;
 mod parts;

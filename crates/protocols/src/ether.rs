@@ -1,7 +1,7 @@
 //! Any ethertype: every frame that has it.
 
 use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
-use crate::stream::{bad, number_u16, BadStream, Options};
+use crate::options::{bad, number_u16, BadStream, Options};
 use std::fmt;
 
 /// The stream of all frames of an ethertype.

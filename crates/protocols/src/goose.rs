@@ -12,7 +12,7 @@ use crate::ber::{put, put_unsigned, Element, Reader};
 use crate::ethernet::put_iec61850;
 use crate::named;
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
-use crate::stream::{BadStream, Options};
+use crate::options::{BadStream, Options};
 use crate::{BuildError, FrameError, Header, Iec61850};
 use std::fmt;
 

@@ -6,6 +6,7 @@ mod ber;
 mod error;
 mod ethernet;
 mod named;
+pub mod options;
 pub mod pattern;
 pub mod protocol;
 pub mod sequence;
@@ -25,4 +26,5 @@ protocol::protocols! {
 
 pub use error::{BuildError, FrameError};
 pub use ethernet::{Header, Iec61850, Tag};
-pub use stream::{BadStream, KeyRule, LinkFilter, StreamSpec};
+pub use options::BadStream;
+pub use stream::{KeyRule, LinkFilter, StreamSpec};

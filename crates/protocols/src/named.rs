@@ -1,7 +1,7 @@
 //! Streams that are found by a name in their frames, with the link layer of IEC 61850: Sampled Values and GOOSE.
 
+use crate::options::{number_u16, BadStream, Options};
 use crate::protocol::{Field, KernelMatch, OwnBytes, Value};
-use crate::stream::{number_u16, BadStream, Options};
 use std::fmt;
 
 /// Reads a name of at most `most` bytes and the option `appid`.

@@ -4,7 +4,7 @@
 //! `crates/bpf/protocols`. All else follows from the table: the grammar of streams, help and errors, which frames the kernel
 //! programs look at and which function reads them.
 
-use crate::stream::{BadStream, Options};
+use crate::options::{BadStream, Options};
 use crate::{FrameError, Header, Ns, Tag};
 use std::fmt;
 
@@ -317,7 +317,7 @@ macro_rules! protocols {
                 }
             }
 
-            fn parse(self, name: &str, options: &mut $crate::stream::Options<'_>) -> Result<Matcher, $crate::BadStream> {
+            fn parse(self, name: &str, options: &mut $crate::options::Options<'_>) -> Result<Matcher, $crate::BadStream> {
                 match self {
                     $(Self::$name => $crate::protocol::Protocol::parse(name, options).map(Matcher::$name),)*
                 }

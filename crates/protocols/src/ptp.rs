@@ -10,7 +10,7 @@
 
 use crate::ethernet::{array, pad};
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, OwnBytes, OwnKey, Protocol, Value};
-use crate::stream::{bad, number_u16, BadStream, Options};
+use crate::options::{bad, number_u16, BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
 

@@ -11,6 +11,7 @@
 //! ```
 //! A comma in a name is written `\,`, a backslash `\\`. The payload begins after the last ethertype; that of UDP after its header.
 
+use crate::options::{bad, number_u16, split_options, BadStream, Options};
 use crate::protocol::Order;
 use crate::{Matcher, ProtocolId};
 use serde::{Deserialize, Serialize};
@@ -121,32 +122,6 @@ pub struct StreamSpec {
     pub key: KeyRule,
 }
 
-/// Why a text names no stream.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BadStream {
-    /// The part before `:` is unknown.
-    #[error("{0:?}: not a stream; write {forms}", forms = forms())]
-    Form(String),
-    /// The name is empty or too long.
-    #[error("{name:?}: {what} has 1 to {most} bytes")]
-    Name {
-        /// As written.
-        name: String,
-        /// What it names.
-        what: &'static str,
-        /// The longest allowed.
-        most: usize,
-    },
-    /// An option after a comma is unknown or its value is out of range.
-    #[error("{option:?} in a stream: {why}")]
-    Option {
-        /// The option as written.
-        option: String,
-        /// What is wrong, and what would be right.
-        why: String,
-    },
-}
-
 /// The forms of a stream: `svid:ID, goose:GOID or …`.
 pub fn forms() -> String {
     listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().form))
@@ -169,40 +144,6 @@ fn listed(items: impl Iterator<Item = &'static str>) -> String {
         Some((last, [])) => (*last).into(),
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),
-    }
-}
-
-pub(crate) fn bad(option: &str, why: impl Into<String>) -> BadStream {
-    BadStream::Option { option: option.into(), why: why.into() }
-}
-
-/// The options of a stream that nothing has read yet.
-#[derive(Debug)]
-pub struct Options<'a> {
-    left: Vec<(&'a str, &'a str, &'a str)>,
-}
-
-impl<'a> Options<'a> {
-    fn new(texts: Vec<&'a str>) -> Result<Self, BadStream> {
-        let split = |text: &'a str| {
-            let (name, value) = text.split_once('=').ok_or_else(|| bad(text, "write name=value"))?;
-            Ok((name, value, text))
-        };
-        Ok(Self { left: texts.into_iter().map(split).collect::<Result<_, _>>()? })
-    }
-
-    /// Takes the option of this name, its last one if there are several, and reads its value. `why` says what would be right.
-    pub fn take<T>(
-        &mut self,
-        name: &str,
-        why: &'static str,
-        read: impl Fn(&str) -> Option<T>,
-    ) -> Result<Option<T>, BadStream> {
-        let mut value = None;
-        for (_, text, whole) in self.left.extract_if(.., |(n, ..)| *n == name) {
-            value = Some(read(text).ok_or_else(|| bad(whole, why))?);
-        }
-        Ok(value)
     }
 }
 
@@ -263,28 +204,6 @@ fn key_rule(kind: &str, at: &str, whole: &str) -> Result<KeyRule, BadStream> {
     }
 }
 
-/// Splits at commas that no backslash protects, and takes the backslashes off the first part.
-fn split_options(s: &str) -> (String, Vec<&str>) {
-    let mut first = String::new();
-    let mut chars = s.char_indices();
-    while let Some((i, c)) = chars.next() {
-        match c {
-            '\\' => first.extend(chars.next().map(|(_, c)| c)),
-            ',' => return (first, s[i + 1..].split(',').collect()),
-            c => first.push(c),
-        }
-    }
-    (first, Vec::new())
-}
-
-/// Reads a number, decimal or `0x…`.
-pub(crate) fn number_u16(s: &str) -> Option<u16> {
-    match s.strip_prefix("0x").or_else(|| s.strip_prefix("0X")) {
-        Some(hex) => u16::from_str_radix(hex, 16).ok(),
-        None => s.parse().ok(),
-    }
-}
-
 /// Reads `01:0c:cd:04:00:01`.
 pub fn parse_mac(s: &str) -> Option<[u8; 6]> {
     let mut mac = [0; 6];
@@ -305,7 +224,7 @@ impl FromStr for StreamSpec {
     type Err = BadStream;
 
     fn from_str(s: &str) -> Result<Self, BadStream> {
-        let form = || BadStream::Form(s.into());
+        let form = || BadStream::Form { text: s.into(), forms: forms() };
         let (prefix, rest) = s.split_once(':').ok_or_else(form)?;
         let protocol = *ProtocolId::ALL.iter().find(|p| p.info().prefix == prefix).ok_or_else(form)?;
         let (name, options) = split_options(rest);
@@ -412,7 +331,7 @@ mod tests {
             assert_eq!(info.example.parse::<StreamSpec>().unwrap().matcher.protocol(), *protocol);
             assert_eq!(*protocol as usize, i);
             assert!(ProtocolId::ALL[..i].iter().all(|p| p.info().prefix != info.prefix));
-            assert!(BadStream::Form(String::new()).to_string().contains(info.form));
+            assert!("x".parse::<StreamSpec>().unwrap_err().to_string().contains(info.form));
             if let Some(own) = info.key {
                 assert!([0, 1, 65_536, u32::MAX].iter().all(|k| (own.read)(&(own.text)(*k)) == Some(*k)));
             }

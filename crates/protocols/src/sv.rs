@@ -17,7 +17,7 @@ mod samples;
 
 use crate::named;
 use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
-use crate::stream::{BadStream, Options};
+use crate::options::{BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
 

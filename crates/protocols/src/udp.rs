@@ -1,7 +1,7 @@
 //! UDP flows, over IPv4 and IPv6.
 
 use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
-use crate::stream::{bad, BadStream, Options};
+use crate::options::{bad, BadStream, Options};
 use std::{fmt, net::IpAddr};
 
 /// A UDP flow.

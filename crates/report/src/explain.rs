@@ -4,6 +4,7 @@
 //! it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any time. It
 //! is the same for captures of a run and for those of a recording that goes on.
 
+mod advice_text;
 mod context;
 mod figures;
 mod json;

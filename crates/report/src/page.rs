@@ -1,6 +1,5 @@
 //! What a page can show, and how texts from outside are made fit for it.
 
-use crate::segments::is_within;
 use latpath_model::Ns;
 use latpath_stats::text::{pad, wrapped, Table};
 use latpath_stats::units::Letters;
@@ -124,4 +123,9 @@ pub(crate) fn share(n: u64, all: u64) -> String {
         10_000..99_990_000 => format!("{whole}.{:02} %", rest / 10_000),
         _ => format!("{whole}.{rest:06} %"),
     }
+}
+
+/// Whether a time says nothing, because the clocks may be that far apart.
+pub(crate) fn is_within(time: Ns, bound: Ns) -> bool {
+    bound > 0 && time.unsigned_abs() < bound.unsigned_abs()
 }

@@ -1,7 +1,7 @@
 //! A row per segment.
 
-use crate::page::Page;
-use latpath_model::{Ns, SegmentKind};
+use crate::page::{is_within, Page};
+use latpath_model::SegmentKind;
 use latpath_stats::text::Table;
 use latpath_stats::{SegmentFigures, Summary};
 
@@ -58,11 +58,6 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if hidden {
         page.line("  < the time is shorter than the error bound between its two clocks, which is shown in its place");
     }
-}
-
-/// Whether a time says nothing, because the clocks may be that far apart.
-pub(crate) fn is_within(time: Ns, bound: Ns) -> bool {
-    bound > 0 && time.unsigned_abs() < bound.unsigned_abs()
 }
 
 /// A segment's name; none for neighbours, which are named by their ends anyway.

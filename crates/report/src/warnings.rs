@@ -1,6 +1,6 @@
 //! What spoils figures, said in words.
 
-use crate::{page::share, segments::is_within};
+use crate::page::{is_within, share};
 use latpath_stats::{
     units::{count, duration},
     MachineFigures, Summary,

@@ -1,6 +1,6 @@
 //! A log as CSV: one file, to which whole lines are added.
 
-use super::{columns, writer::Format, LogError, Progress};
+use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
 use std::{
     fs::{File, OpenOptions},

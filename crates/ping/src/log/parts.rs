@@ -1,7 +1,7 @@
 //! A log as Parquet: parts ([`latpath_partstore`]) that are closed every two seconds. Small ones are merged from time to time, all of
 //! them at the end.
 
-use super::{columns, writer::Format, LogError, Progress};
+use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
 use latpath_partstore::{merge, Column, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
 use std::{

@@ -1,9 +1,9 @@
 //! The thread that writes a log.
 
-use super::{csv::Csv, parts::Parquet, LogError, Progress, Summary, Work};
+use super::{csv::Csv, format::Format, parts::Parquet, LogError, Progress, Summary, Work};
 use crate::transaction::{Route, Transaction};
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         atomic::Ordering,
         mpsc::{Receiver, Sender, TryRecvError},
@@ -14,24 +14,6 @@ use std::{
 
 /// The thread looks for work so often. It is not woken: that would cost the measuring thread a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// A kind of file.
-pub(super) trait Format: Send {
-    /// The route that cuts the transactions, before the first of them.
-    fn begin(&mut self, route: &Route) -> Result<(), LogError>;
-    fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError>;
-    /// Does what is due, several times a second.
-    fn tick(&mut self, progress: &Progress) -> Result<(), LogError>;
-    fn finish(&mut self, progress: &Progress) -> Result<(), LogError>;
-    /// Rows that a kill cannot take any more.
-    fn safe_rows(&self) -> u64;
-    /// The files as they are now.
-    fn files(&self) -> Vec<PathBuf>;
-    /// What the reader must know.
-    fn notes(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-}
 
 /// The file's kind, by its name.
 pub(super) fn create(path: &Path) -> Result<Box<dyn Format>, LogError> {

@@ -1,5 +1,6 @@
 //! The text of `latpath explain`: the culprit first, then the ranking, the fixes and the worst packets.
 
+use super::advice_text::{fix, on_machine};
 use super::selector::name;
 use super::sentence::{row_sentence, sentence, subject};
 use super::waterfall;
@@ -88,23 +89,6 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
     if let Some(top) = top {
         page.wrapped("".into(), 0, &format!("{then}{}", of(top, page)));
         top.advice.first().into_iter().for_each(|advice| fix(page, advice, "  Fix: ", 7));
-    }
-}
-
-/// `on guest0: `; nothing for the host.
-fn on_machine(advice: &Advice) -> String {
-    match advice.machine.as_str() {
-        "" | HOST => String::new(),
-        machine => format!("on {machine}: "),
-    }
-}
-
-/// What to do, and the commands below it; commands are never broken.
-pub(super) fn fix(page: &mut Page, advice: &Advice, before: &str, indent: usize) {
-    let what = page.clean(&(on_machine(advice) + &advice.what));
-    page.wrapped(before.into(), indent, &what);
-    for command in &advice.commands {
-        page.line(format!("{}{}", " ".repeat(indent + 2), page.clean(command)));
     }
 }
 

@@ -1,8 +1,8 @@
 //! One packet as a person reads it in ten seconds: which actor acted when, on which machine; and below it every step with its cause.
 
+use super::advice_text::fix;
 use super::selector::{date, packet};
 use super::sentence::{briefly, culprit_of_step, sentence};
-use super::text::fix;
 use super::ExplainedPacket;
 use crate::page::{share, Page, WIDTH};
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, PacketTimeline, RunContext};

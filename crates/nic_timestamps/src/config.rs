@@ -1,0 +1,99 @@
+//! What a NIC can be set to stamp.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, io};
+
+/// Which sent packets a NIC stamps: a value of `enum hwtstamp_tx_types` (linux/net_tstamp.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxType(pub i32);
+
+impl TxType {
+    /// None.
+    pub const OFF: Self = Self(0);
+    /// Those whose sender asks for it.
+    pub const ON: Self = Self(1);
+
+    /// Packets whose sender asks for it are stamped.
+    pub fn stamps(self) -> bool {
+        // The kinds beyond (one-step PTP) stamp them too, all but certain PTP packets.
+        (1..=3).contains(&self.0)
+    }
+}
+
+impl fmt::Display for TxType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named(f, self.0, &["off", "on", "one-step-sync", "one-step-p2p"])
+    }
+}
+
+/// Which received packets a NIC stamps: a value of `enum hwtstamp_rx_filters` (linux/net_tstamp.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RxFilter(pub i32);
+
+impl RxFilter {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// All.
+    pub const ALL: Self = Self(1);
+    const NAMES: [&str; 16] = [
+        "none",
+        "all",
+        "some",
+        "ptpv1-l4-event",
+        "ptpv1-l4-sync",
+        "ptpv1-l4-delay-req",
+        "ptpv2-l4-event",
+        "ptpv2-l4-sync",
+        "ptpv2-l4-delay-req",
+        "ptpv2-l2-event",
+        "ptpv2-l2-sync",
+        "ptpv2-l2-delay-req",
+        "ptpv2-event",
+        "ptpv2-sync",
+        "ptpv2-delay-req",
+        "ntp-all",
+    ];
+}
+
+impl fmt::Display for RxFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named(f, self.0, &Self::NAMES)
+    }
+}
+
+fn named(f: &mut fmt::Formatter<'_>, value: i32, names: &[&str]) -> fmt::Result {
+    match usize::try_from(value).ok().and_then(|at| names.get(at)) {
+        Some(name) => f.pad(name),
+        None => write!(f, "unknown ({value})"),
+    }
+}
+
+/// What a NIC is set to stamp (`struct hwtstamp_config`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Of sent packets.
+    pub tx_type: TxType,
+    /// Of received packets.
+    pub rx_filter: RxFilter,
+    /// `HWTSTAMP_FLAG_…`; kept as it is found.
+    pub flags: i32,
+}
+
+impl Config {
+    /// Nothing is stamped.
+    pub const OFF: Self = Self { tx_type: TxType::OFF, rx_filter: RxFilter::NONE, flags: 0 };
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tx {}, rx {}", self.tx_type, self.rx_filter)
+    }
+}
+
+/// What of a device is asked and set: the device itself, or a test's.
+pub(crate) trait Settable {
+    /// What it is set to.
+    fn config(&self) -> io::Result<Config>;
+    /// Sets it; returns what came of it.
+    fn set_config(&self, config: Config) -> io::Result<Config>;
+}

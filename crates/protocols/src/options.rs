@@ -1,0 +1,88 @@
+//! The options that a stream's text may have behind its name, and what is wrong with a text.
+
+/// Why a text names no stream.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadStream {
+    /// The part before `:` is unknown.
+    #[error("{text:?}: not a stream; write {forms}")]
+    Form {
+        /// As written.
+        text: String,
+        /// What would be right.
+        forms: String,
+    },
+    /// The name is empty or too long.
+    #[error("{name:?}: {what} has 1 to {most} bytes")]
+    Name {
+        /// As written.
+        name: String,
+        /// What it names.
+        what: &'static str,
+        /// The longest allowed.
+        most: usize,
+    },
+    /// An option after a comma is unknown or its value is out of range.
+    #[error("{option:?} in a stream: {why}")]
+    Option {
+        /// The option as written.
+        option: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+pub(crate) fn bad(option: &str, why: impl Into<String>) -> BadStream {
+    BadStream::Option { option: option.into(), why: why.into() }
+}
+
+/// The options of a stream that nothing has read yet.
+#[derive(Debug)]
+pub struct Options<'a> {
+    pub(crate) left: Vec<(&'a str, &'a str, &'a str)>,
+}
+
+impl<'a> Options<'a> {
+    pub(crate) fn new(texts: Vec<&'a str>) -> Result<Self, BadStream> {
+        let split = |text: &'a str| {
+            let (name, value) = text.split_once('=').ok_or_else(|| bad(text, "write name=value"))?;
+            Ok((name, value, text))
+        };
+        Ok(Self { left: texts.into_iter().map(split).collect::<Result<_, _>>()? })
+    }
+
+    /// Takes the option of this name, its last one if there are several, and reads its value. `why` says what would be right.
+    pub fn take<T>(
+        &mut self,
+        name: &str,
+        why: &'static str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, BadStream> {
+        let mut value = None;
+        for (_, text, whole) in self.left.extract_if(.., |(n, ..)| *n == name) {
+            value = Some(read(text).ok_or_else(|| bad(whole, why))?);
+        }
+        Ok(value)
+    }
+}
+
+/// Splits at commas that no backslash protects, and takes the backslashes off the first part.
+pub(crate) fn split_options(s: &str) -> (String, Vec<&str>) {
+    let mut first = String::new();
+    let mut chars = s.char_indices();
+    while let Some((i, c)) = chars.next() {
+        match c {
+            '\\' => first.extend(chars.next().map(|(_, c)| c)),
+            ',' => return (first, s[i + 1..].split(',').collect()),
+            c => first.push(c),
+        }
+    }
+    (first, Vec::new())
+}
+
+/// Reads a number, decimal or `0x…`.
+pub(crate) fn number_u16(s: &str) -> Option<u16> {
+    match s.strip_prefix("0x").or_else(|| s.strip_prefix("0X")) {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => s.parse().ok(),
+    }
+}

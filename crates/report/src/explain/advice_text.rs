@@ -1,0 +1,22 @@
+//! Advice as text.
+
+use crate::page::Page;
+use latpath_cause::Advice;
+use latpath_model::HOST;
+
+/// `on guest0: `; nothing for the host.
+pub(super) fn on_machine(advice: &Advice) -> String {
+    match advice.machine.as_str() {
+        "" | HOST => String::new(),
+        machine => format!("on {machine}: "),
+    }
+}
+
+/// What to do, and the commands below it; commands are never broken.
+pub(super) fn fix(page: &mut Page, advice: &Advice, before: &str, indent: usize) {
+    let what = page.clean(&(on_machine(advice) + &advice.what));
+    page.wrapped(before.into(), indent, &what);
+    for command in &advice.commands {
+        page.line(format!("{}{}", " ".repeat(indent + 2), page.clean(command)));
+    }
+}
