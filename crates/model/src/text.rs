@@ -13,6 +13,17 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// A text, or JSON, in which what a terminal obeys beyond ASCII's control characters is written as JSON escapes it: C1 control
+/// characters, and what turns the direction of writing. latpath itself writes none of these.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    Cow::Owned(text.chars().map(escaped).collect())
+}
+
 /// The text of a field of the kernel's, as a thread's `comm`: all before its first NUL.
 pub fn of_field(field: &[u8]) -> Cow<'_, str> {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
@@ -31,6 +42,12 @@ mod tests {
     #[test]
     fn a_field_is_read_up_to_its_first_nul() {
         assert_eq!((of_field(b"ab\0c\0"), of_field(b"abc"), of_field(b"\0")), ("ab".into(), "abc".into(), "".into()));
+    }
+
+    #[test]
+    fn what_turns_or_commands_a_terminal_is_escaped_as_in_json() {
+        assert_eq!(visible("{\"a\":\"µ\u{9b}2J\u{202e}x\"}\n"), "{\"a\":\"µ\\u009b2J\\u202ex\"}\n");
+        assert!(matches!(visible("µ→\n"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -285,12 +285,10 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             }
             Ok(_) => self.settle(),
         };
+        self.close_all();
         match (why, settled) {
             (Ok(_), Err(Halt::Failed(e))) => Err(e),
-            (why, _) => {
-                self.close_all();
-                why
-            }
+            (why, _) => why,
         }
     }
 

@@ -5,6 +5,7 @@ mod trace;
 
 use super::following::{Absent, End, Flight, What};
 use super::progress::Progress;
+use super::report::print;
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -115,7 +116,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let manifest = recorder.writer.finish().context(format!("closing {path}"))?;
     if args.json {
-        println!("{}", serde_json::to_string(&manifest)?);
+        print(&(serde_json::to_string(&manifest)? + "\n"))?;
     } else if !args.quiet {
         let n = count(manifest.journeys);
         eprintln!("recorded {n} journeys in {path}; read them with: latpath report {path}");

@@ -3,6 +3,7 @@
 use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
+use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
 use latpath_report::export::{write_csv, write_file};
 use latpath_report::{parse_duration, report_json, summarise, text, Limit, Options, SummaryOptions, When};
@@ -129,14 +130,15 @@ fn write_journeys(run: &Run, select: &Select, path: &Path) -> Result<()> {
         Err(e) if path.as_os_str() == "-" && e.kind() == ErrorKind::BrokenPipe => return Ok(()),
         done => done.with_context(|| format!("{}: cannot write journeys", path.display()))?,
     };
-    damaged.iter().for_each(|error| eprintln!("latpath: {error}; its other journeys are in the CSV"));
+    let damaged = damaged.iter().map(|error| printable(&error.to_string()));
+    damaged.for_each(|error| eprintln!("latpath: {error}; its other journeys are in the CSV"));
     Ok(())
 }
 
-/// Prints. False if nobody reads any more, which is no error.
+/// Prints, whatever names are in it. False if nobody reads any more, which is no error.
 pub(super) fn print(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
         done => done.map(|()| true).context("writing to stdout"),
     }

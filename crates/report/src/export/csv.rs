@@ -2,6 +2,7 @@
 
 use super::{ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
+use latpath_model::text::{printable, visible};
 use latpath_run::{Run, RunError, Select};
 use std::{
     fmt::Write as _,
@@ -104,11 +105,12 @@ fn push_field(text: &mut String, field: &str) {
     text.push_str(&quoted(field));
 }
 
-/// In quotes where it holds a comma, a quote or a line's end.
+/// A name, in quotes where it holds a comma or a quote. The table may go to a terminal.
 fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) {
+    let field = visible(&printable(field)).into_owned();
+    if field.contains([',', '"']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
-        field.into()
+        field
     }
 }
