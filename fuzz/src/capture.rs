@@ -8,11 +8,16 @@ use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineRecord, Pac
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::packed::{pack, unpack};
 
+/// The file of an input.
+pub(crate) fn file(bytes: &[u8]) -> Vec<u8> {
+    let (length, messages) = bytes.split_first().unwrap_or((&0, &[]));
+    let (head, body) = messages.split_at(messages.len().min(usize::from(*length)));
+    [b"LPSPIKE\x01", &pack(head)[..], &pack(body)[..]].concat()
+}
+
 /// Takes one input.
 pub fn run(bytes: &[u8]) {
-    let Some((length, messages)) = bytes.split_first() else { return };
-    let (head, body) = messages.split_at(messages.len().min(usize::from(*length)));
-    let file = [b"LPSPIKE\x01", &pack(head)[..], &pack(body)[..]].concat();
+    let file = file(bytes);
     let frozen = match RankedCapture::decode(&file) {
         Ok(frozen) => frozen,
         Err(BadCapture::Other | BadCapture::Newer(_) | BadCapture::Damaged(_)) => return,

@@ -3,19 +3,29 @@
 //!
 //! Formats that latpath alone writes have no kept file: [`seeds`] writes some with today's code.
 
+pub mod agent;
 pub mod capture;
 pub mod joiner;
+pub mod kernel_parser;
 pub mod pcap_file;
+pub mod perfetto;
+pub mod ping;
 pub mod received;
+pub mod run_directory;
 pub mod snapshot;
 pub mod sv_frame;
 
 /// Each target's name, which is also that of its folder in `seeds`.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+pub const TARGETS: [(&str, fn(&[u8])); 11] = [
+    ("agent", agent::run),
     ("capture", capture::run),
     ("joiner", joiner::run),
+    ("kernel_parser", kernel_parser::run),
     ("pcap_file", pcap_file::run),
+    ("perfetto", perfetto::run),
+    ("ping", ping::run),
     ("received", received::run),
+    ("run_directory", run_directory::run),
     ("snapshot", snapshot::run),
     ("sv_frame", sv_frame::run),
 ];
@@ -23,7 +33,11 @@ pub const TARGETS: [(&str, fn(&[u8])); 6] = [
 /// Inputs of a target that are written by the code under test.
 pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
-        "capture" => capture::seeds(),
+        "agent" => agent::seeds(),
+        "capture" | "perfetto" => capture::seeds(),
+        "kernel_parser" => kernel_parser::seeds(),
+        "ping" => ping::seeds(),
+        "run_directory" => run_directory::seeds(),
         "snapshot" => snapshot::seeds(),
         _ => Vec::new(),
     }

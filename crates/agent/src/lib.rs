@@ -27,6 +27,8 @@ mod windows;
 pub use address::{Address, BadAddress};
 pub use cost::Cost;
 pub use listen::{listen, Listen, ListenError};
+#[doc(hidden)]
+pub use machine::Fed;
 pub use machine::{Machine, MachineError, Timeouts};
 pub use message::{Facts, StartRequest, VERSION};
 pub use serve::{serve, Attached, Ended, ServeError, ServeOptions};

@@ -1,6 +1,7 @@
 //! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
 
 use crate::dial::{dial, Line};
+use crate::frame::{FrameReader, AGENT_MAGIC};
 use crate::inbox::Inbox;
 use crate::message::{Empty, Message, Start};
 use crate::session::{Session, Shared, State};
@@ -109,6 +110,28 @@ impl Machine {
         machine.facts =
             machine.wait(long, "say the time", |state| state.ready.then(|| state.inbox.facts.clone()).flatten())?;
         Ok(machine)
+    }
+
+    /// A machine without a line, asked to follow so many streams: what its agent says is handed over by [`Fed::say`]. For tests of
+    /// all that the host makes of an agent's words.
+    #[doc(hidden)]
+    pub fn fed(name: &str, streams: usize) -> (Self, Fed) {
+        let shared = Arc::new(Shared::new(name));
+        let inbox = &mut shared.lock().inbox;
+        (inbox.streams, inbox.records) = (streams, true);
+        let (wake, _) = UnixStream::pair().expect("a socket pair");
+        let machine = Self {
+            name: name.into(),
+            address: "no line".into(),
+            timeouts: Timeouts::default(),
+            shared: shared.clone(),
+            wake,
+            thread: None,
+            facts: Facts { records: true, ..Facts::default() },
+            watermark: Ns::MIN,
+            asked: 0,
+        };
+        (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
     /// Has the agent attach its probe; returns once it is attached.
@@ -285,6 +308,40 @@ impl Machine {
     /// True as long as the session lasts.
     pub fn is_alive(&self) -> bool {
         !self.shared.lock().over
+    }
+}
+
+/// The other end of [`Machine::fed`].
+#[doc(hidden)]
+pub struct Fed {
+    shared: Arc<Shared>,
+    reader: FrameReader,
+}
+
+#[doc(hidden)]
+impl Fed {
+    /// The agent says these bytes, which arrive at `now` (the host's clock). A lie ends the session.
+    pub fn say(&mut self, bytes: &[u8], now: Ns) {
+        let mut state = self.shared.lock();
+        state.commands.clear();
+        if !state.over {
+            self.reader.push(bytes);
+            match state.take_items(&mut self.reader, 0, now) {
+                Ok(()) if !state.inbox.ended => {}
+                Ok(()) => state.end(None),
+                Err(why) => state.end(Some(why)),
+            }
+        }
+    }
+
+    /// The host asks for the time, at `now`.
+    pub fn ask(&mut self, now: Ns) {
+        self.shared.lock().inbox.ask(now);
+    }
+
+    /// Windows that were asked for until now are not waited for any longer.
+    pub fn expire(&mut self) {
+        self.shared.lock().inbox.windows.expire(Ns::MAX);
     }
 }
 

@@ -80,6 +80,34 @@ pub(crate) struct State {
     pub close: bool,
 }
 
+impl State {
+    /// Takes all whole messages, received at `now`; or says in what the agent lies.
+    pub fn take_items(&mut self, reader: &mut FrameReader, session: u64, now: Ns) -> Result<(), String> {
+        loop {
+            match reader.next().map_err(|e| format!("the agent sent {e}"))? {
+                None => break,
+                // The answer to a repeated knock.
+                Some(Item::Preamble(nonce)) if nonce == session => {}
+                Some(Item::Preamble(_)) => {
+                    return Err("another agent took over in the middle of the session; was it restarted?".into())
+                }
+                Some(Item::Message(message)) => self.inbox.take(*message, now)?,
+            }
+        }
+        let too_many = self.inbox.fresh.len().saturating_sub(MAX_SIGHTINGS);
+        self.overflow += too_many as u64;
+        self.inbox.fresh.truncate(MAX_SIGHTINGS);
+        Ok(())
+    }
+
+    /// The session is over.
+    pub fn end(&mut self, fault: Option<String>) {
+        self.over = true;
+        self.inbox.windows.end(fault.as_deref().unwrap_or("the session is over"));
+        self.fault = fault;
+    }
+}
+
 pub(crate) struct Session {
     stream: Stream,
     carrier: Option<Carrier>,
@@ -134,10 +162,11 @@ impl Session {
             None => why,
         });
         let mut state = shared.lock();
-        state.over = true;
-        state.inbox.windows.end(fault.as_deref().unwrap_or("the session is over"));
+        state.end(fault);
         // Once asked to stop, an agent may go as it likes.
-        state.fault = fault.filter(|_| !(state.close || stopping && state.inbox.started && state.fault.is_none()));
+        if state.close || stopping && state.inbox.started {
+            state.fault = None;
+        }
         drop(state);
         shared.changed.notify_all();
         drop(carrier);
@@ -262,20 +291,7 @@ impl Session {
             }
         }
         let mut state = self.shared.lock();
-        loop {
-            match self.stream.reader.next().map_err(|e| format!("the agent sent {e}"))? {
-                None => break,
-                // The answer to a repeated knock.
-                Some(Item::Preamble(nonce)) if nonce == self.nonce => {}
-                Some(Item::Preamble(_)) => {
-                    return Err("another agent took over in the middle of the session; was it restarted?".into())
-                }
-                Some(Item::Message(message)) => state.inbox.take(*message, now)?,
-            }
-        }
-        let too_many = state.inbox.fresh.len().saturating_sub(MAX_SIGHTINGS);
-        state.overflow += too_many as u64;
-        state.inbox.fresh.truncate(MAX_SIGHTINGS);
+        state.take_items(&mut self.stream.reader, self.nonce, now)?;
         if state.inbox.facts.is_some() {
             self.greeted.get_or_insert_with(Instant::now);
         }

@@ -13,6 +13,33 @@ fn works(clang: &str) -> bool {
     Command::new(clang).arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
+fn clang() -> String {
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").ok().or_else(|| CLANGS.iter().find(|c| works(c)).map(|c| c.to_string()));
+    clang.expect("no clang found: install clang-19 (Debian: apt install clang-19), or set CLANG to its path")
+}
+
+/// Compiles a C file that includes the shared headers for user space, where fuzzing reaches them, and links it into the crate.
+#[allow(dead_code)] // this crate's own build script has none
+pub fn compile_for_user_space(source: &str) {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (include, protocols) = (shared.join("include"), shared.join("protocols"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    for path in [Path::new(source), &include, &protocols] {
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+    write(&out.join("protocols.h"), &dispatch(&protocols));
+    let (object, library) = (out.join("user_space.o"), out.join("libuser_space.a"));
+    let mut compile = Command::new(clang());
+    compile.args(["-O2", "-g", "-fPIC", "-Wall", "-Wno-unused-function", "-c", source, "-o"]).arg(&object);
+    compile.args([&include, &protocols, &out].map(|folder| format!("-I{}", folder.display())));
+    for command in [&mut compile, Command::new("ar").arg("crs").arg(&library).arg(&object)] {
+        assert!(command.status().is_ok_and(|status| status.success()), "{command:?} failed");
+    }
+    println!("cargo:rustc-link-search=native={}", out.display());
+    println!("cargo:rustc-link-lib=static=user_space");
+}
+
 /// Compiles `bpf/NAME.bpf.c` into the skeleton `NAME.skel.rs` in cargo's folder, and writes beside it `constants.rs`: the numbers
 /// that the headers in `bpf` give names to.
 pub fn compile(name: &str) {
@@ -22,11 +49,7 @@ pub fn compile(name: &str) {
     for folder in [Path::new("bpf"), &include, &protocols] {
         println!("cargo:rerun-if-changed={}", folder.display());
     }
-    println!("cargo:rerun-if-env-changed=CLANG");
-    let clang = env::var("CLANG").ok().or_else(|| CLANGS.iter().find(|c| works(c)).map(|c| c.to_string()));
-    let Some(clang) = clang else {
-        panic!("no clang found: install clang-19 (Debian: apt install clang-19), or set CLANG to its path")
-    };
+    let clang = clang();
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     let (bpf_arch, multiarch) = match arch.as_str() {
         "x86_64" => ("x86", "x86_64-linux-gnu"),

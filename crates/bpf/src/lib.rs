@@ -4,7 +4,7 @@
 #[cfg(feature = "build")]
 mod compile;
 #[cfg(feature = "build")]
-pub use compile::compile;
+pub use compile::{compile, compile_for_user_space};
 
 #[cfg(feature = "loader")]
 mod fentry;

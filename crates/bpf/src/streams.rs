@@ -53,7 +53,7 @@ pub struct Table {
     /// The open table of names: its filled places.
     pub short: HashMap<usize, NameShort>,
     /// First stream of each longer name, by `struct name_long`.
-    long: HashMap<[u8; NAME_LONG + 2], u32>,
+    pub long: HashMap<[u8; NAME_LONG + 2], u32>,
     /// The programs' constants.
     pub selection: Selection,
 }

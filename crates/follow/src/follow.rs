@@ -15,7 +15,7 @@ use latpath_journey::{segments, Joiner, Journey, Layout, Route, RouteFinder, Tot
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
-use latpath_run::{FlightRecord, MachineFigures, MachineRecord, Manifest, NamedSegment, ToolCost};
+use latpath_run::{Manifest, NamedSegment, ToolCost};
 use std::sync::Arc;
 
 /// How often the route is looked for, and looked at again.
@@ -406,30 +406,8 @@ impl Follow {
     pub fn describe(&mut self, manifest: &mut Manifest) {
         let counters = self.counters();
         let flights = self.flights();
-        let machines = self.merge.feeds.iter().zip(&counters).zip(flights).map(|((feed, counters), flight)| {
-            let flight = flight.map(flight_record);
-            match &feed.origin {
-                Origin::Host(probe) => {
-                    let (machine, method) = (HOST.into(), "same clock".into());
-                    let clock = MachineFigures { machine, method, ..MachineFigures::default() };
-                    MachineRecord { clock, kernel: probe.kernel(), counters: *counters, flight }
-                }
-                Origin::Machine(m) => {
-                    let clock = m.clock();
-                    let clock = MachineFigures {
-                        machine: m.name().into(),
-                        method: clock.method.name().into(),
-                        offset_ns: clock.offset_ns,
-                        drift_ppb: clock.drift_ppb,
-                        error_bound_ns: clock.max_error_bound_ns,
-                        exchanges: clock.exchanges,
-                        fault: m.clock_fault(),
-                        cpu_percent: m.cpu_percent(),
-                    };
-                    MachineRecord { clock, kernel: m.facts().kernel.clone(), counters: *counters, flight }
-                }
-            }
-        });
+        let machines = self.merge.feeds.iter().zip(&counters).zip(flights);
+        let machines = machines.map(|((feed, counters), flight)| feed.record(*counters, flight));
         manifest.machines = machines.collect();
         let points = self.points();
         let point = |id: PointId| points[usize::from(id)].point.clone();
@@ -500,13 +478,6 @@ impl Follow {
             notes.push(format!("--points {pattern}: no packet was seen at such a point yet"));
         }
         notes
-    }
-}
-
-fn flight_record(figures: Result<Figures, String>) -> FlightRecord {
-    match figures {
-        Ok(figures) => FlightRecord { figures, fault: None },
-        Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
     }
 }
 

@@ -17,4 +17,8 @@ pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 pub use live::Live;
 pub use merge::HostSource;
+#[doc(hidden)] // for tests that need no machine
+pub use merge::{Feed, Merge, Origin};
 pub use tables::PointFilter;
+#[doc(hidden)]
+pub use tables::Tables;

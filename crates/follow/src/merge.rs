@@ -2,9 +2,11 @@
 
 use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
+use latpath_flight::Figures;
 use latpath_linux::background::Background;
-use latpath_model::{Counters, Ns, Sighting, Source};
+use latpath_model::{Counters, Ns, Sighting, Source, HOST};
 use latpath_probe::Probe;
+use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 use std::convert::Infallible;
 
 /// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
@@ -47,7 +49,7 @@ impl HostSource for Probe {
 }
 
 /// Where sightings come from.
-pub(crate) enum Origin {
+pub enum Origin {
     /// This machine.
     Host(Box<dyn HostSource>),
     /// An agent on another machine.
@@ -55,7 +57,8 @@ pub(crate) enum Origin {
 }
 
 /// One origin, and its sightings that wait for those of the others.
-pub(crate) struct Feed {
+pub struct Feed {
+    /// Where they come from.
     pub origin: Origin,
     mapping: Mapping,
     waiting: Vec<Sighting>,
@@ -63,6 +66,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
+    /// Nothing has come yet.
     pub fn new(origin: Origin) -> Self {
         Self { origin, mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
     }
@@ -72,6 +76,35 @@ impl Feed {
         match &mut self.origin {
             Origin::Host(probe) => probe.counters().unwrap_or_else(|never| match never {}),
             Origin::Machine(machine) => machine.counters().unwrap_or_default(),
+        }
+    }
+
+    /// What a run says of the machine.
+    pub fn record(&self, counters: Counters, flight: Option<Result<Figures, String>>) -> MachineRecord {
+        let flight = flight.map(|flight| match flight {
+            Ok(figures) => FlightRecord { figures, fault: None },
+            Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
+        });
+        match &self.origin {
+            Origin::Host(probe) => {
+                let (machine, method) = (HOST.into(), "same clock".into());
+                let clock = MachineFigures { machine, method, ..MachineFigures::default() };
+                MachineRecord { clock, kernel: probe.kernel(), counters, flight }
+            }
+            Origin::Machine(m) => {
+                let clock = m.clock();
+                let clock = MachineFigures {
+                    machine: m.name().into(),
+                    method: clock.method.name().into(),
+                    offset_ns: clock.offset_ns,
+                    drift_ppb: clock.drift_ppb,
+                    error_bound_ns: clock.max_error_bound_ns,
+                    exchanges: clock.exchanges,
+                    fault: m.clock_fault(),
+                    cpu_percent: m.cpu_percent(),
+                };
+                MachineRecord { clock, kernel: m.facts().kernel.clone(), counters, flight }
+            }
         }
     }
 
@@ -112,7 +145,8 @@ impl Feed {
 }
 
 /// All feeds.
-pub(crate) struct Merge {
+pub struct Merge {
+    /// The host's first.
     pub feeds: Vec<Feed>,
     fresh: Vec<Sighting>,
     ready: Vec<Sighting>,

@@ -10,11 +10,11 @@ mod framing;
 mod one;
 
 pub use filter::MAX_ADDRESSES;
-pub use framing::{room, svid, Framing, Peer, OWN, SV, SVID};
+pub use framing::{read, room, svid, write, Framing, Peer, AROUND, OWN, SV, SVID};
 pub use latpath_traffic::{Device, DeviceError};
 pub use one::ToOne;
 
-pub(crate) use framing::{read, sender, write, AROUND};
+pub(crate) use framing::sender;
 
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
 use latpath_linux::net::{set_buffers, set_option, PacketSocket};

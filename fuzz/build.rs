@@ -1,0 +1,5 @@
+//! The kernel programs' parser, compiled for user space.
+
+fn main() {
+    latpath_bpf::compile_for_user_space("src/kernel_parser.c");
+}

@@ -1,0 +1,147 @@
+//! Any bytes as a frame, to the kernel programs' C and to the parsers of user space: where these accept the frame, both find the same
+//! streams and keys in it, whether it lies in one piece or in a page fragment; and the C reads nothing beyond it.
+
+use latpath_bpf::{bytes_of, Table};
+use latpath_protocols::goose::Frame as Goose;
+use latpath_protocols::protocol::FrameLink;
+use latpath_protocols::ptp::Message;
+use latpath_protocols::sv::{AsduSpec, FrameSpec};
+use latpath_protocols::{Header, Matcher, StreamSpec, Tag};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+const STREAMS: [&str; 9] = [
+    "svid:A",
+    "svid:MU01",
+    "svid:MU01,vlan=7",
+    "svid:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB",
+    "svid:CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC",
+    "goose:trip",
+    "goose:IED1LD0/LLN0$GO$gcb01",
+    "ptp:sync",
+    "ptp:delay_req,domain=24",
+];
+/// Longest frame.
+const MOST: usize = 2048;
+/// Bytes behind it that can be read.
+const BEHIND: usize = 4096;
+
+/// `struct result` of kernel_parser.c.
+#[repr(C)]
+#[derive(Default)]
+struct Found {
+    bad: u32,
+    fast: [i32; 2],
+    fast_key: [u32; 2],
+    n: u32,
+    at: [[u32; 2]; 8],
+}
+
+extern "C" {
+    fn kernel_parser_select(selection: *const u8);
+    fn kernel_parser_stream(at: u32, conf: *const u8);
+    fn kernel_parser_short(place: u32, name: *const u8);
+    fn kernel_parser_long(place: u32, name: *const u8, first: u32);
+    fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, out: *mut Found);
+}
+
+/// The C has one set of tables: whoever has this may run it.
+struct Parser {
+    specs: Vec<StreamSpec>,
+    table: Table,
+}
+
+fn parser() -> MutexGuard<'static, Parser> {
+    static PARSER: OnceLock<Mutex<Parser>> = OnceLock::new();
+    let make = || {
+        let specs = STREAMS.map(|text| text.parse().expect("a stream")).to_vec();
+        let table = Table::new(&specs).expect("streams that can be followed");
+        // SAFETY: each is of the type whose bytes the C copies; nobody else runs it yet.
+        unsafe {
+            kernel_parser_select(bytes_of(&table.selection).as_ptr());
+            for (at, conf) in table.streams.iter().enumerate() {
+                kernel_parser_stream(at as u32, bytes_of(conf).as_ptr());
+            }
+            for (place, name) in &table.short {
+                kernel_parser_short(*place as u32, bytes_of(name).as_ptr());
+            }
+            for (place, (name, first)) in table.long.iter().enumerate() {
+                kernel_parser_long(place as u32, name.as_ptr(), *first);
+            }
+        }
+        Mutex::new(Parser { specs, table })
+    };
+    PARSER.get_or_init(make).lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What the C finds, by the user's numbers of the streams.
+fn find(parser: &Parser, frame: &[u8], paged: usize) -> (Found, BTreeMap<u16, u32>) {
+    let mut bytes = frame.to_vec();
+    bytes.resize(frame.len() + BEHIND, 0xa5);
+    let mut found = Found::default();
+    // SAFETY: so many bytes are there, and BEHIND more.
+    unsafe { kernel_parser_run(bytes.as_ptr(), frame.len() as u32, paged as u32, &mut found) };
+    let streams = found.at[..found.n as usize].iter().map(|[stream, key]| (parser.table.user[*stream as usize], *key));
+    let streams = streams.collect();
+    (found, streams)
+}
+
+/// Takes one input.
+pub fn run(bytes: &[u8]) {
+    let frame = &bytes[..bytes.len().min(MOST)];
+    let parser = parser();
+    let (found, streams) = find(&parser, frame, 0);
+    let Ok((header, listed)) = Matcher::read(frame) else { return };
+    assert_eq!(found.bad, 0, "user space can read it");
+    let vlan = header.tags().last().map(|tag| tag.vlan());
+    let mut expected = BTreeMap::new();
+    for one in listed {
+        let exact = StreamSpec::exact(one.stream, header.dst, vlan);
+        for (stream, _) in parser.specs.iter().enumerate().filter(|(_, spec)| spec.includes(&exact)) {
+            expected.entry(stream as u16).or_insert(one.key);
+        }
+    }
+    assert_eq!(streams, expected);
+    // As drivers do that page their frames: what they take for a header is linear.
+    assert_eq!(find(&parser, frame, frame.len() - header.payload_at).1, expected, "in a page fragment");
+    for (fast, key) in found.fast.into_iter().zip(found.fast_key).filter(|(fast, _)| *fast >= -1) {
+        let stream = usize::try_from(fast).ok().map(|stream| (parser.table.user[stream], key));
+        assert_eq!(stream.into_iter().collect::<BTreeMap<_, _>>(), expected, "by the fast path");
+    }
+}
+
+/// Frames of all protocols, with and without tags.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let link = |vlan: Option<u16>| FrameLink {
+        tags: vlan.map(|vlan| Tag::new(vlan, 4)).into_iter().collect(),
+        ..FrameLink::default()
+    };
+    let sv = |svids: &[&str], vlan| {
+        let asdu = |svid: &&str| AsduSpec {
+            svid: svid.as_bytes().to_vec(),
+            conf_rev: 1,
+            data: vec![0; 64],
+            ..AsduSpec::default()
+        };
+        let asdus = svids.iter().map(asdu).collect();
+        FrameSpec { link: link(vlan), asdus, ..FrameSpec::default() }.build().expect("a legal frame")
+    };
+    let goose = |goid, vlan| Goose { goid, ..Goose::default() }.build(&link(vlan)).expect("a legal frame");
+    let ptp = |message, domain| {
+        let frame =
+            [&[1, 0x1b, 0x19, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0x88, 0xf7, message, 2, 0, 44, domain][..], &[0; 39]].concat();
+        let header = Header::parse(&frame).expect("a header");
+        Message::parse(&frame, &header).expect("a message").build(&link(None))
+    };
+    vec![
+        sv(&["A"], None),
+        sv(&["MU01"], Some(7)),
+        sv(&["MU01", "A", "MU01"], None),
+        sv(&["BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB"], Some(1)),
+        sv(&["CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC"], None),
+        goose(Some(b"trip"), None),
+        goose(None, Some(7)),
+        ptp(0, 0),
+        ptp(1, 24),
+    ]
+}
