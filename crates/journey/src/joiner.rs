@@ -384,7 +384,7 @@ impl Stream {
         result
     }
 
-    /// Drops happen at several places of the path, so their order says nothing; and a clone of a packet may be freed before or
+    /// Drops happen at several places of the route, so their order says nothing; and a clone of a packet may be freed before or
     /// after other points see it. Where its key stands in the sequence says which cycle the packet is of.
     fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
         let Some(sequence) = &self.sequence else { return Meant::default() };

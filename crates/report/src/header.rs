@@ -97,8 +97,8 @@ fn host(page: &mut Page, manifest: &Manifest) {
 }
 
 /// The points in order, and the clocks of the machines.
-pub(crate) fn path(page: &mut Page, summary: &Summary) {
-    page.heading("Path");
+pub(crate) fn route(page: &mut Page, summary: &Summary) {
+    page.heading("Route");
     if summary.points.is_empty() {
         page.line("  no point saw a packet");
     }

@@ -19,7 +19,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     if let Some(run) = run {
         header::write(&mut page, run);
     }
-    header::path(&mut page, summary);
+    header::route(&mut page, summary);
     quality::write(&mut page, summary);
     segments::write(&mut page, summary);
     paths::write(&mut page, summary);

@@ -14,7 +14,7 @@ use std::{cmp::Reverse, time::Duration};
 /// What the rows of the segments table are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// The classic names first, then neighbours in the order of the path.
+    /// The classic names first, then neighbours in the order of the route.
     Path,
     P99,
     Max,

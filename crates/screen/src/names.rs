@@ -1,4 +1,4 @@
-//! Short names: the points of the path numbered from 1, and segments as `2→3`.
+//! Short names: the points of the route numbered from 1, and segments as `2→3`.
 
 use crate::theme::Theme;
 use latpath_model::{Point, SegmentKind, HOST};

@@ -137,7 +137,7 @@ pub struct StreamFigures {
     pub points: Vec<Point>,
     /// Packets seen at any point.
     pub journeys: u64,
-    /// Packets seen at every point of the path.
+    /// Packets seen at every point of the route.
     pub complete: u64,
     /// Packets that reached the last point but lack a sighting before it. `journeys` = `complete` + `incomplete` + `lost`.
     #[serde(default)]
@@ -266,7 +266,7 @@ pub struct Summary {
     pub off_route: Vec<Point>,
     /// All streams together: packets seen at any point.
     pub journeys: u64,
-    /// Packets seen at every point of the path.
+    /// Packets seen at every point of the route.
     pub complete: u64,
     /// Packets that reached the last point but lack a sighting before it. `journeys` = `complete` + `incomplete` + `lost`.
     #[serde(default)]

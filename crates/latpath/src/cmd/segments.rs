@@ -55,7 +55,7 @@ fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
 }
 
 fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
-    let mut out = String::from("Path\n");
+    let mut out = String::from("Route\n");
     let Route { points: route, off_route, .. } = &layout.route;
     if route.is_empty() {
         out.push_str("  no point saw a packet\n");

@@ -1,4 +1,4 @@
-//! `latpath subscribe`: the application at the end of the path.
+//! `latpath subscribe`: the application at the end of the route.
 
 use super::interrupt::stop_flag;
 use super::report::print;

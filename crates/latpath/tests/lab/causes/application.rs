@@ -1,4 +1,4 @@
-//! The application at the end of the path, and others that send: parts of the test program itself, so that they can be faulty.
+//! The application at the end of the route, and others that send: parts of the test program itself, so that they can be faulty.
 
 use super::fault::{ns, print_injections, spin_until, Done, Injection, Rounds, Words};
 use super::storm;
