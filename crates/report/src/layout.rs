@@ -69,7 +69,7 @@ fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, Strin
     let end = |end: &str| match end.parse::<usize>() {
         Ok(number) => {
             let id = number.checked_sub(1).and_then(|i| route.points.get(i));
-            let none = || format!("{text}: the path has no point {number} (its points: {})", known());
+            let none = || format!("{text}: the route has no point {number} (its points: {})", known());
             Ok::<_, String>(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
         }
         Err(_) => Ok(end.to_owned()),

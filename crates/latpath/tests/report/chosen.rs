@@ -60,7 +60,7 @@ fn a_segment_is_named_by_points_numbers_or_patterns() {
 fn a_segment_that_cannot_be_is_wrong_usage() {
     let bench = Bench::with_run();
     for (text, why) in [
-        ("vhost=2..9", "the path has no point 9"),
+        ("vhost=2..9", "the route has no point 9"),
         ("vhost=host/tx@vnet7..3", "the run has no such points"),
         ("vhost", "write NAME=FROM..TO"),
         ("vhost=2..2", "the same point"),
