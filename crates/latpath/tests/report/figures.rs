@@ -59,7 +59,8 @@ fn the_json_has_the_keys_that_others_script_against() {
     let mut all = [&counts[..], &whole, &["notes", "run"]].concat();
     all.sort();
     assert_eq!(keys(&report), all);
-    let times = ["min_ns", "mean_ns", "stddev_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"];
+    let percentiles = ["p50_ns", "p90_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "p99_999_ns", "p99_9999_ns"];
+    let times = [&["min_ns", "mean_ns", "stddev_ns", "max_ns"], &percentiles[..]].concat();
     let about =
         ["kind", "name", "from", "to", "count", "rate_hz", "over_threshold", "negative", "error_bound_ns", "histogram"];
     let mut row = [&times[..], &about].concat();
