@@ -58,7 +58,7 @@ pub(crate) fn dial(address: &Address, timeout: Duration) -> Result<Line, String>
         }
         Address::Ssh { user, host, port } => {
             let mut command = Command::new("ssh");
-            command.args(["-T", "-o", "BatchMode=yes"]);
+            command.args(ssh_options());
             command.args(["-o", &format!("ConnectTimeout={}", timeout.as_secs().max(1))]);
             if let Some(port) = port {
                 command.args(["-p", &port.to_string()]);
@@ -75,6 +75,11 @@ pub(crate) fn dial(address: &Address, timeout: Duration) -> Result<Line, String>
             spawn(command)
         }
     }
+}
+
+/// What root's ssh may offer elsewhere, an agent's keys and forwarded ports, is nothing for a guest.
+fn ssh_options() -> [&'static str; 7] {
+    ["-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]
 }
 
 /// Connects; tries again while the agent may still come.
@@ -196,5 +201,14 @@ impl Drop for Carrier {
             let _ = kill(group, Signal::SIGKILL);
             let _ = self.child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_guest_gets_neither_the_keys_of_roots_ssh_agent_nor_its_forwardings() {
+        let options = super::ssh_options();
+        assert!(["-a", "-x", "ClearAllForwardings=yes"].iter().all(|option| options.contains(option)));
     }
 }

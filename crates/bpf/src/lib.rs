@@ -41,6 +41,6 @@ mod loader {
     pub use crate::kernel::{able, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
     pub use crate::names::{namespaces, Functions, Reasons};
-    pub use crate::refusal::{last_words, listen, Because};
+    pub use crate::refusal::{accused, last_words, listen, Because};
     pub use crate::streams::{BadStreams, Table};
 }

@@ -32,6 +32,11 @@ pub fn last_words() -> String {
     reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
+/// The program that the kernel's last words are about.
+pub fn accused(said: &str) -> Option<&str> {
+    said.split("program ").nth(1)?.split(':').next()
+}
+
 /// An error of libbpf's, with what the kernel's verifier said last.
 #[derive(Debug)]
 pub struct Because(libbpf_rs::Error, String);
@@ -71,7 +76,13 @@ fn reason(log: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::reason;
+    use super::{accused, reason};
+
+    #[test]
+    fn the_program_that_was_refused_is_known_by_the_kernels_words() {
+        assert_eq!(accused("program kvm_exit: 0: R1=ctx() | invalid access"), Some("kvm_exit"));
+        assert_eq!(accused("map 'ring': failed to create"), None);
+    }
 
     #[test]
     fn the_end_of_the_verifiers_log_is_the_reason() {

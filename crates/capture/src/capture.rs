@@ -63,6 +63,13 @@ pub struct MachineRecord {
     pub record: Result<Snapshot, String>,
 }
 
+impl Capture {
+    /// Memory of what the machines recorded.
+    pub fn record_bytes(&self) -> usize {
+        self.machines.iter().filter_map(|m| m.record.as_ref().ok()).map(Snapshot::bytes).sum()
+    }
+}
+
 /// A packet, with all its sightings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {

@@ -3,7 +3,7 @@
 use crate::hooks::{Hooks, Missing, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
-use latpath_bpf::{attach_program, last_words, listen, release, Mapped, Unable};
+use latpath_bpf::{accused, attach_program, last_words, listen, release, Mapped, Unable};
 use latpath_linux::{proc::line, Cpus};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -102,11 +102,6 @@ fn load<'s>(
     open.load().map_err(refused("loading the programs"))
 }
 
-/// The program that the kernel's last words are about.
-fn accused(said: &str) -> Option<&str> {
-    said.split("program ").nth(1)?.split(':').next()
-}
-
 /// Loads and attaches what this kernel takes; what it refuses is missing.
 pub(crate) fn attach(shift: u32) -> Result<Attached, StartError> {
     latpath_bpf::able()?;
@@ -179,11 +174,5 @@ mod tests {
     fn rings_are_for_cpus_that_are_there() {
         let all = ["0\n", "0-3", "0-3,8-11,15", "", "0-x"].map(last);
         assert_eq!(all, [Some(0), Some(3), Some(15), None, None]);
-    }
-
-    #[test]
-    fn the_program_that_was_refused_is_known_by_the_kernels_words() {
-        assert_eq!(accused("program kvm_exit: 0: R1=ctx() | invalid access"), Some("kvm_exit"));
-        assert_eq!(accused("map 'ring': failed to create"), None);
     }
 }

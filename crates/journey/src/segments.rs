@@ -11,7 +11,7 @@
 //! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
 use crate::route::Route;
-use latpath_model::{pattern::fits, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
+use latpath_model::{pattern::fits, Link, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
 
 /// From one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     }
     all.segments.extend(upcalls(&route, points));
     all.notes.extend(other_readers(&route, points));
+    all.notes.extend(two_entries(&route, points));
     Layout { route, ..all }
 }
 
@@ -88,6 +89,26 @@ fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     (!readers.is_empty()).then(|| {
         format!("also read, off the route, at {named}{more}: --points chooses the reader that the route leads to")
     })
+}
+
+/// That the packets of a route come in by several devices of one namespace: they may be copies that come by two networks.
+fn two_entries(route: &Route, points: &[PointInfo]) -> Option<String> {
+    let info = |p: &PointId| &points[usize::from(*p)];
+    let enters = |p: &&PointId| {
+        let (own, is_copy) = (info(p), matches!(info(p).link, Link::Bridge | Link::OvsInternal));
+        own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
+    };
+    let of_two = |route: &&[PointId]| {
+        let first = route.iter().find(enters)?;
+        let second = route.iter().filter(enters).find(|p| *p != first && info(p).netns == info(first).netns)?;
+        Some(format!(
+            "packets come in at {} and at {}: where these are two networks (PRP, HSR) the later one is a copy, which --points \
+             leaves out",
+            info(first).point,
+            info(second).point
+        ))
+    };
+    route.distinct().iter().find_map(of_two)
 }
 
 /// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.

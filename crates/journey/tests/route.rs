@@ -428,3 +428,195 @@ fn a_second_reader_is_said() {
     let said = layout.notes.iter().any(|n| n.contains("host/vm-read@vnet1") && n.contains("host/app-read@tcpdump"));
     assert!(said, "{:?}", layout.notes);
 }
+
+/// xorshift64*: the same on every machine.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as u32 % end
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// A network that is made up, with what its packets see and the route that they take.
+struct Topology {
+    points: Vec<PointInfo>,
+    /// In the order of time.
+    seen: Vec<(usize, Ns)>,
+    truth: Vec<usize>,
+    t: Ns,
+    next_ifindex: u32,
+}
+
+impl Topology {
+    /// A point that sees each packet at this time.
+    fn point(&mut self, name: &str, link: Link, netns: u32, (ifindex, peer): (u32, u32), t: Ns) -> usize {
+        let clock = String::new();
+        self.points.push(PointInfo { point: name.parse().unwrap(), link, netns, ifindex, peer, clock });
+        self.seen.push((self.points.len() - 1, t));
+        self.points.len() - 1
+    }
+
+    /// The next point of the route.
+    fn on(&mut self, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
+        self.t += 4_000;
+        let point = self.point(name, link, netns, ends, self.t);
+        self.truth.push(point);
+    }
+
+    /// A point off the route, that sees its copy some time after now.
+    fn off(&mut self, chance: &mut Chance, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
+        let t = self.t + 2_500 + Ns::from(chance.below(9_000));
+        self.point(name, link, netns, ends, t);
+    }
+
+    fn ifindexes(&mut self) -> (u32, u32) {
+        self.next_ifindex += 2;
+        (self.next_ifindex, self.next_ifindex + 1)
+    }
+
+    fn new(chance: &mut Chance) -> Self {
+        let mut net = Self { points: Vec::new(), seen: Vec::new(), truth: Vec::new(), t: 100_000, next_ifindex: 2 };
+        // In by a NIC, or from a publisher's namespace on this machine.
+        if chance.one_in(2) {
+            let (near, far) = net.ifindexes();
+            net.on("host/tx@pub0", Link::Veth, 2, (near, far));
+            net.on("host/nic-rx@nic0", Link::Veth, HUB, (far, near));
+        } else {
+            net.on("host/nic-rx@eno1", Link::Nic, HUB, (2, 0));
+        }
+        // A device on the NIC (macvlan) hands the frame on.
+        if chance.one_in(6) {
+            net.on("host/nic-rx@mv0", Link::Nic, HUB, (90, 0));
+        }
+        net.around(chance, true);
+        match chance.below(4) {
+            0 => net.guest(chance, true),
+            1 => net.guest(chance, false),
+            2 => net.container(chance),
+            _ => net.on_the_bridge(),
+        }
+        net.around(chance, false);
+        net
+    }
+
+    /// The other ports of the bridge, with and without readers, and its own copy.
+    fn around(&mut self, chance: &mut Chance, before: bool) {
+        let side = if before { "a" } else { "b" };
+        for n in 0..chance.below(3) {
+            let name = format!("{side}{n}");
+            match chance.below(5) {
+                0 => self.off(chance, &format!("host/tx@vnet{name}"), Link::Tap, HUB, (50 + n, 0)),
+                1 => self.off(chance, &format!("host/tx@eno9{name}"), Link::Nic, HUB, (60 + n, 0)),
+                2 => {
+                    let (near, far) = self.ifindexes();
+                    self.off(chance, &format!("host/tx@x{name}"), Link::Veth, HUB, (near, far));
+                    self.off(chance, &format!("host/nic-rx@y{name}"), Link::Veth, 70 + near, (far, near));
+                }
+                3 => {
+                    // Another VM takes it.
+                    self.off(chance, &format!("host/tx@vm{name}"), Link::Tap, HUB, (50 + n, 0));
+                    self.t += 9_000;
+                    self.off(chance, &format!("host/vm-read@vm{name}"), Link::Tap, HUB, (50 + n, 0));
+                    self.t -= 9_000;
+                }
+                _ => {
+                    // A container's application reads it too.
+                    let (near, far) = self.ifindexes();
+                    self.off(chance, &format!("host/tx@r{name}"), Link::Veth, HUB, (near, far));
+                    self.off(chance, &format!("host/nic-rx@s{name}"), Link::Veth, 80 + near, (far, near));
+                    self.t += 9_000;
+                    self.off(chance, &format!("host/app-read@dump{name}"), Link::Socket, 80 + near, (0, 0));
+                    self.t -= 9_000;
+                }
+            }
+        }
+        if !before && chance.one_in(2) && !self.points.iter().any(|p| p.point.device == "br0") {
+            self.off(chance, "host/nic-rx@br0", Link::Bridge, HUB, (1, 0));
+        }
+        // The second network of a pair: the same frame by another NIC, a little later.
+        if before && chance.one_in(4) {
+            self.off(chance, "host/nic-rx@eno2", Link::Nic, HUB, (3, 0));
+        }
+    }
+
+    fn guest(&mut self, chance: &mut Chance, has_agent: bool) {
+        self.on("host/tx@vnet7", Link::Tap, HUB, (40, 0));
+        self.t += 20_000;
+        self.on("host/vm-read@vnet7", Link::Tap, HUB, (40, 0));
+        if has_agent {
+            // Its clock may be off by more than the packet takes.
+            self.t += Ns::from(chance.below(60_000)) - 30_000;
+            self.on("guest0/nic-rx@eth0", Link::Nic, 9, (2, 0));
+            self.on("guest0/app-read@relay", Link::Socket, 9, (0, 0));
+        }
+    }
+
+    fn container(&mut self, chance: &mut Chance) {
+        let mut netns = HUB;
+        for hop in 0..=chance.below(3) {
+            let (near, far) = self.ifindexes();
+            self.on(&format!("host/tx@h{hop}"), Link::Veth, netns, (near, far));
+            netns = 20 + hop;
+            self.on(&format!("host/nic-rx@c{hop}"), Link::Veth, netns, (far, near));
+        }
+        self.t += 9_000;
+        self.on("host/app-read@relay", Link::Socket, netns, (0, 0));
+    }
+
+    fn on_the_bridge(&mut self) {
+        self.on("host/nic-rx@br0", Link::Bridge, HUB, (1, 0));
+        self.t += 9_000;
+        self.on("host/app-read@relay", Link::Socket, HUB, (0, 0));
+    }
+
+    /// The layout that its packets show.
+    fn layout(&self, chance: &mut Chance) -> latpath_journey::Layout {
+        let mut finder = RouteFinder::default();
+        for key in 0..200 {
+            let mut t = vec![0; self.points.len()];
+            let mut seen = 0;
+            let lost = (chance.one_in(20)).then(|| chance.below(self.points.len() as u32) as usize);
+            for (point, at) in &self.seen {
+                if lost != Some(*point) {
+                    t[*point] = at + Ns::from(chance.below(2_000));
+                    seen |= 1 << point;
+                }
+            }
+            finder.observe(&Journey { key, number: key.into(), seen, t: &t, ..Journey::default() });
+        }
+        classic(finder.route(&self.points), &self.points)
+    }
+}
+
+#[test]
+fn of_generated_networks_each_route_is_right_or_said_to_be_ambiguous() {
+    let (mut right, mut said, mut wrong) = (0, 0, Vec::new());
+    for seed in 1..=500 {
+        let mut chance = Chance(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
+        let net = Topology::new(&mut chance);
+        let layout = net.layout(&mut chance);
+        let names = |ids: &mut dyn Iterator<Item = usize>| -> Vec<String> {
+            ids.map(|id| net.points[id].point.to_string()).collect()
+        };
+        let found = names(&mut layout.route.points.iter().map(|id| usize::from(*id)));
+        let truth = names(&mut net.truth.iter().copied());
+        if found == truth {
+            right += 1;
+        } else if layout.notes.iter().any(|note| note.contains("--points")) {
+            said += 1;
+        } else {
+            wrong.push(format!("{seed}: {found:?}\n  is not {truth:?}\n  {:?}", layout.notes));
+        }
+    }
+    eprintln!("{right} right, {said} said to be ambiguous");
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(right >= 200, "{right} right, {said} said");
+}

@@ -27,6 +27,7 @@ pub use merge::{merge, SmallParts};
 pub use names::{Names, Span};
 pub use open::{gaps, open, PartFile};
 pub use reader::{open_file, PartReader};
+pub use sums::sum_of;
 pub use writer::{new_file, replace_file, sync_directory, PartWriter};
 
 /// Rows of a full row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.

@@ -100,3 +100,8 @@ fn of_bytes(file: &File, (mut at, length): (u64, u64)) -> io::Result<u64> {
 fn digits(sum: u64) -> String {
     format!("{sum:016x}")
 }
+
+/// The XXH64 of some bytes, 16 hexadecimal digits.
+pub fn sum_of(bytes: &[u8]) -> String {
+    digits(XxHash64::oneshot(0, bytes))
+}

@@ -56,8 +56,8 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		__sync_fetch_and_add(&p->left_out, 1);
 		return;
 	}
-	/* Some records are left free for interrupts that come between here and the reservation. */
-	if (head - *(volatile __u64 *)&p->tail >= ring_size - 8) {
+	/* Some records are left free for what interrupts or preempts this program between here and the reservation. */
+	if (head - *(volatile __u64 *)&p->tail >= ring_size - 32) {
 		__sync_fetch_and_add(&p->dropped, 1);
 		return;
 	}

@@ -5,7 +5,7 @@ use crate::layout::{PerCpu, Record};
 use crate::points::PointTable;
 use crate::skel::{OpenProbeSkel, ProbeSkel, ProbeSkelBuilder};
 use crate::tx_done::TxDone;
-use latpath_bpf::{attach_program, convert, BadStreams, Because, Mapped, Table, Unable};
+use latpath_bpf::{attach_program, convert, last_words, BadStreams, Because, Mapped, Table, Unable};
 use latpath_model::{PointInfo, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::OpenMapMut;
@@ -169,15 +169,18 @@ fn load<'s>(
 /// what holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
-    let mut abilities = Abilities::find(table.is_over_ip())?;
+    let abilities = Abilities::find(table.is_over_ip())?;
+    attach_those(options, table, abilities)
+}
+
+/// The same with the programs that the kernel is able to run, and less where it refuses one.
+fn attach_those(options: &Options, table: Table, mut abilities: Abilities) -> Result<Attached, AttachError> {
     latpath_bpf::listen();
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused(&abilities, "counting CPUs"))?;
-    let (mut storage, mut second) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    let mut storage = MaybeUninit::uninit();
     let (skel, ring_size) = match load(&mut storage, options, &table, &abilities, cpus) {
         // Kernels differ more in their functions than in their tracepoints.
-        Err(error) if abilities.without_functions(error.to_string()) => {
-            load(&mut second, options, &table, &abilities, cpus)?
-        }
+        Err(_) if abilities.without_refused(&last_words()) => return attach_those(options, table, abilities),
         loaded => loaded?,
     };
     let refused = |step| refused(&abilities, step);

@@ -1,6 +1,6 @@
 //! The places in the kernel at which the programs stand, and which of them this kernel has.
 
-use latpath_bpf::{able, release, Unable};
+use latpath_bpf::{able, accused, release, Unable};
 use libbpf_rs::btf::types::{Enum, Func, Typedef};
 use libbpf_rs::btf::Btf;
 
@@ -16,10 +16,12 @@ struct Hook {
     at: &'static str,
     /// What nobody sees without it.
     shows: &'static str,
+    /// It asks for an argument by its number: `bpf_get_func_arg`, Linux 5.17 and later.
+    takes_arguments: bool,
 }
 
 const fn tracepoint(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
-    Hook { program, is_function: false, module: None, at, shows }
+    Hook { program, is_function: false, module: None, at, shows, takes_arguments: false }
 }
 
 const fn function(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
@@ -28,6 +30,10 @@ const fn function(program: &'static str, at: &'static str, shows: &'static str) 
 
 const fn of_module(module: &'static str, hook: Hook) -> Hook {
     Hook { module: Some(module), ..hook }
+}
+
+const fn taking_arguments(hook: Hook) -> Hook {
+    Hook { takes_arguments: true, ..hook }
 }
 
 const XDP: &str = "frames that XDP takes";
@@ -48,8 +54,8 @@ const HOOKS: &[Hook] = &[
     function("xsk_rx", "__xsk_map_redirect", XDP),
     function("xsk_generic", "xsk_generic_rcv", XDP),
     function("xdp_tx", "generic_xdp_tx", XDP),
-    of_module("tun", function("tap_xdp", "tun_xdp_xmit", XDP)),
-    of_module("tun", function("tap_xdp_read", "tun_do_read", XDP)),
+    taking_arguments(of_module("tun", function("tap_xdp", "tun_xdp_xmit", XDP))),
+    taking_arguments(of_module("tun", function("tap_xdp_read", "tun_do_read", XDP))),
 ];
 
 /// What the running kernel offers of them, asked before anything is attached.
@@ -83,6 +89,10 @@ impl Abilities {
         let mut found = Self { release: release(), drop_reasons, ..Self::default() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|f| f.type_id().into());
         let fentry = latpath_bpf::fentry_works(&function);
+        let helpers = btf.type_by_name::<Enum<'_>>("bpf_func_id");
+        let has_arguments = helpers.is_some_and(|helpers| {
+            helpers.iter().any(|helper| helper.name.is_some_and(|name| name == "BPF_FUNC_get_func_arg"))
+        });
         for hook in HOOKS {
             let is_needed = match hook.program {
                 "drop" => found.drop_reasons,
@@ -107,7 +117,9 @@ impl Abilities {
                     continue;
                 }
             };
-            if is_there {
+            if is_there && hook.takes_arguments && !has_arguments {
+                found.give_up(hook, "the helper bpf_get_func_arg came with 5.17");
+            } else if is_there {
                 found.programs.push(hook.program);
             } else if !hook.is_function && hook.module.is_none() {
                 // A module that is not loaded carries no packet, and kernels differ in what they have of functions.
@@ -128,28 +140,55 @@ impl Abilities {
         }
         if let Some((why, lost)) = &self.no_fentry {
             notes.push(format!(
-                "kernel {release} lets no program stand at a function ({why}): not seen: {}",
+                "kernel {release} does not let every program stand at a function ({why}): not seen: {}",
                 lost.join(", ")
             ));
         }
         notes
     }
 
-    /// Gives up the programs that stand at functions, which this kernel has refused. False if there was none.
-    pub(crate) fn without_functions(&mut self, why: String) -> bool {
-        let given_up: Vec<&Hook> = HOOKS.iter().filter(|h| h.is_function && self.has(h.program)).collect();
-        let mut lost: Vec<_> = given_up.iter().map(|h| h.shows).collect();
-        lost.dedup();
-        self.programs.retain(|p| !given_up.iter().any(|h| h.program == *p));
-        let some = !lost.is_empty();
-        if some {
-            self.no_fentry = Some((why, lost));
+    fn give_up(&mut self, hook: &Hook, why: &str) {
+        self.programs.retain(|program| *program != hook.program);
+        let (_, lost) = self.no_fentry.get_or_insert_with(|| (why.into(), Vec::new()));
+        if !lost.contains(&hook.shows) {
+            lost.push(hook.shows);
         }
-        some
+    }
+
+    /// Gives up the program that the kernel has refused, as its words say, if it stands at a function; where they name none, all that
+    /// do. False if there is nothing to give up.
+    pub(crate) fn without_refused(&mut self, said: &str) -> bool {
+        let program = accused(said);
+        let given_up: Vec<&Hook> = HOOKS
+            .iter()
+            .filter(|h| h.is_function && self.has(h.program) && program.is_none_or(|refused| refused == h.program))
+            .collect();
+        given_up.iter().for_each(|hook| self.give_up(hook, said));
+        !given_up.is_empty()
     }
 
     /// Whether this program can be loaded.
     pub(crate) fn has(&self, program: &str) -> bool {
         self.programs.contains(&program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_at_a_function_that_is_refused_costs_no_other() {
+        let all = || Abilities { programs: vec!["tx", "udp_read", "tap_xdp"], ..Abilities::default() };
+        let mut old = all();
+        assert!(old.without_refused("program tap_xdp: 5: (85) call bpf_get_func_arg#183 | unknown func"));
+        assert_eq!(old.programs, ["tx", "udp_read"]);
+        let notes = old.notes().join("\n");
+        assert!(notes.contains("not seen: frames that XDP takes") && !notes.contains("UDP"), "{notes}");
+        assert!(!old.without_refused("program tx: invalid access"), "without it nothing is followed");
+        let mut strange = all();
+        assert!(strange.without_refused("failed to find kernel BTF"));
+        assert_eq!(strange.programs, ["tx"], "nobody says which");
+        assert!(!strange.without_refused("failed to find kernel BTF"));
     }
 }

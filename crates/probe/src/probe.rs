@@ -164,6 +164,7 @@ impl Source for Probe {
             samples += p.cost_samples;
         }
         c.points_overflow += self.points.overflow;
+        c.dropped += self.reader.lost;
         let programs = self.attached.programs.iter().filter_map(|p| latpath_bpf::program_info(p.as_fd()));
         c.skipped = programs.map(|info| info.recursion_misses).sum();
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);

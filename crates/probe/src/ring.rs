@@ -24,11 +24,23 @@ pub(crate) struct Reader {
     size: u64,
     pending: Vec<Record>,
     watermark: Ns,
+    /// Records that were overwritten before they were read.
+    pub lost: u64,
+}
+
+/// Goes on behind records that were overwritten, and returns how many: more programs than the margin has room for stood between their
+/// look at the ring and their reservation.
+fn overwritten(tail: &mut u64, head: u64, size: u64) -> u64 {
+    if head.saturating_sub(*tail) <= size {
+        return 0;
+    }
+    let before = std::mem::replace(tail, head - size / 2);
+    *tail - before
 }
 
 impl Reader {
     pub fn new(cpus: usize, size: usize) -> Self {
-        Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), watermark: 0 }
+        Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), watermark: 0, lost: 0 }
     }
 
     /// Takes what is ready out of one CPU's ring. False if a record is reserved and not yet whole.
@@ -36,6 +48,7 @@ impl Reader {
         let head: u64 = percpu.field(cpu, offset_of!(PerCpu, head));
         let mut tail = self.tails[cpu];
         let mut whole = true;
+        self.lost += overwritten(&mut tail, head, self.size);
         while tail < head {
             let at = cpu * self.size as usize + (tail & (self.size - 1)) as usize;
             let generation = ((tail / self.size) as u16) | 1 << 15;
@@ -83,5 +96,23 @@ impl Reader {
         let ready = self.pending.partition_point(|r| (r.t as Ns) < self.watermark);
         self.pending.drain(..ready).for_each(|r| each(&r));
         self.watermark
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_that_was_overrun_is_read_on_and_what_is_lost_is_counted() {
+        let after = |tail, head| {
+            let mut at = tail;
+            let lost = overwritten(&mut at, head, 1024);
+            (at, lost)
+        };
+        assert_eq!(after(5_000, 5_000), (5_000, 0));
+        assert_eq!(after(5_000, 6_024), (5_000, 0), "full, and whole");
+        assert_eq!(after(5_000, 6_025), (5_513, 513));
+        assert_eq!(after(5_000, 4_000), (5_000, 0));
     }
 }

@@ -120,7 +120,11 @@ fn elapsed(run: &Run, select: &Select) -> Ns {
 fn with_sampled_bounds(run: &Run, notes: &mut Vec<String>) -> Manifest {
     let mut manifest = run.manifest().clone();
     match run.clock_samples() {
-        Ok(samples) => {
+        Ok((samples, damaged)) => {
+            if damaged > 0 {
+                let lines = count(damaged as u64);
+                notes.push(format!("clocks.jsonl: {lines} lines are damaged; error bounds may be too small"));
+            }
             for sample in samples {
                 let machine = manifest.machines.iter_mut().map(|m| &mut m.clock).find(|m| m.machine == sample.clock);
                 machine.into_iter().for_each(|m| m.error_bound_ns = m.error_bound_ns.max(sample.error_bound_ns));

@@ -1,7 +1,7 @@
-//! `clocks.jsonl`: every clock's samples, appended a line each; a last line that a crash cut is passed over.
+//! `clocks.jsonl`: every clock's samples, appended a line each, with a sum each; a last line that a crash cut is passed over.
 
 use crate::{ClockSample, RunError, CLOCKS};
-use latpath_partstore::{new_file, open_file, StoreError};
+use latpath_partstore::{new_file, open_file, sum_of, StoreError};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
@@ -12,6 +12,9 @@ use std::{
 const MAX_LINE: usize = 4096;
 /// Most samples that are read: a sample a second of 4 clocks for 3 days. Further ones are passed over.
 const MAX_SAMPLES: usize = 1 << 20;
+
+/// What stands before the sum of all that stands before it, at a line's end.
+const SUM: &str = ",\"xxh64\":\"";
 
 /// Appends samples.
 pub(crate) struct Clocks {
@@ -29,29 +32,50 @@ impl Clocks {
     pub fn append(&mut self, samples: &[ClockSample]) -> Result<(), RunError> {
         let mut text = Vec::new();
         for sample in samples {
-            text.extend(serde_json::to_vec(sample).unwrap_or_default());
-            text.push(b'\n');
+            let mut line = serde_json::to_string(sample).unwrap_or_default();
+            line.pop();
+            let sum = sum_of(line.as_bytes());
+            text.extend(format!("{line}{SUM}{sum}\"}}\n").bytes());
         }
-        Ok(self.file.write_all(&text).map_err(StoreError::write(&self.path))?)
+        let written = self.file.write_all(&text).and_then(|()| self.file.sync_data());
+        Ok(written.map_err(StoreError::write(&self.path))?)
     }
 }
 
-/// All whole lines of a run's samples; none if there is no file.
-pub(crate) fn load(run: &Path) -> Result<Vec<ClockSample>, RunError> {
+/// The sample of a line. One of an earlier latpath has no sum, and is taken as it is.
+fn sample(line: &[u8]) -> Option<ClockSample> {
+    #[derive(serde::Deserialize)]
+    struct Line {
+        #[serde(flatten)]
+        sample: ClockSample,
+        xxh64: Option<String>,
+    }
+    let Line { sample, xxh64 } = serde_json::from_slice(line).ok()?;
+    let place = line.windows(SUM.len()).rposition(|w| w == SUM.as_bytes());
+    let is_whole = xxh64.is_none_or(|sum| place.is_some_and(|at| sum_of(&line[..at]) == sum));
+    is_whole.then_some(sample)
+}
+
+/// All whole lines of a run's samples, none if there is no file; and the number of those that are damaged.
+pub(crate) fn load(run: &Path) -> Result<(Vec<ClockSample>, usize), RunError> {
     let path = run.join(CLOCKS);
     let mut reader = match open_file(&path) {
         Ok(file) => BufReader::new(file),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(e) => return Err(StoreError::read(path)(e).into()),
     };
-    let (mut samples, mut line) = (Vec::new(), Vec::new());
+    let (mut samples, mut line, mut damaged) = (Vec::new(), Vec::new(), 0);
     while samples.len() < MAX_SAMPLES {
         line.clear();
         let mut limited = std::io::Read::take(&mut reader, MAX_LINE as u64);
         if limited.read_until(b'\n', &mut line).map_err(StoreError::read(&path))? == 0 {
             break;
         }
-        samples.extend(serde_json::from_slice::<ClockSample>(&line).ok());
+        match sample(&line) {
+            Some(sample) => samples.push(sample),
+            // Otherwise it may be the one that a crash cut.
+            None => damaged += usize::from(line.ends_with(b"\n")),
+        }
     }
-    Ok(samples)
+    Ok((samples, damaged))
 }

@@ -6,7 +6,7 @@ use latpath_flight::Figures;
 use latpath_journey::Totals;
 use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
-use latpath_partstore::{open_file, replace_file, StoreError};
+use latpath_partstore::{open_file, replace_file, sum_of, StoreError};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -21,6 +21,9 @@ pub const FORMAT: u32 = 1;
 const MAX_BYTES: u64 = 16 << 20;
 /// Counts beyond this are not of this world, and their sums would overflow.
 const MAX_COUNT: u64 = 1 << 53;
+
+/// What stands before the sum of all that stands before it, at the manifest's end.
+const SUM: &str = ",\n  \"xxh64\": \"";
 
 /// Whether a recording came to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,6 +213,8 @@ pub struct Manifest {
     pub writer_waits: u64,
     /// What recording took.
     pub tool: ToolCost,
+    /// The XXH64 of `vms.json`; none where there is no such file.
+    pub vms_xxh64: Option<String>,
     /// What the reader must know.
     pub notes: Vec<String>,
 }
@@ -265,12 +270,19 @@ impl Manifest {
         struct Head {
             format: u32,
             latpath: String,
+            xxh64: Option<String>,
         }
         let head: Head = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         if head.format > FORMAT {
             return Err(RunError::Newer { path, found: head.format, supported: FORMAT, by: head.latpath });
         }
-        let manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        let mut manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        // A manifest of an earlier latpath has no sum, and is taken as it is.
+        let place = text.windows(SUM.len()).rposition(|w| w == SUM.as_bytes());
+        if head.xxh64.is_some_and(|sum| place.is_none_or(|at| sum_of(&text[..at]) != sum)) {
+            let why = damaged("its sum is wrong, so a bit flipped in it, or somebody edited it".into());
+            manifest.notes.insert(0, format!("{why}: names, counts and bounds may be wrong"));
+        }
         // Figures take memory for each stream and point.
         for (what, found, most) in [
             ("points", manifest.points.len(), latpath_journey::journey::MAX_POINTS),
@@ -292,7 +304,9 @@ impl Manifest {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // Only maps with keys that are no strings and failing writers make this fail; here is neither.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
-        bytes.push(b'\n');
+        bytes.truncate(bytes.len().saturating_sub("\n}".len()));
+        let sum = sum_of(&bytes);
+        bytes.extend(format!("{SUM}{sum}\"\n}}\n").bytes());
         bytes
     }
 }

@@ -38,6 +38,7 @@ pub struct Run {
     names: Vec<String>,
     journeys: u64,
     times: Option<(Ns, Ns)>,
+    vms: Vec<Vm>,
     notes: Vec<String>,
 }
 
@@ -91,7 +92,11 @@ impl Run {
             notes.push(format!("{missing} of {} journeys were not written", manifest.journeys));
         }
         notes.extend(manifest.notes.iter().cloned());
-        Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, notes })
+        let vms = vms::load(path, manifest.vms_xxh64.as_deref()).unwrap_or_else(|damaged| {
+            notes.push(damaged.to_string());
+            Vec::new()
+        });
+        Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, vms, notes })
     }
 
     /// The run's directory.
@@ -134,14 +139,14 @@ impl Run {
         (self.parts.len(), self.parts.iter().map(PartFile::bytes).sum())
     }
 
-    /// All samples of all clocks.
-    pub fn clock_samples(&self) -> Result<Vec<ClockSample>, RunError> {
+    /// All samples of all clocks, and how many lines are damaged.
+    pub fn clock_samples(&self) -> Result<(Vec<ClockSample>, usize), RunError> {
         clocks::load(&self.path)
     }
 
     /// The host's virtual machines when the recording began, with their threads; none where the run does not say.
     pub fn vms(&self) -> Vec<Vm> {
-        vms::load(&self.path)
+        self.vms.clone()
     }
 
     /// What was frozen around late packets: which captures there are. Those of a recording that goes on may be thrown out for

@@ -2,7 +2,6 @@
 
 use crate::RunError;
 use latpath_capture::{BadCapture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED};
-use latpath_flight::Snapshot;
 use latpath_linux::background::lower_priority;
 use latpath_partstore::{open_file, replace_file, StoreError};
 use serde::{Deserialize, Serialize};
@@ -92,7 +91,7 @@ impl Spikes {
 
     pub fn push(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
-        let (is_spike, bytes) = (frozen.capture.kind == CaptureKind::Spike, bytes_of(&frozen));
+        let (is_spike, bytes) = (frozen.capture.kind == CaptureKind::Spike, frozen.capture.record_bytes());
         let mut shared = self.shared();
         // One alone may have any size: this machine's own records are not bounded so.
         let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
@@ -138,16 +137,11 @@ impl Drop for Spikes {
     }
 }
 
-/// Memory of what the machines recorded.
-fn bytes_of(frozen: &RankedCapture) -> usize {
-    frozen.capture.machines.iter().filter_map(|m| m.record.as_ref().ok()).map(Snapshot::bytes).sum()
-}
-
 fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &RetentionPolicy, shared: &Mutex<Shared>) {
     lower_priority();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for frozen in come {
-        let waited = bytes_of(&frozen);
+        let waited = frozen.capture.record_bytes();
         let bytes = frozen.encode();
         lock().waiting_bytes -= waited;
         let RankedCapture { capture, worst, late } = frozen;

@@ -1,7 +1,7 @@
 //! The host's virtual machines, as they were when a recording began.
 
 use crate::RunError;
-use latpath_partstore::{open_file, replace_file};
+use latpath_partstore::{open_file, replace_file, sum_of, StoreError};
 use latpath_vms::Vm;
 use std::{io::Read, path::Path};
 
@@ -10,17 +10,21 @@ pub(crate) const VMS: &str = "vms.json";
 /// A file that is longer was not written by latpath.
 const MOST: u64 = 64 << 20;
 
-pub(crate) fn keep(run: &Path, vms: &[Vm]) -> Result<(), RunError> {
+/// Returns the file's sum.
+pub(crate) fn keep(run: &Path, vms: &[Vm]) -> Result<String, RunError> {
     let bytes = serde_json::to_vec(vms).expect("plain structs become JSON");
-    Ok(replace_file(run, VMS, &bytes)?)
+    replace_file(run, VMS, &bytes)?;
+    Ok(sum_of(&bytes))
 }
 
-/// None where the run has no such file, or one that is no such file: reports only lack names then.
-pub(crate) fn load(run: &Path) -> Vec<Vm> {
-    let read = || -> Option<Vec<Vm>> {
-        let mut bytes = Vec::new();
-        open_file(&run.join(VMS)).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
-        serde_json::from_slice(&bytes).ok()
-    };
-    read().unwrap_or_default()
+/// None where the run has no such file: reports only lack names then. An error where it is not the file of this sum.
+pub(crate) fn load(run: &Path, sum: Option<&str>) -> Result<Vec<Vm>, RunError> {
+    let path = run.join(VMS);
+    let mut bytes = Vec::new();
+    let Ok(file) = open_file(&path) else { return Ok(Vec::new()) };
+    file.take(MOST).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
+    if sum.is_some_and(|sum| sum_of(&bytes) != sum) {
+        return Err(RunError::damaged(&path, "its sum is wrong; threads have no names"));
+    }
+    Ok(serde_json::from_slice(&bytes).unwrap_or_default())
 }

@@ -14,7 +14,7 @@ use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_linux::make_private;
 use latpath_model::Point;
-use latpath_partstore::{new_file, Names, StoreError, GROUP_ROWS};
+use latpath_partstore::{new_file, sync_directory, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
@@ -83,6 +83,7 @@ impl Writer {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::refuse_existing(path)?,
             done => done.map_err(StoreError::write(path))?,
         }
+        sync_directory(path.parent().unwrap_or(Path::new(".")))?;
         let directory = path.join(JOURNEYS);
         make_private(&directory).map_err(StoreError::write(&directory))?;
         let lock = lock(path);
@@ -189,7 +190,8 @@ impl Writer {
     /// Keeps the host's virtual machines, as they are now, in a file of their own: there may be many, and they are written
     /// once.
     pub fn keep_vms(&mut self, vms: &[Vm]) -> Result<(), RunError> {
-        vms::keep(&self.path, vms)
+        let sum = vms::keep(&self.path, vms)?;
+        self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }
 
     /// Captures will come; the policy says which of them to keep.

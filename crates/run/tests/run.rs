@@ -447,7 +447,7 @@ fn clock_samples_and_the_manifest_read_back() {
     let clocks = path.join(latpath_run::CLOCKS);
     std::fs::write(&clocks, std::fs::read_to_string(&clocks).unwrap() + "{\"clock\":\"gu").unwrap();
     let run = Run::open(&path).unwrap();
-    assert_eq!(run.clock_samples().unwrap(), vec![sample]);
+    assert_eq!(run.clock_samples().unwrap(), (vec![sample], 0));
     assert_eq!(*run.manifest(), written);
     assert_eq!(run.notes(), ["svid:C: never came"]);
 }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Captures that may wait. Where more come, one is skipped: a cause that is shown a minute late helps nobody.
 const QUEUED: usize = 16;
+/// Their memory, but for one alone: a machine can make its records large.
+const WAITING_BYTES: usize = 64 << 20;
 /// Virtual machines come and go. They are looked for this often, while no capture waits.
 const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
@@ -26,6 +28,8 @@ enum Request {
 #[derive(Default)]
 struct Shared {
     figures: LateFigures,
+    /// Memory of the captures that wait.
+    waiting_bytes: usize,
     /// When the first late packet of each spike arrived that is explained and not shown yet.
     not_shown: Vec<Ns>,
 }
@@ -70,10 +74,18 @@ impl LiveExplainer {
 
     /// Explains a capture, or learns from it. Points and layout are those that are known now.
     pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout) {
-        let is_spike = capture.capture.kind == CaptureKind::Spike;
+        let (is_spike, bytes) = (capture.capture.kind == CaptureKind::Spike, capture.capture.record_bytes());
+        let mut shared = lock(&self.shared);
+        let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
+        if !fits {
+            self.skipped += u64::from(is_spike);
+            return;
+        }
         let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone())));
-        if matches!(self.requests.try_send(request), Err(TrySendError::Full(_)) if is_spike) {
-            self.skipped += 1;
+        match self.requests.try_send(request) {
+            Ok(()) => shared.waiting_bytes += bytes,
+            Err(TrySendError::Full(_)) => self.skipped += u64::from(is_spike),
+            Err(TrySendError::Disconnected(_)) => {}
         }
     }
 
@@ -157,6 +169,7 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
             Request::Reset => explainer.reset(),
             Request::Capture(request) => {
                 let (RankedCapture { capture, .. }, points, layout) = *request;
+                lock(shared).waiting_bytes -= capture.record_bytes();
                 let context = explainer.context_mut();
                 context.routes = layout.route.by_streams(context.streams.len());
                 (context.segments, context.points) = (layout.segments, points);
