@@ -128,7 +128,19 @@ mod tests {
 
     fn journey<'a>(number: u64, t: &'a [Ns], cpu: &'a [u16], tid: &'a [u32]) -> Journey<'a> {
         let seen = (1 << t.len()) - 1;
-        Journey { stream: 1, key: 7, number, seen, t, cpu, tid, duplicates: 0, out_of_order: false, drop_note: 0 }
+        Journey {
+            stream: 1,
+            key: 7,
+            number,
+            seen,
+            t,
+            cpu,
+            tid,
+            duplicates: 0,
+            out_of_order: false,
+            drop_note: 0,
+            missing_before: 0,
+        }
     }
 
     #[test]

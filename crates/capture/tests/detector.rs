@@ -97,6 +97,7 @@ fn take(detector: &mut LateDetector, p: &Made) {
         duplicates: 0,
         out_of_order: false,
         drop_note: 0,
+        missing_before: 0,
     });
 }
 

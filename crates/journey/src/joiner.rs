@@ -446,6 +446,7 @@ impl Stream {
             self.place(number, s, reorder);
         }
         if let Some(sequence) = &mut self.sequence {
+            let missing = sequence.never_seen();
             if drop {
                 sequence.dropped(s.key, s.t);
             } else if self.ring.get(number).by_lead {
@@ -457,6 +458,13 @@ impl Stream {
                 }
             } else {
                 sequence.follow(s.key, s.t);
+            }
+            match sequence.never_seen().checked_sub(missing) {
+                Some(0) => {}
+                Some(more) => self.ring.note_gap(more),
+                None => self.ring.fill_gap(s.key, |from, to, most| {
+                    sequence.distance(from, to).is_some_and(|packets| (1..=most).contains(&packets))
+                }),
             }
             self.near = sequence.cycle().map_or(reorder, |cycle| reorder.min(cycle / 2));
         }

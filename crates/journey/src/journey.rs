@@ -28,6 +28,8 @@ pub struct Journey<'a> {
     pub out_of_order: bool,
     /// Where a `drop` point saw it: index of its note plus one, 0 for none.
     pub drop_note: u16,
+    /// Packets of the stream right before it that no point saw, by its sequence numbers, as far as was known when it was handed out.
+    pub missing_before: u32,
 }
 
 /// The bits of a set of points, rising.

@@ -7,6 +7,7 @@
 
 use crate::journey::{bits, Journey};
 use latpath_model::{Ns, Sighting, StreamId};
+use std::collections::VecDeque;
 
 /// Fewest journeys that a ring has room for.
 pub(crate) const MIN_SLOTS: usize = 64;
@@ -46,6 +47,8 @@ pub(crate) struct Ring {
     t: Vec<Ns>,
     cpu: Vec<u16>,
     tid: Vec<u32>,
+    /// Open journeys right before which packets are missing, and how many.
+    gaps: VecDeque<(u64, u32)>,
 }
 
 impl Ring {
@@ -144,6 +147,27 @@ impl Ring {
             duplicates: head.duplicates.into(),
             out_of_order: head.out_of_order,
             drop_note: head.drop_note,
+            missing_before: self.gaps.iter().find(|(at, _)| *at == number).map_or(0, |(_, missing)| *missing),
+        }
+    }
+
+    /// Notes that packets are missing right before the newest journey.
+    pub fn note_gap(&mut self, missing: u64) {
+        while self.gaps.front().is_some_and(|(number, _)| *number < self.emit) {
+            self.gaps.pop_front();
+        }
+        self.gaps.push_back((self.head - 1, missing.try_into().unwrap_or(u32::MAX)));
+    }
+
+    /// Takes a packet that came late off the gap in which it was missing: `reaches` says whether from a key on one has come to another
+    /// within so many packets.
+    pub fn fill_gap(&mut self, key: u32, reaches: impl Fn(u32, u32, u64) -> bool) {
+        let (heads, mask) = (&self.heads, self.heads.len() - 1);
+        let is_here = |(number, missing): &&mut (u64, u32)| {
+            *missing > 0 && reaches(key, heads[*number as usize & mask].key, u64::from(*missing))
+        };
+        if let Some((_, missing)) = self.gaps.iter_mut().rev().find(is_here) {
+            *missing -= 1;
         }
     }
 

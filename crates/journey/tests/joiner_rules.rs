@@ -25,6 +25,7 @@ struct Out {
     duplicates: u32,
     out_of_order: bool,
     note: u16,
+    missing: u32,
 }
 
 struct Bench {
@@ -70,6 +71,7 @@ impl Bench {
             duplicates: j.duplicates,
             out_of_order: j.out_of_order,
             note: j.drop_note,
+            missing: j.missing_before,
         }
     }
 
@@ -117,6 +119,22 @@ fn journeys_come_in_order_of_first_sighting_each_once() {
     assert!(b.out.iter().enumerate().all(|(i, o)| o.number == i as u64 && o.key == i as u32 % 4000));
     assert!(b.out.iter().all(|o| (o.seen == LINE) == (o.number % 10 != 3)));
     assert_eq!(b.joiner.totals(0).journeys, 9000);
+}
+
+#[test]
+fn packets_that_no_point_saw_are_missing_before_the_next_one() {
+    let mut b = Bench::sv();
+    let lost = |n: u64| matches!(n, 500..503 | 3999..4001 | 6000);
+    (0..6200_u64).filter(|n| !lost(*n) && *n != 700).for_each(|n| {
+        b.see(NIC, (n % 4000) as u32, sent(n));
+        if n == 702 {
+            // It was overtaken by two.
+            b.see(NIC, 700, sent(n) + US);
+        }
+    });
+    b.flush();
+    let missing: Vec<(u32, u32)> = b.out.iter().filter(|o| o.missing > 0).map(|o| (o.key, o.missing)).collect();
+    assert_eq!(missing, [(503, 3), (1, 2), (2001, 1)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use latpath_model::Ns;
 use latpath_stats::{
-    figures::{never_seen, packets},
+    figures::{longest_row, never_seen, packets},
     units::{count, duration},
     SegmentFigures, Summary,
 };
@@ -33,7 +33,7 @@ pub enum BadLimit {
     #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=TIME or COUNTER<=N, as in total:max<=3ms or lost<=0")]
     Form(String),
     /// The figure is unknown.
-    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; counts of all: lost, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
+    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; counts of all: lost, consecutive, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
     Figure(String),
     /// The value is no time, or no number.
     #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]
@@ -66,6 +66,7 @@ fn time_figure(name: &str) -> Option<fn(&SegmentFigures) -> Ns> {
 fn counter(name: &str) -> Option<fn(&Summary) -> u64> {
     Some(match name {
         "lost" => |s| packets(&s.lost),
+        "consecutive" => |s| longest_row(s).map_or(0, |(_, row)| row.packets),
         "incomplete" => |s| s.incomplete,
         "duplicates" => |s| s.duplicates,
         "out_of_order" => |s| s.out_of_order,

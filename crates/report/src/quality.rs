@@ -3,8 +3,8 @@
 use crate::page::{share, Page};
 use crate::warnings::warnings;
 use latpath_stats::{
-    figures::{never_seen, packets},
-    text::Table,
+    figures::{longest_row, never_seen, packets},
+    text::{date_time, short_stream, Table},
     units::bytes,
     Loss, Summary,
 };
@@ -27,6 +27,18 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         page.count(summary.malformed)
     );
     page.item("also", &others);
+    let over = page.duration(summary.threshold_ns);
+    let row = match longest_row(summary) {
+        Some((stream, row)) => format!(
+            "{} late (over {over}) or missing: {}, key {}, {}",
+            page.count(row.packets),
+            page.clean(&short_stream(&stream.stream)),
+            row.key,
+            date_time(row.time_ns)
+        ),
+        None => format!("0 late (over {over}) or missing"),
+    };
+    page.item("in a row", &row);
     let tool = &summary.tool;
     let dropped = format!("{}, {} dropped", page.count(tool.sightings), page.count(tool.sightings_dropped));
     page.item("sightings", &dropped);

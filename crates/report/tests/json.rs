@@ -33,7 +33,19 @@ fn run(directory: &std::path::Path) -> Run {
         let (cpu, tid) = (&[0, 1, 2], &[0, 7, 815]);
         let key = number as u32;
         let (duplicates, out_of_order) = (number as u32, number == 1);
-        let j = Journey { stream: 0, key, number, seen, t: &t, cpu, tid, duplicates, out_of_order, drop_note };
+        let j = Journey {
+            stream: 0,
+            key,
+            number,
+            seen,
+            t: &t,
+            cpu,
+            tid,
+            duplicates,
+            out_of_order,
+            drop_note,
+            missing_before: 0,
+        };
         writer.push(&j).unwrap();
     };
     push(0, 0b101, [5_000, 0, 65_000], 0);
@@ -105,6 +117,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "kernel_count", "meaning", "place", "reason"]));
     let expected = [
         "complete",
+        "consecutive",
         "duplicates",
         "incomplete",
         "journeys",

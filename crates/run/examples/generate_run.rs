@@ -166,6 +166,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             duplicates: 0,
             out_of_order: false,
             drop_note: 0,
+            missing_before: 0,
         })?;
         if rate > 0 && i % 64 == 0 {
             let due = Duration::from_nanos(i * 1_000_000_000 / rate);

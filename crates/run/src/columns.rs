@@ -13,10 +13,14 @@ pub(crate) const TIME: &str = "t_ns";
 const DUPLICATES: &str = "duplicates";
 const OUT_OF_ORDER: &str = "out_of_order";
 const DROP_NOTE: &str = "drop_note";
+const MISSING_BEFORE: &str = "missing_before";
 const CPU_PREFIX: &str = "cpu:";
 const TID_PREFIX: &str = "tid:";
 /// Key of the format's number in a part's own metadata.
 const FORMAT_KEY: &str = "latpath_format";
+
+/// Columns behind those of the points.
+const RARE: usize = 4;
 
 /// The place of [`STREAM`] in [`table`], by which rows are sorted.
 pub(crate) const BY_STREAM: usize = 0;
@@ -24,7 +28,7 @@ pub(crate) const BY_STREAM: usize = 0;
 /// The point whose times a column of this name has. A prefix stands before a point's name, not a suffix after it: a device's name may
 /// hold dots (`eth0.7`), which some readers take for nesting.
 pub(crate) fn point_of(name: &str) -> Option<&str> {
-    const OTHERS: [&str; 7] = [STREAM, KEY, NUMBER, TIME, DUPLICATES, OUT_OF_ORDER, DROP_NOTE];
+    const OTHERS: [&str; 8] = [STREAM, KEY, NUMBER, TIME, DUPLICATES, OUT_OF_ORDER, DROP_NOTE, MISSING_BEFORE];
     let is_other = OTHERS.contains(&name) || name.starts_with(CPU_PREFIX) || name.starts_with(TID_PREFIX);
     (!is_other).then_some(name)
 }
@@ -46,6 +50,7 @@ pub(crate) fn table<P: Display>(points: &[P], details: bool) -> Arc<[Column]> {
     table.push(Column::required(DUPLICATES, U32, Regular));
     table.push(Column::required(OUT_OF_ORDER, Bool, Regular));
     table.push(Column::optional(DROP_NOTE, U16, Regular));
+    table.push(Column::optional(MISSING_BEFORE, U32, Regular));
     table.into()
 }
 
@@ -57,7 +62,7 @@ pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result
 
 /// Fills a group of [`table`] with rows, each stream's rows together.
 pub(crate) fn fill(rows: &Rows, group: &mut Group) {
-    group.columns.resize_with(4 + 3 * rows.points + 3, Values::default);
+    group.columns.resize_with(4 + 3 * rows.points + RARE, Values::default);
     group.clear();
     group.rows = rows.len();
     let all = || 0..rows.len();
@@ -76,7 +81,7 @@ pub(crate) fn fill(rows: &Rows, group: &mut Group) {
         cpu.levels.clone_from(&time.levels);
         tid.levels.clone_from(&time.levels);
     }
-    if let ([stream, key, number, time], [duplicates, out_of_order, drop_note]) = (fixed, rare) {
+    if let ([stream, key, number, time], [duplicates, out_of_order, drop_note, missing_before]) = (fixed, rare) {
         stream.i32.extend(rows.stream.iter().map(|v| i32::from(*v)));
         key.i32.extend(rows.key.iter().map(|v| *v as i32));
         number.i64.extend(rows.number.iter().map(|v| *v as i64));
@@ -85,6 +90,8 @@ pub(crate) fn fill(rows: &Rows, group: &mut Group) {
         out_of_order.bool.extend(&rows.out_of_order);
         drop_note.i32.extend(rows.drop_note.iter().filter(|note| **note != 0).map(|note| i32::from(*note) - 1));
         drop_note.levels.extend(rows.drop_note.iter().map(|note| i16::from(*note != 0)));
+        missing_before.i32.extend(rows.missing_before.iter().filter(|n| **n != 0).map(|n| *n as i32));
+        missing_before.levels.extend(rows.missing_before.iter().map(|n| i16::from(*n != 0)));
     }
     group.sort_by(BY_STREAM);
 }
@@ -95,13 +102,17 @@ pub(crate) fn take(group: &Group, points: usize, rows: &mut Rows) {
     let n = group.rows;
     let (fixed, rest) = group.columns.split_at(4);
     let (times, rest) = rest.split_at(points);
-    let (places, rare) = rest.split_at(rest.len() - 3);
-    let ([stream, key, number, first], [duplicates, out_of_order, drop_note]) = (fixed, rare) else { return };
+    let (places, rare) = rest.split_at(rest.len() - RARE);
+    let ([stream, key, number, first], [duplicates, out_of_order, drop_note, missing_before]) = (fixed, rare) else {
+        return;
+    };
     rows.stream.extend(stream.i32.iter().map(|v| *v as u16));
     rows.key.extend(key.i32.iter().map(|v| *v as u32));
     rows.number.extend(number.i64.iter().map(|v| *v as u64));
     rows.duplicates.extend(duplicates.i32.iter().map(|v| *v as u32));
     rows.out_of_order.extend(&out_of_order.bool);
+    rows.missing_before.resize(n, 0);
+    scatter(&missing_before.i32, missing_before, |row, missing| rows.missing_before[row] = missing as u32);
     rows.drop_note.resize(n, 0);
     scatter(&drop_note.i32, drop_note, |row, note| rows.drop_note[row] = (note as u16).saturating_add(1));
     rows.seen.resize(n, 0);

@@ -21,6 +21,8 @@ pub struct Rows {
     pub out_of_order: Vec<bool>,
     /// Drop note plus one, 0 for none.
     pub drop_note: Vec<u16>,
+    /// Packets right before it that no point saw.
+    pub missing_before: Vec<u32>,
     /// For each point a column of times; meaningful where `seen` has the bit.
     pub t: Vec<Vec<Ns>>,
     /// For each point a column of CPUs, likewise; empty where a scan was not asked for them.
@@ -56,12 +58,14 @@ impl Rows {
 
     /// Bytes that one row takes in memory.
     pub(crate) fn row_bytes(points: usize) -> usize {
-        2 + 4 + 8 + 8 + 4 + 1 + 2 + points * (8 + 2 + 4)
+        2 + 4 + 8 + 8 + 4 + 1 + 2 + 4 + points * (8 + 2 + 4)
     }
 
     /// Empties it, for journeys over this many points. Memory is kept.
     pub(crate) fn clear(&mut self, points: usize) {
-        let Self { stream, key, number, seen, duplicates, out_of_order, drop_note, t, cpu, tid, .. } = self;
+        let Self {
+            stream, key, number, seen, duplicates, out_of_order, drop_note, missing_before, t, cpu, tid, ..
+        } = self;
         stream.clear();
         key.clear();
         number.clear();
@@ -69,6 +73,7 @@ impl Rows {
         duplicates.clear();
         out_of_order.clear();
         drop_note.clear();
+        missing_before.clear();
         t.resize_with(points, Vec::new);
         t.iter_mut().for_each(Vec::clear);
         cpu.resize_with(points, Vec::new);
@@ -87,6 +92,7 @@ impl Rows {
         self.duplicates.push(j.duplicates);
         self.out_of_order.push(j.out_of_order);
         self.drop_note.push(j.drop_note);
+        self.missing_before.push(j.missing_before);
         push(&mut self.t, j.t);
         push(&mut self.cpu, j.cpu);
         push(&mut self.tid, j.tid);
@@ -124,11 +130,12 @@ impl Rows {
             duplicates: self.duplicates[row],
             out_of_order: self.out_of_order[row],
             drop_note: self.drop_note[row],
+            missing_before: self.missing_before[row],
         }
     }
 
     /// Time of the earliest sighting of a row; 0 if nothing saw it.
-    pub(crate) fn first_time(&self, row: usize) -> Ns {
+    pub fn first_time(&self, row: usize) -> Ns {
         let seen = self.seen[row];
         let times = self.t.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
         times.map(|(_, column)| column[row]).min().unwrap_or(0)
@@ -137,7 +144,9 @@ impl Rows {
     /// Keeps the rows that are selected.
     pub(crate) fn keep(&mut self, selected: impl Fn(&Self, usize) -> bool) {
         let rows: Vec<bool> = (0..self.len()).map(|row| selected(self, row)).collect();
-        let Self { stream, key, number, seen, duplicates, out_of_order, drop_note, t, cpu, tid, .. } = self;
+        let Self {
+            stream, key, number, seen, duplicates, out_of_order, drop_note, missing_before, t, cpu, tid, ..
+        } = self;
         retain(stream, &rows);
         retain(key, &rows);
         retain(number, &rows);
@@ -145,6 +154,7 @@ impl Rows {
         retain(duplicates, &rows);
         retain(out_of_order, &rows);
         retain(drop_note, &rows);
+        retain(missing_before, &rows);
         t.iter_mut().for_each(|column| retain(column, &rows));
         cpu.iter_mut().for_each(|column| retain(column, &rows));
         tid.iter_mut().for_each(|column| retain(column, &rows));

@@ -87,6 +87,7 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
         duplicates: 0,
         out_of_order: false,
         drop_note: 0,
+        missing_before: 0,
     })
 }
 

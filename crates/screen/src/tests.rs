@@ -367,6 +367,7 @@ impl Pool {
             duplicates: self.count(),
             out_of_order: self.count(),
             never_seen: self.count(),
+            consecutive: None,
             segments: self.many(6, Self::segment),
             paths: self.many(5, Self::path),
         }

@@ -3,10 +3,11 @@
 //! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
 
 use crate::by_path::ByPath;
+use crate::consecutive::Consecutive;
 use crate::figures::{rate, together};
 use crate::times::{between, bit, Ends, Times};
 use crate::worst::Slowest;
-use crate::{Loss, SegmentFigures, StreamFigures, Summary};
+use crate::{ConsecutiveFigures, Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::{Journey, Paths};
@@ -44,6 +45,8 @@ pub struct Aggregate {
     paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
+    /// Of each stream.
+    consecutive: Vec<Consecutive>,
     slowest: Slowest,
     strays: u64,
     /// Times of one segment, while a batch is added.
@@ -158,6 +161,7 @@ impl Aggregate {
             paths: Paths::of_points(&setup.points),
             ends: setup.segments.iter().map(|s| Ends::of(s, &setup.points)).collect(),
             streams: (0..setup.streams).map(stream).collect(),
+            consecutive: vec![Consecutive::default(); setup.streams],
             slowest: Slowest::new(setup.worst),
             strays: 0,
             times: Vec::new(),
@@ -207,6 +211,18 @@ impl Aggregate {
         let route = route_of(&self.setup, journey.stream);
         let paths = self.paths;
         stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, route)));
+        if let (Some(first), Some(last)) = (route.first(), route.last()) {
+            let time = journey.at(*first).zip(journey.at(*last)).map(|(from, to)| between(from, to));
+            let bad = journey.seen & stream.sink == 0 || time.is_some_and(|time| time > self.setup.threshold);
+            let begin = || journey.first().unwrap_or(0);
+            self.consecutive[usize::from(journey.stream)].add(
+                journey.number,
+                journey.key,
+                journey.missing_before,
+                bad,
+                begin,
+            );
+        }
         self.slowest.offer(journey, route);
     }
 
@@ -258,11 +274,15 @@ impl Aggregate {
         let (Some(first), Some(last)) = (route.first(), route.last()) else { return };
         let ends = 1 << first | 1 << last;
         let (from, to) = (&rows.t[usize::from(*first)], &rows.t[usize::from(*last)]);
-        let paths = self.paths;
+        let (paths, consecutive) = (self.paths, &mut self.consecutive[usize::from(id)]);
         for row in range {
             let seen = rows.seen[row];
             let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
             stream.end(seen, rows.drop_note[row], last);
+            let late = seen & ends == ends && between(from[row], to[row]) > self.setup.threshold;
+            let bad = late || seen & stream.sink == 0;
+            let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
+            consecutive.add(number, key, missing, bad, || rows.first_time(row));
             // What is whole and not slow need not be looked at any closer.
             if seen & ends != ends || self.slowest.may_take(between(from[row], to[row])) {
                 rows.with_journey(row, |journey| self.slowest.offer(journey, route));
@@ -278,6 +298,7 @@ impl Aggregate {
         let shape = |a: &Self| (a.streams.len(), a.ends.len());
         assert_eq!(shape(self), shape(other), "aggregates of different setups");
         self.streams.iter_mut().zip(&other.streams).for_each(|(own, others)| own.merge(others));
+        self.consecutive.iter_mut().zip(&other.consecutive).for_each(|(own, others)| own.merge(others));
         self.slowest.merge(&other.slowest);
         self.strays += other.strays;
     }
@@ -318,6 +339,13 @@ impl Aggregate {
             let info = |p: &PointId| self.setup.points.get(usize::from(*p));
             let route = route_of(&self.setup, id as StreamId).iter();
             stream.points = route.filter_map(info).map(|info| info.point.clone()).collect();
+            let row = self.consecutive[id].longest();
+            stream.consecutive = (row.packets > 0).then(|| ConsecutiveFigures {
+                packets: row.packets,
+                key: row.key,
+                number: row.number,
+                time_ns: row.first.saturating_add(context.utc_offset),
+            });
         }
         // Of the streams' own, since what explains a loss in one need not in another.
         let lost = summary.streams.iter().flat_map(|s| &s.lost);
@@ -359,6 +387,7 @@ impl Aggregate {
             duplicates: stream.duplicates,
             out_of_order: stream.out_of_order,
             never_seen: 0,
+            consecutive: None,
             paths: stream.by_path.figures(|times| {
                 let by_path = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);
                 by_path.map(|(times, _)| times).filter(|s| stream.shows(s)).map(row).collect()

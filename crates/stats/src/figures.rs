@@ -150,11 +150,28 @@ pub struct StreamFigures {
     pub out_of_order: u64,
     /// Sequence numbers that no point saw (the publisher skipped them, or they were lost before the first point).
     pub never_seen: u64,
+    /// The most packets in a row that were late (over the threshold from the first point of the route to the last), lost, or never
+    /// seen; `None` where none was.
+    #[serde(default)]
+    pub consecutive: Option<ConsecutiveFigures>,
     /// The stream's segments.
     pub segments: Vec<SegmentFigures>,
     /// The paths that its packets took; empty where there is only one path.
     #[serde(default)]
     pub paths: Vec<PathFigures>,
+}
+
+/// Packets in a row that were late, lost or never seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsecutiveFigures {
+    /// How many.
+    pub packets: u64,
+    /// Key of the first of them that was seen; of the packet behind them where none was.
+    pub key: u32,
+    /// That packet's number in its stream.
+    pub number: u64,
+    /// When it was first seen, UTC.
+    pub time_ns: Ns,
 }
 
 /// One step of a packet's waterfall.
@@ -315,6 +332,12 @@ impl Summary {
 /// The packets of all losses.
 pub fn packets(losses: &[Loss]) -> u64 {
     losses.iter().fold(0, |sum, loss| sum.saturating_add(loss.count))
+}
+
+/// The longest row of packets that were late, lost or never seen, and its stream.
+pub fn longest_row(summary: &Summary) -> Option<(&StreamFigures, &ConsecutiveFigures)> {
+    let rows = summary.streams.iter().filter_map(|stream| Some((stream, stream.consecutive.as_ref()?)));
+    rows.rev().max_by_key(|(_, row)| row.packets)
 }
 
 /// Sequence numbers that no point saw, of all streams.

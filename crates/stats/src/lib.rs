@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 mod by_path;
+mod consecutive;
 mod drop_place;
 pub mod figures;
 pub mod lost;
@@ -14,8 +15,8 @@ mod worst;
 pub use aggregate::{Aggregate, Context, Setup};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
-    CauseFigures, LateFigures, Loss, PathFigures, SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures,
-    Worst, WorstStep,
+    CauseFigures, ConsecutiveFigures, LateFigures, Loss, PathFigures, SegmentFigures, ShownAfter, StreamFigures,
+    Summary, TimeFigures, Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};

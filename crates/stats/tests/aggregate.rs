@@ -50,6 +50,7 @@ struct Own {
     duplicates: u32,
     out_of_order: bool,
     drop_note: u16,
+    missing_before: u32,
 }
 
 impl Own {
@@ -65,6 +66,7 @@ impl Own {
             duplicates: self.duplicates,
             out_of_order: self.out_of_order,
             drop_note: self.drop_note,
+            missing_before: self.missing_before,
         }
     }
 
@@ -109,9 +111,20 @@ fn journeys() -> impl Strategy<Value = Vec<Own>> {
     let times = prop::collection::vec(-200_i64..9_000, 5);
     // Mostly whole routes, and all kinds of holes.
     let seen = prop_oneof![3 => Just(0b11011_u64), 2 => 1_u64..32];
-    let journey = (0..STREAMS as u16, seen, times, 0_i64..1_000_000, 0_u32..2, any::<bool>(), 0_u16..4);
+    let missing = prop_oneof![4 => Just(0_u32), 1 => 1_u32..4];
+    let journey = (0..STREAMS as u16, seen, times, 0_i64..1_000_000, 0_u32..2, any::<bool>(), 0_u16..4, missing);
     prop::collection::vec(journey, 1..200).prop_map(|all| {
-        let own = |(number, (stream, seen, steps, start, duplicates, out_of_order, drop_note))| {
+        let mut numbers = [0; STREAMS];
+        let own = |(stream, seen, steps, start, duplicates, out_of_order, drop_note, missing_before): (
+            u16,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+        )| {
             let steps: Vec<Ns> = steps;
             let t = steps
                 .iter()
@@ -120,9 +133,11 @@ fn journeys() -> impl Strategy<Value = Vec<Own>> {
                     Some(*t)
                 })
                 .collect();
-            Own { stream, number: number as u64, seen, t, duplicates, out_of_order, drop_note }
+            let number = &mut numbers[usize::from(stream)];
+            *number += 1;
+            Own { stream, number: *number - 1, seen, t, duplicates, out_of_order, drop_note, missing_before }
         };
-        all.into_iter().enumerate().map(own).collect()
+        all.into_iter().map(own).collect()
     })
 }
 
@@ -190,6 +205,18 @@ proptest! {
     #[test]
     fn every_segment_agrees_with_a_sorted_list_of_its_times(journeys in journeys()) {
         let summary = summary(&aggregate(&journeys, 0));
+        for (id, stream) in summary.streams.iter().enumerate() {
+            let (mut longest, mut row) = (0, 0);
+            for j in journeys.iter().filter(|j| usize::from(j.stream) == id) {
+                let [first, _, sink] = j.line();
+                let late = j.has(first) && j.has(sink) && j.t[usize::from(sink)] - j.t[usize::from(first)] > THRESHOLD;
+                row += u64::from(j.missing_before);
+                longest = longest.max(row);
+                row = if late || !j.has(sink) { row + 1 } else { 0 };
+                longest = longest.max(row);
+            }
+            prop_assert_eq!(stream.consecutive.as_ref().map_or(0, |row| row.packets), longest);
+        }
         let rows = summary.streams.iter().enumerate().map(|(id, s)| (Some(id), &s.segments));
         for (stream, rows) in rows.chain([(None, &summary.segments)]) {
             for (name, from, to) in SEGMENTS {
@@ -275,6 +302,7 @@ fn a_journey_kept_without_cpus_and_threads_gets_them_afterwards() {
         duplicates: 0,
         out_of_order: false,
         drop_note: 0,
+        missing_before: 0,
     };
     let mut aggregate = Aggregate::new(setup(3));
     aggregate.add(&Journey { cpu: &[], tid: &[], ..own.lend() });
@@ -295,6 +323,7 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
         duplicates: u32::MAX,
         out_of_order: true,
         drop_note: u16::MAX,
+        missing_before: 0,
     };
     let mut aggregate = Aggregate::new(setup(3));
     for _ in 0..3 {
@@ -348,6 +377,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         duplicates: 0,
         out_of_order: false,
         drop_note: 0,
+        missing_before: 0,
     };
     (0..90).for_each(|n| aggregate.add(&journey(n, 0b1011, 100).lend()));
     (90..95).for_each(|n| other.add(&journey(n, 0b1101, 5_000).lend()));
@@ -409,6 +439,7 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
         duplicates: 0,
         out_of_order: false,
         drop_note: 0,
+        missing_before: 0,
     };
     // No flow fits, and what is to be done with it sends it to the daemon once more; a flow's action alone sends it there.
     let journeys = [journey(0, 0b11111, 2_500), journey(1, 0b11101, 300), journey(2, 0b11101, 800)];

@@ -78,7 +78,7 @@ fn the_json_has_the_keys_that_others_script_against() {
     assert_eq!(keys(&report["worst"][0]), sorted(["stream", "key", "path", "time_ns", "total_ns", "steps"]));
     let step = ["point", "since_first_ns", "since_last_ns", "cpu", "tid", "role"];
     assert_eq!(keys(&report["worst"][0]["steps"][0]), sorted(step));
-    let mut stream = [&counts[..], &["stream", "points", "never_seen", "segments", "paths"]].concat();
+    let mut stream = [&counts[..], &["stream", "points", "never_seen", "consecutive", "segments", "paths"]].concat();
     stream.sort();
     assert_eq!(keys(&report["streams"][0]), stream);
     assert_eq!(keys(&report["segments"][0]["histogram"][0]), sorted(["from_ns", "to_ns", "count"]));

@@ -86,6 +86,7 @@ impl Packet {
             duplicates: self.duplicates,
             out_of_order: self.out_of_order,
             drop_note: self.drop_note,
+            missing_before: 0,
         };
         writer.push(&journey).unwrap();
     }

@@ -199,6 +199,7 @@ fn clock_faults_are_shown_as_they_are() {
             duplicates: 0,
             out_of_order: false,
             drop_note: 0,
+            missing_before: 0,
         };
         writer.push(&journey).unwrap();
     }

@@ -2,8 +2,8 @@
 
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::{
-    Bucket, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, TimeFigures, ToolCost, Worst,
-    WorstStep,
+    Bucket, ConsecutiveFigures, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, TimeFigures,
+    ToolCost, Worst, WorstStep,
 };
 
 const POINTS: [&str; 5] =
@@ -144,6 +144,12 @@ pub fn summary() -> Summary {
         duplicates: 0,
         out_of_order: 4,
         never_seen,
+        consecutive: (never_seen > 0).then_some(ConsecutiveFigures {
+            packets: 3,
+            key: 1_201,
+            number: 77_201,
+            time_ns: 1_767_323_045_000_000_006,
+        }),
         segments: segments(),
         paths: paths(120_000),
     };

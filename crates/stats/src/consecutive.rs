@@ -1,0 +1,182 @@
+//! Packets one behind the other that were late or did not arrive: what makes a protection relay block, where single ones do not.
+
+use latpath_model::Ns;
+use std::collections::BTreeMap;
+
+/// Such packets of one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// How many.
+    pub packets: u64,
+    /// The first of them that was seen; the packet behind them where none was.
+    pub number: u64,
+    pub key: u32,
+    pub first: Ns,
+}
+
+impl Row {
+    fn then(self, next: Self) -> Self {
+        let begin = if self.packets > 0 { self } else { next };
+        Self { packets: self.packets.saturating_add(next.packets), ..begin }
+    }
+
+    /// The longer one; of equally long ones the earlier.
+    fn longer(self, later: Self) -> Self {
+        if later.packets > self.packets {
+            later
+        } else {
+            self
+        }
+    }
+}
+
+/// A stretch of a stream without a gap in its journeys' numbers.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    /// The number behind it.
+    end: u64,
+    /// Its first packets, up to one that arrived in time; where there is none of these, all are in `tail`.
+    head: Option<Row>,
+    /// The longest behind `head` and before `tail`.
+    middle: Row,
+    /// Its last packets, behind one that arrived in time.
+    tail: Row,
+}
+
+impl Stretch {
+    fn then(self, next: Self) -> Self {
+        let Some(head) = next.head else { return Self { end: next.end, tail: self.tail.then(next.tail), ..self } };
+        let between = self.tail.then(head);
+        let (head, middle) = match self.head {
+            None => (between, Row::default()),
+            Some(head) => (head, self.middle.longer(between)),
+        };
+        Self { end: next.end, head: Some(head), middle: middle.longer(next.middle), tail: next.tail }
+    }
+
+    fn longest(&self) -> Row {
+        self.head.unwrap_or_default().longer(self.middle).longer(self.tail)
+    }
+}
+
+/// Stretches that are kept apart at most: of a whole recording there is one.
+const MOST: usize = 1 << 12;
+
+/// One stream's packets, in whatever order they come.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Consecutive {
+    /// The stretch that grows, and its first number.
+    open: Option<(u64, Stretch)>,
+    /// All others.
+    stretches: BTreeMap<u64, Stretch>,
+    /// The longest of those that are not kept any more.
+    past: Row,
+}
+
+impl Consecutive {
+    /// Adds a packet. `bad`: it was late, or did not arrive.
+    #[inline]
+    pub fn add(&mut self, number: u64, key: u32, missing_before: u32, bad: bool, first: impl FnOnce() -> Ns) {
+        let end = number.saturating_add(1);
+        let in_time = !bad && missing_before == 0;
+        match &mut self.open {
+            Some((_, stretch))
+                if in_time && stretch.end == number && stretch.tail.packets == 0 && stretch.head.is_some() =>
+            {
+                stretch.end = end;
+                return;
+            }
+            _ => {}
+        }
+        let first = if in_time { 0 } else { first() };
+        let row = Row { packets: u64::from(missing_before) + u64::from(bad), number, key, first };
+        let (head, tail) = if bad { (None, row) } else { (Some(row), Row::default()) };
+        let one = Stretch { end, head, middle: Row::default(), tail };
+        match &mut self.open {
+            Some((_, stretch)) if stretch.end == number => *stretch = stretch.then(one),
+            _ => self.begin(number, one),
+        }
+    }
+
+    fn begin(&mut self, number: u64, stretch: Stretch) {
+        if let Some((number, stretch)) = self.open.replace((number, stretch)) {
+            self.keep(number, stretch);
+        }
+    }
+
+    fn keep(&mut self, mut number: u64, mut stretch: Stretch) {
+        let before = self.stretches.range(..number).next_back().map(|(at, before)| (*at, *before));
+        if let Some((at, before)) = before.filter(|(_, before)| before.end == number) {
+            (number, stretch) = (at, before.then(stretch));
+        }
+        if let Some(next) = self.stretches.remove(&stretch.end) {
+            stretch = stretch.then(next);
+        }
+        self.stretches.insert(number, stretch);
+        if self.stretches.len() > MOST {
+            let (_, oldest) = self.stretches.pop_first().unwrap_or((number, stretch));
+            self.past = self.past.longer(oldest.longest());
+        }
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.past = self.past.longer(other.past);
+        other.stretches.iter().for_each(|(number, stretch)| self.keep(*number, *stretch));
+        other.open.into_iter().for_each(|(number, stretch)| self.keep(number, stretch));
+    }
+
+    /// The longest row.
+    pub fn longest(&self) -> Row {
+        let mut all = Self { open: None, ..self.clone() };
+        self.open.into_iter().for_each(|(number, stretch)| all.keep(number, stretch));
+        all.stretches.values().fold(all.past, |longest, stretch| longest.longer(stretch.longest()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_longest_row_is_that_of_all_packets_in_order(
+            packets in prop::collection::vec((prop::bool::weighted(0.6), prop_oneof![4 => Just(0_u32), 1 => 1..4_u32]), 1..60),
+            order in any::<prop::sample::Index>(),
+            parts in 1..4_usize,
+        ) {
+            let (mut longest, mut row) = (0, 0);
+            for (bad, missing) in &packets {
+                row += u64::from(*missing);
+                longest = longest.max(row);
+                row = if *bad { row + 1 } else { 0 };
+                longest = longest.max(row);
+            }
+            let mut all = vec![Consecutive::default(); parts];
+            let shift = order.index(packets.len());
+            for (at, (bad, missing)) in packets.iter().enumerate().cycle().skip(shift).take(packets.len()) {
+                all[at / 7 % parts].add(at as u64, at as u32, *missing, *bad, || at as Ns);
+            }
+            let mut whole = Consecutive::default();
+            all.iter().for_each(|one| whole.merge(one));
+            prop_assert_eq!(whole.longest().packets, longest);
+            prop_assert_eq!(whole.stretches.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_row_begins_with_the_first_of_it_that_was_seen() {
+        let mut c = Consecutive::default();
+        for (number, missing, bad) in [(0, 0, false), (1, 2, true), (2, 0, true), (3, 0, false), (4, 3, false)] {
+            c.add(number, 10 + number as u32, missing, bad, || 100 * number as Ns);
+        }
+        assert_eq!(c.longest(), Row { packets: 4, number: 1, key: 11, first: 100 });
+    }
+
+    #[test]
+    fn packets_that_are_not_there_yet_end_a_row() {
+        let mut c = Consecutive::default();
+        [0, 1, 3].into_iter().for_each(|number| c.add(number, 0, 0, true, || 0));
+        assert_eq!(c.longest().packets, 2);
+    }
+}
