@@ -136,7 +136,8 @@ impl<'a> Analyst<'a> {
     }
 
     /// Packets that were ahead, and came no closer together than usual, were held like this one. Until the first of them was
-    /// served, the actor did something else; from then on, the queue was there for what had filled it.
+    /// served, the actor did something else; from then on, the queue was there for what had filled it. Where they came closer
+    /// together, it may be most of the wait that the actor did something else.
     fn without_backlog(
         &self,
         intervals: Vec<CauseInterval>,
@@ -151,10 +152,12 @@ impl<'a> Analyst<'a> {
         let Some((first, served)) = ahead.first().filter(|_| intervals.iter().any(known)) else { return intervals };
         let waited = b.t - a.t;
         let early = ahead.came_early_by(self.capture, &self.spacing, a.point, packet, waited);
-        if early.is_none_or(|early| early >= waited / 2) {
-            return intervals;
-        }
-        let filler = self.filler(a.point, b.point, first);
+        let (filler, served) = match early.is_none_or(|early| early >= waited / 2) {
+            true if served - a.t < waited / 2 => return intervals,
+            // A burst: the actor was at the first of them for as long as at each of the others.
+            true => (None, served - (b.t - served) / ahead.count()),
+            false => (self.filler(a.point, b.point, first), served),
+        };
         let mut all = Vec::with_capacity(intervals.len() + 1);
         for interval in intervals {
             if !known(&interval) {

@@ -85,6 +85,11 @@ impl PacketsAhead {
         }
     }
 
+    /// How many.
+    pub fn count(&self) -> Ns {
+        self.0.len() as Ns
+    }
+
     /// The packet that was served first, and when.
     pub fn first(&self) -> Option<(usize, Ns)> {
         self.0.first().copied()

@@ -435,6 +435,21 @@ fn a_reader_that_worked_while_packets_came_as_usual_is_not_their_senders_fault()
 }
 
 #[test]
+fn a_burst_that_came_while_the_reader_worked_waited_for_that_first() {
+    let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
+    stage.cpu(|c| {
+        c.runs(READER).at(50_000).sleeps_then(0);
+    });
+    for n in 1..=20 {
+        stage.packet(&[("host/tx@tap0", 1_000 + n, 1, 5), ("host/vm-read@tap0", 9_000 + n * 20, 0, READER)]);
+    }
+    assert_eq!(
+        stage.explained(),
+        ["1020-9000 work relay (7)", "9000-9380 queued-behind relay (7) #19", "9380-9400 work relay (7)"]
+    );
+}
+
+#[test]
 fn a_queue_that_is_worked_off_slowly_is_still_there_for_what_filled_it() {
     let mut stage = Stage::new(&[(READER, "relay"), (HOG, "hog"), (5, "sender")]);
     stage.cpu(|c| {
