@@ -259,7 +259,7 @@ impl Advisor<'_> {
             )];
         }
         // No other machine has this driver than one that is virtual itself.
-        if state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll")) {
+        if self.known.is_virtual || state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll")) {
             return vec![self.one(
                 "this machine is virtual itself: its CPU had halted, and its hypervisor ran it again late (st is the time that it took); \
                  on the outer host, give this vCPU a CPU to itself and let KVM poll (halt_poll_ns)",
@@ -498,6 +498,13 @@ impl Advisor<'_> {
             all.push(self.one(
                 "let the CPU run at its full frequency (package linux-cpupower)",
                 [format!("cpupower {cpu}frequency-set -g performance")],
+            ));
+        }
+        if self.is_on_host() && self.known.is_virtual {
+            all.push(self.one(
+                "this machine is virtual itself: while its hypervisor runs something else on that CPU, work takes so much longer (st is \
+                 that time); on the outer host, give this vCPU a CPU to itself",
+                ["vmstat 1 5"],
             ));
         }
         if let Some((actor, pid)) = self.thread() {

@@ -26,6 +26,8 @@ pub struct RunContext {
     pub cpus: BTreeMap<String, Cpus>,
     /// The host's frequency governors.
     pub governors: Vec<String>,
+    /// The host is a virtual machine itself.
+    pub is_virtual: bool,
     /// Each machine's kernel release, as far as it is known.
     pub kernels: BTreeMap<String, String>,
     /// When the run began, on its own timeline.

@@ -312,6 +312,16 @@ fn advice_on_an_idle_state_names_it_and_a_poller_in_a_guest_is_not_advised_to_po
 }
 
 #[test]
+fn a_host_that_is_virtual_itself_is_told_to_look_at_its_hypervisor() {
+    let context = RunContext { is_virtual: true, ..RunContext::default() };
+    for cause in [Cause::Work, Cause::IdleExit] {
+        let advice = |machine| advise(&share(cause, machine, Some(actor("relay", 7, OTHER)), None), None, &context);
+        assert!(advice("host")[0].what.starts_with("this machine is virtual itself: "), "{:?}", advice("host"));
+        assert!(!advice("guest7").iter().any(|advice| advice.what.contains("virtual itself")));
+    }
+}
+
+#[test]
 fn latpath_owns_up() {
     let mut tool = actor("lp-guest7", 4000, OTHER);
     tool.is_tool = true;

@@ -86,6 +86,7 @@ fn context() -> RunContext {
         vms: vec![vm()],
         cpus: [("host".to_owned(), "0-7".parse().unwrap()), ("guest7".to_owned(), "0".parse().unwrap())].into(),
         governors: vec!["performance".into()],
+        is_virtual: false,
         kernels: Default::default(),
         start_ns: 0,
         utc_offset_ns: START,

@@ -21,6 +21,7 @@ fn run(directory: &Path) -> Run {
         kernel_command_line: "BOOT_IMAGE=/boot/vmlinuz-6.1.0-28-rt-amd64 root=/dev/sda2 ro isolcpus=2-5 nohz_full=2-5 rcu_nocbs=2-5 intel_idle.max_cstate=0".into(),
         architecture: "x86_64".into(),
         cpu_model: "Intel(R) Xeon(R) D-1747NTE CPU @ 2.50GHz".into(),
+        is_virtual: false,
         cpus_online: "0-7".into(),
         cpus_isolated: "2-5".into(),
         cpus_nohz_full: "2-5".into(),

@@ -20,6 +20,8 @@ pub struct HostFacts {
     pub architecture: String,
     /// CPU model.
     pub cpu_model: String,
+    /// It is a virtual machine itself: a hypervisor may keep its CPUs from running. Known of x86 alone.
+    pub is_virtual: bool,
     /// CPUs that are on: `0-7`.
     pub cpus_online: String,
     /// CPUs that the scheduler leaves alone (`isolcpus`).
@@ -55,6 +57,7 @@ impl HostFacts {
             kernel_command_line: line("/proc/cmdline"),
             architecture: std::env::consts::ARCH.into(),
             cpu_model: cpu_model(),
+            is_virtual: is_virtual(),
             cpus_online: cpu("online"),
             cpus_isolated: cpu("isolated"),
             cpus_nohz_full: cpu("nohz_full").replace("(null)", ""),
@@ -65,6 +68,12 @@ impl HostFacts {
             boot_id: boot_id(),
         }
     }
+}
+
+/// The bit that hypervisors set.
+fn is_virtual() -> bool {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    field(&text, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
 /// A CPU's name: each architecture has another field for it.

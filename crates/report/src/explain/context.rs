@@ -22,6 +22,7 @@ pub fn run_context(run: &Run) -> RunContext {
         vms: run.vms(),
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: host.governors.clone(),
+        is_virtual: host.is_virtual,
         kernels: manifest.machines.iter().map(|m| (m.clock.machine.clone(), m.kernel.clone())).collect(),
         start_ns: manifest.start.monotonic_ns,
         utc_offset_ns: manifest.utc_offset_ns(),

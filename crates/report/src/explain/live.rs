@@ -139,6 +139,7 @@ fn host_context(streams: &[StreamSpec]) -> RunContext {
         streams: streams.to_vec(),
         cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: facts.governors,
+        is_virtual: facts.is_virtual,
         start_ns: start.monotonic_ns,
         utc_offset_ns: start.utc_ns - start.monotonic_ns,
         ..RunContext::default()
