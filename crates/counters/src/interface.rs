@@ -20,6 +20,7 @@ const MASTER: u16 = 10;
 const QUEUE_LENGTH: u16 = 13;
 const LINK_INFO: u16 = 18;
 const STATISTICS: u16 = 23;
+const LINK_DOWNS: u16 = 48;
 const INFO_KIND: u16 = 1;
 const INFO_PORT_KIND: u16 = 4;
 
@@ -42,6 +43,8 @@ pub struct Interface {
     pub lower: Option<u32>,
     /// Packets that its queue holds (`txqueuelen`); for a tap, what the guest may leave unread.
     pub tx_queue_len: u32,
+    /// How often its link went down since it was made.
+    pub link_downs: u32,
     /// What it counted since it was made.
     pub statistics: Statistics,
 }
@@ -124,6 +127,7 @@ fn interface(payload: &[u8]) -> Option<Interface> {
             LOWER => found.lower = number().filter(|n| *n != 0),
             MASTER => found.master = number().filter(|n| *n != 0),
             QUEUE_LENGTH => found.tx_queue_len = number().unwrap_or(0),
+            LINK_DOWNS => found.link_downs = number().unwrap_or(0),
             STATISTICS => found.statistics = Statistics::read(value),
             LINK_INFO => {
                 for (kind, value) in attributes(value) {
@@ -154,6 +158,7 @@ mod tests {
         bytes.extend(attribute(ADDRESS, &[0xfe, 0x54, 0, 1, 2, 3]));
         bytes.extend(attribute(MASTER, &3u32.to_ne_bytes()));
         bytes.extend(attribute(QUEUE_LENGTH, &1000u32.to_ne_bytes()));
+        bytes.extend(attribute(LINK_DOWNS, &5u32.to_ne_bytes()));
         let mut info = attribute(INFO_KIND, b"tun\0");
         info.extend(attribute(INFO_PORT_KIND, b"bridge\0"));
         bytes.extend(attribute(LINK_INFO, &info));
@@ -161,6 +166,7 @@ mod tests {
         bytes.extend(attribute(STATISTICS, &statistics));
         let read = interface(&bytes).unwrap();
         assert_eq!((read.ifindex, read.name.as_str(), read.master, read.tx_queue_len), (7, "vnet0", Some(3), 1000));
+        assert_eq!(read.link_downs, 5);
         assert_eq!((read.kind.as_deref(), read.port_kind.as_deref()), (Some("tun"), Some("bridge")));
         assert_eq!((read.statistics.tx_dropped, read.statistics.rx_missed, read.statistics.rx_no_handler), (7, 15, 23));
         assert_eq!(interface(&bytes[..7]), None);

@@ -45,6 +45,9 @@ pub struct DeviceCounters {
     pub kind: Option<String>,
     /// Its own counters.
     pub statistics: Statistics,
+    /// How often its link went down: it has no carrier then, or was set down.
+    #[serde(default)]
+    pub link_downs: u32,
     /// Its queueing discipline's; `None` where it has none.
     pub queueing: Option<Queueing>,
 }
@@ -92,7 +95,8 @@ impl Snapshot {
         let queues = queueing(netns).map_err(&mut note).unwrap_or_default();
         let device = |i: Interface| {
             let queueing = queues.get(&i.ifindex).copied();
-            (i.ifindex, DeviceCounters { name: i.name, kind: i.kind, statistics: i.statistics, queueing })
+            let Interface { name, kind, statistics, link_downs, .. } = i;
+            (i.ifindex, DeviceCounters { name, kind, statistics, link_downs, queueing })
         };
         let space = Namespace {
             devices: all.into_iter().map(device).collect(),
@@ -131,7 +135,9 @@ impl Namespace {
         let device = |(ifindex, now): (&u32, &DeviceCounters)| {
             let then = then.devices.get(ifindex).cloned().unwrap_or_default();
             let queueing = now.queueing.map(|queueing| queueing.since(&then.queueing.unwrap_or_default()));
-            (*ifindex, DeviceCounters { statistics: now.statistics.since(&then.statistics), queueing, ..now.clone() })
+            let link_downs = now.link_downs.checked_sub(then.link_downs).unwrap_or(now.link_downs);
+            let statistics = now.statistics.since(&then.statistics);
+            (*ifindex, DeviceCounters { statistics, queueing, link_downs, ..now.clone() })
         };
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         let datapath = |now: &Datapath| {

@@ -23,7 +23,8 @@ impl Counted {
                 sockets.retain(|socket| socket.dropped > 0);
             }
         }
-        all.gone.retain(|(netns, device)| here().any(|i| i.netns == *netns && i.point.device == device.name));
+        let name = |info: &PointInfo| info.point.device.split('%').next().map(str::to_owned);
+        all.gone.retain(|(netns, device)| here().any(|i| i.netns == *netns && name(i).as_ref() == Some(&device.name)));
         all
     }
 }

@@ -13,8 +13,9 @@ pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Dif
         let Some(place) = place_of(loss, last) else { continue };
         loss.meaning = Some(place.to_string());
         let here = last.filter(|info| info.point.machine == HOST);
-        loss.kernel_count =
-            here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
+        let count = here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
+        // At a bridge's port it is the bridge that nobody listens at, and its counter.
+        loss.kernel_count = count.filter(|count| place != DropPlace::NoListener || *count >= loss.count);
     }
 }
 
@@ -73,6 +74,12 @@ mod tests {
     fn another_machines_losses_are_not_checked_against_this_ones_counters() {
         let full = (Some(DropPlace::TapQueueFull.to_string()), None);
         assert_eq!(explained("guest0/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
+    }
+
+    #[test]
+    fn a_count_of_another_device_than_the_one_that_dropped_is_not_shown() {
+        let unheard = (Some(DropPlace::NoListener.to_string()), None);
+        assert_eq!(explained("host/nic-rx@vnet0", Some("UNHANDLED_PROTO in __netif_receive_skb_core")), unheard);
     }
 
     #[test]

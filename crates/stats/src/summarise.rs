@@ -5,6 +5,7 @@ use crate::figures::error_bound;
 use crate::lost::explain;
 use crate::units::{count, duration};
 use crate::{Aggregate, Context, Summary, ToolCost};
+use latpath_counters::Difference;
 use latpath_journey::Route;
 use latpath_journey::Totals;
 use latpath_model::{Ns, PointId, PointInfo, HOST};
@@ -72,6 +73,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
     summary.notes = counted(manifest, facts.before);
     summary.notes.extend(behind_schedule(manifest, facts.before));
+    summary.notes.extend(manifest.kernel.iter().flat_map(|counted| links(counted, points)));
     for info in points.iter().filter(|info| bound(manifest, &info.point.machine).is_none()) {
         let machine = &info.point.machine;
         let note = format!("{machine}: its clock is not known; times between it and other machines have no bound");
@@ -124,6 +126,37 @@ fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Ite
     manifest.joined.iter().enumerate().filter_map(of)
 }
 
+/// Devices of the points that were not there all the time, or whose link was not.
+fn links(counted: &Difference, points: &[PointInfo]) -> Vec<String> {
+    let here = || points.iter().filter(|info| info.point.machine == HOST);
+    let mut notes = Vec::new();
+    for (netns, device) in &counted.gone {
+        let is_it =
+            |info: &&PointInfo| info.netns == *netns && info.point.device.split('%').next() == Some(&device.name);
+        let name = here().find(is_it).map_or(&device.name, |info| &info.point.device);
+        notes.push(format!(
+            "{name} is gone: packets that were to pass it were lost since, whatever the kernel's reason is"
+        ));
+    }
+    for info in here() {
+        let downs = counted.device(info.netns, info.ifindex).map_or(0, |device| device.link_downs);
+        let name = &info.point.device;
+        let note =
+            format!("the link of {name} went down {}: packets that were to pass it meanwhile were lost", times(downs));
+        if downs > 0 && !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    notes
+}
+
+fn times(n: u32) -> String {
+    match n {
+        1 => "once".into(),
+        n => format!("{} times", count(n.into())),
+    }
+}
+
 /// What was counted that spoils figures and is in no journey.
 fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
     let of_streams = |what: fn(&Totals) -> u64| {
@@ -162,6 +195,38 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_counters::{DeviceCounters, Namespace};
+    use latpath_model::Link;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_device_that_is_gone_and_a_link_that_was_down_are_said_once() {
+        let point = |name: &str, ifindex| PointInfo {
+            point: name.parse().unwrap(),
+            link: Link::Veth,
+            netns: 7,
+            ifindex,
+            peer: 0,
+            clock: String::new(),
+        };
+        let device =
+            |name: &str, link_downs| DeviceCounters { name: name.into(), link_downs, ..DeviceCounters::default() };
+        let devices = BTreeMap::from([(3, device("hin", 2)), (5, device("mid", 0))]);
+        let counted = Difference {
+            namespaces: BTreeMap::from([(7, Namespace { devices, ..Namespace::default() })]),
+            gone: vec![(7, device("hout", 1))],
+            ..Difference::default()
+        };
+        let points = ["host/tx@hout%lab", "host/nic-rx@hin%lab", "host/tx@hin%lab", "host/tx@mid%lab", "guest0/tx@hin"];
+        let points: Vec<_> = points.iter().zip([4, 3, 3, 5, 3]).map(|(name, ifindex)| point(name, ifindex)).collect();
+        assert_eq!(
+            links(&counted, &points),
+            [
+                "hout%lab is gone: packets that were to pass it were lost since, whatever the kernel's reason is",
+                "the link of hin%lab went down 2 times: packets that were to pass it meanwhile were lost",
+            ]
+        );
+    }
 
     #[test]
     fn what_was_late_before_the_first_point_is_said_of_streams_with_a_schedule() {
