@@ -121,6 +121,8 @@ struct task_struct {
 	struct sched_entity se;
 	int pid;
 	int tgid;
+	unsigned long min_flt;
+	unsigned long maj_flt;
 	struct nsproxy *nsproxy;
 	char comm[16];
 };

@@ -9,7 +9,7 @@
 mod words;
 
 use crate::actor::Actor;
-use crate::{CauseShare, RunContext};
+use crate::{kernel_time, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::{PointId, StreamId, HOST};
@@ -383,6 +383,17 @@ impl Advisor<'_> {
     pub(crate) fn of_blocking(&self) -> Vec<Advice> {
         let Some((actor, pid)) = self.thread() else { return Vec::new() };
         let mut all = Vec::new();
+        let notes = || self.share.notes.iter().map(|(note, _)| note.as_str());
+        if notes().any(|note| note == kernel_time::THROTTLED_IO) {
+            all.push(self.one(
+                format!("see the limits of block I/O of the control group of {}, and lift them", actor.name),
+                [
+                    format!("cat {}/io.max", group_of(pid)),
+                    format!("tail -n +1 {}/blkio.throttle.*_device", old_group_of(pid, "blkio")),
+                ],
+            ));
+        }
+        all.extend(notes().find_map(kernel_time::fix).map(|fix| self.one(fix, None::<String>)));
         if let Some((vm, _)) = self.known.vm_of(&self.share.machine, pid) {
             let what = format!("{} waited for a lock, a page or a disk: keep the guest's memory locked", actor.name);
             all.push(match vm.libvirt {
@@ -493,6 +504,23 @@ impl Advisor<'_> {
     pub(crate) fn of_work(&self) -> Vec<Advice> {
         let slow = self.is_on_host() && self.known.governors.iter().any(|g| !matches!(g.as_str(), "performance" | ""));
         let mut all = Vec::new();
+        let says = |what: &str| self.share.notes.iter().any(|(note, _)| note.contains(what));
+        if says(kernel_time::FAULTS) {
+            all.push(self.one(
+                "touch all memory before the first packet and keep it: mlockall(MCL_CURRENT | MCL_FUTURE), and no memory that is given \
+                 back and taken again (mallopt: M_TRIM_THRESHOLD, M_MMAP_MAX)",
+                None::<String>,
+            ));
+        }
+        if let Some((actor, pid)) = self.thread().filter(|_| says(kernel_time::RECLAIMS)) {
+            all.push(self.one(
+                format!("lift the memory limit of the control group of {}; where it has none, the machine has too little memory", actor.name),
+                [
+                    format!("echo max > {}/memory.max", group_of(pid)),
+                    format!("echo -1 > {}/memory.limit_in_bytes", old_group_of(pid, "memory")),
+                ],
+            ));
+        }
         if slow {
             let cpu = self.share.cpu().map_or(String::new(), |cpu| format!("-c {cpu} "));
             all.push(self.one(

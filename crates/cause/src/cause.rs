@@ -129,7 +129,7 @@ macro_rules! causes {
 // Variant, name, meaning { sentence, link, detail, state of the actor, advice }
 causes! {
     Work "work" "The actor ran, and did what is to be done for the packet." {
-        "{actor} worked{for}", Nobody, None, Works, of_work
+        "{actor} worked{for}{detail}", Nobody, Note, Works, of_work
     }
     Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
         "{actor} {was}interrupted{for}{by}", By, None, Interrupted, of_interrupts
@@ -147,7 +147,7 @@ causes! {
         "{actor} {was}stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
     }
     Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device." {
-        "{actor} {was}blocked{for}{by}", WokenBy, None, Sleeps, of_blocking
+        "{actor} {was}blocked{for}{by}{detail}", WokenBy, Note, Sleeps, of_blocking
     }
     SoftirqWait "softirq-wait" "A softirq was raised and had not begun." {
         "{actor} raised but not started{for}{by}", Behind, None, Waits, of_interrupts

@@ -19,6 +19,7 @@ mod cross_machine;
 mod exit;
 mod guests;
 mod irq_interval;
+mod kernel_time;
 mod machine;
 mod packet_timeline;
 mod queue;

@@ -28,6 +28,8 @@ pub(crate) struct Machine {
     pub names: Names,
     /// How threads are scheduled, from when on.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
+    /// When threads freed memory before they got some.
+    reclaims: HashMap<u32, Vec<(Ns, Ns)>>,
     rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,
 }
 
@@ -63,6 +65,7 @@ impl Machine {
                 known.push((t, class));
             }
         };
+        let mut reclaims: HashMap<u32, Vec<(Ns, Ns)>> = HashMap::new();
         let mut records_wakers = false;
         let mut records_guest_exits = HashSet::new();
         for event in events {
@@ -74,6 +77,14 @@ impl Machine {
                 What::Waking { pid, class, .. } | What::Wakeup { pid, class, .. } => {
                     records_wakers |= matches!(event.what, What::Waking { .. });
                     is_of(event.t, pid, class);
+                }
+                What::ReclaimBegin => reclaims.entry(event.pid).or_default().push((event.t, Ns::MAX)),
+                What::ReclaimEnd => {
+                    let known = reclaims.entry(event.pid).or_default();
+                    match known.last_mut() {
+                        Some((_, end)) => *end = event.t.min(*end),
+                        None => known.push((Ns::MIN, event.t)),
+                    }
                 }
                 What::KvmEntry { .. } | What::KvmExit { .. } => drop(records_guest_exits.insert(event.pid)),
                 _ => {}
@@ -90,6 +101,7 @@ impl Machine {
             timeline,
             names: snapshot.names(),
             classes,
+            reclaims,
             rows: RefCell::default(),
         }
     }
@@ -140,6 +152,17 @@ impl Machine {
         let events = &self.records[place].events;
         let (first, end) = (events.partition_point(|e| e.t < from), events.partition_point(|e| e.t < to));
         events.get(first..end).unwrap_or_default()
+    }
+
+    /// CPUs with a record.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
+        self.records.iter().map(|record| record.cpu)
+    }
+
+    /// When a thread freed memory before it got some, in a time.
+    pub fn reclaims(&self, pid: u32, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
+        let all = self.reclaims.get(&pid).into_iter().flatten();
+        all.filter(|(begin, end)| *begin < to && *end > from).copied().collect()
     }
 
     /// When a thread that was woken stood in its CPU's queue.

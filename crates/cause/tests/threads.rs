@@ -3,7 +3,7 @@
 mod stage;
 
 use latpath_cause::Cause;
-use latpath_flight::{Class, IdleStates, Left, Sleep};
+use latpath_flight::{Class, IdleStates, Left, Sleep, What};
 use stage::{fifo, Stage, NET_RX, OTHER};
 
 const READER: u32 = 7;
@@ -318,6 +318,33 @@ fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
 }
 
 #[test]
+fn what_a_reader_did_in_the_kernel_is_said() {
+    let mut stage = a_reader_is_woken();
+    stage.function(1, "schedule").function(2, "folio_wait_bit_common").function(3, "filemap_fault");
+    stage.cpu(|c| {
+        c.runs(READER).at(130).event(What::ReclaimBegin).at(180).event(What::ReclaimEnd).at(200);
+        c.event(What::BlockedAt([1, 2])).event(What::BlockedAt([3, 0]));
+        c.leaves(Left::Asleep(Sleep::Blocked), 0).at(240).irq(25).at(245).wakes(READER, 0).at(248).irq_ends(25);
+        c.at(250).sleeps_then(READER).at(400).event(What::PageFaults(160)).sleeps_then(0);
+    });
+    sender_wakes_at_120(&mut stage);
+    let said: Vec<_> = stage.intervals().iter().map(|p| (p.from, p.cause, p.note.clone())).collect();
+    let note = |text: &str| Some(text.to_owned());
+    let blocked = note("it waited for a page from the disk, in folio_wait_bit_common");
+    assert_eq!(
+        said.iter().filter(|(_, cause, _)| matches!(cause, Cause::Work | Cause::Blocked)).cloned().collect::<Vec<_>>(),
+        [
+            (100, Cause::Work, None),
+            (120, Cause::Work, None),
+            (130, Cause::Work, note("it had to free memory before it got some")),
+            (180, Cause::Work, None),
+            (200, Cause::Blocked, blocked),
+            (250, Cause::Work, note("100 page faults or more")),
+        ]
+    );
+}
+
+#[test]
 fn a_kernel_locks_holder_that_waits_for_its_cpu_is_named_with_what_it_waits_for() {
     let mut stage = a_reader_waits_for_a_lock();
     stage.cpu(|c| {
@@ -403,6 +430,21 @@ fn a_burst_is_worked_off_before() {
 }
 
 #[test]
+fn a_burst_that_came_while_the_reader_worked_waited_for_that_first() {
+    let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
+    stage.cpu(|c| {
+        c.runs(READER).at(50_000).sleeps_then(0);
+    });
+    for n in 1..=20 {
+        stage.packet(&[("host/tx@tap0", 1_000 + n, 1, 5), ("host/vm-read@tap0", 9_000 + n * 20, 0, READER)]);
+    }
+    assert_eq!(
+        stage.explained(),
+        ["1020-9000 work relay (7)", "9000-9380 queued-behind relay (7) #19", "9380-9400 work relay (7)"]
+    );
+}
+
+#[test]
 fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() {
     let mut stage = a_reader_is_woken();
     stage.capture.packets.clear();
@@ -432,21 +474,6 @@ fn a_reader_that_worked_while_packets_came_as_usual_is_not_their_senders_fault()
         stage.packet(&[("host/tx@tap0", came, 1, 5), ("host/app-read@relay", read, 0, READER)]);
     }
     assert_eq!(stage.explained(), ["6000-9100 work relay (7)"]);
-}
-
-#[test]
-fn a_burst_that_came_while_the_reader_worked_waited_for_that_first() {
-    let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
-    stage.cpu(|c| {
-        c.runs(READER).at(50_000).sleeps_then(0);
-    });
-    for n in 1..=20 {
-        stage.packet(&[("host/tx@tap0", 1_000 + n, 1, 5), ("host/vm-read@tap0", 9_000 + n * 20, 0, READER)]);
-    }
-    assert_eq!(
-        stage.explained(),
-        ["1020-9000 work relay (7)", "9000-9380 queued-behind relay (7) #19", "9380-9400 work relay (7)"]
-    );
 }
 
 #[test]

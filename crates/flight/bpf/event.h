@@ -37,6 +37,10 @@ enum kind {
 	WORK_START = 25,     /* b: function */
 	WORK_END = 26,
 	OVS_UPCALL = 27,     /* b: command */
+	RECLAIM_BEGIN = 28,  /* the thread frees memory before it gets some */
+	RECLAIM_END = 29,
+	PAGE_FAULTS = 30,    /* before SWITCH; b: how many the thread had since it was switched to */
+	BLOCKED_AT = 31,     /* before SWITCH; b, c: where in the kernel, each called by the one behind it; 0: none. The next goes on */
 };
 
 enum vector {
@@ -49,6 +53,13 @@ enum vector {
 	THERMAL = 7,
 	IPI = 8, /* of any kind, on ARM */
 };
+
+#define FEW_FAULTS 64 /* of fewer page faults there is no event */
+#define SKIPPED 5     /* functions of a stack that are the recorder's and the scheduler's */
+#define DEPTH 4       /* functions behind them that are said of a blocked thread */
+/* Reading a stack costs a microsecond or two: of so many blocked threads in so long, on each CPU. */
+#define STACKS 10
+#define STACKS_NS 10000000
 
 #define FLAG_PREEMPTED 1
 #define FLAG_THROTTLED 2 /* its control group had used up its time */
@@ -68,7 +79,11 @@ struct event {
 /* How far a CPU is. The ring keeps the last ring_size events before it. */
 struct head {
 	__u64 next;
-	__u64 pad[7];
+	__u64 faults; /* those that this thread had before it was switched to */
+	__u32 pid;
+	__u32 stacks; /* that were read since */
+	__u64 stacks_since;
+	__u64 pad[4];
 };
 
 struct name {

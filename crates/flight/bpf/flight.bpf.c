@@ -137,12 +137,70 @@ static __always_inline __u32 cpu_of(struct task_struct *p)
 	return p->thread_info.cpu;
 }
 
-static __always_inline int switched(_Bool preempt, struct task_struct *prev, struct task_struct *next, __u32 state)
+/* include/linux/sched.h: TASK_UNINTERRUPTIBLE, but of TASK_IDLE (0x400) and of locks of PREEMPT_RT (0x1000) there are many. */
+static __always_inline _Bool is_blocked(__u32 state)
+{
+	return (state & 0x1402) == 0x2;
+}
+
+/* Whether a stack may be read: busy machines have many threads that block shortly. */
+static __always_inline _Bool may_read_stack(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!head)
+		return 0;
+	if (now - head->stacks_since > STACKS_NS) {
+		head->stacks_since = now;
+		head->stacks = 0;
+	}
+	return head->stacks++ < STACKS;
+}
+
+/* Where a thread waits. The first functions are this program's and the tracepoint's. */
+static __always_inline void blocked_at(void *ctx, __u32 pid)
+{
+	__u64 at[SKIPPED + DEPTH] = {};
+	int i;
+
+	if (!may_read_stack() || bpf_get_stack(ctx, at, sizeof(at), 0) < 0)
+		return;
+	for (i = SKIPPED; i < SKIPPED + DEPTH; i += 2)
+		if (at[i])
+			record(BLOCKED_AT, pid, at[i], at[i + 1]);
+}
+
+/* Faults of the thread that leaves; those of the one that comes are noted. */
+static __always_inline void count_faults(struct task_struct *prev, struct task_struct *next)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
+	__u64 faults;
+	_Bool known;
+
+	if (!head)
+		return;
+	/* Not of the first thread on each CPU, nor where a switch was missed. */
+	known = head->pid == prev->pid;
+	faults = prev->min_flt + prev->maj_flt - head->faults;
+	head->faults = next->min_flt + next->maj_flt;
+	head->pid = next->pid;
+	if (known && faults >= FEW_FAULTS && prev->pid)
+		record(PAGE_FAULTS, prev->pid, faults, 0);
+}
+
+static __always_inline int switched(void *ctx, _Bool preempt, struct task_struct *prev, struct task_struct *next,
+				    __u32 state)
 {
 	__u32 to = next->pid;
 	struct name *n = name_of(to);
 	__u64 flags = (preempt ? FLAG_PREEMPTED : 0) | throttled(prev);
 
+	count_faults(prev, next);
+	if (!preempt && is_blocked(state))
+		blocked_at(ctx, prev->pid);
 	record(SWITCH, prev->pid, low_high(to, state),
 	       (__u16)prev->prio | (__u64)(__u16)next->prio << 16 | (__u64)(__u8)prev->policy << 32 |
 		       (__u64)(__u8)next->policy << 40 | flags << 48);
@@ -154,14 +212,14 @@ static __always_inline int switched(_Bool preempt, struct task_struct *prev, str
 SEC("tp_btf/sched_switch")
 int BPF_PROG(switch_with_state, _Bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
 {
-	return switched(preempt, prev, next, state);
+	return switched(ctx, preempt, prev, next, state);
 }
 
 /* Linux 5.15 to 5.17 do not say the state in which the previous thread left. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	return switched(preempt, prev, next, prev->__state);
+	return switched(ctx, preempt, prev, next, prev->__state);
 }
 
 static __always_inline int woken(__u16 kind, struct task_struct *p)
@@ -231,6 +289,10 @@ EVENT(timer_entry, timer_expire_entry, TIMER_ENTRY, (__u64)timer->function, stru
 EVENT(timer_exit, timer_expire_exit, TIMER_EXIT, 0)
 EVENT(work_start, workqueue_execute_start, WORK_START, (__u64)work->func, struct work_struct *work)
 EVENT(work_end, workqueue_execute_end, WORK_END, 0)
+EVENT(reclaim_begin, mm_vmscan_direct_reclaim_begin, RECLAIM_BEGIN, 0)
+EVENT(reclaim_end, mm_vmscan_direct_reclaim_end, RECLAIM_END, 0)
+EVENT(group_reclaim_begin, mm_vmscan_memcg_reclaim_begin, RECLAIM_BEGIN, 0)
+EVENT(group_reclaim_end, mm_vmscan_memcg_reclaim_end, RECLAIM_END, 0)
 EVENT(kvm_inject, kvm_inj_virq, KVM_INJ_VIRQ, vector, unsigned int vector)
 
 /* arch/x86/include/asm/trace/irq_vectors.h */

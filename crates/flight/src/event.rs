@@ -101,6 +101,13 @@ pub enum What {
     OvsUpcall {
         command: u32,
     },
+    /// The thread frees memory before it gets some.
+    ReclaimBegin,
+    ReclaimEnd,
+    /// It had so many page faults since it was switched to; the switch away from it follows.
+    PageFaults(u64),
+    /// Where in the kernel it blocks, each called by the one behind it, 0 for none; the switch away from it follows.
+    BlockedAt([u64; 2]),
     /// Of a newer recorder than this, or garbled.
     Other(u16),
 }
@@ -338,6 +345,10 @@ impl RawEvent {
             25 => What::WorkStart(b),
             26 => What::WorkEnd,
             27 => What::OvsUpcall { command: low },
+            28 => What::ReclaimBegin,
+            29 => What::ReclaimEnd,
+            30 => What::PageFaults(b),
+            31 => What::BlockedAt([b, c]),
             other => What::Other(other),
         };
         Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
@@ -391,6 +402,10 @@ impl RawEvent {
             What::WorkStart(function) => (25, function, 0),
             What::WorkEnd => (26, 0, 0),
             What::OvsUpcall { command } => (27, command.into(), 0),
+            What::ReclaimBegin => (28, 0, 0),
+            What::ReclaimEnd => (29, 0, 0),
+            What::PageFaults(count) => (30, count, 0),
+            What::BlockedAt([inner, outer]) => (31, inner, outer),
             What::Other(kind) => (kind, 0, 0),
         };
         Self { time: event.t as u64, pid: event.pid, kind, generation: 0, b, c }

@@ -38,11 +38,12 @@ const SOFTIRQ: &str = "softirqs, and waiting for them";
 const TIMERS: &str = "which timer's function ran";
 const WORK: &str = "which work a kworker did";
 const GUEST: &str = "when a vCPU was in its guest, and why it left";
+const RECLAIM: &str = "when a thread had to free memory before it got some";
 const TICK: &str = "timer interrupts";
 const IPI: &str = "interrupts from other CPUs";
 
 /// All of them; alternatives stand behind those that they stand in for.
-pub(crate) const HOOKS: [Hook; 44] = [
+pub(crate) const HOOKS: [Hook; 48] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
     hook("waking", "sched_waking", "who woke a thread"),
@@ -80,6 +81,10 @@ pub(crate) const HOOKS: [Hook; 44] = [
     hook("timer_exit", "timer_expire_exit", TIMERS),
     hook("work_start", "workqueue_execute_start", WORK),
     hook("work_end", "workqueue_execute_end", WORK),
+    hook("reclaim_begin", "mm_vmscan_direct_reclaim_begin", RECLAIM),
+    hook("reclaim_end", "mm_vmscan_direct_reclaim_end", RECLAIM),
+    hook("group_reclaim_begin", "mm_vmscan_memcg_reclaim_begin", RECLAIM),
+    hook("group_reclaim_end", "mm_vmscan_memcg_reclaim_end", RECLAIM),
     module("kvm_entry", "kvm_entry", "kvm", GUEST),
     or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_with_reason"),
     module("kvm_exit_with_reason", "kvm_exit", "kvm", GUEST),

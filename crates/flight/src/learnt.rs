@@ -58,14 +58,17 @@ impl Learnt {
         &self,
         irqs: &BTreeSet<u32>,
         functions: &BTreeSet<u64>,
+        places: &BTreeSet<u64>,
     ) -> (BTreeMap<u32, String>, BTreeMap<u64, String>) {
         let known = self.lock();
         let irq = |number: &u32| Some((*number, known.irqs.get(number)?.clone()));
         let found: BTreeMap<_, _> = irqs.iter().filter_map(irq).collect();
         let function = |address: &u64| Some((*address, known.functions.at(*address)?.to_string()));
-        let named: BTreeMap<_, _> = functions.iter().filter_map(function).collect();
+        let mut named: BTreeMap<_, _> = functions.iter().filter_map(function).collect();
+        let is_missing = found.len() < irqs.len() || named.len() < functions.len();
+        named.extend(places.iter().filter_map(|at| Some((*at, known.functions.find(*at)?.to_owned()))));
         drop(known);
-        if found.len() < irqs.len() || named.len() < functions.len() {
+        if is_missing {
             self.begin();
         }
         (found, named)

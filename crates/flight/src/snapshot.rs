@@ -36,10 +36,11 @@ pub struct Snapshot {
 impl Snapshot {
     /// Adds names of interrupts and functions, read from this machine's /proc now, which takes some 0.1 s.
     pub fn add_names(&mut self) {
-        let Numbers { irqs, functions, .. } = Numbers::of(&self.window);
+        let Numbers { irqs, functions, places, .. } = Numbers::of(&self.window);
         let (names, known) = (irqs_now(), Functions::read());
         self.irqs.extend(irqs.iter().filter_map(|n| Some((*n, names.get(n)?.clone()))));
         self.functions.extend(functions.iter().filter_map(|at| Some((*at, known.at(*at)?.to_owned()))));
+        self.functions.extend(places.iter().filter_map(|at| Some((*at, known.find(*at)?.to_owned()))));
     }
 
     /// Memory that it takes, about.
@@ -68,6 +69,8 @@ struct Numbers {
     threads: BTreeSet<u32>,
     irqs: BTreeSet<u32>,
     functions: BTreeSet<u64>,
+    /// Addresses in functions.
+    places: BTreeSet<u64>,
 }
 
 impl Numbers {
@@ -89,6 +92,7 @@ impl Numbers {
                     What::TimerEntry(function) | What::HrtimerEntry(function) | What::WorkStart(function) => {
                         found.functions.insert(function);
                     }
+                    What::BlockedAt(places) => found.places.extend(places.into_iter().filter(|at| *at != 0)),
                     _ => {}
                 }
             }
@@ -106,7 +110,7 @@ impl Recorder {
     pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         let mut snapshot = self.snapshot_of_threads(from, to);
         let numbers = Numbers::of(&snapshot.window);
-        (snapshot.irqs, snapshot.functions) = self.learnt().names(&numbers.irqs, &numbers.functions);
+        (snapshot.irqs, snapshot.functions) = self.learnt().names(&numbers.irqs, &numbers.functions, &numbers.places);
         snapshot
     }
 

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         trial("a_softirq_is_cut_out_of_the_time_of_the_thread_that_it_interrupts", softirq),
         trial("a_thread_that_is_gone_has_the_name_that_it_gave_itself", gone),
         trial("a_stopped_process_is_seen_to_be_stopped", stopped),
+        trial("what_a_blocked_thread_waits_for_and_its_page_faults_are_recorded", in_the_kernel),
         trial("events_that_are_read_while_others_are_written_over_them_are_whole", torn),
         latpath_testkit::trial(
             "a_thread_whose_control_group_has_used_up_its_time_is_said_to_be_throttled",
@@ -288,6 +289,42 @@ fn stopped() -> Outcome {
     child.kill()?;
     child.wait()?;
     seen.map_err(|e| format!("{}: {row:?}", e.message().unwrap_or_default()).into())
+}
+
+/// A thread meets page faults, and then blocks until its child has begun a program.
+fn in_the_kernel() -> Outcome {
+    const PAGES: usize = 1000;
+    let recorder = start()?;
+    recorder.learn();
+    until("functions have names", || recorder.has_learnt())?;
+    let (from, me) = (now(), tid());
+    // SAFETY: memory of its own, which nothing else knows.
+    unsafe {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let memory = libc::mmap(std::ptr::null_mut(), PAGES << 12, access, flags, -1, 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        libc::madvise(memory, PAGES << 12, libc::MADV_NOHUGEPAGE);
+        (0..PAGES).for_each(|page| memory.cast::<u8>().add(page << 12).write_volatile(1));
+        libc::munmap(memory, PAGES << 12);
+    }
+    Command::new("true").status()?;
+    let snapshot = recorder.snapshot(from, now());
+    let own = || snapshot.window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|event| event.pid == me);
+    let faults = own().filter_map(|event| match event.what {
+        What::PageFaults(count) => Some(count),
+        _ => None,
+    });
+    let faults: u64 = faults.sum();
+    let places = own().filter_map(|event| match event.what {
+        What::BlockedAt(places) => Some(places),
+        _ => None,
+    });
+    let places: Vec<String> = places.flatten().map(|place| snapshot.names().of_function(place)).collect();
+    // Some of them may be among fewer than an event is written for.
+    match faults > PAGES as u64 / 2 && places.iter().any(|place| place.contains("clone")) {
+        true => Ok(()),
+        false => Err(format!("{faults} page faults, blocked in {places:?}").into()),
+    }
 }
 
 /// Windows are read from a small ring, while two threads fill it many times a second.

@@ -70,6 +70,9 @@ impl Details {
                 EventInfo::named("vCPU woken").arg("halted_ns", ns).arg("it", how)
             }
             What::KvmInjVirq(vector) => EventInfo::named("interrupt injected").arg("vector", i64::from(vector)),
+            What::ReclaimBegin => EventInfo::named("begins to free memory"),
+            What::ReclaimEnd => EventInfo::named("has freed memory"),
+            What::PageFaults(count) => EventInfo::named("page faults").arg("count", count as i64),
             What::OvsUpcall { .. } => EventInfo::named("OVS upcall"),
             What::NapiPoll { name } => {
                 self.polls.insert(cpu, printable(&of_field(&name)));

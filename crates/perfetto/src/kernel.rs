@@ -376,7 +376,10 @@ impl Kernel {
             | What::KvmHaltPoll { .. }
             | What::KvmVcpuWakeup { .. }
             | What::KvmInjVirq(_)
-            | What::OvsUpcall { .. } => return Ok(true),
+            | What::OvsUpcall { .. }
+            | What::ReclaimBegin
+            | What::ReclaimEnd
+            | What::PageFaults(_) => return Ok(true),
             _ => None,
         };
         match simple {

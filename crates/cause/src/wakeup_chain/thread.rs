@@ -78,13 +78,16 @@ impl WakeupChain<'_> {
     /// It had a CPU, apart from what interrupts took of its time.
     fn ran(&mut self, pid: u32, cpu: u32, from: Ns) {
         let actor = self.machine.thread(pid, from);
+        let faults = self.machine.page_faults(pid, cpu, from);
         for tile in self.tiles_back(cpu, from) {
             let label = CauseInterval { actor: Some(actor.clone()), cpu: Some(cpu), ..CauseInterval::default() };
             if tile.doing.interrupts() {
                 let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
                 self.add(tile.from, Cause::Interrupted, CauseInterval { by, ..label });
-            } else {
-                self.work(tile.from, label);
+                continue;
+            }
+            for (begin, note) in self.machine.worked(pid, &faults, tile.from.max(self.a), self.t) {
+                self.work(begin, CauseInterval { note, ..label.clone() });
             }
         }
     }
@@ -201,7 +204,9 @@ impl WakeupChain<'_> {
             _ => None,
         };
         let name = |w: &Waker| self.machine.executor(w.cpu, &w.context, w.t);
-        let label = CauseInterval { actor, ..CauseInterval::default() };
+        let is_blocked = matches!(sleep, Sleep::Blocked);
+        let note = is_blocked.then(|| self.machine.why_blocked(pid, tile.from, tile.to)).flatten();
+        let label = CauseInterval { actor, note, ..CauseInterval::default() };
         match (sleep, waker) {
             (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
                 let note = waker.map(|w| format!("it went on by {}", name(&w).name));

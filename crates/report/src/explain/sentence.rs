@@ -60,7 +60,9 @@ fn culprits(page: &Page, by: &[(Actor, Ns)]) -> String {
 }
 
 fn note(page: &Page, notes: &[(String, Ns)]) -> String {
-    notes.first().map_or(String::new(), |(note, _)| format!(": {}", page.clean(note)))
+    // Of how its times were put together, no sentence needs to speak.
+    let mut said = notes.iter().filter(|(note, _)| !note.ends_with("put together") && !note.starts_with("joined"));
+    said.next().map_or(String::new(), |(note, _)| format!(": {}", page.clean(note)))
 }
 
 /// What a sentence is made of, beside its cause.
@@ -80,6 +82,7 @@ fn fill(page: &Page, cause: Cause, words: &Words) -> String {
     let info = cause.info();
     let by = match &words.by {
         Some(by) => format!(" {} {by}", info.link.words()),
+        None if info.detail == Detail::Note => String::new(),
         None => note(page, words.notes),
     };
     let detail = match (info.detail, words.number) {
@@ -186,6 +189,7 @@ pub(crate) fn subject(page: &Page, row: &Row) -> String {
     match (info.link, row.by.first()) {
         (Link::Nobody, _) => {}
         (link, Some((by, _))) => text += &format!(" {} {}{}", link.words(), page.clean(&by.name), class(by)),
+        (_, None) if info.detail == Detail::Note => {}
         (_, None) => text += &note(page, &row.notes),
     }
     let detail = match (info.detail, row.number) {

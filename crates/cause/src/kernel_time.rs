@@ -1,0 +1,199 @@
+//! What a thread did in the kernel, or waited for there: by the recorder's rarer events.
+
+use crate::machine::Machine;
+use latpath_flight::What;
+use latpath_model::Ns;
+
+/// One page fault in so many ns takes a good part of them.
+const FAULT_NS: Ns = 20_000;
+
+/// Functions on the way into the scheduler, and those of locks. What calls them says more.
+const SCHEDULER: [&str; 8] = [
+    "bpf_",
+    "__bpf_",
+    "__traceiter_",
+    "__schedule",
+    "schedule",
+    "io_schedule",
+    "wait_for_completion",
+    "__wait_for_common",
+];
+const LOCKS: [&str; 8] =
+    ["rwsem_", "down_", "__down_", "mutex_", "__mutex_", "rt_mutex_", "__rt_mutex_", "percpu_rwsem_"];
+/// Functions that take the lock of a process's memory map.
+const MEMORY_MAP: [&str; 12] = [
+    "lock_mm_and_find_vma",
+    "mmap_",
+    "do_user_addr_fault",
+    "vm_mmap_pgoff",
+    "__vm_munmap",
+    "do_mprotect_pkey",
+    "do_madvise",
+    "__do_sys_mremap",
+    "__do_sys_brk",
+    "dup_mm",
+    "exit_mm",
+    "madvise_",
+];
+
+/// What threads wait for, with the functions that say it and what helps.
+struct Reason {
+    functions: &'static [&'static str],
+    what: &'static str,
+    fix: &'static str,
+}
+
+const OWN_THREAD: &str = "read and write files in a thread that packets do not wait for";
+const LOCKED: &str = "have its memory in place: mlockall(MCL_CURRENT | MCL_FUTURE) before the first packet";
+const REASONS: [Reason; 8] = [
+    Reason { functions: &["jbd2_", "xlog_", "xfs_log_"], what: "the file system's journal", fix: OWN_THREAD },
+    Reason {
+        functions: &["reclaim_throttle", "throttle_direct_reclaim", "mem_cgroup_handle_over_high"],
+        what: "memory to be freed",
+        fix: LOCKED,
+    },
+    Reason {
+        functions: &["balance_dirty_pages", "folio_wait_writeback", "wait_on_page_writeback", "__filemap_fdatawait"],
+        what: "written pages to reach the disk",
+        fix: OWN_THREAD,
+    },
+    Reason {
+        functions: &["blk_mq_get_tag", "wbt_wait", "rq_qos_wait", "__bio_queue_enter"],
+        what: "a place in the disk's queue",
+        fix: OWN_THREAD,
+    },
+    Reason {
+        functions: &["submit_bio_wait", "blkdev_issue_flush", "__iomap_dio_rw", "__blkdev_direct_IO", "iomap_dio"],
+        what: "the disk",
+        fix: OWN_THREAD,
+    },
+    Reason {
+        functions: &["filemap_", "folio_wait_", "__folio_lock", "do_swap_page"],
+        what: "a page from the disk",
+        fix: LOCKED,
+    },
+    Reason {
+        functions: &["kernel_clone", "__do_sys_vfork"],
+        what: "its child to begin a program",
+        fix: "start programs in a thread that packets do not wait for",
+    },
+    Reason { functions: &["synchronize_", "rcu_barrier"], what: "all CPUs to have gone on (RCU)", fix: "" },
+];
+const MAP_LOCK: Reason = Reason {
+    functions: &MEMORY_MAP,
+    what: "its process's memory map (mmap_lock)",
+    fix: "do not map, unmap, protect or fork in the application's process while packets come: another thread of it did",
+};
+/// What is said of a thread that waits for block I/O while a request is let go that was over its control group's limit.
+pub(crate) const THROTTLED_IO: &str = "it waited for block I/O, and a control group's limit of that held requests";
+/// Functions that wait for block I/O.
+const BLOCK_IO: [&str; 7] = ["io_schedule", "__iomap_", "iomap_", "submit_bio_", "blkdev_", "filemap_", "folio_wait_"];
+/// What is said of a thread that works for itself.
+pub(crate) const RECLAIMS: &str = "it had to free memory before it got some";
+pub(crate) const FAULTS: &str = "page faults";
+
+fn begins(name: &str, starts: &[&str]) -> bool {
+    starts.iter().any(|start| name.starts_with(start))
+}
+
+/// What a thread waits for in these functions, the innermost first.
+fn waited_for(functions: &[String]) -> Option<String> {
+    let at = functions.iter().position(|name| !begins(name, &SCHEDULER))?;
+    let functions = &functions[at..];
+    let is_lock = begins(&functions[0], &LOCKS);
+    let function = functions.iter().find(|name| !begins(name, &LOCKS)).unwrap_or(&functions[0]);
+    let named = |name: &String| REASONS.iter().find(|reason| begins(name, reason.functions));
+    let what = match functions.iter().find_map(named) {
+        _ if is_lock && functions.iter().any(|name| begins(name, &MEMORY_MAP)) => MAP_LOCK.what,
+        _ if is_lock => "a lock of the kernel's",
+        Some(reason) => reason.what,
+        None => return Some(format!("it waited in {function}")),
+    };
+    Some(format!("it waited for {what}, in {function}"))
+}
+
+/// What helps against a wait of which this is said.
+pub(crate) fn fix(note: &str) -> Option<&'static str> {
+    let all = REASONS.iter().chain([&MAP_LOCK]);
+    all.filter(|r| !r.fix.is_empty() && note.contains(&format!("for {},", r.what))).map(|r| r.fix).next()
+}
+
+impl Machine {
+    /// What a thread waited for that blocked from `from` to `to`.
+    pub fn why_blocked(&self, pid: u32, from: Ns, to: Ns) -> Option<String> {
+        let switch = |cpu| self.events(cpu, from, from + 1).iter().any(|e| e.pid == pid && is_switch(e.what));
+        let cpu = self.cpus().find(|cpu| switch(*cpu))?;
+        let before =
+            self.events(cpu, Ns::MIN, from + 1).iter().rev().skip_while(|e| e.pid != pid || !is_switch(e.what));
+        let mut functions: Vec<String> = Vec::new();
+        for event in before.skip(1) {
+            let What::BlockedAt(two) = event.what else { break };
+            let names = two.into_iter().filter(|at| *at != 0).map(|at| self.names.of_function(at));
+            functions.splice(0..0, names);
+        }
+        let throttled = |what: What| match what {
+            What::WorkStart(function) => self.names.of_function(function).starts_with("blk_throtl_"),
+            _ => false,
+        };
+        let lets_go = |cpu| self.events(cpu, from, to).iter().any(|event| throttled(event.what));
+        match functions.iter().any(|name| begins(name, &BLOCK_IO)) && self.cpus().any(lets_go) {
+            true => Some(THROTTLED_IO.into()),
+            false => waited_for(&functions),
+        }
+    }
+
+    /// What a thread did that ran from `from` to `to`, with `faults` all the time: the latest first, each from when on.
+    pub fn worked(&self, pid: u32, faults: &Option<String>, from: Ns, to: Ns) -> Vec<(Ns, Option<String>)> {
+        let mut all = Vec::new();
+        let mut end = to;
+        for (begin, over) in self.reclaims(pid, from, to).into_iter().rev() {
+            if over < end {
+                all.push((over, faults.clone()));
+            }
+            all.push((begin.max(from), Some(RECLAIMS.to_owned())));
+            end = begin;
+        }
+        if end > from {
+            all.push((from, faults.clone()));
+        }
+        all
+    }
+
+    /// Whether page faults took a good part of its time, from where it was switched to until it left.
+    pub fn page_faults(&self, pid: u32, cpu: u32, since: Ns) -> Option<String> {
+        let mut own = self.events(cpu, since, Ns::MAX).iter().filter(|event| event.pid == pid);
+        let (count, end) = own.find_map(|event| match event.what {
+            What::PageFaults(count) => Some(Some((count, event.t))),
+            What::Switch { .. } => Some(None),
+            _ => None,
+        })??;
+        let many = (end - since).max(0) / FAULT_NS < count.min(1 << 40) as Ns;
+        many.then(|| format!("{} {FAULTS} or more", 10_u64.pow(count.max(1).ilog10())))
+    }
+}
+
+fn is_switch(what: What) -> bool {
+    matches!(what, What::Switch { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_say_what_a_thread_waited_for() {
+        let said = |functions: &str| waited_for(&functions.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (functions, what) in [
+            ("__schedule schedule rwsem_down_read_slowpath down_read do_user_addr_fault", MAP_LOCK.what),
+            ("schedule rwsem_down_write_slowpath down_write ext4_buffered_write_iter", "a lock of the kernel's"),
+            ("schedule jbd2_log_wait_commit ext4_sync_file", "the file system's journal"),
+            ("io_schedule folio_wait_bit_common filemap_fault __do_fault", "a page from the disk"),
+        ] {
+            let note = said(functions).unwrap();
+            assert!(note.starts_with(&format!("it waited for {what}, in ")), "{note}");
+            assert_eq!(fix(&note).is_some(), what != "a lock of the kernel's", "{note}");
+        }
+        assert_eq!(said("schedule do_wait_for_something x").as_deref(), Some("it waited in do_wait_for_something"));
+        assert_eq!(waited_for(&[]), None);
+    }
+}
