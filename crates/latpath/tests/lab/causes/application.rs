@@ -1,7 +1,10 @@
 //! The application at the end of the route, and others that send: parts of the test program itself, so that they can be faulty.
 
 use super::fault::{ns, print_injections, spin_until, Done, Injection, Rounds, Words};
-use super::storm;
+use super::{
+    stalls::{stall, Lock},
+    storm,
+};
 use latpath_linux::monotonic;
 use latpath_traffic::{
     kernel::{pin, set_fifo, set_name},
@@ -21,7 +24,8 @@ extern "C" fn over(_: libc::c_int) {
     OVER.store(true, Ordering::Relaxed);
 }
 
-/// Reads until it is stopped; at times (`times=`, `busy=`, `every=`) it sleeps instead, and each frame costs it `work=` µs.
+/// Reads until it is stopped; at times (`times=`, `busy=`, `every=`) it does something else instead (`stall=`), or a thread of its own
+/// holds what it needs (`lock=`), and each frame costs it `work=` µs.
 pub fn run(words: &Words) -> io::Result<()> {
     let end = SigAction::new(SigHandler::Handler(over), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
@@ -29,7 +33,10 @@ pub fn run(words: &Words) -> io::Result<()> {
         unsafe { sigaction(signal, &end)? };
     }
     set_name("relay");
-    pin(words.get("cpu")?).map_err(io::Error::other)?;
+    // One with a deadline may not be pinned.
+    if words.get::<u64>("runtime").is_err() {
+        pin(words.get("cpu")?).map_err(io::Error::other)?;
+    }
     match words.get("fifo")? {
         0 => {
             let nice = words.get("nice")?;
@@ -46,8 +53,14 @@ pub fn run(words: &Words) -> io::Result<()> {
     let work = ns(Duration::from_micros(words.get("work")?));
     let rounds = Rounds::of(words)?;
     let after = Duration::from_secs(words.get("after")?);
+    let (mut stall, mut lock) = (stall(words)?, Lock::of(words)?);
+    let (passed, mut holder) = (lock.clone(), None);
+    if let Ok(runtime) = words.time("runtime") {
+        set_deadline(runtime, words.time("period")?)?;
+    }
     // From the first frame on.
-    let (mut injections, mut next) = (Vec::new(), None);
+    let (mut injections, mut next, mut round) = (Vec::new(), None, 0);
+    let least = words.time("least").map_or(0, ns);
     while !OVER.load(Ordering::Relaxed) {
         let mut take = |_: Received<'_>| {
             if work > 0 {
@@ -58,14 +71,41 @@ pub fn run(words: &Words) -> io::Result<()> {
             continue;
         }
         let due = *next.get_or_insert_with(|| Instant::now() + after);
-        if (injections.len() as u32) < rounds.times() && Instant::now() >= due {
+        if let Some(lock) = lock.take_if(|_| Instant::now() >= due) {
+            holder = Some(lock.hold(words)?);
+        }
+        if let Some(lock) = &passed {
+            lock.pass()?;
+            continue;
+        }
+        if round < rounds.times() && Instant::now() >= due {
             let begin = monotonic();
-            thread::sleep(rounds.busy());
-            injections.push(Injection::whole(begin, monotonic()));
-            next = Some(Instant::now() + rounds.pause(injections.len() as u32));
+            stall(rounds.busy())?;
+            // Less is not what was to happen: it had its time in two periods, say.
+            if monotonic() - begin >= least {
+                injections.push(Injection::whole(begin, monotonic()));
+            }
+            round += 1;
+            next = Some(Instant::now() + rounds.pause(round));
         }
     }
-    print_injections(&injections)
+    match holder {
+        Some(holder) => holder.join().map_err(|_| io::Error::other("the holder of the lock failed"))?,
+        None => print_injections(&injections),
+    }
+}
+
+/// Gives this thread so much time in each period (SCHED_DEADLINE).
+fn set_deadline(runtime: Duration, period: Duration) -> io::Result<()> {
+    // struct sched_attr, include/uapi/linux/sched/types.h
+    let (runtime, period) = (runtime.as_nanos() as u64, period.as_nanos() as u64);
+    let policy = 6; // SCHED_DEADLINE
+    let attr: [u64; 6] = [48 | policy << 32, 0, 0, runtime, period, period];
+    // SAFETY: the structure lives as long as the call, which reads the size that stands in it.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attr.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Sends frames of no stream's in one go, each of which costs where it arrives.

@@ -42,6 +42,14 @@ pub const BURST: Blame = of("burst", &[Cause::QueuedBehind], HOST, &["relay"]);
 pub const GATE: Blame = of("gate", &[Cause::QdiscHeld], HOST, ANYONE);
 pub const STOP: Blame = of("stop", &[Cause::Stopped], HOST, ANYONE);
 pub const THROTTLE: Blame = of("throttle", &[Cause::Throttled], HOST, ANYONE);
+/// The application itself, whatever it does.
+pub const OWN: Blame = of("own work", &[Cause::Work], HOST, &["relay"]);
+pub const FAULTS: Blame = of("page faults", &[Cause::Work], HOST, &["relay"]);
+/// Some of it is a wait, for the kernel's thread that frees memory too.
+pub const RECLAIM: Blame = of("reclaim", &[Cause::Work, Cause::Blocked], HOST, ANYONE);
+pub const SERVER: Blame = of("server", &[Cause::PollInterval], HOST, &["server"]);
+pub const HOLDER: Blame = of("lock", &[Cause::Work], HOST, &["holder"]);
+pub const IO: Blame = of("block I/O", &[Cause::Blocked], HOST, ANYONE);
 pub const GUEST_HOG: Blame = of("guest hog", WAITS, GUEST, &["hog"]);
 pub const GUEST_CROWD: Blame = of("guest crowd", WAITS, GUEST, &["crowd"]);
 pub const GUEST_STORM: Blame = of("guest storm", INTERRUPTS, GUEST, &["timer"]);

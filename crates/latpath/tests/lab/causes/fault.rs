@@ -11,7 +11,7 @@ use nix::{
 };
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, fs,
     io::{self, Write},
     path::PathBuf,
     process::{Command, ExitCode, Stdio},
@@ -28,7 +28,7 @@ use std::{
 pub const WORD: &str = "--fault";
 
 /// Once that a fault was there: the pieces of time in which it was, for it can be kept from its work itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Injection(Vec<(Ns, Ns)>);
 
 impl Injection {
@@ -97,7 +97,7 @@ impl Words {
         value.ok_or_else(|| io::Error::other(format!("{}: {key}=… is missing or wrong", self.kind)))
     }
 
-    fn time(&self, key: &str) -> io::Result<Duration> {
+    pub fn time(&self, key: &str) -> io::Result<Duration> {
         Ok(Duration::from_micros(self.get(key)?))
     }
 }
@@ -200,6 +200,9 @@ fn run(words: &Words) -> io::Result<()> {
             rounds.each(|busy| Ok(Done::In(Injection(take_cpu_until(monotonic() + ns(busy), rounds.gap)))))
         }
         "crowd" => {
+            if let Ok(group) = words.get::<PathBuf>("group") {
+                fs::write(group.join("cgroup.procs"), "0")?;
+            }
             let crowd = Crowd::gather(words.get("cpu")?, words.get("threads")?, rounds.gap)?;
             rounds.each(|busy| Ok(Done::In(crowd.busy_for(busy))))
         }
@@ -220,6 +223,20 @@ fn run(words: &Words) -> io::Result<()> {
                 quota(&group, None)?;
                 Ok(Done::Now)
             })
+        }
+        // A control group of version 1.
+        "freeze" => {
+            let state = words.get::<PathBuf>("group")?.join("freezer.state");
+            rounds.each(|busy| {
+                fs::write(&state, "FROZEN")?;
+                thread::sleep(busy);
+                fs::write(&state, "THAWED")?;
+                Ok(Done::Now)
+            })
+        }
+        "trace" => {
+            let pid = words.get("pid")?;
+            rounds.each(|busy| trace(pid, busy).map(|()| Done::Now))
         }
         "storm" => {
             let piece = words.time("piece").ok();
@@ -263,6 +280,19 @@ fn run(words: &Words) -> io::Result<()> {
     }
 }
 
+/// Stops a process as a debugger does.
+fn trace(pid: i32, busy: Duration) -> io::Result<()> {
+    let checked = |result: i64| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: these requests take numbers alone.
+    let ask = |request| checked(unsafe { libc::ptrace(request, pid, 0, 0) });
+    ask(libc::PTRACE_SEIZE)?;
+    ask(libc::PTRACE_INTERRUPT)?;
+    // SAFETY: nobody asks for its status.
+    checked(unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) }.into())?;
+    thread::sleep(busy);
+    ask(libc::PTRACE_DETACH)
+}
+
 pub fn ns(time: Duration) -> Ns {
     time.as_nanos() as Ns
 }
@@ -274,10 +304,10 @@ pub fn spin_until(t: Ns) {
 }
 
 /// From one thread to the next takes an emulated guest more than 100 µs.
-const GAP: Ns = 500_000;
+pub const GAP: Ns = 500_000;
 
 /// Takes the CPU until then; returns when it really had it.
-fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
+pub fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
     let mut pieces = Vec::new();
     loop {
         let now = monotonic();

@@ -2,7 +2,7 @@
 //! devices of the test's own.
 
 use super::{
-    group::{need_group, Group},
+    group::{need_group, need_old_group, Group, OldGroup},
     scenario::tc,
 };
 use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
@@ -27,10 +27,14 @@ use std::{
 pub fn trials() -> Vec<Trial> {
     let two = super::need_two_cpus();
     let (ip, tc) = (need_lab(), need_tool("tc"));
+    let old = |controller, file| [need_tool("findmnt"), need_old_group(controller, file)];
     vec![
         trial("all_threads_of_a_name_are_moved_and_no_others", &[two, need_tool("taskset")], moved),
         trial("a_stopped_process_is_seen_and_goes_on", &[need_tool("findmnt")], goes_on),
         trial("a_control_groups_limit_is_found_and_lifted", &[need_group(), need_tool("findmnt")], lifted),
+        trial("a_frozen_control_group_is_thawed", &old("freezer", "freezer.state"), thawed),
+        trial("a_memory_limit_is_lifted", &old("memory", "memory.limit_in_bytes"), has_memory),
+        trial("limits_of_block_io_are_shown", &old("blkio", "blkio.throttle.read_bps_device"), shows_io),
         trial("a_thread_with_a_deadline_gets_twice_its_runtime", &[need_tool("chrt")], runs_longer),
         trial("a_queueing_discipline_is_shown_and_taken_off_in_its_namespace", &[ip, tc, need_namespaces()], taken_off),
     ]
@@ -48,6 +52,11 @@ fn actor(name: &str, pids: &[u32]) -> Actor {
 
 /// What is advised on this host where a cause held its actor on CPU 0.
 fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo]) -> Vec<Advice> {
+    noted(cause, actor, by, points, "")
+}
+
+/// The same where the cause has a note.
+fn noted(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo], note: &str) -> Vec<Advice> {
     let held = CauseShare {
         cause,
         machine: "host".into(),
@@ -60,7 +69,7 @@ fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[Point
         number: None,
         state: None,
         waiter: None,
-        notes: vec![],
+        notes: vec![(note.to_owned(), 1)],
     };
     let cpus: Cpus = "0-1".parse().unwrap_or_default();
     let known =
@@ -194,6 +203,49 @@ fn lifted() -> Result<(), Failed> {
     match left.split_whitespace().next() {
         Some("max" | "-1") => Ok(()),
         _ => Err(format!("{commands:?} left {left}").into()),
+    }
+}
+
+fn thawed() -> Result<(), Failed> {
+    let (group, sleeper) = (OldGroup::new("freezer", &[])?, Sleeper::new()?);
+    group.take(sleeper.0.id() as i32)?;
+    fs::write(group.path().join("freezer.state"), "FROZEN")?;
+    let all = commands(advice(Cause::Stopped, Some(actor("sleep", &[sleeper.0.id()])), None, &[]), "THAWED")?;
+    let ran = all.iter().filter(|line| line.contains("THAWED")).try_for_each(|line| shell(line).map(drop));
+    let state = fs::read_to_string(group.path().join("freezer.state"))?;
+    fs::write(group.path().join("freezer.state"), "THAWED")?;
+    ran?;
+    match state.trim() {
+        "THAWED" => Ok(()),
+        other => Err(format!("{all:?} left it {other}").into()),
+    }
+}
+
+fn has_memory() -> Result<(), Failed> {
+    let group = OldGroup::new("memory", &[("memory.limit_in_bytes", (64 << 20).to_string())])?;
+    let sleeper = Sleeper::new()?;
+    group.take(sleeper.0.id() as i32)?;
+    let actor = Some(actor("sleep", &[sleeper.0.id()]));
+    let all = noted(Cause::Work, actor, None, &[], "it had to free memory before it got some");
+    let line = commands(all, "memory.limit_in_bytes")?.into_iter().find(|line| line.contains("limit_in_bytes"));
+    shell(&line.ok_or("no command of version 1")?)?;
+    match fs::read_to_string(group.path().join("memory.limit_in_bytes"))?.trim().parse::<u64>()? {
+        limit if limit > 1 << 40 => Ok(()),
+        limit => Err(format!("the limit is {limit}").into()),
+    }
+}
+
+fn shows_io() -> Result<(), Failed> {
+    let group = OldGroup::new("blkio", &[])?;
+    let sleeper = Sleeper::new()?;
+    group.take(sleeper.0.id() as i32)?;
+    let note = "it waited for block I/O, and a control group's limit of that held requests";
+    let all = noted(Cause::Blocked, Some(actor("sleep", &[sleeper.0.id()])), None, &[], note);
+    let line = commands(all, "blkio.throttle")?.into_iter().find(|line| line.contains("blkio.throttle"));
+    let shown = shell(&line.ok_or("no command of version 1")?)?;
+    match shown.contains(&format!("{}/blkio.throttle.read_bps_device", group.path().display())) {
+        true => Ok(()),
+        false => Err(format!("it printed {shown}").into()),
     }
 }
 

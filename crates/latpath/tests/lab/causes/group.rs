@@ -64,6 +64,44 @@ impl Drop for Group {
     }
 }
 
+/// A control group of version 1, of another controller.
+pub struct OldGroup(PathBuf);
+
+impl OldGroup {
+    /// Makes it, and sets these of its files.
+    pub fn new(controller: &str, files: &[(&str, String)]) -> io::Result<Self> {
+        let group = Path::new("/sys/fs/cgroup").join(controller).join(format!("latpath-{}", std::process::id()));
+        fs::create_dir(&group)?;
+        let group = Self(group);
+        for (file, text) in files {
+            fs::write(group.0.join(file), text).map_err(|e| io::Error::new(e.kind(), format!("{file}: {e}")))?;
+        }
+        Ok(group)
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Takes a process in.
+    pub fn take(&self, pid: i32) -> io::Result<()> {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string())
+    }
+}
+
+impl Drop for OldGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Whether [`OldGroup`] can be had, with this file.
+pub fn need_old_group(controller: &str, file: &str) -> Option<String> {
+    let lack = || Some(format!("needs the {controller} controller of control groups of version 1, with {file}"));
+    OldGroup::new(controller, &[]).ok().filter(|group| group.0.join(file).exists()).map_or_else(lack, |_| None)
+}
+
 /// Gives a control group so much time in each tenth of a second, or all that there is.
 pub fn quota(group: &Path, quota: Option<Duration>) -> io::Result<()> {
     let second = group.join("cpu.max");

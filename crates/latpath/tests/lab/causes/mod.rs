@@ -11,6 +11,7 @@ pub mod group;
 mod in_guest;
 mod on_host;
 mod scenario;
+mod stalls;
 pub mod storm;
 pub mod verdict;
 

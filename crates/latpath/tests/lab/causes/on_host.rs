@@ -2,14 +2,17 @@
 
 use super::{
     blame::{self, Blame},
+    group::{need_group, need_old_group, Group, OldGroup},
     scenario::{tc, write_sysfs, Reader, Scenario, CPU, ITS_CPU, ROUNDS},
 };
 use latpath_lab::{PUBLISHER, VETH};
 use latpath_testkit::{program, trial, Lack};
 use latpath_testkit::{Failed, Trial};
-use std::{thread, time::Duration};
+use std::{os::unix::fs::MetadataExt, thread, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    let with = |lack: Lack| [needs, &[lack]].concat();
+    let old = |controller, file| with(need_old_group(controller, file));
     vec![
         trial("without_a_fault_none_is_blamed", needs, none),
         trial("a_real_time_hog_on_the_applications_cpu_is_blamed", needs, hog),
@@ -19,6 +22,25 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("an_application_that_sleeps_is_blamed", needs, sleeper),
         trial("a_burst_that_came_before_is_blamed", needs, burst),
         trial("a_queueing_discipline_that_holds_packets_is_blamed", needs, gate),
+        trial("an_application_that_works_is_blamed", needs, || stalled("spin", &blame::OWN)),
+        trial("an_application_that_meets_page_faults_is_blamed", needs, || stalled("faults", &blame::FAULTS)),
+        trial("a_server_that_sleeps_is_blamed", needs, || stalled("server", &blame::SERVER)),
+        trial("a_thread_that_holds_a_lock_is_blamed", needs, || locked("lock=futex", ROUNDS, &blame::HOLDER)),
+        trial("what_keeps_a_locks_holder_from_its_cpu_is_blamed", needs, || {
+            locked("lock=futex hog=1", ROUNDS, &blame::HOG)
+        }),
+        trial("what_keeps_a_kernel_locks_holder_from_its_cpu_is_blamed", needs, || {
+            locked("lock=kernel hog=1", "times=30 busy=60000 every=150000", &blame::HOG)
+        }),
+        trial("an_application_that_is_stopped_is_blamed", needs, stop),
+        trial("a_debugger_that_stops_the_application_is_blamed", needs, trace),
+        trial("a_frozen_control_group_is_blamed", &old("freezer", "freezer.state"), freeze),
+        trial("an_application_whose_group_has_used_up_its_time_is_blamed", &with(need_group()), throttle),
+        trial("a_crowd_in_another_control_group_is_blamed", &old("cpu", "cpu.shares"), group_crowd),
+        trial("an_application_that_used_up_its_runtime_is_blamed", needs, deadline),
+        trial("a_real_time_group_that_used_up_its_time_is_blamed", &old("cpu", "cpu.rt_runtime_us"), real_time_group),
+        trial("a_control_group_that_has_to_free_memory_is_blamed", &old("memory", "memory.limit_in_bytes"), reclaim),
+        trial("a_disk_that_is_throttled_is_blamed", &old("blkio", "blkio.throttle.read_bps_device"), io),
     ]
 }
 
@@ -65,11 +87,114 @@ fn flood() -> Result<(), Failed> {
 }
 
 fn sleeper() -> Result<(), Failed> {
+    by_itself(&Reader { rounds: ROUNDS, ..Reader::URGENT }, 6, &blame::SLEEPER, |_| Ok(()))
+}
+
+/// The application is the fault itself.
+fn by_itself(
+    reader: &Reader,
+    seconds: u64,
+    blame: &Blame,
+    prepare: impl FnOnce(&Scenario) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
-    scenario.begin(&Reader { rounds: ROUNDS, ..Reader::URGENT })?;
-    thread::sleep(Duration::from_secs(6));
+    scenario.begin(reader)?;
+    prepare(&scenario)?;
+    thread::sleep(Duration::from_secs(seconds));
     let (seen, truth) = scenario.end()?;
-    seen.expect(&truth, &blame::SLEEPER)
+    seen.expect(&truth, blame)
+}
+
+fn stalled(kind: &str, blame: &Blame) -> Result<(), Failed> {
+    by_itself(&Reader { rounds: ROUNDS, does: format!("stall={kind}"), ..Reader::URGENT }, 6, blame, |_| Ok(()))
+}
+
+fn locked(kind: &'static str, rounds: &'static str, blame: &Blame) -> Result<(), Failed> {
+    by_itself(&Reader { rounds, does: kind.into(), ..Reader::URGENT }, 6, blame, |_| Ok(()))
+}
+
+/// Does something to the application's process, by its number.
+fn judge_process(
+    reader: &Reader,
+    rounds: &str,
+    blame: &Blame,
+    words: impl FnOnce(i32) -> Result<String, Failed>,
+) -> Result<(), Failed> {
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(reader)?;
+    let words = words(scenario.application()?)?;
+    let truth = scenario.fault(&format!("{words} {rounds}"))?;
+    let (seen, _) = scenario.end()?;
+    seen.expect(&truth, blame)
+}
+
+fn stop() -> Result<(), Failed> {
+    judge_process(&Reader::URGENT, ROUNDS, &blame::STOP, |pid| Ok(format!("stop pid={pid}")))
+}
+
+fn trace() -> Result<(), Failed> {
+    judge_process(&Reader::URGENT, ROUNDS, &blame::STOP, |pid| Ok(format!("trace pid={pid}")))
+}
+
+fn freeze() -> Result<(), Failed> {
+    let group = OldGroup::new("freezer", &[])?;
+    judge_process(&Reader::URGENT, ROUNDS, &blame::STOP, |pid| {
+        group.take(pid)?;
+        Ok(format!("freeze group={}", group.path().display()))
+    })
+}
+
+fn throttle() -> Result<(), Failed> {
+    let group = Group::new()?;
+    // Real-time threads are not throttled by this.
+    judge_process(
+        &Reader { nice: -20, work: 20, ..Reader::USUAL },
+        "times=25 busy=50000 every=300000",
+        &blame::THROTTLE,
+        |pid| {
+            group.take(pid)?;
+            Ok(format!("throttle group={}", group.path().display()))
+        },
+    )
+}
+
+fn group_crowd() -> Result<(), Failed> {
+    let group = OldGroup::new("cpu", &[("cpu.shares", "262144".into())])?;
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(&Reader { nice: 5, ..Reader::USUAL })?;
+    let words = format!("crowd cpu={CPU} threads=6 group={}", group.path().display());
+    let truth = scenario.fault(&format!("{words} times=160 busy=15000 every=120000"))?;
+    let (seen, _) = scenario.end()?;
+    seen.expect(&truth, &blame::CROWD)
+}
+
+/// What it does takes more than the 12 ms that it has in 100 ms.
+const SHORT_WORK: &str = "times=44 busy=14000 every=300000";
+
+fn deadline() -> Result<(), Failed> {
+    let does = "stall=spin runtime=12000 period=100000 least=60000".into();
+    by_itself(&Reader { rounds: SHORT_WORK, does, ..Reader::USUAL }, 20, &blame::THROTTLE, |_| Ok(()))
+}
+
+fn real_time_group() -> Result<(), Failed> {
+    let group = OldGroup::new("cpu", &[("cpu.rt_period_us", "100000".into()), ("cpu.rt_runtime_us", "12000".into())])?;
+    let reader = Reader { rounds: SHORT_WORK, does: "stall=spin least=60000".into(), ..Reader::URGENT };
+    by_itself(&reader, 20, &blame::THROTTLE, |scenario| Ok(group.take(scenario.application()?)?))
+}
+
+fn reclaim() -> Result<(), Failed> {
+    let group = OldGroup::new("memory", &[("memory.limit_in_bytes", (32 << 20).to_string())])?;
+    let reader = Reader { rounds: ROUNDS, does: "stall=reclaim".into(), ..Reader::URGENT };
+    by_itself(&reader, 6, &blame::RECLAIM, |scenario| Ok(group.take(scenario.application()?)?))
+}
+
+/// The disk gives it 128 KiB a second.
+fn io() -> Result<(), Failed> {
+    let disk = std::fs::metadata(std::env::temp_dir())?.dev();
+    let limit = format!("{}:{} 131072", libc::major(disk), libc::minor(disk));
+    let group = OldGroup::new("blkio", &[("blkio.throttle.read_bps_device", limit)])?;
+    let reader = Reader { rounds: ROUNDS, does: "stall=io".into(), ..Reader::URGENT };
+    by_itself(&reader, 12, &blame::IO, |scenario| Ok(group.take(scenario.application()?)?))
 }
 
 /// Each frame costs the application 30 µs, and 600 of another stream come at once.

@@ -44,19 +44,21 @@ pub struct Reader {
     pub nice: i32,
     /// What a frame costs it, µs.
     pub work: u32,
-    /// When it sleeps.
+    /// When it does something else.
     pub rounds: &'static str,
+    /// What that is.
+    pub does: String,
 }
 
 impl Reader {
     /// More urgent than the machine's other work.
-    pub const URGENT: Self = Self { fifo: 70, nice: 0, work: 0, rounds: NO_ROUNDS };
+    pub const URGENT: Self = Self { fifo: 70, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
     /// As others.
-    pub const USUAL: Self = Self { fifo: 0, nice: 0, work: 0, rounds: NO_ROUNDS };
+    pub const USUAL: Self = Self { fifo: 0, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
 
     fn words(&self, device: &str, cpu: usize) -> String {
-        let Self { fifo, nice, work, rounds } = self;
-        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=2")
+        let Self { fifo, nice, work, rounds, does } = self;
+        format!("application device={device} cpu={cpu} fifo={fifo} nice={nice} work={work} {rounds} after=2 {does}")
     }
 }
 
@@ -119,6 +121,11 @@ impl Scenario {
         guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
         self.guest = Some(guest);
         Ok(())
+    }
+
+    /// The application's process, where it is not in a guest.
+    pub fn application(&self) -> Result<i32, Failed> {
+        Ok(self.application.as_ref().ok_or("no application runs here")?.pid() as i32)
     }
 
     /// The guest's QEMU.

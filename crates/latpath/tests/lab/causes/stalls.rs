@@ -1,0 +1,227 @@
+//! What the application does instead of reading, and locks that others keep from it.
+
+use super::{
+    fault::{ns, spin_until, take_cpu_until, Done, Injection, Rounds, Words},
+    scenario::ITS_CPU,
+};
+use latpath_linux::monotonic;
+use latpath_traffic::kernel::{pin, set_fifo, set_name};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::{
+        fs::{FileExt, OpenOptionsExt},
+        net::UnixStream,
+    },
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// Something that takes so long, or longer.
+pub type Stall = Box<dyn FnMut(Duration) -> io::Result<()>>;
+
+/// By the word `stall=`.
+pub fn stall(words: &Words) -> io::Result<Stall> {
+    let kind: String = words.get("stall").unwrap_or("sleep".into());
+    Ok(match kind.as_str() {
+        "sleep" => Box::new(|busy| {
+            thread::sleep(busy);
+            Ok(())
+        }),
+        "spin" => Box::new(|busy| {
+            spin_until(monotonic() + ns(busy));
+            Ok(())
+        }),
+        "server" => {
+            let (mut here, mut there) = UnixStream::pair()?;
+            let busy = words.time("busy")?;
+            thread::spawn(move || {
+                beside_the_publisher("server");
+                let mut request = [0];
+                while there.read_exact(&mut request).is_ok() {
+                    thread::sleep(busy);
+                    if there.write_all(&request).is_err() {
+                        break;
+                    }
+                }
+            });
+            Box::new(move |_| {
+                here.write_all(&[1])?;
+                here.read_exact(&mut [0])
+            })
+        }
+        "faults" => Box::new(|busy| until(busy, || touch_new_memory(1 << 20))),
+        "reclaim" => {
+            // Its holes are pages of the page cache, which count for the control group.
+            let (file, mut at, mut piece) = (nameless("reclaim", 0)?, 0, vec![0; 256 << 10]);
+            file.set_len(WHOLE_FILE)?;
+            Box::new(move |busy| {
+                until(busy, || {
+                    at = (at + piece.len() as u64) % WHOLE_FILE;
+                    file.read_exact_at(&mut piece, at)
+                })
+            })
+        }
+        // As long as the limit of its control group makes it.
+        "io" => {
+            const PIECE: usize = 32 << 10;
+            let file = nameless("io", libc::O_DIRECT)?;
+            let memory = vec![0; 2 * PIECE];
+            let begin = memory.as_ptr().align_offset(4096);
+            file.write_all_at(&memory[begin..begin + PIECE], 0)?;
+            let mut memory = memory;
+            Box::new(move |_| file.read_exact_at(&mut memory[begin..begin + PIECE], 0))
+        }
+        other => return Err(io::Error::other(format!("{other}: no such stall"))),
+    })
+}
+
+const WHOLE_FILE: u64 = 1 << 30;
+
+/// A file that goes with this process.
+fn nameless(name: &str, flags: i32) -> io::Result<File> {
+    let path = std::env::temp_dir().join(format!("latpath-{name}-{}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(flags).open(&path)?;
+    fs::remove_file(path)?;
+    Ok(file)
+}
+
+fn until(busy: Duration, mut piece: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let end = monotonic() + ns(busy);
+    while monotonic() < end {
+        piece()?;
+    }
+    Ok(())
+}
+
+/// Each page of it is missing at first.
+fn touch_new_memory(bytes: usize) -> io::Result<()> {
+    // SAFETY: memory of its own, which is unmapped before it is forgotten.
+    unsafe {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let memory = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE);
+        (0..bytes).step_by(4096).for_each(|at| memory.cast::<u8>().add(at).write_volatile(1));
+        libc::munmap(memory, bytes);
+    }
+    Ok(())
+}
+
+/// A thread of the application's that serves it, on the publisher's CPU.
+fn beside_the_publisher(name: &str) {
+    set_name(name);
+    pin(ITS_CPU).expect("the publisher is there too");
+    set_fifo(60).expect("the application is in real time");
+}
+
+/// What the application needs for each frame, and another of its threads holds at times.
+#[derive(Clone)]
+pub enum Lock {
+    /// A futex.
+    Futex(Arc<Mutex<()>>),
+    /// That of a file's inode, which its writers hold.
+    Kernel(Arc<File>),
+}
+
+impl Lock {
+    /// By the word `lock=`; that it is held, begins with [`Self::hold`].
+    pub fn of(words: &Words) -> io::Result<Option<Self>> {
+        let kind: String = words.get("lock").unwrap_or_default();
+        Ok(match kind.as_str() {
+            "" => None,
+            "kernel" => {
+                let path = PathBuf::from(format!("/dev/shm/latpath-lock-{}", std::process::id()));
+                let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+                fs::remove_file(path)?;
+                Some(Self::Kernel(Arc::new(file)))
+            }
+            _ => Some(Self::Futex(Arc::default())),
+        })
+    }
+
+    /// Takes it, and gives it back.
+    pub fn pass(&self) -> io::Result<()> {
+        match self {
+            Self::Futex(lock) => drop(lock.lock()),
+            Self::Kernel(file) => drop(file.write_at(&[1], 0)?),
+        }
+        Ok(())
+    }
+
+    /// A thread holds it from time to time, and works in that time, or would (`hog=1`): a real-time one takes its CPU.
+    pub fn hold(self, words: &Words) -> io::Result<JoinHandle<io::Result<()>>> {
+        let (rounds, is_hogged) = (Rounds::of(words)?, words.get("hog").unwrap_or(0) == 1);
+        let after = matches!(self, Self::Kernel(_)).then_some(Duration::from_millis(1));
+        let hog = is_hogged.then(|| Hog::new(words.time("busy").unwrap_or_default(), after.unwrap_or_default()));
+        Ok(thread::spawn(move || {
+            beside_the_publisher("holder");
+            let memory = vec![1; 16 << 20];
+            rounds.each(|busy| {
+                let begin = monotonic();
+                let wait = || match &hog {
+                    Some(hog) => hog.begin(),
+                    None => spin_until(begin + ns(busy)),
+                };
+                let held = match &self {
+                    Self::Futex(lock) => {
+                        let _held = lock.lock();
+                        wait();
+                        hog.as_ref().map(Hog::ended)
+                    }
+                    Self::Kernel(file) => {
+                        wait();
+                        file.write_all_at(&memory, 0)?;
+                        let end = monotonic();
+                        // It came too late, otherwise.
+                        hog.as_ref().map(|hog| Some(hog.ended()).filter(|p| p.bounds().1 < end).unwrap_or_default())
+                    }
+                };
+                Ok(held.map_or(Done::Now, Done::In))
+            })
+        }))
+    }
+}
+
+/// Takes the publisher's CPU from all but the publisher.
+struct Hog {
+    thread: JoinHandle<()>,
+    pieces: Arc<Mutex<Option<Injection>>>,
+}
+
+impl Hog {
+    fn new(busy: Duration, after: Duration) -> Self {
+        let pieces = Arc::new(Mutex::new(None));
+        let found = pieces.clone();
+        let thread = thread::spawn(move || {
+            set_name("hog");
+            pin(ITS_CPU).expect("the publisher is there too");
+            set_fifo(90).expect("the application is in real time");
+            loop {
+                thread::park();
+                thread::sleep(after);
+                let had = take_cpu_until(monotonic() + ns(busy), super::fault::GAP);
+                *found.lock().expect("nothing fails while it is held") = Some(Injection::in_pieces(had));
+            }
+        });
+        Self { thread, pieces }
+    }
+
+    fn begin(&self) {
+        self.thread.thread().unpark();
+    }
+
+    /// When it had the CPU, once it is over.
+    fn ended(&self) -> Injection {
+        loop {
+            if let Some(pieces) = self.pieces.lock().expect("nothing fails while it is held").take() {
+                return pieces;
+            }
+            thread::yield_now();
+        }
+    }
+}
