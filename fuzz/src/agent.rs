@@ -10,7 +10,7 @@ use latpath_follow::{sum, Feed, HostSource, Merge, Origin, Tables};
 use latpath_journey::{segments::classic, Joiner, Journey, Layout, Options, RouteFinder};
 use latpath_linux::monotonic;
 use latpath_model::text::visible;
-use latpath_model::{Counters, DropNote, Link, Ns, PointInfo, Sighting, Source, StreamId, StreamSpec};
+use latpath_model::{Counters, DropNote, Link, Ns, PointInfo, Sighting, Source, StreamId, StreamSpec, MAX_COUNT};
 use latpath_report::text;
 use latpath_run::Manifest;
 use latpath_stats::{summarise, units::Letters, Aggregate, Facts, Setup, Summary};
@@ -145,6 +145,9 @@ impl Following {
             notes,
             ..Manifest::default()
         };
+        let counts = serde_json::to_string(&(&manifest.counters, counters)).expect("counts are JSON");
+        let numbers = counts.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u64>().ok());
+        assert!(numbers.max() <= Some(MAX_COUNT), "a run with such counts cannot be read: {counts}");
         let facts = Facts {
             manifest: &manifest,
             points,

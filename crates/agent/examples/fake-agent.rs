@@ -1,8 +1,11 @@
 //! An agent that invents sightings, 4,000 packets a second at three points, and so needs no rights and no packets. Tests run
 //! it to see what a dying agent does to its host. It speaks over standard input and output, or `fake-agent device PATH`.
 //! `fake-agent die-after N` ends without a word when it has reported N packets; `fake-agent refuse WHY` cannot attach its probe.
+//! `fake-agent hostile` says as much as the protocol lets it, and the worst: sightings without end of any key and time, points and
+//! notes with names that steer terminals, counts beyond all sums, windows that unpack to as much as the host takes.
 
-use latpath_agent::{listen, Listen, ServeOptions, StartRequest};
+use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
+use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 
@@ -55,23 +58,121 @@ impl Source for Invented {
     }
 }
 
+/// See the module's text.
+struct Hostile {
+    chance: u64,
+}
+
+impl Hostile {
+    fn next(&mut self) -> u64 {
+        self.chance ^= self.chance >> 12;
+        self.chance ^= self.chance << 25;
+        self.chance ^= self.chance >> 27;
+        self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+const EVIL: &str = "\u{1b}[2J\u{202e}';reboot;'";
+
+impl Source for Hostile {
+    type Error = String;
+
+    fn points(&mut self) -> Result<Vec<PointInfo>, String> {
+        let point = |n: u32| PointInfo {
+            point: Point { machine: EVIL.into(), kind: PointKind::ALL[n as usize % 7], device: format!("{EVIL}{n}") },
+            link: Link::Tap,
+            netns: n,
+            ifindex: u32::MAX,
+            peer: u32::MAX,
+            clock: EVIL.into(),
+        };
+        Ok((0..64).map(point).collect())
+    }
+
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, String> {
+        Ok((0..1_000).map(|n| DropNote { reason: format!("{EVIL}{n}"), function: EVIL.repeat(9) }).collect())
+    }
+
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+        let now = monotonic();
+        for _ in 0..8_192 {
+            let n = self.next();
+            let t = match n % 1_000 {
+                0 => n as Ns,
+                1 => now + 900_000_000,
+                _ => now - (n >> 34) as Ns % 1_500_000_000,
+            };
+            out.push(Sighting {
+                t,
+                key: n as u32,
+                tid: n as u32,
+                stream: 0,
+                point: (n >> 32) as u16 % 64,
+                cpu: n as u16,
+                note: 0,
+            });
+        }
+        // What comes later may be as old as anything.
+        Ok(now - 1_800_000_000)
+    }
+
+    fn counters(&mut self) -> Result<Counters, String> {
+        let all = u64::MAX;
+        Ok(Counters {
+            sightings: all,
+            dropped: all,
+            malformed: all,
+            points_overflow: all,
+            skipped: all,
+            ..Counters::default()
+        })
+    }
+}
+
+impl Record for Hostile {
+    fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
+        let events = vec![Event { t: from, pid: 1, what: What::TimerExit }; 250_000];
+        let record = CpuRecord { cpu: 0, events, since: from, overwritten: u64::MAX, unfinished: u64::MAX };
+        let threads = (0..60_000).map(|pid| (pid, Thread { name: format!("{EVIL}{pid}"), tgid: pid })).collect();
+        Snapshot { window: Window { from, to, cpus: vec![record] }, threads, ..Snapshot::default() }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures { events: u64::MAX, missed: u64::MAX, ..Figures::default() }
+    }
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (mut refusal, mut at, mut last) = (None, Listen::Stdio, u32::MAX);
+    let (mut refusal, mut at, mut last, mut is_hostile) = (None, Listen::Stdio, u32::MAX, false);
     match args[..] {
         [] => {}
+        ["hostile"] => is_hostile = true,
         ["die-after", packets] => last = packets.parse().expect("packets"),
         ["device", path] => at = Listen::Device(path.into()),
         ["refuse", why] => refusal = Some(why.to_string()),
-        _ => panic!("fake-agent [device PATH | die-after N | refuse WHY]"),
+        _ => panic!("fake-agent [device PATH | die-after N | refuse WHY | hostile]"),
     }
-    let make = move |_: &StartRequest| match refusal {
-        Some(why) => Err(why),
-        None => Ok(Invented { next: 0, began: monotonic(), last }.into()),
-    };
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
-    if let Err(e) = listen(&at, at == Listen::Stdio, &mut ServeOptions::default(), None, &mut log, make) {
+    // As on a machine of its own.
+    let facts = Facts { boot_id: String::new(), ..Facts::of_this_machine() };
+    let mut options = ServeOptions { facts, ..ServeOptions::default() };
+    let waits = at == Listen::Stdio;
+    let listened = if is_hostile {
+        let hostile = || Hostile { chance: 0x9e37_79b9_7f4a_7c15 };
+        let make = move |_: &StartRequest| {
+            Ok::<_, String>(Attached { source: hostile(), recorder: Some(Ok(Box::new(hostile()) as Box<dyn Record>)) })
+        };
+        listen(&at, waits, &mut options, None, &mut log, make)
+    } else {
+        let make = move |_: &StartRequest| match &refusal {
+            Some(why) => Err(String::clone(why)),
+            None => Ok(Attached::from(Invented { next: 0, began: monotonic(), last })),
+        };
+        listen(&at, waits, &mut options, None, &mut log, make)
+    };
+    if let Err(e) = listened {
         eprintln!("fake-agent: {e}");
         std::process::exit(1);
     }

@@ -379,7 +379,7 @@ impl Source for Machine {
         let state = self.shared.lock();
         let mut counters = state.inbox.counters;
         counters.dropped = counters.dropped.saturating_add(state.overflow).saturating_add(state.inbox.refused);
-        Ok(counters)
+        Ok(counters.bounded())
     }
 }
 

@@ -11,7 +11,7 @@ pub mod text;
 pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
-pub use sighting::{Counters, DropNote, Sighting, Source};
+pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};
 pub use stream::StreamId;
 
 /// The name of the machine that latpath itself runs on.

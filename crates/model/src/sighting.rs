@@ -31,6 +31,9 @@ pub struct DropNote {
     pub function: String,
 }
 
+/// Counts beyond this are not of this world, and a run that holds one is damaged.
+pub const MAX_COUNT: u64 = 1 << 53;
+
 /// What a source counted since it was attached. All are totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
@@ -57,9 +60,16 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds what another source counted. A machine may say any number of itself, so a sum stays at its greatest value.
+    /// The same, none beyond [`MAX_COUNT`]: a machine may say any number of itself.
+    pub fn bounded(self) -> Self {
+        let mut bounded = Self { ns_per_sighting: self.ns_per_sighting.min(MAX_COUNT), ..Self::default() };
+        bounded.add(&self);
+        bounded
+    }
+
+    /// Adds what another source counted. A sum stays at [`MAX_COUNT`].
     pub fn add(&mut self, other: &Self) {
-        let add = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        let add = |a: &mut u64, b: u64| *a = a.saturating_add(b).min(MAX_COUNT);
         add(&mut self.sightings, other.sightings);
         add(&mut self.dropped, other.dropped);
         add(&mut self.malformed, other.malformed);
@@ -98,6 +108,8 @@ mod tests {
     fn a_machine_that_counts_without_end_does_not_overflow_a_sum() {
         let mut all = Counters { sightings: 1, dropped: 2, ..Counters::default() };
         all.add(&Counters { sightings: u64::MAX, dropped: 3, ..Counters::default() });
-        assert_eq!((all.sightings, all.dropped), (u64::MAX, 5));
+        assert_eq!((all.sightings, all.dropped), (MAX_COUNT, 5));
+        let most = Counters { ns_per_sighting: u64::MAX, skipped: u64::MAX, ..Counters::default() }.bounded();
+        assert_eq!((most.ns_per_sighting, most.skipped), (MAX_COUNT, MAX_COUNT));
     }
 }

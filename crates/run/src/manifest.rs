@@ -5,7 +5,9 @@ use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::Totals;
 use latpath_linux::{monotonic, read_clock, realtime};
-use latpath_model::{stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec};
+use latpath_model::{
+    stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
+};
 use latpath_partstore::{open_file, replace_file, sum_of, StoreError};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
@@ -19,9 +21,6 @@ use std::{
 pub const FORMAT: u32 = 1;
 /// A manifest longer than this is refused: 64 points, 256 streams and their notes take far less.
 const MAX_BYTES: u64 = 16 << 20;
-/// Counts beyond this are not of this world, and their sums would overflow.
-const MAX_COUNT: u64 = 1 << 53;
-
 /// What stands before the sum of all that stands before it, at the manifest's end.
 const SUM: &str = ",\n  \"xxh64\": \"";
 

@@ -24,10 +24,19 @@ pub struct Reflector {
     pid: Pid,
 }
 
+/// Words that also ask for the NIC's stamps, unless they say which.
+fn with_stamps(words: &str) -> String {
+    if words.contains("--stamps") || words.contains("--xdp") {
+        words.into()
+    } else {
+        format!("{words} --stamps auto")
+    }
+}
+
 impl Reflector {
     /// Starts it, and waits until it listens.
     pub fn start(linked: &Linked, words: &str) -> Result<Self> {
-        let process = linked.start(1, &format!("ping reflect {words}"))?;
+        let process = linked.start(1, &format!("ping reflect {}", with_stamps(words)))?;
         let pid = Pid::from_raw(process.pid() as i32);
         Self { process, pid }.wait()
     }
@@ -38,11 +47,13 @@ impl Reflector {
         const ID: &str = "11111111-2222-3333-4444-555555555555";
         let file = "/run/latpath-lab-boot-id";
         let id = format!("echo {ID} > {file} && mount --bind {file} /proc/sys/kernel/random/boot_id");
+        let words = with_stamps(words);
         Self::start_apart(linked, ahead, &format!("{id} && exec {} ping reflect {words}", program().display()))
     }
 
     /// The same on this machine, in a time namespace whose CLOCK_MONOTONIC is ahead.
     pub fn start_in_time_namespace(linked: &Linked, ahead: u32, words: &str) -> Result<Self> {
+        let words = with_stamps(words);
         Self::start_apart(linked, ahead, &format!("exec {} ping reflect {words}", program().display()))
     }
 
@@ -117,6 +128,7 @@ impl Session {
     }
 
     fn start_to(linked: &Linked, target: &str, words: &str) -> Result<Started> {
+        let words = with_stamps(words);
         linked.start(0, &format!("ping emit {target} --json --worst 1000 --lost-after 2s {words}"))
     }
 

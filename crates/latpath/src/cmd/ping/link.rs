@@ -20,15 +20,15 @@ use std::time::Duration;
 /// Which stamps are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StampChoice {
-    /// The NIC's where it has any, and the kernel's
-    Auto,
     /// latpath's own alone: nothing else slows the packets down
     App,
     /// The kernel's too: as the driver gets a packet, as the kernel receives one
     Kernel,
+    /// The NIC's too where it has any. They are switched on for it, for which some drivers restart the NIC's queues
+    Auto,
     /// The NIC's too; an error where it has none
     Nic,
-    /// All there are: also before the queueing discipline
+    /// All there are: as auto, and before the queueing discipline
     All,
 }
 
@@ -45,7 +45,7 @@ pub enum XdpPlace {
 #[derive(ClapArgs, Debug)]
 pub struct Link {
     /// Stamps to take
-    #[arg(long, value_name = "WHICH", value_enum, default_value_t = StampChoice::Auto)]
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = StampChoice::Kernel)]
     pub stamps: StampChoice,
     /// Look for messages without ever sleeping: fastest, and takes a whole CPU
     #[arg(long)]
@@ -277,4 +277,21 @@ pub fn device_of(address: IpAddr) -> Option<String> {
 /// As nanoseconds.
 pub fn ns(d: Duration) -> Ns {
     Ns::try_from(d.as_nanos()).unwrap_or(Ns::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        link: Link,
+    }
+
+    #[test]
+    fn a_nics_stamps_are_switched_on_only_where_they_are_asked_for() {
+        let words = <Words as clap::Parser>::parse_from(["ping"]);
+        assert_eq!(words.link.stamps, StampChoice::Kernel);
+    }
 }
