@@ -300,6 +300,10 @@ impl Follow {
             }
         }
         self.step(sink);
+        if self.layout.route.points.is_empty() {
+            // It was shorter than the window: without a route, packets in flight would be taken for lost.
+            self.find_route_in_open_journeys(sink);
+        }
         let Self { joiner, finder, span, tables, layout, .. } = self;
         joiner.finish(end, &mut |j: &Journey| {
             if span.counts(j, &layout.route) {
@@ -315,10 +319,14 @@ impl Follow {
         if !self.layout.route.points.is_empty() || self.joiner.open() == 0 {
             return;
         }
-        let (oldest, window) = (self.joiner.reached(), self.options.window);
-        if oldest.saturating_add(window) > monotonic() {
-            return;
+        if self.joiner.reached().saturating_add(self.options.window) <= monotonic() {
+            self.find_route_in_open_journeys(sink);
         }
+    }
+
+    fn find_route_in_open_journeys(&mut self, sink: &mut impl JourneySink) {
+        let oldest = self.joiner.open_journeys().filter_map(|j| j.first()).min().unwrap_or(Ns::MAX);
+        let window = self.options.window.min(monotonic().saturating_sub(oldest));
         // Those in the middle were not on their way when the probes were attached, and are not any more; a slow stream may have none.
         let middle = oldest.saturating_add(window / 3)..oldest.saturating_add(window / 3 * 2);
         let is_in = |j: &Journey| j.first().is_some_and(|t| middle.contains(&t));
