@@ -1,10 +1,13 @@
 //! One table of points and one of drop notes for all machines: each source numbers its own, these map them.
 
 use latpath_model::pattern::fits;
-use latpath_model::{DropNote, PointId, PointInfo, Sighting};
+use latpath_model::{DropNote, PointId, PointInfo, Sighting, HOST};
 
 /// Points that one run can have.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
+
+/// Points that one other machine can have of them: what it announces must not keep others out.
+const MOST_OF_A_MACHINE: usize = MAX_POINTS / 3;
 
 /// Which points are requested: patterns with `*` for any text. None at all: every point.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +56,12 @@ impl Mapping {
     /// Takes over what a source has found since the last call.
     pub fn refresh(&mut self, points: &[PointInfo], notes: &[DropNote], tables: &mut Tables) {
         for info in points.iter().skip(self.points.len()) {
+            let machine = &info.point.machine;
+            let of_machine = tables.points.iter().filter(|known| known.point.machine == *machine).count();
+            let is_full = tables.points.len() == MAX_POINTS || (machine != HOST && of_machine >= MOST_OF_A_MACHINE);
             let id = if !tables.filter.matches(info) {
                 None
-            } else if tables.points.len() == MAX_POINTS {
+            } else if is_full {
                 tables.refused += 1;
                 None
             } else {
@@ -104,6 +110,16 @@ mod tests {
         let map = |point| mapping.map(Sighting { point, ..Default::default() }).map(|s| s.point);
         assert_eq!((map(0), map(1), map(2), map(3)), (None, Some(0), Some(1), None));
         assert!(mapping.is_stale_for(&Sighting { point: 3, ..Default::default() }));
+    }
+
+    #[test]
+    fn a_machine_that_announces_points_without_end_keeps_no_other_out() {
+        let mut tables = Tables::default();
+        let flood: Vec<_> = (0..MAX_POINTS).map(|n| info(&format!("evil/tx@d{n}"))).collect();
+        Mapping::default().refresh(&flood, &[], &mut tables);
+        Mapping::default().refresh(&[info("guest0/app-read@relay")], &[], &mut tables);
+        assert!(tables.points.iter().any(|p| p.point.machine == "guest0"));
+        assert_eq!(tables.refused, MAX_POINTS - MOST_OF_A_MACHINE);
     }
 
     #[test]
