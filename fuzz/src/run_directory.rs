@@ -127,7 +127,7 @@ fn read(run: &Run) {
     let options = SummaryOptions { worst: 4, workers: 1, ..SummaryOptions::default() };
     let summary = summarise(run, &options).expect("no segment is asked for");
     let letters = Letters::Unicode;
-    clean(&text(&summary, Some(run), &Options { letters, histograms: vec!["total".into()] }));
+    clean(&text(&summary, Some(run), &Options { style: letters.into(), histograms: vec!["total".into()] }));
     clean(&report_json(&summary, run).expect("figures are JSON"));
     let mut csv = Vec::new();
     write_csv(run, &Select { cpus_and_threads: true, ..Select::default() }, &mut csv).expect("memory takes any bytes");

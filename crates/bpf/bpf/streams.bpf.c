@@ -11,7 +11,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define TRIAL_BYTES 2048
+#define TRIAL_BYTES 16384
 
 struct trial {
 	__u32 len;
@@ -64,6 +64,7 @@ int try_frame(void *ctx)
 	f->linear = len - t->paged;
 	f->frag = t->paged ? f->base + f->linear : 0;
 	f->frag_len = t->paged;
+	f->len = len;
 	f->have = f->appid = f->ethertype = f->key = 0;
 	f->vlan = NONE;
 	__builtin_memset(&s->found, 0, sizeof(s->found));

@@ -68,7 +68,7 @@ static __always_inline int pdu(struct frame *f, __u32 *off, int tag)
 	if (b < 8)
 		return -1;
 	end = *off + b; /* APPID to the end of the PDU */
-	if (end > f->linear + f->frag_len || end > OFF_MASK)
+	if (end > f->len || end > OFF_MASK)
 		return -1;
 	*off += 8;
 	tl = tlv(f, off, end);

@@ -11,7 +11,7 @@
 #define ETH_VLAN 0x8100
 #define ETH_QINQ 0x88a8
 #define WINDOW 88 /* bytes of the frame that are fetched at once */
-#define OFF_MASK 0xfff /* no frame that matters is longer; keeps the verifier's view of an offset small */
+#define OFF_MASK 0x3fff /* no frame that matters is longer (MTU 9000); keeps the verifier's view of an offset small */
 
 /* A frame as the parser sees it: addresses are plain numbers, read through bpf_probe_read_kernel only. */
 struct frame {
@@ -19,6 +19,7 @@ struct frame {
 	__u64 frag;     /* address of the first page fragment's bytes, 0 if none */
 	__u32 linear;   /* bytes at base */
 	__u32 frag_len; /* bytes at frag */
+	__u32 len;      /* bytes of the frame; what lies in further fragments cannot be read */
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
 	__u32 key;      /* what the fast path read */

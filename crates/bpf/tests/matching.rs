@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         trial("a_name_of_any_length_is_found_where_user_space_put_it", names),
         trial("the_fast_path_finds_what_the_slow_path_finds", fast_path),
         trial("a_frame_is_malformed_where_the_parser_says_so_and_its_streams_are_the_parsers", broken_frames),
+        trial("jumbo_frames_are_found_as_all_others", jumbo_frames),
         trial("a_hash_is_fnv_of_the_bytes", hashes),
         trial("goose_is_found_by_goid_or_gocbref_and_keyed_by_both_numbers", goose_frames),
         trial("ptp_is_found_over_ethernet_and_udp_by_type_port_and_domain", ptp_frames),
@@ -167,6 +168,29 @@ fn broken_frames() -> Result<(), Failed> {
         };
         runner.run(&(frame(), 18..32usize), run).map_err(|e| e.to_string())
     })
+}
+
+fn jumbo_frames() -> Result<(), Failed> {
+    let trial = load(&["svid:MU01", "svid:MU02"])?;
+    let frame = |asdus: usize, data: usize| {
+        let asdu = |i: usize| AsduSpec {
+            svid: if i + 1 == asdus { b"MU02".to_vec() } else { b"MU01".to_vec() },
+            smp_cnt: 100 + i as u16,
+            data: vec![0; data],
+            ..AsduSpec::default()
+        };
+        let spec = FrameSpec { asdus: (0..asdus).map(asdu).collect(), ..FrameSpec::default() };
+        spec.build().expect("a legal frame")
+    };
+    for (asdus, data) in [(2, 4030), (2, 4110), (8, 1080), (2, 4400), (16, 900)] {
+        let frame = frame(asdus, data);
+        for paged in [0, frame.len() - 20, frame.len() - 300] {
+            let found = trial.run(&frame, paged)?;
+            equal("streams", found.streams, vec![(0, 100), (1, 99 + asdus as u32)])?;
+            equal("malformed", found.malformed, false)?;
+        }
+    }
+    Ok(())
 }
 
 fn hashes() -> Result<(), Failed> {

@@ -12,9 +12,10 @@ use crate::actor::Actor;
 use crate::{kernel_time, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
+use latpath_model::text::quoted;
 use latpath_model::{PointId, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use words::{flow, group_of, in_namespace, list, ofctl_port, old_group_of, quoted, text};
+use words::{flow, group_of, in_namespace, list, ofctl_port, old_group_of, text};
 
 /// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,6 +3,7 @@
 use crate::actor::Actor;
 use crate::Executor;
 use latpath_capture::Capture;
+use latpath_clock::TimeOfDay;
 use latpath_journey::Segment;
 use latpath_linux::Cpus;
 use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
@@ -32,8 +33,8 @@ pub struct RunContext {
     pub kernels: BTreeMap<String, String>,
     /// When the run began, on its own timeline.
     pub start_ns: Ns,
-    /// What to add to a time for UTC.
-    pub utc_offset_ns: Ns,
+    /// UTC of the times.
+    pub time_of_day: TimeOfDay,
 }
 
 impl RunContext {
@@ -78,7 +79,7 @@ impl RunContext {
 
     /// A time as UTC, ns since 1970.
     pub fn utc(&self, t: Ns) -> Ns {
-        t.saturating_add(self.utc_offset_ns)
+        self.time_of_day.utc(t)
     }
 
     /// Learns which CPUs the machines of a capture have.

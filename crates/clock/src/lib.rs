@@ -1,7 +1,7 @@
 //! Puts every machine's times on one timeline, the host's `CLOCK_MONOTONIC`, and says how wrong that can be.
 //!
 //! * [`ClockTie`] ties `CLOCK_MONOTONIC` to `CLOCK_REALTIME` and `CLOCK_TAI`; [`RealtimeWatch`] notices when somebody
-//!   sets the time.
+//!   sets the time, and [`TimeOfDay`] is UTC through all of it.
 //! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for certain.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
 //! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
@@ -17,6 +17,7 @@ pub mod phc;
 pub mod ptp_kvm;
 mod slope;
 mod tie;
+mod time_of_day;
 mod timeline;
 
 pub use estimator::{Assumed, Estimate, OffsetEstimator};
@@ -24,4 +25,5 @@ pub use exchange::{Exchange, Fault, FaultKind};
 pub use phc::{Phc, PhcWatch};
 pub use ptp_kvm::PtpPair;
 pub use tie::{ClockTie, RealtimeWatch, Step};
+pub use time_of_day::TimeOfDay;
 pub use timeline::{ClockState, Method, Timeline};

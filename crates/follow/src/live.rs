@@ -1,6 +1,7 @@
 //! Figures of the moment: the journeys that `record` would store, counted as they are finished.
 
 use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
+use latpath_clock::{ClockTie, RealtimeWatch, TimeOfDay};
 use latpath_journey::{Journey, Segment, Totals};
 use latpath_model::{Counters, Ns, PointInfo};
 use latpath_run::Manifest;
@@ -18,6 +19,7 @@ pub struct Live {
     pub follow: Follow,
     figures: Figures,
     manifest: Manifest,
+    realtime: RealtimeWatch,
     vms: Vec<Vm>,
     sampling: Sampling,
 }
@@ -57,12 +59,14 @@ impl Live {
         };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
-        Self { follow, figures, manifest, vms, sampling: Sampling::new() }
+        Self { realtime: manifest.start.watch(), follow, figures, manifest, vms, sampling: Sampling::new() }
     }
 
     /// One round; call it some fifty times a second. Figures start from zero when the route changes.
     pub fn step(&mut self) {
         self.follow.step(&mut self.figures);
+        let step = self.realtime.observe(&ClockTie::read());
+        step.into_iter().for_each(|step| self.manifest.add_utc_step(step));
         if self.follow.now() >= self.sampling.due {
             let counters = sum(&self.follow.counters());
             if self.sampling.is_too_fast(self.follow.now(), &counters) && self.follow.sample(self.sampling.one_in * 2) {
@@ -77,6 +81,11 @@ impl Live {
         let Self { follow, figures, .. } = self;
         let (layout, points, totals) = (follow.layout(), follow.points(), follow.all_totals());
         figures.start_from_zero(Found { layout, points, totals: &totals, now: follow.now() });
+    }
+
+    /// UTC of the packets' times.
+    pub fn time_of_day(&self) -> TimeOfDay {
+        self.manifest.time_of_day()
     }
 
     /// Packets of each stream seen since the start.

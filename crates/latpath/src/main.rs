@@ -1,6 +1,7 @@
 //! The `latpath` command. Here flags are parsed, crates called and results printed; nothing is measured here.
 
 mod cmd;
+mod config;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cmd::{Outcome, Usage};
@@ -12,6 +13,9 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "latpath", version, propagate_version = true, max_term_width = 110)]
 struct Cli {
+    /// Take flags from this file too (docs/config.md) [default: ~/.config/latpath/config.toml, /etc/latpath/config.toml]
+    #[arg(long = config::FLAG, id = config::FLAG, value_name = "FILE", global = true, display_order = 1000)]
+    config: Option<std::path::PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -85,7 +89,14 @@ fn undo_what_was_left() {
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
 fn main() -> ExitCode {
     trace();
-    let command = Cli::parse().command;
+    let args = match config::with_file(&Cli::command(), std::env::args_os().collect()) {
+        Ok(args) => args,
+        Err(error) => {
+            eprintln!("latpath: {}", printable(&with_causes(&error)));
+            return ExitCode::from(2);
+        }
+    };
+    let command = Cli::parse_from(args).command;
     undo_what_was_left();
     match dispatch(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

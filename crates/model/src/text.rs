@@ -24,6 +24,15 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
+/// A word as a shell takes it for one.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@/=,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 /// The text of a field of the kernel's, as a thread's `comm`: all before its first NUL.
 pub fn of_field(field: &[u8]) -> Cow<'_, str> {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());

@@ -1,12 +1,15 @@
 //! What can go wrong with parts.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Why a part cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A file cannot be written.
-    #[error("{}: cannot write: {source}{}", path.display(), advice(source))]
+    #[error("{}: cannot write: {source}{}", path.display(), advice(source, path))]
     Write {
         /// The file.
         path: PathBuf,
@@ -31,17 +34,13 @@ pub enum StoreError {
     },
 }
 
-fn advice(source: &io::Error) -> &'static str {
+fn advice(source: &io::Error, path: &Path) -> &'static str {
     match source.kind() {
-        io::ErrorKind::StorageFull => {
-            "; what was written so far can be read. Free some space, or write to another disk with -o"
-        }
-        io::ErrorKind::QuotaExceeded => {
-            "; what was written so far can be read. Raise the quota, or write elsewhere with -o"
-        }
+        io::ErrorKind::StorageFull => "; free some space, or write to another disk with -o",
+        io::ErrorKind::QuotaExceeded => "; raise the quota, or write elsewhere with -o",
         io::ErrorKind::PermissionDenied => "; write to a directory that you may write, with -o",
         io::ErrorKind::ReadOnlyFilesystem => "; write to another disk with -o",
-        io::ErrorKind::NotFound => "; make the directory above it first",
+        io::ErrorKind::NotFound if !path.parent().is_none_or(Path::exists) => "; make the directory above it first",
         _ => "",
     }
 }

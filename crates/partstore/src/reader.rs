@@ -1,18 +1,19 @@
 //! Reading one part: row group by row group, column by column, in bounded memory.
 
 use crate::{sums, Column, Group, Kind, StoreError, Values};
+use bytes::Bytes;
 use parquet::{
     column::reader::{get_typed_column_reader, ColumnReaderImpl},
     data_type::{BoolType, DataType, Int32Type, Int64Type},
     errors::ParquetError,
     file::{
-        reader::{FileReader, RowGroupReader, SerializedFileReader},
+        reader::{ChunkReader, FileReader, Length, RowGroupReader, SerializedFileReader},
         statistics::Statistics,
     },
 };
 use std::{
     fs::File,
-    io,
+    io::{self, BufRead, BufReader, Read},
     os::unix::fs::OpenOptionsExt,
     panic::{catch_unwind, AssertUnwindSafe},
     path::{Path, PathBuf},
@@ -21,10 +22,70 @@ use std::{
 /// Most rows of a row group that is read: files of other writers may have more than ours.
 const MOST_ROWS: usize = 65_536;
 
+/// The longest page that is read: the longest of a row group of [`MOST_ROWS`] takes a tenth of it.
+const MOST_PAGE: u64 = 16 << 20;
+
+/// A part's file. Parquet's reader takes memory for what a page's header claims: it sees none that claims too much.
+pub(crate) struct Pages(File);
+
+impl Length for Pages {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+impl ChunkReader for Pages {
+    type T = PageHeader;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        // Beside pages it is the file's last bytes that are read so.
+        let is_tail = start.checked_add(sums::TAIL) == Some(self.len());
+        Ok(PageHeader { bytes: self.0.get_read(start)?, is_checked: is_tail })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        match start.checked_add(length as u64).is_some_and(|end| end <= self.len()) {
+            true => self.0.get_bytes(start, length),
+            false => Err(ParquetError::EOF(format!("{length} bytes at {start} are not in the file"))),
+        }
+    }
+}
+
+/// A page's header, as Parquet's reader reads it: all else it gets as bytes.
+pub(crate) struct PageHeader {
+    bytes: BufReader<File>,
+    is_checked: bool,
+}
+
+impl Read for PageHeader {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if !self.is_checked {
+            self.is_checked = true;
+            let claimed = claimed_size(self.bytes.fill_buf()?);
+            if claimed.is_none_or(|size| size > MOST_PAGE) {
+                let why = format!("a page of more than {MOST_PAGE} bytes, or without a size");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+        }
+        self.bytes.read(to)
+    }
+}
+
+/// The size of a page when it is unpacked, by its header: the second field in Thrift's compact protocol, behind the page's type. Each
+/// is a byte for the field, and a zigzag varint.
+fn claimed_size(header: &[u8]) -> Option<u64> {
+    const NEXT_I32: u8 = 0x15;
+    let kind = header.strip_prefix(&[NEXT_I32])?;
+    let digits = kind.get(1..)?.strip_prefix(&[NEXT_I32])?;
+    let last = digits.iter().take(5).position(|byte| *byte < 0x80)?;
+    let zigzag = digits[..=last].iter().rev().fold(0, |all: u64, byte| all << 7 | u64::from(byte & 0x7f));
+    Some(zigzag >> 1)
+}
+
 /// One part, open for reading.
 pub struct PartReader {
     path: PathBuf,
-    pub(crate) file: SerializedFileReader<File>,
+    pub(crate) file: SerializedFileReader<Pages>,
     /// The same file, for its sums.
     bytes: File,
 }
@@ -41,7 +102,7 @@ impl PartReader {
         if !sums::is_footer_whole(&bytes).map_err(StoreError::read(path))? {
             return Err(wrong_sum(path));
         }
-        let file = guarded(path, || SerializedFileReader::new(file))?;
+        let file = guarded(path, || SerializedFileReader::new(Pages(file)))?;
         for group in file.metadata().row_groups() {
             if !(0..=MOST_ROWS as i64).contains(&group.num_rows()) {
                 let why = format!("a row group of {} rows; latpath reads {MOST_ROWS} at most", group.num_rows());

@@ -11,7 +11,7 @@ use twox_hash::XxHash64;
 const KEY: &str = "latpath_xxh64";
 const DIGITS: usize = 16;
 /// What ends a Parquet file: the footer's length in 4 bytes, and `PAR1`.
-const TAIL: u64 = 8;
+pub(crate) const TAIL: u64 = 8;
 
 /// The sums of what was written, for the metadata, with zeros for the footer's.
 pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result<KeyValue> {

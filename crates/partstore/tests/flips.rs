@@ -1,6 +1,7 @@
 //! A bit that flips in a part is an error, never another figure.
 
 use latpath_partstore::{merge, Column, Encoding, Group, Kind, Names, PartReader, PartWriter, Span, StoreError};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::{path::Path, sync::Arc};
 
 fn table() -> Arc<[Column]> {
@@ -91,4 +92,26 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
     }
     merge(&names, &spans, merged(), &table(), None, || ()).unwrap();
     assert!(content(&names.path(both)).unwrap().starts_with("24060 rows"));
+}
+
+#[test]
+fn a_page_that_claims_gigabytes_is_refused_before_memory_is_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = Names::new(directory.path());
+    write(&names, Span::one(0), 40);
+    let path = names.path(Span::one(0));
+    let file = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+    let (last, _) = file.metadata().row_groups().last().unwrap().columns().last().unwrap().byte_range();
+    let mut bytes = std::fs::read(&path).unwrap();
+    // Whoever forges a page leaves the sums out.
+    let key = bytes.windows(13).rposition(|w| w == b"latpath_xxh64").unwrap();
+    bytes[key] = b'_';
+    // The page's type, then its uncompressed size, in as many bytes as its highest bits say.
+    let size = last as usize + 3;
+    let end = size + bytes[size..].iter().position(|byte| *byte < 0x80).unwrap() + 1;
+    assert_eq!((bytes[size - 3], bytes[size - 1], bytes[end]), (0x15, 0x15, 0x15));
+    bytes.splice(size..end, [0xfe, 0xff, 0xff, 0xff, 0x0f]);
+    std::fs::write(&path, bytes).unwrap();
+    let error = content(&path).unwrap_err().to_string();
+    assert!(error.contains("a page of more than 16777216 bytes"), "{error}");
 }

@@ -33,6 +33,7 @@ struct place {
 	__u64 mac;     /* the Ethernet header; of a packet without one, its network header */
 	__u32 linear;
 	__u32 frag_len;
+	__u32 len;      /* linear, and all fragments */
 	__u64 frag;
 	__u32 tag;     /* proto << 16 | tci of a tag that is not in the bytes, 0 if there is none */
 	__u16 protocol; /* network order; of a packet without an Ethernet header, else 0 */
@@ -84,6 +85,7 @@ static __always_inline int find_frame(struct place *w, struct capture *c, int se
 		}
 	}
 	w->linear = (__u32)(data - w->mac) + len - data_len;
+	w->len = w->linear + data_len;
 	if (w->linear > 0x10000)
 		return -1;
 	if (data_len)
@@ -187,6 +189,7 @@ static __always_inline int in_streams(struct place *w)
 	f->linear = w->linear;
 	f->frag = w->frag;
 	f->frag_len = w->frag_len;
+	f->len = w->len;
 	f->have = f->appid = f->ethertype = 0;
 	f->vlan = w->tag ? w->tag & 0xfff : NONE;
 	__builtin_memset(&scratch->found, 0, sizeof(scratch->found));

@@ -77,8 +77,13 @@ impl<'w> Export<'w> {
             summary: Summary::default(),
             recorded: Ns::MIN,
         };
-        let (monotonic, utc) = (export.context.start_ns, export.context.utc(export.context.start_ns));
-        if monotonic >= 0 && utc > 0 {
+        // How the clocks stood at the start, and after each step of the time of day.
+        let context = Rc::clone(&export.context);
+        for monotonic in std::iter::once(context.start_ns).chain(context.time_of_day.steps()) {
+            let utc = context.utc(monotonic);
+            if monotonic < 0 || utc <= 0 {
+                continue;
+            }
             let clock = |clock_id, t| Clock { clock_id: Some(clock_id), timestamp: Some(at(t)) };
             // Events of the kernel have boot time in Perfetto's world. Here both are the host's CLOCK_MONOTONIC, as in the run.
             let clocks = vec![clock(BOOTTIME, monotonic), clock(MONOTONIC, monotonic), clock(REALTIME, utc)];

@@ -29,7 +29,7 @@ static __always_inline int point_of_packet(struct percpu *p, struct net_device *
 static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear)
 {
 	f->base = base;
-	f->linear = linear;
+	f->linear = f->len = linear;
 	f->frag = 0;
 	f->frag_len = f->have = f->appid = f->ethertype = 0;
 	f->vlan = NONE;
@@ -38,6 +38,7 @@ static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, _
 
 		if (tag)
 			f->vlan = tag & 0xfff;
+		f->len += skb->data_len;
 		if (skb->data_len)
 			find_fragment((__u64)skb->head + skb->end, &f->frag, &f->frag_len);
 	}
@@ -57,7 +58,7 @@ static __always_inline __u32 slow_path(struct percpu *p, struct scratch *scratch
 	if (!off)
 		return 0;
 	if (match_frame(f, off, found)) {
-		if (f->have < WINDOW && skb && skb->data_len && !f->frag)
+		if (f->len > f->linear + f->frag_len)
 			__sync_fetch_and_add(&p->unreadable, 1);
 		else
 			__sync_fetch_and_add(&p->malformed, 1);

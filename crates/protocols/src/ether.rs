@@ -25,8 +25,8 @@ impl Protocol for Ether {
     };
 
     fn parse(name: &str, _: &mut Options<'_>) -> Result<Self, BadStream> {
-        let ethertype = number_u16(name).filter(|t| *t >= 0x600);
-        Ok(Self { ethertype: ethertype.ok_or_else(|| bad(name, "an ethertype is 0x0600 to 0xffff"))? })
+        let ethertype = number_u16(name).filter(|t| *t >= 0x600 && name.starts_with("0x"));
+        Ok(Self { ethertype: ethertype.ok_or_else(|| bad(name, "an ethertype is 0x0600 to 0xffff, written so"))? })
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! Where the figures are from: machine, kernel, options, path, clocks.
 
 use crate::page::Page;
-use latpath_model::Point;
+use latpath_model::{text::quoted, Point};
 use latpath_run::{Manifest, Run, State};
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
@@ -12,7 +12,7 @@ pub(crate) fn title(page: &mut Page, run: &Run, more: &str) {
     let manifest = run.manifest();
     page.line(format!("Run {}", page.clean(&run.path().display().to_string())));
     let start = page.clean(&manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " "));
-    page.item("recorded", &format!("{start} UTC, {} long{more}", elapsed(manifest.elapsed_ns())));
+    page.item("recorded", &format!("{start} UTC, {} long{more}", elapsed(run.elapsed_ns())));
 }
 
 /// What was recorded, how and on what.
@@ -26,7 +26,7 @@ pub(crate) fn write(page: &mut Page, run: &Run) {
     let (_, size) = run.size();
     let (journeys, by) = (page.count(run.journeys()), page.clean(&manifest.latpath));
     title(page, run, &format!("{state}, {journeys} journeys, {}, by latpath {by}", bytes(size)));
-    page.item("command", &page.clean(&manifest.command.join(" ")));
+    page.item("command", &page.clean(&manifest.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")));
     let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     page.item("streams", &page.clean(&streams.join(" ")));
     host(page, manifest);

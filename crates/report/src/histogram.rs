@@ -3,6 +3,7 @@
 
 use crate::page::{share, Page};
 use latpath_model::{Ns, SegmentKind};
+use latpath_stats::text::cut;
 use latpath_stats::{Bucket, SegmentFigures, Summary};
 
 /// Columns for the longest bar.
@@ -29,6 +30,8 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     page.heading(&format!("Histogram of {name} (both scales logarithmic)"));
     let all: u64 = lines.iter().map(|l| l.count).sum();
     let most = lines.iter().map(|l| l.count).max().unwrap_or(0);
+    // As many as fit behind the numbers.
+    let columns = BAR.min(page.width.saturating_sub(50));
     for (i, line) in lines.iter().enumerate() {
         if line.from == Some(threshold) {
             let rule = if page.letters.is_ascii() { "-" } else { "─" }.repeat(8);
@@ -48,8 +51,10 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
         };
         let inside = line.from.is_some_and(|from| from < threshold) && line.to.is_some_and(|to| threshold < to);
         let mark = if inside { format!("  (threshold {})", page.duration(threshold)) } else { String::new() };
-        let (count, share, bar) = (page.count(line.count), share(line.count, all), page.bar(bar(line.count, most)));
-        page.line(format!("  {edges:>19}  {count:>12}  {share:>11}  {bar}{mark}"));
+        let (count, share, bar) =
+            (page.count(line.count), share(line.count, all), page.bar(bar(line.count, most, columns)));
+        let text = format!("  {edges:>19}  {count:>12}  {share:>11}  {bar}{mark}");
+        page.line(cut(&text, page.width, page.letters.ellipsis()));
     }
 }
 
@@ -62,13 +67,13 @@ fn in_gap(lines: &[Line], at: usize, threshold: Ns) -> bool {
 }
 
 /// Eighths of a column: a decade is as long everywhere, and one journey shows.
-fn bar(count: u64, most: u64) -> usize {
+fn bar(count: u64, most: u64, columns: usize) -> usize {
     const FLOOR: f64 = 0.35;
     if count == 0 {
         return 0;
     }
     let log = |n: u64| (n as f64).log10() + FLOOR;
-    ((log(count) / log(most.max(1)) * (BAR * 8) as f64).round() as usize).max(1)
+    ((log(count) / log(most.max(1)) * (columns * 8) as f64).round() as usize).max(1)
 }
 
 /// Journeys from `from` on, to below `to`; all negative times where there is no `from`.
@@ -166,7 +171,7 @@ mod tests {
         #[test]
         fn more_journeys_never_have_a_shorter_bar(a in 0..u64::MAX, b in 0..u64::MAX) {
             let (a, b) = (a.min(b), a.max(b));
-            prop_assert!(bar(a, b) <= bar(b, b) && bar(b, b) <= BAR * 8);
+            prop_assert!(bar(a, b, BAR) <= bar(b, b, BAR) && bar(b, b, BAR) <= BAR * 8);
         }
     }
 }

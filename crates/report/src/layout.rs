@@ -69,7 +69,11 @@ fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, Strin
     let end = |end: &str| match end.parse::<usize>() {
         Ok(number) => {
             let id = number.checked_sub(1).and_then(|i| route.points.get(i));
-            let none = || format!("{text}: the route has no point {number} (its points: {})", known());
+            let numbered = || {
+                let names = (1..).zip(&route.points).map(|(n, p)| format!("{n} {}", points[usize::from(*p)].point));
+                names.collect::<Vec<_>>().join(", ")
+            };
+            let none = || format!("{text}: the route has no point {number} (its points: {})", numbered());
             Ok::<_, String>(points[usize::from(*id.ok_or_else(none)?)].point.to_string())
         }
         Err(_) => Ok(end.to_owned()),

@@ -1,17 +1,17 @@
 //! The lines of `latpath live` where its output is no terminal: a block a second, made for `grep` as much as for eyes.
 
-use crate::page::{share, Page};
+use crate::page::{share, Page, Style};
 use crate::segments::{numbers, short_name};
 use latpath_model::Point;
 use latpath_stats::figures::packets;
 use latpath_stats::text::pad;
-use latpath_stats::units::{elapsed, Letters};
+use latpath_stats::units::elapsed;
 use latpath_stats::Summary;
 
 /// Renders summaries as blocks of lines; every line begins with the time since the start and what it is about.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    letters: Letters,
+    style: Style,
     notes: Vec<String>,
     points: Vec<Point>,
     latest: Option<String>,
@@ -21,9 +21,9 @@ pub struct Lines {
 const CAUSES: usize = 3;
 
 impl Lines {
-    /// Lines in these letters.
-    pub fn new(letters: Letters) -> Self {
-        Self { letters, notes: Vec::new(), points: Vec::new(), latest: None }
+    /// Lines for a place like this; they are as long as they are.
+    pub fn new(style: impl Into<Style>) -> Self {
+        Self { style: style.into(), notes: Vec::new(), points: Vec::new(), latest: None }
     }
 
     /// What held late packets: the causes that did most, and the latest packet where it is new.
@@ -66,13 +66,6 @@ impl Lines {
         }
     }
 
-    /// What held late packets alone, between two blocks, as soon as it is known.
-    pub fn late_block(&mut self, summary: &Summary) -> String {
-        let mut page = Page::new(self.letters);
-        self.late(&mut page, &elapsed(summary.elapsed_ns), summary);
-        page.finish()
-    }
-
     /// One block: the path's points where they are new, a line for all journeys, one per segment, and notes that were not
     /// printed before.
     ///
@@ -82,7 +75,7 @@ impl Lines {
     /// 0:07  total 1→5  n 27 998  4000/s  min 199.0 µs  mean 249.5 µs  p50 …  over 200.0 µs 41
     /// ```
     pub fn block(&mut self, summary: &Summary) -> String {
-        let mut page = Page::new(self.letters);
+        let mut page = Page::new(self.style);
         let at = elapsed(summary.elapsed_ns);
         if self.points != summary.points {
             let named =
@@ -104,7 +97,7 @@ impl Lines {
         ));
         for s in &summary.segments {
             let name = format!("{} {}", short_name(&page, s), numbers(&page, summary, s));
-            let (name, rate) = (pad(name.trim(), 10), page.letters.rate(s.rate_hz));
+            let (name, rate) = (pad(name.trim(), 10), page.rate(s.rate_hz));
             let mut line = format!("{at}  {name}  n {}  {rate}/s", page.count(s.times.count));
             let times = [
                 ("min", s.times.min_ns),
@@ -144,7 +137,7 @@ impl Lines {
         }
         self.late(&mut page, &at, summary);
         for note in summary.notes.iter().filter(|note| !self.notes.contains(note)) {
-            page.line(format!("{at}  ! {}", page.clean(note)));
+            page.line(self.style.alarm(&format!("{at}  ! {}", page.clean(note))));
         }
         self.notes = summary.notes.clone();
         page.finish()

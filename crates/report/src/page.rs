@@ -5,18 +5,58 @@ use latpath_stats::text::{pad, wrapped, Table};
 use latpath_stats::units::Letters;
 use latpath_stats::SegmentFigures;
 
-/// The widest that a page is.
+/// How wide a page is that no terminal shows.
 pub const WIDTH: usize = 110;
+/// How wide a page on a terminal is at least and at most.
+const WIDTHS: (usize, usize) = (60, 160);
+
+/// What the place can show that a page is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Its letters.
+    pub letters: Letters,
+    /// Its columns.
+    pub width: usize,
+    /// Whether it has colours.
+    pub colour: bool,
+    /// Whether people alone read it: then digits stand in groups. Programs could not read such numbers.
+    pub is_for_people: bool,
+}
+
+impl Style {
+    /// A terminal of so many columns, in these letters.
+    pub fn of_terminal(letters: Letters, columns: usize, colour: bool) -> Self {
+        Self { letters, width: columns.clamp(WIDTHS.0, WIDTHS.1), colour, is_for_people: true }
+    }
+
+    /// What the reader must not overlook, as it looks here.
+    pub(crate) fn alarm(self, line: &str) -> String {
+        match self.colour {
+            true => format!("\x1b[33m{line}\x1b[0m"),
+            false => line.into(),
+        }
+    }
+}
+
+impl From<Letters> for Style {
+    /// A file or a pipe.
+    fn from(letters: Letters) -> Self {
+        Self { letters, width: WIDTH, colour: false, is_for_people: false }
+    }
+}
 
 /// Text under construction.
 pub(crate) struct Page {
     pub letters: Letters,
+    pub width: usize,
+    style: Style,
     text: String,
 }
 
 impl Page {
-    pub fn new(letters: Letters) -> Self {
-        Self { letters, text: String::new() }
+    pub fn new(style: impl Into<Style>) -> Self {
+        let style = style.into();
+        Self { letters: style.letters, width: style.width, style, text: String::new() }
     }
 
     /// The page, without spaces at the ends of lines.
@@ -50,13 +90,14 @@ impl Page {
 
     /// Text after `line`, broken between words where it is longer than the page, each further line indented.
     pub fn wrapped(&mut self, line: String, indent: usize, text: &str) {
-        wrapped(line, indent, text, WIDTH, self.letters.ellipsis()).iter().for_each(|line| self.line(line));
+        wrapped(line, indent, text, self.width, self.letters.ellipsis()).iter().for_each(|line| self.line(line));
     }
 
     /// Marks what the reader must not overlook.
     pub fn warning(&mut self, text: &str) {
         let text = self.clean(text);
-        self.wrapped("  ! ".into(), 4, &text);
+        let lines = wrapped("  ! ".into(), 4, &text, self.width, self.letters.ellipsis());
+        lines.iter().for_each(|line| self.line(self.style.alarm(line)));
     }
 
     /// A duration, as the page can show it.
@@ -74,9 +115,20 @@ impl Page {
         }
     }
 
-    /// A count in at most 14 columns.
+    /// A count; for people in at most 14 columns.
     pub fn count(&self, n: u64) -> String {
-        self.letters.count_within(n, 14)
+        match self.style.is_for_people {
+            true => self.letters.count_within(n, 14),
+            false => n.to_string(),
+        }
+    }
+
+    /// Events a second.
+    pub fn rate(&self, hz: f64) -> String {
+        match self.style.is_for_people {
+            true => self.letters.rate(hz),
+            false => self.letters.rate(hz).replace(['\u{202f}', ','], ""),
+        }
     }
 
     /// A text from outside, made fit to show.
@@ -86,11 +138,11 @@ impl Page {
 
     /// A table's lines, cut to the page.
     pub fn table_lines(&self, table: &Table) -> Vec<String> {
-        table.lines(2, WIDTH, self.letters.ellipsis())
+        table.lines(2, self.width, self.letters.ellipsis())
     }
 
     pub fn table(&mut self, table: &Table) {
-        self.table_lines(table).iter().for_each(|line| self.line(line));
+        table.folded(2, self.width, self.letters.ellipsis()).iter().for_each(|line| self.line(line));
     }
 
     /// A bar of `eighths / 8` columns.

@@ -86,14 +86,15 @@ fn why(page: &Page, loss: &Loss) -> String {
 pub(crate) fn tool(page: &mut Page, summary: &Summary) {
     let tool = &summary.tool;
     page.heading("What tracing cost");
-    page.line(format!(
-        "  {} ns a sighting, {:.1} % of one CPU, {} of memory, {} of {} sightings dropped",
+    let text = format!(
+        "{} ns a sighting, {:.1} % of one CPU, {} of memory, {} of {} sightings dropped",
         tool.ns_per_sighting,
         tool.cpu_percent,
         bytes(tool.max_rss_bytes),
         page.count(tool.sightings_dropped),
         page.count(tool.sightings.saturating_add(tool.sightings_dropped)),
-    ));
+    );
+    page.wrapped("  ".into(), 4, &text);
     for machine in &summary.machines {
         if let Some(percent) = machine.cpu_percent {
             page.line(format!("  on {}: {percent:.1} % of one of its CPUs", page.clean(&machine.machine)));

@@ -22,7 +22,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             page.clean(&s.from),
             page.clean(&s.to),
             page.count(s.times.count),
-            page.letters.rate(s.rate_hz),
+            page.rate(s.rate_hz),
             page.count(s.over_threshold),
             page.count(s.times.negative),
             page.duration(s.error_bound_ns),
@@ -56,7 +56,8 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     }
     page.table(&table);
     if hidden {
-        page.line("  < the time is shorter than the error bound between its two clocks, which is shown in its place");
+        let text = "the time is shorter than the error bound between its two clocks, which is shown in its place";
+        page.wrapped("  < ".into(), 4, text);
     }
 }
 

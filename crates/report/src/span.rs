@@ -32,19 +32,38 @@ impl FromStr for When {
     }
 }
 
-impl When {
-    /// On the run's own timeline (`CLOCK_MONOTONIC`).
-    pub fn of(self, run: &Manifest) -> Ns {
-        match self {
-            Self::SinceStart(ns) => run.start.monotonic_ns.saturating_add(ns),
-            Self::Utc(ns) => ns.saturating_sub(run.utc_offset_ns()),
-        }
+/// From when to when on the run's own timeline (`CLOCK_MONOTONIC`). Where the time of day was set back, all from the first moment in
+/// the span to the last.
+///
+/// # Errors
+/// Where nothing can lie between them.
+pub fn span(from: Option<When>, to: Option<When>, run: &Manifest) -> Result<(Ns, Ns), String> {
+    let since_start = |at| match at {
+        Some(When::SinceStart(ns)) => Some(run.start.monotonic_ns.saturating_add(ns)),
+        _ => None,
+    };
+    let utc = |at| match at {
+        Some(When::Utc(ns)) => Some(ns),
+        _ => None,
+    };
+    let (begin, end) = (since_start(from).unwrap_or(Ns::MIN), since_start(to).unwrap_or(Ns::MAX));
+    let of_day = (utc(from).unwrap_or(Ns::MIN), utc(to).unwrap_or(Ns::MAX));
+    if begin >= end || of_day.0 >= of_day.1 {
+        return Err("--from must lie before --to".into());
     }
+    if of_day == (Ns::MIN, Ns::MAX) {
+        return Ok((begin, end));
+    }
+    let run_end = run.end.as_ref().map_or(Ns::MAX, |end| end.monotonic_ns.saturating_add(1));
+    // A clock that was set forward never showed some times.
+    let (first, last) = run.time_of_day().span(of_day.0, of_day.1, run_end).unwrap_or((Ns::MAX, Ns::MAX));
+    Ok((begin.max(first), end.min(last)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_clock::Step;
 
     #[test]
     fn both_forms_name_the_same_instant() {
@@ -53,8 +72,15 @@ mod tests {
         run.start.utc_ns = 1_767_323_045_000_000_000;
         let since: When = "1m".parse().unwrap();
         let utc: When = "2026-01-02T03:05:05Z".parse().unwrap();
-        assert_eq!(since.of(&run), 65_000_000_000);
-        assert_eq!(utc.of(&run), since.of(&run));
+        for from in [since, utc] {
+            assert_eq!(span(Some(from), None, &run).unwrap().0, 65_000_000_000);
+            assert_eq!(span(None, Some(from), &run).unwrap().1, 65_000_000_000);
+            assert!(span(Some(from), Some(from), &run).is_err());
+        }
+        assert_eq!(span(None, None, &run), Ok((Ns::MIN, Ns::MAX)));
+        run.utc_steps = vec![Step { noticed_at_ns: 70_000_000_000, by_ns: -20_000_000_000 }];
+        let (begin, end) = span(Some(utc), Some("2026-01-02T03:05:06Z".parse().unwrap()), &run).unwrap();
+        assert_eq!((begin, end), (65_000_000_000, 86_000_000_000), "it was that time twice");
         assert!("yesterday".parse::<When>().is_err());
     }
 }

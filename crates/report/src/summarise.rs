@@ -119,17 +119,13 @@ fn elapsed(run: &Run, select: &Select) -> Ns {
 /// The run's manifest, with each machine's largest clock error of all samples: after a crash the samples are newer.
 fn with_sampled_bounds(run: &Run, notes: &mut Vec<String>) -> Manifest {
     let mut manifest = run.manifest().clone();
-    match run.clock_samples() {
-        Ok((samples, damaged)) => {
-            if damaged > 0 {
-                let lines = count(damaged as u64);
-                notes.push(format!("clocks.jsonl: {lines} lines are damaged; error bounds may be too small"));
-            }
-            for sample in samples {
-                let machine = manifest.machines.iter_mut().map(|m| &mut m.clock).find(|m| m.machine == sample.clock);
-                machine.into_iter().for_each(|m| m.error_bound_ns = m.error_bound_ns.max(sample.error_bound_ns));
-            }
-        }
+    let read = run.for_each_clock_sample(|sample| {
+        let machine = manifest.machines.iter_mut().map(|m| &mut m.clock).find(|m| m.machine == sample.clock);
+        machine.into_iter().for_each(|m| m.error_bound_ns = m.error_bound_ns.max(sample.error_bound_ns));
+    });
+    match read {
+        Ok(0) => {}
+        Ok(n) => notes.push(format!("clocks.jsonl: {} lines are damaged; error bounds may be too small", count(n))),
         Err(error) => notes.push(error.to_string()),
     }
     manifest

@@ -1,21 +1,25 @@
 //! The text of `latpath report`.
 
-use crate::{header, histogram, page::Page, paths, quality, segments, streams, worst};
+use crate::{
+    header, histogram,
+    page::{Page, Style},
+    paths, quality, segments, streams, worst,
+};
 use latpath_run::Run;
-use latpath_stats::{units::Letters, Summary};
+use latpath_stats::Summary;
 
 /// What the text shows beside what it always shows.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What the output can show.
-    pub letters: Letters,
+    pub style: Style,
     /// Segments whose histograms are drawn; `total`, or the last segment, where none is named.
     pub histograms: Vec<String>,
 }
 
-/// The whole report, in lines of at most [`crate::WIDTH`] columns. `run` is where the figures are from, if from a run.
+/// The whole report, in lines that are no wider than the style. `run` is where the figures are from, if from a run.
 pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
-    let mut page = Page::new(options.letters);
+    let mut page = Page::new(options.style);
     if let Some(run) = run {
         header::write(&mut page, run);
     }

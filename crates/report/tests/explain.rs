@@ -4,6 +4,7 @@ use latpath_capture::{CaptureKind, PacketSighting};
 use latpath_cause::{
     advise, Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext,
 };
+use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_report::{
@@ -89,7 +90,7 @@ fn context() -> RunContext {
         is_virtual: false,
         kernels: Default::default(),
         start_ns: 0,
-        utc_offset_ns: START,
+        time_of_day: TimeOfDay::new(0, START, &[]),
     }
 }
 

@@ -3,14 +3,14 @@
 mod figures;
 
 use figures::summary;
-use latpath_report::{text, Lines, Options, WIDTH};
+use latpath_report::{text, Lines, Options, Style, WIDTH};
 use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, ShownAfter, Summary};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
 fn options(letters: Letters) -> Options {
-    Options { letters, histograms: Vec::new() }
+    Options { style: letters.into(), histograms: Vec::new() }
 }
 
 fn run(directory: &Path) -> Run {
@@ -160,8 +160,6 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
     let summary = Summary { elapsed_ns: 7_000_000_000, late: Some(late), ..Summary::default() };
     insta::assert_snapshot!(lines.block(&summary));
     assert!(!lines.block(&summary).contains("latest"), "a packet is reported once");
-    let between = lines.late_block(&summary);
-    assert!(between.starts_with("0:07  late 43") && !between.contains("journeys"), "{between}");
 }
 
 #[test]
@@ -179,7 +177,23 @@ fn no_line_is_wider_than_the_page() {
         for line in text(&summary, None, &options(letters)).lines() {
             assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
         }
+        for columns in [100, 200] {
+            let style = Style::of_terminal(letters, columns, false);
+            for line in text(&summary, None, &Options { style, ..options(letters) }).lines() {
+                assert!(line.width() <= columns, "{} columns: {line}", line.width());
+            }
+        }
     }
+}
+
+#[test]
+fn what_must_not_be_overlooked_has_a_colour_where_there_are_colours() {
+    let summary = latpath_stats::Summary { notes: vec!["beware".into()], ..summary() };
+    let shown = |colour| {
+        let style = Style::of_terminal(Letters::Ascii, 100, colour);
+        text(&summary, None, &Options { style, ..options(Letters::Ascii) })
+    };
+    assert!(shown(true).contains("\x1b[33m  ! beware\x1b[0m\n") && !shown(false).contains('\x1b'));
 }
 
 #[test]

@@ -10,8 +10,6 @@ use std::{
 
 /// Longest line that is one.
 const MAX_LINE: usize = 4096;
-/// Most samples that are read: a sample a second of 4 clocks for 3 days. Further ones are passed over.
-const MAX_SAMPLES: usize = 1 << 20;
 
 /// What stands before the sum of all that stands before it, at a line's end.
 const SUM: &str = ",\"xxh64\":\"";
@@ -56,26 +54,25 @@ fn sample(line: &[u8]) -> Option<ClockSample> {
     is_whole.then_some(sample)
 }
 
-/// All whole lines of a run's samples, none if there is no file; and the number of those that are damaged.
-pub(crate) fn load(run: &Path) -> Result<(Vec<ClockSample>, usize), RunError> {
+/// Passes on all whole lines of a run's samples, none if there is no file; the number of those that are damaged.
+pub(crate) fn for_each(run: &Path, mut visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
     let path = run.join(CLOCKS);
     let mut reader = match open_file(&path) {
         Ok(file) => BufReader::new(file),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
         Err(e) => return Err(StoreError::read(path)(e).into()),
     };
-    let (mut samples, mut line, mut damaged) = (Vec::new(), Vec::new(), 0);
-    while samples.len() < MAX_SAMPLES {
+    let (mut line, mut damaged) = (Vec::new(), 0);
+    loop {
         line.clear();
         let mut limited = std::io::Read::take(&mut reader, MAX_LINE as u64);
         if limited.read_until(b'\n', &mut line).map_err(StoreError::read(&path))? == 0 {
-            break;
+            return Ok(damaged);
         }
         match sample(&line) {
-            Some(sample) => samples.push(sample),
+            Some(sample) => visit(sample),
             // Otherwise it may be the one that a crash cut.
-            None => damaged += usize::from(line.ends_with(b"\n")),
+            None => damaged += u64::from(line.ends_with(b"\n")),
         }
     }
-    Ok((samples, damaged))
 }

@@ -1,15 +1,14 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
 use crate::{facts::HostFacts, spikes::SpikesRecord, RunError, MANIFEST};
+use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::Totals;
-use latpath_linux::{monotonic, read_clock, realtime};
 use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
 use latpath_partstore::{open_file, replace_file, sum_of, StoreError};
-use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use std::{
     io::{ErrorKind, Read},
@@ -23,6 +22,10 @@ pub const FORMAT: u32 = 1;
 const MAX_BYTES: u64 = 16 << 20;
 /// What stands before the sum of all that stands before it, at the manifest's end.
 const SUM: &str = ",\n  \"xxh64\": \"";
+/// Most steps of the time of day that are kept.
+const MAX_STEPS: usize = 1000;
+/// The clocks of a stamp were read within this, whatever the machine was busy with.
+const STAMP_BOUND: Ns = 1_000_000;
 
 /// Whether a recording came to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,17 +57,16 @@ pub struct Stamp {
 impl Stamp {
     /// This instant.
     pub fn now() -> Self {
-        // The shortest of a few readings: a preemption in between would shift the clocks against each other.
-        let reading = || {
-            let before = monotonic();
-            let (utc, tai) = (realtime(), read_clock(ClockId::CLOCK_TAI));
-            let after = monotonic();
-            (after - before, before + (after - before) / 2, utc, tai)
-        };
-        let (_, monotonic_ns, utc_ns, tai_ns) =
-            (0..5).map(|_| reading()).min_by_key(|reading| reading.0).unwrap_or_default();
+        let ClockTie { monotonic_ns, realtime_ns: utc_ns, tai_ns, .. } = ClockTie::read();
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.unsigned_abs());
         Self { utc: humantime::format_rfc3339_nanos(utc).to_string(), utc_ns, tai_ns, monotonic_ns }
+    }
+
+    /// Begins to watch the time of day at this instant, so that no step after it is missed.
+    pub fn watch(&self) -> RealtimeWatch {
+        let Self { utc_ns: realtime_ns, tai_ns, monotonic_ns, .. } = *self;
+        // The first look narrows it.
+        RealtimeWatch::new(&ClockTie { monotonic_ns, realtime_ns, tai_ns, uncertainty_ns: STAMP_BOUND })
     }
 }
 
@@ -178,6 +180,8 @@ pub struct Manifest {
     pub start: Stamp,
     /// When it ended; none while it goes on and after a crash.
     pub end: Option<Stamp>,
+    /// How `CLOCK_REALTIME` was set since the start.
+    pub utc_steps: Vec<Step>,
     /// When this manifest was last written, `CLOCK_MONOTONIC`.
     pub written_ns: Ns,
     /// Journeys handed to the writer so far.
@@ -231,15 +235,17 @@ impl Manifest {
         }
     }
 
-    /// Time from the start to the end; to the latest manifest where there is no end.
-    pub fn elapsed_ns(&self) -> Ns {
-        let end = self.end.as_ref().map_or(self.written_ns, |end| end.monotonic_ns);
-        end.saturating_sub(self.start.monotonic_ns).max(0)
+    /// UTC of the run's times.
+    pub fn time_of_day(&self) -> TimeOfDay {
+        TimeOfDay::new(self.start.monotonic_ns, self.start.utc_ns, &self.utc_steps)
     }
 
-    /// What to add to a time of the run for UTC, as of the run's start.
-    pub fn utc_offset_ns(&self) -> Ns {
-        self.start.utc_ns.wrapping_sub(self.start.monotonic_ns)
+    /// Adds a step of the time of day. Where there are too many, the last one takes it in, so that the newest times are right.
+    pub fn add_utc_step(&mut self, step: Step) {
+        match self.utc_steps.get_mut(MAX_STEPS - 1) {
+            Some(last) => last.by_ns = last.by_ns.saturating_add(step.by_ns),
+            None => self.utc_steps.push(step),
+        }
     }
 
     /// Reads a run's manifest. Refuses newer formats and what is too long to be one.

@@ -83,7 +83,11 @@ impl Run {
             Condition::Finished => {}
             Condition::Recording => notes.insert(0, "the recording goes on: this is what was written so far".into()),
             Condition::Killed => {
-                notes.insert(0, "the recording was killed: the last seconds before that are missing".into());
+                let counted = manifest.written_ns.saturating_sub(manifest.start.monotonic_ns).max(0) / 1_000_000_000;
+                notes.insert(0, format!(
+                    "the recording was killed: the last seconds before that are missing; sightings, malformed frames, never seen \
+                     packets, clocks and costs are those of its first {counted} s"
+                ));
             }
             Condition::Interrupted(why) => notes.insert(0, format!("the recording ended early: {why}")),
         }
@@ -129,6 +133,13 @@ impl Run {
         self.times
     }
 
+    /// The time covered: to the end, or to the latest journey where there is none.
+    pub fn elapsed_ns(&self) -> Ns {
+        let written = self.manifest.written_ns.max(self.times.map_or(Ns::MIN, |(_, last)| last));
+        let end = self.manifest.end.as_ref().map_or(written, |end| end.monotonic_ns);
+        end.saturating_sub(self.manifest.start.monotonic_ns).max(0)
+    }
+
     /// What the reader must know: how the recording ended, what cannot be read, what the recorder noted.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -139,9 +150,9 @@ impl Run {
         (self.parts.len(), self.parts.iter().map(PartFile::bytes).sum())
     }
 
-    /// All samples of all clocks, and how many lines are damaged.
-    pub fn clock_samples(&self) -> Result<(Vec<ClockSample>, usize), RunError> {
-        clocks::load(&self.path)
+    /// Passes on all samples of all clocks; returns how many lines are damaged.
+    pub fn for_each_clock_sample(&self, visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
+        clocks::for_each(&self.path, visit)
     }
 
     /// The host's virtual machines when the recording began, with their threads; none where the run does not say.

@@ -8,12 +8,13 @@ use crate::{
     reader::lock,
     rows::Rows,
     spikes::{Spikes, SpikesRecord},
-    vms, ClockSample, RunError, JOURNEYS,
+    vms, ClockSample, RunError, CLOCKS, JOURNEYS, MANIFEST,
 };
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
+use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_linux::make_private;
-use latpath_model::Point;
+use latpath_model::{Ns, Point};
 use latpath_partstore::{new_file, sync_directory, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
@@ -37,6 +38,8 @@ const PART_TIME: Duration = Duration::from_secs(1);
 const PART_GROUPS: usize = 1_000_000 / GROUP_ROWS;
 /// The manifest is written again this often where only its counters changed.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
+/// `utc` and `tai` are sampled this often, and when the time of day is set.
+const SAMPLE_TIME: Ns = 60_000_000_000;
 /// Memory for rows under way to the encoder.
 const BUFFER_BYTES: usize = 32 << 20;
 /// How many rows may come between two looks at the clock.
@@ -60,6 +63,9 @@ pub struct Writer {
     manifest_written: Instant,
     manifest_changed: bool,
     samples: Vec<ClockSample>,
+    time_of_day: RealtimeWatch,
+    /// When `utc` and `tai` are sampled next.
+    sample_due: Ns,
     free: Receiver<Rows>,
     batches_made: usize,
     work: Option<SyncSender<Work>>,
@@ -85,15 +91,15 @@ impl Writer {
         }
         sync_directory(path.parent().unwrap_or(Path::new(".")))?;
         let directory = path.join(JOURNEYS);
-        make_private(&directory).map_err(StoreError::write(&directory))?;
         let lock = lock(path);
-        let reserve = path.join(RESERVE);
-        let reserved = new_file(&reserve).and_then(|mut file| file.write_all(&[1; RESERVED]));
-        reserved.map_err(StoreError::write(&reserve))?;
-        let clocks = Clocks::create(path)?;
         manifest.state = State::Recording;
         manifest.written_ns = Stamp::now().monotonic_ns;
-        manifest::replace(path, &manifest.to_bytes())?;
+        let clocks = Self::begin(path, &manifest).inspect_err(|_| {
+            // Without a manifest nothing here is a run, and what stays would keep the next one out.
+            let files = [RESERVE, CLOCKS, MANIFEST].map(|name| path.join(name));
+            files.iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
+            std::fs::remove_dir(&directory).and_then(|()| std::fs::remove_dir(path)).unwrap_or_default();
+        })?;
 
         let (work, items) = sync_channel(64);
         let (free_sender, free) = channel();
@@ -109,6 +115,8 @@ impl Writer {
         let mut writer = Self {
             path: path.into(),
             rows: Rows::new(manifest.points.len()),
+            time_of_day: manifest.start.watch(),
+            sample_due: manifest.start.monotonic_ns,
             manifest,
             groups: 0,
             part_began: None,
@@ -132,12 +140,24 @@ impl Writer {
         Ok(writer)
     }
 
+    /// What each run has from its beginning.
+    fn begin(path: &Path, manifest: &Manifest) -> Result<Clocks, RunError> {
+        let (directory, reserve) = (path.join(JOURNEYS), path.join(RESERVE));
+        make_private(&directory).map_err(StoreError::write(&directory))?;
+        let reserved = new_file(&reserve).and_then(|mut file| file.write_all(&[1; RESERVED]));
+        reserved.map_err(StoreError::write(&reserve))?;
+        let clocks = Clocks::create(path)?;
+        manifest::replace(path, &manifest.to_bytes())?;
+        Ok(clocks)
+    }
+
     /// An error if a run cannot be made here because something is there already, or because others may write there; for those who
     /// want to know it early.
     pub fn refuse_existing(path: &Path) -> Result<(), RunError> {
         match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
             Ok(true) => refuse_shared(path),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => Ok(()),
+            Err(e) if path.symlink_metadata().is_err() => Err(StoreError::write(path)(e).into()),
             _ => Err(RunError::Exists { path: path.into(), what: what_is(path) }),
         }
     }
@@ -249,9 +269,30 @@ impl Writer {
         Ok(())
     }
 
-    /// Closes the part whose time is over. Call it several times a second.
+    /// Closes the part whose time is over, and notices when the time of day is set. Call it several times a second.
     pub fn tick(&mut self) -> Result<(), RunError> {
+        self.observe_time_of_day(&ClockTie::read());
         self.look()
+    }
+
+    fn observe_time_of_day(&mut self, tie: &ClockTie) {
+        let step = self.time_of_day.observe(tie);
+        if step.is_none() && tie.monotonic_ns < self.sample_due {
+            return;
+        }
+        self.sample_due = tie.monotonic_ns.saturating_add(SAMPLE_TIME);
+        for (clock, time) in [("utc", tie.realtime_ns), ("tai", tie.tai_ns)] {
+            self.clock_sample(ClockSample {
+                clock: clock.into(),
+                t_ns: tie.monotonic_ns,
+                offset_ns: time.saturating_sub(tie.monotonic_ns),
+                error_bound_ns: tie.uncertainty_ns,
+            });
+        }
+        if let Some(step) = step {
+            self.manifest.add_utc_step(step);
+            self.manifest_due = true;
+        }
     }
 
     fn look(&mut self) -> Result<(), RunError> {
@@ -425,6 +466,7 @@ fn what_is(path: &Path) -> String {
     match Manifest::load(path) {
         Ok(manifest) => format!("a run of {}", manifest.start.utc.split('.').next().unwrap_or_default()),
         Err(_) if path.is_dir() => "it is not empty".into(),
+        Err(_) if path.is_symlink() => "it is a link to nothing".into(),
         Err(_) => "it is no directory".into(),
     }
 }

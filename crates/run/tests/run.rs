@@ -377,7 +377,7 @@ fn a_fifo_in_the_place_of_a_file_keeps_no_reader() {
     replace("clocks.jsonl");
     let open = Run::open(&run).unwrap();
     assert!(open.notes().iter().any(|note| note.contains("it is no file")), "{:?}", open.notes());
-    assert!(open.clock_samples().is_err());
+    assert!(open.for_each_clock_sample(drop).is_err());
     replace("manifest.json");
     assert!(Run::open(&run).unwrap_err().to_string().contains("it is no file"));
 }
@@ -465,9 +465,52 @@ fn clock_samples_and_the_manifest_read_back() {
     let clocks = path.join(latpath_run::CLOCKS);
     std::fs::write(&clocks, std::fs::read_to_string(&clocks).unwrap() + "{\"clock\":\"gu").unwrap();
     let run = Run::open(&path).unwrap();
-    assert_eq!(run.clock_samples().unwrap(), (vec![sample], 0));
+    let mut samples = Vec::new();
+    assert_eq!(run.for_each_clock_sample(|sample| samples.push(sample)).unwrap(), 0);
+    assert_eq!(samples, vec![sample]);
     assert_eq!(*run.manifest(), written);
     assert_eq!(run.notes(), ["svid:C: never came"]);
+}
+
+#[test]
+fn what_is_in_the_way_of_a_run_is_said_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str| Writer::create(&dir.path().join(name), manifest(&POINTS)).map(drop);
+    let refused = |name: &str| make(name).unwrap_err().to_string();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
+    assert!(refused("link").contains("exists already (it is a link to nothing)"));
+    assert!(refused(&"x".repeat(300)).contains("File name too long"));
+    assert!(refused("no/run").contains("make the directory above it first"));
+    let error = Writer::create("/proc/run".as_ref(), manifest(&POINTS)).err().unwrap().to_string();
+    assert!(error.starts_with("/proc/run: cannot write") && !error.contains("above"), "{error}");
+    make("run").unwrap();
+    assert!(refused("run").contains("exists already (a run of 20"));
+}
+
+#[test]
+fn a_step_of_the_time_of_day_is_noticed_and_sampled() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mut manifest = manifest(&POINTS);
+    // As if the clock had been set forward since then.
+    manifest.start.utc_ns -= 5_000_000_000;
+    manifest.start.tai_ns -= 5_000_000_000;
+    let start = manifest.start.clone();
+    let mut writer = Writer::create(&path, manifest).unwrap();
+    (0..3).for_each(|_| writer.tick().unwrap());
+    let written = writer.finish().unwrap();
+    let [step] = written.utc_steps[..] else { panic!("one step: {:?}", written.utc_steps) };
+    assert!((step.by_ns - 5_000_000_000).abs() < 1_000_000, "{step:?}");
+    let (begin, end) = (start.monotonic_ns, written.end.clone().unwrap());
+    assert_eq!(written.time_of_day().utc(begin), start.utc_ns);
+    assert!((written.time_of_day().utc(end.monotonic_ns) - end.utc_ns).abs() < 1_000_000);
+    let run = Run::open(&path).unwrap();
+    let mut samples = Vec::new();
+    run.for_each_clock_sample(|sample| samples.push(sample)).unwrap();
+    let of = |clock: &str| samples.iter().filter(|s| s.clock == clock).cloned().collect::<Vec<_>>();
+    let ([utc], [tai]) = (&of("utc")[..], &of("tai")[..]) else { panic!("a sample each, at the step: {samples:?}") };
+    assert!((utc.offset_ns - (end.utc_ns - end.monotonic_ns)).abs() < 1_000_000);
+    assert_eq!(tai.t_ns, utc.t_ns);
 }
 
 #[test]

@@ -42,3 +42,4 @@ mod tests;
 
 pub use screen::{Action, Screen, ScreenError};
 pub use terminal::width;
+pub use theme::has_colours;

@@ -23,6 +23,11 @@ pub struct Theme {
     pub colour: bool,
 }
 
+/// Whether a terminal of this environment has colours (`TERM`), and the user wants them (`NO_COLOR`).
+pub fn has_colours() -> bool {
+    Theme::from_env().colour
+}
+
 impl Theme {
     /// What the environment says: `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM`, `NO_COLOR`.
     pub fn from_env() -> Self {

@@ -8,6 +8,7 @@ use crate::figures::{rate, together};
 use crate::times::{between, bit, Ends, Times};
 use crate::worst::Slowest;
 use crate::{ConsecutiveFigures, Loss, SegmentFigures, StreamFigures, Summary};
+use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::{Journey, Paths};
@@ -138,8 +139,8 @@ pub struct Context<'a> {
     pub drop_notes: &'a [DropNote],
     /// The time covered, ns; rates are over it.
     pub elapsed: Ns,
-    /// What to add to a journey's time for `time_ns` of the worst packets.
-    pub utc_offset: Ns,
+    /// UTC of the journeys' times.
+    pub time_of_day: &'a TimeOfDay,
 }
 
 impl Aggregate {
@@ -344,7 +345,7 @@ impl Aggregate {
                 packets: row.packets,
                 key: row.key,
                 number: row.number,
-                time_ns: row.first.saturating_add(context.utc_offset),
+                time_ns: context.time_of_day.utc(row.first),
             });
         }
         // Of the streams' own, since what explains a loss in one need not in another.
@@ -355,7 +356,7 @@ impl Aggregate {
             .slowest
             .sorted()
             .iter()
-            .map(|kept| kept.figures(name(kept.stream.into()), &self.paths, context.utc_offset, point))
+            .map(|kept| kept.figures(name(kept.stream.into()), &self.paths, context.time_of_day, point))
             .collect();
     }
 

@@ -20,4 +20,4 @@ pub use figures::{
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};
-pub use summarise::{summarise, Facts};
+pub use summarise::{summarise, utc_steps, Facts};

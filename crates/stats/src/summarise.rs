@@ -5,12 +5,16 @@ use crate::figures::error_bound;
 use crate::lost::explain;
 use crate::units::{count, duration};
 use crate::{Aggregate, Context, Summary, ToolCost};
+use latpath_clock::Step;
 use latpath_counters::Difference;
 use latpath_journey::Route;
 use latpath_journey::Totals;
 use latpath_model::{Ns, PointId, PointInfo, HOST};
 use latpath_run::Manifest;
 use latpath_vms::{Role, Vm};
+
+/// Steps of the time of day that a note names.
+const STEPS: usize = 3;
 
 /// What a summary needs beside the counted journeys.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +56,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         streams: &manifest.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
         drop_notes: &manifest.drop_notes,
         elapsed: facts.elapsed,
-        utc_offset: manifest.utc_offset_ns(),
+        time_of_day: &manifest.time_of_day(),
     };
     let clock = |p: PointId| {
         let machine = points.get(usize::from(p))?.point.machine.as_str();
@@ -73,6 +77,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
     summary.notes = counted(manifest, facts.before);
     summary.notes.extend(behind_schedule(manifest, facts.before));
+    summary.notes.extend(utc_steps(manifest));
     summary.notes.extend(manifest.kernel.iter().flat_map(|counted| links(counted, points)));
     for info in points.iter().filter(|info| bound(manifest, &info.point.machine).is_none()) {
         let machine = &info.point.machine;
@@ -157,6 +162,24 @@ fn times(n: u32) -> String {
     }
 }
 
+/// How the time of day was set during a recording, in words.
+pub fn utc_steps(manifest: &Manifest) -> Option<String> {
+    let step = |step: &Step| {
+        let since = step.noticed_at_ns.saturating_sub(manifest.start.monotonic_ns);
+        let forward = if step.by_ns > 0 { "+" } else { "" };
+        format!("{} after the start by {forward}{}", duration(since), duration(step.by_ns))
+    };
+    let steps: Vec<String> = manifest.utc_steps.iter().take(STEPS).map(step).collect();
+    let more = match manifest.utc_steps.len().saturating_sub(STEPS) {
+        0 => String::new(),
+        n => format!(", and {} times more", count(n as u64)),
+    };
+    let all = steps.join(", ");
+    (!all.is_empty()).then(|| {
+        format!("the host's time of day was set: {all}{more}; times of day follow it, and no duration is touched")
+    })
+}
+
 /// What was counted that spoils figures and is in no journey.
 fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
     let of_streams = |what: fn(&Totals) -> u64| {
@@ -176,7 +199,7 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
             manifest.counters.skipped,
             "times the kernel left a program out, because its CPU was running it already: as many sightings at most are missing",
         ),
-        (manifest.counters.unreadable, "frames lay in memory that this kernel does not let us read"),
+        (manifest.counters.unreadable, "frames lay, in part, in memory that the programs cannot read, or beyond the first page fragment: they may be missing"),
     ];
     let mut notes: Vec<_> =
         counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();

@@ -122,6 +122,9 @@ pub fn date_time(utc: Ns) -> String {
     }
 }
 
+/// A text column is not cut to less than this.
+const LEAST: usize = 8;
+
 /// A table.
 pub struct Table {
     left: Vec<bool>,
@@ -143,25 +146,49 @@ impl Table {
 
     /// Its lines, each column as wide as it must be; the widest text columns are cut where `width` columns are too few.
     pub fn lines(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
-        let columns = 0..self.left.len();
-        let natural = |i: usize| self.rows.iter().map(|row| row[i].width()).max().unwrap_or(0);
-        let mut widths: Vec<usize> = columns.clone().map(natural).collect();
-        while indent + widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1) > width {
-            match columns.clone().filter(|i| self.left[*i]).max_by_key(|i| widths[*i]) {
-                Some(i) if widths[i] > 8 => widths[i] -= 1,
+        self.lines_of(&(0..self.left.len()).collect::<Vec<_>>(), indent, width, mark)
+    }
+
+    /// Its lines, and where its columns are too many for `width` even so, further blocks of lines with the rest of them, each behind
+    /// the first text columns.
+    pub fn folded(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
+        let least = |i: usize| if self.left[i] { self.natural(i).min(LEAST) } else { self.natural(i) };
+        let names = self.left.iter().take_while(|left| **left).count().min(2);
+        let mut blocks: Vec<Vec<usize>> = vec![(0..names).collect()];
+        for i in names..self.left.len() {
+            let block = blocks.last_mut().expect("there is one from the beginning");
+            let taken = indent + block.iter().map(|i| least(*i) + 2).sum::<usize>();
+            match taken + least(i) > width && block.len() > names {
+                true => blocks.push((0..names).chain([i]).collect()),
+                false => block.push(i),
+            }
+        }
+        blocks.iter().flat_map(|block| self.lines_of(block, indent, width, mark)).collect()
+    }
+
+    fn natural(&self, column: usize) -> usize {
+        self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0)
+    }
+
+    fn lines_of(&self, columns: &[usize], indent: usize, width: usize, mark: char) -> Vec<String> {
+        let mut widths: Vec<usize> = (0..self.left.len()).map(|i| self.natural(i)).collect();
+        let all = |widths: &[usize]| columns.iter().map(|i| widths[*i] + 2).sum::<usize>();
+        while indent + all(&widths) > width.saturating_add(2) {
+            match columns.iter().copied().filter(|i| self.left[*i]).max_by_key(|i| widths[*i]) {
+                Some(i) if widths[i] > LEAST => widths[i] -= 1,
                 _ => break,
             }
         }
         let line = |row: &Vec<String>| {
-            let cell = |i: usize| {
-                let text = cut(&row[i], widths[i], mark);
-                if self.left[i] {
-                    pad(&text, widths[i])
+            let cell = |i: &usize| {
+                let text = cut(&row[*i], widths[*i], mark);
+                if self.left[*i] {
+                    pad(&text, widths[*i])
                 } else {
-                    right(&text, widths[i])
+                    right(&text, widths[*i])
                 }
             };
-            let cells = columns.clone().map(cell).collect::<Vec<_>>().join("  ");
+            let cells = columns.iter().map(cell).collect::<Vec<_>>().join("  ");
             format!("{}{}", " ".repeat(indent), cells.trim_end())
         };
         self.rows.iter().map(line).collect()

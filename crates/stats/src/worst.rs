@@ -1,6 +1,7 @@
 //! The slowest journeys, each with all its sightings.
 
 use crate::{Worst, WorstStep};
+use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::{Journey, Paths};
 use latpath_model::{Ns, PointId, StreamId};
@@ -58,7 +59,13 @@ impl Kept {
     }
 
     /// As a report shows it.
-    pub fn figures(&self, stream: String, paths: &Paths, utc_offset: Ns, point: impl Fn(PointId) -> String) -> Worst {
+    pub fn figures(
+        &self,
+        stream: String,
+        paths: &Paths,
+        time_of_day: &TimeOfDay,
+        point: impl Fn(PointId) -> String,
+    ) -> Worst {
         let seen = self.steps.iter().fold(0, |set, step| set | 1 << step.point);
         let mut before = self.first;
         let step = |s: &Step| {
@@ -77,7 +84,7 @@ impl Kept {
             stream,
             key: self.key,
             path: if paths.any() { paths.class(seen).to_string() } else { String::new() },
-            time_ns: self.first.saturating_add(utc_offset),
+            time_ns: time_of_day.utc(self.first),
             total_ns: self.total,
             steps: self.steps.iter().map(step).collect(),
         }

@@ -1,5 +1,6 @@
 //! The aggregate against a slow one that looks at all journeys again for each figure.
 
+use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
 use latpath_model::{DropNote, Link, Ns, PointId, PointInfo, SegmentKind};
 use latpath_run::Rows;
@@ -101,7 +102,12 @@ fn summary(aggregate: &Aggregate) -> Summary {
     let note = |reason: &str, function: &str| DropNote { reason: reason.into(), function: function.into() };
     let notes = [note("FULL_RING", "tun_net_xmit"), note("NO_SOCKET", "udp_rcv")];
     let streams = ["svid:A".to_string(), "svid:B".to_string()];
-    let context = Context { streams: &streams, drop_notes: &notes, elapsed: 2_000_000_000, utc_offset: 1_000_000 };
+    let context = Context {
+        streams: &streams,
+        drop_notes: &notes,
+        elapsed: 2_000_000_000,
+        time_of_day: &TimeOfDay::new(0, 1_000_000, &[]),
+    };
     let mut summary = Summary::default();
     aggregate.fill(&mut summary, context, |from, to| if from < 3 && to >= 3 { 120 } else { 0 });
     summary

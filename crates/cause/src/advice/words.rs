@@ -1,7 +1,7 @@
 //! Parts of commands, as a shell and its tools take them.
 
 use latpath_linux::Cpus;
-use latpath_model::StreamSpec;
+use latpath_model::{text::quoted, StreamSpec};
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.
@@ -44,19 +44,10 @@ pub(super) fn flow(stream: &StreamSpec) -> String {
 
 /// A port's name as ovs-ofctl(8) takes it for one: in double quotes, where a comma would begin another action.
 pub(super) fn ofctl_port(name: &str) -> String {
-    match quoted(name) == name {
+    match name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
         true => name.to_owned(),
         false => format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")),
     }
-}
-
-/// A name as a shell takes it for one word.
-pub(super) fn quoted(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@".contains(c);
-    if !name.is_empty() && name.chars().all(plain) {
-        return name.to_owned();
-    }
-    format!("'{}'", name.replace('\'', "'\\''"))
 }
 
 pub(super) fn list(cpus: &Cpus) -> Vec<u32> {

@@ -1,7 +1,7 @@
 //! `latpath explain`: why packets of a recording were late.
 
 use super::report::print;
-use super::{Outcome, Usage};
+use super::{style, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_capture::CaptureKind;
@@ -10,7 +10,8 @@ use latpath_report::{
     RunCaptures,
 };
 use latpath_run::{Condition, Run};
-use latpath_stats::units::{duration, Letters};
+use latpath_stats::units::duration;
+use latpath_stats::utc_steps;
 use std::path::PathBuf;
 
 /// Explain why packets of a recording were late: what held them, which thread or interrupt did it, and what fixes it.
@@ -62,7 +63,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             let (capture, packet) = captures.read(&found)?;
             let explained = explainer.one(&capture, &packet);
             if !args.json {
-                print(&packet_text(&explained, explainer.context(), Letters::from_env()))?;
+                print(&packet_text(&explained, explainer.context(), style()))?;
                 return Ok(Outcome::Done);
             }
             Explanation { worst: vec![explained], ..explainer.explanation() }
@@ -72,13 +73,14 @@ pub fn run(args: Args) -> Result<Outcome> {
             explainer.explanation()
         }
     };
+    captures.files.notes.extend(utc_steps(manifest));
     let explanation = ranked(explanation, args.by);
     if args.json {
         let json = explanation_json(Some((&run, &captures.files)), &explanation, explainer.context());
         print(&format!("{json}\n"))?;
     } else {
         let head = Head { run: &run, files: &captures.files };
-        print(&explanation_text(&head, &explanation, explainer.context(), Letters::from_env()))?;
+        print(&explanation_text(&head, &explanation, explainer.context(), style()))?;
     }
     if explanation.late == 0 && args.packet.is_none() {
         if captures.unread > 0 {

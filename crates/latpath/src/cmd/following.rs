@@ -217,6 +217,8 @@ impl End {
 /// Reports, once for each, which streams have not come.
 pub struct Absent {
     names: Vec<String>,
+    /// What to do about each.
+    advice: Vec<&'static str>,
     reported: Vec<bool>,
     began: Instant,
 }
@@ -224,7 +226,12 @@ pub struct Absent {
 impl Absent {
     pub fn new(streams: &[StreamSpec]) -> Self {
         let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
-        Self { reported: vec![false; names.len()], names, began: Instant::now() }
+        let advice = |stream: &StreamSpec| match stream.matcher.protocol().info().is_listed {
+            true => " (latpath streams -i IF lists what is there)",
+            false => " (tcpdump -eni IF shows what is there)",
+        };
+        let advice = streams.iter().map(advice).collect();
+        Self { reported: vec![false; names.len()], names, advice, began: Instant::now() }
     }
 
     /// Says on stderr which streams have not been seen in time, and which came after all. `seen` counts packets.
@@ -233,8 +240,9 @@ impl Absent {
             if seen(i) == 0 && !self.reported[i] && self.began.elapsed() >= PATIENCE {
                 self.reported[i] = true;
                 eprintln!(
-                    "latpath: {name}: not seen for {} s; still waiting (latpath streams -i IF lists what is there)",
-                    self.began.elapsed().as_secs()
+                    "latpath: {name}: not seen for {} s; still waiting{}",
+                    self.began.elapsed().as_secs(),
+                    self.advice[i]
                 );
             } else if seen(i) > 0 && self.reported[i] {
                 self.reported[i] = false;

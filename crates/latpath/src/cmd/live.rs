@@ -2,7 +2,7 @@
 
 use super::following::{Absent, End, Flight, What};
 use super::report::print;
-use super::{Outcome, Usage};
+use super::{style, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_capture::RetentionLimits;
@@ -12,7 +12,6 @@ use latpath_model::StreamSpec;
 use latpath_report::{Lines, LiveExplainer, Replay};
 use latpath_run::Run;
 use latpath_screen::{Action, Screen};
-use latpath_stats::units::Letters;
 use latpath_stats::Summary;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -56,7 +55,7 @@ impl Show {
     fn new(args: &Args) -> Result<Self> {
         Ok(match () {
             () if args.json => Self::Json,
-            () if args.plain || !std::io::stdout().is_terminal() => Self::Lines(Lines::new(Letters::from_env())),
+            () if args.plain || !std::io::stdout().is_terminal() => Self::Lines(Lines::new(style())),
             () => Self::Screen(Box::new(Screen::start()?)),
         })
     }
@@ -81,8 +80,7 @@ impl Show {
                 summary.late.iter().try_for_each(|late| screen.show_late(late))?;
                 Ok(true)
             }
-            Self::Lines(lines) => print(&lines.late_block(summary)),
-            Self::Json => self.show(summary),
+            Self::Lines(_) | Self::Json => self.show(summary),
         }
     }
 
@@ -139,10 +137,13 @@ impl Source {
         match self {
             Self::Live(live) => {
                 let next = live.follow.next_capture();
-                next.map(|capture| explainer.take(capture, live.follow.points(), live.follow.layout()))
+                let time_of_day = live.time_of_day();
+                next.map(|capture| explainer.take(capture, live.follow.points(), live.follow.layout(), time_of_day))
             }
             Self::Replay(replay) => {
-                replay.next_capture().map(|capture| explainer.take(capture, replay.run().points(), replay.layout()))
+                let next = replay.next_capture();
+                let (run, layout) = (replay.run(), replay.layout());
+                next.map(|capture| explainer.take(capture, run.points(), layout, run.manifest().time_of_day()))
             }
         }
         .is_some()
@@ -174,7 +175,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let screen = matches!(show, Show::Screen(_));
     if screen {
         // The terminal is given back before anything else is said.
-        show = Show::Lines(Lines::new(Letters::from_env()));
+        show = Show::Lines(Lines::new(style()));
     }
     watched?;
     if let Source::Live(live) = &mut source {
@@ -185,7 +186,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         show.show(&summary)?;
     }
     if !args.json {
-        let options = latpath_report::Options { letters: Letters::from_env(), histograms: Vec::new() };
+        let options = latpath_report::Options { style: style(), histograms: Vec::new() };
         print(&format!("\n{}", latpath_report::text(&summary, None, &options)))?;
     }
     Ok(Outcome::Done)
@@ -228,7 +229,7 @@ fn watch(
     let quiet = matches!((&show, &source), (Show::Screen(_), _) | (_, Source::Replay(_)));
     let mut absent = Absent::new(streams);
     let mut due = Instant::now() + SHOW;
-    let (mut packets, mut shown) = (0, Instant::now());
+    let mut shown = Instant::now();
     loop {
         match show.wait()? {
             Some(Action::Quit) => return Ok(()),
@@ -245,16 +246,17 @@ fn watch(
         // On the screen a run's end stays until the user leaves it.
         let is_over =
             matches!((&source, &show), (Source::Replay(replay), Show::Lines(_) | Show::Json) if replay.is_over());
-        if end.is_due(packets) || is_over {
+        if end.is_due(source.seen().iter().sum()) || is_over {
             return Ok(());
         }
         let is_due = Instant::now() >= due;
-        let has_news = shown.elapsed() >= SOON && explainer.as_ref().is_some_and(LiveExplainer::has_news);
+        // Of plain lines one block a second is enough.
+        let is_plain = matches!(show, Show::Lines(_));
+        let has_news = !is_plain && shown.elapsed() >= SOON && explainer.as_ref().is_some_and(LiveExplainer::has_news);
         if !is_due && !has_news {
             continue;
         }
         let summary = source.summary(explainer, false);
-        packets = summary.journeys;
         shown = Instant::now();
         if !(if is_due { show.show(&summary)? } else { show.show_late(&summary)? }) {
             return Ok(());

@@ -21,9 +21,21 @@ pub mod subscribe;
 mod thread;
 pub mod vms;
 
+use latpath_report::Style;
+use latpath_stats::units::Letters;
+
 /// A time of a flag, in ns.
 fn ns(time: std::time::Duration) -> latpath_model::Ns {
     time.as_nanos().try_into().unwrap_or(latpath_model::Ns::MAX)
+}
+
+/// What standard output can show.
+fn style() -> Style {
+    let letters = Letters::from_env();
+    match latpath_screen::width() {
+        Some(columns) => Style::of_terminal(letters, columns, latpath_screen::has_colours()),
+        None => letters.into(),
+    }
 }
 
 /// How a command ended, when nothing failed.

@@ -10,14 +10,15 @@ use super::report::print;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
+use latpath_clock::{ClockTie, RealtimeWatch, TimeOfDay};
 use latpath_linux::background::Background;
 use latpath_linux::monotonic;
-use latpath_model::{stream, Ns, StreamSpec};
+use latpath_model::{stream, StreamSpec};
 use latpath_path::{
     find_device, functions, CompileError, Counts, Options, Packet, Remains, Search, SearchError, With, MAX_PACKETS,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Between two looks at the clock and the user's wishes.
 const ROUND: Duration = Duration::from_millis(50);
@@ -87,8 +88,7 @@ struct Found {
     packets: Vec<Packet>,
     counts: Counts,
     how: latpath_path::How,
-    /// UTC minus CLOCK_MONOTONIC.
-    utc_offset: Ns,
+    time_of_day: TimeOfDay,
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
@@ -152,8 +152,11 @@ fn say_how(search: &Search) {
 fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains) {
     let began = Instant::now();
     let (mut reported, mut enough) = (false, None::<Instant>);
+    let tie = ClockTie::read();
+    let (mut realtime, mut steps) = (RealtimeWatch::new(&tie), Vec::new());
     loop {
         let packets = search.wait(ROUND);
+        steps.extend(realtime.observe(&ClockTie::read()));
         let quiet = monotonic() - search.last();
         if packets >= args.count {
             enough.get_or_insert_with(Instant::now);
@@ -175,11 +178,10 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
             );
         }
     }
-    let utc = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let utc_offset = utc.as_nanos() as Ns - monotonic();
     let how = search.how().clone();
     let (packets, counts, remains) = search.stop();
-    (Found { packets, counts, how, utc_offset }, remains)
+    let time_of_day = TimeOfDay::new(tie.monotonic_ns, tie.realtime_ns, &steps);
+    (Found { packets, counts, how, time_of_day }, remains)
 }
 
 fn list(json: bool) -> String {

@@ -14,8 +14,9 @@ use latpath_follow::{sum, Follow, JourneySink};
 use latpath_journey::Journey;
 use latpath_linux::background::Background;
 use latpath_model::PointInfo;
-use latpath_run::{ClockSample, Manifest, RunError, Writer};
+use latpath_run::{ClockSample, Manifest, RunError, Writer, MANIFEST};
 use latpath_stats::units::{bytes, count};
+use latpath_stats::utc_steps;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use trace::Trace;
@@ -112,12 +113,19 @@ pub fn run(args: Args) -> Result<Outcome> {
     let path = args.output.display();
     if let Some(error) = recorder.failed {
         let kept = recorder.writer.stored();
-        return Err(error).context(format!("recording stopped; the {kept} journeys before are in {path}"));
+        let before = match args.output.join(MANIFEST).exists() {
+            true => format!("the {kept} journeys before are in {path}"),
+            false => format!("somebody removed {path} meanwhile"),
+        };
+        return Err(error).context(format!("recording stopped; {before}"));
     }
     let manifest = recorder.writer.finish().context(format!("closing {path}"))?;
     if args.json {
         print(&(serde_json::to_string(&manifest)? + "\n"))?;
     } else if !args.quiet {
+        if let Some(note) = utc_steps(&manifest) {
+            eprintln!("latpath: {note}");
+        }
         let n = count(manifest.journeys);
         eprintln!("recorded {n} journeys in {path}; read them with: latpath report {path}");
         if let Some(line) = manifest.spikes.as_ref().and_then(spikes::described) {

@@ -1,15 +1,14 @@
 //! `latpath report`: what a recording says.
 
-use super::{Outcome, Usage};
+use super::{style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
-use latpath_report::export::{write_csv, write_file};
-use latpath_report::{parse_duration, report_json, summarise, text, Limit, Options, SummaryOptions, When};
+use latpath_report::export::{check_target, write_csv, write_file};
+use latpath_report::{parse_duration, report_json, span, summarise, text, Limit, Options, SummaryOptions, When};
 use latpath_run::{Run, Select};
-use latpath_stats::units::Letters;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// Report on a recording: data quality, times per segment, histogram, losses, the worst packets.
@@ -24,6 +23,9 @@ pub struct Args {
     /// Also write every journey as a line of CSV to this file; "-" writes to stdout, instead of the report
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Replace the file of --csv if it exists
+    #[arg(long, requires = "csv")]
+    force: bool,
     /// Only journeys from here on: time since the start (90s), or UTC (2026-01-02T03:04:05Z)
     #[arg(long, value_name = "TIME")]
     from: Option<When>,
@@ -59,7 +61,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let select = select(&args, &run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };
-        write_journeys(&run, &with_threads, path)?;
+        write_journeys(&run, &with_threads, path, args.force)?;
         if path.as_os_str() == "-" && args.limits.is_empty() {
             return Ok(Outcome::Done);
         }
@@ -82,14 +84,16 @@ pub fn run(args: Args) -> Result<Outcome> {
         let shown = if args.json {
             report_json(&summary, &run)? + "\n"
         } else {
-            text(&summary, Some(&run), &Options { letters: Letters::from_env(), histograms: args.histograms.clone() })
+            text(&summary, Some(&run), &Options { style: style(), histograms: args.histograms.clone() })
         };
         print(&shown)?;
     }
     let mut outcome = Outcome::Done;
     for limit in &args.limits {
         if let Some(broken) = limit.check(&summary).map_err(|e| Usage(e.to_string()))? {
-            eprintln!("latpath: {broken}");
+            let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
+            let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
+            eprintln!("{red}latpath: {broken}{end}");
             outcome = Outcome::LimitBroken;
         }
     }
@@ -115,17 +119,16 @@ fn select(args: &Args, run: &Run) -> Result<Select> {
         Ok(StreamId::try_from(id).unwrap_or(StreamId::MAX))
     };
     let streams = args.streams.iter().map(id).collect::<Result<Vec<_>>>()?;
-    let when = |at: Option<When>, default| at.map_or(default, |at| at.of(manifest));
-    let (from_ns, to_ns) = (when(args.from, Ns::MIN), when(args.to, Ns::MAX));
-    if from_ns >= to_ns {
-        return Err(Usage("--from must lie before --to".into()).into());
-    }
+    let (from_ns, to_ns) = span(args.from, args.to, manifest).map_err(Usage)?;
     Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
 }
 
-/// The journeys as CSV. A file of that name is replaced.
-fn write_journeys(run: &Run, select: &Select, path: &Path) -> Result<()> {
-    let damaged = match write_file(path, true, |out| write_csv(run, select, out)) {
+/// The journeys as CSV.
+fn write_journeys(run: &Run, select: &Select, path: &Path, force: bool) -> Result<()> {
+    if path.as_os_str() != "-" {
+        check_target(path, force).map_err(anyhow::Error::msg)?;
+    }
+    let damaged = match write_file(path, force, |out| write_csv(run, select, out)) {
         // The reader of the pipe has seen enough.
         Err(e) if path.as_os_str() == "-" && e.kind() == ErrorKind::BrokenPipe => return Ok(()),
         done => done.with_context(|| format!("{}: cannot write journeys", path.display()))?,

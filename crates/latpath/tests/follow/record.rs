@@ -226,13 +226,14 @@ fn tcpdump() -> Result<(), Failed> {
     let run = Run::open(&recorder.end()?)?;
     until("tcpdump has all frames", || !tcpdump.runs())?;
 
+    let ahead = run.manifest().time_of_day().utc(0);
     let mut dumped = Vec::new();
     let mut reader = PcapReader::new(std::fs::File::open(&file)?).map_err(|e| e.to_string())?;
     while let Some(packet) = reader.next_packet() {
         let packet = packet.map_err(|e| e.to_string())?;
         let frame = latpath_protocols::sv::Frame::parse(&packet.data).map_err(|e| e.to_string())?;
         let key = frame.asdus().next().map(|asdu| u32::from(asdu.smp_cnt)).ok_or("a frame without ASDU")?;
-        dumped.push((key, packet.timestamp.as_nanos() as i64 - run.manifest().utc_offset_ns()));
+        dumped.push((key, packet.timestamp.as_nanos() as i64 - ahead));
     }
     let point = |name: &str| {
         let at = run.points().iter().position(|p| p.point.to_string() == name);

@@ -1,6 +1,6 @@
 //! Flags that choose: journeys, thresholds, segments, limits.
 
-use crate::runs::{segment, stderr, stdout, Bench, PACKETS, POINTS, STREAMS};
+use crate::runs::{segment, stderr, stdout, Bench, PACKETS, POINTS, START, START_UTC, STREAMS};
 use serde_json::Value;
 
 #[test]
@@ -60,7 +60,10 @@ fn a_segment_is_named_by_points_numbers_or_patterns() {
 fn a_segment_that_cannot_be_is_wrong_usage() {
     let bench = Bench::with_run();
     for (text, why) in [
-        ("vhost=2..9", "the route has no point 9"),
+        (
+            "vhost=2..9",
+            "the route has no point 9 (its points: 1 host/nic-rx@enp7s0, 2 host/tx@vnet0, 3 host/vm-read@vnet0, 4",
+        ),
         ("vhost=host/tx@vnet7..3", "the run has no such points"),
         ("vhost", "write NAME=FROM..TO"),
         ("vhost=2..2", "the same point"),
@@ -114,4 +117,28 @@ fn a_span_that_ends_before_it_begins_is_wrong_usage() {
     for args in [["--from", "2s", "--to", "1s"], ["--from", "yesterday", "--to", "1s"]] {
         assert_eq!(bench.latpath(&[&["report", "run"], &args[..]].concat()).status.code(), Some(2));
     }
+}
+
+#[test]
+fn all_times_of_day_follow_a_step_of_the_clock() {
+    let bench = Bench::with_run();
+    let before = bench.json(&[]);
+    // An hour back, after 100 of 250 ms.
+    let step = serde_json::json!({ "noticed_at_ns": START + 100_000_000, "by_ns": -3_600_000_000_000_i64 });
+    bench.edit(|manifest| manifest["utc_steps"] = [step].into());
+    let after = bench.json(&[]);
+    let note = "the host's time of day was set: 100.0 ms after the start by -3600 s; times of day follow it, \
+                and no duration is touched";
+    assert_eq!(after["notes"], serde_json::json!([note]));
+    // The late one came at 125 ms.
+    let time = |report: &Value| report["worst"][0]["time_ns"].as_i64().unwrap();
+    assert_eq!(time(&after), time(&before) - 3_600_000_000_000);
+    let chosen = |from: &str, to: &str| bench.json(&["--from", from, "--to", to])["journeys"].clone();
+    assert_eq!(chosen("2026-01-02T02:04:05.100Z", "2026-01-02T02:04:05.200Z"), 2 * 400);
+    assert_eq!(chosen("2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"), 2 * 400);
+    let csv = stdout(&bench.latpath(&["report", "run", "--csv", "-"]));
+    let utc = |line: &str| line.split(',').rev().nth(23).unwrap_or_default().to_owned();
+    let (first, last) = (csv.lines().nth(1).map(utc), csv.lines().last().map(utc));
+    assert_eq!(first.unwrap(), START_UTC.to_string());
+    assert!(last.unwrap().parse::<i64>().unwrap() < START_UTC - 3_000_000_000_000);
 }

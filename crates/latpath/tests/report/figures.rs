@@ -1,6 +1,6 @@
 //! What a report of a whole run says, in each of its forms.
 
-use crate::runs::{packets, segment, stdout, Bench, Packet, LATE, PACKETS, POINTS, START, START_UTC, STREAMS};
+use crate::runs::{packets, segment, stderr, stdout, Bench, Packet, LATE, PACKETS, POINTS, START, START_UTC, STREAMS};
 use serde_json::{json, Value};
 
 /// A size differs with the version of what compresses.
@@ -154,6 +154,8 @@ fn the_csv_has_every_packet_as_it_was() {
         line.replace("\"svid:MU02,vlan=7\"", "svid:MU02;vlan=7").split(',').map(String::from).collect::<Vec<_>>()
     };
     let heads = cells(lines.next().unwrap());
+    let points: Vec<&str> = heads[5..11].iter().map(String::as_str).collect();
+    assert_eq!(points, [0, 1, 3, 4, 5, 2].map(|p| POINTS[p]), "in the order of the route, the drop point behind it");
     let column = |name: &str| heads.iter().position(|h| h == name).unwrap();
     let mut found: Vec<(u16, u64, Vec<String>)> = lines
         .map(|line| {
@@ -187,6 +189,13 @@ fn a_csv_file_stands_beside_the_report() {
     let bench = Bench::with_run();
     let report = bench.json(&["--csv", "journeys.csv"]);
     let csv = std::fs::read_to_string(bench.dir.path().join("journeys.csv")).unwrap();
+    let again = ["report", "run", "--csv", "journeys.csv"];
+    let refused = bench.latpath(&again);
+    assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
+    assert!(stderr(&refused).contains("exists already; name another file, or replace it with --force"));
+    assert_eq!(bench.latpath(&["report", "run", "--csv", "run/manifest.json"]).status.code(), Some(1));
+    assert_eq!(bench.latpath(&["report", "run", "--csv", "/dev/null"]).status.code(), Some(0));
+    assert_eq!(bench.latpath(&[&again[..], &["--force"]].concat()).status.code(), Some(0));
     assert_eq!(csv.lines().count() as u64, report["journeys"].as_u64().unwrap() + 1);
 }
 

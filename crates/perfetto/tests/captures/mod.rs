@@ -5,6 +5,7 @@
 
 use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
 use latpath_cause::RunContext;
+use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
 use latpath_journey::Segment;
 use latpath_model::{Link, Ns, PointInfo, SegmentKind, StreamSpec};
@@ -84,7 +85,7 @@ pub fn context() -> RunContext {
             .map(|(m, k)| (m.into(), k.into()))
             .into(),
         start_ns: T,
-        utc_offset_ns: UTC - T,
+        time_of_day: TimeOfDay::new(T, UTC, &[]),
         ..RunContext::default()
     }
 }

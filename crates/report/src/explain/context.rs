@@ -25,7 +25,7 @@ pub fn run_context(run: &Run) -> RunContext {
         is_virtual: host.is_virtual,
         kernels: manifest.machines.iter().map(|m| (m.clock.machine.clone(), m.kernel.clone())).collect(),
         start_ns: manifest.start.monotonic_ns,
-        utc_offset_ns: manifest.utc_offset_ns(),
+        time_of_day: manifest.time_of_day(),
     }
 }
 

@@ -3,9 +3,10 @@
 use super::{late_figures, run_context, Explainer};
 use latpath_capture::{Capture, CaptureKind, RankedCapture};
 use latpath_cause::RunContext;
+use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
-use latpath_run::{facts::HostFacts, Run, Stamp};
+use latpath_run::{facts::HostFacts, Run};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +21,8 @@ const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
 
 enum Request {
-    /// A capture, with points and layout as they were known when it was taken.
-    Capture(Box<(RankedCapture, Vec<PointInfo>, Layout)>),
+    /// A capture, with points, layout and times of day as they were known when it was taken.
+    Capture(Box<(RankedCapture, Vec<PointInfo>, Layout, TimeOfDay)>),
     Reset,
 }
 
@@ -72,8 +73,8 @@ impl LiveExplainer {
         Ok(Self { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 })
     }
 
-    /// Explains a capture, or learns from it. Points and layout are those that are known now.
-    pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout) {
+    /// Explains a capture, or learns from it. Points, layout and times of day are those that are known now.
+    pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout, time_of_day: TimeOfDay) {
         let (is_spike, bytes) = (capture.capture.kind == CaptureKind::Spike, capture.capture.record_bytes());
         let mut shared = lock(&self.shared);
         let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
@@ -81,7 +82,7 @@ impl LiveExplainer {
             self.skipped += u64::from(is_spike);
             return;
         }
-        let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone())));
+        let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone(), time_of_day)));
         match self.requests.try_send(request) {
             Ok(()) => shared.waiting_bytes += bytes,
             Err(TrySendError::Full(_)) => self.skipped += u64::from(is_spike),
@@ -134,14 +135,13 @@ fn first_end(capture: &Capture) -> Option<Ns> {
 }
 
 fn host_context(streams: &[StreamSpec]) -> RunContext {
-    let (facts, start) = (HostFacts::read(), Stamp::now());
+    let facts = HostFacts::read();
     RunContext {
         streams: streams.to_vec(),
         cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: facts.governors,
         is_virtual: facts.is_virtual,
-        start_ns: start.monotonic_ns,
-        utc_offset_ns: start.utc_ns - start.monotonic_ns,
+        start_ns: latpath_linux::monotonic(),
         ..RunContext::default()
     }
 }
@@ -169,11 +169,11 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
         match request {
             Request::Reset => explainer.reset(),
             Request::Capture(request) => {
-                let (RankedCapture { capture, .. }, points, layout) = *request;
+                let (RankedCapture { capture, .. }, points, layout, time_of_day) = *request;
                 lock(shared).waiting_bytes -= capture.record_bytes();
                 let context = explainer.context_mut();
                 context.routes = layout.route.by_streams(context.streams.len());
-                (context.segments, context.points) = (layout.segments, points);
+                (context.segments, context.points, context.time_of_day) = (layout.segments, points, time_of_day);
                 match capture.kind {
                     CaptureKind::Baseline => explainer.learn(&capture),
                     CaptureKind::Spike => {

@@ -223,13 +223,14 @@ pub(crate) fn date(utc: Ns) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_clock::TimeOfDay;
 
     /// The run began at 03:04:05 UTC, at 5 s of its clock.
     fn context() -> RunContext {
         RunContext {
             streams: ["svid:MU01", "svid:a:1@b,vlan=7", "goose:IED1"].map(|s| s.parse().unwrap()).into(),
             start_ns: 5 * SECOND,
-            utc_offset_ns: 1_767_323_045 * SECOND - 5 * SECOND,
+            time_of_day: TimeOfDay::new(5 * SECOND, 1_767_323_045 * SECOND, &[]),
             ..RunContext::default()
         }
     }

@@ -6,13 +6,13 @@ use super::sentence::{row_sentence, sentence, subject};
 use super::waterfall;
 use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
 use crate::header::title;
-use crate::page::{self, Page};
+use crate::page::{self, Page, Style};
 use latpath_capture::CaptureKind;
 use latpath_cause::{Actor, Advice, Cause, CauseShare, Others, Row, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
-use latpath_stats::units::{bytes, Letters};
+use latpath_stats::units::bytes;
 
 /// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
 const ROWS: usize = 12;
@@ -31,9 +31,14 @@ pub struct Head<'a> {
     pub files: &'a SpikeFiles,
 }
 
-/// All of it, in lines of at most [`crate::WIDTH`] columns.
-pub fn explanation_text(head: &Head, explanation: &Explanation, context: &RunContext, letters: Letters) -> String {
-    let mut page = Page::new(letters);
+/// All of it, in lines that are no wider than the style.
+pub fn explanation_text(
+    head: &Head,
+    explanation: &Explanation,
+    context: &RunContext,
+    style: impl Into<Style>,
+) -> String {
+    let mut page = Page::new(style);
     if explanation.late > 0 {
         culprit(&mut page, explanation);
         page.line("");
@@ -48,8 +53,8 @@ pub fn explanation_text(head: &Head, explanation: &Explanation, context: &RunCon
 }
 
 /// One packet, on its whole route.
-pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, letters: Letters) -> String {
-    let mut page = Page::new(letters);
+pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, style: impl Into<Style>) -> String {
+    let mut page = Page::new(style);
     waterfall::write(&mut page, explained_packet, context);
     page.finish()
 }

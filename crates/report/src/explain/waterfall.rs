@@ -4,7 +4,7 @@ use super::advice_text::fix;
 use super::selector::{date, packet};
 use super::sentence::{briefly, culprit_of_step, sentence};
 use super::ExplainedPacket;
-use crate::page::{share, Page, WIDTH};
+use crate::page::{share, Page};
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_stats::text::{cut, pad};
@@ -150,7 +150,7 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
     let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), NAME, ellipsis)).collect();
     let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
     let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
-    let columns = WIDTH - 2 - machine - 2 - name - 2;
+    let columns = page.width - 2 - machine - 2 - name - 2;
     page.line("");
     let indent = " ".repeat(2 + machine + 2 + name + 2);
     let (middle, end) = (page.duration(total / 2), page.duration(total));
@@ -291,7 +291,7 @@ fn steps(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunConte
 }
 
 fn line(page: &mut Page, at: &str, took: &str, text: &str) {
-    let text = cut(text, WIDTH - 22, page.letters.ellipsis());
+    let text = cut(text, page.width - 22, page.letters.ellipsis());
     page.line(format!("  {at:>8}  {took:>8}  {text}"));
 }
 

@@ -4,6 +4,7 @@ use super::{ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
 use latpath_model::text::{printable, visible};
 use latpath_run::{Run, RunError, Select};
+use latpath_stats::utc_steps;
 use std::{
     fmt::Write as _,
     io::{self, Write},
@@ -13,7 +14,8 @@ use std::{
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let select = Select { cpus_and_threads: true, ..Select::default() };
     let damaged = write_csv(request.run, &select, out)?;
-    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the table")).collect();
+    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the table"));
+    let notes = notes.chain(utc_steps(request.run.manifest())).collect();
     Ok(Exported { summary: "all journeys, a line each".into(), notes })
 }
 
@@ -22,12 +24,16 @@ const PIECE: usize = 1 << 16;
 
 /// Writes the selected journeys. What is damaged is passed over and returned.
 ///
-/// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point the ns from `t_ns`
-/// to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
+/// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point, in the order of the
+/// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
 /// `out_of_order`, `drop_reason`, `path`.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     let manifest = run.manifest();
-    let points: Vec<String> = run.points().iter().map(|p| p.point.to_string()).collect();
+    // Those of the route in its order, then the others as they appeared.
+    let on_route = |p: &usize| manifest.route.iter().position(|point| *point == run.points()[*p].point);
+    let mut order: Vec<usize> = (0..run.points().len()).collect();
+    order.sort_by_key(|p| on_route(p).unwrap_or(usize::MAX));
+    let points: Vec<String> = order.iter().map(|p| run.points()[*p].point.to_string()).collect();
     let mut text = String::with_capacity(PIECE + 4096);
     text.push_str("stream,key,number,utc_ns,t_ns");
     points.iter().for_each(|p| push_field(&mut text, p));
@@ -43,7 +49,7 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
     let notes: Vec<String> =
         manifest.drop_notes.iter().map(|n| quoted(&format!("{} in {}", n.reason, n.function))).collect();
     let paths = Paths::of_points(run.points());
-    let offset = manifest.utc_offset_ns();
+    let time_of_day = manifest.time_of_day();
     let mut failed = None;
     let damaged = run.for_each(select, |j| {
         let seen = |p: usize| j.seen >> p & 1 == 1;
@@ -52,15 +58,15 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
             Some(stream) => text.push_str(stream),
             None => push(&mut text, format_args!("{}", j.stream)),
         }
-        push(&mut text, format_args!(",{},{},{},{first}", j.key, j.number, first.wrapping_add(offset)));
-        for p in 0..points.len() {
+        push(&mut text, format_args!(",{},{},{},{first}", j.key, j.number, time_of_day.utc(first)));
+        for p in order.iter().copied() {
             text.push(',');
             if seen(p) {
                 push(&mut text, format_args!("{}", j.t[p].wrapping_sub(first)));
             }
         }
         if select.cpus_and_threads {
-            for p in 0..points.len() {
+            for p in order.iter().copied() {
                 match (seen(p), j.cpu.get(p), j.tid.get(p)) {
                     (true, Some(cpu), Some(tid)) => push(&mut text, format_args!(",{cpu},{tid}")),
                     _ => text.push_str(",,"),

@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
-/// Refuses a path at which nothing may be written: a directory, or, without `force`, anything that exists.
+/// Refuses a path at which nothing may be written: a directory, or, without `force`, a file that exists. A device or a pipe is
+/// written to as it is.
 ///
 /// # Errors
 /// The text says what to do.
@@ -12,8 +13,9 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Ok(found) if force && !found.is_dir() => Ok(()),
-        Ok(found) if found.is_dir() => Err(format!("{}: is a directory; name a file with -o", path.display())),
-        _ => Err(format!("{}: exists already; name another file with -o, or replace it with --force", path.display())),
+        Ok(found) if found.is_dir() => Err(format!("{}: is a directory; name a file", path.display())),
+        Ok(_) if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) => Ok(()),
+        _ => Err(format!("{}: exists already; name another file, or replace it with --force", path.display())),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `latpath path --json`; docs/path.md describes it.
 
 use super::Found;
+use latpath_clock::TimeOfDay;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
 use serde_json::{json, Value};
 
@@ -18,7 +19,7 @@ pub fn render(found: &Found) -> String {
             "tracepoints": how.tracepoints,
             "took_ns": how.took.as_nanos() as u64,
         },
-        "packets": found.packets.iter().map(|p| packet(p, found.utc_offset)).collect::<Vec<_>>(),
+        "packets": found.packets.iter().map(|p| packet(p, &found.time_of_day)).collect::<Vec<_>>(),
         "paths": routes.iter().map(|route| path(route, total)).collect::<Vec<_>>(),
         "points": points(&routes).iter().map(ToString::to_string).collect::<Vec<_>>(),
         "lost": lost(&found.counts),
@@ -39,7 +40,7 @@ fn lost(counts: &Counts) -> Value {
     })
 }
 
-fn packet(packet: &Packet, utc_offset: i64) -> Value {
+fn packet(packet: &Packet, time_of_day: &TimeOfDay) -> Value {
     let began = packet.began();
     let mut before = began;
     let mut steps = Vec::new();
@@ -49,7 +50,7 @@ fn packet(packet: &Packet, utc_offset: i64) -> Value {
     }
     json!({
         "packet": packet.number + 1,
-        "time_ns": began + utc_offset,
+        "time_ns": time_of_day.utc(began),
         "monotonic_ns": began,
         "steps": steps,
     })

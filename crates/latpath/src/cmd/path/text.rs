@@ -1,7 +1,8 @@
 //! What `latpath path` prints for people.
 
 use super::Found;
-use latpath_model::{text::printable, Ns};
+use latpath_clock::TimeOfDay;
+use latpath_model::text::printable;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
 use latpath_stats::text::{date_time, Table};
 use latpath_stats::units::Letters;
@@ -13,7 +14,7 @@ pub fn render(found: &Found, summary: bool) -> String {
     let mut out = String::new();
     if !summary {
         for packet in &found.packets {
-            write_packet(&mut out, packet, found.utc_offset, letters);
+            write_packet(&mut out, packet, &found.time_of_day, letters);
         }
     }
     let routes = paths(&found.packets);
@@ -65,11 +66,11 @@ fn what(s: &Step) -> String {
     text
 }
 
-fn write_packet(out: &mut String, packet: &Packet, utc_offset: Ns, letters: Letters) {
+fn write_packet(out: &mut String, packet: &Packet, time_of_day: &TimeOfDay, letters: Letters) {
     let began = packet.began();
     let first = packet.steps.first();
     let (on, length) = first.map_or(("-".into(), 0), |s| (device(&s.device), s.len));
-    let (number, time) = (packet.number + 1, date_time(began + utc_offset));
+    let (number, time) = (packet.number + 1, date_time(time_of_day.utc(began)));
     let _ = writeln!(out, "Packet {number}  {time}  {length} bytes, first seen on {on}");
     let mut before = began;
     let heads = ["since first", "since last", "cpu", "<thread", "<device", "<skb", "<function"];

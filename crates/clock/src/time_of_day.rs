@@ -1,0 +1,98 @@
+//! The time of day of moments on the timeline of `CLOCK_MONOTONIC`, through all steps of it.
+
+use crate::Step;
+use latpath_model::Ns;
+
+/// The time of day through a recording: what to add to `CLOCK_MONOTONIC` for UTC, from when on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimeOfDay {
+    start: Ns,
+    offset: Ns,
+    /// From these moments on, sorted, it is another offset.
+    later: Vec<(Ns, Ns)>,
+}
+
+impl TimeOfDay {
+    /// `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start, and the steps since.
+    pub fn new(start: Ns, utc: Ns, steps: &[Step]) -> Self {
+        let offset = utc.saturating_sub(start);
+        let mut steps = steps.to_vec();
+        steps.sort_by_key(|step| step.noticed_at_ns);
+        let mut now = offset;
+        let later = steps.iter().map(|step| {
+            now = now.saturating_add(step.by_ns);
+            (step.noticed_at_ns, now)
+        });
+        Self { later: later.collect(), start, offset }
+    }
+
+    /// The time of day of a moment, ns since 1970.
+    pub fn utc(&self, t: Ns) -> Ns {
+        let steps = self.later.partition_point(|(from, _)| *from <= t);
+        t.saturating_add(steps.checked_sub(1).map_or(self.offset, |last| self.later[last].1))
+    }
+
+    /// The moments at which it was set.
+    pub fn steps(&self) -> impl Iterator<Item = Ns> + '_ {
+        self.later.iter().map(|(from, _)| *from)
+    }
+
+    /// From the first to the last moment, between the start and `end`, whose time of day lies from `from` to before `to`; where it was
+    /// set back, others may lie between them. `None` where it never was.
+    pub fn span(&self, from: Ns, to: Ns, end: Ns) -> Option<(Ns, Ns)> {
+        let parts = self
+            .eras()
+            .map(|(begin, end, offset)| (from.saturating_sub(offset).max(begin), to.saturating_sub(offset).min(end)));
+        let parts = parts.filter(|(from, to)| from < to && *to > self.start && *from < end);
+        parts.reduce(|all, part| (all.0, part.1))
+    }
+
+    /// Times with one offset each: from, to, offset.
+    fn eras(&self) -> impl Iterator<Item = (Ns, Ns, Ns)> + '_ {
+        let begins = std::iter::once((Ns::MIN, self.offset)).chain(self.later.iter().copied());
+        let ends = self.steps().chain([Ns::MAX]);
+        begins.zip(ends).map(|((from, offset), to)| (from, to, offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn step() -> impl Strategy<Value = Step> {
+        (0..1000_i64, -500..500_i64).prop_map(|(noticed_at_ns, by_ns)| Step { noticed_at_ns, by_ns })
+    }
+
+    proptest! {
+        #[test]
+        fn times_of_day_follow_the_steps_and_lead_back_to_all_moments_that_had_them(
+            offset in -100..100_i64,
+            steps in proptest::collection::vec(step(), 0..5),
+            from in -2000..2000_i64,
+            length in 1..500_i64,
+        ) {
+            let (time, to) = (TimeOfDay::new(0, offset, &steps), from + length);
+            let is_in = |t: Ns| (from..to).contains(&time.utc(t));
+            let span = time.span(from, to, 2000);
+            for t in 0..2000_i64 {
+                let before = steps.iter().filter(|step| step.noticed_at_ns <= t).map(|step| step.by_ns);
+                prop_assert_eq!(time.utc(t), t + offset + before.sum::<i64>());
+                prop_assert!(!is_in(t) || span.is_some_and(|(first, end)| (first..end).contains(&t)), "{t}: {span:?}");
+            }
+            if let Some((first, end)) = span {
+                prop_assert!(is_in(first) && is_in(end - 1) && end > 0 && first < 2000, "no wider than it must be: {span:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn forged_steps_are_no_overflow() {
+        let steps = [(5, Ns::MAX), (Ns::MIN, Ns::MAX), (Ns::MAX, Ns::MIN), (0, Ns::MIN)];
+        let steps = steps.map(|(noticed_at_ns, by_ns)| Step { noticed_at_ns, by_ns });
+        let time = TimeOfDay::new(Ns::MIN, Ns::MAX, &steps);
+        for t in [Ns::MIN, -1, 0, 7, Ns::MAX] {
+            (time.utc(t), time.span(t, Ns::MAX, t), time.span(Ns::MIN, t, Ns::MAX));
+        }
+    }
+}
