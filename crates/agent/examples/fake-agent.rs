@@ -98,7 +98,7 @@ impl Source for Hostile {
         for _ in 0..8_192 {
             let n = self.next();
             let t = match n % 1_000 {
-                0 => n as Ns,
+                0 => now - 1_790_000_000,
                 1 => now + 900_000_000,
                 _ => now - (n >> 34) as Ns % 1_500_000_000,
             };

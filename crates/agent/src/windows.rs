@@ -13,7 +13,7 @@ pub const LONGEST: Ns = 10_000_000_000;
 pub const AHEAD: Ns = 1_000_000_000;
 
 /// Memory of windows that nobody has fetched yet: a guest can make more of them than the host has time for.
-const MAX_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// How far ahead of the host's clock an event may lie before it is taken for a lie.
 const FUTURE: Ns = 1_000_000_000;

@@ -5,8 +5,8 @@ use latpath_journey::Journey;
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
 
-/// Sightings that are kept: 16 bytes each.
-const SIGHTINGS: usize = 1 << 20;
+/// Memory of packets and sightings: of packets that three points see, some 190,000.
+const BYTES: usize = 20 << 20;
 
 /// A packet; its sightings follow those of the one before.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +50,12 @@ pub(crate) struct Recent {
     sightings: VecDeque<Compact>,
     /// Sightings that are not kept any more.
     gone: u64,
-    most: usize,
+    most_bytes: usize,
 }
 
 impl Recent {
     pub fn new() -> Self {
-        Self { packets: VecDeque::new(), sightings: VecDeque::new(), gone: 0, most: SIGHTINGS }
+        Self { packets: VecDeque::new(), sightings: VecDeque::new(), gone: 0, most_bytes: BYTES }
     }
 
     /// Keeps a packet, and drops the oldest ones beyond the limit. `first` is its first sighting.
@@ -75,10 +75,14 @@ impl Recent {
         let (number, key, stream) = (journey.number, journey.key, journey.stream);
         let held = RecentPacket { number, first, last, time, at, key, stream, sightings: n, whole, counted: false };
         self.packets.push_back(held);
-        while self.sightings.len() > self.most && self.packets.len() > 1 {
+        while self.bytes() > self.most_bytes && self.packets.len() > 1 {
             self.drop_oldest();
         }
         held
+    }
+
+    fn bytes(&self) -> usize {
+        self.packets.len() * size_of::<RecentPacket>() + self.sightings.len() * size_of::<Compact>()
     }
 
     fn drop_oldest(&mut self) {
@@ -117,8 +121,9 @@ impl Recent {
     }
 
     #[cfg(test)]
-    pub fn with_room_for(sightings: usize) -> Self {
-        Self { most: sightings, ..Self::new() }
+    pub fn with_room_for(packets: usize, sightings: usize) -> Self {
+        let most_bytes = packets * size_of::<RecentPacket>() + sightings * size_of::<Compact>();
+        Self { most_bytes, ..Self::new() }
     }
 }
 
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_oldest_go_where_there_is_no_room_and_the_rest_stays_right() {
-        let mut recent = Recent::with_room_for(6);
+        let mut recent = Recent::with_room_for(3, 6);
         for n in 0..5 {
             let t = n as Ns * 100;
             recent.push(&journey(n, &[t, t + 1], &[0, 1], &[n as u32, 9]), t, None, false);

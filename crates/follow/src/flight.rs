@@ -34,7 +34,7 @@ pub struct FlightOptions {
 }
 
 /// Memory of each other machine's records that wait for the rest of their captures.
-const MAX_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// A capture that is not whole yet.
 struct UnderWay {

@@ -6,7 +6,7 @@
 
 use crate::journey::{bits, Journey, MAX_POINTS};
 use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
-use crate::ring::{Head, Ring, MIN_SLOTS};
+use crate::ring::{row_bytes, Head, Ring, MIN_SLOTS};
 use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
 use latpath_protocols::sequence::{Sequence, Standing};
@@ -26,7 +26,8 @@ pub struct Options {
     pub retain: Ns,
     /// A packet that comes to the first point later than this after its turn is counted as behind its schedule.
     pub late: Ns,
-    /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted.
+    /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted. There are fewer where journeys have
+    /// so many points that all open ones would take more than 16 MiB.
     pub max_open: usize,
 }
 
@@ -114,6 +115,8 @@ struct Stream {
     totals: Totals,
 }
 
+/// Memory of open journeys' sightings.
+const MAX_BYTES: usize = 16 << 20;
 /// Votes by which a point can be ahead as the lead.
 const LEAD_SURE: u32 = 1024;
 /// Heads kept for each journey that may be open.
@@ -330,7 +333,8 @@ impl Joiner {
         let stream = &mut self.streams[stream];
         let slots = stream.ring.slots();
         if stream.ring.open() == slots as u64 {
-            if self.slots + slots <= self.options.max_open {
+            let most = self.options.max_open.min(MAX_BYTES / row_bytes(self.stride));
+            if self.slots + slots <= most {
                 stream.ring.resize_rows(self.stride, 2 * slots);
                 self.slots += slots;
             } else {

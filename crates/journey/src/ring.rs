@@ -51,6 +51,11 @@ pub(crate) struct Ring {
     gaps: VecDeque<(u64, u32)>,
 }
 
+/// Bytes that the sightings of an open journey take: time, CPU and thread for each point.
+pub(crate) fn row_bytes(stride: usize) -> usize {
+    stride * (8 + 2 + 4)
+}
+
 impl Ring {
     pub fn new(stride: usize) -> Self {
         let (heads, buckets) = (vec![Head::default(); MIN_SLOTS], vec![u32::MAX; MIN_SLOTS]);
@@ -74,7 +79,7 @@ impl Ring {
     }
 
     pub fn bytes(&self) -> usize {
-        self.heads.len() * (size_of::<Head>() + 4) + self.slots * self.stride * 14
+        self.heads.len() * (size_of::<Head>() + 4) + self.slots * row_bytes(self.stride)
     }
 
     pub fn get(&self, number: u64) -> &Head {

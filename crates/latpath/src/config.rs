@@ -168,7 +168,7 @@ mod tests {
         }
         assert_eq!(applied(RECORD, "latpath vms").unwrap(), "latpath vms");
         let ping = "[ping.emit]\ncount = 100\n";
-        assert_eq!(applied(ping, "latpath ping emit host").unwrap(), "latpath ping emit --count=100 host");
+        assert_eq!(applied(ping, "latpath ping emit 127.0.0.1").unwrap(), "latpath ping emit --count=100 127.0.0.1");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub const SPIKES: &str = "spikes";
 /// Captures on their way to the disk. More are not kept: the thread that joins journeys does not wait for the disk because of a spike.
 const UNDER_WAY: usize = 32;
 /// Their memory: a machine can make its records large.
-const WAITING_BYTES: usize = 64 << 20;
+const WAITING_BYTES: usize = 16 << 20;
 /// Files that are looked at.
 const MOST_FILES: usize = 100_000;
 

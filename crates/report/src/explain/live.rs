@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Captures that may wait. Where more come, one is skipped: a cause that is shown a minute late helps nobody.
 const QUEUED: usize = 16;
 /// Their memory, but for one alone: a machine can make its records large.
-const WAITING_BYTES: usize = 64 << 20;
+const WAITING_BYTES: usize = 16 << 20;
 /// Virtual machines come and go. They are looked for this often, while no capture waits.
 const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
