@@ -161,8 +161,9 @@ fn main() {
     let waits = at == Listen::Stdio;
     let listened = if is_hostile {
         let hostile = || Hostile { chance: 0x9e37_79b9_7f4a_7c15 };
-        let make = move |_: &StartRequest| {
-            Ok::<_, String>(Attached { source: hostile(), recorder: Some(Ok(Box::new(hostile()) as Box<dyn Record>)) })
+        let make = move |start: &StartRequest| {
+            let recorder = start.option(StartRequest::FLIGHT).map(|_| Ok(Box::new(hostile()) as Box<dyn Record>));
+            Ok::<_, String>(Attached { source: hostile(), recorder })
         };
         listen(&at, waits, &mut options, None, &mut log, make)
     } else {
