@@ -125,6 +125,7 @@ void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, struct result *out)
 	f->linear = len - paged;
 	f->frag = paged ? f->base + f->linear : 0;
 	f->frag_len = paged;
+	f->len = len;
 	f->vlan = NONE;
 	out->fast[0] = out->fast[1] = SLOW_PATH;
 	if (!fill(f)) {

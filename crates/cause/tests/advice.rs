@@ -259,7 +259,7 @@ fn the_switch_is_given_the_streams_own_flow() {
     let handler = actor("handler12", 300, OTHER);
     assert_eq!(
         commands(&share(Cause::Upcall, "host", Some(handler), None))[0],
-        "ovs-ofctl add-flow br0 'priority=1000,dl_type=0x88ba,dl_vlan=7,dl_dst=01:0c:cd:04:00:01,actions=output:vnet7'"
+        "ovs-ofctl add-flow br0 priority=1000,dl_type=0x88ba,dl_vlan=7,dl_dst=01:0c:cd:04:00:01,actions=output:vnet7"
     );
 }
 

@@ -139,8 +139,10 @@ fn figures(mut summary: Summary) -> Summary {
     summary.tool = Default::default();
     summary.notes.clear();
     summary.lost.iter_mut().for_each(|loss| loss.kernel_count = None);
-    // The clock of UTC is read once for each; a worst packet is known by its other figures.
+    // The clock of UTC is read once for each; a packet is known by its other figures.
     summary.worst.iter_mut().for_each(|worst| worst.time_ns = 0);
+    let rows = summary.streams.iter_mut().filter_map(|stream| stream.consecutive.as_mut());
+    rows.for_each(|row| row.time_ns = 0);
     summary
 }
 
