@@ -7,6 +7,7 @@ use clap::parser::ValueSource;
 use clap::{error::ErrorKind, Command};
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use toml::Spanned;
@@ -23,11 +24,27 @@ const MOST_BYTES: u64 = 1 << 20;
 pub fn with_file(commands: &Command, args: Vec<OsString>) -> Result<Vec<OsString>> {
     let Ok(matches) = commands.clone().ignore_errors(true).try_get_matches_from(&args) else { return Ok(args) };
     let named = matches.get_one::<PathBuf>(FLAG).cloned();
+    let is_named = named.is_some();
     let Some(path) = named.or_else(|| places().into_iter().find(|place| place.exists())) else { return Ok(args) };
     let mut text = String::new();
-    let read = std::fs::File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
-    read.with_context(|| format!("{}: cannot be read", path.display()))?;
+    let mut read = || -> std::io::Result<bool> {
+        let file = std::fs::File::open(&path)?;
+        let about = file.metadata()?;
+        file.take(MOST_BYTES).read_to_string(&mut text)?;
+        Ok(is_named || is_own(about.uid(), about.mode()))
+    };
+    if !read().with_context(|| format!("{}: cannot be read", path.display()))? {
+        bail!(
+            "{0}: belongs to another user, or others may write to it; latpath obeys it only where you name it: --config {0}",
+            path.display()
+        );
+    }
     File { path: &path, text: &text }.apply(commands, &matches, args)
+}
+
+/// Whether nobody but this user and root can have written a file: flags can name commands.
+fn is_own(uid: u32, mode: u32) -> bool {
+    (uid == 0 || uid == nix::unistd::geteuid().as_raw()) && mode & 0o022 == 0
 }
 
 /// Where a file is that is not named. Never where the user happens to stand: root would obey the owner of that directory.
@@ -169,6 +186,13 @@ mod tests {
         assert_eq!(applied(RECORD, "latpath vms").unwrap(), "latpath vms");
         let ping = "[ping.emit]\ncount = 100\n";
         assert_eq!(applied(ping, "latpath ping emit 127.0.0.1").unwrap(), "latpath ping emit --count=100 127.0.0.1");
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_not_obeyed_unasked() {
+        let me = nix::unistd::geteuid().as_raw();
+        assert!(is_own(me, 0o100_644) && is_own(0, 0o100_600));
+        assert!(!is_own(me, 0o100_664) && !is_own(me, 0o100_646) && !is_own(me + 1, 0o100_644));
     }
 
     #[test]
