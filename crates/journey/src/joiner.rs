@@ -330,10 +330,10 @@ impl Joiner {
 
     /// Makes room for one more journey of a stream, that begins at `t`.
     fn make_room(&mut self, stream: usize, t: Ns, sink: &mut impl FnMut(&Journey)) {
+        let most = self.options.max_open.min(MAX_BYTES / row_bytes(self.stride));
         let stream = &mut self.streams[stream];
         let slots = stream.ring.slots();
         if stream.ring.open() == slots as u64 {
-            let most = self.options.max_open.min(MAX_BYTES / row_bytes(self.stride));
             if self.slots + slots <= most {
                 stream.ring.resize_rows(self.stride, 2 * slots);
                 self.slots += slots;
@@ -351,7 +351,7 @@ impl Joiner {
             return;
         }
         // Twice as many heads as open journeys always, more while they are worth keeping and memory allows.
-        let affordable = self.heads + heads <= HEADS_PER_OPEN * self.options.max_open;
+        let affordable = self.heads + heads <= HEADS_PER_OPEN * most;
         let worth_keeping = t.saturating_sub(ring.get(ring.tail).first) <= self.options.retain;
         if heads < 2 * ring.slots() || ring.tail == ring.emit || (worth_keeping && affordable) {
             ring.resize_heads(2 * heads);
