@@ -466,7 +466,7 @@ impl Stream {
             match sequence.never_seen().checked_sub(missing) {
                 Some(0) => {}
                 Some(more) => self.ring.note_gap(more),
-                None => self.ring.fill_gap(s.key, |from, to, most| {
+                None => self.ring.fill_gap(s.key, reorder, |from, to, most| {
                     sequence.distance(from, to).is_some_and(|packets| (1..=most).contains(&packets))
                 }),
             }

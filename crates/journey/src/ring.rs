@@ -152,8 +152,13 @@ impl Ring {
             duplicates: head.duplicates.into(),
             out_of_order: head.out_of_order,
             drop_note: head.drop_note,
-            missing_before: self.gaps.iter().find(|(at, _)| *at == number).map_or(0, |(_, missing)| *missing),
+            missing_before: self.missing_before(number),
         }
+    }
+
+    /// Gaps are noted in the order of journeys.
+    fn missing_before(&self, number: u64) -> u32 {
+        self.gaps.binary_search_by_key(&number, |(at, _)| *at).map_or(0, |found| self.gaps[found].1)
     }
 
     /// Notes that packets are missing right before the newest journey.
@@ -164,14 +169,14 @@ impl Ring {
         self.gaps.push_back((self.head - 1, missing.try_into().unwrap_or(u32::MAX)));
     }
 
-    /// Takes a packet that came late off the gap in which it was missing: `reaches` says whether from a key on one has come to another
-    /// within so many packets.
-    pub fn fill_gap(&mut self, key: u32, reaches: impl Fn(u32, u32, u64) -> bool) {
+    /// Takes a packet that came late off the gap in which it was missing, one of the last `most`: `reaches` says whether from a key on
+    /// one has come to another within so many packets.
+    pub fn fill_gap(&mut self, key: u32, most: u64, reaches: impl Fn(u32, u32, u64) -> bool) {
         let (heads, mask) = (&self.heads, self.heads.len() - 1);
         let is_here = |(number, missing): &&mut (u64, u32)| {
             *missing > 0 && reaches(key, heads[*number as usize & mask].key, u64::from(*missing))
         };
-        if let Some((_, missing)) = self.gaps.iter_mut().rev().find(is_here) {
+        if let Some((_, missing)) = self.gaps.iter_mut().rev().take(most as usize).find(is_here) {
             *missing -= 1;
         }
     }

@@ -1,7 +1,7 @@
 //! `clocks.jsonl`: every clock's samples, appended a line each, with a sum each; a last line that a crash cut is passed over.
 
-use crate::{ClockSample, RunError, CLOCKS};
-use latpath_partstore::{new_file, open_file, sum_of, StoreError};
+use crate::{seal::Seal, ClockSample, RunError, CLOCKS};
+use latpath_partstore::{new_file, open_file, StoreError};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
@@ -11,8 +11,8 @@ use std::{
 /// Longest line that is one.
 const MAX_LINE: usize = 4096;
 
-/// What stands before the sum of all that stands before it, at a line's end.
-const SUM: &str = ",\"xxh64\":\"";
+/// Each line's sum.
+const SEAL: Seal = Seal { before: ",\"xxh64\":\"", end: "}" };
 
 /// Appends samples.
 pub(crate) struct Clocks {
@@ -30,17 +30,16 @@ impl Clocks {
     pub fn append(&mut self, samples: &[ClockSample]) -> Result<(), RunError> {
         let mut text = Vec::new();
         for sample in samples {
-            let mut line = serde_json::to_string(sample).unwrap_or_default();
-            line.pop();
-            let sum = sum_of(line.as_bytes());
-            text.extend(format!("{line}{SUM}{sum}\"}}\n").bytes());
+            let mut line = serde_json::to_vec(sample).unwrap_or_default();
+            SEAL.put(&mut line);
+            text.extend(line);
         }
         let written = self.file.write_all(&text).and_then(|()| self.file.sync_data());
         Ok(written.map_err(StoreError::write(&self.path))?)
     }
 }
 
-/// The sample of a line. One of an earlier latpath has no sum, and is taken as it is.
+/// The sample of a line.
 fn sample(line: &[u8]) -> Option<ClockSample> {
     #[derive(serde::Deserialize)]
     struct Line {
@@ -49,9 +48,7 @@ fn sample(line: &[u8]) -> Option<ClockSample> {
         xxh64: Option<String>,
     }
     let Line { sample, xxh64 } = serde_json::from_slice(line).ok()?;
-    let place = line.windows(SUM.len()).rposition(|w| w == SUM.as_bytes());
-    let is_whole = xxh64.is_none_or(|sum| place.is_some_and(|at| sum_of(&line[..at]) == sum));
-    is_whole.then_some(sample)
+    SEAL.holds(line, xxh64.as_deref()).then_some(sample)
 }
 
 /// Passes on all whole lines of a run's samples, none if there is no file; the number of those that are damaged.

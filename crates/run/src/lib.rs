@@ -23,6 +23,7 @@ mod part_reader;
 mod reader;
 mod rows;
 mod scan;
+mod seal;
 mod select;
 mod spikes;
 mod vms;

@@ -1,6 +1,6 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
-use crate::{facts::HostFacts, spikes::SpikesRecord, RunError, MANIFEST};
+use crate::{facts::HostFacts, seal::Seal, spikes::SpikesRecord, RunError, MANIFEST};
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
@@ -8,7 +8,7 @@ use latpath_journey::Totals;
 use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
-use latpath_partstore::{open_file, replace_file, sum_of, StoreError};
+use latpath_partstore::{open_file, replace_file, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{ErrorKind, Read},
@@ -20,8 +20,8 @@ use std::{
 pub const FORMAT: u32 = 1;
 /// A manifest longer than this is refused: 64 points, 256 streams and their notes take far less.
 const MAX_BYTES: u64 = 16 << 20;
-/// What stands before the sum of all that stands before it, at the manifest's end.
-const SUM: &str = ",\n  \"xxh64\": \"";
+/// The manifest's sum.
+const SEAL: Seal = Seal { before: ",\n  \"xxh64\": \"", end: "\n}" };
 /// Most steps of the time of day that are kept.
 const MAX_STEPS: usize = 1000;
 /// The clocks of a stamp were read within this, whatever the machine was busy with.
@@ -282,9 +282,7 @@ impl Manifest {
             return Err(RunError::Newer { path, found: head.format, supported: FORMAT, by: head.latpath });
         }
         let mut manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-        // A manifest of an earlier latpath has no sum, and is taken as it is.
-        let place = text.windows(SUM.len()).rposition(|w| w == SUM.as_bytes());
-        if head.xxh64.is_some_and(|sum| place.is_none_or(|at| sum_of(&text[..at]) != sum)) {
+        if !SEAL.holds(&text, head.xxh64.as_deref()) {
             let why = damaged("its sum is wrong, so a bit flipped in it, or somebody edited it".into());
             manifest.notes.insert(0, format!("{why}: names, counts and bounds may be wrong"));
         }
@@ -309,9 +307,7 @@ impl Manifest {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // Only maps with keys that are no strings and failing writers make this fail; here is neither.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
-        bytes.truncate(bytes.len().saturating_sub("\n}".len()));
-        let sum = sum_of(&bytes);
-        bytes.extend(format!("{SUM}{sum}\"\n}}\n").bytes());
+        SEAL.put(&mut bytes);
         bytes
     }
 }

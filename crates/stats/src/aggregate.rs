@@ -280,12 +280,12 @@ impl Aggregate {
             let seen = rows.seen[row];
             let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
             stream.end(seen, rows.drop_note[row], last);
-            let late = seen & ends == ends && between(from[row], to[row]) > self.setup.threshold;
-            let bad = late || seen & stream.sink == 0;
+            let time = (seen & ends == ends).then(|| between(from[row], to[row]));
+            let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > self.setup.threshold);
             let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
             consecutive.add(number, key, missing, bad, || rows.first_time(row));
             // What is whole and not slow need not be looked at any closer.
-            if seen & ends != ends || self.slowest.may_take(between(from[row], to[row])) {
+            if time.is_none_or(|time| self.slowest.may_take(time)) {
                 rows.with_journey(row, |journey| self.slowest.offer(journey, route));
             }
         }

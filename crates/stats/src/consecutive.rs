@@ -94,13 +94,10 @@ impl Consecutive {
         let one = Stretch { end, head, middle: Row::default(), tail };
         match &mut self.open {
             Some((_, stretch)) if stretch.end == number => *stretch = stretch.then(one),
-            _ => self.begin(number, one),
-        }
-    }
-
-    fn begin(&mut self, number: u64, stretch: Stretch) {
-        if let Some((number, stretch)) = self.open.replace((number, stretch)) {
-            self.keep(number, stretch);
+            _ => {
+                let before = self.open.replace((number, one));
+                before.into_iter().for_each(|(number, stretch)| self.keep(number, stretch));
+            }
         }
     }
 

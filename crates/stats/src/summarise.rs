@@ -146,8 +146,10 @@ fn links(counted: &Difference, points: &[PointInfo]) -> Vec<String> {
     for info in here() {
         let downs = counted.device(info.netns, info.ifindex).map_or(0, |device| device.link_downs);
         let name = &info.point.device;
-        let note =
-            format!("the link of {name} went down {}: packets that were to pass it meanwhile were lost", times(downs));
+        let note = format!(
+            "the link of {name} went down {}: packets that were to pass it in these times were lost",
+            times(downs)
+        );
         if downs > 0 && !notes.contains(&note) {
             notes.push(note);
         }
@@ -246,7 +248,7 @@ mod tests {
             links(&counted, &points),
             [
                 "hout%lab is gone: packets that were to pass it were lost since, whatever the kernel's reason is",
-                "the link of hin%lab went down 2 times: packets that were to pass it meanwhile were lost",
+                "the link of hin%lab went down 2 times: packets that were to pass it in these times were lost",
             ]
         );
     }

@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         let kept = recorder.writer.stored();
         let before = match args.output.join(MANIFEST).exists() {
             true => format!("the {kept} journeys before are in {path}"),
-            false => format!("somebody removed {path} meanwhile"),
+            false => format!("somebody removed {path} while it was recorded"),
         };
         return Err(error).context(format!("recording stopped; {before}"));
     }
