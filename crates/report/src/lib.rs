@@ -4,6 +4,7 @@
 //! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 
 mod captures;
+mod document;
 mod explain;
 pub mod export;
 mod header;
@@ -25,6 +26,7 @@ mod warnings;
 mod worst;
 
 pub use captures::{RunCaptures, SelectError, Selection};
+pub use document::{asciidoc, digest, html, markdown, Findings, LimitVerdict};
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
     Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,

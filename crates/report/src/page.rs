@@ -45,18 +45,43 @@ impl From<Letters> for Style {
     }
 }
 
+/// A part of a page, as other formats than plain text need it.
+#[derive(Clone, Debug)]
+pub(crate) enum Block {
+    Heading(String),
+    Subheading(String),
+    Line(String),
+    /// A name and its value; without a name, a further value of the item before.
+    Item(String, String),
+    Warning(String),
+    Table(Table),
+    /// A table whose rows are steps of one packet: from where to where each took, in thousandths of the packet's time.
+    Steps(Table, Vec<(u32, u32)>),
+}
+
 /// Text under construction.
 pub(crate) struct Page {
     pub letters: Letters,
     pub width: usize,
     style: Style,
     text: String,
+    blocks: Vec<Block>,
 }
 
 impl Page {
     pub fn new(style: impl Into<Style>) -> Self {
         let style = style.into();
-        Self { letters: style.letters, width: style.width, style, text: String::new() }
+        Self { letters: style.letters, width: style.width, style, text: String::new(), blocks: Vec::new() }
+    }
+
+    /// What was put on the page.
+    pub fn into_blocks(self) -> Vec<Block> {
+        self.blocks
+    }
+
+    /// What plain text cannot show.
+    pub fn block(&mut self, block: Block) {
+        self.blocks.push(block);
     }
 
     /// The page, without spaces at the ends of lines.
@@ -70,6 +95,11 @@ impl Page {
     }
 
     pub fn line(&mut self, text: impl AsRef<str>) {
+        self.blocks.push(Block::Line(text.as_ref().trim().into()));
+        self.text_line(text);
+    }
+
+    fn text_line(&mut self, text: impl AsRef<str>) {
         self.text.push_str(text.as_ref());
         self.text.push('\n');
     }
@@ -79,25 +109,33 @@ impl Page {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
-        self.line(text);
+        self.blocks.push(Block::Heading(text.into()));
+        self.text_line(text);
     }
 
     /// `name  value`, the value broken between words where it is longer than the page.
     pub fn item(&mut self, name: &str, value: &str) {
         const INDENT: usize = 14;
-        self.wrapped(format!("  {}", pad(name, INDENT - 2)), INDENT, value);
+        self.blocks.push(Block::Item(name.into(), value.into()));
+        self.text_wrapped(format!("  {}", pad(name, INDENT - 2)), INDENT, value);
     }
 
     /// Text after `line`, broken between words where it is longer than the page, each further line indented.
     pub fn wrapped(&mut self, line: String, indent: usize, text: &str) {
-        wrapped(line, indent, text, self.width, self.letters.ellipsis()).iter().for_each(|line| self.line(line));
+        self.blocks.push(Block::Line(format!("{line}{text}").trim().into()));
+        self.text_wrapped(line, indent, text);
+    }
+
+    fn text_wrapped(&mut self, line: String, indent: usize, text: &str) {
+        wrapped(line, indent, text, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
     }
 
     /// Marks what the reader must not overlook.
     pub fn warning(&mut self, text: &str) {
         let text = self.clean(text);
         let lines = wrapped("  ! ".into(), 4, &text, self.width, self.letters.ellipsis());
-        lines.iter().for_each(|line| self.line(self.style.alarm(line)));
+        lines.iter().for_each(|line| self.text_line(self.style.alarm(line)));
+        self.blocks.push(Block::Warning(text));
     }
 
     /// A duration, as the page can show it.
@@ -142,7 +180,8 @@ impl Page {
     }
 
     pub fn table(&mut self, table: &Table) {
-        table.folded(2, self.width, self.letters.ellipsis()).iter().for_each(|line| self.line(line));
+        table.folded(2, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
+        self.blocks.push(Block::Table(table.clone()));
     }
 
     /// A bar of `eighths / 8` columns.

@@ -1,7 +1,7 @@
 //! A row per segment.
 
-use crate::page::{is_within, Page};
-use latpath_model::SegmentKind;
+use crate::page::{is_within, share, Page};
+use latpath_model::{Ns, SegmentKind};
 use latpath_stats::text::Table;
 use latpath_stats::{SegmentFigures, Summary};
 
@@ -13,7 +13,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         return;
     }
     let bound = format!("{}bound", page.letters.plus_minus());
-    let over = format!("over {}", page.duration(summary.threshold_ns));
+    let over = over(page, summary);
     let mut table = Table::new(&["<segment", "<", "<from", "<to", "count", "rate/s", &over, "negative", &bound]);
     for s in &summary.segments {
         table.row(vec![
@@ -34,30 +34,110 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let mut table = Table::new(&heads);
     let mut hidden = false;
     for s in &summary.segments {
-        let mut row = vec![short_name(page, s), numbers(page, summary, s)];
-        let times = [
-            s.times.min_ns,
-            s.times.mean_ns,
-            s.times.stddev_ns,
-            s.times.p50_ns,
-            s.times.p90_ns,
-            s.times.p99_ns,
-            s.times.p99_9_ns,
-            s.times.p99_99_ns,
-            s.times.max_ns,
-        ];
-        for (i, time) in times.into_iter().enumerate() {
-            // The deviation does not suffer from a wrong offset between two clocks.
-            let within = i != 2 && is_within(time, s.error_bound_ns);
-            hidden |= within && s.times.count > 0;
-            row.push(if i == 2 && s.times.count > 0 { page.duration(time) } else { page.time(s, time) });
-        }
-        table.row(row);
+        let names = [short_name(page, s), numbers(page, summary, s)];
+        table.row(names.into_iter().chain(times(page, s, &heads[2..], &mut hidden)).collect());
     }
     page.table(&table);
+    explain_bounds(page, hidden);
+}
+
+/// The segments that say most: the classic ones, or all where there is none of them.
+pub(crate) fn most_telling(summary: &Summary) -> Vec<&SegmentFigures> {
+    let classic: Vec<_> = summary.segments.iter().filter(|s| s.kind != SegmentKind::Step).collect();
+    if classic.is_empty() {
+        summary.segments.iter().collect()
+    } else {
+        classic
+    }
+}
+
+/// For documents, which have the width: all percentiles, and the least and the greatest time.
+pub(crate) fn document(page: &mut Page, summary: &Summary) {
+    page.heading("Segments");
+    if summary.segments.is_empty() {
+        page.line("none: a segment needs two points");
+        return;
+    }
+    let (bound, over) = (format!("{}bound", page.letters.plus_minus()), over(page, summary));
+    let mut table =
+        Table::new(&["<segment", "<from", "<to", "count", "rate/s", &over, "of all", "negative", "of all", &bound]);
+    for s in &summary.segments {
+        let count = s.times.count;
+        table.row(vec![
+            label(page, summary, s),
+            page.clean(&s.from),
+            page.clean(&s.to),
+            page.count(count),
+            page.rate(s.rate_hz),
+            page.count(s.over_threshold),
+            share(s.over_threshold, count),
+            page.count(s.times.negative),
+            share(s.times.negative, count),
+            page.duration(s.error_bound_ns),
+        ]);
+    }
+    page.table(&table);
+    let heads = TIMES.map(|(head, _)| head);
+    let mut table = Table::new(&[&["<segment"], &heads[..]].concat());
+    let mut hidden = false;
+    for s in &summary.segments {
+        let times = times(page, s, &heads, &mut hidden);
+        table.row([label(page, summary, s)].into_iter().chain(times).collect());
+    }
+    page.table(&table);
+    explain_bounds(page, hidden);
+}
+
+type Figure = fn(&SegmentFigures) -> Ns;
+
+/// All times of a segment, by the heads of their columns.
+const TIMES: [(&str, Figure); 12] = [
+    ("min", |s| s.times.min_ns),
+    ("mean", |s| s.times.mean_ns),
+    ("stddev", |s| s.times.stddev_ns),
+    ("p50", |s| s.times.p50_ns),
+    ("p90", |s| s.times.p90_ns),
+    ("p95", |s| s.times.p95_ns),
+    ("p99", |s| s.times.p99_ns),
+    ("p99.9", |s| s.times.p99_9_ns),
+    ("p99.99", |s| s.times.p99_99_ns),
+    ("p99.999", |s| s.times.p99_999_ns),
+    ("p99.9999", |s| s.times.p99_9999_ns),
+    ("max", |s| s.times.max_ns),
+];
+
+/// The times of a row under these heads; `hidden` where one is shorter than its error bound.
+fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> Vec<String> {
+    let time = |(head, figure): &(&str, Figure)| {
+        let time = figure(s);
+        // The deviation does not suffer from a wrong offset between two clocks.
+        let is_exact = *head == "stddev" && s.times.count > 0;
+        *hidden |= !is_exact && s.times.count > 0 && is_within(time, s.error_bound_ns);
+        if is_exact {
+            page.duration(time)
+        } else {
+            page.time(s, time)
+        }
+    };
+    TIMES.iter().filter(|(head, _)| heads.contains(head)).map(time).collect()
+}
+
+fn over(page: &Page, summary: &Summary) -> String {
+    format!("over {}", page.duration(summary.threshold_ns))
+}
+
+fn explain_bounds(page: &mut Page, hidden: bool) {
     if hidden {
         let text = "the time is shorter than the error bound between its two clocks, which is shown in its place";
         page.wrapped("  < ".into(), 4, text);
+    }
+}
+
+/// A segment in one column: `Thyp 1→4`, `1→2`; by its ends where they have no numbers.
+pub(crate) fn label(page: &Page, summary: &Summary, segment: &SegmentFigures) -> String {
+    match (short_name(page, segment), numbers(page, summary, segment)) {
+        (name, numbers) if name.is_empty() && numbers.is_empty() => page.clean(&segment.name),
+        (name, numbers) => format!("{name} {numbers}").trim().into(),
     }
 }
 

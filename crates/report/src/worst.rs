@@ -1,9 +1,9 @@
 //! The worst packets, each with its waterfall: every point, when it saw the packet, and a bar for the time before it.
 
-use crate::page::Page;
+use crate::page::{Block, Page};
 use latpath_model::Ns;
 use latpath_stats::text::{date_time, short_stream, Table};
-use latpath_stats::{Summary, Worst};
+use latpath_stats::{Summary, Worst, WorstStep};
 
 /// Columns for the whole of a packet's time.
 const SPAN: usize = 30;
@@ -19,47 +19,70 @@ fn together(a: &Worst, b: &Worst) -> bool {
     overlap && a.path == b.path && held_before(a).is_some_and(|place| held_before(b) == Some(place))
 }
 
-/// All worst packets. Of those that one thing held, the first alone is drawn.
-pub(crate) fn write(page: &mut Page, summary: &Summary) {
-    if summary.worst.is_empty() {
-        return;
-    }
-    page.heading("Worst packets");
-    let mut groups: Vec<(usize, &Worst, Vec<&Worst>)> = Vec::new();
+/// A worst packet, its place among them, and those that the same thing held.
+type Group<'a> = (usize, &'a Worst, Vec<&'a Worst>);
+
+fn groups(summary: &Summary) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group> = Vec::new();
     for (i, worst) in summary.worst.iter().enumerate() {
         match groups.iter_mut().find(|(_, first, _)| together(first, worst)) {
             Some((_, _, more)) => more.push(worst),
             None => groups.push((i, worst, Vec::new())),
         }
     }
-    for (i, worst, more) in groups {
+    groups
+}
+
+/// `14.61 ms  MU01, key 2375, 2026-01-02 03:04:05.593750006, upcall`
+fn title(page: &Page, worst: &Worst) -> String {
+    let path = if worst.path.is_empty() { String::new() } else { format!(", {}", page.clean(&worst.path)) };
+    let (total, stream) = (page.duration(worst.total_ns), page.clean(&short_stream(&worst.stream)));
+    format!("{total}  {stream}, key {}, {}{path}", worst.key, date_time(worst.time_ns))
+}
+
+/// That one thing held more of them.
+fn others(page: &Page, more: &[&Worst]) -> Option<String> {
+    let (most, least) = (page.duration(more.first()?.total_ns), page.duration(more.last()?.total_ns));
+    let range = if more.len() == 1 { most } else { format!("{most} to {least}") };
+    Some(format!("{} more of them waited there at the same time: {range}", more.len()))
+}
+
+/// All worst packets. Of those that one thing held, the first alone is drawn.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    if summary.worst.is_empty() {
+        return;
+    }
+    page.heading("Worst packets");
+    for (i, worst, more) in groups(summary) {
         if i > 0 {
             page.line("");
         }
-        let path = if worst.path.is_empty() { String::new() } else { format!(", {}", page.clean(&worst.path)) };
-        page.line(format!(
-            "  {}. {}  {}, key {}, {}{path}",
-            i + 1,
-            page.duration(worst.total_ns),
-            page.clean(&short_stream(&worst.stream)),
-            worst.key,
-            date_time(worst.time_ns)
-        ));
+        page.line(format!("  {}. {}", i + 1, title(page, worst)));
         waterfall(page, worst, summary);
-        if let (Some(most), Some(least)) = (more.first(), more.last()) {
-            let (most, least) = (page.duration(most.total_ns), page.duration(least.total_ns));
-            let range = if more.len() == 1 { most } else { format!("{most} to {least}") };
-            page.line(format!("     {} more of them waited there at the same time: {range}", more.len()));
-        }
+        others(page, &more).iter().for_each(|text| page.line(format!("     {text}")));
     }
 }
 
-fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
-    let mut table = Table::new(&["<", "<point", "since first", "step", "cpu", "<thread", "<"]);
+/// The same for documents.
+pub(crate) fn document(page: &mut Page, summary: &Summary) {
+    if !summary.worst.is_empty() {
+        page.heading("Worst packets");
+    }
+    for (i, worst, more) in groups(summary) {
+        page.block(Block::Subheading(format!("{}. {}", i + 1, title(page, worst))));
+        steps(page, worst, summary);
+        others(page, &more).iter().for_each(|text| page.line(text));
+    }
+}
+
+const HEADS: [&str; 6] = ["<", "<point", "since first", "step", "cpu", "<thread"];
+
+/// The steps' rows under [`HEADS`], with the time before each.
+fn rows(page: &Page, worst: &Worst, summary: &Summary) -> Vec<(Ns, Vec<String>)> {
     let mut before = 0;
-    for step in &worst.steps {
+    let row = |step: &WorstStep| {
         let number = summary.number(&step.point).map_or(String::new(), |n| n.to_string());
-        table.row(vec![
+        let cells = vec![
             format!("{number:>3}"),
             page.clean(&step.point),
             page.duration(step.since_first_ns),
@@ -69,11 +92,30 @@ fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
                 Some(role) => format!("{} {}", step.tid, page.clean(role)),
                 None => step.tid.to_string(),
             },
-            bar(page, before, step.since_first_ns, worst.total_ns),
-        ]);
-        before = step.since_first_ns;
+        ];
+        (std::mem::replace(&mut before, step.since_first_ns), cells)
+    };
+    worst.steps.iter().map(row).collect()
+}
+
+fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
+    let mut table = Table::new(&[&HEADS[..], &["<"]].concat());
+    for ((before, mut cells), step) in rows(page, worst, summary).into_iter().zip(&worst.steps) {
+        cells.push(bar(page, before, step.since_first_ns, worst.total_ns));
+        table.row(cells);
     }
     page.table(&table);
+}
+
+fn steps(page: &mut Page, worst: &Worst, summary: &Summary) {
+    let (mut table, mut bars) = (Table::new(&HEADS), Vec::new());
+    let total = worst.total_ns.max(1);
+    let per_mille = |t: Ns| (i128::from(t.clamp(0, total)) * 1000 / i128::from(total)) as u32;
+    for ((before, cells), step) in rows(page, worst, summary).into_iter().zip(&worst.steps) {
+        bars.push((per_mille(before), per_mille(step.since_first_ns)));
+        table.row(cells);
+    }
+    page.block(Block::Steps(table, bars));
 }
 
 /// The time from `from` to `to` as a bar in the packet's whole time; nothing where a clock fault made it negative.

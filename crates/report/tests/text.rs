@@ -2,53 +2,14 @@
 
 mod figures;
 
-use figures::summary;
+use figures::{run, summary};
 use latpath_report::{text, Lines, Options, Style, WIDTH};
-use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, ShownAfter, Summary};
-use std::path::Path;
+
 use unicode_width::UnicodeWidthStr;
 
 fn options(letters: Letters) -> Options {
     Options { style: letters.into(), histograms: Vec::new() }
-}
-
-fn run(directory: &Path) -> Run {
-    let host = HostFacts {
-        name: "relay-host".into(),
-        kernel: "6.1.0-28-rt-amd64".into(),
-        kernel_version: "#1 SMP PREEMPT_RT Debian 6.1.119-1".into(),
-        kernel_command_line: "BOOT_IMAGE=/boot/vmlinuz-6.1.0-28-rt-amd64 root=/dev/sda2 ro isolcpus=2-5 nohz_full=2-5 rcu_nocbs=2-5 intel_idle.max_cstate=0".into(),
-        architecture: "x86_64".into(),
-        cpu_model: "Intel(R) Xeon(R) D-1747NTE CPU @ 2.50GHz".into(),
-        is_virtual: false,
-        cpus_online: "0-7".into(),
-        cpus_isolated: "2-5".into(),
-        cpus_nohz_full: "2-5".into(),
-        governors: vec!["performance".into()],
-        clocksource: "tsc".into(),
-        smt: "off".into(),
-        memory_bytes: 64 << 30,
-        boot_id: "5f2c".into(),
-    };
-    let stamp = |utc: &str, ns| Stamp { utc: utc.into(), utc_ns: ns, tai_ns: ns, monotonic_ns: ns };
-    let manifest = Manifest {
-        format: 1,
-        latpath: "0.1.0".into(),
-        state: State::Finished,
-        command: "latpath record --stream svid:MU01 --machine guest0=ssh:root@guest -o RUN"
-            .split(' ')
-            .map(String::from)
-            .collect(),
-        start: stamp("2026-01-02T03:04:05.000000006Z", 1_767_323_045_000_000_006),
-        end: Some(stamp("2026-01-02T03:05:05.000000006Z", 1_767_323_105_000_000_006)),
-        streams: vec!["svid:MU01".parse().unwrap(), "svid:MU02,vlan=7".parse().unwrap()],
-        host,
-        ..Manifest::default()
-    };
-    std::fs::create_dir(directory.join(JOURNEYS)).unwrap();
-    std::fs::write(directory.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
-    Run::open(directory).unwrap()
 }
 
 #[test]

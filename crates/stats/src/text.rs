@@ -126,6 +126,7 @@ pub fn date_time(utc: Ns) -> String {
 const LEAST: usize = 8;
 
 /// A table.
+#[derive(Clone, Debug)]
 pub struct Table {
     left: Vec<bool>,
     rows: Vec<Vec<String>>,
@@ -142,6 +143,16 @@ impl Table {
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
+    }
+
+    /// The column heads, each with whether its column stands at the left.
+    pub fn heads(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.rows[0].iter().map(String::as_str).zip(self.left.iter().copied())
+    }
+
+    /// The rows below the heads.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows[1..]
     }
 
     /// Its lines, each column as wide as it must be; the widest text columns are cut where `width` columns are too few.

@@ -6,8 +6,12 @@ use clap::Args as ClapArgs;
 use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
 use latpath_report::export::{check_target, write_csv, write_file};
-use latpath_report::{parse_duration, report_json, span, summarise, text, Limit, Options, SummaryOptions, When};
+use latpath_report::{
+    asciidoc, digest, html, markdown, parse_duration, report_json, span, summarise, text, Findings, Limit,
+    LimitVerdict, Options, SummaryOptions, When,
+};
 use latpath_run::{Run, Select};
+use latpath_stats::Summary;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -23,8 +27,17 @@ pub struct Args {
     /// Also write every journey as a line of CSV to this file; "-" writes to stdout, instead of the report
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Replace the file of --csv if it exists
-    #[arg(long, requires = "csv")]
+    /// Also write the report as one HTML file, with charts; "-" writes to stdout, instead of the text
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Also write the report's tables as Markdown, likewise
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Also write the report's tables as AsciiDoc, likewise
+    #[arg(long, value_name = "FILE")]
+    asciidoc: Option<PathBuf>,
+    /// Replace files of --csv, --html, --markdown and --asciidoc if they exist
+    #[arg(long)]
     force: bool,
     /// Only journeys from here on: time since the start (90s), or UTC (2026-01-02T03:04:05Z)
     #[arg(long, value_name = "TIME")]
@@ -56,13 +69,34 @@ fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
 }
 
+/// A document's format, and its file.
+type Document<'a> = (fn(&Findings) -> String, &'a Path);
+
+impl Args {
+    fn documents(&self) -> Vec<Document<'_>> {
+        let all: [(fn(&Findings) -> String, _); 3] =
+            [(html, &self.html), (markdown, &self.markdown), (asciidoc, &self.asciidoc)];
+        all.into_iter().filter_map(|(format, path)| Some((format, path.as_deref()?))).collect()
+    }
+
+    /// All files to write.
+    fn files(&self) -> Vec<&Path> {
+        self.csv.as_deref().into_iter().chain(self.documents().iter().map(|(_, path)| *path)).collect()
+    }
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 pub fn run(args: Args) -> Result<Outcome> {
+    check_files(&args)?;
     let run = Run::open(&args.run)?;
     let select = select(&args, &run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };
         write_journeys(&run, &with_threads, path, args.force)?;
-        if path.as_os_str() == "-" && args.limits.is_empty() {
+        if is_stdout(path) && args.limits.is_empty() && args.documents().is_empty() {
             return Ok(Outcome::Done);
         }
     }
@@ -80,7 +114,13 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Err(Usage(format!("{name:?}: no such segment (there are: {})", known.join(", "))).into());
         }
     }
-    if args.csv.as_deref() != Some(Path::new("-")) {
+    let check = |limit: &Limit| {
+        let broken = limit.check(&summary).map_err(|e| Usage(e.to_string()))?;
+        Ok(LimitVerdict { limit: limit.to_string(), broken })
+    };
+    let limits = args.limits.iter().map(check).collect::<Result<Vec<_>>>()?;
+    write_documents(&args, &run, &summary, &limits)?;
+    if !args.files().into_iter().any(is_stdout) {
         let shown = if args.json {
             report_json(&summary, &run)? + "\n"
         } else {
@@ -89,15 +129,54 @@ pub fn run(args: Args) -> Result<Outcome> {
         print(&shown)?;
     }
     let mut outcome = Outcome::Done;
-    for limit in &args.limits {
-        if let Some(broken) = limit.check(&summary).map_err(|e| Usage(e.to_string()))? {
+    for LimitVerdict { limit, broken } in limits {
+        if let Some(why) = broken {
             let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
             let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
-            eprintln!("{red}latpath: {broken}{end}");
+            eprintln!("{red}latpath: limit {limit} broken: {why}{end}");
             outcome = Outcome::LimitBroken;
         }
     }
     Ok(outcome)
+}
+
+/// Refuses files that may not be written, before the run is read.
+fn check_files(args: &Args) -> Result<()> {
+    let files = args.files();
+    if args.force && files.is_empty() {
+        return Err(
+            Usage("--force: there is no file to replace; add --csv, --html, --markdown or --asciidoc".into()).into()
+        );
+    }
+    for (at, path) in files.iter().enumerate() {
+        if files[..at].contains(path) {
+            return Err(Usage(format!("{}: named for two outputs; name a file for each", path.display())).into());
+        }
+        if !is_stdout(path) {
+            check_target(path, args.force).map_err(anyhow::Error::msg)?;
+        }
+    }
+    Ok(())
+}
+
+/// The report in the formats that the flags choose.
+fn write_documents(args: &Args, run: &Run, summary: &Summary, limits: &[LimitVerdict]) -> Result<()> {
+    let documents = args.documents();
+    if documents.is_empty() {
+        return Ok(());
+    }
+    let sha256 =
+        digest(run.path()).with_context(|| format!("{}: cannot read all of its files", run.path().display()))?;
+    let findings = Findings { run, summary, limits, sha256: &sha256 };
+    for (format, path) in documents {
+        let written = write_file(path, args.force, |out| out.write_all(format(&findings).as_bytes()));
+        match written {
+            // The reader of the pipe has seen enough.
+            Err(e) if is_stdout(path) && e.kind() == ErrorKind::BrokenPipe => {}
+            done => done.with_context(|| format!("{}: cannot write the report", path.display()))?,
+        }
+    }
+    Ok(())
 }
 
 /// Which journeys the flags choose.
@@ -125,12 +204,9 @@ fn select(args: &Args, run: &Run) -> Result<Select> {
 
 /// The journeys as CSV.
 fn write_journeys(run: &Run, select: &Select, path: &Path, force: bool) -> Result<()> {
-    if path.as_os_str() != "-" {
-        check_target(path, force).map_err(anyhow::Error::msg)?;
-    }
     let damaged = match write_file(path, force, |out| write_csv(run, select, out)) {
         // The reader of the pipe has seen enough.
-        Err(e) if path.as_os_str() == "-" && e.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        Err(e) if is_stdout(path) && e.kind() == ErrorKind::BrokenPipe => return Ok(()),
         done => done.with_context(|| format!("{}: cannot write journeys", path.display()))?,
     };
     let damaged = damaged.iter().map(|error| printable(&error.to_string()));

@@ -1,0 +1,89 @@
+//! What names a run by its content.
+
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Folders in a run's folder have no further ones below these.
+const DEPTH: usize = 4;
+
+/// The SHA-256 of a run's files, as `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` says it in the run's folder.
+///
+/// # Errors
+/// Where a file cannot be read. One that is no plain file is passed over.
+pub fn digest(run: &Path) -> io::Result<String> {
+    let mut files = Vec::new();
+    collect(run, Path::new("."), DEPTH, &mut files)?;
+    files.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
+    let mut all = Sha256::new();
+    for file in files {
+        let mut one = Sha256::new();
+        io::copy(&mut File::open(run.join(&file))?, &mut one)?;
+        all.update(hex(&one.finalize()));
+        all.update(b"  ");
+        all.update(file.as_os_str().as_encoded_bytes());
+        all.update(b"\n");
+    }
+    Ok(hex(&all.finalize()))
+}
+
+fn collect(run: &Path, folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(run.join(folder))? {
+        let entry = entry?;
+        let (kind, path) = (entry.file_type()?, folder.join(entry.file_name()));
+        if kind.is_file() {
+            files.push(path);
+        } else if kind.is_dir() && depth > 0 {
+            collect(run, &path, depth - 1, files)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a Content-Security-Policy allows a text by: `sha256-…`.
+pub(super) fn csp_source(text: &str) -> String {
+    format!("'sha256-{}'", base64(&Sha256::digest(text)))
+}
+
+/// RFC 4648, section 4.
+pub(super) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits = three.iter().chain([0, 0].iter()).take(3).fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
+            out.push(if at <= three.len() { digit.into() } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        for (text, code) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+            assert_eq!(base64(text.as_bytes()), code);
+        }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_sha256sum() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("b")).unwrap();
+        std::fs::write(folder.path().join("b/x"), "1").unwrap();
+        std::fs::write(folder.path().join("b.json"), "2").unwrap();
+        let command = "find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum";
+        let out = std::process::Command::new("sh").args(["-c", command]).current_dir(folder.path()).output().unwrap();
+        let expected = String::from_utf8(out.stdout).unwrap();
+        assert_eq!(expected.split(' ').next(), Some(digest(folder.path()).unwrap().as_str()));
+    }
+}

@@ -1,0 +1,180 @@
+//! One HTML file that needs nothing else: no request leaves it, and its policy allows none. It is well-formed XML too, so that a
+//! parser that forgives nothing can check it.
+
+use super::digest::csp_source;
+use super::{lines, runs_of_one_kind, Findings};
+use crate::page::Block;
+use latpath_stats::text::Table;
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
+
+/// The document.
+pub fn html(findings: &Findings) -> String {
+    let (title, blocks) = findings.blocks(true);
+    let title = escaped(&title);
+    let policy = format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        csp_source(STYLE),
+        csp_source(SCRIPT)
+    );
+    let mut body = Body::default();
+    runs_of_one_kind(&blocks).for_each(|blocks| body.write(blocks));
+    let (contents, sections) = body.finish();
+    let state = match findings.limits.iter().any(|limit| limit.broken.is_some()) {
+        _ if findings.limits.is_empty() => "",
+        true => "<p class=\"broken\">A limit is broken</p>",
+        false => "<p class=\"kept\">All limits are kept</p>",
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let sha256 = findings.sha256;
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n<meta name=\"generator\" content=\"latpath {version}\"/>\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{title}</h1>\n{state}\n</header>\n\
+         <nav aria-label=\"Contents\">\n<ul>\n{contents}</ul>\n</nav>\n<main>\n{sections}</main>\n\
+         <footer><p>Written by latpath {version} from the run with SHA-256 <code>{sha256}</code></p></footer>\n\
+         <script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+}
+
+/// The sections under construction, and their list.
+#[derive(Default)]
+struct Body {
+    contents: String,
+    out: String,
+    section: usize,
+    table: usize,
+    heading: String,
+}
+
+impl Body {
+    fn finish(mut self) -> (String, String) {
+        self.end_section();
+        (self.contents, self.out)
+    }
+
+    fn end_section(&mut self) {
+        if self.section > 0 {
+            self.out += "</section>\n";
+        }
+    }
+
+    fn write(&mut self, blocks: &[Block]) {
+        match &blocks[0] {
+            Block::Line(_) => self.list("lines", blocks),
+            Block::Warning(_) => self.list("warnings", blocks),
+            Block::Item(..) => self.items(blocks),
+            _ => {}
+        }
+        for block in blocks {
+            match block {
+                Block::Heading(text) => self.heading(text),
+                Block::Subheading(text) => self.out += &format!("<h3>{}</h3>\n", escaped(text)),
+                Block::Table(table) => self.table(table, None),
+                Block::Steps(table, bars) => self.table(table, Some(bars)),
+                _ => {}
+            }
+        }
+    }
+
+    fn heading(&mut self, text: &str) {
+        self.end_section();
+        self.section += 1;
+        let (n, text) = (self.section, escaped(text));
+        let _ = writeln!(self.contents, "<li><a href=\"#s{n}\">{text}</a></li>");
+        let _ = writeln!(self.out, "<section aria-labelledby=\"s{n}\">\n<h2 id=\"s{n}\">{text}</h2>");
+        self.heading = text;
+    }
+
+    fn list(&mut self, class: &str, blocks: &[Block]) {
+        let items: Vec<String> = lines(blocks).map(escaped).collect();
+        match items.as_slice() {
+            [] => {}
+            [one] => self.out += &format!("<p class=\"{class}\">{one}</p>\n"),
+            several => {
+                self.out += &format!("<ul class=\"{class}\">\n<li>{}</li>\n</ul>\n", several.join("</li>\n<li>"))
+            }
+        }
+    }
+
+    fn items(&mut self, blocks: &[Block]) {
+        self.out += "<dl>\n";
+        for block in blocks {
+            let Block::Item(name, value) = block else { continue };
+            if !name.is_empty() {
+                self.out += &format!("<dt>{}</dt>", escaped(name));
+            }
+            self.out += &format!("<dd>{}</dd>\n", escaped(value));
+        }
+        self.out += "</dl>\n";
+    }
+
+    /// A table that scrolls by itself where it is too wide. Its first column that has a head names the rows.
+    fn table(&mut self, table: &Table, bars: Option<&Vec<(u32, u32)>>) {
+        self.table += 1;
+        let heads: Vec<(&str, bool)> = table.heads().collect();
+        let named = heads.iter().position(|(head, _)| !head.is_empty()).unwrap_or(0);
+        let label = format!("{}, table {}", self.heading, self.table);
+        self.out += &format!(
+            "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{label}\"><table>\n<thead><tr>"
+        );
+        let side = |left: bool| if left { "" } else { " class=\"n\"" };
+        for (head, left) in &heads {
+            self.out += &match head.is_empty() {
+                true => "<td></td>".into(),
+                false => format!("<th scope=\"col\"{}>{}</th>", side(*left), escaped(head)),
+            };
+        }
+        if bars.is_some() {
+            self.out += "<td></td>";
+        }
+        self.out += "</tr></thead>\n<tbody>\n";
+        for (row, cells) in table.rows().iter().enumerate() {
+            self.out += "<tr>";
+            for (at, (cell, (_, left))) in cells.iter().zip(&heads).enumerate() {
+                let (cell, side) = (escaped(cell.trim()), side(*left));
+                self.out += &match at == named {
+                    true => format!("<th scope=\"row\"{side}>{cell}</th>"),
+                    false => format!("<td{side}>{cell}</td>"),
+                };
+            }
+            if let Some((from, to)) = bars.and_then(|bars| bars.get(row)) {
+                self.out += &bar(*from, *to);
+            }
+            self.out += "</tr>\n";
+        }
+        self.out += "</tbody>\n</table></div>\n";
+    }
+}
+
+/// From where to where a step took, in thousandths; the table has it in figures.
+fn bar(from: u32, to: u32) -> String {
+    let width = to.saturating_sub(from);
+    let shown = if width == 0 {
+        String::new()
+    } else {
+        format!("<rect x=\"{from}\" width=\"{}\" height=\"10\"/>", width.max(3))
+    };
+    format!("<td class=\"bar\"><svg viewBox=\"0 0 1003 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{shown}</svg></td>")
+}
+
+/// Text as HTML shows it, also in an attribute.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,114 @@
+//! Reports as documents: HTML, Markdown, AsciiDoc.
+
+mod figures;
+
+use figures::{run, summary};
+use latpath_report::{asciidoc, html, markdown, Findings, LimitVerdict};
+use latpath_run::Run;
+use latpath_stats::Summary;
+use roxmltree::{Document, Node, ParsingOptions};
+
+/// A name as somebody chooses it who means harm.
+const HOSTILE: &str = "</script><script>alert(1)</script>|*_`\"'&]]>\x1b[31m";
+
+fn findings<'a>(run: &'a Run, summary: &'a Summary, limits: &'a [LimitVerdict]) -> Findings<'a> {
+    Findings { run, summary, limits, sha256: "5f2c" }
+}
+
+fn limits() -> Vec<LimitVerdict> {
+    let limit =
+        |limit: &str, broken: Option<&str>| LimitVerdict { limit: limit.into(), broken: broken.map(Into::into) };
+    vec![limit("total:max<=3ms", Some("14.61 ms")), limit("lost<=20", None)]
+}
+
+fn written(summary: &Summary, limits: &[LimitVerdict], format: fn(&Findings) -> String) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(directory.path());
+    let name = |run: &Run| run.path().display().to_string();
+    let text = format(&findings(&run, summary, limits)).replace(&name(&run), "RUN");
+    let last = run.path().file_name().unwrap().to_str().unwrap().to_owned();
+    text.replace(&last, "RUN").replace(&last.replace('_', "\\_"), "RUN")
+}
+
+/// Parsed by what forgives nothing.
+fn parsed(html: &str) -> Document<'_> {
+    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+    Document::parse_with_options(html, options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn all<'a, 'b>(document: &'a Document<'b>, name: &'a str) -> impl Iterator<Item = Node<'a, 'b>> + 'a {
+    document.descendants().filter(move |node| node.has_tag_name(name))
+}
+
+#[test]
+fn the_markdown_of_a_report() {
+    insta::assert_snapshot!(written(&summary(), &limits(), markdown));
+}
+
+#[test]
+fn the_asciidoc_of_a_report() {
+    insta::assert_snapshot!(written(&summary(), &limits(), asciidoc));
+}
+
+#[test]
+fn the_html_is_one_file_that_asks_for_nothing() {
+    let text = written(&summary(), &limits(), html);
+    let document = parsed(&text);
+    let policy = all(&document, "meta").find(|m| m.attribute("http-equiv") == Some("Content-Security-Policy")).unwrap();
+    let policy = policy.attribute("content").unwrap();
+    assert!(policy.starts_with("default-src 'none'; style-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
+    for name in ["link", "img", "iframe", "object", "form", "base"] {
+        assert_eq!(all(&document, name).count(), 0, "{name}");
+    }
+    for node in document.descendants() {
+        for attribute in node.attributes() {
+            let name = attribute.name();
+            assert!(!name.starts_with("on") && !["src", "style"].contains(&name), "{name} of {:?}", node.tag_name());
+            assert!(name != "href" || attribute.value().starts_with('#'), "{}", attribute.value());
+        }
+    }
+}
+
+#[test]
+fn each_heading_is_reached_from_the_contents_and_each_table_names_its_rows_and_columns() {
+    let text = written(&summary(), &limits(), html);
+    let document = parsed(&text);
+    let ids: Vec<_> = all(&document, "h2").map(|h| h.attribute("id").unwrap()).collect();
+    let links: Vec<_> = all(&document, "a").map(|a| a.attribute("href").unwrap().trim_start_matches('#')).collect();
+    assert_eq!(ids, links);
+    for table in all(&document, "table") {
+        let head = table.first_element_child().unwrap();
+        assert!(head.descendants().any(|n| n.attribute("scope") == Some("col")));
+        for row in table.last_element_child().unwrap().children().filter(Node::is_element) {
+            assert_eq!(row.children().filter(|n| n.attribute("scope") == Some("row")).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn names_that_mean_harm_are_shown_as_text() {
+    let mut summary = summary();
+    summary.notes = vec![HOSTILE.into()];
+    summary.segments[0].name = HOSTILE.into();
+    summary.streams[0].stream = HOSTILE.into();
+    summary.worst[0].stream = HOSTILE.into();
+    let shown = HOSTILE.replace('\x1b', "?");
+    let text = written(&summary, &limits(), html);
+    let document = parsed(&text);
+    assert!(all(&document, "script").all(|script| !script.text().unwrap_or("").contains("alert")));
+    let texts: Vec<_> = document.descendants().filter_map(|node| node.text()).collect();
+    assert!(texts.iter().filter(|text| text.contains(&shown)).count() >= 4);
+    let text = written(&summary, &limits(), markdown);
+    assert!(text.contains("\\<script\\>") && !text.replace("\\<", "").contains("<script"));
+    let text = written(&summary, &limits(), asciidoc);
+    assert!(text.contains("pass:c[</script><script>alert(1)</script>\\|*_`\"'&\\]\\]>?[31m]"), "{text}");
+}
+
+#[test]
+fn the_same_figures_give_the_same_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run, summary, limits) = (run(directory.path()), summary(), limits());
+    for format in [html, markdown, asciidoc] {
+        assert_eq!(format(&findings(&run, &summary, &limits)), format(&findings(&run, &summary, &limits)));
+    }
+}
