@@ -208,7 +208,7 @@ impl Protocol for Goose {
     }
 
     fn short(&self) -> Option<String> {
-        Some(String::from_utf8_lossy(&self.goid).into_owned())
+        Some(named::text(&self.goid))
     }
 
     fn by_name(&self) -> Self {

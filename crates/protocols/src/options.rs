@@ -65,18 +65,17 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Splits at commas that no backslash protects, and takes the backslashes off the first part.
-pub(crate) fn split_options(s: &str) -> (String, Vec<&str>) {
-    let mut first = String::new();
+/// Splits at commas that no backslash protects.
+pub(crate) fn split_options(s: &str) -> (&str, Vec<&str>) {
     let mut chars = s.char_indices();
     while let Some((i, c)) = chars.next() {
         match c {
-            '\\' => first.extend(chars.next().map(|(_, c)| c)),
-            ',' => return (first, s[i + 1..].split(',').collect()),
-            c => first.push(c),
+            '\\' => drop(chars.next()),
+            ',' => return (&s[..i], s[i + 1..].split(',').collect()),
+            _ => {}
         }
     }
-    (first, Vec::new())
+    (s, Vec::new())
 }
 
 /// Reads a number, decimal or `0x…`.

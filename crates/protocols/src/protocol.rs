@@ -182,7 +182,7 @@ pub struct Field {
 /// The value of a [`Field`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A text from the wire: it may hold control codes.
+    /// A text from the wire, with nothing in it that a terminal obeys.
     Text(String),
     /// A number.
     Number(u64),
@@ -195,7 +195,7 @@ pub enum Value {
 impl Value {
     /// A text from bytes of the wire.
     pub fn text(bytes: &[u8]) -> Self {
-        Self::Text(String::from_utf8_lossy(bytes).into_owned())
+        Self::Text(crate::named::text(bytes))
     }
 }
 

@@ -9,7 +9,7 @@
 //! udp:10.0.0.1:7000>10.0.0.2:5000,seq=4:4     key: big-endian number, 4 bytes at payload offset 4
 //! ether:0x8892,hash=0:46         any ethertype; key: hash of 46 payload bytes from offset 0
 //! ```
-//! A comma in a name is written `\,`, a backslash `\\`. The payload begins after the last ethertype; that of UDP after its header.
+//! A comma in a name is written `\,`, a backslash `\\`, any byte `\x1b` by its two hexadecimal digits. The payload begins after the last ethertype; that of UDP after its header.
 
 use crate::options::{bad, number_u16, split_options, BadStream, Options};
 use crate::protocol::Order;
@@ -238,7 +238,7 @@ impl FromStr for StreamSpec {
         for (kind, at, whole) in options.left.extract_if(.., |(name, ..)| matches!(*name, "seq" | "hash")) {
             key = key_rule(kind, at, whole)?;
         }
-        let matcher = protocol.parse(&name, &mut options)?;
+        let matcher = protocol.parse(name, &mut options)?;
         match options.left.first() {
             None => Ok(Self { matcher, link, key }),
             Some((_, _, whole)) => {
@@ -290,6 +290,7 @@ mod tests {
             "svid:MU01",
             "svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01",
             "svid:a\\,b\\\\c",
+            "svid:BAD\\xff\\x1b[2J",
             "udp:10.0.0.1:7000>10.0.0.2:5000,seq=4:4",
             "udp:[fe80::1]:5000,hash=0:32",
             "udp::5000,hash=0:32",

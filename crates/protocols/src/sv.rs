@@ -67,7 +67,7 @@ impl Protocol for Sv {
     }
 
     fn short(&self) -> Option<String> {
-        Some(String::from_utf8_lossy(&self.svid).into_owned())
+        Some(named::text(&self.svid))
     }
 
     fn by_name(&self) -> Self {

@@ -129,10 +129,10 @@ fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
     })
 }
 
-/// A field as people read it, on one line. Texts come from the wire: nothing in them may reach the terminal as a control code.
+/// A field as people read it, on one line.
 fn cell(value: &Value, hz: Option<f64>) -> String {
     match value {
-        Value::Text(text) => text.escape_debug().to_string(),
+        Value::Text(text) => text.clone(),
         Value::Number(n) => n.to_string(),
         Value::Hex(n) => format!("{n:#06x}"),
         Value::PerFrame(n) => hz.map_or("-".into(), |hz| rate(hz * f64::from(*n))),
