@@ -13,9 +13,9 @@ use crate::{kernel_time, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
-use latpath_model::{PointId, StreamId, HOST};
+use latpath_model::{Link, PointId, PointInfo, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use words::{flow, group_of, in_namespace, list, ofctl_port, old_group_of, text};
+use words::{flow, group_of, in_namespace, in_sysfs_of, list, mask, ofctl_port, old_group_of, text};
 
 /// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +91,10 @@ impl Advisor<'_> {
 
     /// CPUs that a thread could go to: not where the trouble is, and not those that vCPUs are pinned to.
     fn elsewhere(&self) -> Option<String> {
+        self.elsewhere_list().map(|cpus| text(&cpus))
+    }
+
+    fn elsewhere_list(&self) -> Option<Vec<u32>> {
         let mut cpus = list(self.known.cpus.get(&self.share.machine)?);
         let all = cpus.len();
         cpus.retain(|cpu| Some(*cpu) != self.share.cpu());
@@ -102,7 +106,7 @@ impl Advisor<'_> {
                 cpus = free;
             }
         }
-        (!cpus.is_empty()).then(|| text(&cpus))
+        (!cpus.is_empty()).then_some(cpus)
     }
 
     /// A thread's virtual machine, where that is libvirt's.
@@ -208,6 +212,30 @@ impl Advisor<'_> {
         all
     }
 
+    /// A softirq that takes packets from a veth runs on the CPU that sent them, and no interrupt can be moved.
+    fn of_virtual_devices(&self) -> Option<Advice> {
+        let is_here = |info: &&PointInfo| {
+            info.link == Link::Veth && info.point.kind.is_entry() && info.point.machine == self.share.machine
+        };
+        let info = self.known.points.iter().find(is_here)?;
+        let (device, within) = in_sysfs_of(&info.point.device)?;
+        let elsewhere = mask(&self.elsewhere_list()?);
+        let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        Some(self.one(
+            format!(
+                "{device} is a virtual device: the CPU that sends to it takes its packets too; let other CPUs take them \
+                 (receive packet steering)"
+            ),
+            [match within {
+                None => format!("echo {elsewhere} > {}", quoted(&file)),
+                Some(netns) => {
+                    let command = format!("echo {elsewhere} > {}", quoted(&file));
+                    format!("ip netns exec {} sh -c {}", quoted(netns), quoted(&command))
+                }
+            }],
+        ))
+    }
+
     /// Something that is no thread had the CPU.
     pub(crate) fn of_interrupts(&self) -> Vec<Advice> {
         let Some(by) = self.by() else { return Vec::new() };
@@ -227,7 +255,7 @@ impl Advisor<'_> {
                 let what = format!(
                     "let another CPU serve the NIC whose packets keep {cpu} busy (its interrupts N: grep NIC /proc/interrupts)"
                 );
-                of(what, command)
+                self.of_virtual_devices().into_iter().chain(of(what, command)).collect()
             }
             Doing::Softirq(_) | Doing::Vector(Vector::LocalTimer) | Doing::Timer(_) => {
                 let what = format!("keep timers and housekeeping off {cpu}: on the kernel's command line");

@@ -90,10 +90,14 @@ fn advice_of(share: &CauseShare) -> Vec<Advice> {
 
 /// The same beside a guest like this.
 fn advice_beside(vm: Vm, share: &CauseShare) -> Vec<Advice> {
+    advice_at(points(), vm, share)
+}
+
+fn advice_at(points: Vec<PointInfo>, vm: Vm, share: &CauseShare) -> Vec<Advice> {
     let streams = vec!["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
     let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
     let governors = vec!["powersave".to_owned()];
-    let context = RunContext { vms: vec![vm], points: points(), streams, cpus, governors, ..RunContext::default() };
+    let context = RunContext { vms: vec![vm], points, streams, cpus, governors, ..RunContext::default() };
     advise(share, Some(0), &context)
 }
 
@@ -177,6 +181,28 @@ fn interrupts_go_elsewhere() {
         Some(other("irq 25 x", Doing::Irq(25))),
     );
     assert_eq!(commands(&waits), ["echo 0-3,6-7 > /proc/irq/25/smp_affinity_list"]);
+}
+
+#[test]
+fn where_no_interrupt_brings_packets_other_cpus_take_them() {
+    let share = share(
+        Cause::Interrupted,
+        "host",
+        Some(actor("vhost of guest7", 5620, OTHER)),
+        Some(other("softirq NET_RX", Doing::Softirq(3))),
+    );
+    for (device, command) in [
+        ("hin", Some("echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus")),
+        ("hin%bay", Some("ip netns exec bay sh -c 'echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus'")),
+        ("hin%4026532", None),
+    ] {
+        let mut points = points();
+        points[0].point.device = device.into();
+        points[0].link = latpath_model::Link::Veth;
+        let commands: Vec<_> = advice_at(points, vm(), &share).into_iter().flat_map(|a| a.commands).collect();
+        let nic = "echo 0-3,6-7 > /proc/irq/N/smp_affinity_list";
+        assert_eq!(commands, command.into_iter().chain([nic]).collect::<Vec<_>>());
+    }
 }
 
 #[test]

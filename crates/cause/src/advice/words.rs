@@ -28,6 +28,25 @@ pub(super) fn in_namespace(device: &str) -> (&str, String) {
     (name, within)
 }
 
+/// A point's device, and the named namespace that it is in, if any: `ip netns exec` shows the files in /sys of that one. None
+/// where the namespace has no name.
+pub(super) fn in_sysfs_of(device: &str) -> Option<(&str, Option<&str>)> {
+    match device.split_once('%') {
+        None => Some((device, None)),
+        Some((_, netns)) if netns.chars().all(|c| c.is_ascii_digit()) => None,
+        Some((name, netns)) => Some((name, Some(netns))),
+    }
+}
+
+/// CPUs as the kernel's masks have them: `f0`, `1,00000000`.
+pub(super) fn mask(cpus: &[u32]) -> String {
+    let words = cpus.iter().max().map_or(1, |last| last / 32 + 1);
+    let word = |n: u32| cpus.iter().filter(|cpu| **cpu / 32 == n).fold(0_u32, |word, cpu| word | 1 << (cpu % 32));
+    let mut mask = format!("{:x}", word(words - 1));
+    (0..words - 1).rev().for_each(|n| mask += &format!(",{:08x}", word(n)));
+    mask
+}
+
 /// A stream as ovs-fields(7) matches it.
 pub(super) fn flow(stream: &StreamSpec) -> String {
     let mut text = stream.matcher.flow();
@@ -56,4 +75,17 @@ pub(super) fn list(cpus: &Cpus) -> Vec<u32> {
 
 pub(super) fn text(cpus: &[u32]) -> String {
     cpus.iter().copied().collect::<Cpus>().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask;
+
+    #[test]
+    fn cpus_are_masks_of_32() {
+        assert_eq!(
+            ["f0", "1,00000001", "1,00000000,00000000"],
+            [mask(&[4, 5, 6, 7]), mask(&[0, 32]), mask(&[64])].each_ref().map(String::as_str)
+        );
+    }
 }
