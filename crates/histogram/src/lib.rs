@@ -7,6 +7,7 @@
 mod layout;
 
 use latpath_model::Ns;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const BITS: u32 = 8;
@@ -14,7 +15,7 @@ const BITS: u32 = 8;
 const GROW: usize = 1 << BITS;
 
 /// One bucket of a drawing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
     /// Lower edge, inclusive.
     pub from_ns: Ns,

@@ -1,11 +1,12 @@
 //! What a segment of a route is, beside its name.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a segment is. Decisions are taken on this; a name is for people, and users may give any.
 ///
 /// The order is the one in which tables show segments: the classic ones, named ones, single steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
     /// From the publisher to the host's NIC.

@@ -3,10 +3,11 @@
 use latpath_model::StreamSpec;
 use latpath_run::{facts::HostFacts, Condition, Run, Stamp};
 use latpath_stats::Summary;
+use schemars::{generate::SchemaSettings, JsonSchema, Schema};
 use serde::Serialize;
 
 /// What the run was: the key `run` of a report's JSON.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunHead<'a> {
     /// The run's directory, as it was named.
     pub path: String,
@@ -19,6 +20,7 @@ pub struct RunHead<'a> {
     pub start: &'a Stamp,
     /// When it ended; null if it was killed or goes on.
     pub end: Option<&'a Stamp>,
+    #[schemars(with = "Vec<String>")]
     pub streams: &'a [StreamSpec],
     pub host: &'a HostFacts,
 }
@@ -46,13 +48,32 @@ impl<'a> RunHead<'a> {
     }
 }
 
+/// A report: the run, and its figures.
+#[derive(Serialize, JsonSchema)]
+struct Whole<'a> {
+    run: RunHead<'a>,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
 /// The JSON of a report, on one line.
 pub fn report_json(summary: &Summary, run: &Run) -> serde_json::Result<String> {
-    #[derive(Serialize)]
-    struct Whole<'a> {
-        run: RunHead<'a>,
-        #[serde(flatten)]
-        summary: &'a Summary,
-    }
     serde_json::to_string(&Whole { run: RunHead::of(run), summary })
+}
+
+/// The JSON Schema (draft 2020-12) of what `latpath report --json` prints.
+pub fn report_schema() -> Schema {
+    schema::<Whole>("latpath report --json")
+}
+
+/// The JSON Schema (draft 2020-12) of each object that `latpath live --json` prints.
+pub fn live_schema() -> Schema {
+    schema::<Summary>("latpath live --json")
+}
+
+fn schema<T: JsonSchema>(title: &str) -> Schema {
+    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let mut schema = generator.into_root_schema_for::<T>();
+    schema.insert("title".into(), title.into());
+    schema
 }

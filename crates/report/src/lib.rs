@@ -31,7 +31,7 @@ pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
     Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
-pub use json::report_json;
+pub use json::{live_schema, report_json, report_schema};
 pub use layout::layout_of;
 pub use limit::{parse_duration, Limit};
 pub use lines::Lines;

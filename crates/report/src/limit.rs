@@ -4,7 +4,7 @@ use latpath_model::Ns;
 use latpath_stats::{
     figures::{longest_row, never_seen, packets},
     units::{count, duration},
-    SegmentFigures, Summary,
+    Percentile, SegmentFigures, Summary, TimeFigures,
 };
 use std::{fmt, str::FromStr};
 
@@ -19,7 +19,7 @@ pub struct Limit {
 #[derive(Clone, Debug)]
 enum What {
     /// A time of a segment.
-    Time(String, fn(&SegmentFigures) -> Ns),
+    Time(String, fn(&TimeFigures) -> Ns),
     /// A count of a segment.
     Count(String, fn(&SegmentFigures) -> u64),
     /// A count over all journeys.
@@ -43,22 +43,14 @@ pub enum BadLimit {
     Segment { segment: String, known: String },
 }
 
-/// The times of a segment by name.
-fn time_figure(name: &str) -> Option<fn(&SegmentFigures) -> Ns> {
+/// A figure of times by its name.
+pub(crate) fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     Some(match name {
-        "min" => |s| s.times.min_ns,
-        "mean" => |s| s.times.mean_ns,
-        "stddev" => |s| s.times.stddev_ns,
-        "p50" => |s| s.times.p50_ns,
-        "p90" => |s| s.times.p90_ns,
-        "p95" => |s| s.times.p95_ns,
-        "p99" => |s| s.times.p99_ns,
-        "p99.9" => |s| s.times.p99_9_ns,
-        "p99.99" => |s| s.times.p99_99_ns,
-        "p99.999" => |s| s.times.p99_999_ns,
-        "p99.9999" => |s| s.times.p99_9999_ns,
-        "max" => |s| s.times.max_ns,
-        _ => return None,
+        "min" => |t| t.min_ns,
+        "mean" => |t| t.mean_ns,
+        "stddev" => |t| t.stddev_ns,
+        "max" => |t| t.max_ns,
+        name => Percentile::named(name)?.figure,
     })
 }
 
@@ -121,7 +113,7 @@ impl Limit {
                 if found.iter().any(|s| s.times.count == 0) {
                     Some("no journey crossed the segment".into())
                 } else {
-                    found.into_iter().map(figure).max().filter(|ns| *ns > self.most).map(duration)
+                    found.into_iter().map(|s| figure(&s.times)).max().filter(|ns| *ns > self.most).map(duration)
                 }
             }
         })

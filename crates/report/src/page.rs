@@ -153,6 +153,11 @@ impl Page {
         }
     }
 
+    /// So many of a thing: `1 packet`, `12 packets`.
+    pub fn number_of(&self, n: u64, noun: &str) -> String {
+        self.letters.number_of(n, noun)
+    }
+
     /// A count; for people in at most 14 columns.
     pub fn count(&self, n: u64) -> String {
         match self.style.is_for_people {

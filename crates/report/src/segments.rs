@@ -1,9 +1,10 @@
 //! A row per segment.
 
+use crate::limit::time_figure;
 use crate::page::{is_within, share, Page};
-use latpath_model::{Ns, SegmentKind};
+use latpath_model::SegmentKind;
 use latpath_stats::text::Table;
-use latpath_stats::{SegmentFigures, Summary};
+use latpath_stats::{Percentile, SegmentFigures, Summary};
 
 /// Both tables: how many and where, and how long.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
@@ -77,39 +78,27 @@ pub(crate) fn document(page: &mut Page, summary: &Summary) {
         ]);
     }
     page.table(&table);
-    let heads = TIMES.map(|(head, _)| head);
-    let mut table = Table::new(&[&["<segment"], &heads[..]].concat());
+    let mut table = Table::new(&[&["<segment"], &TIMES[..]].concat());
     let mut hidden = false;
     for s in &summary.segments {
-        let times = times(page, s, &heads, &mut hidden);
+        let times = times(page, s, &TIMES, &mut hidden);
         table.row([label(page, summary, s)].into_iter().chain(times).collect());
     }
     page.table(&table);
     explain_bounds(page, hidden);
 }
 
-type Figure = fn(&SegmentFigures) -> Ns;
-
-/// All times of a segment, by the heads of their columns.
-const TIMES: [(&str, Figure); 12] = [
-    ("min", |s| s.times.min_ns),
-    ("mean", |s| s.times.mean_ns),
-    ("stddev", |s| s.times.stddev_ns),
-    ("p50", |s| s.times.p50_ns),
-    ("p90", |s| s.times.p90_ns),
-    ("p95", |s| s.times.p95_ns),
-    ("p99", |s| s.times.p99_ns),
-    ("p99.9", |s| s.times.p99_9_ns),
-    ("p99.99", |s| s.times.p99_99_ns),
-    ("p99.999", |s| s.times.p99_999_ns),
-    ("p99.9999", |s| s.times.p99_9999_ns),
-    ("max", |s| s.times.max_ns),
-];
+/// All times of a segment, the heads of their columns.
+const TIMES: [&str; 12] =
+    ["min", "mean", "stddev", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"];
 
 /// The times of a row under these heads; `hidden` where one is shorter than its error bound.
 fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> Vec<String> {
-    let time = |(head, figure): &(&str, Figure)| {
-        let time = figure(s);
+    let time = |head: &&str| {
+        let is_known = Percentile::named(head).is_none_or(|p| s.times.percentile(p).is_some());
+        let Some(time) = time_figure(head).filter(|_| is_known).map(|figure| figure(&s.times)) else {
+            return "-".into();
+        };
         // The deviation does not suffer from a wrong offset between two clocks.
         let is_exact = *head == "stddev" && s.times.count > 0;
         *hidden |= !is_exact && s.times.count > 0 && is_within(time, s.error_bound_ns);
@@ -119,7 +108,7 @@ fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> 
             page.time(s, time)
         }
     };
-    TIMES.iter().filter(|(head, _)| heads.contains(head)).map(time).collect()
+    TIMES.iter().filter(|head| heads.contains(head)).map(time).collect()
 }
 
 fn over(page: &Page, summary: &Summary) -> String {

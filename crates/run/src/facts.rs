@@ -1,11 +1,12 @@
 //! What the host is, as far as it changes latencies: read once, at a run's start.
 
 use latpath_linux::proc::{boot_id, field, line, number};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Facts of the host. What cannot be read is empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HostFacts {
     /// Host name.

@@ -9,6 +9,7 @@ use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
 use latpath_partstore::{open_file, replace_file, StoreError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     io::{ErrorKind, Read},
@@ -41,7 +42,7 @@ pub enum State {
 }
 
 /// One instant in the clocks that a run is tied to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Stamp {
     /// UTC for people: `2026-01-02T03:04:05.000000006Z`.
@@ -85,7 +86,7 @@ pub struct NamedSegment {
 }
 
 /// One machine's clock against the host's; every sample of it is in `clocks.jsonl`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineFigures {
     /// `host`, `guest0`.
@@ -147,7 +148,7 @@ pub struct ClockSample {
 }
 
 /// What tracing itself cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolCost {
     /// Sightings made, on all machines.

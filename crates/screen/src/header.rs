@@ -39,7 +39,7 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     if matches!(flowing, Flowing::Yes) {
         parts.push(part(1, Span::styled(format!("{}/s", theme.rate(flow.rate_hz())), theme.strong())));
     }
-    parts.push(part(4, format!("{} journeys", theme.count(shown.journeys()))));
+    parts.push(part(4, theme.number_of(shown.journeys(), "journey")));
     if !which.is_empty() {
         parts.push(part(3, Span::styled(which, theme.strong())));
     }

@@ -97,8 +97,8 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
     if let Some(late) = summary.late.as_ref().filter(|late| late.late > 0) {
         out.push(String::new());
         out.push(format!(
-            " WHY LATE ({} packets, {} explained, {} beyond the baseline)",
-            theme.count(late.late),
+            " WHY LATE ({}, {} explained, {} beyond the baseline)",
+            theme.number_of(late.late, "packet"),
             theme.count(late.explained),
             theme.duration(late.excess_ns)
         ));
@@ -106,13 +106,13 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             let cpus: Vec<String> = cause.cpus.iter().take(4).map(ToString::to_string).collect();
             let cpus = if cpus.is_empty() { String::new() } else { format!(" CPU {}", cpus.join(" ")) };
             out.push(format!(
-                "   {}: {} ({}{cpus}, {}): {:.1} %, {} packets, {}, median {}",
+                "   {}: {} ({}{cpus}, {}): {:.1} %, {}, {}, median {}",
                 theme.clean(&cause.cause),
                 theme.clean(&cause.description),
                 theme.clean(&cause.machine),
                 theme.clean(&cause.segment),
                 cause.share_percent,
-                theme.count(cause.first),
+                theme.number_of(cause.first, "packet"),
                 theme.duration(cause.excess_ns),
                 theme.duration(cause.median_ns)
             ));
@@ -159,7 +159,11 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
     out.push(" STREAMS".into());
     for s in &summary.streams {
         let text = theme.clean(&s.stream);
-        out.push(format!("   {text} ({}): {} journeys", names::stream(&s.stream, theme), theme.count(s.journeys)));
+        out.push(format!(
+            "   {text} ({}): {}",
+            names::stream(&s.stream, theme),
+            theme.number_of(s.journeys, "journey")
+        ));
     }
     out.push(String::new());
     out.push(" NOTES".into());

@@ -96,7 +96,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
     let Some(late) = shown.summary.late.as_ref().filter(|late| late.late > 0 && lines > 0) else { return Vec::new() };
     let all = late.causes.len();
     if all == 0 {
-        let text = format!("{} packets, not explained yet", theme.count(late.late));
+        let text = format!("{}, not explained yet", theme.number_of(late.late, "packet"));
         return vec![labelled(model, "late", vec![part(0, text)], width)];
     }
     let named = all.min(lines.saturating_sub(usize::from(late.latest.is_some() && lines > all)));
@@ -107,7 +107,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
             part(0, Span::styled(theme.clean(&cause.description), theme.bad())),
             part(1, share),
             part(2, theme.clean(&cause.cause)),
-            part(3, format!("{} packets", theme.count(cause.first))),
+            part(3, theme.number_of(cause.first, "packet")),
             part(4, theme.duration(cause.excess_ns)),
         ];
         if let Some(cpu) = cause.cpus.first() {
@@ -201,7 +201,7 @@ pub fn tool(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     let cpu = theme.cut(&cpu, 16);
     let parts = vec![
         part(1, format!("{} ns/sighting", theme.count(tool.ns_per_sighting))),
-        part(4, format!("{} sightings", theme.count(tool.sightings))),
+        part(4, theme.number_of(tool.sightings, "sighting")),
         part(0, dropped),
         part(2, cpu),
         part(3, format!("RSS {}", units::bytes(tool.max_rss_bytes))),

@@ -77,6 +77,10 @@ impl Theme {
         self.digits().count(n)
     }
 
+    pub fn number_of(&self, n: u64, noun: &str) -> String {
+        self.digits().number_of(n, noun)
+    }
+
     pub fn count_within(&self, n: u64, width: usize) -> String {
         self.digits().count_within(n, width)
     }

@@ -4,11 +4,12 @@ use crate::units::Letters;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
 use latpath_run::{MachineFigures, ToolCost};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Times of one thing, ns. Percentiles are nearest ranks, at most 0.2 % off; all else is exact.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TimeFigures {
     /// How many.
@@ -63,10 +64,45 @@ impl TimeFigures {
             negative: h.negatives(),
         }
     }
+
+    /// A percentile; `None` where fewer than one of the times lies beyond it: the greatest time says as much.
+    pub fn percentile(&self, which: Percentile) -> Option<Ns> {
+        (self.count >= which.one_in).then(|| (which.figure)(self))
+    }
+}
+
+/// A percentile that tables show.
+#[derive(Clone, Copy, Debug)]
+pub struct Percentile {
+    /// `p99.9`.
+    pub name: &'static str,
+    /// One time of so many is beyond it.
+    one_in: u64,
+    /// The figure, however few times there are.
+    pub figure: fn(&TimeFigures) -> Ns,
+}
+
+impl Percentile {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.name == name)
+    }
+
+    /// All of them, rising.
+    pub const ALL: [Self; 8] = [
+        Self { name: "p50", one_in: 2, figure: |t| t.p50_ns },
+        Self { name: "p90", one_in: 10, figure: |t| t.p90_ns },
+        Self { name: "p95", one_in: 20, figure: |t| t.p95_ns },
+        Self { name: "p99", one_in: 100, figure: |t| t.p99_ns },
+        Self { name: "p99.9", one_in: 1_000, figure: |t| t.p99_9_ns },
+        Self { name: "p99.99", one_in: 10_000, figure: |t| t.p99_99_ns },
+        Self { name: "p99.999", one_in: 100_000, figure: |t| t.p99_999_ns },
+        Self { name: "p99.9999", one_in: 1_000_000, figure: |t| t.p99_9999_ns },
+    ];
 }
 
 /// One row: the times of one segment. All times in ns.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentFigures {
     /// What it is: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (by the user) or `step` (to the next point).
     #[serde(default)]
@@ -98,7 +134,7 @@ impl SegmentFigures {
 }
 
 /// Packets that did not arrive, by the last place that saw them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Loss {
     /// The last point of the route that saw them.
     pub place: String,
@@ -115,7 +151,7 @@ pub struct Loss {
 }
 
 /// The packets that took one path through the host.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathFigures {
     /// `direct`, `fast path`, `upcall`, `slow action` or `xdp`.
     pub path: String,
@@ -128,12 +164,13 @@ pub struct PathFigures {
 }
 
 /// One stream's share of a summary.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamFigures {
     /// The stream, as the user may write it.
     pub stream: String,
     /// Its own route: its points in the order in which packets pass. Streams may lead into different VMs, or in both directions.
     #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,
     /// Packets seen at any point.
     pub journeys: u64,
@@ -162,7 +199,7 @@ pub struct StreamFigures {
 }
 
 /// Packets in a row that were late, lost or never seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConsecutiveFigures {
     /// How many.
     pub packets: u64,
@@ -175,7 +212,7 @@ pub struct ConsecutiveFigures {
 }
 
 /// One step of a packet's waterfall.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstStep {
     /// The point.
     pub point: String,
@@ -193,7 +230,7 @@ pub struct WorstStep {
 }
 
 /// One of the worst packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worst {
     /// The stream.
     pub stream: String,
@@ -211,7 +248,7 @@ pub struct Worst {
 }
 
 /// What held late packets, the running ranking.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LateFigures {
     /// Late packets.
     pub late: u64,
@@ -234,7 +271,7 @@ pub struct LateFigures {
 }
 
 /// How soon spikes were explained: from when the first late packet of each had come until what held it was shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShownAfter {
     /// Spikes.
     pub spikes: u64,
@@ -247,7 +284,7 @@ pub struct ShownAfter {
 }
 
 /// One cause of late packets.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CauseFigures {
     /// Its name: `waiting-for-cpu`.
     pub cause: String,
@@ -270,16 +307,18 @@ pub struct CauseFigures {
 }
 
 /// Everything one screen, one JSON line or one report shows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Time covered.
     pub elapsed_ns: Ns,
     /// The threshold that `over_threshold` counts against.
     pub threshold_ns: Ns,
     /// The points of the route, in the order in which packets pass.
+    #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,
     /// Points off the route that saw packets too: copies that a bridge makes, other readers.
     #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     pub off_route: Vec<Point>,
     /// All streams together: packets seen at any point.
     pub journeys: u64,

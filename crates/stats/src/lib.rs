@@ -15,8 +15,8 @@ mod worst;
 pub use aggregate::{Aggregate, Context, Setup};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
-    CauseFigures, ConsecutiveFigures, LateFigures, Loss, PathFigures, SegmentFigures, ShownAfter, StreamFigures,
-    Summary, TimeFigures, Worst, WorstStep,
+    CauseFigures, ConsecutiveFigures, LateFigures, Loss, PathFigures, Percentile, SegmentFigures, ShownAfter,
+    StreamFigures, Summary, TimeFigures, Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};

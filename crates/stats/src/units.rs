@@ -65,6 +65,11 @@ impl Letters {
         groups.join(if self == Self::Ascii { "," } else { "\u{202f}" })
     }
 
+    /// So many of a thing: `1 packet`, `12 packets`. The noun forms its plural with an s.
+    pub fn number_of(self, n: u64, noun: &str) -> String {
+        format!("{} {noun}{}", self.count(n), if n == 1 { "" } else { "s" })
+    }
+
     /// A count in at most `width` columns (5 or more): in groups if that fits, else plain, else short (`48.0M`).
     pub fn count_within(self, n: u64, width: usize) -> String {
         let (grouped, plain) = (self.count(n), n.to_string());
@@ -98,6 +103,11 @@ pub fn duration(ns: Ns) -> String {
 /// [`Letters::count`] in Unicode.
 pub fn count(n: u64) -> String {
     Letters::Unicode.count(n)
+}
+
+/// [`Letters::number_of`] in Unicode.
+pub fn number_of(n: u64, noun: &str) -> String {
+    Letters::Unicode.number_of(n, noun)
 }
 
 /// [`Letters::rate`] in Unicode.

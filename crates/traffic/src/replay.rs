@@ -180,6 +180,12 @@ impl Replay {
         }
     }
 
+    /// The longest time between two frames of the file, and the number of the frame that ends it, from 1.
+    pub fn longest_pause(&self) -> Option<(usize, Ns)> {
+        let pause = |(i, pair): (usize, &[Recorded])| (i + 2, pair[1].due - pair[0].due);
+        self.frames.windows(2).enumerate().map(pause).max_by_key(|(_, pause)| *pause)
+    }
+
     /// Frames in one round.
     pub fn len(&self) -> usize {
         self.frames.len()

@@ -8,6 +8,7 @@ use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_follow::{FlightOptions, Options, PointFilter};
+use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -125,6 +126,14 @@ impl What {
         for (i, stream) in streams.iter().enumerate() {
             if streams[..i].contains(stream) {
                 bail!(Usage(format!("stream {stream} is named twice")));
+            }
+        }
+        for (name, address) in &self.machines {
+            if let Address::Unix(path) = address {
+                if !path.exists() {
+                    let path = printable(&path.display().to_string());
+                    eprintln!("latpath: {name}: waits up to 10 s for the socket {path}, which is not there yet");
+                }
             }
         }
         Ok(Options {

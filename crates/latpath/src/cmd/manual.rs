@@ -1,9 +1,10 @@
-//! `latpath completions` and `latpath man`: made of the same description of the commands that `--help` prints.
+//! `latpath completions` and `latpath man`, made of the same description of the commands that `--help` prints, and
+//! `latpath schema`.
 
 use super::report::print;
 use super::Outcome;
 use anyhow::{Context, Result};
-use clap::{Args as ClapArgs, Command};
+use clap::{Args as ClapArgs, Command, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
@@ -19,6 +20,28 @@ pub struct Completions {
 pub struct Man {
     /// A directory that is there
     directory: PathBuf,
+}
+
+/// Print the JSON Schema (draft 2020-12) of what a command prints with --json
+#[derive(ClapArgs)]
+pub struct Schema {
+    /// The command
+    command: Described,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Described {
+    Live,
+    Report,
+}
+
+pub fn schema(args: Schema) -> Result<Outcome> {
+    let schema = match args.command {
+        Described::Live => latpath_report::live_schema(),
+        Described::Report => latpath_report::report_schema(),
+    };
+    print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
+    Ok(Outcome::Done)
 }
 
 pub fn completions(args: Completions, mut commands: Command) -> Result<Outcome> {

@@ -8,13 +8,14 @@ use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_model::stream::format_mac;
+use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
     sv::{FrameSpec, Profile, FIRST_GROUP, MAX_SVID},
     Tag,
 };
-use latpath_stats::units::{count, duration, rate};
+use latpath_stats::units::{duration, number_of, rate};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality, Repeated,
@@ -24,6 +25,8 @@ use serde_json::{json, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A pause in a file that is announced.
+const LONG_PAUSE: Ns = 10_000_000_000;
 /// Above this many frames a second, several overdue ones go in one system call.
 const BATCH_ABOVE_HZ: f64 = 50_000.0;
 /// Most frames that a system call takes.
@@ -39,8 +42,8 @@ pub struct Args {
     #[arg(long, default_value = "9-2le-50", conflicts_with = "replay")]
     profile: Profile,
     /// svID; of several streams the beginning: MU becomes MU01, MU02 …
-    #[arg(long, value_name = "ID", default_value = "MU01", conflicts_with = "replay")]
-    svid: String,
+    #[arg(long, value_name = "ID", conflicts_with = "replay", required_unless_present_any = ["stream", "replay"])]
+    svid: Option<String>,
     /// Streams to send, all with the same smpCnt at the same time
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u16).range(1..=256))]
     streams: u16,
@@ -189,8 +192,19 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     });
     if let Some(path) = &args.replay {
         let replay = Replay::open(path, rate, args.rounds, args.wrap)?;
+        if let Some((frame, pause)) = replay.longest_pause().filter(|(_, pause)| rate.is_none() && *pause > LONG_PAUSE)
+        {
+            let file = printable(&path.display().to_string());
+            let pause = duration(pause);
+            eprintln!("latpath: {file}: {pause} pass before frame {frame}; so long nothing is sent (--rate leaves pauses out)");
+        }
         let what = What {
-            text: format!("{}: {} frames, {} streams", path.display(), count(replay.len() as u64), replay.streams()),
+            text: format!(
+                "{}: {}, {}",
+                path.display(),
+                number_of(replay.len() as u64, "frame"),
+                number_of(replay.streams() as u64, "stream")
+            ),
             svids: Vec::new(),
             skipped: replay.skipped,
             malformed: replay.malformed,
@@ -200,9 +214,11 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     if let Some(stream) = &args.stream {
         return repeated(args, stream, own_mac, rate);
     }
+    // Without a replay or another stream, clap asks for it.
+    let svid = args.svid.as_deref().unwrap_or_default();
     let svids: Vec<String> = match args.streams {
-        1 => vec![args.svid.clone()],
-        n => (1..=n).map(|i| format!("{}{i:02}", args.svid)).collect(),
+        1 => vec![svid.to_owned()],
+        n => (1..=n).map(|i| format!("{svid}{i:02}")).collect(),
     };
     if let Some(bad) = svids.iter().find(|s| !(1..=MAX_SVID).contains(&s.len())) {
         return Err(Usage(format!("svID {bad:?}: has {} bytes, 1 to 129 are allowed", bad.len())).into());
@@ -297,28 +313,32 @@ fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctual
     let mut lines = vec![format!("{} on {}", what.text, args.interface)];
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);
-    lines.push(format!("sent     {} frames in {elapsed}, {}/s ({asked})", count(sent.sent), rate(sent.rate_hz())));
+    lines.push(format!(
+        "sent     {} in {elapsed}, {}/s ({asked})",
+        number_of(sent.sent, "frame"),
+        rate(sent.rate_hz())
+    ));
     for (name, times) in [("pacing", &sent.error), ("wakeup", &sent.wakeup)] {
         if let Some(text) = times_text(times) {
             lines.push(format!("{name}   {text} after the deadline"));
         }
     }
     if sent.error.count() > 0 {
-        lines.push(format!("late     {} frames, by more than {}", count(sent.late), duration(interval)));
+        lines.push(format!("late     {}, by more than {}", number_of(sent.late, "frame"), duration(interval)));
     }
     if sent.gave_up {
         lines.push("note     behind by more than 1 s at the end of --duration: what was still due was not sent".into());
     }
     if sent.refused > 0 {
-        lines.push(format!("refused  {} frames: the device's queue was full, they are lost", count(sent.refused)));
+        lines.push(format!("refused  {} and lost: the device's queue was full", number_of(sent.refused, "frame")));
     }
     if what.skipped > 0 {
-        lines.push(format!("skipped  {} packets of the file: not Sampled Values", count(what.skipped)));
+        lines.push(format!("skipped  {} of the file: not Sampled Values", number_of(what.skipped, "packet")));
     }
     if what.malformed > 0 {
         lines.push(format!(
-            "note     {} frames of the file cannot be read; they were sent as they are",
-            count(what.malformed)
+            "note     {} of the file cannot be read, and went out unchanged",
+            number_of(what.malformed, "frame")
         ));
     }
     lines.join("\n") + "\n"

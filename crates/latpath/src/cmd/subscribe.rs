@@ -12,7 +12,7 @@ use latpath_linux::monotonic;
 use latpath_model::stream::parse_mac;
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
-use latpath_stats::units::{count, duration, rate};
+use latpath_stats::units::{count, duration, number_of, rate};
 use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamReceived, Subscription};
 use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,18 +178,22 @@ impl Run {
         let s = &self.subscription;
         let mode = if args.ring { "mapped ring" } else { "copying read" };
         let elapsed = duration(self.elapsed);
-        let mut lines = vec![format!("{} ({mode}), {elapsed}: {} frames", args.interface, count(s.taken))];
+        let mut lines = vec![format!("{} ({mode}), {elapsed}: {}", args.interface, number_of(s.taken, "frame"))];
         for stream in s.streams() {
             add_stream(&mut lines, stream);
         }
         if s.others > 0 {
-            lines.push(format!("others         {} frames of {}", count(s.others), shown(&s.other_names.join(", "))));
+            lines.push(format!(
+                "others         {} of {}",
+                number_of(s.others, "frame"),
+                shown(&s.other_names.join(", "))
+            ));
         }
         if s.malformed > 0 {
-            lines.push(format!("malformed      {} frames could not be read", count(s.malformed)));
+            lines.push(format!("malformed      {} could not be read", number_of(s.malformed, "frame")));
         }
         if self.dropped > 0 {
-            lines.push(format!("dropped        {} frames: the socket's buffer was full", count(self.dropped)));
+            lines.push(format!("dropped        {}: the socket's buffer was full", number_of(self.dropped, "frame")));
         }
         lines.join("\n") + "\n"
     }

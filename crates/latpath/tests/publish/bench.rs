@@ -158,7 +158,9 @@ impl Pair {
 
     /// Publishes on lpa and returns the summary.
     pub fn publish(&self, args: &[&str]) -> Result<Value> {
-        let args = [&["publish", "-i", "lpa", "--json"], args].concat();
+        let named = ["--svid", "--stream", "--replay"].iter().any(|name| args.contains(name));
+        let name: &[&str] = if named { &[] } else { &["--svid", "MU01"] };
+        let args = [&["publish", "-i", "lpa", "--json"], name, args].concat();
         json(&self.latpath("lpa", &args)?)
     }
 

@@ -149,7 +149,7 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
 fn stands_still() -> Result<()> {
     let pair = Pair::new()?;
     let running = listen(&pair, &["--stream", "svid:MU01"])?;
-    let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--count", "15000"])?;
+    let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01", "--count", "15000"])?;
     // By then the wrap is known, and 2 s are two of them.
     arrived(&pair, 5000)?;
     publisher.signal("STOP")?;
@@ -178,7 +178,7 @@ fn flood() -> Result<()> {
 fn never_comes() -> Result<()> {
     let pair = Pair::new()?;
     // Another stream comes all the time.
-    let _publisher = pair.start("lpa", &["publish", "-i", "lpa"])?;
+    let _publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01"])?;
     arrived(&pair, 1)?;
     let start = Instant::now();
     let running = listen(&pair, &["--stream", "svid:MU99", "--duration", "4s"])?;

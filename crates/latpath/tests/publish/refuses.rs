@@ -26,7 +26,10 @@ fn sends(pair: &Pair) -> Result<()> {
 fn no_device() -> Result<()> {
     let pair = Pair::new()?;
     for command in ["publish", "subscribe", "streams"] {
-        let out = pair.latpath("lpa", &[command, "-i", "vnet7"])?;
+        let out = {
+            let name: &[&str] = if command == "publish" { &["--svid", "MU01"] } else { &[] };
+            pair.latpath("lpa", &[&[command, "-i", "vnet7"], name].concat())
+        }?;
         same("exit code", out.status.code(), Some(1))?;
         same(command, stderr(&out).as_str(), "latpath: vnet7: no such device (devices here: lo, lpa)\n")?;
     }
@@ -42,7 +45,7 @@ fn vanishes() -> Result<()> {
     ];
     let mut running =
         subscribers.iter().map(|args| pair.listen("lpb", args).map(|r| (r, "lpb"))).collect::<Result<Vec<_>>>()?;
-    let publisher = pair.start("lpa", &["publish", "-i", "lpa"])?;
+    let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01"])?;
     running.push((publisher, "lpa"));
     sends(&pair)?;
     pair.remove_devices()?;
@@ -66,7 +69,7 @@ fn too_long() -> Result<()> {
 
 fn interrupted() -> Result<()> {
     let pair = Pair::new()?;
-    let running = pair.start("lpa", &["publish", "-i", "lpa", "--json"])?;
+    let running = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01", "--json"])?;
     sends(&pair)?;
     running.signal("INT")?;
     let sent = json(&running.wait()?)?;
@@ -77,7 +80,7 @@ fn interrupted() -> Result<()> {
 
 fn no_cpu() -> Result<()> {
     let pair = Pair::new()?;
-    let out = pair.latpath("lpa", &["publish", "-i", "lpa", "--cpu", "1000", "--count", "1"])?;
+    let out = pair.latpath("lpa", &["publish", "-i", "lpa", "--svid", "MU01", "--cpu", "1000", "--count", "1"])?;
     same("exit code", out.status.code(), Some(1))?;
     let error = stderr(&out);
     same(&error, error.contains("CPU 1000: Invalid argument (os error 22) (CPUs that this process may use: "), true)?;

@@ -93,9 +93,10 @@ fn fill(page: &Page, cause: Cause, words: &Words) -> String {
             shown.map_or(String::new(), |shown| format!(" ({shown})"))
         }
         (Detail::ExitReason, number) => reason(page, words.notes, number),
-        (Detail::PacketsAhead, Some(1)) => "1 packet".into(),
-        (Detail::PacketsAhead, Some(n)) if words.time.is_empty() => format!("up to {} packets", page.count(n)),
-        (Detail::PacketsAhead, Some(n)) => format!("{} packets", page.count(n)),
+        (Detail::PacketsAhead, Some(n)) if n > 1 && words.time.is_empty() => {
+            format!("up to {}", page.number_of(n, "packet"))
+        }
+        (Detail::PacketsAhead, Some(n)) => page.number_of(n, "packet"),
         (Detail::PacketsAhead, None) => "packets".into(),
     };
     let actor = words.actor.as_deref().unwrap_or("an unknown thread");
@@ -217,7 +218,7 @@ pub(crate) fn culprit_of_step(
 ) -> String {
     let info = cause.info();
     match (info.detail, number) {
-        (Detail::PacketsAhead, Some(n)) => return format!("after {} packets that came before", page.count(n)),
+        (Detail::PacketsAhead, Some(n)) => return format!("after {} that came before", page.number_of(n, "packet")),
         (Detail::ExitReason, Some(n)) => return format!("for reason {n}"),
         (Detail::IdleState, number) => {
             return idle_state(page, state, number).map_or(String::new(), |state| format!("from {state}"));

@@ -115,8 +115,8 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     );
     let explained_packet = page.count(explanation.late);
     let text = match late > explanation.late {
-        true => format!("{} packets, {explained_packet} of them in these spikes: {time}", page.count(late)),
-        false => format!("{explained_packet} packets: {time}"),
+        true => format!("{}, {explained_packet} of them in these spikes: {time}", page.number_of(late, "packet")),
+        false => format!("{}: {time}", page.number_of(explanation.late, "packet")),
     };
     page.item("late", &text);
     if explanation.excess_ns > 0 {
@@ -126,16 +126,16 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     let baseline = match explanation.baseline_packets {
         0 => "not known: packets were late at all times of this run; all of a late packet's time counts".into(),
         n => format!(
-            "from {} on-time packets of {} moments of this run",
-            page.count(n),
-            page.count(explanation.baseline_captures)
+            "from {} of {} of this run",
+            page.number_of(n, "on-time packet"),
+            page.number_of(explanation.baseline_captures, "moment")
         ),
     };
     page.item("baseline", &baseline);
     if explanation.without_baseline > 0 && explanation.baseline_packets > 0 {
-        let n = page.count(explanation.without_baseline);
+        let packets = page.number_of(explanation.without_baseline, "late packet");
         page.warning(&format!(
-            "{n} late packets took a route that no on-time packet took: all their time there counts as delay"
+            "{packets} took a route that no on-time packet took: all their time there counts as delay"
         ));
     }
     for note in explanation.notes.iter().chain(&head.files.notes) {

@@ -3,7 +3,7 @@
 use super::{ExportError, ExportRequest, Exported};
 use crate::{run_context, RunCaptures, SelectError, Selection};
 use latpath_perfetto::{Export, Summary};
-use latpath_stats::units::{bytes, count};
+use latpath_stats::units::{bytes, number_of};
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
@@ -32,15 +32,14 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
 
 /// What was written, in a line or two.
 fn summary_text(summary: &Summary) -> String {
-    let plural = |n: u64, what: &str| format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" });
-    let (captures, packets) = (plural(summary.captures, "spike"), plural(summary.packets, "packet"));
+    let (captures, packets) = (number_of(summary.captures, "spike"), number_of(summary.packets, "packet"));
     let mut text = format!("{captures} around {packets}, {}; open it in the Perfetto UI", bytes(summary.bytes));
     if summary.more_late > 0 {
         text +=
-            &format!("\n{} more in these spikes have no row of their own", plural(summary.more_late, "late packet"));
+            &format!("\n{} more in these spikes have no row of their own", number_of(summary.more_late, "late packet"));
     }
     for (machine, written) in summary.machines.iter().filter(|(_, written)| written.left_out > 0) {
-        let left_out = plural(written.left_out, "event");
+        let left_out = number_of(written.left_out, "event");
         text += &format!("\n{left_out} of {machine} left out: Perfetto has no words for them, or they cannot be");
     }
     text

@@ -9,8 +9,8 @@ use latpath_ping::emit::Why;
 use latpath_ping::figures::{Report, SegmentFigures};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
-use latpath_stats::units::{count, duration, rate};
-use latpath_stats::TimeFigures;
+use latpath_stats::units::{count, duration, number_of, rate};
+use latpath_stats::{Percentile, TimeFigures};
 
 /// All lines of it; `explained` is the breach whose context is shown.
 pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) -> String {
@@ -121,8 +121,8 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     let (r, c) = (&done.report, &done.report.counts);
     let hz = if r.elapsed_ns > 0 { c.sent as f64 * 1e9 / r.elapsed_ns as f64 } else { 0.0 };
     let mut lines = vec![format!(
-        "sent      {} probes in {}, {}/s; {} answered, {} lost{}",
-        count(c.sent),
+        "sent      {} in {}, {}/s; {} answered, {} lost{}",
+        number_of(c.sent, "probe"),
         duration(r.elapsed_ns),
         rate(hz),
         count(c.answered),
@@ -150,7 +150,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     lines.extend(odd.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("          {} {what}", count(*n))));
     if c.refused > 0 {
         let why = done.ended.refusal.as_ref().map_or("a queue was full".into(), ToString::to_string);
-        lines.push(format!("          {} probes were refused by the kernel here: {why}", count(c.refused)));
+        lines.push(format!("          refused by the kernel here, {}: {why}", number_of(c.refused, "probe")));
     }
     lines.extend(
         r.missing.iter().map(|m| format!("missing   {} of {} {}", m.stamp.name(), count(m.count), "transactions")),
@@ -166,8 +166,8 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     let behind = due.saturating_sub(c.sent + c.refused + 1 + due / 10_000);
     if behind > 0 && args.count.is_none() {
         lines.push(format!(
-            "          {} probes that were due were not sent: this machine did not keep up",
-            count(behind)
+            "          this machine did not keep up: {} that were due were not sent",
+            number_of(behind, "probe")
         ));
     }
     if done.ended.why == Ok(Why::Stopped) {
@@ -194,29 +194,20 @@ fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
 }
 
 fn round_trips(r: &Report) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{:24} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "", "min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"
-    )];
+    let names = || Percentile::ALL.into_iter().filter(|p| p.name != "p95");
+    let heads = ["mean"].into_iter().chain(names().map(|p| p.name)).chain(["max"]);
+    let heads: String = heads.map(|name| format!(" {name:>9}")).collect();
+    let mut lines = vec![format!("{:24} {:>11}{heads}", "", "min")];
     let rows = [
         ("round trip", Some(&r.round_trip)),
         ("NIC's round trip", r.nic_round_trip.as_ref()),
         ("reflector NIC's turnaround", r.nic_turnaround.as_ref()),
     ];
     for (name, times) in rows.iter().filter_map(|(n, t)| t.map(|t| (n, t))) {
-        let values = [
-            times.min_ns,
-            times.mean_ns,
-            times.p50_ns,
-            times.p90_ns,
-            times.p99_ns,
-            times.p99_9_ns,
-            times.p99_99_ns,
-            times.p99_999_ns,
-            times.p99_9999_ns,
-            times.max_ns,
-        ];
-        lines.push(format!("{name:26}{}", cells(&values)));
+        let ends = |ns: Ns| std::iter::once(Some(ns));
+        let percentiles = names().map(|p| times.percentile(p));
+        let values = ends(times.min_ns).chain(ends(times.mean_ns)).chain(percentiles).chain(ends(times.max_ns));
+        lines.push(format!("{name:26}{}", cells(values)));
     }
     if let Some(limit) = r.threshold_ns {
         lines.push(format!("over {}: {}", duration(limit), count(r.over_threshold)));
@@ -224,9 +215,9 @@ fn round_trips(r: &Report) -> Vec<String> {
     lines
 }
 
-/// Times as columns of a table.
-fn cells(times: &[Ns]) -> String {
-    times.iter().map(|ns| format!(" {:>9}", duration(*ns))).collect()
+/// Times as columns of a table; a percentile that fewer than one of the times lies beyond is not known.
+fn cells(times: impl IntoIterator<Item = Option<Ns>>) -> String {
+    times.into_iter().map(|time| format!(" {:>9}", time.map_or("-".into(), duration))).collect()
 }
 
 fn segments(segments: &[SegmentFigures], round_trip: &TimeFigures) -> Vec<String> {
@@ -245,7 +236,7 @@ fn segments(segments: &[SegmentFigures], round_trip: &TimeFigures) -> Vec<String
         let times = if t.count == 0 {
             format!(" {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}", "-", "-", "-", "-", "-", "-")
         } else {
-            format!("{} {share:>5.1}%", cells(&[t.min_ns, t.p50_ns, t.p99_ns, t.p99_9_ns, t.max_ns]))
+            format!("{} {share:>5.1}%", cells([t.min_ns, t.p50_ns, t.p99_ns, t.p99_9_ns, t.max_ns].map(Some)))
         };
         let ends = format!("{} → {}", p.from.name(), p.to.name());
         let negative =
