@@ -26,6 +26,7 @@ struct user_namespace {
 struct net {
 	struct user_namespace *user_ns;
 	struct ns_common ns;
+	__u64 net_cookie;
 };
 
 typedef struct {

@@ -60,6 +60,8 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 		return -1;
 	__builtin_memset(e, 0, sizeof(*e));
 	e->key = *key;
+	if (net)
+		e->netns = net->ns.inum;
 	if (dev) {
 		const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
 
@@ -85,9 +87,18 @@ static __always_inline int find_point(struct point_key *key, struct net_device *
 	return have ? *have : register_point(key, dev, net);
 }
 
+/*
+ * A network namespace. The kernel gives the inode number of one that has ended to the next one that is made, in which indexes begin
+ * from 1 again; the cookie (Linux 5.12) it gives once.
+ */
+static __always_inline __u32 space_of(struct net *net)
+{
+	return bpf_core_field_exists(net->net_cookie) ? net->net_cookie : net->ns.inum;
+}
+
 static __always_inline __u64 identity(struct net_device *dev)
 {
-	return (__u64)dev->nd_net.net->ns.inum << 32 | (__u32)dev->ifindex;
+	return (__u64)space_of(dev->nd_net.net) << 32 | (__u32)dev->ifindex;
 }
 
 /* The point of this kind on a device if this CPU knows it, -1 otherwise. */
@@ -117,7 +128,7 @@ static __always_inline void note_gro(__u32 point)
 static __always_inline int learn_point(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
 {
 	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
-	struct point_key key = { .netns = device >> 32, .ifindex = (__u32)device, .kind = kind };
+	struct point_key key = { .space = device >> 32, .ifindex = (__u32)device, .kind = kind };
 	int point = find_point(&key, dev, dev->nd_net.net);
 
 	if (point < 0)
@@ -138,7 +149,7 @@ static __always_inline int thread_point(__u32 kind)
 
 	if (ns) {
 		net = ns->net_ns;
-		key.netns = net->ns.inum;
+		key.space = space_of(net);
 	}
 	key.kind = kind;
 	bpf_get_current_comm(key.comm, sizeof(key.comm));

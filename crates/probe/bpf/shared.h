@@ -15,7 +15,7 @@
 
 /* Identifies a point. For app-read the device is the thread's name. */
 struct point_key {
-	__u32 netns;
+	__u32 space; /* the namespace: see space_of */
 	__u32 ifindex;
 	__u8 kind;
 	__u8 pad[7];
@@ -27,7 +27,7 @@ struct point_entry {
 	__u8 device[16];
 	__u8 link[16];
 	__u32 valid; /* set when the rest is written; user space takes it back when it releases the index */
-	__u32 pad;
+	__u32 netns; /* inode number */
 };
 
 /* One sighting on its way to user space. `generation` is written last: it says that the record is whole. */

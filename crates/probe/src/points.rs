@@ -154,7 +154,7 @@ impl Points {
         };
         // Whoever may make a thread or a device may give it any name.
         let device = if device.is_empty() { "-".into() } else { printable(&device) };
-        let netns = entry.key.netns;
+        let netns = entry.netns;
         let identity = Identity { netns, kind, device: device.clone() };
         self.nic_sends |= kind == PointKind::Tx && link.is_empty();
         if let Some(id) = self.ids.get(&identity) {

@@ -4,6 +4,7 @@ use crate::*;
 use latpath_probe::Accept;
 use latpath_testkit::{bench, trial, Lack};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("a_refused_point_takes_no_place_and_others_are_seen", needs, refused),
         trial("a_thread_that_renames_itself_leaves_room_for_others", needs, renamed),
         trial("a_device_that_is_made_again_and_again_keeps_its_point", needs, made_again),
+        trial("a_namespace_with_the_number_of_one_that_ended_has_points_of_its_own", needs, same_number),
         trial("namespaces_of_other_users_count_only_where_they_are_asked_for", needs, others),
     ]
 }
@@ -139,6 +141,55 @@ fn made_again() -> Result<(), Failed> {
     assert!(ours.iter().any(|p| p == "host/nic-rx@vm1"), "{ours:?}");
     assert_eq!(probe.counters()?.points_overflow, 0);
     Ok(())
+}
+
+/// In a namespace that lasts as long as the call: its inode number and what the call returns.
+fn in_a_new_namespace<T: Send>(call: impl FnOnce(u32) -> T + Send) -> Result<T, Failed> {
+    let called = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| -> Result<T, std::io::Error> {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
+            Ok(call(std::fs::metadata("/proc/thread-self/ns/net")?.ino() as u32))
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    Ok(called?)
+}
+
+/// Sends a frame from a device of this namespace that has an index as others had before.
+fn send_from(device: &str, frame: &[u8]) {
+    ip(&format!("link add {device} index 77 type veth peer name peer"));
+    ip("link set peer up");
+    ip(&format!("link set {device} up"));
+    let mut socket = PacketSocket::open(device, Listen::No).expect("a packet socket");
+    assert!(socket.send(&[IoSlice::new(frame)]).is_ok_and(|sent| sent.taken == 1));
+}
+
+fn same_number() -> Result<(), Failed> {
+    let stream = own("MU01");
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    let frame = bytes(&frame(&stream, 1));
+    let mut seen = Vec::new();
+    let number = in_a_new_namespace(|number| {
+        send_from("old0", &frame);
+        number
+    })?;
+    // The kernel takes the lowest number that is free, which it soon is, unless somebody else takes it.
+    let taken = until("the number is given again", || {
+        let again = in_a_new_namespace(|again| {
+            (again == number).then(|| send_from("new0", &frame));
+            again == number
+        });
+        again.is_ok_and(|again| again)
+    });
+    if taken.is_err() {
+        return Err("another one on this machine has that namespace's number now".into());
+    }
+    until("both devices have points", || {
+        let _ = probe.drain(&mut seen);
+        let points = probe.points().unwrap_or_default();
+        let of_number = |name: &str| points.iter().any(|p| p.netns == number && p.point.to_string() == name);
+        of_number("host/tx@old0") && of_number("host/tx@new0")
+    })
 }
 
 fn others() -> Result<(), Failed> {
