@@ -10,7 +10,7 @@ use latpath_follow::{sum, Feed, HostSource, Merge, Origin, Tables};
 use latpath_journey::{segments::classic, Joiner, Journey, Layout, Options, RouteFinder};
 use latpath_linux::monotonic;
 use latpath_model::text::visible;
-use latpath_model::{Counters, DropNote, Link, Ns, PointInfo, Sighting, Source, StreamId, StreamSpec, MAX_COUNT};
+use latpath_model::{Counters, DropNote, Ns, Point, PointInfo, Sighting, Source, StreamId, StreamSpec, MAX_COUNT};
 use latpath_report::text;
 use latpath_run::Manifest;
 use latpath_stats::{summarise, units::Letters, Aggregate, Facts, Setup, Summary};
@@ -30,14 +30,7 @@ impl Source for Host {
     type Error = Infallible;
 
     fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
-        let point = |text: &str| PointInfo {
-            point: text.parse().expect("a point"),
-            link: Link::Nic,
-            netns: 1,
-            ifindex: 2,
-            peer: 0,
-            clock: "CLOCK_MONOTONIC".into(),
-        };
+        let point = |text: &str| PointInfo::from(text.parse::<Point>().expect("a point"));
         Ok(["host/nic-rx@eth0", "host/tx@vnet0"].map(point).to_vec())
     }
 

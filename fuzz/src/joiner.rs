@@ -4,7 +4,7 @@
 //! times 64), note, and what to do after it.
 
 use latpath_journey::{Joiner, Journey, Options};
-use latpath_model::{KeyRule, Link, Point, PointInfo, Sighting};
+use latpath_model::{KeyRule, Point, PointInfo, Sighting};
 
 const POINTS: [&str; 6] =
     ["host/tx@a", "host/nic-rx@b", "host/drop@b", "host/tx@c", "guest0/app-read@d", "guest0/drop@e"];
@@ -13,14 +13,7 @@ const POINTS: [&str; 6] =
 pub fn run(bytes: &[u8]) {
     let Some((&kind, mut rest)) = bytes.split_first() else { return };
     let rules = [KeyRule::SMP_CNT, KeyRule::Hash { offset: 0, len: 4 }, KeyRule::Seq { offset: 0, len: 1 }];
-    let points = POINTS.map(|text| PointInfo {
-        point: text.parse::<Point>().expect("a point"),
-        link: Link::Nic,
-        netns: 0,
-        ifindex: 0,
-        peer: 0,
-        clock: String::new(),
-    });
+    let points = POINTS.map(|text| PointInfo::from(text.parse::<Point>().expect("a point")));
     let options = Options {
         window: 1 << (10 + kind % 16),
         linger: 1 << (8 + kind % 8),

@@ -8,7 +8,7 @@
 use crate::agent::clean;
 use latpath_capture::CaptureKind;
 use latpath_journey::Journey;
-use latpath_model::{Link, Point, PointInfo, StreamSpec};
+use latpath_model::{Point, PointInfo, StreamSpec};
 use latpath_report::export::{write_csv, ExportRequest, EXPORTERS};
 use latpath_report::{
     explanation_json, explanation_text, layout_of, report_json, run_context, summarise, text, Explainer, Head, Options,
@@ -26,14 +26,7 @@ const POINTS: [&str; 3] = ["host/nic-rx@eth0", "host/tx@vnet0", "guest0/app-read
 const HOSTILE: [&str; 3] = ["host/nic-rx@a\u{9b}2Jb", "host/tx@c\u{202e}d", "guest0/app-read@\u{1b}]0;x\u{7}"];
 
 fn manifest(points: [&str; 3]) -> Manifest {
-    let point = |text: &str| PointInfo {
-        point: text.parse().expect("a point"),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 2,
-        peer: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
+    let point = |text: &str| PointInfo::from(text.parse::<Point>().expect("a point"));
     let names = points.map(|p| p.parse::<Point>().expect("a point"));
     let segment =
         NamedSegment { kind: Default::default(), name: "total".into(), from: names[0].clone(), to: names[2].clone() };

@@ -113,7 +113,7 @@ fn at_tap(point: &PointInfo) -> bool {
 }
 
 fn has_tap(vm: &Vm, point: &PointInfo) -> bool {
-    let device = point.point.device.split('%').next().unwrap_or_default();
+    let device = point.point.device_name();
     vm.taps
         .iter()
         .any(|tap| tap.device == device && (tap.netns.is_none_or(|netns| netns == point.netns) || point.netns == 0))

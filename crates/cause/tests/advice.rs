@@ -2,7 +2,7 @@
 
 use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
-use latpath_model::PointInfo;
+use latpath_model::{Point, PointInfo};
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
 use std::collections::BTreeMap;
 
@@ -72,14 +72,7 @@ fn share(cause: Cause, machine: &str, actor: Option<Actor>, by: Option<Actor>) -
 }
 
 fn points() -> Vec<PointInfo> {
-    let info = |name: &str| PointInfo {
-        point: name.parse().unwrap(),
-        link: latpath_model::Link::Nic,
-        netns: 0,
-        ifindex: 0,
-        peer: 0,
-        clock: String::new(),
-    };
+    let info = |name: &str| PointInfo::from(name.parse::<Point>().unwrap());
     vec![info("host/nic-rx@enp7s0"), info("host/tx@vnet7")]
 }
 

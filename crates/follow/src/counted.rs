@@ -23,8 +23,9 @@ impl Counted {
                 sockets.retain(|socket| socket.dropped > 0);
             }
         }
-        let name = |info: &PointInfo| info.point.device.split('%').next().map(str::to_owned);
-        all.gone.retain(|(netns, device)| here().any(|i| i.netns == *netns && name(i).as_ref() == Some(&device.name)));
+        all.gone.retain(|(netns, device)| {
+            here().any(|info| info.netns == *netns && info.point.device_name() == device.name)
+        });
         all
     }
 }

@@ -95,11 +95,10 @@ impl Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_model::{Link, Point};
+    use latpath_model::Point;
 
     fn info(text: &str) -> PointInfo {
-        let point: Point = text.parse().unwrap();
-        PointInfo { point, link: Link::Nic, netns: 0, ifindex: 0, peer: 0, clock: String::new() }
+        text.parse::<Point>().unwrap().into()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The joiner and the listing of `latpath streams` count the same of the same packets.
 
 use latpath_journey::{Joiner, Options};
-use latpath_model::{KeyRule, Link, Ns, PointInfo, Sighting};
+use latpath_model::{KeyRule, Ns, Point, PointInfo, Sighting};
 use latpath_protocols::sequence::Totals;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_traffic::Discovery;
@@ -30,14 +30,7 @@ struct Joined {
 
 fn joined(sightings: impl IntoIterator<Item = (Ns, u32, u16)>) -> Joined {
     let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
-    let info = |text: &str| PointInfo {
-        point: text.parse().unwrap(),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        clock: "monotonic".into(),
-    };
+    let info = |text: &str| PointInfo::from(text.parse::<Point>().unwrap());
     joiner.set_points(&["host/tx@a", "host/nic-rx@b"].map(info));
     let mut journeys = Vec::new();
     for (t, key, point) in sightings {

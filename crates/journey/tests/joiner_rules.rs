@@ -1,7 +1,7 @@
 //! Each rule of the joiner that docs/journeys.md states, by itself.
 
 use latpath_journey::{Joiner, Options};
-use latpath_model::{KeyRule, Link, Ns, PointInfo, Sighting};
+use latpath_model::{KeyRule, Ns, Point, PointInfo, Sighting};
 use latpath_protocols::{goose, ProtocolId};
 
 const MS: Ns = 1_000_000;
@@ -36,14 +36,7 @@ struct Bench {
 impl Bench {
     fn new(rule: KeyRule, options: Options) -> Self {
         let mut joiner = Joiner::new([rule], options);
-        let info = |text: &str| PointInfo {
-            point: text.parse().unwrap(),
-            link: Link::Nic,
-            netns: 0,
-            ifindex: 0,
-            peer: 0,
-            clock: String::new(),
-        };
+        let info = |text: &str| PointInfo::from(text.parse::<Point>().unwrap());
         joiner.set_points(&["host/nic-rx@e", "host/tx@tap", "g/app-read@a", "host/drop@tap"].map(info));
         Self { joiner, out: Vec::new() }
     }

@@ -118,6 +118,13 @@ pub struct Point {
     pub device: String,
 }
 
+impl Point {
+    /// The device's name without its namespace: `vnet0` of `vnet0%blue`.
+    pub fn device_name(&self) -> &str {
+        self.device.split('%').next().unwrap_or_default()
+    }
+}
+
 /// Why a text is no point.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadPoint {
@@ -205,6 +212,13 @@ pub struct PointInfo {
     pub clock: String,
 }
 
+impl From<Point> for PointInfo {
+    /// A point of which only the name is known.
+    fn from(point: Point) -> Self {
+        Self { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, clock: String::new() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,6 +228,12 @@ mod tests {
         for text in ["host/nic-rx@enp7s0", "guest0/app-read@relay", "host/tx@vnet0%blue"] {
             assert_eq!(text.parse::<Point>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_device_has_its_name_in_its_namespace_too() {
+        let device = |text: &str| text.parse::<Point>().unwrap().device_name().to_string();
+        assert_eq!(["host/tx@vnet0", "host/tx@vnet0%blue"].map(device), ["vnet0", "vnet0"]);
     }
 
     #[test]

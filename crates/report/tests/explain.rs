@@ -6,7 +6,7 @@ use latpath_cause::{
 };
 use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, Doing, Running};
-use latpath_model::{Link, Ns, PointInfo, SegmentKind};
+use latpath_model::{Ns, Point, PointInfo, SegmentKind};
 use latpath_report::{
     explanation_json, explanation_text, packet_text, ExplainedPacket, ExplainedSpike, Explanation, Head, RankedCause,
     WIDTH,
@@ -55,14 +55,7 @@ fn vm() -> Vm {
 }
 
 fn context() -> RunContext {
-    let info = |name: &str| PointInfo {
-        point: name.parse().unwrap(),
-        link: Link::Nic,
-        netns: 0,
-        ifindex: 0,
-        peer: 0,
-        clock: String::new(),
-    };
+    let info = |name: &str| PointInfo::from(name.parse::<Point>().unwrap());
     let segment = |name: &str, from, to| latpath_journey::Segment {
         kind: SegmentKind::classic(name).unwrap_or_default(),
         name: name.into(),

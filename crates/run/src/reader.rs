@@ -6,7 +6,7 @@ use crate::{
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
-use latpath_model::{Link, Ns, PointInfo};
+use latpath_model::{Ns, Point, PointInfo};
 use latpath_partstore::{self as partstore, Names, PartFile};
 use latpath_vms::Vm;
 use nix::fcntl::{Flock, FlockArg};
@@ -189,8 +189,7 @@ fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a st
         match name.parse() {
             Ok(point) if known.len() < MAX_POINTS => {
                 notes.push(format!("{name}: a point of a part that the manifest does not name"));
-                let clock = String::new();
-                known.push(PointInfo { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, clock });
+                known.push(Point::into(point));
             }
             _ => notes.push(format!("{name:?}: a column that is no point; passed over")),
         }

@@ -3,7 +3,7 @@
 
 use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
-use latpath_model::{Link, PointInfo, StreamSpec};
+use latpath_model::{Point, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
 use latpath_testkit::{trial, Failed};
 use nix::{
@@ -60,14 +60,7 @@ fn role(name: &str, directory: &Path) -> Result<Command, Failed> {
 }
 
 fn manifest() -> Manifest {
-    let point = |name: &str| PointInfo {
-        point: name.parse().expect("a point"),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
+    let point = |name: &str| PointInfo::from(name.parse::<Point>().expect("a point"));
     let points = vec![point("host/nic-rx@eth0"), point("host/tx@vnet0")];
     Manifest { points, streams: vec![StreamSpec::svid("A")], ..Manifest::begin() }
 }

@@ -5,19 +5,12 @@ use latpath_capture::{
     RetentionPolicy,
 };
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
-use latpath_model::{Link, Ns, PointInfo, StreamSpec};
+use latpath_model::{Ns, Point, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Run, RunError, StoreError, Writer, SPIKES};
 use std::path::Path;
 
 fn manifest() -> Manifest {
-    let point = |name: &str| PointInfo {
-        point: name.parse().unwrap(),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
+    let point = |name: &str| PointInfo::from(name.parse::<Point>().unwrap());
     let points = vec![point("host/nic-rx@eth0"), point("host/tx@vnet0")];
     Manifest { points, streams: vec![StreamSpec::svid("A"), StreamSpec::svid("B")], ..Manifest::begin() }
 }

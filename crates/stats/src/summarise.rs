@@ -136,8 +136,7 @@ fn links(counted: &Difference, points: &[PointInfo]) -> Vec<String> {
     let here = || points.iter().filter(|info| info.point.machine == HOST);
     let mut notes = Vec::new();
     for (netns, device) in &counted.gone {
-        let is_it =
-            |info: &&PointInfo| info.netns == *netns && info.point.device.split('%').next() == Some(&device.name);
+        let is_it = |info: &&PointInfo| info.netns == *netns && info.point.device_name() == device.name;
         let name = here().find(is_it).map_or(&device.name, |info| &info.point.device);
         notes.push(format!(
             "{name} is gone: packets that were to pass it were lost since, whatever the kernel's reason is"

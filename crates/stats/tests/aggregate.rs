@@ -2,7 +2,7 @@
 
 use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
-use latpath_model::{DropNote, Link, Ns, PointId, PointInfo, SegmentKind};
+use latpath_model::{DropNote, Ns, Point, PointId, PointInfo, SegmentKind};
 use latpath_run::Rows;
 use latpath_stats::{Aggregate, Context, Setup, Summary};
 use proptest::prelude::*;
@@ -17,14 +17,7 @@ const STREAMS: usize = 2;
 const THRESHOLD: Ns = 5_000;
 
 fn setup(worst: usize) -> Setup {
-    let point = |name: &&str| PointInfo {
-        point: name.parse().unwrap(),
-        link: Link::Nic,
-        netns: 0,
-        ifindex: 0,
-        peer: 0,
-        clock: String::new(),
-    };
+    let point = |name: &&str| PointInfo::from(name.parse::<Point>().unwrap());
     let segment = |(name, from, to): (&str, _, _)| Segment {
         kind: SegmentKind::classic(name).unwrap_or_default(),
         name: name.into(),
