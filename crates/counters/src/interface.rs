@@ -75,6 +75,18 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// What counts packets that were lost, as `ip -s -s -j link` names it.
+    pub fn losses(&self) -> [(&'static str, u64); 6] {
+        [
+            ("rx_dropped", self.rx_dropped),
+            ("tx_dropped", self.tx_dropped),
+            ("rx_errors", self.rx_errors),
+            ("tx_errors", self.tx_errors),
+            ("rx_missed_errors", self.rx_missed),
+            ("rx_nohandler", self.rx_no_handler),
+        ]
+    }
+
     /// Each counter, with its place in struct rtnl_link_stats64.
     fn counters(&mut self) -> [(usize, &mut u64); 10] {
         [

@@ -1,6 +1,7 @@
 //! What losses mean, and what the kernel itself counted of them.
 
 use crate::drop_place::{place_of_drop, DropPlace};
+use crate::units::count;
 use crate::{Loss, Summary};
 use latpath_counters::Difference;
 use latpath_model::{PointInfo, PointKind, HOST};
@@ -13,10 +14,31 @@ pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Dif
         let Some(place) = place_of(loss, last) else { continue };
         loss.meaning = Some(place.to_string());
         let here = last.filter(|info| info.point.machine == HOST);
-        let count = here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
+        let kernel = here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
         // At a bridge's port it is the bridge that nobody listens at, and its counter.
-        loss.kernel_count = count.filter(|count| place != DropPlace::NoListener || *count >= loss.count);
+        loss.kernel_count = kernel.filter(|count| place != DropPlace::NoListener || *count >= loss.count);
     }
+}
+
+/// What the devices that saw lost packets last counted as dropped or wrong, of any packets, where no count of the kernel's covers the
+/// loss: it may explain a part of it.
+pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> Vec<String> {
+    let here = points.iter().filter(|info| info.point.machine == HOST);
+    let note = |info: &PointInfo| {
+        let place = info.point.to_string();
+        let unexplained = lost.iter().filter(|loss| loss.kernel_count.is_none() && loss.place == place);
+        let packets: u64 = unexplained.map(|loss| loss.count).sum();
+        let own = counted.device(info.netns, info.ifindex)?.statistics.losses();
+        let own: Vec<_> = own.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {}", count(*n))).collect();
+        (packets > 0 && !own.is_empty()).then(|| {
+            let own = own.join(", ");
+            format!(
+                "{} packets were last seen at {place}; its device's own counters, of any packets: {own}",
+                count(packets)
+            )
+        })
+    };
+    here.filter_map(note).collect()
 }
 
 /// Where a loss was: by the kernel's word, or because the packet waits for Open vSwitch's daemon, whose queue overflows
@@ -80,6 +102,21 @@ mod tests {
     fn a_count_of_another_device_than_the_one_that_dropped_is_not_shown() {
         let unheard = (Some(DropPlace::NoListener.to_string()), None);
         assert_eq!(explained("host/nic-rx@vnet0", Some("UNHANDLED_PROTO in __netif_receive_skb_core")), unheard);
+    }
+
+    #[test]
+    fn what_a_device_counted_is_said_where_it_explains_a_part_at_most() {
+        let points = ["host/nic-rx@vnet0", "host/tx@vnet0", "guest0/tx@vnet0"].map(point);
+        let loss = |at: usize, count, kernel_count| {
+            let place = points[at].point.to_string();
+            Loss { place, reason: None, meaning: None, kernel_count, count }
+        };
+        let lost = [loss(0, 15, None), loss(0, 5, None), loss(1, 12, Some(12)), loss(2, 3, None)];
+        assert_eq!(
+            of_devices(&lost, &points, &counted()),
+            ["20 packets were last seen at host/nic-rx@vnet0; its device's own counters, of any packets: tx_dropped 12"]
+        );
+        assert!(of_devices(&lost, &points, &Difference::default()).is_empty());
     }
 
     #[test]

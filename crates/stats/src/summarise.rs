@@ -2,7 +2,7 @@
 //! same figures.
 
 use crate::figures::error_bound;
-use crate::lost::explain;
+use crate::lost::{explain, of_devices};
 use crate::units::{count, duration};
 use crate::{Aggregate, Context, Summary, ToolCost};
 use latpath_clock::Step;
@@ -79,6 +79,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     summary.notes.extend(behind_schedule(manifest, facts.before));
     summary.notes.extend(utc_steps(manifest));
     summary.notes.extend(manifest.kernel.iter().flat_map(|counted| links(counted, points)));
+    summary.notes.extend(manifest.kernel.iter().flat_map(|counted| of_devices(&summary.lost, points, counted)));
     for info in points.iter().filter(|info| bound(manifest, &info.point.machine).is_none()) {
         let machine = &info.point.machine;
         let note = format!("{machine}: its clock is not known; times between it and other machines have no bound");
