@@ -172,9 +172,10 @@ impl Writer {
         &self.manifest
     }
 
-    /// Bytes of the parts that were closed so far, before they were merged.
+    /// Bytes of the captures, and of the parts that were closed so far, before they were merged.
     pub fn bytes(&self) -> u64 {
-        self.stored.bytes.load(Ordering::Relaxed)
+        let captures = self.manifest.spikes.as_ref().map_or(0, |record| record.bytes);
+        self.stored.bytes.load(Ordering::Relaxed) + captures
     }
 
     /// Journeys that are on the disk: no crash can take them.

@@ -35,6 +35,9 @@ pub struct Args {
     flight: Flight,
     #[command(flatten)]
     spikes: spikes::Args,
+    /// Stop when the recording takes this much disk, as 20GiB; what is under way then is still written
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_size: Option<u64>,
     /// Directory to make for the recording
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
@@ -44,6 +47,22 @@ pub struct Args {
     /// No progress on stderr
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// `20GiB`, `20G` and `20480M` are the same; `20GB` is a little less.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?}: write a size as 500MiB or 20GiB");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let (letter, rest) = unit.split_at(unit.chars().next().map_or(0, char::len_utf8));
+    let power = "KMGT".find(letter).filter(|_| !letter.is_empty()).ok_or_else(wrong)? as u32 + 1;
+    let base = match rest {
+        "" | "iB" => 1024,
+        "B" => 1000_u64,
+        _ => return Err(wrong()),
+    };
+    let bytes = number.parse().ok().and_then(|n: u64| n.checked_mul(base.pow(power)));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(wrong)
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
@@ -92,6 +111,12 @@ pub fn run(args: Args) -> Result<Outcome> {
         let spikes = recorder.take_captures(&mut follow);
         recorder.check(|writer| writer.tick());
         if spikes > 0 && args.spikes.stop {
+            break;
+        }
+        if let Some(most) = args.max_size.filter(|most| recorder.writer.bytes() >= *most) {
+            let why = format!("the recording ended because it had reached its --max-size of {}", bytes(most));
+            eprintln!("latpath: {why}");
+            follow.note(why);
             break;
         }
         if updated.elapsed() >= UPDATE {
@@ -191,4 +216,18 @@ fn line(elapsed: Duration, writer: &Writer, follow: &mut Follow) -> String {
     let spikes =
         writer.manifest().spikes.as_ref().and_then(spikes::described).map_or(String::new(), |s| format!(", {s}"));
     format!("{:>5} s  {journeys} journeys, {} written{spikes}{lost}", elapsed.as_secs(), bytes(writer.bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_are_not_nothing() {
+        let sizes = ["1K", "20GiB", "20G", "5MB"].map(|text| size(text).unwrap());
+        assert_eq!(sizes, [1 << 10, 20 << 30, 20 << 30, 5_000_000]);
+        for text in ["", "20", "GiB", "0K", "1.5GiB", "20 GiB", "1€", "1Gib", "99999999999T", "-1K"] {
+            assert!(size(text).unwrap_err().contains("20GiB"), "{text}");
+        }
+    }
 }

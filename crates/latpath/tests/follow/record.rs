@@ -3,7 +3,7 @@
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
 use latpath_lab::{NIC, PUBLISHER, VETH};
 use latpath_model::StreamId;
-use latpath_run::{Run, Select};
+use latpath_run::{Run, Select, State};
 use latpath_testkit::waits::{has_read, sent};
 use latpath_testkit::{bench, latpath, need_tool, trial, Lack};
 use latpath_testkit::{Failed, Trial};
@@ -19,6 +19,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("points_narrows_the_way", needs, points),
+        trial("a_run_of_the_size_that_was_asked_for_ends_whole_and_says_why", needs, max_size),
         trial("what_was_under_way_when_it_began_is_not_incomplete", &[needs, &[need_tool("tc")]].concat(), under_way),
         trial("tcpdump_sees_each_frame_between_the_same_points", &[needs, &[need_tool("tcpdump")]].concat(), tcpdump),
     ]
@@ -206,6 +207,23 @@ fn points() -> Result<(), Failed> {
     let named = figures["segments"].as_array().into_iter().flatten().find(|s| s["name"] == "bridge").cloned();
     let named = named.ok_or("the named segment is missing")?;
     equal("count", number(&named, "count")?, 1000)
+}
+
+fn max_size() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("size");
+    let publisher = latpath(&format!("publish -i {PUBLISHER} --svid {svid} --rate 4000"));
+    let publisher = bench.start(&bench.path.publisher, publisher)?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --max-size 64KiB"))?;
+    let ended = recorder.process.finish(LIMIT)?;
+    equal("exit code", ended.code, Some(0))?;
+    publisher.interrupt();
+    let run = Run::open(&recorder.run)?;
+    equal("state", run.manifest().state, State::Finished)?;
+    let why = "it had reached its --max-size of 64.0 KiB";
+    equal("why on stderr", ended.stderr.contains(why), true)?;
+    equal("why in the notes", run.manifest().notes.iter().any(|note| note.contains(why)), true)?;
+    equal("all there", report(&recorder.run, "")?["journeys"].as_u64(), Some(run.manifest().journeys))
 }
 
 /// tcpdump's stamp is taken when the frame enters the host: after the publisher's device has it, before the next device
