@@ -360,10 +360,10 @@ impl Source for Machine {
         let from = out.len();
         let mut state = self.shared.lock();
         let sightings = &mut state.inbox.fresh;
-        out.append(sightings);
-        // The list grew as far as it had to: give the memory back when little is needed now.
-        if sightings.capacity() > 1 << 16 && out.len() - from < 1 << 12 {
-            sightings.shrink_to(1 << 12);
+        // Taken as it is where it can be: a second list would grow as large, and neither give the memory back after a flood.
+        match from {
+            0 => *out = std::mem::take(sightings),
+            _ => out.append(&mut std::mem::take(sightings)),
         }
         let (watermark, over) = (state.inbox.watermark, state.over);
         drop(state);

@@ -1,5 +1,6 @@
 //! The host's end of a session: one thread that writes requests, reads answers, and fills the machine's box.
 
+use crate::columns::MAX_BATCH;
 use crate::dial::{Carrier, Line};
 use crate::frame::{preamble, FrameReader, Item, Outgoing, AGENT_MAGIC, HOST_MAGIC};
 use crate::inbox::Inbox;
@@ -14,8 +15,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Sightings that wait for whoever drains; more are dropped, and counted. 24 MiB.
-const MAX_SIGHTINGS: usize = 1 << 20;
+/// Sightings that wait for whoever drains; more are dropped, and counted. 3 MiB: those of a second, of a machine that reports 100,000
+/// in it.
+const MAX_SIGHTINGS: usize = (1 << 17) - 2 * MAX_BATCH;
 /// How often the preamble is repeated until the agent answers.
 const KNOCK: Duration = Duration::from_millis(250);
 /// Exchanges of the first burst, their distance, and how long it may take.

@@ -5,8 +5,8 @@ use latpath_journey::Journey;
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
 
-/// Memory of packets and sightings: of packets that three points see, some 190,000.
-const BYTES: usize = 20 << 20;
+/// Memory of packets and sightings: of packets that three points see, some 100,000.
+const BYTES: usize = 11 << 20;
 
 /// A packet; its sightings follow those of the one before.
 #[derive(Clone, Copy, Debug)]
@@ -70,10 +70,12 @@ impl Recent {
             n += 1;
             let dt = t.wrapping_sub(first);
             let (tid, cpu) = (journey.tid[point], journey.cpu[point]);
+            room_for_one(&mut self.sightings);
             self.sightings.push_back(Compact { dt, tid, cpu, point: point as PointId });
         }
         let (number, key, stream) = (journey.number, journey.key, journey.stream);
         let held = RecentPacket { number, first, last, time, at, key, stream, sightings: n, whole, counted: false };
+        room_for_one(&mut self.packets);
         self.packets.push_back(held);
         while self.bytes() > self.most_bytes && self.packets.len() > 1 {
             self.drop_oldest();
@@ -124,6 +126,13 @@ impl Recent {
     pub fn with_room_for(packets: usize, sightings: usize) -> Self {
         let most_bytes = packets * size_of::<RecentPacket>() + sightings * size_of::<Compact>();
         Self { most_bytes, ..Self::new() }
+    }
+}
+
+/// A list that is long grows by an eighth: one that doubles could take twice the memory that is meant.
+fn room_for_one<T>(list: &mut VecDeque<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 8 + 64);
     }
 }
 

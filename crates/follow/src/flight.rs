@@ -147,8 +147,10 @@ impl Flight {
             }
         }
         let came = |under_way: &mut Vec<UnderWay>, at: usize, number: u64, record: MachineRecord| {
-            let waiting = under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
-            waiting.filter(|m| matches!(m, Err(n) if *n == number)).for_each(|m| *m = Ok(record.clone()));
+            let mut waiting = under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
+            if let Some(waits) = waiting.find(|m| matches!(m, Err(n) if *n == number)) {
+                *waits = Ok(record);
+            }
         };
         while let Some((number, snapshot)) = self.recorder.as_ref().ok().and_then(|recorder| recorder.result().ok()?) {
             let record = MachineRecord { record: Ok(snapshot), ..without(HOST, String::new()) };

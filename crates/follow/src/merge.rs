@@ -14,6 +14,10 @@ const PATIENCE: Ns = 10_000_000_000;
 /// Nor is one this far behind, where so many sightings of the others wait already.
 const CROWDED: usize = 1 << 20;
 const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
+/// Another machine of which so many sightings wait, 3 MiB, is itself waited for so long only: one that floods this one would
+/// otherwise say how much is kept.
+const FLOOD: usize = 1 << 17;
+const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
 /// The sightings of this machine: its kernel programs, or what a test says that they saw.
 pub trait HostSource: Source<Error = Infallible> {
@@ -129,7 +133,7 @@ impl Feed {
             Origin::Machine(machine) => machine.drain(fresh).unwrap_or(self.watermark),
         };
         self.watermark = self.watermark.max(watermark);
-        let mut refreshed = false;
+        let (mut refreshed, before) = (false, self.waiting.len());
         for s in fresh.drain(..).filter(|s| s.t >= from) {
             if self.mapping.is_stale_for(&s) && !refreshed {
                 self.refresh(tables);
@@ -138,9 +142,20 @@ impl Feed {
             self.waiting.extend(self.mapping.map(s));
         }
         // An origin keeps the order, but for a CPU that stood still before it handed its packet over.
-        if !self.waiting.is_sorted_by_key(|s| s.t) {
-            self.waiting.sort_by_key(|s| s.t);
+        let (waited, came) = self.waiting.split_at_mut(before);
+        if !came.is_sorted_by_key(|s| s.t) {
+            came.sort_by_key(|s| s.t);
         }
+        let first = came.first().map_or(Ns::MAX, |s| s.t);
+        let later = waited.partition_point(|s| s.t <= first);
+        merge_runs(&mut self.waiting[later..], before - later);
+    }
+
+    /// Whether what comes is waited for by the others, which are at `newest`.
+    fn is_waited_for(&self, newest: Ns, patience: Ns) -> bool {
+        let floods = matches!(self.origin, Origin::Machine(_)) && self.waiting.len() >= FLOOD;
+        let patience = if floods { PATIENCE_IN_A_FLOOD } else { patience };
+        self.watermark > newest.saturating_sub(patience) || newest == Ns::MAX
     }
 }
 
@@ -189,8 +204,10 @@ impl Merge {
         let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
         let waiting: usize = self.feeds.iter().map(|f| f.waiting.len()).sum();
         let patience = if waiting < CROWDED { PATIENCE } else { PATIENCE_WHEN_CROWDED };
-        let patient = |w: &Ns| *w > newest.saturating_sub(patience) || newest == Ns::MAX;
-        let horizon = self.feeds.iter().map(|f| f.watermark).filter(patient).min().unwrap_or(newest);
+        let waited_for = self.feeds.iter().filter(|f| f.is_waited_for(newest, patience));
+        let horizon = waited_for.map(|f| f.watermark).min().unwrap_or(newest);
+        // After a burst its memory is given back.
+        self.ready.shrink_to((4 * self.ready.len()).max(1 << 16));
         self.ready.clear();
         for feed in &mut self.feeds {
             let before = self.ready.len();
@@ -207,5 +224,43 @@ impl Merge {
         }
         self.horizon = self.horizon.max(horizon);
         (&self.ready, self.horizon)
+    }
+}
+
+/// Merges what is sorted up to `middle` with what is sorted from there on. Of equal times the first ones stay first.
+fn merge_runs(sightings: &mut [Sighting], middle: usize) {
+    let later = sightings[middle..].to_vec();
+    let (mut left, mut end) = (middle, sightings.len());
+    for s in later.iter().rev() {
+        while left > 0 && sightings[left - 1].t > s.t {
+            (left, end) = (left - 1, end - 1);
+            sightings[end] = sightings[left];
+        }
+        end -= 1;
+        sightings[end] = *s;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn two_runs_are_merged_as_a_stable_sort_would(
+            mut first in prop::collection::vec(0..20_i64, 0..40), mut second in prop::collection::vec(0..20_i64, 0..40),
+        ) {
+            first.sort_unstable();
+            second.sort_unstable();
+            let middle = first.len();
+            let numbered = first.into_iter().chain(second).enumerate();
+            let mut merged: Vec<_> =
+                numbered.map(|(n, t)| Sighting { t, key: n as u32, ..Sighting::default() }).collect();
+            let mut sorted = merged.clone();
+            sorted.sort_by_key(|s| s.t);
+            merge_runs(&mut merged, middle);
+            prop_assert_eq!(merged, sorted);
+        }
     }
 }

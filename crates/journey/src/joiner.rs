@@ -321,7 +321,7 @@ impl Joiner {
     }
 
     fn widen(&mut self, point: usize) {
-        self.stride = (point + 1).next_power_of_two();
+        self.stride = (point + 1).next_multiple_of(8);
         for stream in &mut self.streams {
             stream.ring.resize_rows(self.stride, stream.ring.slots());
             stream.at.resize(self.stride, Position::default());

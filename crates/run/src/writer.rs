@@ -34,15 +34,17 @@ use std::{
 
 /// A part is closed this long after its first row.
 const PART_TIME: Duration = Duration::from_secs(1);
-/// Full batches of a part: as many as stay below a million rows.
-const PART_GROUPS: usize = 1_000_000 / GROUP_ROWS;
+/// A part is closed before it has a million rows.
+const PART_ROWS: usize = 1_000_000 - GROUP_ROWS;
 /// The manifest is written again this often where only its counters changed.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
 /// `utc` and `tai` are sampled this often, and when the time of day is set.
 const SAMPLE_TIME: Ns = 60_000_000_000;
-/// Memory for rows under way to the encoder.
-const BUFFER_BYTES: usize = 32 << 20;
-/// How many rows may come between two looks at the clock.
+/// Batches of rows, of which one is filled and the others are under way to the encoder, and how much memory one may take: it has fewer
+/// rows where many points make them long.
+const BATCHES: usize = 6;
+const BATCH_BYTES: usize = 5 << 19;
+/// How many rows may come between two looks at the clock, and at how full the batch is.
 const LOOK_EVERY: usize = 256;
 /// Room on the disk that is kept while a recording goes on, so that its last manifest can be written where all else is full.
 const RESERVE: &str = ".reserve";
@@ -56,8 +58,8 @@ pub struct Writer {
     path: PathBuf,
     manifest: Manifest,
     rows: Rows,
-    /// Full batches that the open part has already.
-    groups: usize,
+    /// Rows that the open part has already, in full batches.
+    part_rows: usize,
     part_began: Option<Instant>,
     manifest_due: bool,
     manifest_written: Instant,
@@ -118,7 +120,7 @@ impl Writer {
             time_of_day: manifest.start.watch(),
             sample_due: manifest.start.monotonic_ns,
             manifest,
-            groups: 0,
+            part_rows: 0,
             part_began: None,
             manifest_due: false,
             manifest_written: Instant::now(),
@@ -264,7 +266,7 @@ impl Writer {
         self.rows.push(journey);
         self.manifest.journeys += 1;
         let rows = self.rows.len();
-        if rows % LOOK_EVERY == 1 || rows >= GROUP_ROWS {
+        if rows == 1 || rows.is_multiple_of(LOOK_EVERY) {
             self.look()?;
         }
         Ok(())
@@ -301,7 +303,7 @@ impl Writer {
             let _ = self.end(Some(error.to_string()));
             return Err(error);
         }
-        if self.rows.is_empty() && self.groups == 0 {
+        if self.rows.is_empty() && self.part_rows == 0 {
             let idle = self.manifest_changed && self.manifest_written.elapsed() >= MANIFEST_TIME;
             if self.manifest_due || idle || self.samples.len() >= 64 {
                 return self.end_part();
@@ -312,9 +314,9 @@ impl Writer {
         let began = *self.part_began.get_or_insert_with(Instant::now);
         if began.elapsed() >= self.part_time {
             self.end_part()
-        } else if self.rows.len() >= GROUP_ROWS {
+        } else if self.rows.len() >= batch_rows(self.rows.points) {
             self.send_rows()?;
-            if self.groups >= PART_GROUPS {
+            if self.part_rows >= PART_ROWS {
                 self.end_part()?;
             }
             Ok(())
@@ -330,10 +332,9 @@ impl Writer {
 
     fn send_rows(&mut self) -> Result<(), RunError> {
         let points = self.rows.points;
-        let most = (BUFFER_BYTES / (GROUP_ROWS * Rows::row_bytes(points))).clamp(3, 12);
         let mut empty = match self.free.try_recv() {
             Ok(rows) => rows,
-            Err(_) if self.batches_made < most => {
+            Err(_) if self.batches_made < BATCHES => {
                 self.batches_made += 1;
                 Rows::default()
             }
@@ -347,7 +348,7 @@ impl Writer {
         };
         empty.clear(points);
         let full = std::mem::replace(&mut self.rows, empty);
-        self.groups += 1;
+        self.part_rows += full.len();
         self.send(Work::Rows(full))
     }
 
@@ -355,7 +356,7 @@ impl Writer {
         if !self.rows.is_empty() {
             self.send_rows()?;
         }
-        self.groups = 0;
+        self.part_rows = 0;
         self.part_began = None;
         let due = self.manifest_due || self.manifest_written.elapsed() >= MANIFEST_TIME;
         let manifest = due.then(|| {
@@ -442,6 +443,11 @@ impl Drop for Writer {
             let _ = self.end(Some("latpath gave up before the recording was closed".into()));
         }
     }
+}
+
+/// Rows of a batch, over this many points: a power of two, as which lists grow.
+fn batch_rows(points: usize) -> usize {
+    GROUP_ROWS.min(1 << (BATCH_BYTES / Rows::row_bytes(points)).ilog2())
 }
 
 fn check_points(manifest: &Manifest) -> Result<(), RunError> {
