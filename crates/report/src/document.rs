@@ -5,6 +5,7 @@ mod digest;
 mod html;
 mod markdown;
 
+use crate::limit::LimitVerdict;
 use crate::page::{share, Block, Page, Style};
 use crate::{header, paths, quality, segments, streams, worst};
 use latpath_run::Run;
@@ -15,17 +16,9 @@ use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
 pub use digest::digest;
+pub(crate) use html::escaped;
 pub use html::html;
 pub use markdown::markdown;
-
-/// Whether a limit was kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitVerdict {
-    /// The limit, as the user wrote it.
-    pub limit: String,
-    /// The figure that breaks it, or why it cannot be kept; `None` if it is kept.
-    pub broken: Option<String>,
-}
 
 /// What a document shows.
 #[derive(Clone, Copy, Debug)]
@@ -80,14 +73,7 @@ fn verdict(page: &mut Page, findings: &Findings) {
         (all, 0) => page.line(format!("All {all} limits are kept.")),
         (all, broken) => page.warning(&format!("{broken} of {all} limits broken")),
     }
-    if !limits.is_empty() {
-        let mut table = Table::new(&["<limit", "<verdict"]);
-        for LimitVerdict { limit, broken } in limits {
-            let verdict = broken.as_ref().map_or("kept".into(), |why| format!("broken: {why}"));
-            table.row(vec![page.clean(limit), verdict]);
-        }
-        page.table(&table);
-    }
+    limits_table(page, limits);
     let lost = packets(&summary.lost);
     page.item("packets", &page.count(summary.journeys));
     page.item("lost", &format!("{} ({})", page.count(lost), share(lost, summary.journeys)));
@@ -108,6 +94,30 @@ fn verdict(page: &mut Page, findings: &Findings) {
         let stream = page.clean(&short_stream(&stream.stream));
         page.item("in a row", &format!("{} packets late or missing, of {stream}", page.count(row.packets)));
     }
+}
+
+/// A row for each limit.
+pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
+    if limits.is_empty() {
+        return;
+    }
+    let has_names = limits.iter().any(|limit| limit.about.is_some());
+    let heads = ["<limit", "measured", "<verdict", "<for", "<source"];
+    let columns = if has_names { heads.len() } else { 3 };
+    let mut table = Table::new(&heads[..columns]);
+    for limit in limits {
+        let verdict = match (&limit.broken, &limit.measured) {
+            (None, _) => "kept".into(),
+            (Some(_), Some(_)) => "broken".into(),
+            (Some(why), None) => format!("broken: {}", page.clean(why)),
+        };
+        let measured = limit.measured.clone().unwrap_or_else(|| "-".into());
+        let about = limit.about.iter().flat_map(|about| [page.clean(&about.name), page.clean(&about.source)]);
+        let mut row: Vec<String> = [page.clean(&limit.limit), measured, verdict].into_iter().chain(about).collect();
+        row.resize(columns, String::new());
+        table.row(row);
+    }
+    page.table(&table);
 }
 
 /// Blocks of one kind that follow each other: lines make a list, items a list of names and values.

@@ -1,5 +1,6 @@
 //! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
 
+use crate::limit::LimitVerdict;
 use latpath_model::StreamSpec;
 use latpath_run::{facts::HostFacts, Condition, Run, Stamp};
 use latpath_stats::Summary;
@@ -52,13 +53,15 @@ impl<'a> RunHead<'a> {
 #[derive(Serialize, JsonSchema)]
 struct Whole<'a> {
     run: RunHead<'a>,
+    /// What became of the limits that the user set.
+    limits: &'a [LimitVerdict],
     #[serde(flatten)]
     summary: &'a Summary,
 }
 
 /// The JSON of a report, on one line.
-pub fn report_json(summary: &Summary, run: &Run) -> serde_json::Result<String> {
-    serde_json::to_string(&Whole { run: RunHead::of(run), summary })
+pub fn report_json(summary: &Summary, run: &Run, limits: &[LimitVerdict]) -> serde_json::Result<String> {
+    serde_json::to_string(&Whole { run: RunHead::of(run), limits, summary })
 }
 
 /// The JSON Schema (draft 2020-12) of what `latpath report --json` prints.

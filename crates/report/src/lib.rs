@@ -10,11 +10,13 @@ pub mod export;
 mod header;
 mod histogram;
 mod json;
+mod junit;
 mod layout;
 mod limit;
 mod lines;
 mod page;
 mod paths;
+mod profile;
 mod quality;
 mod replay;
 mod segments;
@@ -26,16 +28,18 @@ mod warnings;
 mod worst;
 
 pub use captures::{RunCaptures, SelectError, Selection};
-pub use document::{asciidoc, digest, html, markdown, Findings, LimitVerdict};
+pub use document::{asciidoc, digest, html, markdown, Findings};
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
     Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
 pub use json::{live_schema, report_json, report_schema};
+pub use junit::junit;
 pub use layout::layout_of;
-pub use limit::{parse_duration, Limit};
+pub use limit::{parse_duration, About, BadLimit, Limit, LimitVerdict};
 pub use lines::Lines;
 pub use page::{Style, WIDTH};
+pub use profile::{limits as profile_limits, BadProfile};
 pub use replay::Replay;
 pub use span::{span, When};
 pub use summarise::{summarise, SummaryOptions};

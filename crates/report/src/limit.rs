@@ -6,6 +6,8 @@ use latpath_stats::{
     units::{count, duration},
     Percentile, SegmentFigures, Summary, TimeFigures,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::{fmt, str::FromStr};
 
 /// A limit that the user set.
@@ -14,6 +16,29 @@ pub struct Limit {
     text: String,
     what: What,
     most: i64,
+    about: Option<About>,
+}
+
+/// What a limit of a profile is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct About {
+    /// Its name, for people.
+    pub name: String,
+    /// Who asks for it.
+    pub source: String,
+}
+
+/// Whether a limit was kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LimitVerdict {
+    /// The limit, as the user or the profile wrote it.
+    pub limit: String,
+    /// What it is for, where a profile says that.
+    pub about: Option<About>,
+    /// The figure, for people; null where nothing was measured.
+    pub measured: Option<String>,
+    /// Why it is broken; null if it is kept.
+    pub broken: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,7 +65,12 @@ pub enum BadLimit {
     Value(String),
     /// There is no such segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
-    Segment { segment: String, known: String },
+    Segment {
+        /// Its name.
+        segment: String,
+        /// Those that are there.
+        known: String,
+    },
 }
 
 /// A figure of times by its name.
@@ -87,36 +117,61 @@ impl FromStr for Limit {
                 (What::Time(segment.into(), figure), most)
             }
         };
-        Ok(Self { text: text.into(), what, most })
+        Ok(Self { text: text.into(), what, most, about: None })
     }
 }
 
 impl Limit {
-    /// Checks it: the figure that breaks it, or why it cannot be kept; `None` if it is kept.
-    pub fn check(&self, summary: &Summary) -> Result<Option<String>, BadLimit> {
-        // Streams may take different routes, and then several segments have one name: each has to keep the limit.
-        let find = |name: &str| {
-            let found: Vec<_> = summary.segments.iter().filter(|s| s.name == name).collect();
-            if found.is_empty() {
-                let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
-                return Err(BadLimit::Segment { segment: name.into(), known: known.join(", ") });
-            }
-            Ok(found)
+    /// The same, as a profile has it.
+    pub(crate) fn of_profile(self, about: About) -> Self {
+        Self { about: Some(about), ..self }
+    }
+
+    /// What it is for, where a profile says that.
+    pub fn about(&self) -> Option<&About> {
+        self.about.as_ref()
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    /// Where the user named a segment that is not there. A profile, which is written for many runs, may name it: then nothing
+    /// shows that the limit is kept, and it is broken.
+    pub fn check(&self, summary: &Summary) -> Result<LimitVerdict, BadLimit> {
+        let verdict = |measured: Option<String>, broken| LimitVerdict {
+            limit: self.text.clone(),
+            about: self.about.clone(),
+            measured,
+            broken,
         };
-        let counted = |n: u64| (n > self.most.unsigned_abs()).then(|| count(n));
-        Ok(match &self.what {
-            What::All(counter) => counted(counter(summary)),
-            What::Count(name, figure) => counted(find(name)?.into_iter().map(figure).max().unwrap_or(0)),
+        let of_time = |ns| (ns > self.most, duration(ns));
+        let of_count = |n: u64| (n > self.most.unsigned_abs(), count(n));
+        // Streams may take different routes, and then several segments have one name: each has to keep the limit.
+        fn named<'a>(summary: &'a Summary, name: &'a str) -> impl Iterator<Item = &'a SegmentFigures> {
+            summary.segments.iter().filter(move |s| s.name == name)
+        }
+        let measured = match &self.what {
+            What::All(counter) => Ok(of_count(counter(summary))),
+            What::Count(name, figure) => named(summary, name).map(figure).max().map(of_count).ok_or(name),
             What::Time(name, figure) => {
-                let found = find(name)?;
                 // A limit that nothing was measured against was not kept.
-                if found.iter().any(|s| s.times.count == 0) {
-                    Some("no journey crossed the segment".into())
-                } else {
-                    found.into_iter().map(|s| figure(&s.times)).max().filter(|ns| *ns > self.most).map(duration)
+                if named(summary, name).any(|s| s.times.count == 0) {
+                    return Ok(verdict(None, Some("no journey crossed the segment".into())));
+                }
+                named(summary, name).map(|s| figure(&s.times)).max().map(of_time).ok_or(name)
+            }
+        };
+        match measured {
+            Ok((is_broken, figure)) => Ok(verdict(Some(figure.clone()), is_broken.then_some(figure))),
+            Err(segment) => {
+                let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
+                let error = BadLimit::Segment { segment: segment.clone(), known: known.join(", ") };
+                match self.about {
+                    None => Err(error),
+                    Some(_) => Ok(verdict(None, Some(format!("not measured: {error}")))),
                 }
             }
-        })
+        }
     }
 }
 
@@ -178,7 +233,7 @@ mod tests {
     }
 
     fn check(limit: &str) -> Result<Option<String>, BadLimit> {
-        limit.parse::<Limit>()?.check(&summary())
+        limit.parse::<Limit>()?.check(&summary()).map(|verdict| verdict.broken)
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The text of `latpath report`.
 
 use crate::{
+    document::limits_table,
     header, histogram,
+    limit::LimitVerdict,
     page::{Page, Style},
     paths, quality, segments, streams, worst,
 };
@@ -15,6 +17,8 @@ pub struct Options {
     pub style: Style,
     /// Segments whose histograms are drawn; `total`, or the last segment, where none is named.
     pub histograms: Vec<String>,
+    /// Limits that the user set, and what became of them.
+    pub limits: Vec<LimitVerdict>,
 }
 
 /// The whole report, in lines that are no wider than the style. `run` is where the figures are from, if from a run.
@@ -22,6 +26,10 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     let mut page = Page::new(options.style);
     if let Some(run) = run {
         header::write(&mut page, run);
+    }
+    if !options.limits.is_empty() {
+        page.heading("Limits");
+        limits_table(&mut page, &options.limits);
     }
     header::route(&mut page, summary);
     quality::write(&mut page, summary);

@@ -62,7 +62,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
 fn the_keys_of_a_report_are_those_that_others_script_against() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let json: Value = serde_json::from_str(&report_json(&summary(), &run).unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&report_json(&summary(), &run, &[]).unwrap()).unwrap();
 
     let expected = [
         "off_route",
@@ -71,6 +71,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "elapsed_ns",
         "incomplete",
         "journeys",
+        "limits",
         "lost",
         "machines",
         "malformed",
@@ -146,7 +147,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
 fn every_key_of_a_report_is_in_its_docs() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let json: Value = serde_json::from_str(&report_json(&summary(), &run).unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&report_json(&summary(), &run, &[]).unwrap()).unwrap();
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     fn walk(value: &Value, docs: &str) {
         match value {

@@ -1,6 +1,7 @@
 //! `latpath live`: figures of the moment, once a second, and why packets are late; of streams or of a recorded run.
 
 use super::following::{Absent, End, Flight, What};
+use super::limits::{self, Limits};
 use super::report::print;
 use super::{style, Outcome, Usage};
 use anyhow::Result;
@@ -37,6 +38,8 @@ pub struct Args {
     /// Seconds of the run that pass in one second; max: as fast as it can be read
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed, requires = "replay")]
     speed: f64,
+    #[command(flatten)]
+    limits: Limits,
     /// Print one JSON object a second
     #[arg(long)]
     json: bool,
@@ -164,6 +167,7 @@ impl Source {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let limits = args.limits.all(false)?;
     let mut end = End::new(&args.what)?;
     let (mut source, streams, mut explainer) = match &args.replay {
         Some(run) => replay(run, &args)?,
@@ -185,11 +189,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     if !screen {
         show.show(&summary)?;
     }
+    let verdicts = limits::check(&limits, &summary)?;
     if !args.json {
-        let options = latpath_report::Options { style: style(), histograms: Vec::new() };
+        let options = latpath_report::Options { style: style(), histograms: Vec::new(), limits: verdicts.clone() };
         print(&format!("\n{}", latpath_report::text(&summary, None, &options)))?;
     }
-    Ok(Outcome::Done)
+    args.limits.announce("latpath live", &verdicts, false)
 }
 
 type Watched = (Source, Vec<StreamSpec>, Option<LiveExplainer>);

@@ -7,6 +7,7 @@ pub mod explain;
 pub mod export;
 mod following;
 mod interrupt;
+mod limits;
 pub mod live;
 pub mod manual;
 pub mod path;

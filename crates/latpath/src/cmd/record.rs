@@ -4,9 +4,10 @@ mod spikes;
 mod trace;
 
 use super::following::{Absent, End, Flight, What};
+use super::limits::{self, Limits};
 use super::progress::Progress;
 use super::report::print;
-use super::Outcome;
+use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_capture::CaptureKind;
@@ -14,7 +15,8 @@ use latpath_follow::{sum, Follow, JourneySink};
 use latpath_journey::Journey;
 use latpath_linux::background::Background;
 use latpath_model::PointInfo;
-use latpath_run::{ClockSample, Manifest, RunError, Writer, MANIFEST};
+use latpath_report::{summarise, SummaryOptions};
+use latpath_run::{ClockSample, Manifest, Run, RunError, Writer, MANIFEST};
 use latpath_stats::units::{bytes, count};
 use latpath_stats::utc_steps;
 use std::path::PathBuf;
@@ -38,6 +40,8 @@ pub struct Args {
     /// Stop when the recording takes this much disk, as 20GiB; what is under way then is still written
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
+    #[command(flatten)]
+    limits: Limits,
     /// Directory to make for the recording
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
@@ -66,6 +70,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let limits = args.limits.all(false)?;
     let mut options = args.what.options()?;
     let retention = args.spikes.retention(args.flight.per_minute());
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
@@ -157,7 +162,12 @@ pub fn run(args: Args) -> Result<Outcome> {
             eprintln!("{line}: latpath explain {path}");
         }
     }
-    Ok(Outcome::Done)
+    if limits.is_empty() {
+        return Ok(Outcome::Done);
+    }
+    let summary = summarise(&Run::open(&args.output)?, &SummaryOptions::default()).map_err(Usage)?;
+    let verdicts = limits::check(&limits, &summary)?;
+    args.limits.announce(&path.to_string(), &verdicts, false)
 }
 
 /// The run being written, and the first thing that went wrong with it.

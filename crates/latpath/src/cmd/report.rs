@@ -1,5 +1,6 @@
 //! `latpath report`: what a recording says.
 
+use super::limits::{self, Limits};
 use super::{style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -7,12 +8,12 @@ use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
 use latpath_report::export::{check_target, write_csv, write_file};
 use latpath_report::{
-    asciidoc, digest, html, markdown, parse_duration, report_json, span, summarise, text, Findings, Limit,
-    LimitVerdict, Options, SummaryOptions, When,
+    asciidoc, digest, html, markdown, parse_duration, report_json, span, summarise, text, Findings, LimitVerdict,
+    Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
 use latpath_stats::Summary;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Report on a recording: data quality, times per segment, histogram, losses, the worst packets.
@@ -60,9 +61,8 @@ pub struct Args {
     /// Show so many of the worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
     worst: u16,
-    /// Fail with exit code 3 if this is broken, as total:p99.9<=500us or lost<=0; several are allowed
-    #[arg(long = "limit", value_name = "LIMIT")]
-    limits: Vec<Limit>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 fn time(text: &str) -> Result<Ns, String> {
@@ -81,7 +81,8 @@ impl Args {
 
     /// All files to write.
     fn files(&self) -> Vec<&Path> {
-        self.csv.as_deref().into_iter().chain(self.documents().iter().map(|(_, path)| *path)).collect()
+        let data = self.csv.as_deref().into_iter().chain(self.limits.junit.as_deref());
+        data.chain(self.documents().iter().map(|(_, path)| *path)).collect()
     }
 }
 
@@ -90,13 +91,14 @@ fn is_stdout(path: &Path) -> bool {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let limits = args.limits.all(args.force)?;
     check_files(&args)?;
     let run = Run::open(&args.run)?;
     let select = select(&args, &run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };
         write_journeys(&run, &with_threads, path, args.force)?;
-        if is_stdout(path) && args.limits.is_empty() && args.documents().is_empty() {
+        if is_stdout(path) && limits.is_empty() && args.documents().is_empty() {
             return Ok(Outcome::Done);
         }
     }
@@ -114,39 +116,31 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Err(Usage(format!("{name:?}: no such segment (there are: {})", known.join(", "))).into());
         }
     }
-    let check = |limit: &Limit| {
-        let broken = limit.check(&summary).map_err(|e| Usage(e.to_string()))?;
-        Ok(LimitVerdict { limit: limit.to_string(), broken })
-    };
-    let limits = args.limits.iter().map(check).collect::<Result<Vec<_>>>()?;
-    write_documents(&args, &run, &summary, &limits)?;
+    let verdicts = limits::check(&limits, &summary)?;
+    write_documents(&args, &run, &summary, &verdicts)?;
     if !args.files().into_iter().any(is_stdout) {
         let shown = if args.json {
-            report_json(&summary, &run)? + "\n"
+            report_json(&summary, &run, &verdicts)? + "\n"
         } else {
-            text(&summary, Some(&run), &Options { style: style(), histograms: args.histograms.clone() })
+            text(
+                &summary,
+                Some(&run),
+                &Options { style: style(), histograms: args.histograms.clone(), limits: verdicts.clone() },
+            )
         };
         print(&shown)?;
     }
-    let mut outcome = Outcome::Done;
-    for LimitVerdict { limit, broken } in limits {
-        if let Some(why) = broken {
-            let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
-            let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
-            eprintln!("{red}latpath: limit {limit} broken: {why}{end}");
-            outcome = Outcome::LimitBroken;
-        }
-    }
-    Ok(outcome)
+    args.limits.announce(&args.run.display().to_string(), &verdicts, args.force)
 }
 
 /// Refuses files that may not be written, before the run is read.
 fn check_files(args: &Args) -> Result<()> {
     let files = args.files();
     if args.force && files.is_empty() {
-        return Err(
-            Usage("--force: there is no file to replace; add --csv, --html, --markdown or --asciidoc".into()).into()
-        );
+        return Err(Usage(
+            "--force: there is no file to replace; add --csv, --html, --markdown, --asciidoc or --junit".into(),
+        )
+        .into());
     }
     for (at, path) in files.iter().enumerate() {
         if files[..at].contains(path) {

@@ -102,6 +102,36 @@ fn a_broken_limit_is_named_and_ends_with_3_after_the_report() {
 }
 
 #[test]
+fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
+    let bench = Bench::with_run();
+    let rows = [("Transfer time", "total:max<=3ms"), ("Losses", "lost<=28"), ("Network", "Tnet:max<=1ms")];
+    let rows = rows.map(|(name, limit)| format!("[[limit]]\nname = {name:?}\nlimit = {limit:?}\nsource = \"bay 7\"\n"));
+    std::fs::write(bench.dir.path().join("bay7.toml"), rows.concat()).unwrap();
+    let out = bench.latpath(&["report", "run", "--profile", "bay7.toml", "--json", "--junit", "limits.xml"]);
+    assert_eq!(out.status.code(), Some(3));
+    let said = stderr(&out);
+    assert!(said.contains("limit total:max<=3ms broken: 3.189 ms\n"), "{said}");
+    // A profile may name what a run does not have: nothing shows that it is kept.
+    assert!(said.contains("limit Tnet:max<=1ms broken: not measured"), "{said}");
+    let limits = &serde_json::from_slice::<Value>(&out.stdout).unwrap()["limits"];
+    assert_eq!(limits[1]["about"], serde_json::json!({ "name": "Losses", "source": "bay 7" }));
+    assert_eq!([&limits[1]["broken"], &limits[2]["measured"]], [&Value::Null; 2]);
+    let xml = std::fs::read_to_string(bench.dir.path().join("limits.xml")).unwrap();
+    assert!(
+        xml.contains("tests=\"3\" failures=\"2\"") && xml.contains("message=\"3.189 ms\">Transfer time (bay 7)<"),
+        "{xml}"
+    );
+    // What was written stays.
+    let again = bench.latpath(&["report", "run", "--profile", "bay7.toml", "--junit", "limits.xml"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert_eq!(bench.latpath(&["report", "run", "--junit", "other.xml"]).status.code(), Some(2));
+    assert_eq!(bench.latpath(&["report", "run", "--profile", "bay8.toml"]).status.code(), Some(2));
+    let replay = ["live", "--replay", "run", "--speed", "max", "--limit"];
+    assert_eq!(bench.latpath(&[&replay[..], &["total:max<=3ms"]].concat()).status.code(), Some(3));
+    assert_eq!(bench.latpath(&[&replay[..], &["total:max<=4ms"]].concat()).status.code(), Some(0));
+}
+
+#[test]
 fn a_limit_that_makes_no_sense_is_wrong_usage() {
     let bench = Bench::with_run();
     for limit in ["Tfoo:max<=3ms", "total:p98<=3ms", "total:max<=3", "lost"] {

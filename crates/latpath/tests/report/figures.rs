@@ -55,6 +55,7 @@ fn the_json_has_the_keys_that_others_script_against() {
         "machines",
         "worst",
         "tool",
+        "limits",
     ];
     let mut all = [&counts[..], &whole, &["notes", "run"]].concat();
     all.sort();

@@ -164,7 +164,7 @@ fn bar(from: u32, to: u32) -> String {
 }
 
 /// Text as HTML shows it, also in an attribute.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

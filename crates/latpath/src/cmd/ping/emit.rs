@@ -3,11 +3,13 @@
 mod breach_context;
 mod one;
 mod text;
+mod verdicts;
 
 use super::freeze::Freeze;
 use super::link::{ns, Link};
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
+use crate::cmd::limits::Limits;
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;
@@ -128,6 +130,8 @@ pub struct Args {
     /// Show so many of the worst transactions
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(..=1000))]
     worst: u16,
+    #[command(flatten)]
+    limits: Limits,
     /// No progress on stderr
     #[arg(short, long)]
     quiet: bool,
@@ -184,6 +188,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     if args.drawn().buckets() > Drawn::MOST {
         return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
     }
+    let limits = args.limits.all(false)?;
     let stop = stop_flag()?;
     let _awake = args.awake.then(Awake::new).transpose()?;
     let breach = args.freeze.prepare(!args.keep_going)?;
@@ -222,7 +227,9 @@ pub fn run(args: Args) -> Result<Outcome> {
         bail!("{}", failed.join("\n"));
     }
     let breached = all.iter().any(|done| done.report.over_threshold > 0 || done.ended.why == Ok(Why::Breach));
-    Ok(if breached { Outcome::LimitBroken } else { Outcome::Done })
+    let verdicts = verdicts::of(&all, &limits)?;
+    let outcome = args.limits.announce("latpath ping emit", &verdicts, false)?;
+    Ok(if breached { Outcome::LimitBroken } else { outcome })
 }
 
 /// Files of the trace that a breach froze.
