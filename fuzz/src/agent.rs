@@ -161,7 +161,11 @@ pub fn run(bytes: &[u8]) {
         s.complete + s.incomplete + s.lost.iter().map(|lost| lost.count).sum::<u64>() > s.journeys
     };
     assert!(!summary.streams.iter().any(stray), "more became of packets than there were");
-    clean(&text(&summary, None, &latpath_report::Options { style: Letters::Unicode.into(), histograms: Vec::new() }));
+    clean(&text(
+        &summary,
+        None,
+        &latpath_report::Options { style: Letters::Unicode.into(), histograms: Vec::new(), limits: Vec::new() },
+    ));
     clean(&serde_json::to_string_pretty(&summary).expect("figures are JSON"));
 }
 

@@ -120,8 +120,12 @@ fn read(run: &Run) {
     let options = SummaryOptions { worst: 4, workers: 1, ..SummaryOptions::default() };
     let summary = summarise(run, &options).expect("no segment is asked for");
     let letters = Letters::Unicode;
-    clean(&text(&summary, Some(run), &Options { style: letters.into(), histograms: vec!["total".into()] }));
-    clean(&report_json(&summary, run).expect("figures are JSON"));
+    clean(&text(
+        &summary,
+        Some(run),
+        &Options { style: letters.into(), histograms: vec!["total".into()], limits: Vec::new() },
+    ));
+    clean(&report_json(&summary, run, &[]).expect("figures are JSON"));
     let mut csv = Vec::new();
     write_csv(run, &Select { cpus_and_threads: true, ..Select::default() }, &mut csv).expect("memory takes any bytes");
     clean(&String::from_utf8(csv).expect("it is text"));
