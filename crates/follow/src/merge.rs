@@ -14,9 +14,9 @@ const PATIENCE: Ns = 10_000_000_000;
 /// Nor is one this far behind, where so many sightings of the others wait already.
 const CROWDED: usize = 1 << 20;
 const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
-/// Another machine of which so many sightings wait, 3 MiB, is itself waited for so long only: one that floods this one would
+/// Another machine of which so many sightings wait, 2 MiB, is itself waited for so long only: one that floods this one would
 /// otherwise say how much is kept.
-const FLOOD: usize = 1 << 17;
+const FLOOD: usize = 1 << 16;
 const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
 /// The sightings of this machine: its kernel programs, or what a test says that they saw.
@@ -207,7 +207,7 @@ impl Merge {
         let waited_for = self.feeds.iter().filter(|f| f.is_waited_for(newest, patience));
         let horizon = waited_for.map(|f| f.watermark).min().unwrap_or(newest);
         // After a burst its memory is given back.
-        self.ready.shrink_to((4 * self.ready.len()).max(1 << 16));
+        self.ready.shrink_to((2 * self.ready.len()).max(1 << 14));
         self.ready.clear();
         for feed in &mut self.feeds {
             let before = self.ready.len();
