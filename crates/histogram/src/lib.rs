@@ -4,6 +4,7 @@
 //! Each doubling has 256 buckets. Only the range that was hit is allocated. A clock fault causes negative
 //! values; the histogram counts them and keeps them in buckets of their own, so that percentiles stay right.
 
+pub mod compact;
 mod layout;
 
 use latpath_model::Ns;
@@ -217,6 +218,25 @@ impl Histogram {
         ranks(below.chain(above), self.count, per_million).map(|v| v.clamp(self.min, self.max))
     }
 
+    /// The value below which this share of all values lies (0 to 1), in ns; within a bucket as if its values were spread evenly, so that
+    /// it does not jump from bucket to bucket. 0 if empty.
+    pub fn quantile(&self, share: f64) -> f64 {
+        let (rank, mut below) = (share * self.count as f64, 0.0);
+        let edges = |i: usize| (layout::lower::<BITS>(i) as f64, layout::width::<BITS>(i) as f64);
+        let negative = self.negative.filled().rev().map(|(i, n)| (1.0 - edges(i).0 - edges(i).1, edges(i).1, n));
+        let positive = self.positive.filled().map(|(i, n)| (edges(i).0, edges(i).1, n));
+        for (from, width, n) in negative.chain(positive) {
+            let n = n as f64;
+            if below + n >= rank {
+                // A bucket of one value is that value.
+                let value = from + (width - 1.0) * ((rank - below) / n).clamp(0.0, 1.0);
+                return value.clamp(self.min as f64, self.max as f64);
+            }
+            below += n;
+        }
+        self.max as f64
+    }
+
     /// The least duration that at most `n` of the values reach. It is a bucket's edge, so at most 0.4 % greater than the
     /// value with `n` greater ones; 0 if at most `n` values are in the histogram.
     pub fn exceeded_by(&self, n: u64) -> Ns {
@@ -365,6 +385,17 @@ mod tests {
         assert_eq!(h.buckets().iter().map(|b| b.count).sum::<u64>(), 6);
         h.percentiles([1, 500_000, 1_000_000]);
         (h.mean(), h.stddev());
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_lies_between_the_percentiles_around_it(values in values(), per_million in 1..1_000_000_u32) {
+            let h = of(&values);
+            let quantile = h.quantile(f64::from(per_million) / 1e6);
+            let at = h.percentile(per_million) as f64;
+            prop_assert!((quantile - at).abs() <= at.abs() / 128.0 + 1.0, "{quantile} at {at}");
+            prop_assert!(quantile <= h.quantile(f64::from(per_million) / 1e6 + 0.01) + 1e-6);
+        }
     }
 
     fn values() -> impl Strategy<Value = Vec<Ns>> {

@@ -23,6 +23,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Agent(cmd::agent::Args),
+    Compare(cmd::compare::Args),
     Completions(cmd::manual::Completions),
     Demo(cmd::demo::Args),
     Explain(cmd::explain::Args),
@@ -44,6 +45,7 @@ enum Command {
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
+        Command::Compare(args) => cmd::compare::run(args),
         Command::Completions(args) => cmd::manual::completions(args, Cli::command()),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Explain(args) => cmd::explain::run(args),

@@ -9,10 +9,13 @@ mod format;
 mod keep;
 mod pages;
 mod parts;
+mod read;
+mod recording;
 mod ring;
 mod writer;
 
 pub use keep::{BadKeep, Keep};
+pub use recording::recording;
 
 use crate::transaction::{Route, Stamp, Transaction};
 use latpath_model::Ns;

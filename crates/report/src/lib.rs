@@ -4,6 +4,7 @@
 //! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 
 mod captures;
+pub mod compare;
 mod document;
 mod explain;
 pub mod export;

@@ -2,9 +2,9 @@
 
 use crate::layout::layout_of;
 use crate::warnings::warnings;
-use latpath_journey::Layout;
+use latpath_journey::{Layout, Segment};
 use latpath_model::Ns;
-use latpath_run::{Manifest, Run, Select};
+use latpath_run::{Manifest, Rows, Run, Select};
 use latpath_stats::{units::count, Aggregate, Facts, Setup, Summary};
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -32,16 +32,43 @@ pub struct SummaryOptions {
 /// # Errors
 /// Where one of the user's segments cannot be.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
-    let layout = layout_of(run, &options.segments)?;
+    Ok(gather(run, options, |_| Ok(()), |_| (), |(), _| ())?.summary)
+}
+
+/// The figures of a run, and what else was gathered while its journeys were read.
+pub(crate) struct Gathered<G> {
+    pub summary: Summary,
+    /// The counted journeys.
+    pub counted: Aggregate,
+    /// Of each worker.
+    pub more: Vec<G>,
+}
+
+/// The same over the segments that `choose` leaves, and each batch of journeys also goes to the gatherers of the caller, of which each
+/// worker makes one.
+pub(crate) fn gather<G: Send>(
+    run: &Run,
+    options: &SummaryOptions,
+    choose: impl FnOnce(&mut Vec<Segment>) -> Result<(), String>,
+    make: impl Fn(&Setup) -> G + Sync,
+    add: impl Fn(&mut G, &Rows) + Sync,
+) -> Result<Gathered<G>, String> {
+    let mut layout = layout_of(run, &options.segments)?;
+    choose(&mut layout.segments)?;
     let (manifest, points) = (run.manifest(), run.points());
     let setup = setup(run, &layout, options.threshold_ns.unwrap_or(manifest.threshold_ns), options.worst);
     let Layout { route, notes, .. } = layout;
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
     let select = Select { cpus_and_threads: false, ..options.select.clone() };
-    let mut scan = run.scan_rows(&select, workers, || Aggregate::new(setup.clone()), Aggregate::add_rows);
-    let mut all = scan.gathered.pop().unwrap_or_else(|| Aggregate::new(setup.clone()));
-    scan.gathered.iter().for_each(|one| all.merge(one));
+    let begin = || (Aggregate::new(setup.clone()), make(&setup));
+    let mut scan = run.scan_rows(&select, workers, begin, |(counted, more), rows| {
+        counted.add_rows(rows);
+        add(more, rows);
+    });
+    let (parts, more): (Vec<Aggregate>, Vec<G>) = scan.gathered.drain(..).unzip();
+    let mut all = Aggregate::new(setup.clone());
+    parts.iter().for_each(|one| all.merge(one));
     add_details(run, &select, workers, &mut all);
 
     let mut unread = Vec::new();
@@ -71,7 +98,7 @@ pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String>
             "only some journeys were chosen; never seen, malformed, sightings and cost are those of the whole run";
         summary.notes.push(text.into());
     }
-    Ok(summary)
+    Ok(Gathered { summary, counted: all, more })
 }
 
 /// What to count of a run.

@@ -1,7 +1,7 @@
 //! Writes a run of invented journeys with latpath's own writer: for benches of the writer and of `latpath report`.
 //!
 //! ```text
-//! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST]]]]]
+//! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST [SEED]]]]]]
 //! ```
 //! 4000 packets a second and stream over 5 points by default: NIC, tap, VM, guest's NIC, application. Segments of 8 to
 //! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms; a publisher
@@ -10,7 +10,7 @@
 //!
 //! HOST is `pinned` (as a host for such streams is set up: each step on its CPU, the VM's threads move rarely, softirqs
 //! interrupt a thread in one case of 16) or `busy` (nothing is pinned: a step changes its CPU, any of 8, every fourth
-//! packet, and every second softirq interrupts one of 64 threads).
+//! packet, and every second softirq interrupts one of 64 threads). Another SEED than 0 gives other noise.
 
 use latpath_journey::{segments::classic, Journey, Route};
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec, HOST};
@@ -101,7 +101,7 @@ fn date_back(manifest: &mut Manifest, by: Ns) {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: u64| args.get(i).map_or(Ok(default), |a| a.replace('_', "").parse());
-    let usage = "usage: generate_run DIR [JOURNEYS [STREAMS [POINTS [RATE [pinned|busy]]]]]";
+    let usage = "usage: generate_run DIR [JOURNEYS [STREAMS [POINTS [RATE [pinned|busy [SEED]]]]]]";
     let path = PathBuf::from(args.first().ok_or(usage)?);
     let (journeys, streams, points, rate) =
         (number(1, 1_000_000)?, number(2, 1)?, number(3, 5)? as usize, number(4, 0)?);
@@ -119,7 +119,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = manifest.start.monotonic_ns;
     let mut writer = Writer::create(&path, manifest)?;
 
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15 ^ number(6, 0)?);
     let tables: Vec<_> = SEGMENTS.iter().map(|(median, width)| quantiles(&mut noise, *median, *width)).collect();
     let (mut t, mut cpu, mut tid) = ([0_i64; 5], [2_u16, 2, 3, 0, 1], [0_u32, 0, 4711, 0, 815]);
     let began = Instant::now();

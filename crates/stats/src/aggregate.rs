@@ -7,7 +7,7 @@ use crate::consecutive::Consecutive;
 use crate::figures::{rate, together};
 use crate::times::{between, bit, Ends, Times};
 use crate::worst::Slowest;
-use crate::{ConsecutiveFigures, Loss, SegmentFigures, StreamFigures, Summary};
+use crate::{ConsecutiveFigures, Histogram, Loss, SegmentFigures, StreamFigures, Summary};
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
@@ -307,6 +307,15 @@ impl Aggregate {
     /// Journeys of streams that the setup does not have; they are in no figure.
     pub fn strays(&self) -> u64 {
         self.strays
+    }
+
+    /// The times of a segment, by its place in the setup, and how many are over the threshold: of all streams together, or of one.
+    pub fn times(&self, segment: usize, stream: Option<StreamId>) -> (Histogram, u64) {
+        let mut all = Times::default();
+        let chosen = |id: &usize| stream.is_none_or(|stream| usize::from(stream) == *id);
+        let streams = self.streams.iter().enumerate().filter(|(id, _)| chosen(id));
+        streams.filter_map(|(_, s)| s.segments.get(segment)).for_each(|times| all.merge(times));
+        (all.histogram, all.over)
     }
 
     /// The slowest journeys so far, slowest first: stream, number in it, time of the first sighting.

@@ -9,6 +9,8 @@ pub mod lost;
 mod summarise;
 pub mod text;
 mod times;
+pub mod track;
+mod tracks;
 pub mod units;
 mod worst;
 
@@ -21,3 +23,4 @@ pub use figures::{
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};
 pub use summarise::{summarise, utc_steps, Facts};
+pub use tracks::Tracks;

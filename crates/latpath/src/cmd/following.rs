@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Times over this are counted, where no other threshold is named.
-const THRESHOLD: Ns = 200_000;
+pub(super) const THRESHOLD: Ns = 200_000;
 
 /// What to follow.
 #[derive(ClapArgs, Debug)]

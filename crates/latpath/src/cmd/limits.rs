@@ -45,17 +45,22 @@ impl Limits {
             write_file(path, force, |out| out.write_all(junit(what, verdicts).as_bytes()))
                 .with_context(|| format!("{}: cannot write the verdicts", path.display()))?;
         }
-        let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
-        let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
         let mut outcome = Outcome::Done;
         for LimitVerdict { limit, broken, .. } in verdicts {
             if let Some(why) = broken {
-                eprintln!("{red}latpath: limit {} broken: {}{end}", printable(limit), printable(why));
-                outcome = Outcome::LimitBroken;
+                outcome = broke(&format!("limit {limit} broken: {why}"));
             }
         }
         Ok(outcome)
     }
+}
+
+/// Names a limit that is broken.
+pub fn broke(broken: &str) -> Outcome {
+    let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
+    let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
+    eprintln!("{red}latpath: {}{end}", printable(broken));
+    Outcome::LimitBroken
 }
 
 /// What becomes of limits.

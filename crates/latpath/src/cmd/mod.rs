@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod choose;
+pub mod compare;
 pub mod demo;
 pub mod explain;
 pub mod export;

@@ -65,7 +65,7 @@ pub struct Args {
     limits: Limits,
 }
 
-fn time(text: &str) -> Result<Ns, String> {
+pub(super) fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
 }
 
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let limits = args.limits.all(args.force)?;
     check_files(&args)?;
     let run = Run::open(&args.run)?;
-    let select = select(&args, &run)?;
+    let select = select(&args.streams, (args.from, args.to), &run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };
         write_journeys(&run, &with_threads, path, args.force)?;
@@ -174,7 +174,7 @@ fn write_documents(args: &Args, run: &Run, summary: &Summary, limits: &[LimitVer
 }
 
 /// Which journeys the flags choose.
-fn select(args: &Args, run: &Run) -> Result<Select> {
+pub(super) fn select(streams_named: &[String], (from, to): (Option<When>, Option<When>), run: &Run) -> Result<Select> {
     let manifest = run.manifest();
     let id = |name: &String| -> Result<StreamId> {
         let streams = &manifest.streams;
@@ -191,8 +191,8 @@ fn select(args: &Args, run: &Run) -> Result<Select> {
         let id = found.ok_or_else(|| Usage(format!("{name}: no such stream in the run (there are: {})", known())))?;
         Ok(StreamId::try_from(id).unwrap_or(StreamId::MAX))
     };
-    let streams = args.streams.iter().map(id).collect::<Result<Vec<_>>>()?;
-    let (from_ns, to_ns) = span(args.from, args.to, manifest).map_err(Usage)?;
+    let streams = streams_named.iter().map(id).collect::<Result<Vec<_>>>()?;
+    let (from_ns, to_ns) = span(from, to, manifest).map_err(Usage)?;
     Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
 }
 

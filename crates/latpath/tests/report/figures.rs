@@ -281,7 +281,7 @@ fn the_schema_fits_what_is_printed_and_knows_each_key() {
 }
 
 /// All keys of objects in a value, however deep.
-fn all_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
+pub fn all_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (key, inner) in fields {

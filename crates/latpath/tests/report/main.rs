@@ -1,6 +1,7 @@
-//! `latpath report`, `latpath segments` and `latpath explain` on runs of known journeys.
+//! `latpath report`, `latpath compare`, `latpath segments` and `latpath explain` on runs of known journeys.
 
 mod chosen;
+mod compared;
 mod explained;
 mod figures;
 mod runs;

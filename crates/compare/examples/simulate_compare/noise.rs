@@ -1,0 +1,105 @@
+//! Recordings as real ones vary: from run to run, slowly within one, and in bursts.
+
+use latpath_compare::{Measured, Recording, Source, Span};
+use latpath_model::{Ns, SegmentKind};
+use latpath_stats::track::Track;
+use latpath_stats::Histogram;
+
+const SECOND: Ns = 1_000_000_000;
+const THRESHOLD: Ns = 500_000;
+
+/// xorshift64*: good enough for noise, the same on every machine.
+pub struct Noise(pub u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
+    /// Box and Muller's.
+    pub fn normal(&mut self) -> f64 {
+        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
+    }
+}
+
+/// How recordings vary. Each of three segments has log-normal times (width 0.3) around 60, 120 and 180 µs.
+#[derive(Clone, Copy, Debug)]
+pub struct Variation {
+    /// Seconds of each recording.
+    pub seconds: u64,
+    /// Packets a second.
+    pub rate: u64,
+    /// Standard deviation of a recording's own factor, and of its own width.
+    pub between: f64,
+    /// Standard deviation of the level of a second; from second to second it is an AR(1) process with coefficient 0.9.
+    pub level: f64,
+    /// Bursts a minute on average, 10 to 60 ms long; their packets take 1 ms longer on average. Each recording has its own mean,
+    /// with a standard deviation of 0.3 of its logarithm.
+    pub bursts: f64,
+    /// All times of the first segment are multiplied by this.
+    pub shift: f64,
+}
+
+impl Variation {
+    /// Ten minutes, with a spread between recordings of 0.7 %.
+    pub const TEN_MINUTES: Self =
+        Self { seconds: 600, rate: 200, between: 0.007, level: 0.02, bursts: 2.0, shift: 1.0 };
+
+    /// Makes a recording.
+    pub fn recording(&self, noise: &mut Noise) -> Recording {
+        let span = Span::of((0, self.seconds as Ns * SECOND - 1), 3);
+        let segments = ["Thyp", "Tsub", "total"].into_iter().zip(1..);
+        let segments = segments.map(|(name, n)| {
+            let shift = if n == 1 { self.shift } else { 1.0 };
+            let (histogram, track) = self.times(noise, 60_000.0 * f64::from(n) * shift, span);
+            Measured { name: name.into(), kind: SegmentKind::Named, ..Measured::of(histogram, track.finish(), span) }
+        });
+        let segments: Vec<Measured> = segments.collect();
+        let loss = latpath_compare::Losses { stream: None, packets: self.seconds * self.rate, lost: 0, rate: None };
+        Recording {
+            path: "RUN".into(),
+            source: Source::Run,
+            identity: noise.next().to_string(),
+            streams: vec!["svid:MU01".into()],
+            elapsed_ns: span.elapsed,
+            threshold_ns: THRESHOLD,
+            sightings: (0, 0),
+            segments,
+            losses: vec![loss],
+            notes: Vec::new(),
+        }
+    }
+
+    fn times(&self, noise: &mut Noise, median: f64, span: Span) -> (Histogram, Track) {
+        let median = median * (noise.normal() * self.between).exp();
+        let width = 0.3 * (noise.normal() * self.between).exp();
+        let bursts = self.bursts / 60.0 * (noise.normal() * 0.3).exp();
+        let step = 1.0 / self.rate as f64;
+        let (mut level, mut burst) = (noise.normal() * self.level, 0.0);
+        let (mut histogram, mut track) = (Histogram::new(), Track::new(span.stretches, THRESHOLD));
+        for second in 0..self.seconds {
+            level = 0.9 * level + noise.normal() * self.level * (1.0_f64 - 0.81).sqrt();
+            for packet in 0..self.rate {
+                if noise.unit() < bursts * step {
+                    burst = 0.01 + 0.05 * noise.unit();
+                }
+                let mut time = median * (level + width * noise.normal()).exp();
+                if burst > 0.0 {
+                    burst -= step;
+                    time -= 1e6 * noise.unit().ln();
+                }
+                let at = second as Ns * SECOND + (packet as f64 * step * 1e9) as Ns;
+                track.add(at, time as Ns);
+                histogram.record(time as Ns);
+            }
+        }
+        (histogram, track)
+    }
+}

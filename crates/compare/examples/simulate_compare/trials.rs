@@ -1,0 +1,60 @@
+//! Comparisons of invented recordings, and what they name.
+
+use crate::noise::{Noise, Variation};
+use latpath_compare::{compare, Recording};
+
+/// What many comparisons named.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Named {
+    /// Those that name any difference.
+    pub any: usize,
+    /// Those that name one in a segment that was not shifted.
+    pub elsewhere: usize,
+    /// Those that name the shifted segment's p99 as slower.
+    pub p99: usize,
+    /// Those of which resampling recordings and blocks of seconds, taken as it is (the 2.5 % and 97.5 % of 400 resampled differences),
+    /// would have said that the p99 of any segment differs.
+    pub resampled: usize,
+}
+
+/// Compares so many recordings of `a` with as many of `b`, so many times.
+pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b: Variation) -> Named {
+    let mut noise = Noise(seed);
+    let mut named = Named::default();
+    for _ in 0..comparisons {
+        let mut group =
+            |like: Variation| -> Vec<Recording> { (0..recordings).map(|_| like.recording(&mut noise)).collect() };
+        let (of_a, of_b) = (group(a), group(b));
+        let page = compare(("A", &of_a), ("B", &of_b));
+        let differ = |shifted: bool| {
+            let segments = page.segments.iter().filter(|s| (s.name == "Thyp") == shifted);
+            segments
+                .flat_map(|s| &s.rows)
+                .filter(|row| row.verdict.is_difference())
+                .map(|row| row.figure)
+                .collect::<Vec<_>>()
+        };
+        let (shifted, elsewhere) = (differ(true), differ(false));
+        named.any += usize::from(!shifted.is_empty() || !elsewhere.is_empty());
+        named.elsewhere += usize::from(!elsewhere.is_empty());
+        named.p99 += usize::from(shifted.contains(&"p99"));
+        named.resampled += usize::from((0..3).any(|segment| resampled(&mut noise, &of_a, &of_b, segment)));
+    }
+    named
+}
+
+/// What a plain bootstrap of both levels says of the p99: recordings are drawn with replacement, and each one's figure varies as resampled
+/// blocks make it.
+fn resampled(noise: &mut Noise, a: &[Recording], b: &[Recording], segment: usize) -> bool {
+    let p99 = latpath_compare::Figure::Percentile(990_000);
+    let mut mean = |all: &[Recording]| {
+        let mut draw = |_| {
+            let one = all[(noise.unit() * all.len() as f64) as usize].segments[segment].estimate(p99);
+            one.map_or(0.0, |e| e.value + e.variance.sqrt() * noise.normal())
+        };
+        (0..all.len()).map(&mut draw).sum::<f64>() / all.len() as f64
+    };
+    let mut differences: Vec<f64> = (0..400).map(|_| mean(a) - mean(b)).collect();
+    differences.sort_by(f64::total_cmp);
+    differences[10] > 0.0 || differences[389] < 0.0
+}

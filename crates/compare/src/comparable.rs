@@ -1,0 +1,85 @@
+//! Why groups cannot be compared, in all or in one figure.
+
+use crate::comparison::{LossRow, Row, Unit};
+use crate::pairs::Pair;
+use crate::recording::{Figure, Measured, Recording};
+use latpath_stats::units::{duration, rate};
+
+/// Rates further apart than this load a host differently.
+const RATES_APART: f64 = 1.02;
+/// More of its own sightings must not be lost.
+const DROPPED: f64 = 1e-3;
+
+/// Why nothing can be compared.
+pub fn pages_reasons((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Recording])) -> Vec<String> {
+    let all = || a.iter().chain(b);
+    let mut why = Vec::new();
+    if let Some(empty) = all().find(|r| r.packets() == 0) {
+        why.push(format!("{} has no packet", empty.path));
+    }
+    if all().any(|r| r.source != a[0].source) {
+        why.push("a run and a log of ping measure different things".into());
+    }
+    let streams = |r: &Recording| {
+        let mut streams = r.streams.clone();
+        streams.sort();
+        streams
+    };
+    if let Some(other) = all().find(|r| streams(r) != streams(&a[0])) {
+        let one = |r: &Recording| format!("{} has {}", r.path, r.streams.join(" "));
+        why.push(format!("other streams: {}, {}; choose common ones with --stream", one(&a[0]), one(other)));
+    }
+    let rates = |group: &[Recording]| {
+        let all = group.iter().map(Recording::rate_hz);
+        all.fold((f64::MAX, 0.0_f64), |(least, most), hz| (least.min(hz), most.max(hz)))
+    };
+    let ((a_least, a_most), (b_least, b_most)) = (rates(a), rates(b));
+    if a_most.max(b_most) > a_least.min(b_least) * RATES_APART {
+        let text = |least: f64, most: f64| match most > least * RATES_APART {
+            true => format!("{} to {}", rate(least), rate(most)),
+            false => rate(most),
+        };
+        let (a_text, b_text) = (text(a_least, a_most), text(b_least, b_most));
+        why.push(format!("unequal rates: {a_name} has {a_text} packets/s, {b_name} {b_text}"));
+    }
+    let dropped = |r: &&Recording| r.sightings.1 as f64 > DROPPED * (r.sightings.0 + r.sightings.1) as f64;
+    if let Some(r) = all().find(dropped) {
+        why.push(format!("latpath lost {} of its own sightings of {}", r.sightings.1, r.path));
+    }
+    why
+}
+
+/// Why one figure of a segment cannot be compared.
+pub fn row_reason(pair: &Pair, figure: Figure, row: &Row, names: (&str, &str), losses: &[LossRow]) -> Option<String> {
+    let sides = || pair.a.iter().chain(&pair.b);
+    if figure == Figure::Spikes && sides().any(|m| m.spikes.is_none() || m.is_late_often) {
+        return Some("packets are over the threshold too often to count spikes; --threshold sets another".into());
+    }
+    if let Some(why) = losses.iter().find(|l| l.stream == pair.a[0].stream).and_then(|l| lost(l, figure, names)) {
+        return Some(why);
+    }
+    let difference = (row.unit == Unit::Ns).then_some(row.difference?.value().abs())?;
+    if row.p.is_none_or(|p| p >= crate::SIGNIFICANCE) {
+        return None;
+    }
+    let bound = pair.error_bound_ns();
+    if bound as f64 >= difference {
+        return Some(format!("the clocks may be wrong by {}, as much as the difference", duration(bound)));
+    }
+    let cost = |side: &[&Measured]| side.iter().map(|m| m.cost_ns).max().unwrap_or(0);
+    let (a, b) = (cost(&pair.a), cost(&pair.b));
+    (a.abs_diff(b) as f64 >= difference).then(|| {
+        let (a, b) = (duration(a), duration(b));
+        format!("latpath itself took {a} of each packet in {}, {b} in {}: it differs by as much", names.0, names.1)
+    })
+}
+
+/// Lost packets have no time. Had they arrived, they might be among the slowest; so where one side lost more, by a tenth of what lies beyond
+/// the figure, the figure is of other packets.
+fn lost(losses: &LossRow, figure: Figure, (a, b): (&str, &str)) -> Option<String> {
+    let share = |lost: u64, packets: u64| lost as f64 / packets.max(1) as f64;
+    let (in_a, in_b) = (share(losses.a_lost, losses.a_packets), share(losses.b_lost, losses.b_packets));
+    let percent = |share: f64| format!("{:.3} %", share * 100.0);
+    ((in_a - in_b).abs() > figure.beyond() / 10.0)
+        .then(|| format!("{a} lost {} of its packets, {b} {}", percent(in_a), percent(in_b)))
+}

@@ -1,0 +1,245 @@
+//! Compares two groups of recordings.
+
+use crate::comparable::{pages_reasons, row_reason};
+use crate::comparison::{Amount, Comparison, Group, LossRow, Recorded, Row, Segment, Unit, Verdict};
+use crate::difference::{difference, holm, Difference};
+use crate::estimate::Estimate;
+use crate::pairs::{pairs, Pair};
+use crate::recording::{Figure, Losses, Measured, Recording};
+use crate::sentence::sentence;
+use latpath_histogram::Histogram;
+
+/// A row of the page whose probability, corrected for all rows, is below this is a difference.
+pub const SIGNIFICANCE: f64 = 0.05;
+
+/// What one side of a row is in one recording.
+type Estimates = Vec<Option<Estimate>>;
+
+/// Compares A against B. Each group has at least one recording.
+pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
+    let ((a_name, a), (b_name, b)) = (a, b);
+    let not_comparable = pages_reasons((a_name, a), (b_name, b));
+    let (pairs, mut notes) = pairs((a_name, a), (b_name, b));
+    let mut segments: Vec<_> = pairs.iter().map(segment).collect();
+    let mut losses = losses(a, b);
+    let page = not_comparable.first();
+    for (pair, segment) in pairs.iter().zip(&mut segments) {
+        for (row, figure) in segment.rows.iter_mut().zip(Figure::ALL) {
+            let why = page.cloned().or_else(|| row_reason(pair, figure, row, (a_name, b_name), &losses));
+            if let Some(why) = why.filter(|_| figure.is_tested() && row.verdict != Verdict::TooFew) {
+                row.verdict = Verdict::NotComparable;
+                row.sentence = why;
+            }
+        }
+    }
+    if let Some(why) = page {
+        for loss in &mut losses {
+            (loss.row.verdict, loss.row.sentence) = (Verdict::NotComparable, why.clone());
+        }
+    }
+    notes.splice(..0, a.iter().chain(b).flat_map(|r| r.notes.iter().map(|note| format!("{}: {note}", r.path))));
+    notes.extend(on_both_sides(a, b));
+    let group =
+        |name: &str, all: &[Recording]| Group { name: name.into(), recordings: all.iter().map(Recorded::of).collect() };
+    let mut page = Comparison {
+        a: group(a_name, a),
+        b: group(b_name, b),
+        threshold_ns: a.iter().chain(b).map(|r| r.threshold_ns).max().unwrap_or(0),
+        tested: 0,
+        is_single: a.len().min(b.len()) < 2,
+        not_comparable,
+        segments,
+        losses,
+        notes,
+    };
+    judge(&mut page);
+    page
+}
+
+/// Gives each row that is tested its verdict, and its sentence.
+fn judge(page: &mut Comparison) {
+    let (single, a, b) = (page.is_single, page.a.name.clone(), page.b.name.clone());
+    let of_segments = page.segments.iter_mut().flat_map(|s| {
+        let name = match &s.stream {
+            Some(stream) => format!("{} of {stream}", s.name),
+            None => s.name.clone(),
+        };
+        s.rows.iter_mut().map(move |row| (name.clone(), row))
+    });
+    let of_losses = page.losses.iter_mut().map(|l| (l.stream.clone().unwrap_or_default(), &mut l.row));
+    let mut all: Vec<(String, &mut Row)> = of_segments.chain(of_losses).collect();
+    let is_open = |row: &Row| row.p.is_some() && row.verdict == Verdict::NotTested;
+    let p: Vec<f64> = all.iter().filter(|(_, row)| is_open(row)).filter_map(|(_, row)| row.p).collect();
+    let corrected = holm(&p);
+    page.tested = p.len();
+    for ((_, row), p) in all.iter_mut().filter(|(_, row)| is_open(row)).zip(corrected) {
+        row.p_corrected = Some(p);
+        let more = row.difference.is_some_and(|d| d.value() > 0.0);
+        row.verdict = match (p < SIGNIFICANCE, row.unit, more) {
+            (false, _, _) => Verdict::NoDifference,
+            (true, _, _) if single => Verdict::Differ,
+            (true, Unit::Ns, true) => Verdict::Slower,
+            (true, Unit::Ns, false) => Verdict::Faster,
+            (true, _, true) => Verdict::More,
+            (true, _, false) => Verdict::Fewer,
+        };
+    }
+    for (segment, row) in all {
+        if row.verdict == Verdict::NotComparable {
+            row.p = None;
+        }
+        row.sentence = sentence(&segment, row, (&a, &b), &row.sentence);
+    }
+}
+
+fn segment(pair: &Pair) -> Segment {
+    let (a, b) = (pair.a[0], pair.b[0]);
+    let pooled = |all: &[&Measured]| {
+        let mut histogram = Histogram::new();
+        all.iter().for_each(|m| histogram.merge(&m.histogram));
+        histogram
+    };
+    let (all_a, all_b) = (pooled(&pair.a), pooled(&pair.b));
+    Segment {
+        stream: a.stream.clone(),
+        kind: a.kind,
+        name: a.name.clone(),
+        from: a.from.clone(),
+        to: a.to.clone(),
+        b_from: b.from.clone(),
+        b_to: b.to.clone(),
+        error_bound_ns: pair.error_bound_ns(),
+        rows: Figure::ALL.into_iter().map(|figure| row(figure, pair, (&all_a, &all_b))).collect(),
+        a_histogram: all_a.buckets(),
+        b_histogram: all_b.buckets(),
+    }
+}
+
+fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
+    let whole = |of: fn(&Histogram) -> i64| {
+        let value = |h: &Histogram| (h.count() > 0).then(|| Amount::Whole(of(h)));
+        (value(all.0), value(all.1))
+    };
+    let over = |side: &[&Measured]| Some(Amount::Whole(side.iter().map(|m| m.over as i64).sum()));
+    let (a, b) = match figure {
+        Figure::Min => whole(Histogram::min),
+        Figure::Max => whole(Histogram::max),
+        Figure::Stddev => whole(Histogram::stddev),
+        Figure::Over => (over(&pair.a), over(&pair.b)),
+        Figure::Mean | Figure::Percentile(_) | Figure::Spikes => {
+            let of = |side: &[&Measured]| side.iter().map(|m| m.estimate(figure)).collect();
+            return varied(figure.name(), figure, (of(&pair.a), of(&pair.b)));
+        }
+    };
+    let unit = if figure == Figure::Over { Unit::Packets } else { Unit::Ns };
+    Row { a, b, ..Row::empty(figure.name(), unit, Verdict::NotTested) }
+}
+
+/// A row of what varies from recording to recording.
+fn varied(name: &'static str, figure: Figure, (a, b): (Estimates, Estimates)) -> Row {
+    let is_rate = figure == Figure::Spikes;
+    let unit = if is_rate { Unit::PerHour } else { Unit::Ns };
+    let all = |side: Estimates| side.into_iter().collect::<Option<Vec<_>>>();
+    let (a, b) = (all(a), all(b));
+    let alone = |side: &Option<Vec<Estimate>>| {
+        let one = difference(side.as_ref()?, side.as_ref()?, !is_rate)?;
+        Some(amount(is_rate, one.a))
+    };
+    let mut row = Row { a: alone(&a), b: alone(&b), ..Row::empty(name, unit, Verdict::TooFew) };
+    let found = a.zip(b).and_then(|(a, b)| difference(&a, &b, !is_rate));
+    let Some(found) = found else { return row };
+    row.verdict = Verdict::NotTested;
+    row.p = figure.is_tested().then_some(found.p);
+    fill(&mut row, &found, is_rate);
+    row
+}
+
+/// A value of the scale on which figures are compared, in the figure's unit: rates are compared by their roots.
+fn amount(is_rate: bool, value: f64) -> Amount {
+    if is_rate {
+        Amount::Rate((value.max(0.0).powi(2) * 100.0).round() / 100.0)
+    } else {
+        Amount::Whole(value.round() as i64)
+    }
+}
+
+fn fill(row: &mut Row, found: &Difference, is_rate: bool) {
+    let percent = |by: f64| found.is_ratio.then(|| (by.exp_m1() * 1e4).round() / 100.0);
+    let by = |by: f64| match is_rate {
+        true => Amount::Rate((((found.b + by).max(0.0).powi(2) - found.b.powi(2)) * 100.0).round() / 100.0),
+        false => Amount::Whole(found.absolute(by).round() as i64),
+    };
+    let interval = found.interval();
+    row.difference = Some(by(found.by));
+    (row.low, row.high) = (interval.map(|(low, _)| by(low)), interval.map(|(_, high)| by(high)));
+    row.difference_percent = percent(found.by);
+    row.low_percent = interval.and_then(|(low, _)| percent(low));
+    row.high_percent = interval.and_then(|(_, high)| percent(high));
+}
+
+/// How often an hour packets were lost.
+fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
+    let of = |all: &[Recording], stream: &Option<String>| -> Option<Vec<Losses>> {
+        let find = |r: &Recording| r.losses.iter().find(|l| l.stream == *stream).cloned();
+        all.iter().map(find).collect()
+    };
+    let Some(first) = a.first() else { return Vec::new() };
+    let both = first.losses.iter().filter_map(|loss| Some((&loss.stream, of(a, &loss.stream)?, of(b, &loss.stream)?)));
+    both.map(|(stream, a, b)| {
+        let sum = |all: &[Losses], what: fn(&Losses) -> u64| all.iter().map(what).sum::<u64>();
+        let rates = |all: &[Losses]| all.iter().map(|l| l.rate).collect();
+        let mut row = varied("lost", Figure::Spikes, (rates(&a), rates(&b)));
+        let (a_lost, b_lost) = (sum(&a, |l| l.lost), sum(&b, |l| l.lost));
+        if a_lost + b_lost == 0 {
+            // Nothing is asked here.
+            row.p = None;
+        }
+        let packets = |l: &Losses| l.packets;
+        LossRow {
+            stream: stream.clone(),
+            a_lost,
+            a_packets: sum(&a, packets),
+            b_lost,
+            b_packets: sum(&b, packets),
+            row,
+        }
+    })
+    .collect()
+}
+
+fn on_both_sides(a: &[Recording], b: &[Recording]) -> Vec<String> {
+    let same = a.iter().filter(|r| b.iter().any(|other| other.identity == r.identity));
+    same.map(|r| format!("{}: this recording is on both sides, so that they differ by less than they may", r.path))
+        .collect()
+}
+
+impl Amount {
+    /// As a number.
+    pub fn value(self) -> f64 {
+        match self {
+            Self::Whole(n) => n as f64,
+            Self::Rate(n) => n,
+        }
+    }
+}
+
+impl Row {
+    fn empty(figure: &'static str, unit: Unit, verdict: Verdict) -> Self {
+        Self {
+            figure,
+            unit,
+            a: None,
+            b: None,
+            difference: None,
+            low: None,
+            high: None,
+            difference_percent: None,
+            low_percent: None,
+            high_percent: None,
+            p: None,
+            p_corrected: None,
+            verdict,
+            sentence: String::new(),
+        }
+    }
+}

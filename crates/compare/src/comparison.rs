@@ -1,0 +1,215 @@
+//! What comes out: a page that can be printed, or be JSON (docs/json.md).
+
+use crate::recording::{Recording, Source};
+use latpath_histogram::Bucket;
+use latpath_model::{Ns, SegmentKind};
+use serde::Serialize;
+
+/// Two groups of recordings side by side.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// The recordings in question.
+    pub a: Group,
+    /// What they are compared against.
+    pub b: Group,
+    /// What `over` and `spikes` are counted against.
+    pub threshold_ns: Ns,
+    /// How many questions the page asks; all probabilities are corrected for them.
+    pub tested: usize,
+    /// Only one recording on a side: then no more can be said than that recordings differ.
+    pub is_single: bool,
+    /// Why nothing at all can be compared; empty where it can.
+    pub not_comparable: Vec<String>,
+    /// Segments that both groups have.
+    pub segments: Vec<Segment>,
+    /// Lost packets, of all streams or of each.
+    pub losses: Vec<LossRow>,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+/// A side of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Group {
+    /// Its name: `A`, `B`, or the user's.
+    pub name: String,
+    /// Its recordings.
+    pub recordings: Vec<Recorded>,
+}
+
+/// One recording, in short.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recorded {
+    /// As the user named it.
+    pub path: String,
+    /// What it is.
+    pub source: Source,
+    /// Packets seen at any point.
+    pub packets: u64,
+    /// Of these, the ones that did not arrive.
+    pub lost: u64,
+    /// From the first packet to the last.
+    pub elapsed_ns: Ns,
+    /// Packets a second.
+    pub rate_hz: f64,
+}
+
+impl Recorded {
+    /// Of a recording.
+    pub fn of(recording: &Recording) -> Self {
+        Self {
+            path: recording.path.clone(),
+            source: recording.source,
+            packets: recording.packets(),
+            lost: recording.lost(),
+            elapsed_ns: recording.elapsed_ns,
+            rate_hz: recording.rate_hz(),
+        }
+    }
+}
+
+/// A segment of both groups.
+#[derive(Clone, Debug, Serialize)]
+pub struct Segment {
+    /// Its stream; null where all streams are together.
+    pub stream: Option<String>,
+    /// What it is.
+    pub kind: SegmentKind,
+    /// Its name.
+    pub name: String,
+    /// Its ends in A.
+    pub from: String,
+    /// Its ends in A.
+    pub to: String,
+    /// Its ends in B.
+    pub b_from: String,
+    /// Its ends in B.
+    pub b_to: String,
+    /// How wrong a difference can be, because clocks of several machines took the times.
+    pub error_bound_ns: Ns,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// All recordings of A together.
+    pub a_histogram: Vec<Bucket>,
+    /// All recordings of B together.
+    pub b_histogram: Vec<Bucket>,
+}
+
+/// One figure of both groups.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub figure: &'static str,
+    /// `ns`, `packets`, `per_hour`.
+    pub unit: Unit,
+    /// Of A; null where too few packets say it.
+    pub a: Option<Amount>,
+    /// Of B.
+    pub b: Option<Amount>,
+    /// A − B, and its interval.
+    pub difference: Option<Amount>,
+    /// The interval's lower end.
+    pub low: Option<Amount>,
+    /// Its upper end.
+    pub high: Option<Amount>,
+    /// The same in percent of B; null where a ratio says nothing.
+    pub difference_percent: Option<f64>,
+    /// The interval's lower end.
+    pub low_percent: Option<f64>,
+    /// Its upper end.
+    pub high_percent: Option<f64>,
+    /// How probable it is by chance, taken by itself; null where it is not tested.
+    pub p: Option<f64>,
+    /// Corrected for all that is tested.
+    pub p_corrected: Option<f64>,
+    /// What follows.
+    pub verdict: Verdict,
+    /// The same in a sentence; empty where it is not tested.
+    pub sentence: String,
+}
+
+/// Lost packets of both groups.
+#[derive(Clone, Debug, Serialize)]
+pub struct LossRow {
+    /// The stream; null where all are together.
+    pub stream: Option<String>,
+    /// Packets that did not arrive, of all recordings of A.
+    pub a_lost: u64,
+    /// Packets of A.
+    pub a_packets: u64,
+    /// Of B.
+    pub b_lost: u64,
+    /// Of B.
+    pub b_packets: u64,
+    /// How often an hour packets were lost.
+    #[serde(flatten)]
+    pub row: Row,
+}
+
+/// What a figure is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Nanoseconds.
+    Ns,
+    /// A count.
+    Packets,
+    /// Events an hour.
+    PerHour,
+}
+
+/// A figure's value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Amount {
+    /// ns, or a count.
+    Whole(i64),
+    /// A rate.
+    Rate(f64),
+}
+
+/// What a row says about A against B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Its times are shorter.
+    Faster,
+    /// Its times are longer.
+    Slower,
+    /// It has fewer spikes, or losses.
+    Fewer,
+    /// It has more.
+    More,
+    /// These recordings differ: with one on a side that is all that can be said.
+    Differ,
+    /// No difference to be seen.
+    NoDifference,
+    /// The groups cannot be compared in this.
+    NotComparable,
+    /// Too few packets say it.
+    TooFew,
+    /// Shown, not tested.
+    NotTested,
+}
+
+impl Verdict {
+    /// In a table.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Fewer => "fewer",
+            Self::More => "more",
+            Self::Differ => "differ",
+            Self::NoDifference => "no difference",
+            Self::NotComparable => "not comparable",
+            Self::TooFew => "too few",
+            Self::NotTested => "",
+        }
+    }
+
+    /// A difference was seen.
+    pub fn is_difference(self) -> bool {
+        matches!(self, Self::Faster | Self::Slower | Self::Fewer | Self::More | Self::Differ)
+    }
+}

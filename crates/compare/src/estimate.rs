@@ -1,0 +1,130 @@
+//! A figure of one recording, and how far chance within the recording moves it.
+//!
+//! Packets that follow each other are alike: they say less than as many independent ones would. So what varies is counted over blocks
+//! of whole seconds. With r = Σx/Σn over all seconds (x: a sum of times, or a count of slow packets; n: packets), the variance of r
+//! that resampling K blocks with replacement gives is, in closed form, K/(K−1) · Σ(x_b − r·n_b)² / (Σn)². Nothing is drawn by chance.
+//! Blocks of 1, 2, 4, … seconds are tried as long as 16 of them remain, and the largest variance counts.
+
+use crate::recording::Span;
+use latpath_histogram::compact::{place_of, Place};
+use latpath_histogram::Histogram;
+use latpath_stats::track::{Spikes, Stretch};
+
+/// In ns.
+const HOUR: f64 = 3.6e12;
+/// Fewer blocks say nothing about how they vary.
+const LEAST_BLOCKS: usize = 16;
+/// A percentile with fewer packets beyond it is refused: it would be a figure of single packets.
+pub const LEAST_BEYOND: f64 = 10.0;
+/// Half the width of a histogram's bucket, of the value.
+const HALF_BUCKET: f64 = 1.0 / 512.0;
+
+/// A figure of one recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Its value.
+    pub value: f64,
+    /// Its variance, as far as it comes from within the recording.
+    pub variance: f64,
+    /// Degrees of freedom of that variance; 0 where the recording is too short to say.
+    pub degrees: f64,
+}
+
+/// What a recording says about one segment.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// All times.
+    pub histogram: Histogram,
+    /// The same over time.
+    pub stretches: Vec<(usize, Stretch)>,
+}
+
+impl Times {
+    /// The mean, ns.
+    pub fn mean(&self) -> Option<Estimate> {
+        let n = self.histogram.count() as f64;
+        (n >= LEAST_BEYOND).then(|| {
+            let value = self.histogram.sum() as f64 / n;
+            let (variance, degrees) = self.ratio(|stretch| stretch.sum as f64);
+            let independent = (self.histogram.stddev() as f64).powi(2) / n;
+            Estimate { value, variance: variance.max(independent), degrees }
+        })
+    }
+
+    /// The value below which this share of the times lies, ns; `None` where fewer than 10 lie beyond it. How sure it is comes from
+    /// the share of the times beyond it, which varies from block to block: the values at share ± deviation are the ends of its interval
+    /// (Woodruff, Confidence intervals for medians and other position measures, JASA 47, 1952).
+    pub fn quantile(&self, share: f64) -> Option<Estimate> {
+        let n = self.histogram.count() as f64;
+        if n * share.min(1.0 - share) < LEAST_BEYOND {
+            return None;
+        }
+        let value = self.histogram.quantile(share);
+        let at = self.nearest_edge(value, share);
+        let (variance, degrees) = self.ratio(|stretch| stretch.times.count_above(at) as f64);
+        let beyond = self.beyond(at).clamp(0.5 / n, 1.0 - 0.5 / n);
+        // The edge is not quite where the value is.
+        let variance = variance * (share * (1.0 - share)) / (beyond * (1.0 - beyond));
+        let deviation = variance.max(share * (1.0 - share) / n).sqrt();
+        let (low, high) = (self.histogram.quantile(share - deviation), self.histogram.quantile(share + deviation));
+        let variance = ((high - low) / 2.0).powi(2) + (value * HALF_BUCKET).powi(2) / 3.0;
+        Some(Estimate { value, variance, degrees })
+    }
+
+    /// The place whose share beyond it is nearest to what is beyond this quantile.
+    fn nearest_edge(&self, value: f64, share: f64) -> Place {
+        let here = place_of(value as i64);
+        let miss = |place: &Place| (self.beyond(*place) - (1.0 - share)).abs();
+        [here.saturating_sub(1), here].into_iter().min_by(|a, b| miss(a).total_cmp(&miss(b))).unwrap_or(here)
+    }
+
+    fn beyond(&self, at: Place) -> f64 {
+        let beyond: u64 = self.stretches.iter().map(|(_, s)| s.times.count_above(at)).sum();
+        beyond as f64 / self.histogram.count().max(1) as f64
+    }
+
+    fn ratio(&self, x: impl Fn(&Stretch) -> f64) -> (f64, f64) {
+        let all: Vec<_> = self.stretches.iter().map(|(at, s)| (*at, s.count as f64, x(s))).collect();
+        variance_of_ratio(&all)
+    }
+}
+
+/// The variance of Σx/Σn, and its degrees of freedom; of stretches (number, n, x) in order.
+fn variance_of_ratio(stretches: &[(usize, f64, f64)]) -> (f64, f64) {
+    let (n, x) = stretches.iter().fold((0.0, 0.0), |(n, x), s| (n + s.1, x + s.2));
+    let length = stretches.last().map_or(0, |last| last.0 + 1);
+    let (mut most, mut degrees, mut block) = (0.0, 0.0, 1);
+    while n > 0.0 && length / block >= LEAST_BLOCKS {
+        let blocks = length.div_ceil(block) as f64;
+        let off = |same: &[(usize, f64, f64)]| same.iter().map(|s| s.2 - x / n * s.1).sum::<f64>().powi(2);
+        let squares: f64 = stretches.chunk_by(|a, b| a.0 / block == b.0 / block).map(off).sum();
+        let variance = squares / (n * n) * blocks / (blocks - 1.0);
+        if variance >= most {
+            (most, degrees) = (variance, blocks - 1.0);
+        }
+        block *= 2;
+    }
+    (most, degrees)
+}
+
+/// Spikes an hour, as √((c + ⅜) / hours), whose variance is about the same for any c (Anscombe, The transformation of Poisson,
+/// binomial and negative-binomial data, Biometrika 35, 1948): φ / (4 · hours). Where spikes come in bunches, φ is more than 1: the variance
+/// of their number from block to block over its mean.
+pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
+    let count = spikes.count()?;
+    let (hours, length) = (span.elapsed as f64 / HOUR, span.stretches.length());
+    if hours <= 0.0 {
+        return None;
+    }
+    let mut each = vec![0.0; (span.elapsed / length + 1).clamp(1, 1 << 13) as usize];
+    for (first, _) in spikes.found() {
+        let at = (first.saturating_sub(span.begin) / length).max(0) as usize;
+        each.get_mut(at).into_iter().for_each(|n| *n += 1.0);
+    }
+    let all: Vec<_> = each.iter().enumerate().map(|(at, n)| (at, 1.0, *n)).collect();
+    let (variance, degrees) = variance_of_ratio(&all);
+    let mean = count as f64 / each.len() as f64;
+    let bunched = if count > 0 { variance * each.len() as f64 / mean } else { 0.0 };
+    let value = ((count as f64 + 0.375) / hours).sqrt();
+    Some(Estimate { value, variance: bunched.max(1.0) / (4.0 * hours), degrees })
+}

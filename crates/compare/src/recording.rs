@@ -1,0 +1,225 @@
+//! What is known of one recording, whether a run or a log of ping: enough to compare it with others.
+
+use crate::estimate::{Estimate, Times};
+use latpath_histogram::Histogram;
+use latpath_model::{Ns, SegmentKind};
+use latpath_stats::track::{Spikes, Stretch, Stretches};
+use serde::Serialize;
+
+/// A figure of a segment that recordings are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The least time.
+    Min,
+    /// The arithmetic mean.
+    Mean,
+    /// The standard deviation of the population.
+    Stddev,
+    /// The time that so many millionths of all times do not exceed.
+    Percentile(u32),
+    /// The greatest time.
+    Max,
+    /// Packets over the threshold.
+    Over,
+    /// Spikes an hour: packets over the threshold that lie close together are one.
+    Spikes,
+}
+
+impl Figure {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Self; 13] = [
+        Self::Min,
+        Self::Mean,
+        Self::Stddev,
+        Self::Percentile(500_000),
+        Self::Percentile(900_000),
+        Self::Percentile(990_000),
+        Self::Percentile(999_000),
+        Self::Percentile(999_900),
+        Self::Percentile(999_990),
+        Self::Percentile(999_999),
+        Self::Max,
+        Self::Over,
+        Self::Spikes,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Min => "min",
+            Self::Mean => "mean",
+            Self::Stddev => "stddev",
+            Self::Percentile(500_000) => "p50",
+            Self::Percentile(900_000) => "p90",
+            Self::Percentile(990_000) => "p99",
+            Self::Percentile(999_000) => "p99.9",
+            Self::Percentile(999_900) => "p99.99",
+            Self::Percentile(999_990) => "p99.999",
+            Self::Percentile(_) => "p99.9999",
+            Self::Max => "max",
+            Self::Over => "over",
+            Self::Spikes => "spikes",
+        }
+    }
+
+    /// Whether it gets a verdict. The more questions a page asks, the surer each answer must be: so these are few. A minimum and a maximum
+    /// are single packets, and the figures between say the same as these.
+    pub fn is_tested(self) -> bool {
+        matches!(self, Self::Mean | Self::Percentile(500_000 | 990_000 | 999_000) | Self::Spikes)
+    }
+
+    /// The share of packets beyond it: so few must not be among the lost ones.
+    pub fn beyond(self) -> f64 {
+        match self {
+            Self::Percentile(per_million) => 1.0 - f64::from(per_million) / 1e6,
+            _ => 0.01,
+        }
+    }
+}
+
+/// One segment of one recording.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Its stream; none where all streams are together.
+    pub stream: Option<String>,
+    /// What it is.
+    pub kind: SegmentKind,
+    /// Its name.
+    pub name: String,
+    /// Where it begins, as `machine/kind@device`.
+    pub from: String,
+    /// Where it ends.
+    pub to: String,
+    /// How wrong a time here can be, because two machines' clocks took it.
+    pub error_bound_ns: Ns,
+    /// What latpath's own sightings between its ends cost a packet here.
+    pub cost_ns: Ns,
+    /// Packets over the threshold.
+    pub over: u64,
+    /// All times.
+    pub histogram: Histogram,
+    /// Spikes; none where they are too many to be told apart.
+    pub spikes: Option<usize>,
+    /// Spikes took more than a tenth of the time: then their number says nothing.
+    pub is_late_often: bool,
+    /// The figures that vary from recording to recording.
+    pub estimates: Vec<(Figure, Option<Estimate>)>,
+}
+
+/// When a recording was.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Its first packet.
+    pub begin: Ns,
+    /// From its first packet to its last.
+    pub elapsed: Ns,
+    /// How its time is cut.
+    pub stretches: Stretches,
+}
+
+impl Span {
+    /// Cuts a recording for so many tracks.
+    pub fn of((first, last): (Ns, Ns), tracks: usize) -> Self {
+        Self { begin: first, elapsed: last.saturating_sub(first).max(0), stretches: Stretches::of(first, last, tracks) }
+    }
+}
+
+impl Measured {
+    /// Of a segment's times, all of them and over time. Name, ends and costs are for the caller to fill in.
+    pub fn of(histogram: Histogram, (stretches, spikes): (Vec<(usize, Stretch)>, Spikes), span: Span) -> Self {
+        let late: Ns =
+            spikes.found().iter().fold(0, |sum, (first, last)| sum.saturating_add(last.saturating_sub(*first)));
+        let times = Times { histogram, stretches };
+        let rate = crate::estimate::spike_rate(&spikes, span);
+        let estimate = |figure| match figure {
+            Figure::Mean => times.mean(),
+            Figure::Percentile(per_million) => times.quantile(f64::from(per_million) / 1e6),
+            Figure::Spikes => rate,
+            Figure::Min | Figure::Stddev | Figure::Max | Figure::Over => None,
+        };
+        Self {
+            estimates: Figure::ALL.into_iter().map(|figure| (figure, estimate(figure))).collect(),
+            stream: None,
+            kind: SegmentKind::default(),
+            name: String::new(),
+            from: String::new(),
+            to: String::new(),
+            error_bound_ns: 0,
+            cost_ns: 0,
+            over: 0,
+            spikes: spikes.count(),
+            is_late_often: late > span.elapsed / 10,
+            histogram: times.histogram,
+        }
+    }
+
+    /// A figure that varies and can be compared; none where it cannot be, or too few packets say it.
+    pub fn estimate(&self, figure: Figure) -> Option<Estimate> {
+        self.estimates.iter().find(|(f, _)| *f == figure).and_then(|(_, estimate)| *estimate)
+    }
+}
+
+/// Packets that did not arrive, of all streams or of one.
+#[derive(Clone, Debug)]
+pub struct Losses {
+    /// The stream; none where all are together.
+    pub stream: Option<String>,
+    /// Packets seen at any point.
+    pub packets: u64,
+    /// Of these, the ones that did not arrive.
+    pub lost: u64,
+    /// How often an hour some were lost, those close together counted once; as [`crate::estimate::spike_rate`] has it.
+    pub rate: Option<Estimate>,
+}
+
+/// What a recording is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A run that latpath recorded.
+    Run,
+    /// A log of round trips.
+    PingLog,
+}
+
+/// One recording.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Its path, as the user named it.
+    pub path: String,
+    /// What it is.
+    pub source: Source,
+    /// The same for copies of one recording.
+    pub identity: String,
+    /// Its streams.
+    pub streams: Vec<String>,
+    /// From its first packet to its last.
+    pub elapsed_ns: Ns,
+    /// What `over` and `spikes` are counted against.
+    pub threshold_ns: Ns,
+    /// Sightings, and of these the ones that latpath lost itself.
+    pub sightings: (u64, u64),
+    /// Its segments.
+    pub segments: Vec<Measured>,
+    /// Its losses: of all streams, or of each.
+    pub losses: Vec<Losses>,
+    /// What the reader must know of it.
+    pub notes: Vec<String>,
+}
+
+impl Recording {
+    /// Packets, of all streams.
+    pub fn packets(&self) -> u64 {
+        self.losses.iter().map(|l| l.packets).sum()
+    }
+
+    /// Packets that did not arrive.
+    pub fn lost(&self) -> u64 {
+        self.losses.iter().map(|l| l.lost).sum()
+    }
+
+    /// Packets a second.
+    pub fn rate_hz(&self) -> f64 {
+        latpath_stats::figures::rate(self.packets(), self.elapsed_ns)
+    }
+}

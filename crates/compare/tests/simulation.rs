@@ -1,0 +1,27 @@
+//! A comparison is right as often as it says, over recordings that vary from one to the next, slowly within one, and in bursts.
+//! In full: scripts/bench compare.
+
+#[path = "../examples/simulate_compare/noise.rs"]
+mod noise;
+#[path = "../examples/simulate_compare/trials.rs"]
+mod trials;
+
+use noise::Variation;
+use trials::trials;
+
+const SHORT: Variation = Variation { seconds: 300, rate: 100, ..Variation::TEN_MINUTES };
+
+#[test]
+fn recordings_of_the_same_do_not_differ() {
+    let named = trials(7, 40, 5, SHORT, SHORT);
+    // 5 % of 40 are 2; 5 or more have a probability of 5 %.
+    assert!(named.any <= 4, "{named:?}");
+    assert!(named.resampled > named.any, "a plain bootstrap is no worse: {named:?}");
+}
+
+#[test]
+fn a_shift_is_found_where_it_is() {
+    let named = trials(11, 20, 5, Variation { shift: 1.08, ..SHORT }, SHORT);
+    assert!(named.p99 >= 18, "{named:?}");
+    assert!(named.elsewhere <= 3, "{named:?}");
+}

@@ -1,0 +1,134 @@
+//! A histogram of which there are many: one for each second of a recording, say.
+
+use crate::layout;
+use latpath_model::Ns;
+
+/// A doubling has 64 buckets: a bucket's edges are 1.6 % apart.
+const BITS: u32 = 6;
+
+/// Buckets of values of 0 and more; as many stand before them for values below 0.
+const PLACES: usize = layout::index::<BITS>(u64::MAX) + 1;
+
+/// A bucket: the greater, the greater its values.
+pub type Place = i16;
+
+/// The bucket of a value.
+#[inline]
+pub fn place_of(v: Ns) -> Place {
+    match layout::index::<BITS>(v.unsigned_abs()) as Place {
+        place if v < 0 => -1 - place,
+        place => place,
+    }
+}
+
+/// The counts of buckets that are not empty, in 6 bytes each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compact {
+    places: Vec<Place>,
+    counts: Vec<u32>,
+}
+
+impl Compact {
+    /// Values in buckets above this one.
+    pub fn count_above(&self, place: Place) -> u64 {
+        let at = self.places.partition_point(|p| *p <= place);
+        self.counts[at..].iter().map(|n| u64::from(*n)).sum()
+    }
+
+    /// Buckets that are not empty, rising, and their counts.
+    pub fn buckets(&self) -> impl Iterator<Item = (Place, u32)> + '_ {
+        self.places.iter().copied().zip(self.counts.iter().copied())
+    }
+}
+
+/// Counts values for one [`Compact`] after the other.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    counts: Vec<u32>,
+    /// The buckets that may have been hit.
+    hit: Option<(usize, usize)>,
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self { counts: vec![0; 2 * PLACES], hit: None }
+    }
+}
+
+impl Counter {
+    /// Adds a value.
+    #[inline]
+    pub fn record(&mut self, v: Ns) {
+        self.add(place_of(v), 1);
+    }
+
+    /// Adds many values, all between these two: as if each was recorded, in less time.
+    pub fn record_all(&mut self, values: &[Ns], least: Ns, greatest: Ns) {
+        if least < 0 {
+            return values.iter().for_each(|v| self.record(*v));
+        }
+        self.add(place_of(least), 0);
+        self.add(place_of(greatest), 0);
+        let first = layout::index::<BITS>(least as u64);
+        let counts = &mut self.counts[PLACES + first..=PLACES + layout::index::<BITS>(greatest as u64)];
+        for v in values {
+            let count = &mut counts[layout::index::<BITS>(*v as u64) - first];
+            *count = count.saturating_add(1);
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, place: Place, n: u32) {
+        let at = (i32::from(place) + PLACES as i32) as usize;
+        self.counts[at] = self.counts[at].saturating_add(n);
+        self.hit = Some(self.hit.map_or((at, at), |(from, to)| (from.min(at), to.max(at))));
+    }
+
+    /// Adds all that was counted before.
+    pub fn add_all(&mut self, counted: &Compact) {
+        counted.buckets().for_each(|(place, n)| self.add(place, n));
+    }
+
+    /// What was counted; nothing is left.
+    pub fn take(&mut self) -> Compact {
+        let Some((from, to)) = self.hit.take() else { return Compact::default() };
+        let mut all = Compact::default();
+        for (at, count) in self.counts.iter_mut().enumerate().take(to + 1).skip(from).filter(|(_, n)| **n > 0) {
+            all.places.push((at as i32 - PLACES as i32) as Place);
+            all.counts.push(std::mem::take(count));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value() -> impl Strategy<Value = Ns> {
+        (0_u32..64, any::<Ns>()).prop_map(|(bits, v)| v >> bits.min(63))
+    }
+
+    proptest! {
+        #[test]
+        fn a_greater_value_has_no_lesser_place(a in value(), b in value()) {
+            prop_assert!(a > b || place_of(a) <= place_of(b));
+        }
+
+        #[test]
+        fn what_is_above_a_place_is_counted(values in prop::collection::vec(value(), 0..60), at in value(), cut in any::<prop::sample::Index>()) {
+            let mut counter = Counter::default();
+            let (first, rest) = values.split_at(cut.index(values.len() + 1));
+            first.iter().for_each(|v| counter.record(*v));
+            let before = counter.take();
+            prop_assert_eq!(counter.take(), Compact::default());
+            if let (Some(least), Some(greatest)) = (rest.iter().min(), rest.iter().max()) {
+                counter.record_all(rest, *least, *greatest);
+            }
+            counter.add_all(&before);
+            let above = values.iter().filter(|v| place_of(**v) > place_of(at)).count();
+            prop_assert_eq!(counter.take().count_above(place_of(at)), above as u64);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `latpath compare`: what differs between recordings.
+
+use super::limits::broke;
+use super::report::{print, select, time};
+use super::{following, style, Outcome, Usage};
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_compare::{compare, study, Recording};
+use latpath_model::Ns;
+use latpath_report::compare::{comparison_text, recording, study_text, DifferenceLimit, RecordingOptions};
+use latpath_report::When;
+use latpath_run::Run;
+use std::path::Path;
+
+/// Compare recordings: what is faster, what is slower, what cannot be said (docs/compare.md).
+///
+/// With --against, two groups: latpath compare NEW1 NEW2 NEW3 --against OLD1 OLD2 OLD3. Without, a table of all groups that are named:
+/// latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a run, or a log of all transactions of latpath
+/// ping. Five or more recordings each, of ten minutes or more, tell most.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Recordings: RUN, or NAME=RUN,RUN for a group with a name; without --against NAME or CONFIGURATION/LOAD
+    #[arg(value_name = "RECORDING", required = true)]
+    recordings: Vec<String>,
+    /// Compare with these: RUN..., or NAME=RUN,RUN
+    #[arg(long, value_name = "RECORDING", num_args = 1..)]
+    against: Vec<String>,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    json: bool,
+    /// Only this segment; several are allowed. Fewer questions find smaller differences. The segment of a table [default: total]
+    #[arg(long = "only", value_name = "SEGMENT")]
+    only: Vec<String>,
+    /// Segments from one point to the next too, or the parts of round trips
+    #[arg(long)]
+    steps: bool,
+    /// Only this stream, as svid:MU01 or MU01; several are allowed
+    #[arg(short, long = "stream", value_name = "STREAM")]
+    streams: Vec<String>,
+    /// Compare each stream by itself
+    #[arg(long, requires = "against")]
+    by_stream: bool,
+    /// Only journeys from here on: time since each run's start (90s), or UTC (2026-01-02T03:04:05Z)
+    #[arg(long, value_name = "TIME")]
+    from: Option<When>,
+    /// Only journeys before this
+    #[arg(long, value_name = "TIME")]
+    to: Option<When>,
+    /// Count times over this, as 200us [default: what the first run says; 200us for logs of ping]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    threshold: Option<Ns>,
+    /// A segment more, as vhost=2..3; several are allowed
+    #[arg(long = "segment", value_name = "NAME=FROM..TO")]
+    segments: Vec<String>,
+    /// Fail with exit code 3 if a figure is greater by more than this, as total:p99<=+5% or total:mean<=+20us; several are allowed
+    #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
+    limits: Vec<DifferenceLimit>,
+}
+
+/// A group of recordings as it was named.
+struct Group {
+    name: Option<String>,
+    paths: Vec<String>,
+}
+
+impl Group {
+    fn of(text: &str) -> Self {
+        let (name, paths) = match text.split_once('=').filter(|_| !exists(text)) {
+            Some((name, paths)) if !name.is_empty() => (Some(name.to_owned()), paths),
+            _ => (None, text),
+        };
+        let paths = match name {
+            Some(_) if !exists(paths) => paths.split(',').map(str::to_owned).collect(),
+            _ => vec![paths.to_owned()],
+        };
+        Self { name, paths }
+    }
+}
+
+fn exists(path: &str) -> bool {
+    Path::new(path).symlink_metadata().is_ok()
+}
+
+/// All recordings of one side as one group.
+fn side(named: &[String], otherwise: &str) -> Result<Group> {
+    let groups: Vec<Group> = named.iter().map(|text| Group::of(text)).collect();
+    let mut names: Vec<&String> = groups.iter().filter_map(|g| g.name.as_ref()).collect();
+    names.dedup();
+    if names.len() > 1 {
+        let text = format!(
+            "{}, {}: one side has one name; without --against all groups stand in one table",
+            names[0], names[1]
+        );
+        return Err(Usage(text).into());
+    }
+    let name = names.first().map_or(otherwise, |name| name.as_str()).to_owned();
+    Ok(Group { name: Some(name), paths: groups.into_iter().flat_map(|g| g.paths).collect() })
+}
+
+pub fn run(args: Args) -> Result<Outcome> {
+    let mut reader = Reader { args: &args, threshold: args.threshold };
+    if args.against.is_empty() {
+        return table(&args, reader);
+    }
+    let (a, b) = (side(&args.recordings, "A")?, side(&args.against, "B")?);
+    let of_a = reader.group(&a)?;
+    let of_b = reader.group(&b)?;
+    let name = |group: Group| group.name.unwrap_or_default();
+    let page = compare((&name(a), &of_a), (&name(b), &of_b));
+    print(&if args.json { serde_json::to_string(&page)? + "\n" } else { comparison_text(&page, style()) })?;
+    let mut outcome = Outcome::Done;
+    for limit in &args.limits {
+        if let Some(broken) = limit.check(&page).map_err(|e| Usage(e.to_string()))? {
+            outcome = broke(&broken);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Many groups.
+fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
+    if args.only.len() > 1 {
+        return Err(Usage("a table is of one segment: name --only once".into()).into());
+    }
+    let mut groups = Vec::new();
+    for group in args.recordings.iter().map(|text| Group::of(text)) {
+        let recordings = reader.group(&group)?;
+        groups.push((group.name.unwrap_or_else(|| group.paths.join(",")), recordings));
+    }
+    let table = study(&groups, args.only.first().map(String::as_str)).map_err(Usage)?;
+    print(&if args.json { serde_json::to_string(&table)? + "\n" } else { study_text(&table, style()) })?;
+    Ok(Outcome::Done)
+}
+
+/// Reads recordings, all with the same threshold.
+struct Reader<'a> {
+    args: &'a Args,
+    threshold: Option<Ns>,
+}
+
+impl Reader<'_> {
+    fn group(&mut self, group: &Group) -> Result<Vec<Recording>> {
+        let mut all: Vec<Recording> = Vec::new();
+        for path in &group.paths {
+            let one = self.one(Path::new(path))?;
+            if let Some(same) = all.iter().find(|other| other.identity == one.identity) {
+                let text = format!("{path}: the same recording as {}; a group needs different ones", same.path);
+                return Err(Usage(text).into());
+            }
+            all.push(one);
+        }
+        Ok(all)
+    }
+
+    fn one(&mut self, path: &Path) -> Result<Recording> {
+        let args = self.args;
+        let is_log = path.is_file() || path.extension().is_some_and(|e| e == "parquet" || e == "csv") && !path.is_dir();
+        let one = if is_log {
+            let chosen = [&args.streams, &args.segments, &args.only].iter().any(|l| !l.is_empty())
+                || args.from.is_some()
+                || args.to.is_some();
+            if chosen {
+                let text = format!("{}: a log of ping is compared as a whole", path.display());
+                return Err(Usage(text).into());
+            }
+            latpath_ping::log::recording(path, self.threshold.unwrap_or(following::THRESHOLD), args.steps)?
+        } else {
+            let run = Run::open(path)?;
+            let options = RecordingOptions {
+                select: select(&args.streams, (args.from, args.to), &run)?,
+                threshold_ns: self.threshold,
+                segments: args.segments.clone(),
+                only: args.only.clone(),
+                by_stream: args.by_stream,
+                steps: args.steps,
+                workers: std::thread::available_parallelism().map_or(1, usize::from),
+            };
+            recording(&run, &options).map_err(Usage)?
+        };
+        self.threshold = self.threshold.or(Some(one.threshold_ns));
+        Ok(one)
+    }
+}

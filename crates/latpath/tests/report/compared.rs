@@ -1,0 +1,224 @@
+//! `latpath compare` on runs of known journeys.
+
+use crate::runs::{manifest, stderr, stdout, Bench, START};
+use latpath_journey::Journey;
+use latpath_model::Ns;
+use latpath_run::{Manifest, Writer};
+use serde_json::Value;
+
+/// Packets of a run: 20 s at 200/s of one stream.
+const PACKETS: u64 = 4000;
+
+/// How a run is.
+#[derive(Clone, Copy)]
+struct Like {
+    /// Its noise.
+    seed: u64,
+    /// Percent of the time of all others that the VM takes.
+    vm: Ns,
+    /// Packets a second.
+    rate: Ns,
+    packets: u64,
+}
+
+const USUAL: Like = Like { seed: 0, vm: 100, rate: 200, packets: PACKETS };
+
+impl Like {
+    fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    fn write(self, bench: &Bench, name: &str) {
+        self.write_with(bench, name, |_| {});
+    }
+
+    fn write_with(self, bench: &Bench, name: &str, change: impl FnOnce(&mut Manifest)) {
+        let mut manifest = manifest();
+        manifest.streams.truncate(1);
+        manifest.joined.truncate(1);
+        manifest.start.monotonic_ns = START + self.seed as Ns;
+        change(&mut manifest);
+        let mut writer = Writer::create(&bench.dir.path().join(name), manifest).unwrap();
+        let mut state = self.seed + 1;
+        for number in 0..self.packets {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let noise = (state >> 44) as Ns / 64;
+            let begin = START + number as Ns * 1_000_000_000 / self.rate;
+            let in_vm = begin + 40_000 + (self.seed % 7) as Ns * 20 + (60_000 + noise) * self.vm / 100;
+            let late = if number % 400 == 399 { 2_000_000 } else { 0 };
+            let t = [begin, begin + 8_000, 0, begin + 40_000, in_vm + late, in_vm + late + 30_000 + noise / 2];
+            let journey = Journey {
+                stream: 0,
+                key: (number % 4000) as u32,
+                number,
+                seen: 0b11_1011,
+                t: &t,
+                cpu: &[2, 2, 2, 3, 0, 1],
+                tid: &[0, 0, 0, 4711, 0, 815],
+                duplicates: 0,
+                out_of_order: false,
+                drop_note: 0,
+                missing_before: 0,
+            };
+            writer.push(&journey).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+}
+
+/// Runs of the same: `a1` to `a5` and `b1` to `b5`, those of A slower by this in the VM.
+fn groups(vm: Ns) -> Bench {
+    let bench = Bench::new();
+    for seed in 1..=5 {
+        Like { vm, ..USUAL }.seed(seed).write(&bench, &format!("a{seed}"));
+        USUAL.seed(10 + seed).write(&bench, &format!("b{seed}"));
+    }
+    bench
+}
+
+const FIVE: [&str; 4] = ["compare", "new=a1,a2,a3,a4,a5", "--against", "old=b1,b2,b3,b4,b5"];
+
+fn json(bench: &Bench, args: &[&str]) -> Value {
+    let out = bench.latpath(&[args, &["--json"]].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// The verdicts of a segment, by figure.
+fn verdict<'a>(page: &'a Value, segment: &str, figure: &str) -> &'a str {
+    let segment = page["segments"].as_array().unwrap().iter().find(|s| s["name"] == segment).unwrap();
+    let row = segment["rows"].as_array().unwrap().iter().find(|row| row["figure"] == figure).unwrap();
+    row["verdict"].as_str().unwrap()
+}
+
+#[test]
+fn a_segment_that_became_slower_is_named_and_no_other() {
+    let bench = groups(110);
+    let page = json(&bench, &FIVE);
+    for figure in ["mean", "p50", "p99"] {
+        assert_eq!(verdict(&page, "Thyp", figure), "slower");
+        assert_eq!(verdict(&page, "Tsub", figure), "no_difference");
+    }
+    assert_eq!(verdict(&page, "Thyp", "p99.9"), "too_few");
+    assert_eq!(verdict(&page, "Thyp", "spikes"), "no_difference");
+    let text = stdout(&bench.latpath(&FIVE));
+    assert!(text.contains("p50 of Thyp: new is slower than old: "), "{text}");
+    assert_eq!(bench.latpath(&FIVE).stdout, bench.latpath(&FIVE).stdout);
+
+    let limit = |limit: &str| bench.latpath(&[&FIVE[..], &["--limit", limit]].concat());
+    assert_eq!(limit("Thyp:p50<=+20%").status.code(), Some(0));
+    let broken = limit("Thyp:p50<=+5%");
+    assert_eq!(broken.status.code(), Some(3));
+    assert!(stderr(&broken).contains("limit Thyp:p50<=+5% broken: p50 of Thyp: new is slower"), "{}", stderr(&broken));
+    assert_eq!(limit("Thyp:p99.9<=+5%").status.code(), Some(3), "nothing shows that it holds");
+    assert_eq!(limit("Tfoo:p50<=+5%").status.code(), Some(2));
+
+    let fewer = json(&bench, &[&FIVE[..], &["--only", "Thyp"]].concat());
+    assert!(fewer["tested"].as_u64() < page["tested"].as_u64());
+}
+
+#[test]
+fn of_single_runs_no_more_is_said_than_that_they_differ() {
+    let bench = groups(110);
+    let page = json(&bench, &["compare", "a1", "--against", "b1"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), "differ");
+    let page = json(&bench, &["compare", "a1", "a2", "a3", "--against", "b1"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), "differ");
+    let page = json(&bench, &["compare", "a1", "--against", "a1"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+    assert!(page["notes"].to_string().contains("on both sides"), "{}", page["notes"]);
+}
+
+#[test]
+fn a_difference_within_the_clocks_error_is_none() {
+    let bench = Bench::new();
+    for seed in 1..=3 {
+        let wide = |m: &mut Manifest| m.machines[1].clock.error_bound_ns = 50_000;
+        Like { vm: 110, ..USUAL }.seed(seed).write_with(&bench, &format!("a{seed}"), wide);
+        USUAL.seed(10 + seed).write(&bench, &format!("b{seed}"));
+    }
+    let args = ["compare", "a1", "a2", "a3", "--against", "b1", "b2", "b3"];
+    assert_eq!(verdict(&json(&bench, &args), "Thyp", "p50"), "not_comparable");
+    assert!(stdout(&bench.latpath(&args)).contains("the clocks may be wrong by 51.87 µs"));
+}
+
+#[test]
+fn what_was_loaded_otherwise_is_not_compared() {
+    let bench = Bench::new();
+    USUAL.seed(1).write(&bench, "usual");
+    Like { rate: 250, ..USUAL }.seed(2).write(&bench, "faster");
+    Like { packets: 0, ..USUAL }.seed(3).write(&bench, "empty");
+    Like { packets: 100, ..USUAL }.seed(4).write(&bench, "short");
+    USUAL.seed(5).write_with(&bench, "other", |m| m.streams = vec!["svid:MU07".parse().unwrap()]);
+    USUAL.seed(6).write_with(&bench, "dropping", |m| m.tool.sightings_dropped = 500);
+    for (run, why) in [
+        ("faster", "unequal rates: A has 250.1 packets/s, B 200.1"),
+        ("empty", "empty has no packet"),
+        ("other", "other streams: other has svid:MU07, usual has svid:MU01; choose common ones with --stream"),
+    ] {
+        let page = json(&bench, &["compare", run, "--against", "usual"]);
+        assert!(page["not_comparable"].to_string().contains(why), "{}", page["not_comparable"]);
+        let rows = page["segments"].as_array().unwrap().iter().flat_map(|s| s["rows"].as_array().unwrap());
+        let verdicts: Vec<&str> = rows.map(|row| row["verdict"].as_str().unwrap()).collect();
+        assert!(
+            verdicts.iter().all(|v| ["not_comparable", "not_tested", "too_few"].contains(v)),
+            "{run}: {verdicts:?}"
+        );
+    }
+    let page = json(&bench, &["compare", "short", "--against", "usual"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+    assert!(page.to_string().contains("too short to say"));
+}
+
+#[test]
+fn a_table_has_a_row_for_each_group() {
+    let bench = groups(120);
+    let args = ["compare", "ovs/idle=a1,a2", "bridge/idle=b1,b2,b3", "bridge/load=b4"];
+    let table = json(&bench, &args);
+    let rows: Vec<_> =
+        table["rows"].as_array().unwrap().iter().map(|r| (&r["configuration"], &r["load"], &r["recordings"])).collect();
+    assert_eq!(rows.len(), 3);
+    assert_eq!((rows[1].0, rows[1].1, rows[1].2), (&"bridge".into(), &"idle".into(), &3.into()));
+    assert_eq!(table["rows"][0]["packets"], 2 * PACKETS);
+    assert_eq!(table["segment"], "total");
+    assert!(stdout(&bench.latpath(&args)).contains("Times of total"));
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let bench = groups(100);
+    for (args, code, why) in [
+        (vec!["compare", "none", "--against", "b1"], 1, "none"),
+        (vec!["compare", "a1", "a1", "--against", "b1"], 2, "the same recording as a1"),
+        (vec!["compare", "x=a1", "y=a2", "--against", "b1"], 2, "one side has one name"),
+        (
+            vec!["compare", "a1", "--against", "b1", "--only", "Tfoo"],
+            2,
+            "no segment \"Tfoo\" (there are: Thyp, Tsub, total)",
+        ),
+        (vec!["compare", "a1", "--against", "b1", "--stream", "MU09"], 2, "no such stream"),
+        (vec!["compare", "a1", "--against", "b1", "--limit", "total"], 2, "not a limit"),
+    ] {
+        let out = bench.latpath(&args);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains(why), "{args:?}: {}", stderr(&out));
+    }
+    let part = std::fs::read_dir(bench.dir.path().join("a1/journeys")).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(&part, b"no part").unwrap();
+    let page = json(&bench, &["compare", "a1", "--against", "b1"]);
+    assert!(page["not_comparable"].to_string().contains("a1 has no packet"), "{page}");
+}
+
+#[test]
+fn every_key_of_a_comparison_is_in_the_docs() {
+    let bench = groups(100);
+    let mut keys = std::collections::BTreeSet::new();
+    for page in [json(&bench, &FIVE), json(&bench, &["compare", "x=a1", "y=b1"])] {
+        crate::figures::all_keys(&page, &mut keys);
+    }
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let section = text.split("## `latpath compare --json`").nth(1).unwrap();
+    let missing: Vec<_> = keys.iter().filter(|key| !section.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "json.md lacks {missing:?}");
+}

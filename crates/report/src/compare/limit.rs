@@ -1,0 +1,119 @@
+//! Limits on a difference: `total:p99<=+5%`, `total:mean<=+20us`.
+
+use crate::parse_duration;
+use latpath_compare::comparison::Row;
+use latpath_compare::{Comparison, Figure, Verdict};
+use std::str::FromStr;
+
+/// So much greater than B's may a figure of A be.
+#[derive(Clone, Debug)]
+pub struct DifferenceLimit {
+    text: String,
+    segment: String,
+    figure: &'static str,
+    most: Most,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Most {
+    Percent(f64),
+    Ns(f64),
+}
+
+/// Why a text is no such limit, or it cannot be checked.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadDifference {
+    /// It has another form.
+    #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=+N% or SEGMENT:FIGURE<=+TIME, as in total:p99<=+5% or total:mean<=+20us")]
+    Form(String),
+    /// The figure is unknown, or not tested.
+    #[error("{0:?}: no figure that is tested (there are: mean, p50, p99, p99.9, and spikes in percent)")]
+    Figure(String),
+    /// There is no such segment.
+    #[error("{segment:?}: no such segment (there are: {known})")]
+    Segment {
+        /// What was named.
+        segment: String,
+        /// What there is.
+        known: String,
+    },
+}
+
+impl FromStr for DifferenceLimit {
+    type Err = BadDifference;
+
+    fn from_str(text: &str) -> Result<Self, BadDifference> {
+        let form = || BadDifference::Form(text.into());
+        let (left, most) = text.rsplit_once("<=").ok_or_else(form)?;
+        let (segment, name) =
+            left.trim().rsplit_once(':').filter(|(segment, _)| !segment.is_empty()).ok_or_else(form)?;
+        let most = most.trim().strip_prefix('+').ok_or_else(form)?;
+        let tested = Figure::ALL.into_iter().filter(|figure| figure.is_tested());
+        let figure =
+            tested.map(Figure::name).find(|figure| *figure == name).ok_or(BadDifference::Figure(name.into()))?;
+        let most = match most.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim().parse().ok().filter(|p: &f64| p.is_finite() && *p >= 0.0);
+                Most::Percent(percent.ok_or_else(form)?)
+            }
+            None if figure == "spikes" => return Err(form()),
+            None => Most::Ns(parse_duration(most).ok_or_else(form)? as f64),
+        };
+        Ok(Self { text: text.into(), segment: segment.into(), figure, most })
+    }
+}
+
+impl DifferenceLimit {
+    /// Checks it: what is wrong, or `None` if it is kept. A difference that is not to be seen breaks none; what cannot be compared does.
+    ///
+    /// # Errors
+    /// Where there is no such segment.
+    pub fn check(&self, comparison: &Comparison) -> Result<Option<String>, BadDifference> {
+        let segments: Vec<_> = comparison.segments.iter().filter(|s| s.name == self.segment).collect();
+        if segments.is_empty() {
+            let known: Vec<_> = comparison.segments.iter().map(|s| s.name.as_str()).collect();
+            return Err(BadDifference::Segment { segment: self.segment.clone(), known: known.join(", ") });
+        }
+        let mut rows = segments.iter().flat_map(|s| &s.rows).filter(|row| row.figure == self.figure);
+        let broken = rows.find(|row| match row.verdict {
+            Verdict::NotComparable | Verdict::TooFew => true,
+            verdict => verdict.is_difference() && self.is_over(row),
+        });
+        Ok(broken.map(|row| format!("limit {} broken: {}", self.text, row.sentence)))
+    }
+
+    fn is_over(&self, row: &Row) -> bool {
+        let Some(difference) = row.difference.map(|d| d.value()) else { return true };
+        match self.most {
+            Most::Ns(most) => difference > most,
+            Most::Percent(most) => {
+                let of_b = || 100.0 * difference / row.b.map_or(0.0, |b| b.value().abs()).max(f64::MIN_POSITIVE);
+                row.difference_percent.unwrap_or_else(of_b) > most
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_limit_is_refused() {
+        let parse = |text: &str| text.parse::<DifferenceLimit>().map(|limit| (limit.figure, limit.most));
+        assert_eq!(parse("total:p99<=+5%"), Ok(("p99", Most::Percent(5.0))));
+        assert_eq!(parse("a:b:mean <= +1.5ms"), Ok(("mean", Most::Ns(1_500_000.0))));
+        for form in [
+            "total",
+            "total:p99<=5%",
+            ":p99<=+5%",
+            "total:p99<=+x%",
+            "total:p99<=+5",
+            "total:p99<=+NaN%",
+            "total:spikes<=+5us",
+        ] {
+            assert_eq!(parse(form), Err(BadDifference::Form(form.into())));
+        }
+        assert_eq!(parse("total:max<=+5%"), Err(BadDifference::Figure("max".into())));
+    }
+}

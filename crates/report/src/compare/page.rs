@@ -1,0 +1,196 @@
+//! The text of `latpath compare`.
+
+use crate::page::{share, Page, Style};
+use latpath_compare::comparison::{Group, Row, Segment};
+use latpath_compare::sentence::{amount, by};
+use latpath_compare::{Comparison, Study, Verdict};
+use latpath_stats::text::{short_stream, Table};
+use latpath_stats::units::elapsed;
+
+/// Two groups side by side.
+pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
+    let mut page = Page::new(style);
+    group(&mut page, &comparison.a, "");
+    group(&mut page, &comparison.b, ", against which it is compared");
+    for why in &comparison.not_comparable {
+        page.warning(&format!("not comparable: {why}"));
+    }
+    for note in &comparison.notes {
+        page.warning(note);
+    }
+    losses(&mut page, comparison);
+    for one in &comparison.segments {
+        segment(&mut page, comparison, one);
+    }
+    page.heading("What this says");
+    legend(&mut page, comparison);
+    page.finish()
+}
+
+fn group(page: &mut Page, group: &Group, more: &str) {
+    let n = group.recordings.len();
+    let recordings = if n == 1 { "1 recording".into() } else { format!("{n} recordings") };
+    let name = page.clean(&group.name);
+    page.heading(&format!("{name}: {recordings}{more}"));
+    let mut table = Table::new(&["<recording", "long", "packets", "rate/s", "lost"]);
+    for one in &group.recordings {
+        table.row(vec![
+            page.clean(&one.path),
+            elapsed(one.elapsed_ns),
+            page.count(one.packets),
+            page.rate(one.rate_hz),
+            page.count(one.lost),
+        ]);
+    }
+    page.table(&table);
+}
+
+fn losses(page: &mut Page, comparison: &Comparison) {
+    if comparison.losses.iter().all(|l| l.a_lost + l.b_lost == 0) {
+        return;
+    }
+    page.heading("Lost packets");
+    let (a, b) = heads(page, comparison);
+    let mut table = Table::new(&["<stream", &a, "of all", &b, "of all", "<"]);
+    for loss in &comparison.losses {
+        table.row(vec![
+            loss.stream.as_ref().map_or("all".into(), |s| page.clean(&short_stream(s))),
+            page.count(loss.a_lost),
+            share(loss.a_lost, loss.a_packets),
+            page.count(loss.b_lost),
+            share(loss.b_lost, loss.b_packets),
+            loss.row.verdict.text().into(),
+        ]);
+    }
+    page.table(&table);
+    let rows: Vec<&Row> = comparison.losses.iter().filter(|l| l.a_lost + l.b_lost > 0).map(|l| &l.row).collect();
+    sentences(page, &rows);
+}
+
+fn heads(page: &Page, comparison: &Comparison) -> (String, String) {
+    // A name that begins with `<` would be a text column's.
+    let head = |name: &str| page.clean(name).trim_start_matches('<').to_owned();
+    (head(&comparison.a.name), head(&comparison.b.name))
+}
+
+fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
+    let of = segment.stream.as_ref().map_or(String::new(), |s| format!(" of {}", short_stream(s)));
+    let name = page.clean(&format!("{}{of}", segment.name));
+    page.heading(&name);
+    let (in_a, in_b) = ((&segment.from, &segment.to), (&segment.b_from, &segment.b_to));
+    let arrow = page.letters.arrow();
+    for (name, (from, to)) in [(&comparison.a.name, in_a), (&comparison.b.name, in_b)] {
+        let name = if in_a == in_b { String::new() } else { format!("{}: ", page.clean(name)) };
+        page.wrapped("  ".into(), 4, &page.clean(&format!("{name}{from} {arrow} {to}")));
+        if in_a == in_b {
+            break;
+        }
+    }
+    let (a, b) = heads(page, comparison);
+    let mut table = Table::new(&["<", &a, &b, "difference", "95 % interval", "p", "corrected", "<"]);
+    for row in &segment.rows {
+        let value = |side| match (side, row.verdict) {
+            (None, Verdict::TooFew) => "too few".into(),
+            (None, _) => "-".into(),
+            (Some(value), _) => page.clean(&amount(value, row.unit)),
+        };
+        let (by, interval) = by(row);
+        let cell = |text: Option<String>| text.map_or(String::new(), |text| page.clean(&text));
+        table.row(vec![
+            match row.figure {
+                "over" => format!("over {}", page.duration(comparison.threshold_ns)),
+                figure => figure.into(),
+            },
+            value(row.a),
+            value(row.b),
+            cell(by),
+            cell(interval),
+            cell(row.p.map(probability)),
+            cell(row.p_corrected.map(probability)),
+            row.verdict.text().into(),
+        ]);
+    }
+    page.table(&table);
+    let rows: Vec<&Row> = segment.rows.iter().filter(|row| row.verdict != Verdict::TooFew).collect();
+    sentences(page, &rows);
+}
+
+/// A sentence for each row that is tested; those for which there is none to compare share one.
+fn sentences(page: &mut Page, rows: &[&Row]) {
+    let mut last = "";
+    for row in rows.iter().filter(|row| !row.sentence.is_empty()) {
+        // The same reason once.
+        let why = row.sentence.split_once("not comparable: ").map_or("", |(_, why)| why);
+        if why.is_empty() || why != last {
+            let text = page.clean(&row.sentence);
+            page.wrapped("  ".into(), 4, &text);
+        }
+        last = why;
+    }
+}
+
+fn probability(p: f64) -> String {
+    match p {
+        p if p < 0.0001 => "<0.0001".into(),
+        p if p < 0.0995 => format!("{p:.4}"),
+        p => format!("{p:.2}"),
+    }
+}
+
+fn legend(page: &mut Page, comparison: &Comparison) {
+    let (a, b) = heads(page, comparison);
+    let mut lines = vec![format!(
+        "{} figures are tested. Each has a probability p to differ so much by chance; the corrected one counts, so that on a page \
+         without any true difference none is named in 95 % of cases (Holm).",
+        comparison.tested
+    )];
+    if comparison.is_single {
+        let less = match (comparison.a.recordings.len(), comparison.b.recordings.len()) {
+            (1, 1) => "There is one recording on each side".into(),
+            (1, _) => format!("There is only one recording of {a}"),
+            _ => format!("There is only one recording of {b}"),
+        };
+        lines.push(format!(
+            "{less}: whether {a} or {b} is faster cannot be said, only whether these recordings differ. Two recordings of the same \
+             differ too. Record each five times or more."
+        ));
+    }
+    lines.push("min, stddev, p90, p99.99 and beyond, max and counts are shown, not tested.".into());
+    for line in lines {
+        page.wrapped("  ".into(), 2, &page.clean(&line));
+    }
+}
+
+/// Many groups in one table.
+pub fn study_text(study: &Study, style: Style) -> String {
+    let mut page = Page::new(style);
+    let segment = page.clean(&study.segment);
+    page.heading(&format!("Times of {segment}"));
+    let over = format!("over {}", page.duration(study.threshold_ns));
+    let has_loads = study.rows.iter().any(|row| !row.load.is_empty());
+    let mut heads = vec!["<configuration"];
+    heads.extend(has_loads.then_some("<load"));
+    heads.extend(["runs", "packets", "mean", "stddev", "p99", "max", &over, "spikes", "lost", "means of the runs"]);
+    let mut table = Table::new(&heads);
+    for row in &study.rows {
+        let mut cells = vec![page.clean(&row.configuration)];
+        cells.extend(has_loads.then(|| page.clean(&row.load)));
+        let times = &row.times;
+        cells.extend([row.recordings.to_string(), page.count(row.packets)]);
+        let all = [times.mean_ns, times.stddev_ns, times.p99_ns, times.max_ns];
+        cells.extend(all.map(|ns| if times.count == 0 { "-".into() } else { page.duration(ns) }));
+        cells.push(page.count(row.over_threshold));
+        cells.push(row.spikes.map_or("-".into(), |n| page.count(n as u64)));
+        cells.push(page.count(row.lost));
+        cells.push(match row.recordings {
+            0 | 1 => String::new(),
+            _ => format!("{} to {}", page.duration(row.mean_from_ns), page.duration(row.mean_to_ns)),
+        });
+        table.row(cells);
+    }
+    page.table(&table);
+    for note in &study.notes {
+        page.warning(note);
+    }
+    page.finish()
+}

@@ -1,0 +1,140 @@
+//! What a run is compared by.
+
+use crate::summarise::{gather, Gathered};
+use crate::SummaryOptions;
+use latpath_compare::{estimate::spike_rate, Losses, Measured, Recording, Source, Span};
+use latpath_journey::Segment;
+use latpath_model::{Ns, SegmentKind, StreamId};
+use latpath_run::{Run, Select};
+use latpath_stats::figures::packets;
+use latpath_stats::track::Spikes;
+use latpath_stats::{SegmentFigures, Summary, Tracks};
+
+/// What to read of a run.
+#[derive(Clone, Debug, Default)]
+pub struct RecordingOptions {
+    /// Which journeys count.
+    pub select: Select,
+    /// What late packets are counted against; what the recording said where there is none.
+    pub threshold_ns: Option<Ns>,
+    /// Further segments; see [`crate::layout_of`].
+    pub segments: Vec<String>,
+    /// Only segments of these names; all where there is none.
+    pub only: Vec<String>,
+    /// Each stream is compared by itself.
+    pub by_stream: bool,
+    /// Segments from one point to the next are compared too.
+    pub steps: bool,
+    /// Threads that read; 0 is one.
+    pub workers: usize,
+}
+
+/// Reads a run. It takes memory for a while: some 20 MiB for each segment of hours.
+///
+/// # Errors
+/// Where one of the user's segments cannot be, or there is none of a name.
+pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, String> {
+    let (manifest, select) = (run.manifest(), options.select.clone());
+    let summary = SummaryOptions {
+        select: select.clone(),
+        threshold_ns: options.threshold_ns,
+        worst: 0,
+        segments: options.segments.clone(),
+        workers: options.workers,
+    };
+    let (first, last) = run.times().unwrap_or_default();
+    let covered = (first.max(select.from_ns), last.min(select.to_ns));
+    let by_stream = options.by_stream;
+    let span = |tracks| Span::of(covered, tracks);
+    let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).stretches, by_stream);
+    let Gathered { summary, counted, more } =
+        gather(run, &summary, |segments| choose(segments, run, options), make, Tracks::add_rows)?;
+    let setup = counted.setup();
+    let span = span(Tracks::count(setup, by_stream));
+    let tracks = more.into_iter().reduce(|mut all, one| {
+        all.merge(one);
+        all
+    });
+    let mut found = Recording {
+        path: run.path().display().to_string(),
+        source: Source::Run,
+        identity: format!("{} {} {}", manifest.host.boot_id, manifest.start.monotonic_ns, manifest.start.utc_ns),
+        streams: summary.streams.iter().map(|s| s.stream.clone()).collect(),
+        elapsed_ns: span.elapsed,
+        threshold_ns: setup.threshold,
+        sightings: (summary.tool.sightings, summary.tool.sightings_dropped),
+        segments: Vec::new(),
+        losses: Vec::new(),
+        notes: run.notes().to_vec(),
+    };
+    for (id, (tracks, lost)) in tracks.into_iter().flat_map(Tracks::finish).enumerate() {
+        let stream = by_stream.then_some(id as StreamId);
+        let is_chosen = |id| select.streams.as_ref().is_none_or(|chosen| chosen.contains(&id));
+        if !stream.is_none_or(is_chosen) {
+            continue;
+        }
+        let name = stream.and_then(|id| manifest.streams.get(usize::from(id))).map(ToString::to_string);
+        found.losses.push(losses(&summary, name.clone(), &lost, span));
+        let figures = figures(&summary, &name);
+        for (at, (segment, track)) in setup.segments.iter().zip(tracks).enumerate() {
+            let point = |id: u16| setup.points.get(usize::from(id)).map(|p| p.point.to_string()).unwrap_or_default();
+            let (from, to) = (point(segment.from), point(segment.to));
+            let is_it = |s: &&SegmentFigures| s.name == segment.name && s.from == from && s.to == to;
+            let Some(shown) = figures.iter().find(is_it) else { continue };
+            let (histogram, over) = counted.times(at, stream);
+            found.segments.push(Measured {
+                stream: name.clone(),
+                kind: segment.kind,
+                name: segment.name.clone(),
+                cost_ns: cost(&summary, &from, &to),
+                error_bound_ns: shown.error_bound_ns,
+                from,
+                to,
+                over,
+                ..Measured::of(histogram, track.finish(), span)
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// The segments that are compared. Those from one point to the next are parts of the others, so they are not asked about unless the user
+/// does, or there are no others.
+fn choose(segments: &mut Vec<Segment>, run: &Run, options: &RecordingOptions) -> Result<(), String> {
+    if !options.only.is_empty() {
+        let known: Vec<String> = segments.iter().map(|s| s.name.clone()).collect();
+        if let Some(none) = options.only.iter().find(|name| !known.contains(name)) {
+            return Err(format!("{}: no segment {none:?} (there are: {})", run.path().display(), known.join(", ")));
+        }
+        segments.retain(|s| options.only.contains(&s.name));
+    } else if !options.steps && segments.iter().any(|s| s.kind != SegmentKind::Step) {
+        segments.retain(|s| s.kind != SegmentKind::Step);
+    }
+    Ok(())
+}
+
+/// The rows of all streams, or of one.
+fn figures<'a>(summary: &'a Summary, stream: &Option<String>) -> &'a [SegmentFigures] {
+    match stream {
+        None => &summary.segments,
+        Some(name) => summary.streams.iter().find(|s| s.stream == *name).map_or(&[], |s| &s.segments),
+    }
+}
+
+fn losses(summary: &Summary, stream: Option<String>, lost: &Spikes, span: Span) -> Losses {
+    let of = match &stream {
+        None => (summary.journeys, packets(&summary.lost)),
+        Some(name) => {
+            let found = summary.streams.iter().find(|s| s.stream == *name);
+            found.map_or((0, 0), |s| (s.journeys, packets(&s.lost)))
+        }
+    };
+    Losses { stream, packets: of.0, lost: of.1, rate: spike_rate(lost, span) }
+}
+
+/// What latpath's sightings behind a segment's begin, up to its end, take a packet.
+fn cost(summary: &Summary, from: &str, to: &str) -> Ns {
+    let number = |point: &str| summary.number(point);
+    let points = number(from).zip(number(to)).map_or(1, |(from, to)| to.saturating_sub(from).max(1));
+    (summary.tool.ns_per_sighting.min(1 << 30) as Ns).saturating_mul(points as Ns)
+}

@@ -1,0 +1,276 @@
+//! How times change during a recording: a histogram for each stretch of whole seconds, and when times were over the threshold.
+
+use latpath_histogram::compact::{Compact, Counter};
+use latpath_model::Ns;
+use std::collections::BTreeMap;
+
+const SECOND: Ns = 1_000_000_000;
+/// Most stretches of a recording.
+const MOST_STRETCHES: i64 = 4096;
+/// Times over the threshold that are no further apart than this are one spike.
+pub const SPIKE_GAP: Ns = 100_000_000;
+/// Most spikes that are told apart.
+const MOST_SPIKES: usize = 1 << 18;
+
+/// How a recording is cut into stretches of equal length, in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretches {
+    begin: Ns,
+    length: Ns,
+}
+
+impl Stretches {
+    /// Of a recording whose first and last packet came at these times, on whichever clock: of one second each, longer ones where the
+    /// recording has more than 4096, or `tracks` are kept side by side.
+    pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
+        let most = (8 * MOST_STRETCHES / tracks.max(1) as i64).clamp(MOST_STRETCHES / 16, MOST_STRETCHES);
+        let seconds = last.saturating_sub(first).max(0) / SECOND + 1;
+        let length = (seconds as u64).div_ceil(most as u64) as Ns;
+        Self { begin: first, length: length.saturating_mul(SECOND) }
+    }
+
+    /// How long one is, ns.
+    pub fn length(&self) -> Ns {
+        self.length
+    }
+
+    fn number(&self, at: Ns) -> i64 {
+        (at.saturating_sub(self.begin) / self.length).clamp(0, MOST_STRETCHES)
+    }
+}
+
+/// The times of one stretch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// How many.
+    pub count: u64,
+    /// Their sum, ns.
+    pub sum: i128,
+    /// Their histogram.
+    pub times: Compact,
+}
+
+/// The times of one segment, or of round trips.
+#[derive(Clone, Debug)]
+pub struct Track {
+    stretches: Stretches,
+    threshold: Ns,
+    all: BTreeMap<i64, Stretch>,
+    open: i64,
+    /// When the open stretch begins and ends.
+    bounds: (Ns, Ns),
+    count: u64,
+    sum: i128,
+    counter: Counter,
+    /// When times were over the threshold.
+    pub spikes: Spikes,
+}
+
+impl Track {
+    /// Without a time yet.
+    pub fn new(stretches: Stretches, threshold: Ns) -> Self {
+        Self {
+            stretches,
+            threshold,
+            all: BTreeMap::new(),
+            open: 0,
+            bounds: (Ns::MAX, Ns::MIN),
+            count: 0,
+            sum: 0,
+            counter: Counter::default(),
+            spikes: Spikes::default(),
+        }
+    }
+
+    /// Adds the time of a packet that came at `at`.
+    pub fn add(&mut self, at: Ns, time: Ns) {
+        self.add_all(&[at], &[time]);
+    }
+
+    /// Adds the times of packets that came at these instants.
+    pub fn add_all(&mut self, mut at: &[Ns], mut times: &[Ns]) {
+        // So many times of this size add up within 64 bits.
+        const AT_ONCE: usize = 256;
+        const LARGE: Ns = 1 << 54;
+        while let Some(first) = at.first() {
+            if *first < self.bounds.0 || *first >= self.bounds.1 {
+                self.turn_to(*first);
+            }
+            let (begin, end) = self.bounds;
+            let here =
+                at.iter().take(AT_ONCE).take_while(|at| **at >= begin && **at < end).count().max(1).min(times.len());
+            let (chunk, rest) = times.split_at(here);
+            let (least, greatest) = chunk.iter().fold((Ns::MAX, Ns::MIN), |(min, max), v| (min.min(*v), max.max(*v)));
+            self.count += here as u64;
+            self.sum += match -LARGE < least && greatest < LARGE {
+                true => i128::from(chunk.iter().sum::<Ns>()),
+                false => chunk.iter().map(|time| i128::from(*time)).sum::<i128>(),
+            };
+            self.counter.record_all(chunk, least, greatest);
+            if greatest > self.threshold {
+                let late = at.iter().zip(chunk).filter(|(_, time)| **time > self.threshold);
+                late.for_each(|(at, _)| self.spikes.add(*at));
+            }
+            (at, times) = (&at[here..], rest);
+        }
+    }
+
+    #[cold]
+    fn turn_to(&mut self, at: Ns) {
+        self.close();
+        self.open = self.stretches.number(at);
+        let begin = self.stretches.begin.saturating_add(self.open.saturating_mul(self.stretches.length));
+        self.bounds = (begin, begin.saturating_add(self.stretches.length));
+        if self.open == 0 {
+            self.bounds.0 = Ns::MIN;
+        }
+        if self.open == MOST_STRETCHES {
+            self.bounds.1 = Ns::MAX;
+        }
+    }
+
+    fn close(&mut self) {
+        if self.count > 0 {
+            let before = self.all.entry(self.open).or_default();
+            self.counter.add_all(&before.times);
+            before.times = self.counter.take();
+            before.count += std::mem::take(&mut self.count);
+            before.sum += std::mem::take(&mut self.sum);
+        }
+        self.bounds = (Ns::MAX, Ns::MIN);
+    }
+
+    /// Adds all that another one, of the same recording, has.
+    pub fn merge(&mut self, mut other: Self) {
+        self.close();
+        other.close();
+        for (at, stretch) in other.all {
+            let own = self.all.entry(at).or_default();
+            self.counter.add_all(&own.times);
+            self.counter.add_all(&stretch.times);
+            own.times = self.counter.take();
+            own.count += stretch.count;
+            own.sum += stretch.sum;
+        }
+        self.spikes.merge(other.spikes);
+    }
+
+    /// The stretches in order, those without a packet left out, each with its number from 0.
+    pub fn finish(mut self) -> (Vec<(usize, Stretch)>, Spikes) {
+        self.close();
+        self.spikes.tidy();
+        (self.all.into_iter().map(|(at, stretch)| (at as usize, stretch)).collect(), self.spikes)
+    }
+}
+
+/// When packets were late, or lost: those no further apart than [`SPIKE_GAP`] are one spike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spikes {
+    /// Each from its first packet to its last; only after [`Spikes::tidy`] in order and apart.
+    found: Vec<(Ns, Ns)>,
+    tidy_at: usize,
+    crowded: bool,
+}
+
+impl Spikes {
+    /// Adds a packet, in whatever order they come.
+    #[inline]
+    pub fn add(&mut self, at: Ns) {
+        match self.found.last_mut() {
+            Some((first, last)) if at >= first.saturating_sub(SPIKE_GAP) && at <= last.saturating_add(SPIKE_GAP) => {
+                (*first, *last) = ((*first).min(at), (*last).max(at));
+            }
+            _ => self.push((at, at)),
+        }
+    }
+
+    fn push(&mut self, spike: (Ns, Ns)) {
+        self.found.push(spike);
+        if self.found.len() > self.tidy_at {
+            self.tidy();
+            self.tidy_at = (2 * self.found.len()).max(4096);
+        }
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: Self) {
+        self.crowded |= other.crowded;
+        other.found.into_iter().for_each(|spike| self.push(spike));
+        self.tidy();
+    }
+
+    /// Puts them in order and together.
+    pub fn tidy(&mut self) {
+        self.found.sort_unstable();
+        self.found.dedup_by(|next, one| {
+            let same = next.0 <= one.1.saturating_add(SPIKE_GAP);
+            if same {
+                one.1 = one.1.max(next.1);
+            }
+            same
+        });
+        if self.found.len() > MOST_SPIKES {
+            self.crowded = true;
+            self.found.truncate(MOST_SPIKES);
+        }
+    }
+
+    /// How many; `None` where they are too many to be told apart.
+    pub fn count(&self) -> Option<usize> {
+        (!self.crowded).then_some(self.found.len())
+    }
+
+    /// From when to when each was, in order.
+    pub fn found(&self) -> &[(Ns, Ns)] {
+        &self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn order_and_parts_change_nothing(
+            packets in prop::collection::vec((-SECOND..90 * SECOND, -50..5_000_000_i64), 1..200),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let track = || Track::new(Stretches::of(0, 60 * SECOND, 1), 4_000_000);
+            let add = |packets: &[(Ns, Ns)]| {
+                let mut one = track();
+                packets.iter().for_each(|(at, time)| one.add(*at, *time));
+                one
+            };
+            let mut in_order = packets.clone();
+            in_order.sort_unstable();
+            let (begin, end) = packets.split_at(cut.index(packets.len()));
+            let mut parts = add(begin);
+            parts.merge(add(end));
+            let (stretches, spikes) = parts.finish();
+            prop_assert_eq!(stretches.iter().map(|(_, s)| s.count).sum::<u64>(), packets.len() as u64);
+            let late: Vec<Ns> = in_order.iter().filter(|(_, time)| *time > 4_000_000).map(|(at, _)| *at).collect();
+            let apart = late.windows(2).filter(|pair| pair[1] - pair[0] > SPIKE_GAP).count() + usize::from(!late.is_empty());
+            prop_assert_eq!(spikes.count(), Some(apart));
+            let (again, spikes_again) = add(&in_order).finish();
+            prop_assert_eq!((stretches, spikes.found()), (again, spikes_again.found()));
+        }
+    }
+
+    #[test]
+    fn a_long_recording_has_longer_stretches() {
+        assert_eq!(Stretches::of(5, 5, 1).length(), SECOND);
+        assert_eq!(Stretches::of(0, 14_400 * SECOND - 1, 6).length(), 4 * SECOND);
+        assert_eq!(Stretches::of(0, 14_400 * SECOND - 1, 64).length(), 29 * SECOND);
+        assert!(Stretches::of(Ns::MIN, Ns::MAX, 1).length() > 0);
+    }
+
+    #[test]
+    fn spikes_beyond_number_are_not_counted() {
+        let mut spikes = Spikes::default();
+        (0..MOST_SPIKES as i64 + 9000).for_each(|n| spikes.add(n * SECOND));
+        spikes.tidy();
+        assert_eq!(spikes.count(), None);
+    }
+}
