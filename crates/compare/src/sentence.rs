@@ -15,6 +15,7 @@ pub fn amount(value: Amount, unit: Unit) -> String {
 /// `+5.0 %`; more digits where it is small.
 pub fn percent(value: f64) -> String {
     match value.abs() {
+        size if size >= 1000.0 => "over +1000 %".into(),
         size if size >= 99.95 => format!("{value:+.0} %"),
         size if size >= 0.095 || size < 0.000_5 => format!("{value:+.1} %"),
         _ => format!("{value:+.2} %"),

@@ -155,6 +155,12 @@ fn legend(page: &mut Page, comparison: &Comparison) {
              differ too. Record each five times or more."
         ));
     }
+    let fewest = comparison.a.recordings.len().min(comparison.b.recordings.len());
+    if (2..5).contains(&fewest) {
+        lines.push(format!(
+            "With {fewest} recordings on a side only large differences show. Record each five times or more."
+        ));
+    }
     lines.push("min, stddev, p90, p99.99 and beyond, max and counts are shown, not tested.".into());
     for line in lines {
         page.wrapped("  ".into(), 2, &page.clean(&line));
