@@ -42,7 +42,7 @@ pub fn pages_reasons((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Re
         let (a_text, b_text) = (text(a_least, a_most), text(b_least, b_most));
         why.push(format!("unequal rates: {a_name} has {a_text} packets/s, {b_name} {b_text}"));
     }
-    let dropped = |r: &&Recording| r.sightings.1 as f64 > DROPPED * (r.sightings.0 + r.sightings.1) as f64;
+    let dropped = |r: &&Recording| r.sightings.1 as f64 > DROPPED * (r.sightings.0 as f64 + r.sightings.1 as f64);
     if let Some(r) = all().find(dropped) {
         why.push(format!("latpath lost {} of its own sightings of {}", r.sightings.1, r.path));
     }
