@@ -262,6 +262,27 @@ impl Histogram {
     }
 }
 
+impl Histogram {
+    /// Non-empty buckets for a chart, rising, 16 for each doubling from 256 ns on, 16 ns wide below. A value is in its bucket exactly.
+    /// Negative values share one bucket, from the least value to 0.
+    pub fn fine_buckets(&self) -> Vec<Bucket> {
+        const TOGETHER: usize = 1 << (BITS - 4);
+        let edge = |group: usize| layout::lower::<BITS>(group * TOGETHER).min(Ns::MAX as u64) as Ns;
+        let mut out: Vec<Bucket> = Vec::new();
+        if self.negatives > 0 {
+            out.push(Bucket { from_ns: self.min, to_ns: 0, count: self.negatives });
+        }
+        for (index, count) in self.positive.filled() {
+            let from_ns = edge(index / TOGETHER);
+            match out.last_mut() {
+                Some(bucket) if bucket.from_ns == from_ns => bucket.count += count,
+                _ => out.push(Bucket { from_ns, to_ns: edge(index / TOGETHER + 1), count }),
+            }
+        }
+        out
+    }
+}
+
 /// Values at nearest ranks of a rising list of values and counts.
 fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64, per_million: [u32; N]) -> [Ns; N] {
     let rank = |p: u32| ((u128::from(count) * u128::from(p)).div_ceil(1_000_000) as u64).max(1);
@@ -435,6 +456,16 @@ mod tests {
             h.record_all(&more);
             let all = of(&[values, more].concat());
             prop_assert_eq!(all_of(&h), all_of(&all));
+        }
+
+        #[test]
+        fn each_value_is_in_its_fine_bucket(values in values()) {
+            let buckets = of(&values).fine_buckets();
+            prop_assert!(buckets.windows(2).all(|two| two[0].to_ns <= two[1].from_ns));
+            for b in &buckets {
+                let inside = values.iter().filter(|v| (b.from_ns..b.to_ns).contains(v) || (**v == Ns::MAX && b.to_ns == Ns::MAX));
+                prop_assert_eq!(inside.count() as u64, b.count);
+            }
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! The captures of a run, read one by one, and those that a user selects.
 
 use crate::explain::Candidate;
-use crate::PacketSelector;
+use crate::{Explainer, PacketSelector};
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::RunContext;
 use latpath_model::{Ns, StreamId};
@@ -99,6 +99,20 @@ impl<'a> RunCaptures<'a> {
                     self.files.notes.push(error.to_string());
                 }
             }
+        }
+    }
+
+    /// Learns the baseline; from captures with late packets where there are no others.
+    pub fn learn(&mut self, explainer: &mut Explainer) {
+        self.each(CaptureKind::Baseline, |capture| explainer.learn(capture));
+        if explainer.learnt() > 0 {
+            return;
+        }
+        self.each(CaptureKind::Spike, |capture| explainer.learn(capture));
+        if explainer.learnt() > 0 {
+            let note =
+                "the baseline comes from on-time packets beside late ones: packets were late at all times of this run";
+            self.files.notes.push(note.into());
         }
     }
 

@@ -1,13 +1,15 @@
 //! A report as a document that people keep and sign: HTML, Markdown, AsciiDoc. All three are written from the same blocks.
 
 mod asciidoc;
+mod causes;
+mod charts;
 mod digest;
 mod html;
 mod markdown;
 
 use crate::limit::LimitVerdict;
 use crate::page::{share, Block, Page, Style};
-use crate::{header, paths, quality, segments, streams, worst};
+use crate::{header, paths, quality, segments, streams, worst, Charts};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
 use latpath_stats::text::{short_stream, Table};
@@ -15,6 +17,7 @@ use latpath_stats::units::Letters;
 use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
+pub use causes::{explain_run, Explained};
 pub use digest::digest;
 pub(crate) use html::escaped;
 pub use html::html;
@@ -29,6 +32,10 @@ pub struct Findings<'a> {
     pub summary: &'a Summary,
     /// The limits that the user set.
     pub limits: &'a [LimitVerdict],
+    /// What its charts show.
+    pub charts: &'a Charts,
+    /// What held its late packets, if it has captures.
+    pub explained: Option<&'a Explained>,
     /// The run's [`digest`].
     pub sha256: &'a str,
 }
@@ -41,17 +48,22 @@ impl Findings<'_> {
         format!("latpath report: {}", page.clean(&name))
     }
 
-    /// The document's title and blocks. Digits stand in groups where `is_for_people`.
-    fn blocks(&self, is_for_people: bool) -> (String, Vec<Block>) {
-        let mut page = Page::new(Style { is_for_people, ..Letters::Unicode.into() });
+    /// The document's title and blocks; with the charts' places, and digits in groups, where it is `html`.
+    fn blocks(&self, html: bool) -> (String, Vec<Block>) {
+        let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
         let summary = self.summary;
         verdict(&mut page, self);
         quality::write(&mut page, summary);
         segments::document(&mut page, summary);
+        if html {
+            charts::write(&mut page, self);
+        }
         paths::write(&mut page, summary);
+        self.explained.into_iter().for_each(|explained| explained.write(&mut page, self.run));
         quality::losses(&mut page, summary);
         streams::write(&mut page, summary);
-        worst::document(&mut page, summary);
+        streams::pacing(&mut page, summary);
+        worst::document(&mut page, summary, self.charts.typical.as_ref());
         header::route(&mut page, summary);
         quality::tool(&mut page, summary);
         page.heading("Run, host and options");
@@ -82,8 +94,8 @@ fn verdict(page: &mut Page, findings: &Findings) {
         let times = &s.times;
         let text = format!(
             "median {}, 99.9 % {}, max {}; {} over {over} ({})",
-            page.time(s, times.p50_ns),
-            page.time(s, times.p99_9_ns),
+            segments::percentile(page, s, "p50"),
+            segments::percentile(page, s, "p99.9"),
             page.time(s, times.max_ns),
             page.count(s.over_threshold),
             share(s.over_threshold, times.count)

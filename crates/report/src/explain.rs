@@ -7,6 +7,7 @@
 mod advice_text;
 mod context;
 mod figures;
+mod first_causes;
 mod json;
 mod live;
 mod selector;
@@ -17,14 +18,17 @@ mod waterfall;
 pub use context::run_context;
 use context::{advice, judge};
 pub use figures::late_figures;
+use first_causes::FirstCauses;
 pub use json::explanation_json;
 pub use live::LiveExplainer;
 pub use selector::{Candidate, PacketSelector};
+pub(crate) use text::document;
 pub use text::{explanation_text, packet_text, Head};
 
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::{advise, Advice, Analyst, Attribution, Baseline, Others, PacketTimeline, Ranking, Row, RunContext};
 use latpath_model::{Ns, StreamId};
+use latpath_stats::Bucket;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
@@ -113,6 +117,7 @@ pub struct Explainer {
     most_worst: usize,
     seen: HashSet<(StreamId, u64)>,
     latest: Option<ExplainedPacket>,
+    first_causes: FirstCauses,
     notes: Vec<String>,
 }
 
@@ -130,8 +135,14 @@ impl Explainer {
             most_worst: worst,
             seen: HashSet::new(),
             latest: None,
+            first_causes: FirstCauses::default(),
             notes: Vec::new(),
         }
+    }
+
+    /// How often each time of a segment occurs among the late packets, by their first causes; `segment` counts in the context's.
+    pub fn first_causes(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
+        self.first_causes.buckets(segment)
     }
 
     /// What it is all about.
@@ -173,7 +184,7 @@ impl Explainer {
         self.context.learn_cpus(capture);
         self.note(capture);
         self.more_late = self.more_late.saturating_add(capture.more_late);
-        let Self { context, baseline, ranking, worst, most_worst, seen, .. } = self;
+        let Self { context, baseline, ranking, worst, most_worst, seen, first_causes, .. } = self;
         let (mut here, mut count): (Option<ExplainedPacket>, u64) = (None, 0);
         let late: Vec<&Packet> = capture.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
@@ -190,6 +201,7 @@ impl Explainer {
             count += 1;
             let mut packet = judge(context, &analyst, capture, packet, baseline);
             ranking.add(&packet.attribution);
+            first_causes.add(&packet, &context.segments);
             let at = worst.partition_point(|other| other.rank() <= packet.rank());
             let is_worst_here = here.as_ref().is_none_or(|other| packet.rank() < other.rank());
             if at >= *most_worst && !is_worst_here {

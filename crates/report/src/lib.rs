@@ -4,6 +4,7 @@
 //! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 
 mod captures;
+mod charts;
 pub mod compare;
 mod document;
 mod explain;
@@ -29,7 +30,8 @@ mod warnings;
 mod worst;
 
 pub use captures::{RunCaptures, SelectError, Selection};
-pub use document::{asciidoc, digest, html, markdown, Findings};
+pub use charts::{summarise_with_charts, ChartedSegment, Charts};
+pub use document::{asciidoc, digest, explain_run, html, markdown, Explained, Findings};
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
     Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,

@@ -57,6 +57,20 @@ pub(crate) enum Block {
     Table(Table),
     /// A table whose rows are steps of one packet: from where to where each took, in thousandths of the packet's time.
     Steps(Table, Vec<(u32, u32)>),
+    Chart(ChartPlace),
+}
+
+/// The place of a chart.
+#[derive(Clone, Debug)]
+pub(crate) struct ChartPlace {
+    pub kind: &'static str,
+    /// The charted segment that it shows.
+    pub segment: usize,
+    /// Those that it shows one upon the other.
+    pub parts: Vec<usize>,
+    pub name: String,
+    /// What it shows, for those who cannot see it too.
+    pub caption: String,
 }
 
 /// Text under construction.

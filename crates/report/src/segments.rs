@@ -3,8 +3,8 @@
 use crate::limit::time_figure;
 use crate::page::{is_within, share, Page};
 use latpath_model::SegmentKind;
-use latpath_stats::text::Table;
-use latpath_stats::{Percentile, SegmentFigures, Summary};
+use latpath_stats::text::{date_time, short_stream, Table};
+use latpath_stats::{PacketAt, Percentile, SegmentFigures, Summary};
 
 /// Both tables: how many and where, and how long.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
@@ -86,11 +86,31 @@ pub(crate) fn document(page: &mut Page, summary: &Summary) {
     }
     page.table(&table);
     explain_bounds(page, hidden);
+    let mut table = Table::new(&["<segment", "min", "<packet", "<when (UTC)", "max", "<packet", "<when (UTC)"]);
+    for s in &summary.segments {
+        let (Some(least), Some(most)) = (&s.min_at, &s.max_at) else { continue };
+        let packet = |p: &PacketAt| {
+            let name = page.clean(&short_stream(&p.stream));
+            [format!("{name}, key {}, number {}", p.key, p.number), date_time(p.time_ns)]
+        };
+        let (min, max) = (page.time(s, s.times.min_ns), page.time(s, s.times.max_ns));
+        let cells = [label(page, summary, s), min].into_iter().chain(packet(least)).chain([max]).chain(packet(most));
+        table.row(cells.collect());
+    }
+    if !table.rows().is_empty() {
+        page.table(&table);
+    }
 }
 
 /// All times of a segment, the heads of their columns.
 const TIMES: [&str; 12] =
     ["min", "mean", "stddev", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"];
+
+/// A percentile by its name; `-` where too few packets lie beyond it.
+pub(crate) fn percentile(page: &Page, s: &SegmentFigures, name: &str) -> String {
+    let known = Percentile::named(name).and_then(|p| s.times.percentile(p));
+    known.map_or("-".into(), |time| page.time(s, time))
+}
 
 /// The times of a row under these heads; `hidden` where one is shorter than its error bound.
 fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> Vec<String> {

@@ -38,3 +38,24 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     }
     page.table(&table);
 }
+
+/// How regularly packets come, at each point. A time between two packets is of one clock, so no error bound hides it.
+pub(crate) fn pacing(page: &mut Page, summary: &Summary) {
+    if summary.streams.iter().all(|s| s.pacing.is_empty()) {
+        return;
+    }
+    page.heading("Pacing: the time from one packet to the next");
+    let mut table = Table::new(&["<stream", "<point", "times", "min", "mean", "max"]);
+    for (s, at) in summary.streams.iter().flat_map(|s| s.pacing.iter().map(move |at| (s, at))) {
+        table.row(vec![
+            page.clean(&short_stream(&s.stream)),
+            page.clean(&at.point),
+            page.count(at.count),
+            page.duration(at.min_ns),
+            page.duration(at.mean_ns),
+            page.duration(at.max_ns),
+        ]);
+    }
+    page.table(&table);
+    page.line("A packet that a point did not see makes one long time of two. A negative time: the later packet was there first.");
+}

@@ -3,9 +3,9 @@
 use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
-use latpath_model::Ns;
+use latpath_model::{Ns, StreamId};
 use latpath_run::{Manifest, Rows, Run, Select};
-use latpath_stats::{units::count, Aggregate, Facts, Setup, Summary};
+use latpath_stats::{units::count, Aggregate, Facts, Pacing, Setup, Summary, Worst};
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
 const HISTOGRAMS: usize = 8192;
@@ -61,14 +61,18 @@ pub(crate) fn gather<G: Send>(
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
     let select = Select { cpus_and_threads: false, ..options.select.clone() };
-    let begin = || (Aggregate::new(setup.clone()), make(&setup));
-    let mut scan = run.scan_rows(&select, workers, begin, |(counted, more), rows| {
+    let begin = || ((Aggregate::new(setup.clone()), Pacing::new(setup.streams, points.len())), make(&setup));
+    let mut scan = run.scan_rows(&select, workers, begin, |((counted, pacing), more), rows| {
         counted.add_rows(rows);
+        pacing.add_rows(rows);
         add(more, rows);
     });
-    let (parts, more): (Vec<Aggregate>, Vec<G>) = scan.gathered.drain(..).unzip();
-    let mut all = Aggregate::new(setup.clone());
-    parts.iter().for_each(|one| all.merge(one));
+    let (parts, more): (Vec<(Aggregate, Pacing)>, Vec<G>) = scan.gathered.drain(..).unzip();
+    let ((mut all, mut pacing), _) = begin();
+    for (counted, one) in parts {
+        all.merge(&counted);
+        pacing.merge(one);
+    }
     add_details(run, &select, workers, &mut all);
 
     let mut unread = Vec::new();
@@ -78,6 +82,13 @@ pub(crate) fn gather<G: Send>(
     let elapsed = elapsed(run, &select);
     let facts = Facts { manifest, points, route: &route, before: &[], whole, vms: &vms, elapsed };
     let mut summary = latpath_stats::summarise(&all, &facts);
+    for (id, stream) in summary.streams.iter_mut().enumerate() {
+        let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
+        stream.pacing = pacing.figures(id as StreamId, name);
+        stream
+            .pacing
+            .sort_by_key(|at| stream.points.iter().position(|p| p.to_string() == at.point).unwrap_or(usize::MAX));
+    }
     summary.notes.splice(0..0, run.notes().iter().cloned());
     if let Some(selected) = &select.streams {
         let mut id = 0..;
@@ -86,7 +97,10 @@ pub(crate) fn gather<G: Send>(
     let spoilt = warnings(&summary);
     summary.notes.extend(spoilt);
     summary.notes.extend(notes);
-    let damaged = scan.damaged.iter().map(ToString::to_string).filter(|damage| !run.notes().contains(damage));
+    let mut damaged: Vec<_> = scan.damaged.iter().map(ToString::to_string).collect();
+    damaged.retain(|damage| !run.notes().contains(damage));
+    // Which worker found it first is chance.
+    damaged.sort();
     summary.notes.extend(damaged);
     summary.notes.extend(unread);
     if all.strays() > 0 {
@@ -99,6 +113,14 @@ pub(crate) fn gather<G: Send>(
         summary.notes.push(text.into());
     }
     Ok(Gathered { summary, counted: all, more })
+}
+
+/// The slowest packet that was counted, as a summary shows it.
+pub(crate) fn slowest(run: &Run, options: &SummaryOptions, counted: &Aggregate) -> Option<Worst> {
+    let (layout, vms) = (layout_of(run, &options.segments).ok()?, run.vms());
+    let (manifest, points, route) = (run.manifest(), run.points(), &layout.route);
+    let facts = Facts { manifest, points, route, before: &[], whole: false, vms: &vms, elapsed: 0 };
+    latpath_stats::summarise(counted, &facts).worst.into_iter().next()
 }
 
 /// What to count of a run.
@@ -125,7 +147,7 @@ fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) 
     let details = run.scan(
         &select,
         workers,
-        || latpath_run::Rows::new(run.points().len()),
+        || Rows::new(run.points().len()),
         |rows, journey| {
             let is_it = |(stream, number, _): &_| (*stream, *number) == (journey.stream, journey.number);
             // Each is there once, unless somebody forged the run.
@@ -137,10 +159,15 @@ fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) 
     details.gathered.iter().for_each(|rows| rows.for_each(|journey| all.detail(journey)));
 }
 
+/// First sightings of the first journey and of the last, as far as they were chosen; none in an empty run.
+pub(crate) fn span(run: &Run, select: &Select) -> Option<(Ns, Ns)> {
+    let (first, last) = run.times()?;
+    Some((select.from_ns.max(first), select.to_ns.min(last)))
+}
+
 /// The time from the first journey to the last, as far as it was chosen; rates are over it.
 fn elapsed(run: &Run, select: &Select) -> Ns {
-    let Some((first, last)) = run.times() else { return 0 };
-    select.to_ns.min(last).saturating_sub(select.from_ns.max(first)).max(0)
+    span(run, select).map_or(0, |(first, last)| last.saturating_sub(first).max(0))
 }
 
 /// The run's manifest, with each machine's largest clock error of all samples: after a crash the samples are newer.

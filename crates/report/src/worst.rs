@@ -63,10 +63,14 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// The same for documents.
-pub(crate) fn document(page: &mut Page, summary: &Summary) {
+/// The same for documents, behind a packet that took the usual time.
+pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Worst>) {
     if !summary.worst.is_empty() {
-        page.heading("Worst packets");
+        page.heading("A typical packet, and the worst");
+    }
+    if let Some(typical) = typical {
+        page.block(Block::Subheading(format!("Typical: {}", title(page, typical))));
+        steps(page, typical, summary);
     }
     for (i, worst, more) in groups(summary) {
         page.block(Block::Subheading(format!("{}. {}", i + 1, title(page, worst))));

@@ -4,8 +4,8 @@
 //! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST [SEED]]]]]]
 //! ```
 //! 4000 packets a second and stream over 5 points by default: NIC, tap, VM, guest's NIC, application. Segments of 8 to
-//! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms; a publisher
-//! with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a second) paces it; 0 drives the writer as
+//! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms, and one of 14 ms
+//! in the middle; a publisher with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a second) paces it; 0 drives the writer as
 //! fast as it goes, and the recording is dated back by the time that it covers.
 //!
 //! HOST is `pinned` (as a host for such streams is set up: each step on its CPU, the VM's threads move rarely, softirqs
@@ -133,6 +133,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             at += (table[index] + (table[index + 1] - table[index]) * part) as i64;
             if r >> 32 & 0xfff == 7 {
                 at += ((r >> 48) as f64).powi(2) as i64 / 400;
+            }
+            if i == journeys / 2 && p == 3 {
+                at += 14_000_000;
             }
             t[p] = at;
             let softirq = matches!(p, 0 | 1 | 3);

@@ -37,7 +37,8 @@ impl Select {
         self
     }
 
-    pub(crate) fn matches(&self, stream: StreamId, t: Ns) -> bool {
+    /// Whether a journey of this stream, first seen at this time, is selected.
+    pub fn matches(&self, stream: StreamId, t: Ns) -> bool {
         (t >= self.from_ns && self.is_before_end(t))
             && self.streams.as_ref().is_none_or(|s| s.contains(&stream))
             && self.at_ns.as_ref().is_none_or(|at| at.binary_search(&t).is_ok())
@@ -54,7 +55,8 @@ impl Select {
         last >= self.from_ns && self.is_before_end(first) && self.at_ns.as_ref().is_none_or(one_of)
     }
 
-    pub(crate) fn is_everything(&self) -> bool {
+    /// Whether all journeys are selected.
+    pub fn is_everything(&self) -> bool {
         self.streams.is_none() && self.from_ns == Ns::MIN && self.to_ns == Ns::MAX && self.at_ns.is_none()
     }
 }

@@ -342,6 +342,8 @@ impl Pool {
             rate_hz: self.float(),
             over_threshold: self.count(),
             error_bound_ns: self.number(),
+            min_at: None,
+            max_at: None,
             histogram: self.many(9, |p| Bucket { from_ns: p.number(), to_ns: p.number(), count: p.count() }),
         }
     }
@@ -368,6 +370,7 @@ impl Pool {
             out_of_order: self.count(),
             never_seen: self.count(),
             consecutive: None,
+            pacing: Vec::new(),
             segments: self.many(6, Self::segment),
             paths: self.many(5, Self::path),
         }

@@ -5,9 +5,9 @@
 use crate::by_path::ByPath;
 use crate::consecutive::Consecutive;
 use crate::figures::{rate, together};
-use crate::times::{between, bit, Ends, Times};
+use crate::times::{between, bit, Crossing, Ends, Times};
 use crate::worst::Slowest;
-use crate::{ConsecutiveFigures, Histogram, Loss, SegmentFigures, StreamFigures, Summary};
+use crate::{Bucket, ConsecutiveFigures, Histogram, Loss, PacketAt, SegmentFigures, StreamFigures, Summary};
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
@@ -37,6 +37,17 @@ pub struct Setup {
     pub threshold: Ns,
     /// So many of the slowest journeys are kept.
     pub worst: usize,
+}
+
+/// Histograms of one segment in fine steps, for charts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FineHistograms {
+    /// The segment, by its place in the setup.
+    pub segment: usize,
+    /// Of all packets.
+    pub all: Vec<Bucket>,
+    /// Of each path that packets took, where paths are told apart on this segment.
+    pub by_path: Vec<(String, Vec<Bucket>)>,
 }
 
 /// Figures under construction.
@@ -200,6 +211,10 @@ impl Aggregate {
                 let time = between(journey.t[ends.from], journey.t[ends.to]);
                 if ends.counts(time) {
                     times.record(time, self.setup.threshold);
+                    if times.extremes.may_take(time, time) {
+                        let Journey { stream, number, key, .. } = *journey;
+                        times.extremes.offer(time, Crossing { t: journey.t[ends.from], stream, number, key });
+                    }
                 }
             }
         }
@@ -261,6 +276,17 @@ impl Aggregate {
                 self.times.retain(|time| ends.counts(*time));
             }
             times.histogram.record_all(&self.times);
+            let (min, max) = self.times.iter().fold((Ns::MAX, Ns::MIN), |(min, max), t| (min.min(*t), max.max(*t)));
+            if !self.times.is_empty() && times.extremes.may_take(min, max) {
+                let has_both = |row: &usize| rows.seen[*row] & ends.both == ends.both;
+                for row in range.clone().filter(has_both) {
+                    let (t, time) = (rows.t[ends.from][row], between(rows.t[ends.from][row], rows.t[ends.to][row]));
+                    if (time == min || time == max) && ends.counts(time) {
+                        let (number, key) = (rows.number[row], rows.key[row]);
+                        times.extremes.offer(time, Crossing { t, stream: id, number, key });
+                    }
+                }
+            }
             times.over += self.times.iter().filter(|time| **time > self.setup.threshold).count() as u64;
         }
         stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
@@ -329,14 +355,33 @@ impl Aggregate {
         self.slowest.detail(journey);
     }
 
+    /// All streams together.
+    fn all(&self) -> Stream {
+        let segments = vec![Times::default(); self.setup.segments.len()];
+        let mut all = Stream { segments, route: u64::MAX, ..Stream::default() };
+        self.streams.iter().for_each(|stream| all.merge(stream));
+        all
+    }
+
+    /// Histograms for charts, of all streams together: one for each segment of the summary, in its order.
+    pub fn fine_histograms(&self) -> Vec<FineHistograms> {
+        let all = self.all();
+        let segments = self.setup.segments.iter().zip(&all.segments).enumerate();
+        let shown = segments.filter(|(_, s)| all.shows(s));
+        let of = |(segment, (_, times)): (usize, (_, &Times))| FineHistograms {
+            segment,
+            all: times.histogram.fine_buckets(),
+            by_path: all.by_path.fine_buckets(segment),
+        };
+        shown.map(of).collect()
+    }
+
     /// Writes everything that the journeys give into a summary: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
     /// `segments`, `streams` (without `never_seen`: no journey has it) and `worst`. `bounds` is the error bound of a
     /// time between two points. All else in the summary stays.
     pub fn fill(&self, summary: &mut Summary, context: Context, bounds: impl Fn(PointId, PointId) -> Ns) {
-        let mut all = Stream { segments: vec![Times::default(); self.setup.segments.len()], ..Stream::default() };
-        self.streams.iter().for_each(|stream| all.merge(stream));
+        let all = self.all();
         let figures = |stream: &Stream, name: String| self.stream(stream, name, context, &bounds);
-        all.route = u64::MAX;
         let of = figures(&all, String::new());
         summary.elapsed_ns = context.elapsed;
         summary.threshold_ns = self.setup.threshold;
@@ -377,6 +422,12 @@ impl Aggregate {
         bounds: &impl Fn(PointId, PointId) -> Ns,
     ) -> StreamFigures {
         let lost = stream.losses(|id| self.point(id), context.drop_notes);
+        let packet = |crossing: Crossing| PacketAt {
+            stream: context.streams.get(usize::from(crossing.stream)).cloned().unwrap_or_default(),
+            key: crossing.key,
+            number: crossing.number,
+            time_ns: context.time_of_day.utc(crossing.t),
+        };
         let row = |(segment, times): (&Segment, &Times)| SegmentFigures {
             kind: segment.kind,
             name: segment.name.clone(),
@@ -385,6 +436,8 @@ impl Aggregate {
             rate_hz: rate(times.histogram.count(), context.elapsed),
             over_threshold: times.over,
             error_bound_ns: bounds(segment.from, segment.to),
+            min_at: times.extremes.packets().0.map(packet),
+            max_at: times.extremes.packets().1.map(packet),
             ..SegmentFigures::of(&times.histogram)
         };
         StreamFigures {
@@ -398,6 +451,7 @@ impl Aggregate {
             out_of_order: stream.out_of_order,
             never_seen: 0,
             consecutive: None,
+            pacing: Vec::new(),
             paths: stream.by_path.figures(|times| {
                 let by_path = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);
                 by_path.map(|(times, _)| times).filter(|s| stream.shows(s)).map(row).collect()

@@ -1,7 +1,7 @@
 //! Figures of each path that packets took through the host.
 
 use crate::times::{between, Ends, Times};
-use crate::{PathFigures, SegmentFigures};
+use crate::{Bucket, PathFigures, SegmentFigures};
 use latpath_journey::PathClass;
 use latpath_model::Ns;
 
@@ -39,16 +39,28 @@ impl ByPath {
         }
     }
 
+    fn taken(&self) -> impl Iterator<Item = (PathClass, &OnePath)> {
+        PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_deref()?)))
+    }
+
+    /// The times of a segment on each path that was taken, in fine steps; of each path that has any.
+    pub fn fine_buckets(&self, segment: usize) -> Vec<(String, Vec<Bucket>)> {
+        let of = |(class, path): (PathClass, &OnePath)| {
+            let buckets = path.segments.get(segment)?.histogram.fine_buckets();
+            (!buckets.is_empty()).then(|| (class.to_string(), buckets))
+        };
+        self.taken().filter_map(of).collect()
+    }
+
     /// A row for each path that was taken.
     pub fn figures(&self, rows: impl Fn(&[Times]) -> Vec<SegmentFigures>) -> Vec<PathFigures> {
-        let taken = PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_deref()?)));
         let figures = |(class, path): (PathClass, &OnePath)| PathFigures {
             path: class.to_string(),
             journeys: path.journeys,
             lost: path.lost,
             segments: rows(&path.segments),
         };
-        taken.map(figures).collect()
+        self.taken().map(figures).collect()
     }
 }
 

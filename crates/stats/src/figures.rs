@@ -1,6 +1,7 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
 use crate::units::Letters;
+use crate::PacingFigures;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
 use latpath_run::{MachineFigures, ToolCost};
@@ -122,8 +123,27 @@ pub struct SegmentFigures {
     pub over_threshold: u64,
     /// How wrong a time here can be, because two machines' clocks took it. 0 on one machine.
     pub error_bound_ns: Ns,
+    /// The packet that took the least time, the earliest of several; none where no packet crossed, and for one path by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_at: Option<PacketAt>,
+    /// The packet that took the most time, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_at: Option<PacketAt>,
     /// Non-empty buckets in rising order.
     pub histogram: Vec<Bucket>,
+}
+
+/// Which packet, and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PacketAt {
+    /// Its stream.
+    pub stream: String,
+    /// Its key (smpCnt).
+    pub key: u32,
+    /// Its number in the stream.
+    pub number: u64,
+    /// When it was at the segment's beginning, UTC.
+    pub time_ns: Ns,
 }
 
 impl SegmentFigures {
@@ -191,6 +211,9 @@ pub struct StreamFigures {
     /// seen; `None` where none was.
     #[serde(default)]
     pub consecutive: Option<ConsecutiveFigures>,
+    /// How regularly its packets come, at each point that saw them (reports only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pacing: Vec<PacingFigures>,
     /// The stream's segments.
     pub segments: Vec<SegmentFigures>,
     /// The paths that its packets took; empty where there is only one path.

@@ -6,6 +6,8 @@ mod consecutive;
 mod drop_place;
 pub mod figures;
 pub mod lost;
+mod over_time;
+mod pacing;
 mod summarise;
 pub mod text;
 mod times;
@@ -14,13 +16,15 @@ mod tracks;
 pub mod units;
 mod worst;
 
-pub use aggregate::{Aggregate, Context, Setup};
+pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
-    CauseFigures, ConsecutiveFigures, LateFigures, Loss, PathFigures, Percentile, SegmentFigures, ShownAfter,
+    CauseFigures, ConsecutiveFigures, LateFigures, Loss, PacketAt, PathFigures, Percentile, SegmentFigures, ShownAfter,
     StreamFigures, Summary, TimeFigures, Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};
+pub use over_time::{OverTime, Slot};
+pub use pacing::{Pacing, PacingFigures};
 pub use summarise::{summarise, utc_steps, Facts};
 pub use tracks::Tracks;

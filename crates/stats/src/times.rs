@@ -3,7 +3,8 @@
 use crate::Histogram;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::Segment;
-use latpath_model::{Ns, PointId, PointInfo};
+use latpath_model::{Ns, PointId, PointInfo, StreamId};
+use std::cmp::Reverse;
 
 /// A segment's ends, and the bits of both.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +45,52 @@ impl Ends {
     }
 }
 
+/// A packet at the beginning of a segment. The earlier one is less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Crossing {
+    pub t: Ns,
+    pub stream: StreamId,
+    pub number: u64,
+    pub key: u32,
+}
+
+/// The packets with the least and the greatest time; of several with the same time the earliest, whoever counted which.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extremes {
+    least: Option<(Ns, Crossing)>,
+    most: Option<(Reverse<Ns>, Crossing)>,
+}
+
+impl Extremes {
+    /// Whether packets with times between these may be among them.
+    #[inline]
+    pub fn may_take(&self, min: Ns, max: Ns) -> bool {
+        self.least.is_none_or(|(least, _)| min <= least) || self.most.is_none_or(|(Reverse(most), _)| max >= most)
+    }
+
+    pub fn offer(&mut self, time: Ns, crossing: Crossing) {
+        self.least = self.least.into_iter().chain([(time, crossing)]).min();
+        self.most = self.most.into_iter().chain([(Reverse(time), crossing)]).min();
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.least = self.least.into_iter().chain(other.least).min();
+        self.most = self.most.into_iter().chain(other.most).min();
+    }
+
+    /// The packets with the least and the greatest time.
+    pub fn packets(&self) -> (Option<Crossing>, Option<Crossing>) {
+        (self.least.map(|(_, packet)| packet), self.most.map(|(_, packet)| packet))
+    }
+}
+
 /// The times of one segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     pub histogram: Histogram,
     pub over: u64,
+    /// Not kept for each path by itself.
+    pub extremes: Extremes,
 }
 
 impl Times {
@@ -60,6 +102,7 @@ impl Times {
     pub fn merge(&mut self, other: &Self) {
         self.histogram.merge(&other.histogram);
         self.over += other.over;
+        self.extremes.merge(&other.extremes);
     }
 }
 

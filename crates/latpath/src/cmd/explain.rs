@@ -56,7 +56,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         );
     }
     let mut explainer = Explainer::new(run_context(&run), args.worst.into());
-    learn(&mut captures, &mut explainer);
+    captures.learn(&mut explainer);
     let explanation = match &args.packet {
         Some(selector) => {
             let found = captures.find(selector, explainer.context()).map_err(|e| Usage(e.to_string()))?;
@@ -104,18 +104,4 @@ fn ranked(mut explanation: Explanation, by: By) -> Explanation {
             .sort_by_key(|r| (is_last(r), std::cmp::Reverse((r.row.first, r.row.packets, r.row.excess_ns))));
     }
     explanation
-}
-
-/// Learns the baseline; from captures with late packets where there are no others.
-fn learn(captures: &mut RunCaptures, explainer: &mut Explainer) {
-    captures.each(CaptureKind::Baseline, |capture| explainer.learn(capture));
-    if explainer.learnt() > 0 {
-        return;
-    }
-    captures.each(CaptureKind::Spike, |capture| explainer.learn(capture));
-    if explainer.learnt() > 0 {
-        let note =
-            "the baseline comes from on-time packets beside late ones: packets were late at all times of this run";
-        captures.files.notes.push(note.into());
-    }
 }

@@ -8,8 +8,8 @@ use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
 use latpath_report::export::{check_target, write_csv, write_file};
 use latpath_report::{
-    asciidoc, digest, html, markdown, parse_duration, report_json, span, summarise, text, Findings, LimitVerdict,
-    Options, SummaryOptions, When,
+    asciidoc, digest, explain_run, html, markdown, parse_duration, report_json, span, summarise, summarise_with_charts,
+    text, Charts, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
 use latpath_stats::Summary;
@@ -109,7 +109,10 @@ pub fn run(args: Args) -> Result<Outcome> {
         segments: args.segments.clone(),
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let summary = summarise(&run, &options).map_err(Usage)?;
+    let (summary, charts) = match args.documents().is_empty() {
+        true => (summarise(&run, &options).map_err(Usage)?, Charts::default()),
+        false => summarise_with_charts(&run, &options).map_err(Usage)?,
+    };
     for name in &args.histograms {
         if !summary.segments.iter().any(|s| s.name == *name) {
             let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
@@ -117,7 +120,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     }
     let verdicts = limits::check(&limits, &summary)?;
-    write_documents(&args, &run, &summary, &verdicts)?;
+    write_documents(&args, &run, &options.select, &summary, &charts, &verdicts)?;
     if !args.files().into_iter().any(is_stdout) {
         let shown = if args.json {
             report_json(&summary, &run, &verdicts)? + "\n"
@@ -154,14 +157,22 @@ fn check_files(args: &Args) -> Result<()> {
 }
 
 /// The report in the formats that the flags choose.
-fn write_documents(args: &Args, run: &Run, summary: &Summary, limits: &[LimitVerdict]) -> Result<()> {
+fn write_documents(
+    args: &Args,
+    run: &Run,
+    select: &Select,
+    summary: &Summary,
+    charts: &Charts,
+    limits: &[LimitVerdict],
+) -> Result<()> {
     let documents = args.documents();
     if documents.is_empty() {
         return Ok(());
     }
+    let explained = explain_run(run, select, args.worst.into());
     let sha256 =
         digest(run.path()).with_context(|| format!("{}: cannot read all of its files", run.path().display()))?;
-    let findings = Findings { run, summary, limits, sha256: &sha256 };
+    let findings = Findings { run, summary, limits, charts, explained: explained.as_ref(), sha256: &sha256 };
     for (format, path) in documents {
         let written = write_file(path, args.force, |out| out.write_all(format(&findings).as_bytes()));
         match written {

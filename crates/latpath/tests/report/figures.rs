@@ -62,14 +62,29 @@ fn the_json_has_the_keys_that_others_script_against() {
     assert_eq!(keys(&report), all);
     let percentiles = ["p50_ns", "p90_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "p99_999_ns", "p99_9999_ns"];
     let times = [&["min_ns", "mean_ns", "stddev_ns", "max_ns"], &percentiles[..]].concat();
-    let about =
-        ["kind", "name", "from", "to", "count", "rate_hz", "over_threshold", "negative", "error_bound_ns", "histogram"];
+    let about = [
+        "kind",
+        "name",
+        "from",
+        "to",
+        "count",
+        "rate_hz",
+        "over_threshold",
+        "negative",
+        "error_bound_ns",
+        "histogram",
+        "min_at",
+        "max_at",
+    ];
     let mut row = [&times[..], &about].concat();
     row.sort();
     assert_eq!(keys(&report["segments"][0]), row);
     for key in times {
         assert!(report["segments"][0][key].is_i64(), "{key}");
     }
+    assert_eq!(keys(&report["segments"][0]["max_at"]), sorted(["stream", "key", "number", "time_ns"]));
+    let pacing = &report["streams"][0]["pacing"][0];
+    assert_eq!(keys(pacing), sorted(["point", "count", "min_ns", "mean_ns", "max_ns"]));
     let tool = ["sightings", "sightings_dropped", "ns_per_sighting", "cpu_percent", "max_rss_bytes"];
     assert_eq!(keys(&report["tool"]), sorted(tool));
     assert_eq!(keys(&report["lost"][0]), sorted(["place", "reason", "meaning", "kernel_count", "count"]));
@@ -79,7 +94,8 @@ fn the_json_has_the_keys_that_others_script_against() {
     assert_eq!(keys(&report["worst"][0]), sorted(["stream", "key", "path", "time_ns", "total_ns", "steps"]));
     let step = ["point", "since_first_ns", "since_last_ns", "cpu", "tid", "role"];
     assert_eq!(keys(&report["worst"][0]["steps"][0]), sorted(step));
-    let mut stream = [&counts[..], &["stream", "points", "never_seen", "consecutive", "segments", "paths"]].concat();
+    let mut stream =
+        [&counts[..], &["stream", "points", "never_seen", "consecutive", "pacing", "segments", "paths"]].concat();
     stream.sort();
     assert_eq!(keys(&report["streams"][0]), stream);
     assert_eq!(keys(&report["segments"][0]["histogram"][0]), sorted(["from_ns", "to_ns", "count"]));
@@ -121,10 +137,39 @@ fn a_segments_times_are_those_of_its_packets() {
         assert_eq!((row["min_ns"].as_i64(), row["max_ns"].as_i64()), (times.first().copied(), times.last().copied()));
         let over = times.iter().filter(|t| **t > 200_000).count();
         assert_eq!((row["over_threshold"].as_u64(), row["negative"].as_u64()), (Some(over as u64), Some(0)));
+        let slowest =
+            packets().filter(|p| p.has(from) && p.has(to)).max_by_key(|p| (p.t[to] - p.t[from], -p.t[from])).unwrap();
+        let time_ns = START_UTC + slowest.t[from] - START;
+        let at = json!({ "stream": STREAMS[usize::from(slowest.stream)], "key": slowest.number % 4000, "number": slowest.number, "time_ns": time_ns });
+        assert_eq!(row["max_at"], at, "{name}");
         let middle = times[times.len() / 2 - 1];
         assert!((row["p50_ns"].as_i64().unwrap() - middle).abs() * 100 <= middle, "{row}");
         let seconds = report["elapsed_ns"].as_f64().unwrap() / 1e9;
         assert!((row["rate_hz"].as_f64().unwrap() - times.len() as f64 / seconds).abs() < 0.1, "{row}");
+    }
+}
+
+#[test]
+fn pacing_is_the_time_from_one_packet_to_the_next_at_each_point() {
+    let report = Bench::with_run().json(&[]);
+    for (id, stream) in report["streams"].as_array().unwrap().iter().enumerate() {
+        let pacing = stream["pacing"].as_array().unwrap();
+        // Those of the route come first.
+        assert_eq!(
+            pacing.iter().map(|at| at["point"].as_str().unwrap()).collect::<Vec<_>>(),
+            [0, 1, 3, 4, 5, 2].map(|p| POINTS[p])
+        );
+        for (at, p) in pacing.iter().zip([0, 1, 3, 4, 5, 2]) {
+            let times: Vec<i64> =
+                packets().filter(|q| usize::from(q.stream) == id && q.has(p)).map(|q| q.t[p]).collect();
+            let gaps: Vec<i64> = times.windows(2).map(|two| two[1] - two[0]).collect();
+            assert_eq!(
+                (at["min_ns"].as_i64(), at["max_ns"].as_i64()),
+                (gaps.iter().min().copied(), gaps.iter().max().copied())
+            );
+            let mean = gaps.iter().sum::<i64>() as f64 / gaps.len() as f64;
+            assert!((at["mean_ns"].as_f64().unwrap() - mean).abs() <= 0.5 && at["count"] == gaps.len(), "{at}");
+        }
     }
 }
 

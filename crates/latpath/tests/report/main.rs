@@ -2,6 +2,7 @@
 
 mod chosen;
 mod compared;
+mod documents;
 mod explained;
 mod figures;
 mod runs;

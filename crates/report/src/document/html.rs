@@ -2,8 +2,8 @@
 //! parser that forgives nothing can check it.
 
 use super::digest::csp_source;
-use super::{lines, runs_of_one_kind, Findings};
-use crate::page::Block;
+use super::{charts, lines, runs_of_one_kind, Findings};
+use crate::page::{Block, ChartPlace};
 use latpath_stats::text::Table;
 use std::fmt::Write;
 
@@ -29,6 +29,7 @@ pub fn html(findings: &Findings) -> String {
     };
     let version = env!("CARGO_PKG_VERSION");
     let sha256 = findings.sha256;
+    let data = charts::data(findings);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\"/>\n\
@@ -36,9 +37,10 @@ pub fn html(findings: &Findings) -> String {
          <meta name=\"color-scheme\" content=\"light dark\"/>\n<meta name=\"generator\" content=\"latpath {version}\"/>\n\
          <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<h1>{title}</h1>\n{state}\n</header>\n\
-         <nav aria-label=\"Contents\">\n<ul>\n{contents}</ul>\n</nav>\n<main>\n{sections}</main>\n\
+         <nav aria-label=\"Contents\">\n<ul>\n{contents}</ul>\n</nav>\n<main>\n\
+         <noscript><p>The charts need JavaScript; the tables do not.</p></noscript>\n{sections}</main>\n\
          <footer><p>Written by latpath {version} from the run with SHA-256 <code>{sha256}</code></p></footer>\n\
-         <script>{SCRIPT}</script>\n</body>\n</html>\n"
+         <script type=\"application/json\" id=\"data\">{data}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 }
 
@@ -69,6 +71,7 @@ impl Body {
             Block::Line(_) => self.list("lines", blocks),
             Block::Warning(_) => self.list("warnings", blocks),
             Block::Item(..) => self.items(blocks),
+            Block::Chart(_) => self.charts(blocks),
             _ => {}
         }
         for block in blocks {
@@ -112,6 +115,23 @@ impl Body {
             self.out += &format!("<dd>{}</dd>\n", escaped(value));
         }
         self.out += "</dl>\n";
+    }
+
+    /// The places of charts; the script draws them.
+    fn charts(&mut self, blocks: &[Block]) {
+        self.out += "<div class=\"charts\">\n";
+        for block in blocks {
+            let Block::Chart(ChartPlace { kind, segment, parts, name, caption }) = block else { continue };
+            let (name, caption) = (escaped(name), escaped(caption));
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            let parts = parts.join(" ");
+            let _ = writeln!(
+                self.out,
+                "<figure data-chart=\"{kind}\" data-segment=\"{segment}\" data-parts=\"{parts}\" data-name=\"{name}\">\
+                 <figcaption>{caption}</figcaption></figure>"
+            );
+        }
+        self.out += "</div>\n";
     }
 
     /// A table that scrolls by itself where it is too wide. Its first column that has a head names the rows.

@@ -99,6 +99,11 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
 
 fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     title(page, head.run, "");
+    figures(page, head, explanation);
+}
+
+/// How many packets were late, and how many of them are explained.
+fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
     let of = |kind| head.files.files.iter().filter(move |f| f.head.kind() == kind);
     let size: u64 = head.files.files.iter().map(|f| f.bytes).sum();
     let record = head.run.manifest().spikes.clone().unwrap_or_default();
@@ -146,9 +151,25 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
 /// A line of figures for each row, and below it actor and culprit. Names are never cut.
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the baseline");
-    let mut table = Table::new(&["", "<cause", "packets", "delay", "median", "share", "<where"]);
+    let mut table = Table::new(&HEADS);
     // The heads have none.
     let mut subjects = vec![String::new()];
+    for (cells, subject) in ranked_rows(page, explanation, context) {
+        table.row(cells);
+        subjects.push(subject);
+    }
+    for (line, subject) in page.table_lines(&table).iter().zip(subjects) {
+        page.line(line);
+        if !subject.is_empty() {
+            page.wrapped("        ".into(), 8, &subject);
+        }
+    }
+}
+
+const HEADS: [&str; 7] = ["", "<cause", "packets", "delay", "median", "share", "<where"];
+
+/// The rows under [`HEADS`], each with its actor and culprit.
+fn ranked_rows(page: &Page, explanation: &Explanation, context: &RunContext) -> Vec<(Vec<String>, String)> {
     let all = explanation.ranking.iter().enumerate();
     let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(|(_, ranked)| is_unexplained(ranked));
     let excess = i128::from(explanation.excess_ns);
@@ -157,8 +178,8 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
         *at < FEW || (*at < ROWS && worth)
     };
     let (causes, hidden): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_shown);
-    let cells = |number: String, row: &Row| {
-        vec![
+    let ranked = |number: String, row: &Row| {
+        let cells = vec![
             number,
             row.cause.id().into(),
             page.count(row.first),
@@ -166,37 +187,44 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
             page.duration(row.median_ns()),
             share(row.excess_ns, explanation.excess_ns),
             place(page, row, context),
-        ]
+        ];
+        (cells, subject(page, row))
     };
-    let mut add = |cells, subject| {
-        table.row(cells);
-        subjects.push(subject);
-    };
-    for (at, RankedCause { row, .. }) in causes {
-        add(cells((at + 1).to_string(), row), subject(page, row));
-    }
-    let Others { mut rows, mut excess_ns, mut first } = explanation.others;
+    let mut rows: Vec<_> = causes.iter().map(|(at, r)| ranked((at + 1).to_string(), &r.row)).collect();
+    let Others { rows: mut others, mut excess_ns, mut first } = explanation.others;
     for (_, ranked) in hidden {
-        rows += 1;
+        others += 1;
         excess_ns = excess_ns.saturating_add(ranked.row.excess_ns);
         first += ranked.row.first;
     }
-    if rows > 0 {
-        let others = format!("{} others", page.count(rows));
+    if others > 0 {
+        let others = format!("{} others", page.count(others));
         let share = share(excess_ns, explanation.excess_ns);
         let [none, median, place] = [""; 3].map(String::from);
         let cells = vec![none, others, page.count(first), page.duration(excess_ns), median, share, place];
-        add(cells, String::new());
+        rows.push((cells, String::new()));
     }
-    for (_, RankedCause { row, .. }) in unexplained {
-        add(cells(String::new(), row), subject(page, row));
+    rows.extend(unexplained.iter().map(|(_, r)| ranked(String::new(), &r.row)));
+    rows
+}
+
+/// For documents: the ranking with actor and culprit in a column, the fixes, the worst spikes.
+pub(crate) fn document(page: &mut Page, head: &Head, explanation: &Explanation, context: &RunContext) {
+    page.heading("Causes of late packets");
+    if explanation.late == 0 {
+        page.line("No late packet was captured.");
+        return;
     }
-    for (line, subject) in page.table_lines(&table).iter().zip(subjects) {
-        page.line(line);
-        if !subject.is_empty() {
-            page.wrapped("        ".into(), 8, &subject);
-        }
+    culprit(page, explanation);
+    figures(page, head, explanation);
+    let mut table = Table::new(&[&HEADS[..], &["<what"]].concat());
+    for (mut cells, subject) in ranked_rows(page, explanation, context) {
+        cells.push(subject);
+        table.row(cells);
     }
+    page.table(&table);
+    fixes(page, explanation);
+    worst(page, explanation, context);
 }
 
 /// `CPU 4, Thyp`; with the machine, if it is not the host.

@@ -3,8 +3,8 @@
 use latpath_model::{Ns, SegmentKind};
 use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::{
-    Bucket, ConsecutiveFigures, Loss, MachineFigures, PathFigures, SegmentFigures, StreamFigures, Summary, TimeFigures,
-    ToolCost, Worst, WorstStep,
+    Bucket, ConsecutiveFigures, Loss, MachineFigures, PacingFigures, PacketAt, PathFigures, SegmentFigures,
+    StreamFigures, Summary, TimeFigures, ToolCost, Worst, WorstStep,
 };
 use std::path::Path;
 
@@ -13,6 +13,11 @@ const POINTS: [&str; 5] =
 
 fn buckets(counts: &[(Ns, u64)]) -> Vec<Bucket> {
     counts.iter().map(|(from, count)| Bucket { from_ns: *from, to_ns: from + from / 128, count: *count }).collect()
+}
+
+fn packet_at(key: u32) -> PacketAt {
+    let time_ns = 1_767_323_045_000_000_006 + i64::from(key) * 250_000;
+    PacketAt { stream: "svid:MU01".into(), key, number: key.into(), time_ns }
 }
 
 fn segment(name: &str, from: usize, to: usize, times: [Ns; 9], over: u64, bound: Ns) -> SegmentFigures {
@@ -38,6 +43,8 @@ fn segment(name: &str, from: usize, to: usize, times: [Ns; 9], over: u64, bound:
         rate_hz: 3999.7833,
         over_threshold: over,
         error_bound_ns: bound,
+        min_at: Some(packet_at(1_207)),
+        max_at: Some(packet_at(2_375)),
         histogram: buckets(&[
             (mean_ns / 2, 1200),
             (mean_ns, 230_000),
@@ -152,6 +159,15 @@ pub fn summary() -> Summary {
             number: 77_201,
             time_ns: 1_767_323_045_000_000_006,
         }),
+        pacing: [(0, 3, 250_000, 412_118), (4, -12_004, 250_001, 14_611_998)]
+            .map(|(point, min_ns, mean_ns, max_ns)| PacingFigures {
+                point: POINTS[point].into(),
+                count: 119_992,
+                min_ns,
+                mean_ns,
+                max_ns,
+            })
+            .into(),
         segments: segments(),
         paths: paths(120_000),
     };

@@ -1,0 +1,78 @@
+//! Documents of a whole run: the same figures as its JSON, the same bytes each time, and no more of them for a longer run.
+
+use crate::runs::{stderr, stdout, Bench, LATE};
+use latpath_stats::units::duration;
+use std::process::Output;
+
+fn written(bench: &Bench, more: &[&str]) -> Output {
+    bench.latpath(&[&["report", "run"], more].concat())
+}
+
+/// The text of the cells of the row that begins with these cells.
+fn row(html: &str, begins: &[&str]) -> Vec<String> {
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let document = roxmltree::Document::parse_with_options(html, options).unwrap();
+    let text =
+        |node: roxmltree::Node| node.descendants().filter(|n| n.is_text()).filter_map(|n| n.text()).collect::<String>();
+    let cells = |row: roxmltree::Node| row.children().filter(|n| n.is_element()).map(text).collect::<Vec<_>>();
+    let mut rows = document.descendants().filter(|n| n.has_tag_name("tr")).map(cells);
+    rows.find(|cells| cells.iter().zip(begins).all(|(cell, begin)| cell == begin)).unwrap()
+}
+
+#[test]
+fn the_html_has_the_figures_of_the_json() {
+    let bench = Bench::with_run();
+    let html = stdout(&written(&bench, &["--html", "-"]));
+    let report = bench.json(&[]);
+    for segment in report["segments"].as_array().unwrap().iter().filter(|s| s["kind"] != "step") {
+        let bound = segment["error_bound_ns"].as_i64().unwrap();
+        let shown = |key: &str| match segment[key].as_i64().unwrap() {
+            ns if key != "stddev_ns" && ns < bound => format!("<{}", duration(bound)),
+            ns => duration(ns),
+        };
+        // Of 2000 packets none is beyond these.
+        let few = ["p99_99_ns", "p99_999_ns", "p99_9999_ns"];
+        let shown = |key: &str| if few.contains(&key) { "-".into() } else { shown(key) };
+        let keys =
+            ["min", "mean", "stddev", "p50", "p90", "p95", "p99", "p99_9", "p99_99", "p99_999", "p99_9999", "max"];
+        let times: Vec<String> = keys.iter().map(|key| shown(&format!("{key}_ns"))).collect();
+        let name = segment["name"].as_str().unwrap();
+        let label = [("Thyp", "Thyp 1→4"), ("Tsub", "Tsub 4→5"), ("total", "total 1→5")];
+        let label = label.iter().find(|(of, _)| *of == name).unwrap().1;
+        let shown = row(&html, &[label, &times[0], &times[1]]);
+        assert_eq!(shown[1..], times, "{name}");
+    }
+    let late = format!("{LATE}");
+    assert!(html.contains(&format!("key {late}, number {late}")), "the packet with the greatest time is named");
+    let at = &report["streams"][0]["pacing"][0];
+    let times = ["min_ns", "mean_ns", "max_ns"].map(|key| duration(at[key].as_i64().unwrap()));
+    assert_eq!(row(&html, &["MU01", at["point"].as_str().unwrap()])[3..], times);
+}
+
+#[test]
+fn the_same_run_gives_the_same_bytes_and_another_one_another_name() {
+    let bench = Bench::with_run();
+    for format in ["--html", "--markdown", "--asciidoc"] {
+        let first = written(&bench, &[format, "-"]);
+        assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
+        assert!(!first.stdout.is_empty() && first.stdout == written(&bench, &[format, "-"]).stdout, "{format}");
+        bench.edit(|manifest| manifest["host"]["name"] = format.into());
+        assert!(first.stdout != written(&bench, &[format, "-"]).stdout, "{format}");
+    }
+}
+
+#[test]
+fn a_file_is_written_beside_the_text_and_replaced_only_by_force() {
+    let bench = Bench::with_run();
+    let out = written(&bench, &["--html", "a.html", "--asciidoc", "a.adoc", "--limit", "lost<=0"]);
+    assert_eq!(out.status.code(), Some(3));
+    assert!(stdout(&out).starts_with("Run run"));
+    let html = std::fs::read_to_string(bench.dir.path().join("a.html")).unwrap();
+    assert!(html.contains("A limit is broken") && html.contains("lost&lt;=0"));
+    assert!(html.len() < 5_000_000, "{}", html.len());
+    assert!(stderr(&written(&bench, &["--html", "a.html"])).contains("--force"));
+    assert_eq!(written(&bench, &["--html", "a.html", "--force"]).status.code(), Some(0));
+    let twice = written(&bench, &["--html", "x", "--markdown", "x"]);
+    assert_eq!(twice.status.code(), Some(2), "{}", stderr(&twice));
+    assert_eq!(written(&bench, &["--force"]).status.code(), Some(2));
+}

@@ -1,0 +1,118 @@
+//! What charts show beside a summary.
+
+use crate::summarise::{gather, slowest, span, Gathered, SummaryOptions};
+use latpath_journey::segments::Segment;
+use latpath_model::{Ns, PointId, SegmentKind, StreamId};
+use latpath_run::{Rows, Run, Select};
+use latpath_stats::{Aggregate, FineHistograms, OverTime, Setup, Slot, Summary, Worst};
+
+/// Segments that have charts, at most.
+pub(crate) const CHARTED: usize = 24;
+
+/// What the charts of a report show.
+#[derive(Clone, Debug, Default)]
+pub struct Charts {
+    /// When the first slot begins, UTC.
+    pub begin_utc_ns: Ns,
+    /// How long each slot is.
+    pub slot_ns: Ns,
+    /// The segments that have charts.
+    pub segments: Vec<ChartedSegment>,
+    /// A packet whose segments took what is usual.
+    pub typical: Option<Worst>,
+}
+
+/// One segment's charts.
+#[derive(Clone, Debug)]
+pub struct ChartedSegment {
+    /// Its place in the summary.
+    pub figures: usize,
+    /// Its times in equal slots of the run.
+    pub slots: Vec<Slot>,
+    /// How often each time occurs.
+    pub histograms: FineHistograms,
+}
+
+impl ChartedSegment {
+    /// Those of the summary's segments that are `charted`, which are places in the setup.
+    pub(crate) fn all(aggregate: &Aggregate, charted: &[usize], over_time: &OverTime) -> Vec<Self> {
+        let of = |(figures, histograms): (usize, FineHistograms)| {
+            let at = charted.iter().position(|segment| *segment == histograms.segment)?;
+            (!histograms.all.is_empty()).then(|| Self { figures, slots: over_time.segments()[at].clone(), histograms })
+        };
+        aggregate.fine_histograms().into_iter().enumerate().filter_map(of).collect()
+    }
+}
+
+/// Computes all figures of a run, and what charts show.
+///
+/// # Errors
+/// As [`crate::summarise`].
+pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Summary, Charts), String> {
+    let select = &options.select;
+    let make = |setup: &Setup| {
+        let segments: Vec<_> = charted(setup, CHARTED).iter().map(|at| setup.segments[*at].clone()).collect();
+        let (begin, end) = span(run, select)?;
+        Some(OverTime::new(setup.streams, &segments, &setup.points, begin, end))
+    };
+    let add = |over_time: &mut Option<OverTime>, rows: &Rows| over_time.iter_mut().for_each(|o| o.add_rows(rows));
+    let Gathered { summary, counted, more } = gather(run, options, |_| Ok(()), make, add)?;
+    let merged = more.into_iter().flatten().reduce(|mut all, one| {
+        all.merge(&one);
+        all
+    });
+    let Some(over_time) = merged else { return Ok((summary, Charts::default())) };
+    let setup = counted.setup();
+    let charts = Charts {
+        begin_utc_ns: run.manifest().time_of_day().utc(over_time.begin()),
+        slot_ns: over_time.slot_ns(),
+        segments: ChartedSegment::all(&counted, &charted(setup, CHARTED), &over_time),
+        typical: typical(run, select, setup, &summary).and_then(|one| slowest(run, options, &one)),
+    };
+    Ok((summary, charts))
+}
+
+/// The segments that have charts, by their places in the setup: at most so many, the classic ones first.
+fn charted(setup: &Setup, most: usize) -> Vec<usize> {
+    let mut chosen: Vec<usize> = (0..setup.segments.len()).collect();
+    chosen.sort_by_key(|at| setup.segments[*at].kind == SegmentKind::Step);
+    chosen.truncate(most);
+    chosen.sort_unstable();
+    chosen
+}
+
+/// A complete packet of the stream with the most packets whose segments took closest to their medians, of the first so many.
+fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Option<Aggregate> {
+    const TRIED: usize = 20_000;
+    let streams = select.streams.clone();
+    let ids = (0..setup.streams).filter(|id| streams.as_ref().is_none_or(|s| s.iter().any(|s| usize::from(*s) == *id)));
+    let (id, stream) =
+        ids.zip(&summary.streams).collect::<Vec<_>>().into_iter().rev().max_by_key(|(_, s)| s.journeys)?;
+    let route = setup.routes.get(id)?.iter().fold(0_u64, |route, p| route | 1 << p);
+    let name = |p: PointId| setup.points.get(usize::from(p)).map_or(String::new(), |info| info.point.to_string());
+    let median = |s: &Segment| {
+        let (from, to) = (name(s.from), name(s.to));
+        let figures = stream.segments.iter().find(|f| f.times.count > 0 && f.from == from && f.to == to)?;
+        Some((s.from, s.to, figures.times.p50_ns))
+    };
+    let medians: Vec<_> = setup.segments.iter().filter_map(median).collect();
+    let streams = Some(vec![StreamId::try_from(id).ok()?]);
+    let select = Select { streams, ..select.clone() }.with_cpus_and_threads();
+    let (mut tried, mut least) = (0, i128::MAX);
+    let mut best = None;
+    run.for_each(&select, |journey| {
+        tried += 1;
+        let off = |(from, to, median): &(PointId, PointId, Ns)| {
+            let time = journey.at(*to).zip(journey.at(*from)).map(|(to, from)| i128::from(to) - i128::from(from));
+            time.map_or(0, |time| (time - i128::from(*median)).abs())
+        };
+        let off = medians.iter().map(off).sum();
+        if journey.seen & route == route && route != 0 && off < least {
+            let mut aggregate = Aggregate::new(Setup { worst: 1, ..setup.clone() });
+            aggregate.add(journey);
+            (least, best) = (off, Some(aggregate));
+        }
+        tried < TRIED
+    });
+    best
+}

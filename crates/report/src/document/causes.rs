@@ -1,0 +1,44 @@
+//! What held late packets, as far as a run's captures say.
+
+use crate::explain::{document, run_context, Explainer, Head};
+use crate::page::Page;
+use crate::RunCaptures;
+use latpath_capture::{Capture, CaptureKind};
+use latpath_run::{Run, Select, SpikeFiles};
+use std::borrow::Cow;
+
+/// The late packets of a run's captures, explained.
+#[derive(Debug)]
+pub struct Explained {
+    pub(super) explainer: Explainer,
+    files: SpikeFiles,
+}
+
+/// Explains the late packets that are selected; `None` where a run has no captures. Shows so many of the worst spikes.
+pub fn explain_run(run: &Run, select: &Select, worst: usize) -> Option<Explained> {
+    let mut captures = RunCaptures::new(run);
+    if captures.files.files.is_empty() {
+        return None;
+    }
+    let mut explainer = Explainer::new(run_context(run), worst);
+    captures.learn(&mut explainer);
+    captures.each(CaptureKind::Spike, |capture| explainer.add(&selected(capture, select)));
+    Some(Explained { explainer, files: captures.files })
+}
+
+/// A capture without the packets that are not selected.
+fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
+    if select.is_everything() {
+        return Cow::Borrowed(capture);
+    }
+    let mut capture = capture.clone();
+    capture.packets.retain(|p| p.sightings.iter().map(|s| s.t).min().is_some_and(|t| select.matches(p.stream, t)));
+    Cow::Owned(capture)
+}
+
+impl Explained {
+    pub(super) fn write(&self, page: &mut Page, run: &Run) {
+        let head = Head { run, files: &self.files };
+        document(page, &head, &self.explainer.explanation(), self.explainer.context());
+    }
+}

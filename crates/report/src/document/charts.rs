@@ -1,0 +1,115 @@
+//! Charts: their places in a document, and the data that the script draws.
+
+use super::digest::base64;
+use super::Findings;
+use crate::charts::ChartedSegment;
+use crate::page::{Block, ChartPlace, Page};
+use crate::segments::{label, percentile};
+use latpath_model::SegmentKind;
+use latpath_stats::text::{date_time, short_stream};
+use latpath_stats::{Bucket, PacketAt, SegmentFigures, Slot};
+use serde_json::{json, Value};
+
+/// Puts the charts' places on a page.
+pub(super) fn write(page: &mut Page, findings: &Findings) {
+    let (summary, segments) = (findings.summary, &findings.charts.segments);
+    if segments.is_empty() {
+        return;
+    }
+    page.heading("Charts");
+    let stack = stack(findings);
+    if stack.len() > 1 {
+        page.block(Block::Subheading("Steps of the route over time".into()));
+        let caption = "Mean time of each step of the route, one upon the other, over the time of the run.".into();
+        let name = "Steps of the route over time".into();
+        page.block(Block::Chart(ChartPlace { kind: "stack", segment: 0, parts: stack, name, caption }));
+    }
+    for (segment, charted) in segments.iter().enumerate() {
+        let Some(figures) = summary.segments.get(charted.figures) else { continue };
+        let label = label(page, summary, figures);
+        page.block(Block::Subheading(label.clone()));
+        let mut chart = |kind, name: &str, caption: &dyn Fn(&Page) -> String| {
+            let (name, caption) = (format!("{label}: {name}"), caption(page));
+            page.block(Block::Chart(ChartPlace { kind, segment, parts: Vec::new(), name, caption }));
+        };
+        chart("time", "times over the run", &|page| over_time(page, figures));
+        chart("histogram", "how often each time occurs", &|page| {
+            up_to(page, figures, "How often each time occurs, both axes logarithmic", &["p50", "p99.9"])
+        });
+        chart("ccdf", "share of packets that take no longer", &|page| {
+            up_to(page, figures, "Share of packets that take no longer", &["p99.99", "p99.9999"])
+        });
+    }
+}
+
+/// The charted segments from each point of the route to the next.
+fn stack(findings: &Findings) -> Vec<usize> {
+    let (summary, charted) = (findings.summary, &findings.charts.segments);
+    let is = |charted: &ChartedSegment, from: &str, to: &str| {
+        let figures = summary.segments.get(charted.figures);
+        figures.is_some_and(|s| s.from == from && s.to == to && s.kind != SegmentKind::Tupcall)
+    };
+    let points: Vec<String> = summary.points.iter().map(ToString::to_string).collect();
+    points.windows(2).filter_map(|two| charted.iter().position(|c| is(c, &two[0], &two[1]))).collect()
+}
+
+fn over_time(page: &Page, s: &SegmentFigures) -> String {
+    let at =
+        |packet: &Option<PacketAt>| packet.as_ref().map_or(String::new(), |p| format!(" ({})", packet_at(page, p)));
+    let (min, max) = (page.time(s, s.times.min_ns), page.time(s, s.times.max_ns));
+    format!("Least, mean and greatest time over the run: from {min}{} to {max}{}.", at(&s.min_at), at(&s.max_at))
+}
+
+/// What a chart shows, and these percentiles as far as there are enough packets.
+fn up_to(page: &Page, s: &SegmentFigures, what: &str, names: &[&str]) -> String {
+    let text = |name: &&str| match percentile(page, s, name) {
+        none if none == "-" => None,
+        time => Some(format!("{} % take up to {time}", name.trim_start_matches('p'))),
+    };
+    let texts: Vec<String> = names.iter().filter_map(text).collect();
+    match texts.is_empty() {
+        true => format!("{what}."),
+        false => format!("{what}: {}.", texts.join(", ")),
+    }
+}
+
+/// `MU01, key 2375, 2026-01-02 03:04:05.593750006`
+fn packet_at(page: &Page, packet: &PacketAt) -> String {
+    format!("{}, key {}, {}", page.clean(&short_stream(&packet.stream)), packet.key, date_time(packet.time_ns))
+}
+
+/// The data of all charts, as JSON that neither HTML nor XML takes for markup.
+pub(super) fn data(findings: &Findings) -> String {
+    let page = Page::new(latpath_stats::units::Letters::Unicode);
+    let (summary, charts) = (findings.summary, findings.charts);
+    let segment = |charted: &ChartedSegment| {
+        let label = summary.segments.get(charted.figures).map_or(String::new(), |s| label(&page, summary, s));
+        let causes = findings.explained.map_or(Vec::new(), |e| e.explainer.first_causes(charted.histograms.segment));
+        let value = |time: fn(&Slot) -> f32| {
+            let values = charted.slots.iter().map(|slot| if slot.count > 0 { time(slot) } else { f32::NAN });
+            base64(&values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+        };
+        json!({
+            "label": label,
+            "min": value(|slot| slot.min as f32),
+            "mean": value(|slot| slot.mean().unwrap_or(0.0) as f32),
+            "max": value(|slot| slot.max as f32),
+            "all": flat(&charted.histograms.all),
+            "paths": charted.histograms.by_path.iter().map(|(path, of)| json!([path, flat(of)])).collect::<Vec<_>>(),
+            "causes": causes.iter().map(|(cause, of)| json!([cause, flat(of)])).collect::<Vec<_>>(),
+        })
+    };
+    let data = json!({
+        "begin_ms": charts.begin_utc_ns as f64 / 1e6,
+        "slot_ns": charts.slot_ns,
+        "slots": charts.segments.first().map_or(0, |s| s.slots.len()),
+        "threshold_ns": summary.threshold_ns,
+        "segments": charts.segments.iter().map(segment).collect::<Vec<_>>(),
+    });
+    data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+/// From, to and count of each bucket.
+fn flat(buckets: &[Bucket]) -> Value {
+    buckets.iter().flat_map(|b| [json!(b.from_ns), json!(b.to_ns), json!(b.count)]).collect()
+}

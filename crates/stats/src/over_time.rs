@@ -1,0 +1,130 @@
+//! Times of segments over the time of a run, in memory that does not grow with it.
+
+use crate::times::{between, Ends};
+use latpath_journey::segments::Segment;
+use latpath_model::{Ns, PointInfo};
+use latpath_run::Rows;
+
+/// Slots of one segment at most, and of all together.
+const SLOTS: usize = 1 << 14;
+const ALL_SLOTS: usize = 1 << 17;
+/// Slots of one segment at least.
+const LEAST: usize = 64;
+
+/// The times of one segment in one slot, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Least and greatest.
+    pub min: Ns,
+    /// The greatest.
+    pub max: Ns,
+    /// How many.
+    pub count: u64,
+    sum: Ns,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self { min: Ns::MAX, max: Ns::MIN, count: 0, sum: 0 }
+    }
+}
+
+impl Slot {
+    #[inline]
+    fn add(&mut self, time: Ns) {
+        (self.min, self.max) = (self.min.min(time), self.max.max(time));
+        self.count += 1;
+        // Only broken clocks reach the end of the range.
+        self.sum = self.sum.saturating_add(time);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max));
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
+    /// Arithmetic mean; `None` where no packet crossed the segment.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum as f64 / self.count as f64)
+    }
+}
+
+/// Least, mean and greatest time of each segment in equal slots of a run. A packet is in the slot in which it was at the segment's
+/// first point. Several of one setup, merged, say the same as one over all packets.
+#[derive(Clone, Debug)]
+pub struct OverTime {
+    streams: usize,
+    ends: Vec<Ends>,
+    begin: Ns,
+    slot_ns: Ns,
+    slots: usize,
+    segments: Vec<Vec<Slot>>,
+}
+
+impl OverTime {
+    /// Nothing counted yet, for the time from `begin` to `end` on the run's timeline. Journeys of streams from `streams` on are left out.
+    pub fn new(streams: usize, segments: &[Segment], points: &[PointInfo], begin: Ns, end: Ns) -> Self {
+        let slots = (ALL_SLOTS / segments.len().max(1)).clamp(LEAST, SLOTS);
+        let span = end.saturating_sub(begin).saturating_add(1).max(1);
+        let slot_ns = span / slots as Ns + Ns::from(span % slots as Ns > 0);
+        Self {
+            streams,
+            ends: segments.iter().map(|s| Ends::of(s, points)).collect(),
+            begin,
+            slot_ns,
+            slots,
+            segments: vec![vec![Slot::default(); slots]; segments.len()],
+        }
+    }
+
+    /// Adds a batch of journeys.
+    ///
+    /// # Panics
+    /// If the batch has fewer points than a segment names.
+    pub fn add_rows(&mut self, rows: &Rows) {
+        let (begin, slot_ns, last) = (self.begin, self.slot_ns, self.slots - 1);
+        for (ends, slots) in self.ends.iter().zip(&mut self.segments) {
+            let (from, to) = (&rows.t[ends.from], &rows.t[ends.to]);
+            // Most packets are in the slot of the one before.
+            let (mut at, mut first, mut behind) = (0, Ns::MAX, Ns::MIN);
+            for (row, seen) in rows.seen.iter().enumerate() {
+                if seen & ends.both != ends.both || usize::from(rows.stream[row]) >= self.streams {
+                    continue;
+                }
+                let (t, time) = (from[row], between(from[row], to[row]));
+                if !ends.counts(time) {
+                    continue;
+                }
+                if t < first || t >= behind {
+                    at = ((t.saturating_sub(begin).max(0) / slot_ns) as usize).min(last);
+                    first = begin.saturating_add((at as Ns).saturating_mul(slot_ns));
+                    behind = first.saturating_add(slot_ns);
+                }
+                slots[at].add(time);
+            }
+        }
+    }
+
+    /// Adds all that another one, of the same setup, has counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (own, others) in self.segments.iter_mut().zip(&other.segments) {
+            own.iter_mut().zip(others).for_each(|(own, others)| own.merge(others));
+        }
+    }
+
+    /// When the first slot begins, on the run's timeline.
+    pub fn begin(&self) -> Ns {
+        self.begin
+    }
+
+    /// How long a slot is.
+    pub fn slot_ns(&self) -> Ns {
+        self.slot_ns
+    }
+
+    /// The slots of each segment.
+    pub fn segments(&self) -> &[Vec<Slot>] {
+        &self.segments
+    }
+}

@@ -1,0 +1,227 @@
+//! How regularly packets come: the time from one packet of a stream to the next, at each point.
+
+use latpath_model::{Ns, StreamId};
+use latpath_run::Rows;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Stretches of one stream that are kept apart at most.
+const MOST: usize = 1 << 14;
+
+/// The time from one packet of a stream to the next that a point saw, in the order of the stream; negative where the next one was
+/// there first. A lost packet makes one long time of two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PacingFigures {
+    /// The point.
+    pub point: String,
+    /// How many times: one less than the packets that the point saw.
+    pub count: u64,
+    /// Least, exact.
+    pub min_ns: Ns,
+    /// Arithmetic mean, rounded.
+    pub mean_ns: Ns,
+    /// Greatest, exact.
+    pub max_ns: Ns,
+}
+
+/// Packets of one stream at one point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gaps {
+    first: Ns,
+    last: Ns,
+    count: u64,
+    min: Ns,
+    max: Ns,
+}
+
+impl Gaps {
+    fn of(t: Ns) -> Self {
+        Self { first: t, last: t, count: 0, min: Ns::MAX, max: Ns::MIN }
+    }
+
+    /// Of a point that saw all of these.
+    fn of_all(times: &[Ns]) -> Option<Self> {
+        let (first, last) = (*times.first()?, *times.last()?);
+        let gaps = times.windows(2).map(|two| two[1].saturating_sub(two[0]));
+        let (min, max) = gaps.fold((Ns::MAX, Ns::MIN), |(min, max), gap| (min.min(gap), max.max(gap)));
+        Some(Self { first, last, count: times.len() as u64 - 1, min, max })
+    }
+
+    #[inline]
+    fn then(self, next: Self) -> Self {
+        let gap = next.first.saturating_sub(self.last);
+        Self {
+            first: self.first,
+            last: next.last,
+            count: self.count + next.count + 1,
+            min: self.min.min(next.min).min(gap),
+            max: self.max.max(next.max).max(gap),
+        }
+    }
+}
+
+/// Packets of one stream that follow each other.
+#[derive(Clone, Debug)]
+struct Stretch {
+    /// The number behind the last.
+    end: u64,
+    points: Vec<Option<Gaps>>,
+}
+
+impl Stretch {
+    fn then(&mut self, next: &Self) {
+        self.end = next.end;
+        for (own, next) in self.points.iter_mut().zip(&next.points) {
+            *own = match (*own, *next) {
+                (Some(own), Some(next)) => Some(own.then(next)),
+                (own, next) => own.or(next),
+            };
+        }
+    }
+}
+
+/// Pacing of all streams, under construction. Several over batches of the same journeys, merged in any order, say the same as one.
+#[derive(Clone, Debug)]
+pub struct Pacing {
+    points: usize,
+    /// Of each stream, by their first numbers.
+    streams: Vec<BTreeMap<u64, Stretch>>,
+}
+
+impl Pacing {
+    /// Nothing counted yet. Journeys of streams from `streams` on are left out.
+    pub fn new(streams: usize, points: usize) -> Self {
+        Self { points, streams: vec![BTreeMap::new(); streams] }
+    }
+
+    /// Adds a batch of journeys, those of each stream in their order.
+    pub fn add_rows(&mut self, rows: &Rows) {
+        let mut begin = 0;
+        for same in rows.stream.chunk_by(|a, b| a == b) {
+            let range = begin..begin + same.len();
+            begin = range.end;
+            let by_all = rows.seen[range.clone()].iter().fold(u64::MAX, |all, seen| all & seen);
+            let of_point = |column: &Vec<Ns>, point: usize| {
+                if by_all >> point & 1 == 1 {
+                    return Gaps::of_all(&column[range.clone()]);
+                }
+                let seen = |row: &usize| rows.seen[*row] >> point & 1 == 1;
+                let mut times = range.clone().filter(seen).map(|row| column[row]);
+                let first = Gaps::of(times.next()?);
+                Some(times.fold(first, |gaps, t| gaps.then(Gaps::of(t))))
+            };
+            let points = rows.t.iter().take(self.points).enumerate().map(|(point, t)| of_point(t, point)).collect();
+            let end = rows.number[range.end - 1].saturating_add(1);
+            self.keep(same[0], rows.number[range.start], Stretch { end, points });
+        }
+    }
+
+    fn keep(&mut self, stream: StreamId, mut number: u64, mut stretch: Stretch) {
+        let Some(stretches) = self.streams.get_mut(usize::from(stream)) else { return };
+        let before = stretches.range(..number).next_back().filter(|(_, before)| before.end == number);
+        if let Some(at) = before.map(|(at, _)| *at) {
+            if let Some(mut before) = stretches.remove(&at) {
+                before.then(&stretch);
+                (number, stretch) = (at, before);
+            }
+        }
+        if let Some(next) = stretches.remove(&stretch.end) {
+            stretch.then(&next);
+        }
+        // A restarted recording may use a number twice.
+        match stretches.get_mut(&number) {
+            Some(known) => known.then(&stretch),
+            None => drop(stretches.insert(number, stretch)),
+        }
+        if stretches.len() > MOST {
+            if let (Some((at, mut oldest)), Some((_, next))) = (stretches.pop_first(), stretches.pop_first()) {
+                oldest.then(&next);
+                stretches.insert(at, oldest);
+            }
+        }
+    }
+
+    /// Adds all that another one, of the same setup, has counted.
+    pub fn merge(&mut self, other: Self) {
+        for (stream, stretches) in other.streams.into_iter().enumerate() {
+            stretches.into_iter().for_each(|(number, stretch)| self.keep(stream as StreamId, number, stretch));
+        }
+    }
+
+    /// A stream's figures at each point that saw two of its packets at least, by the points' ids; `name` gives a point its name.
+    pub fn figures(&self, stream: StreamId, name: impl Fn(usize) -> String) -> Vec<PacingFigures> {
+        let mut stretches = self.streams.get(usize::from(stream)).into_iter().flat_map(BTreeMap::values);
+        let Some(mut all) = stretches.next().cloned() else { return Vec::new() };
+        stretches.for_each(|next| all.then(next));
+        let figures = |(point, gaps): (usize, &Option<Gaps>)| {
+            let gaps = gaps.filter(|gaps| gaps.count > 0)?;
+            let (sum, n) = (i128::from(gaps.last) - i128::from(gaps.first), i128::from(gaps.count));
+            let mean_ns = (2 * sum + n).div_euclid(2 * n) as Ns;
+            let (point, Gaps { count, min: min_ns, max: max_ns, .. }) = (name(point), gaps);
+            Some(PacingFigures { point, count, min_ns, mean_ns, max_ns })
+        };
+        all.points.iter().enumerate().filter_map(figures).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_journey::Journey;
+    use proptest::prelude::*;
+
+    fn batch(packets: &[(u64, Ns, bool)]) -> Rows {
+        let mut rows = Rows::new(2);
+        for (number, t, arrived) in packets {
+            rows.push(&Journey {
+                stream: 0,
+                key: 0,
+                number: *number,
+                seen: if *arrived { 0b11 } else { 0b01 },
+                t: &[*t, t + 10],
+                cpu: &[],
+                tid: &[],
+                duplicates: 0,
+                out_of_order: false,
+                drop_note: 0,
+                missing_before: 0,
+            });
+        }
+        rows
+    }
+
+    proptest! {
+        #[test]
+        fn batches_in_any_order_give_the_times_between_all_packets(
+            steps in prop::collection::vec((1..500_i64, prop::bool::weighted(0.9)), 2..60),
+            size in 1..9_usize,
+            turn in any::<prop::sample::Index>(),
+            workers in 1..4_usize,
+        ) {
+            let mut t = 0;
+            let mut packets = Vec::new();
+            for (number, (step, arrived)) in steps.iter().enumerate() {
+                t += step;
+                packets.push((number as u64, t, *arrived));
+            }
+            let mut batches: Vec<Rows> = packets.chunks(size).map(batch).collect();
+            let turn = turn.index(batches.len());
+            batches.rotate_left(turn);
+            let mut all = vec![Pacing::new(1, 2); workers];
+            batches.iter().enumerate().for_each(|(at, rows)| all[at % workers].add_rows(rows));
+            let mut whole = Pacing::new(1, 2);
+            all.into_iter().for_each(|one| whole.merge(one));
+            let expected = |point: usize| {
+                let times: Vec<Ns> = packets.iter().filter(|p| point == 0 || p.2).map(|p| p.1).collect();
+                let gaps: Vec<Ns> = times.windows(2).map(|two| two[1] - two[0]).collect();
+                let (min_ns, max_ns) = (*gaps.iter().min()?, *gaps.iter().max()?);
+                let (sum, n) = (gaps.iter().sum::<Ns>(), gaps.len() as Ns);
+                Some(PacingFigures { point: point.to_string(), count: n as u64, min_ns, mean_ns: (2 * sum + n) / (2 * n), max_ns })
+            };
+            let expected: Vec<_> = (0..2).filter_map(expected).collect();
+            prop_assert_eq!(whole.figures(0, |point| point.to_string()), expected);
+        }
+    }
+}
