@@ -96,6 +96,33 @@ fn a_log_of_all_has_every_transaction_in_either_format() {
 }
 
 #[test]
+fn a_log_of_all_can_be_compared_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["log.csv", "log.parquet"] {
+        let path = folder.path().join(name);
+        log(&path, Keep::All, (0..20_000).map(transaction));
+        let recording = latpath_ping::log::recording(&path, 40_000, true).unwrap();
+        assert_eq!((recording.packets(), recording.lost()), (20_000, 2_000));
+        let whole = &recording.segments[0];
+        let times: Vec<Ns> = (0..20_000).filter_map(|n| transaction(n).round_trip()).collect();
+        assert_eq!((whole.histogram.count(), whole.histogram.max()), (18_000, *times.iter().max().unwrap()));
+        assert_eq!(whole.over, times.iter().filter(|time| **time > 40_000).count() as u64);
+        assert_eq!(recording.segments.len(), 1 + route().segments().count());
+    }
+    let path = folder.path().join("slow.parquet");
+    log(&path, Keep::Over(40_000), (0..1000).map(transaction));
+    let refused = latpath_ping::log::recording(&path, 40_000, false).unwrap_err();
+    assert!(refused.to_string().contains("only a log of all can be compared"), "{refused}");
+    for (name, text) in [("empty.csv", ""), ("other.csv", "a,b\n1,2\n"), ("none.csv", "-")] {
+        let path = folder.path().join(name);
+        if text != "-" {
+            fs::write(&path, text).unwrap();
+        }
+        assert!(latpath_ping::log::recording(&path, 40_000, false).is_err(), "{name}");
+    }
+}
+
+#[test]
 fn a_log_over_a_limit_has_what_took_longer_and_what_got_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.csv");

@@ -57,7 +57,8 @@ impl LogFile {
         self.columns.iter().any(|column| column == name)
     }
 
-    fn wrong(&self, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LogError {
+    /// An error of this file.
+    pub fn wrong(&self, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LogError {
         LogError::File { path: self.path.clone(), source: io::Error::other(why) }
     }
 

@@ -25,6 +25,11 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
             (first, last) = (first.min(sent), last.max(sent));
         }
     })?;
+    let sent = numbers.1.saturating_sub(numbers.0).saturating_add(1);
+    if rows > 0 && sent > rows.saturating_add(rows / 1000) {
+        let why = format!("it holds {rows} of {sent} transactions; only a log of all can be compared (--log-keep all)");
+        return Err(log.wrong(why));
+    }
     let is_part = |name: &&str| name.contains("_to_") && name.ends_with("_ns");
     let parts = log.columns.iter().map(String::as_str).filter(is_part).filter(|_| steps);
     let columns: Vec<&str> = [SENT, ROUND_TRIP].into_iter().chain(parts).collect();
@@ -49,10 +54,6 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
     let mut notes = Vec::new();
     if unread > 0 {
         notes.push(format!("{unread} rows cannot be read"));
-    }
-    let sent = numbers.1.saturating_sub(numbers.0).saturating_add(1);
-    if rows > 0 && sent > rows + rows / 1000 {
-        notes.push(format!("it holds {rows} of {sent} transactions: only a log of all of them can be compared"));
     }
     if steps {
         notes.push("a log does not say how wrong times between both machines' clocks can be".into());
