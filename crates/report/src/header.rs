@@ -30,6 +30,10 @@ pub(crate) fn write(page: &mut Page, run: &Run) {
     let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     page.item("streams", &page.clean(&streams.join(" ")));
     host(page, manifest);
+    for (at, mark) in run.marks().iter().enumerate() {
+        let since = elapsed(mark.t_ns.saturating_sub(manifest.start.monotonic_ns));
+        page.item(if at == 0 { "marks" } else { "" }, &format!("{since}  {}", page.clean(&mark.text)));
+    }
 }
 
 /// Kernel parameters that change how soon a packet is handled, the name of a module's up to its dot.

@@ -1,8 +1,8 @@
 //! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
 
 use crate::limit::LimitVerdict;
-use latpath_model::StreamSpec;
-use latpath_run::{facts::HostFacts, Condition, Run, Stamp};
+use latpath_model::{Ns, StreamSpec};
+use latpath_run::{facts::HostFacts, Condition, Mark, Run, Stamp};
 use latpath_stats::Summary;
 use schemars::{generate::SchemaSettings, JsonSchema, Schema};
 use serde::Serialize;
@@ -24,6 +24,18 @@ pub struct RunHead<'a> {
     #[schemars(with = "Vec<String>")]
     pub streams: &'a [StreamSpec],
     pub host: &'a HostFacts,
+    /// What somebody noted about moments of it.
+    pub marks: Vec<MarkHead<'a>>,
+}
+
+/// A mark of a run.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct MarkHead<'a> {
+    /// Since the run's start.
+    pub since_start_ns: Ns,
+    /// UTC.
+    pub utc_ns: Ns,
+    pub text: &'a str,
 }
 
 impl<'a> RunHead<'a> {
@@ -35,6 +47,12 @@ impl<'a> RunHead<'a> {
             Condition::Interrupted(why) => ("interrupted", Some(why.as_str())),
             Condition::Killed => ("killed", None),
         };
+        let time_of_day = manifest.time_of_day();
+        let mark = |mark: &'a Mark| MarkHead {
+            since_start_ns: mark.t_ns.saturating_sub(manifest.start.monotonic_ns),
+            utc_ns: time_of_day.utc(mark.t_ns),
+            text: &mark.text,
+        };
         Self {
             path: run.path().display().to_string(),
             state,
@@ -45,6 +63,7 @@ impl<'a> RunHead<'a> {
             end: manifest.end.as_ref(),
             streams: &manifest.streams,
             host: &manifest.host,
+            marks: run.marks().iter().map(mark).collect(),
         }
     }
 }

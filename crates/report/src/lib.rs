@@ -44,6 +44,6 @@ pub use lines::Lines;
 pub use page::{Style, WIDTH};
 pub use profile::{limits as profile_limits, BadProfile};
 pub use replay::Replay;
-pub use span::{span, When};
+pub use span::{instant, span, When};
 pub use summarise::{summarise, SummaryOptions};
 pub use text::{text, Options};

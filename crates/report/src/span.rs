@@ -2,27 +2,32 @@
 
 use crate::parse_duration;
 use latpath_model::Ns;
-use latpath_run::Manifest;
+use latpath_run::{Manifest, Mark};
 use std::{str::FromStr, time::SystemTime};
 
 /// An instant of a run, as the user writes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum When {
     /// Since the run's start.
     SinceStart(Ns),
     /// UTC, ns since 1970.
     Utc(Ns),
+    /// A mark with this text.
+    Mark(String),
 }
 
 /// A text that is no instant.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?}: not a time; write the time since the run's start (90s, 1h30m) or UTC (2026-01-02T03:04:05Z)")]
+#[error("{0:?}: not a time; write the time since the run's start (90s, 1h30m), UTC (2026-01-02T03:04:05Z), or a mark (@iperf on)")]
 pub struct BadTime(pub String);
 
 impl FromStr for When {
     type Err = BadTime;
 
     fn from_str(text: &str) -> Result<Self, BadTime> {
+        if let Some(mark) = text.strip_prefix('@') {
+            return Ok(Self::Mark(mark.into()));
+        }
         if let Some(ns) = parse_duration(text) {
             return Ok(Self::SinceStart(ns));
         }
@@ -36,18 +41,18 @@ impl FromStr for When {
 /// the span to the last.
 ///
 /// # Errors
-/// Where nothing can lie between them.
-pub fn span(from: Option<When>, to: Option<When>, run: &Manifest) -> Result<(Ns, Ns), String> {
-    let since_start = |at| match at {
-        Some(When::SinceStart(ns)) => Some(run.start.monotonic_ns.saturating_add(ns)),
+/// Where nothing can lie between them, or no mark has the text.
+pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mark]) -> Result<(Ns, Ns), String> {
+    let of_day = |at: Option<&When>| match at {
+        Some(When::Utc(ns)) => Some(*ns),
         _ => None,
     };
-    let utc = |at| match at {
-        Some(When::Utc(ns)) => Some(ns),
-        _ => None,
+    let of_run = |at: Option<&When>| match at {
+        None | Some(When::Utc(_)) => Ok(None),
+        Some(at) => instant(at, run, marks).map(Some),
     };
-    let (begin, end) = (since_start(from).unwrap_or(Ns::MIN), since_start(to).unwrap_or(Ns::MAX));
-    let of_day = (utc(from).unwrap_or(Ns::MIN), utc(to).unwrap_or(Ns::MAX));
+    let (begin, end) = (of_run(from)?.unwrap_or(Ns::MIN), of_run(to)?.unwrap_or(Ns::MAX));
+    let of_day = (of_day(from).unwrap_or(Ns::MIN), of_day(to).unwrap_or(Ns::MAX));
     if begin >= end || of_day.0 >= of_day.1 {
         return Err("--from must lie before --to".into());
     }
@@ -58,6 +63,30 @@ pub fn span(from: Option<When>, to: Option<When>, run: &Manifest) -> Result<(Ns,
     // A clock that was set forward never showed some times.
     let (first, last) = run.time_of_day().span(of_day.0, of_day.1, run_end).unwrap_or((Ns::MAX, Ns::MAX));
     Ok((begin.max(first), end.min(last)))
+}
+
+/// An instant on the run's own timeline; of a time of day that was there twice, and of several marks with one text, the first.
+///
+/// # Errors
+/// Where no mark has the text, or it never was that time of day.
+pub fn instant(at: &When, run: &Manifest, marks: &[Mark]) -> Result<Ns, String> {
+    match at {
+        When::SinceStart(ns) => Ok(run.start.monotonic_ns.saturating_add(*ns)),
+        When::Utc(ns) => {
+            let span = run.time_of_day().span(*ns, Ns::MAX, Ns::MAX);
+            span.map(|(first, _)| first).ok_or_else(|| "it never was that time of day".into())
+        }
+        When::Mark(text) => match marks.iter().find(|mark| mark.text == *text) {
+            Some(mark) => Ok(mark.t_ns),
+            None => {
+                let known: Vec<_> = marks.iter().map(|mark| format!("@{}", mark.text)).collect();
+                Err(match known.is_empty() {
+                    true => format!("@{text}: the run has no marks (latpath mark sets some)"),
+                    false => format!("@{text}: no such mark (there are: {})", known.join(", ")),
+                })
+            }
+        },
+    }
 }
 
 #[cfg(test)]
@@ -72,14 +101,20 @@ mod tests {
         run.start.utc_ns = 1_767_323_045_000_000_000;
         let since: When = "1m".parse().unwrap();
         let utc: When = "2026-01-02T03:05:05Z".parse().unwrap();
-        for from in [since, utc] {
-            assert_eq!(span(Some(from), None, &run).unwrap().0, 65_000_000_000);
-            assert_eq!(span(None, Some(from), &run).unwrap().1, 65_000_000_000);
-            assert!(span(Some(from), Some(from), &run).is_err());
+        let mark = |t_ns, text: &str| Mark { t_ns, text: text.into() };
+        let marks = [mark(65_000_000_000, "iperf on"), mark(66_000_000_000, "iperf on")];
+        let marked: When = "@iperf on".parse().unwrap();
+        for from in [&since, &utc, &marked] {
+            assert_eq!(span(Some(from), None, &run, &marks).unwrap().0, 65_000_000_000);
+            assert_eq!(span(None, Some(from), &run, &marks).unwrap().1, 65_000_000_000);
+            assert!(span(Some(from), Some(from), &run, &marks).is_err());
+            assert_eq!(instant(from, &run, &marks), Ok(65_000_000_000));
         }
-        assert_eq!(span(None, None, &run), Ok((Ns::MIN, Ns::MAX)));
+        assert_eq!(span(None, None, &run, &marks), Ok((Ns::MIN, Ns::MAX)));
+        let unknown = span(Some(&"@iperf off".parse().unwrap()), None, &run, &marks).unwrap_err();
+        assert_eq!(unknown, "@iperf off: no such mark (there are: @iperf on, @iperf on)");
         run.utc_steps = vec![Step { noticed_at_ns: 70_000_000_000, by_ns: -20_000_000_000 }];
-        let (begin, end) = span(Some(utc), Some("2026-01-02T03:05:06Z".parse().unwrap()), &run).unwrap();
+        let (begin, end) = span(Some(&utc), Some(&"2026-01-02T03:05:06Z".parse().unwrap()), &run, &marks).unwrap();
         assert_eq!((begin, end), (65_000_000_000, 86_000_000_000), "it was that time twice");
         assert!("yesterday".parse::<When>().is_err());
     }

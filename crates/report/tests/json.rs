@@ -141,7 +141,8 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     let expected = ["cpu", "point", "role", "since_first_ns", "since_last_ns", "tid"];
     assert_eq!(keys(&json["worst"][0]["steps"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["segments"][0]["histogram"][0]), BTreeSet::from(["count", "from_ns", "to_ns"]));
-    let expected = ["command", "end", "host", "interrupted_by", "latpath", "path", "start", "state", "streams"];
+    let expected =
+        ["command", "end", "host", "interrupted_by", "latpath", "marks", "path", "start", "state", "streams"];
     assert_eq!(keys(&json["run"]), BTreeSet::from(expected));
     assert_eq!(json["run"]["state"], "finished");
 }

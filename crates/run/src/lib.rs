@@ -3,6 +3,7 @@
 //! ```text
 //! RUN/manifest.json                      what was recorded, how, on what; replaced whole, never half
 //! RUN/clocks.jsonl                       every sample of every clock, a line each
+//! RUN/marks.jsonl                        what somebody noted about moments of it, a line each
 //! RUN/vms.json                           the host's virtual machines when it began
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
 //! RUN/journeys/part-00000000-00000059.parquet    those parts merged
@@ -18,6 +19,8 @@ pub mod manifest;
 mod clocks;
 mod columns;
 mod encoder;
+mod lines;
+mod marks;
 mod merger;
 mod part_reader;
 mod reader;
@@ -34,6 +37,7 @@ pub use latpath_partstore::StoreError;
 pub use manifest::{
     ClockSample, FlightRecord, MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, State, ToolCost, FORMAT,
 };
+pub use marks::Mark;
 pub use reader::{Condition, Run};
 pub use rows::Rows;
 pub use scan::Scan;
@@ -45,5 +49,7 @@ pub use writer::Writer;
 pub const MANIFEST: &str = "manifest.json";
 /// The name of the file with the clocks' samples.
 pub const CLOCKS: &str = "clocks.jsonl";
+/// The name of the file with the marks.
+pub const MARKS: &str = "marks.jsonl";
 /// The directory of the parts.
 pub const JOURNEYS: &str = "journeys";

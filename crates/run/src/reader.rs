@@ -1,8 +1,8 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
 use crate::{
-    clocks, manifest::Manifest, part_reader::JourneyReader, spikes, vms, ClockSample, RunError, SpikeFiles, State,
-    JOURNEYS,
+    clocks, manifest::Manifest, marks, part_reader::JourneyReader, spikes, vms, ClockSample, Mark, RunError,
+    SpikeFiles, State, JOURNEYS, MARKS,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
@@ -39,6 +39,7 @@ pub struct Run {
     journeys: u64,
     times: Option<(Ns, Ns)>,
     vms: Vec<Vm>,
+    marks: Vec<Mark>,
     notes: Vec<String>,
 }
 
@@ -100,7 +101,14 @@ impl Run {
             notes.push(damaged.to_string());
             Vec::new()
         });
-        Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, vms, notes })
+        let (marks, damaged) = marks::load(path).unwrap_or_else(|error| {
+            notes.push(error.to_string());
+            (Vec::new(), 0)
+        });
+        if damaged > 0 {
+            notes.push(format!("{MARKS}: {damaged} lines are damaged; what they noted is not shown"));
+        }
+        Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, vms, marks, notes })
     }
 
     /// The run's directory.
@@ -116,6 +124,11 @@ impl Run {
     /// What became of the recording.
     pub fn condition(&self) -> &Condition {
         &self.condition
+    }
+
+    /// What somebody noted about moments of it, in the order of their times.
+    pub fn marks(&self) -> &[Mark] {
+        &self.marks
     }
 
     /// All points; their ids are their places here.

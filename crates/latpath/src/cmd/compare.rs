@@ -167,7 +167,7 @@ impl Reader<'_> {
         } else {
             let run = Run::open(path)?;
             let options = RecordingOptions {
-                select: select(&args.streams, (args.from, args.to), &run)?,
+                select: select(&args.streams, (args.from.as_ref(), args.to.as_ref()), &run)?,
                 threshold_ns: self.threshold,
                 segments: args.segments.clone(),
                 only: args.only.clone(),

@@ -11,6 +11,7 @@ mod interrupt;
 mod limits;
 pub mod live;
 pub mod manual;
+pub mod mark;
 pub mod path;
 pub mod ping;
 mod progress;

@@ -40,7 +40,7 @@ pub struct Args {
     /// Replace files of --csv, --html, --markdown and --asciidoc if they exist
     #[arg(long)]
     force: bool,
-    /// Only journeys from here on: time since the start (90s), or UTC (2026-01-02T03:04:05Z)
+    /// Only journeys from here on: time since the start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf on')
     #[arg(long, value_name = "TIME")]
     from: Option<When>,
     /// Only journeys before this
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let limits = args.limits.all(args.force)?;
     check_files(&args)?;
     let run = Run::open(&args.run)?;
-    let select = select(&args.streams, (args.from, args.to), &run)?;
+    let select = select(&args.streams, (args.from.as_ref(), args.to.as_ref()), &run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };
         write_journeys(&run, &with_threads, path, args.force)?;
@@ -185,7 +185,11 @@ fn write_documents(
 }
 
 /// Which journeys the flags choose.
-pub(super) fn select(streams_named: &[String], (from, to): (Option<When>, Option<When>), run: &Run) -> Result<Select> {
+pub(super) fn select(
+    streams_named: &[String],
+    (from, to): (Option<&When>, Option<&When>),
+    run: &Run,
+) -> Result<Select> {
     let manifest = run.manifest();
     let id = |name: &String| -> Result<StreamId> {
         let streams = &manifest.streams;
@@ -203,7 +207,7 @@ pub(super) fn select(streams_named: &[String], (from, to): (Option<When>, Option
         Ok(StreamId::try_from(id).unwrap_or(StreamId::MAX))
     };
     let streams = streams_named.iter().map(id).collect::<Result<Vec<_>>>()?;
-    let (from_ns, to_ns) = span(from, to, manifest).map_err(Usage)?;
+    let (from_ns, to_ns) = span(from, to, manifest, run.marks()).map_err(Usage)?;
     Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
 }
 

@@ -142,6 +142,26 @@ fn a_limit_that_makes_no_sense_is_wrong_usage() {
 }
 
 #[test]
+fn a_moment_that_somebody_marked_can_be_where_a_report_begins() {
+    let bench = Bench::with_run();
+    let mark = |args: &[&str]| bench.latpath(&[&["mark", "run"], args].concat());
+    assert_eq!(mark(&["iperf on"]).status.code(), Some(2), "the run is over: when was it?");
+    assert_eq!(mark(&["iperf on", "--at", "200ms"]).status.code(), Some(0));
+    assert_eq!(mark(&["iperf \u{1b}off", "--at", "300ms"]).status.code(), Some(0));
+    let text = stdout(&bench.latpath(&["report", "run"]));
+    assert!(text.contains("iperf on") && !text.contains('\u{1b}'), "{text}");
+    let whole = bench.json(&[]);
+    let marks = whole["run"]["marks"].as_array().unwrap();
+    assert_eq!((marks[0]["since_start_ns"].as_i64(), marks[0]["text"].as_str()), (Some(200_000_000), Some("iperf on")));
+    let journeys = |args: &[&str]| bench.json(args)["journeys"].as_u64().unwrap();
+    assert_eq!(journeys(&["--from", "@iperf on"]), journeys(&["--from", "200ms"]));
+    assert_ne!(journeys(&["--from", "@iperf on"]), journeys(&[]));
+    let unknown = bench.latpath(&["report", "run", "--to", "@iperf"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("no such mark (there are: @iperf on"), "{}", stderr(&unknown));
+}
+
+#[test]
 fn a_span_that_ends_before_it_begins_is_wrong_usage() {
     let bench = Bench::with_run();
     for args in [["--from", "2s", "--to", "1s"], ["--from", "yesterday", "--to", "1s"]] {

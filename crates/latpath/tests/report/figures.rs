@@ -99,7 +99,7 @@ fn the_json_has_the_keys_that_others_script_against() {
     stream.sort();
     assert_eq!(keys(&report["streams"][0]), stream);
     assert_eq!(keys(&report["segments"][0]["histogram"][0]), sorted(["from_ns", "to_ns", "count"]));
-    let run = ["path", "state", "interrupted_by", "latpath", "command", "start", "end", "streams", "host"];
+    let run = ["path", "state", "interrupted_by", "latpath", "command", "start", "end", "streams", "host", "marks"];
     assert_eq!(keys(&report["run"]), sorted(run));
 }
 

@@ -99,6 +99,7 @@ impl At {
         match if plain { seconds.as_str() } else { text }.parse().ok()? {
             When::SinceStart(ns) => Some(Self::around(Clock::SinceStart, ns, text.trim_end_matches('s'))),
             When::Utc(ns) => Some(Self::around(Clock::Utc, ns, text.trim_end_matches('Z'))),
+            When::Mark(_) => None,
         }
     }
 

@@ -1,0 +1,58 @@
+//! Files of JSON lines: each is appended whole, with a sum of its own; a last line that a crash cut is passed over.
+
+use crate::{seal::Seal, RunError};
+use latpath_partstore::{open_file, StoreError};
+use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read},
+    path::Path,
+};
+
+/// Longest line that is one.
+const MAX_LINE: usize = 4096;
+/// Each line's sum.
+const SEAL: Seal = Seal { before: ",\"xxh64\":\"", end: "}" };
+
+/// Values as lines, to be appended.
+pub(crate) fn of(values: &[impl Serialize]) -> Vec<u8> {
+    let line = |value| {
+        let mut line = serde_json::to_vec(value).unwrap_or_default();
+        SEAL.put(&mut line);
+        line
+    };
+    values.iter().flat_map(line).collect()
+}
+
+/// The value of a line.
+fn value<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
+    #[derive(Deserialize)]
+    struct Line<T> {
+        #[serde(flatten)]
+        value: T,
+        xxh64: Option<String>,
+    }
+    let Line { value, xxh64 } = serde_json::from_slice(line).ok()?;
+    SEAL.holds(line, xxh64.as_deref()).then_some(value)
+}
+
+/// Passes on the values of all whole lines of a file, none if there is no file; the number of lines that are damaged.
+pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T)) -> Result<u64, RunError> {
+    let mut reader = match open_file(path) {
+        Ok(file) => BufReader::new(file),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(e) => return Err(StoreError::read(path)(e).into()),
+    };
+    let (mut line, mut damaged) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        let mut limited = Read::take(&mut reader, MAX_LINE as u64);
+        if limited.read_until(b'\n', &mut line).map_err(StoreError::read(path))? == 0 {
+            return Ok(damaged);
+        }
+        match value(&line) {
+            Some(value) => visit(value),
+            // Otherwise it may be the one that a crash cut.
+            None => damaged += u64::from(line.ends_with(b"\n")),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `marks.jsonl`: what somebody noted about moments of a run, while it was recorded or after.
+
+use crate::{lines, RunError, MARKS};
+use latpath_model::{text::cut, Ns};
+use latpath_partstore::StoreError;
+use serde::{Deserialize, Serialize};
+use std::{fs::File, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+
+/// Most bytes of a mark's text that are kept.
+const MOST_BYTES: usize = 400;
+/// Most marks that are read.
+const MOST: usize = 10_000;
+
+/// A moment of a run, and what it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// When: the host's `CLOCK_MONOTONIC`, ns.
+    pub t_ns: Ns,
+    /// What was noted.
+    pub text: String,
+}
+
+impl Mark {
+    /// A mark with as much of a text as is kept.
+    pub fn new(t_ns: Ns, text: &str) -> Self {
+        Self { t_ns, text: cut(text, MOST_BYTES).into() }
+    }
+
+    /// Adds the mark to a run. The recording need not know: a line is appended in one write.
+    ///
+    /// # Errors
+    /// Where the file cannot be written. It is never written through a link.
+    pub fn add(&self, run: &Path) -> Result<(), RunError> {
+        let path = run.join(MARKS);
+        let open = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
+            .open(&path);
+        let written = open.and_then(|mut file| {
+            file.write_all(&lines::of(std::slice::from_ref(self)))?;
+            file.sync_data()
+        });
+        Ok(written.map_err(StoreError::write(&path))?)
+    }
+}
+
+/// A run's marks in the order of their times, and how many lines of them are damaged.
+pub(crate) fn load(run: &Path) -> Result<(Vec<Mark>, u64), RunError> {
+    let mut marks = Vec::new();
+    let damaged = lines::for_each(&run.join(MARKS), |mark: Mark| {
+        if marks.len() < MOST {
+            marks.push(Mark::new(mark.t_ns, &mark.text));
+        }
+    })?;
+    marks.sort_by_key(|mark| mark.t_ns);
+    Ok((marks, damaged))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_by_time_and_a_damaged_one_is_counted() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(load(run.path()).unwrap(), (vec![], 0));
+        let marks = [Mark::new(7, "iperf off"), Mark::new(5, "iperf \u{1b}[2J \"on\"")];
+        marks.iter().for_each(|mark| mark.add(run.path()).unwrap());
+        assert_eq!(load(run.path()).unwrap(), (vec![marks[1].clone(), marks[0].clone()], 0));
+        let file = run.path().join(MARKS);
+        let text = std::fs::read_to_string(&file).unwrap().replace("off", "Off") + "{\"t_ns\":9,\"te";
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(load(run.path()).unwrap(), (vec![marks[1].clone()], 1));
+        assert_eq!(Mark::new(0, &"é".repeat(400)).text.len(), 400);
+    }
+
+    #[test]
+    fn a_mark_is_not_written_through_a_link() {
+        let run = tempfile::tempdir().unwrap();
+        let other = run.path().join("other");
+        std::os::unix::fs::symlink(&other, run.path().join(MARKS)).unwrap();
+        assert!(Mark::new(5, "x").add(run.path()).is_err() && !other.exists());
+    }
+}
