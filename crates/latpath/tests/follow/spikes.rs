@@ -10,6 +10,7 @@ use latpath_run::{Condition, Run, Select, SpikeFile};
 use latpath_testkit::waits::{has_read, sent};
 use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
+use latpath_tracefs::Tracefs;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -205,16 +206,17 @@ fn stop_on_spike() -> Result<(), Failed> {
     trace += &std::fs::read_to_string(recorder.run.join("trace.txt.snapshot")).unwrap_or_default();
     equal("the mark", trace.contains("latpath spike 1: packet") || trace.contains("latpath spike "), true)?;
     equal("events", trace.contains("sched_switch"), true)?;
-    let stays = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(|t| format!("{t}/instances/{instance}"));
-    equal("an instance stays", stays.iter().any(|path| std::path::Path::new(path).exists()), false)
+    let tracefs = Tracefs::open()?;
+    equal("an instance stays", tracefs.path().join("instances").join(&instance).exists(), false)
 }
 
 fn killed_while_tracing() -> Result<(), Failed> {
     let stage = Stage::new("left")?;
     let instance = format!("latpath-left-{}", std::process::id());
     let recorder = stage.record(&format!("{THRESHOLD} --stop-on-spike --trace-instance {instance}"))?;
-    let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(|t| format!("{t}/instances/{instance}"));
-    let is_there = || places.iter().any(|path| std::path::Path::new(path).exists());
+    // Also where nobody has mounted it.
+    let tracefs = Tracefs::open()?;
+    let is_there = || tracefs.path().join("instances").join(&instance).exists();
     until("the instance is there", is_there)?;
     kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
     recorder.process.finish(LIMIT)?;
