@@ -5,10 +5,10 @@
 //! that resampling K blocks with replacement gives is, in closed form, K/(K−1) · Σ(x_b − r·n_b)² / (Σn)². Nothing is drawn by chance.
 //! Blocks of 1, 2, 4, … seconds are tried as long as 16 of them remain, and the largest variance counts.
 
-use crate::recording::Span;
 use latpath_histogram::compact::{place_of, Place};
 use latpath_histogram::Histogram;
-use latpath_stats::track::{Spikes, Stretch};
+use latpath_model::Ns;
+use latpath_stats::track::{Spikes, Stretch, Stretches};
 
 /// In ns.
 const HOUR: f64 = 3.6e12;
@@ -28,6 +28,24 @@ pub struct Estimate {
     pub variance: f64,
     /// Degrees of freedom of that variance; 0 where the recording is too short to say.
     pub degrees: f64,
+}
+
+/// When a recording was.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Its first packet.
+    pub begin: Ns,
+    /// From its first packet to its last.
+    pub elapsed: Ns,
+    /// How its time is cut.
+    pub stretches: Stretches,
+}
+
+impl Span {
+    /// Cuts a recording for so many tracks.
+    pub fn of((first, last): (Ns, Ns), tracks: usize) -> Self {
+        Self { begin: first, elapsed: last.saturating_sub(first).max(0), stretches: Stretches::of(first, last, tracks) }
+    }
 }
 
 /// What a recording says about one segment.

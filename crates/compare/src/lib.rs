@@ -16,5 +16,6 @@ mod study;
 
 pub use compare::{compare, SIGNIFICANCE};
 pub use comparison::{Comparison, Verdict};
-pub use recording::{Figure, Losses, Measured, Recording, Source, Span};
+pub use estimate::Span;
+pub use recording::{Figure, Losses, Measured, Recording, Source};
 pub use study::{study, Study, StudyRow};

@@ -1,9 +1,9 @@
 //! What is known of one recording, whether a run or a log of ping: enough to compare it with others.
 
-use crate::estimate::{Estimate, Times};
+use crate::estimate::{Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
-use latpath_stats::track::{Spikes, Stretch, Stretches};
+use latpath_stats::track::{Spikes, Stretch};
 use serde::Serialize;
 
 /// A figure of a segment that recordings are compared by.
@@ -104,24 +104,6 @@ pub struct Measured {
     pub is_late_often: bool,
     /// The figures that vary from recording to recording.
     pub estimates: Vec<(Figure, Option<Estimate>)>,
-}
-
-/// When a recording was.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    /// Its first packet.
-    pub begin: Ns,
-    /// From its first packet to its last.
-    pub elapsed: Ns,
-    /// How its time is cut.
-    pub stretches: Stretches,
-}
-
-impl Span {
-    /// Cuts a recording for so many tracks.
-    pub fn of((first, last): (Ns, Ns), tracks: usize) -> Self {
-        Self { begin: first, elapsed: last.saturating_sub(first).max(0), stretches: Stretches::of(first, last, tracks) }
-    }
 }
 
 impl Measured {

@@ -10,7 +10,7 @@
 
 use crate::ber::{put, put_unsigned, Element, Reader};
 use crate::ethernet::put_iec61850;
-use crate::named;
+use crate::{escape, named};
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
 use crate::options::{BadStream, Options};
 use crate::{BuildError, FrameError, Header, Iec61850};
@@ -208,7 +208,7 @@ impl Protocol for Goose {
     }
 
     fn short(&self) -> Option<String> {
-        Some(named::text(&self.goid))
+        Some(escape::text(&self.goid))
     }
 
     fn by_name(&self) -> Self {

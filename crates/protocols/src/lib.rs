@@ -4,6 +4,7 @@
 
 mod ber;
 mod error;
+mod escape;
 mod ethernet;
 mod named;
 pub mod options;

@@ -195,7 +195,7 @@ pub enum Value {
 impl Value {
     /// A text from bytes of the wire.
     pub fn text(bytes: &[u8]) -> Self {
-        Self::Text(crate::named::text(bytes))
+        Self::Text(crate::escape::text(bytes))
     }
 }
 

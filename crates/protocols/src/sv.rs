@@ -15,7 +15,7 @@ mod parse;
 mod profile;
 mod samples;
 
-use crate::named;
+use crate::{escape, named};
 use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
 use crate::options::{BadStream, Options};
 use crate::{FrameError, Header};
@@ -67,7 +67,7 @@ impl Protocol for Sv {
     }
 
     fn short(&self) -> Option<String> {
-        Some(named::text(&self.svid))
+        Some(escape::text(&self.svid))
     }
 
     fn by_name(&self) -> Self {

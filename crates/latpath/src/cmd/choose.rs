@@ -54,7 +54,7 @@ pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec
 }
 
 fn announce(what: &str, place: &str, streams: &BTreeSet<String>) {
-    let list = streams.iter().map(|s| s.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+    let list = streams.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     eprintln!("latpath: {what} on {place}: {list}");
 }
 

@@ -208,7 +208,7 @@ fn text(found: &Discovery, dropped: u64, place: &str, width: usize) -> String {
         let (repeated, frames) = (count(s.tracker.totals().duplicates), count(s.frames));
         let stream = StreamSpec::new(s.stream.matcher.clone()).to_string();
         let key = s.stream.key.name();
-        lines.push(format!("{}: {repeated} of {frames} frames repeat a {key}", stream.escape_debug()));
+        lines.push(format!("{stream}: {repeated} of {frames} frames repeat a {key}"));
     }
     lines.join("\n") + "\n"
 }

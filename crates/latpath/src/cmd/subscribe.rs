@@ -56,11 +56,6 @@ pub(super) fn mac(s: &str) -> Result<[u8; 6], String> {
     parse_mac(s).ok_or_else(|| "write a MAC as 01:0c:cd:04:00:01".into())
 }
 
-/// An svID comes from the wire: nothing in it may reach the terminal as a control code.
-fn shown(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-}
-
 fn group(s: &str) -> Result<[u8; 6], String> {
     let mac = mac(s)?;
     match mac[0] & 1 {
@@ -141,7 +136,7 @@ impl Run {
     fn note_absent(&mut self, args: &Args) {
         self.noted = true;
         let absent = self.subscription.streams().iter().filter(|s| s.totals().received == 0);
-        let absent: Vec<String> = absent.map(|s| shown(&s.stream.to_string())).collect();
+        let absent: Vec<String> = absent.map(|s| s.stream.to_string()).collect();
         let nothing = self.subscription.streams().is_empty();
         if absent.is_empty() && !nothing {
             return;
@@ -149,7 +144,7 @@ impl Run {
         let what = if nothing { titles() } else { absent.join(", ") };
         let others = match self.subscription.other_names.as_slice() {
             [] => String::new(),
-            some => format!("; streams that did: {}", shown(&some.join(", "))),
+            some => format!("; streams that did: {}", some.join(", ")),
         };
         eprintln!("latpath: {}: no frame of {what} for 3 s{others}; still waiting", args.interface);
     }
@@ -183,11 +178,7 @@ impl Run {
             add_stream(&mut lines, stream);
         }
         if s.others > 0 {
-            lines.push(format!(
-                "others         {} of {}",
-                number_of(s.others, "frame"),
-                shown(&s.other_names.join(", "))
-            ));
+            lines.push(format!("others         {} of {}", number_of(s.others, "frame"), s.other_names.join(", ")));
         }
         if s.malformed > 0 {
             lines.push(format!("malformed      {} could not be read", number_of(s.malformed, "frame")));
@@ -250,7 +241,7 @@ fn rate_hz(s: &StreamReceived) -> f64 {
 
 fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     let t = s.totals();
-    lines.push(shown(&s.stream.to_string()));
+    lines.push(s.stream.to_string());
     if t.received == 0 {
         lines.push("  never came".into());
         return;

@@ -214,7 +214,7 @@ fn control_codes() -> Result<()> {
     streams.signal("INT")?;
     for out in [all.wait()?, other.wait()?, streams.wait()?] {
         let text = String::from_utf8(out.stdout)?;
-        same("the svID is shown", text.contains("A\\u{1b}[31m\\rB\\u{9b}1m"), true)?;
+        same("the svID is shown", text.contains("A\\x1b[31m\\x0dB\\xc2\\x9b1m"), true)?;
         same(&text, text.chars().any(|c| c.is_control() && c != '\n'), false)?;
     }
     Ok(())
