@@ -281,7 +281,8 @@ class Chart {
     this.legend = node(figure, "ul", { class: "legend" });
     this.output = node(bar, "span", { class: "readout", "aria-live": "polite" });
     this.listen();
-    new ResizeObserver(() => { if (figure.clientWidth !== this.width) this.draw(); }).observe(figure);
+    const fit = () => { if (figure.clientWidth !== this.width) this.draw(); };
+    new ResizeObserver(() => requestAnimationFrame(fit)).observe(figure);
   }
   x(u) { return LEFT + (u - this.view.now[0]) / span(this) * this.plot; }
   at(pixel) { return this.view.now[0] + (pixel - LEFT) / this.plot * span(this); }
@@ -300,10 +301,13 @@ class Chart {
       node(svg, "path", { class: "grid", d: `M${LEFT} ${y.toFixed(1)}H${LEFT + this.plot}` });
       node(svg, "text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, label);
     }
+    let free = 0;
     for (const [at, label] of kind.xTicks(view.now[0], view.now[1], this.plot / 90)) {
-      const x = this.x(at);
+      const x = this.x(at), width = label.length * 6.2, ends = x > LEFT + this.plot - 24, begin = ends ? x - width : x - width / 2;
       node(svg, "path", { class: "grid", d: `M${x.toFixed(1)} ${TOP}V${floor}` });
-      node(svg, "text", { x, y: HEIGHT - 10, "text-anchor": x > LEFT + this.plot - 24 ? "end" : "middle" }, label);
+      if (begin < free) continue;
+      free = begin + width + 4;
+      node(svg, "text", { x, y: HEIGHT - 10, "text-anchor": ends ? "end" : "middle" }, label);
     }
     const clip = node(node(svg, "defs"), "clipPath", { id });
     node(clip, "rect", { x: LEFT, y: TOP, width: this.plot, height: floor - TOP });
