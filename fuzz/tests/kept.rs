@@ -2,6 +2,7 @@
 //! An input that a target cannot bear is kept in target/tmp, and named.
 
 use latpath_fuzz::TARGETS;
+use latpath_testkit::Noise;
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -18,39 +19,28 @@ fn made(name: &str) -> usize {
 /// None grows beyond this, bytes.
 const LONGEST: usize = 1 << 16;
 
-/// xorshift64*
-struct Noise(u64);
-
-impl Noise {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
-    }
-
-    /// An input with one to four changes.
-    fn change(&mut self, kept: &[Vec<u8>]) -> Vec<u8> {
-        let mut input = kept[self.below(kept.len())].clone();
-        for _ in 0..=self.below(4) {
-            let (at, other) = (self.below(input.len()), &kept[self.below(kept.len())]);
-            match self.below(6) {
-                0 if !input.is_empty() => input[at] ^= 1 << self.below(8),
-                1 if !input.is_empty() => input[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
-                2 => input.truncate(at),
-                3 => input.insert(at, self.below(256) as u8),
-                4 => drop(input.drain(at..(at + self.below(16)).min(input.len()))),
-                // A piece of another one.
-                _ => {
-                    let from = self.below(other.len());
-                    let piece = other[from..(from + self.below(64)).min(other.len())].to_vec();
-                    input.splice(at..at, piece);
-                }
+/// An input with one to four changes.
+fn change(noise: &mut Noise, kept: &[Vec<u8>]) -> Vec<u8> {
+    let mut below = |end: usize| noise.below(end as u32) as usize;
+    let mut input = kept[below(kept.len())].clone();
+    for _ in 0..=below(4) {
+        let (at, other) = (below(input.len()), &kept[below(kept.len())]);
+        match below(6) {
+            0 if !input.is_empty() => input[at] ^= 1 << below(8),
+            1 if !input.is_empty() => input[at] = [0, 1, 0x7f, 0x80, 0xff][below(5)],
+            2 => input.truncate(at),
+            3 => input.insert(at, below(256) as u8),
+            4 => drop(input.drain(at..(at + below(16)).min(input.len()))),
+            // A piece of another one.
+            _ => {
+                let from = below(other.len());
+                let piece = other[from..(from + below(64)).min(other.len())].to_vec();
+                input.splice(at..at, piece);
             }
-            input.truncate(LONGEST);
         }
-        input
+        input.truncate(LONGEST);
     }
+    input
 }
 
 fn kept(name: &str) -> Vec<Vec<u8>> {
@@ -66,7 +56,7 @@ fn feed(name: &str) {
     let kept = kept(name);
     assert!(!kept.is_empty(), "no inputs in seeds/{name}");
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
-    let made = (0..made(name)).map(|_| noise.change(&kept));
+    let made = (0..made(name)).map(|_| change(&mut noise, &kept));
     for input in kept.iter().cloned().chain(made) {
         if catch_unwind(|| run(&input)).is_err() {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}"));

@@ -8,6 +8,7 @@ use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest}
 use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_testkit::Noise;
 
 struct Invented {
     next: u32,
@@ -60,16 +61,7 @@ impl Source for Invented {
 
 /// See the module's text.
 struct Hostile {
-    chance: u64,
-}
-
-impl Hostile {
-    fn next(&mut self) -> u64 {
-        self.chance ^= self.chance >> 12;
-        self.chance ^= self.chance << 25;
-        self.chance ^= self.chance >> 27;
-        self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
+    chance: Noise,
 }
 
 const EVIL: &str = "\u{1b}[2J\u{202e}';reboot;'";
@@ -96,7 +88,7 @@ impl Source for Hostile {
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
         let now = monotonic();
         for _ in 0..8_192 {
-            let n = self.next();
+            let n = self.chance.draw();
             let t = match n % 1_000 {
                 0 => now - 1_790_000_000,
                 1 => now + 900_000_000,
@@ -160,7 +152,7 @@ fn main() {
     let mut options = ServeOptions { facts, ..ServeOptions::default() };
     let waits = at == Listen::Stdio;
     let listened = if is_hostile {
-        let hostile = || Hostile { chance: 0x9e37_79b9_7f4a_7c15 };
+        let hostile = || Hostile { chance: Noise(0x9e37_79b9_7f4a_7c15) };
         let make = move |start: &StartRequest| {
             let recorder = start.option(StartRequest::FLIGHT).map(|_| Ok(Box::new(hostile()) as Box<dyn Record>));
             Ok::<_, String>(Attached { source: hostile(), recorder })

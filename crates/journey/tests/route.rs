@@ -3,6 +3,7 @@
 use latpath_journey::segments::{classic, parse};
 use latpath_journey::{Journey, Route, RouteFinder};
 use latpath_model::{Link, Ns, Point, PointInfo};
+use latpath_testkit::Noise;
 
 /// A network: its points as (name, link, namespace), and what packets see: (point, time).
 struct Network {
@@ -429,22 +430,6 @@ fn a_second_reader_is_said() {
     assert!(said, "{:?}", layout.notes);
 }
 
-/// xorshift64*: the same on every machine.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as u32 % end
-    }
-
-    fn one_in(&mut self, n: u32) -> bool {
-        self.below(n) == 0
-    }
-}
-
 /// A network that is made up, with what its packets see and the route that they take.
 struct Topology {
     points: Vec<PointInfo>,
@@ -472,7 +457,7 @@ impl Topology {
     }
 
     /// A point off the route, that sees its copy some time after now.
-    fn off(&mut self, chance: &mut Chance, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
+    fn off(&mut self, chance: &mut Noise, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
         let t = self.t + 2_500 + Ns::from(chance.below(9_000));
         self.point(name, link, netns, ends, t);
     }
@@ -482,7 +467,7 @@ impl Topology {
         (self.next_ifindex, self.next_ifindex + 1)
     }
 
-    fn new(chance: &mut Chance) -> Self {
+    fn new(chance: &mut Noise) -> Self {
         let mut net = Self { points: Vec::new(), seen: Vec::new(), truth: Vec::new(), t: 100_000, next_ifindex: 2 };
         // In by a NIC, or from a publisher's namespace on this machine.
         if chance.one_in(2) {
@@ -508,7 +493,7 @@ impl Topology {
     }
 
     /// The other ports of the bridge, with and without readers, and its own copy.
-    fn around(&mut self, chance: &mut Chance, before: bool) {
+    fn around(&mut self, chance: &mut Noise, before: bool) {
         let side = if before { "a" } else { "b" };
         for n in 0..chance.below(3) {
             let name = format!("{side}{n}");
@@ -547,7 +532,7 @@ impl Topology {
         }
     }
 
-    fn guest(&mut self, chance: &mut Chance, has_agent: bool) {
+    fn guest(&mut self, chance: &mut Noise, has_agent: bool) {
         self.on("host/tx@vnet7", Link::Tap, HUB, (40, 0));
         self.t += 20_000;
         self.on("host/vm-read@vnet7", Link::Tap, HUB, (40, 0));
@@ -559,7 +544,7 @@ impl Topology {
         }
     }
 
-    fn container(&mut self, chance: &mut Chance) {
+    fn container(&mut self, chance: &mut Noise) {
         let mut netns = HUB;
         for hop in 0..=chance.below(3) {
             let (near, far) = self.ifindexes();
@@ -578,7 +563,7 @@ impl Topology {
     }
 
     /// The layout that its packets show.
-    fn layout(&self, chance: &mut Chance) -> latpath_journey::Layout {
+    fn layout(&self, chance: &mut Noise) -> latpath_journey::Layout {
         let mut finder = RouteFinder::default();
         for key in 0..200 {
             let mut t = vec![0; self.points.len()];
@@ -600,7 +585,7 @@ impl Topology {
 fn of_generated_networks_each_route_is_right_or_said_to_be_ambiguous() {
     let (mut right, mut said, mut wrong) = (0, 0, Vec::new());
     for seed in 1..=500 {
-        let mut chance = Chance(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
+        let mut chance = Noise(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
         let net = Topology::new(&mut chance);
         let layout = net.layout(&mut chance);
         let names = |ids: &mut dyn Iterator<Item = usize>| -> Vec<String> {

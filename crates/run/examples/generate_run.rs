@@ -15,6 +15,7 @@
 use latpath_journey::{segments::classic, Journey, Route};
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec, HOST};
 use latpath_run::{MachineFigures, MachineRecord, Manifest, NamedSegment, Run, Writer};
+use latpath_testkit::Noise;
 use std::{
     path::PathBuf,
     time::{Duration, Instant, SystemTime},
@@ -29,22 +30,6 @@ const POINTS: [(&str, Link); 5] = [
 ];
 /// Median in ns and width (of the logarithm) of the segment that ends at each point; the first is the publisher's jitter.
 const SEGMENTS: [(f64, f64); 5] = [(8_000.0, 0.8), (8_000.0, 0.3), (40_000.0, 0.5), (120_000.0, 0.35), (60_000.0, 0.4)];
-
-/// xorshift64*: good enough for noise, the same on every machine.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 /// Quantiles of a log-normal distribution, to be interpolated.
 fn quantiles(noise: &mut Noise, median: f64, width: f64) -> Vec<f64> {
@@ -127,7 +112,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (stream, number) = ((i % streams) as u16, i / streams);
         let mut at = start + (number * 250_000 + u64::from(stream) * 7_000) as i64;
         for p in 0..points {
-            let r = noise.next();
+            let r = noise.draw();
             let (index, part) = ((r & 4095) as usize, (r >> 12 & 0xffff) as f64 / 65536.0);
             let table = &tables[p];
             at += (table[index] + (table[index + 1] - table[index]) * part) as i64;
@@ -139,7 +124,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             t[p] = at;
             let softirq = matches!(p, 0 | 1 | 3);
-            let other = noise.next();
+            let other = noise.draw();
             if busy {
                 if other & 3 == 0 {
                     cpu[p] = (other >> 2 & 7) as u16;
@@ -157,7 +142,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         let all = (1_u64 << points) - 1;
-        let lost = noise.next() < u64::MAX / 100_000;
+        let lost = noise.draw() < u64::MAX / 100_000;
         writer.push(&Journey {
             stream,
             key: (number % 4000) as u32,

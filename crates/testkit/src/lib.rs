@@ -15,6 +15,7 @@
 
 pub mod names;
 mod needs;
+mod noise;
 mod testbed;
 mod tiers;
 pub mod trace_processor;
@@ -22,6 +23,7 @@ pub mod waits;
 
 pub use libtest_mimic::Failed;
 pub use needs::{need_btf, need_guest, need_lab, need_root, need_tool, Lack};
+pub use noise::Noise;
 pub use testbed::{bench, latpath, program, start, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};
 

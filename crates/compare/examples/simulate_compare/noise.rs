@@ -4,29 +4,14 @@ use latpath_compare::{Measured, Recording, Source, Span};
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::track::Track;
 use latpath_stats::Histogram;
+use latpath_testkit::Noise;
 
 const SECOND: Ns = 1_000_000_000;
 const THRESHOLD: Ns = 500_000;
 
-/// xorshift64*: good enough for noise, the same on every machine.
-pub struct Noise(pub u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-
-    /// Box and Muller's.
-    pub fn normal(&mut self) -> f64 {
-        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
-    }
+/// Box and Muller's.
+pub fn normal(noise: &mut Noise) -> f64 {
+    (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
 }
 
 /// How recordings vary. Each of three segments has log-normal times (width 0.3) around 60, 120 and 180 µs.
@@ -66,7 +51,7 @@ impl Variation {
         Recording {
             path: "RUN".into(),
             source: Source::Run,
-            identity: noise.next().to_string(),
+            identity: noise.draw().to_string(),
             streams: vec!["svid:MU01".into()],
             elapsed_ns: span.elapsed,
             threshold_ns: THRESHOLD,
@@ -78,19 +63,19 @@ impl Variation {
     }
 
     fn times(&self, noise: &mut Noise, median: f64, span: Span) -> (Histogram, Track) {
-        let median = median * (noise.normal() * self.between).exp();
-        let width = 0.3 * (noise.normal() * self.between).exp();
-        let bursts = self.bursts / 60.0 * (noise.normal() * 0.3).exp();
+        let median = median * (normal(noise) * self.between).exp();
+        let width = 0.3 * (normal(noise) * self.between).exp();
+        let bursts = self.bursts / 60.0 * (normal(noise) * 0.3).exp();
         let step = 1.0 / self.rate as f64;
-        let (mut level, mut burst) = (noise.normal() * self.level, 0.0);
+        let (mut level, mut burst) = (normal(noise) * self.level, 0.0);
         let (mut histogram, mut track) = (Histogram::new(), Track::new(span.stretches, THRESHOLD));
         for second in 0..self.seconds {
-            level = 0.9 * level + noise.normal() * self.level * (1.0_f64 - 0.81).sqrt();
+            level = 0.9 * level + normal(noise) * self.level * (1.0_f64 - 0.81).sqrt();
             for packet in 0..self.rate {
                 if noise.unit() < bursts * step {
                     burst = 0.01 + 0.05 * noise.unit();
                 }
-                let mut time = median * (level + width * noise.normal()).exp();
+                let mut time = median * (level + width * normal(noise)).exp();
                 if burst > 0.0 {
                     burst -= step;
                     time -= 1e6 * noise.unit().ln();

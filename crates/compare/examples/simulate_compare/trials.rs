@@ -1,7 +1,8 @@
 //! Comparisons of invented recordings, and what they name.
 
-use crate::noise::{Noise, Variation};
+use crate::noise::{normal, Variation};
 use latpath_compare::{compare, Recording};
+use latpath_testkit::Noise;
 
 /// What many comparisons named.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +51,7 @@ fn resampled(noise: &mut Noise, a: &[Recording], b: &[Recording], segment: usize
     let mut mean = |all: &[Recording]| {
         let mut draw = |_| {
             let one = all[(noise.unit() * all.len() as f64) as usize].segments[segment].estimate(p99);
-            one.map_or(0.0, |e| e.value + e.variance.sqrt() * noise.normal())
+            one.map_or(0.0, |e| e.value + e.variance.sqrt() * normal(noise))
         };
         (0..all.len()).map(&mut draw).sum::<f64>() / all.len() as f64
     };
