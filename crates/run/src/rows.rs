@@ -2,6 +2,7 @@
 
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::{Ns, StreamId};
+use std::ops::Range;
 
 /// Journeys in columns.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +45,16 @@ impl Rows {
         let mut rows = Self::default();
         rows.clear(points);
         rows
+    }
+
+    /// Journeys of one stream that follow each other: the stream, and where they are.
+    pub fn by_stream(&self) -> impl Iterator<Item = (StreamId, Range<usize>)> + '_ {
+        let mut begin = 0;
+        self.stream.chunk_by(|a, b| a == b).map(move |same| {
+            let range = begin..begin + same.len();
+            begin = range.end;
+            (same[0], range)
+        })
     }
 
     /// Journeys.

@@ -46,7 +46,7 @@ pub struct FineHistograms {
     pub segment: usize,
     /// Of all packets.
     pub all: Vec<Bucket>,
-    /// Of each path that packets took, where paths are told apart on this segment.
+    /// Of each path that packets took, where paths are distinguished on this segment.
     pub by_path: Vec<(String, Vec<Bucket>)>,
 }
 
@@ -247,12 +247,7 @@ impl Aggregate {
     /// # Panics
     /// If the batch has fewer points than a segment or a route names.
     pub fn add_rows(&mut self, rows: &Rows) {
-        let mut begin = 0;
-        for same in rows.stream.chunk_by(|a, b| a == b) {
-            let end = begin + same.len();
-            self.add_rows_of(same[0], rows, begin..end);
-            begin = end;
-        }
+        rows.by_stream().for_each(|(stream, range)| self.add_rows_of(stream, rows, range));
     }
 
     fn add_rows_of(&mut self, id: StreamId, rows: &Rows, range: Range<usize>) {
@@ -275,9 +270,8 @@ impl Aggregate {
             if ends.in_order {
                 self.times.retain(|time| ends.counts(*time));
             }
-            times.histogram.record_all(&self.times);
-            let (min, max) = self.times.iter().fold((Ns::MAX, Ns::MIN), |(min, max), t| (min.min(*t), max.max(*t)));
-            if !self.times.is_empty() && times.extremes.may_take(min, max) {
+            let recorded = times.histogram.record_all(&self.times);
+            if let Some((min, max)) = recorded.filter(|(min, max)| times.extremes.may_take(*min, *max)) {
                 let has_both = |row: &usize| rows.seen[*row] & ends.both == ends.both;
                 for row in range.clone().filter(has_both) {
                     let (t, time) = (rows.t[ends.from][row], between(rows.t[ends.from][row], rows.t[ends.to][row]));

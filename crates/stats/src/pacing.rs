@@ -98,10 +98,7 @@ impl Pacing {
 
     /// Adds a batch of journeys, those of each stream in their order.
     pub fn add_rows(&mut self, rows: &Rows) {
-        let mut begin = 0;
-        for same in rows.stream.chunk_by(|a, b| a == b) {
-            let range = begin..begin + same.len();
-            begin = range.end;
+        for (stream, range) in rows.by_stream() {
             let by_all = rows.seen[range.clone()].iter().fold(u64::MAX, |all, seen| all & seen);
             let of_point = |column: &Vec<Ns>, point: usize| {
                 if by_all >> point & 1 == 1 {
@@ -114,7 +111,7 @@ impl Pacing {
             };
             let points = rows.t.iter().take(self.points).enumerate().map(|(point, t)| of_point(t, point)).collect();
             let end = rows.number[range.end - 1].saturating_add(1);
-            self.keep(same[0], rows.number[range.start], Stretch { end, points });
+            self.keep(stream, rows.number[range.start], Stretch { end, points });
         }
     }
 

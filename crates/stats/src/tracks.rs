@@ -45,12 +45,7 @@ impl Tracks {
 
     /// Adds a batch of journeys.
     pub fn add_rows(&mut self, rows: &Rows) {
-        let mut begin = 0;
-        for same in rows.stream.chunk_by(|a, b| a == b) {
-            let range = begin..begin + same.len();
-            begin = range.end;
-            self.add_rows_of(same[0], rows, range);
-        }
+        rows.by_stream().for_each(|(stream, range)| self.add_rows_of(stream, rows, range));
     }
 
     fn add_rows_of(&mut self, id: StreamId, rows: &Rows, range: Range<usize>) {
