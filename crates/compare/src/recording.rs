@@ -4,6 +4,7 @@ use crate::estimate::{Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::track::{Spikes, Stretch};
+use latpath_stats::Percentile;
 use serde::Serialize;
 
 /// A figure of a segment that recordings are compared by.
@@ -49,13 +50,7 @@ impl Figure {
             Self::Min => "min",
             Self::Mean => "mean",
             Self::Stddev => "stddev",
-            Self::Percentile(500_000) => "p50",
-            Self::Percentile(900_000) => "p90",
-            Self::Percentile(990_000) => "p99",
-            Self::Percentile(999_000) => "p99.9",
-            Self::Percentile(999_900) => "p99.99",
-            Self::Percentile(999_990) => "p99.999",
-            Self::Percentile(_) => "p99.9999",
+            Self::Percentile(n) => Percentile::ALL.iter().find(|p| p.per_million == n).map_or("percentile", |p| p.name),
             Self::Max => "max",
             Self::Over => "over",
             Self::Spikes => "spikes",
@@ -98,7 +93,7 @@ pub struct Measured {
     pub over: u64,
     /// All times.
     pub histogram: Histogram,
-    /// Spikes; none where they are too many to be told apart.
+    /// Spikes; none where they are too many to be distinguished.
     pub spikes: Option<usize>,
     /// Spikes took more than a tenth of the time: then their number says nothing.
     pub is_late_often: bool,

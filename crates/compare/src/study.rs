@@ -43,7 +43,7 @@ pub struct StudyRow {
     pub mean_to_ns: Ns,
     /// Packets over the threshold.
     pub over_threshold: u64,
-    /// Spikes; null where they are too many to be told apart.
+    /// Spikes; null where they are too many to be distinguished.
     pub spikes: Option<usize>,
     /// The times' histogram.
     pub histogram: Vec<Bucket>,

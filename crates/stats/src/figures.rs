@@ -47,7 +47,7 @@ impl TimeFigures {
     /// Of a histogram.
     pub fn of(h: &Histogram) -> Self {
         let [p50_ns, p90_ns, p95_ns, p99_ns, p99_9_ns, p99_99_ns, p99_999_ns, p99_9999_ns] =
-            h.percentiles([500_000, 900_000, 950_000, 990_000, 999_000, 999_900, 999_990, 999_999]);
+            h.percentiles(Percentile::ALL.map(|p| p.per_million));
         Self {
             count: h.count(),
             min_ns: h.min(),
@@ -68,7 +68,8 @@ impl TimeFigures {
 
     /// A percentile; `None` where fewer than one of the times lies beyond it: the greatest time says as much.
     pub fn percentile(&self, which: Percentile) -> Option<Ns> {
-        (self.count >= which.one_in).then(|| (which.figure)(self))
+        let beyond = u128::from(self.count) * u128::from(1_000_000 - which.per_million);
+        (beyond >= 1_000_000).then(|| (which.figure)(self))
     }
 }
 
@@ -77,8 +78,8 @@ impl TimeFigures {
 pub struct Percentile {
     /// `p99.9`.
     pub name: &'static str,
-    /// One time of so many is beyond it.
-    one_in: u64,
+    /// So many millionths of all times do not exceed it.
+    pub per_million: u32,
     /// The figure, however few times there are.
     pub figure: fn(&TimeFigures) -> Ns,
 }
@@ -91,14 +92,14 @@ impl Percentile {
 
     /// All of them, rising.
     pub const ALL: [Self; 8] = [
-        Self { name: "p50", one_in: 2, figure: |t| t.p50_ns },
-        Self { name: "p90", one_in: 10, figure: |t| t.p90_ns },
-        Self { name: "p95", one_in: 20, figure: |t| t.p95_ns },
-        Self { name: "p99", one_in: 100, figure: |t| t.p99_ns },
-        Self { name: "p99.9", one_in: 1_000, figure: |t| t.p99_9_ns },
-        Self { name: "p99.99", one_in: 10_000, figure: |t| t.p99_99_ns },
-        Self { name: "p99.999", one_in: 100_000, figure: |t| t.p99_999_ns },
-        Self { name: "p99.9999", one_in: 1_000_000, figure: |t| t.p99_9999_ns },
+        Self { name: "p50", per_million: 500_000, figure: |t| t.p50_ns },
+        Self { name: "p90", per_million: 900_000, figure: |t| t.p90_ns },
+        Self { name: "p95", per_million: 950_000, figure: |t| t.p95_ns },
+        Self { name: "p99", per_million: 990_000, figure: |t| t.p99_ns },
+        Self { name: "p99.9", per_million: 999_000, figure: |t| t.p99_9_ns },
+        Self { name: "p99.99", per_million: 999_900, figure: |t| t.p99_99_ns },
+        Self { name: "p99.999", per_million: 999_990, figure: |t| t.p99_999_ns },
+        Self { name: "p99.9999", per_million: 999_999, figure: |t| t.p99_9999_ns },
     ];
 }
 

@@ -14,7 +14,7 @@ const LEAST: usize = 64;
 /// The times of one segment in one slot, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Least and greatest.
+    /// The least.
     pub min: Ns,
     /// The greatest.
     pub max: Ns,

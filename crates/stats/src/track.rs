@@ -9,7 +9,7 @@ const SECOND: Ns = 1_000_000_000;
 const MOST_STRETCHES: i64 = 4096;
 /// Times over the threshold that are no further apart than this are one spike.
 pub const SPIKE_GAP: Ns = 100_000_000;
-/// Most spikes that are told apart.
+/// Most spikes that are distinguished.
 const MOST_SPIKES: usize = 1 << 18;
 
 /// How a recording is cut into stretches of equal length, in whole seconds.
@@ -215,7 +215,7 @@ impl Spikes {
         }
     }
 
-    /// How many; `None` where they are too many to be told apart.
+    /// How many; `None` where they are too many to be distinguished.
     pub fn count(&self) -> Option<usize> {
         (!self.crowded).then_some(self.found.len())
     }

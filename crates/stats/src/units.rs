@@ -67,7 +67,7 @@ impl Letters {
 
     /// So many of a thing: `1 packet`, `12 packets`. The noun forms its plural with an s.
     pub fn number_of(self, n: u64, noun: &str) -> String {
-        format!("{} {noun}{}", self.count(n), if n == 1 { "" } else { "s" })
+        of_things(&self.count(n), n, noun)
     }
 
     /// A count in at most `width` columns (5 or more): in groups if that fits, else plain, else short (`48.0M`).
@@ -103,6 +103,11 @@ pub fn duration(ns: Ns) -> String {
 /// [`Letters::count`] in Unicode.
 pub fn count(n: u64) -> String {
     Letters::Unicode.count(n)
+}
+
+/// So many of a thing, the number as a page writes it: `1 packet`, `12 packets`.
+pub fn of_things(number: &str, n: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// [`Letters::number_of`] in Unicode.
