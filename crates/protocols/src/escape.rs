@@ -1,4 +1,4 @@
-//! Names from the wire as text: any bytes, told apart, and typed back.
+//! Names from the wire as text: any bytes; two names never look alike, and each can be typed back.
 
 /// A name's bytes as text: distinct names read distinctly, and a terminal obeys none. [`bytes`] reads it back.
 pub(crate) fn text(name: &[u8]) -> String {

@@ -2,7 +2,7 @@
 
 use latpath_model::Ns;
 use latpath_stats::text::{pad, wrapped, Table};
-use latpath_stats::units::Letters;
+use latpath_stats::units::{of_things, Letters};
 use latpath_stats::SegmentFigures;
 
 /// How wide a page is that no terminal shows.
@@ -167,9 +167,9 @@ impl Page {
         }
     }
 
-    /// So many of a thing: `1 packet`, `12 packets`.
+    /// So many of a thing: `1 packet`, `12 packets`; the number as [`Page::count`] writes it.
     pub fn number_of(&self, n: u64, noun: &str) -> String {
-        self.letters.number_of(n, noun)
+        of_things(&self.count(n), n, noun)
     }
 
     /// A count; for people in at most 14 columns.

@@ -32,7 +32,7 @@ pub struct SummaryOptions {
 /// # Errors
 /// Where one of the user's segments cannot be.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
-    Ok(gather(run, options, |_| Ok(()), |_| (), |(), _| ())?.summary)
+    Ok(gather(run, options, true, |_| Ok(()), |_| (), |(), _| ())?.summary)
 }
 
 /// The figures of a run, and what else was gathered while its journeys were read.
@@ -44,11 +44,12 @@ pub(crate) struct Gathered<G> {
     pub more: Vec<G>,
 }
 
-/// The same over the segments that `choose` leaves, and each batch of journeys also goes to the gatherers of the caller, of which each
-/// worker makes one.
+/// The same, with the pacing or without it, over the segments that `choose` leaves; each batch of journeys also goes to the gatherers of
+/// the caller, of which each worker makes one.
 pub(crate) fn gather<G: Send>(
     run: &Run,
     options: &SummaryOptions,
+    paced: bool,
     choose: impl FnOnce(&mut Vec<Segment>) -> Result<(), String>,
     make: impl Fn(&Setup) -> G + Sync,
     add: impl Fn(&mut G, &Rows) + Sync,
@@ -61,17 +62,18 @@ pub(crate) fn gather<G: Send>(
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
     let select = Select { cpus_and_threads: false, ..options.select.clone() };
-    let begin = || ((Aggregate::new(setup.clone()), Pacing::new(setup.streams, points.len())), make(&setup));
+    let pacing = || paced.then(|| Pacing::new(setup.streams, points.len()));
+    let begin = || ((Aggregate::new(setup.clone()), pacing()), make(&setup));
     let mut scan = run.scan_rows(&select, workers, begin, |((counted, pacing), more), rows| {
         counted.add_rows(rows);
-        pacing.add_rows(rows);
+        pacing.iter_mut().for_each(|pacing| pacing.add_rows(rows));
         add(more, rows);
     });
-    let (parts, more): (Vec<(Aggregate, Pacing)>, Vec<G>) = scan.gathered.drain(..).unzip();
-    let ((mut all, mut pacing), _) = begin();
+    let (parts, more): (Vec<(Aggregate, Option<Pacing>)>, Vec<G>) = scan.gathered.drain(..).unzip();
+    let (mut all, mut pacing) = (Aggregate::new(setup.clone()), pacing());
     for (counted, one) in parts {
         all.merge(&counted);
-        pacing.merge(one);
+        pacing.iter_mut().zip(one).for_each(|(all, one)| all.merge(one));
     }
     add_details(run, &select, workers, &mut all);
 
@@ -84,7 +86,7 @@ pub(crate) fn gather<G: Send>(
     let mut summary = latpath_stats::summarise(&all, &facts);
     for (id, stream) in summary.streams.iter_mut().enumerate() {
         let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
-        stream.pacing = pacing.figures(id as StreamId, name);
+        stream.pacing = pacing.as_ref().map_or(Vec::new(), |pacing| pacing.figures(id as StreamId, name));
         stream
             .pacing
             .sort_by_key(|at| stream.points.iter().position(|p| p.to_string() == at.point).unwrap_or(usize::MAX));

@@ -16,7 +16,7 @@ use std::path::Path;
 ///
 /// With --against, two groups: latpath compare NEW1 NEW2 NEW3 --against OLD1 OLD2 OLD3. Without, a table of all groups that are named:
 /// latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a run, or a log of all transactions of latpath
-/// ping. Five or more recordings each, of ten minutes or more, tell most.
+/// ping. Five or more recordings each, of ten minutes or more, find the smallest differences.
 #[derive(ClapArgs)]
 pub struct Args {
     /// Recordings: RUN, or NAME=RUN,RUN for a group with a name; without --against NAME or CONFIGURATION/LOAD
@@ -40,7 +40,7 @@ pub struct Args {
     /// Compare each stream by itself
     #[arg(long, requires = "against")]
     by_stream: bool,
-    /// Only journeys from here on: time since each run's start (90s), or UTC (2026-01-02T03:04:05Z)
+    /// Only journeys from here on: time since each run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf on')
     #[arg(long, value_name = "TIME")]
     from: Option<When>,
     /// Only journeys before this

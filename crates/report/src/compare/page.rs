@@ -28,8 +28,7 @@ pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
 }
 
 fn group(page: &mut Page, group: &Group, more: &str) {
-    let n = group.recordings.len();
-    let recordings = if n == 1 { "1 recording".into() } else { format!("{n} recordings") };
+    let recordings = page.number_of(group.recordings.len() as u64, "recording");
     let name = page.clean(&group.name);
     page.heading(&format!("{name}: {recordings}{more}"));
     let mut table = Table::new(&["<recording", "long", "packets", "rate/s", "lost"]);

@@ -48,7 +48,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
     let span = |tracks| Span::of(covered, tracks);
     let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).stretches, by_stream);
     let Gathered { summary, counted, more } =
-        gather(run, &summary, |segments| choose(segments, run, options), make, Tracks::add_rows)?;
+        gather(run, &summary, false, |segments| choose(segments, run, options), make, Tracks::add_rows)?;
     let setup = counted.setup();
     let span = span(Tracks::count(setup, by_stream));
     let tracks = more.into_iter().reduce(|mut all, one| {
