@@ -5,23 +5,24 @@ use crate::counted::Counted;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, HostSource, Merge, Origin};
-use crate::span::Span;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::{segments, Joiner, Journey, Layout, Route, RouteFinder, Totals};
+use latpath_journey::{segments, Joiner, Journey, Layout, RouteFinder, Span, Totals};
 use latpath_linux::{background::Background, monotonic};
-use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, StreamId, StreamSpec, HOST};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
-use latpath_run::{Manifest, NamedSegment, ToolCost};
+use latpath_run::{Manifest, ToolCost};
 use std::sync::Arc;
 
 /// How often the route is looked for, and looked at again.
 const SEARCH_EVERY: Ns = 100_000_000;
 const ROUTE_EVERY: Ns = 1_000_000_000;
 
+/// Journeys that began less than this after the probes were attached are left out: a probe is not everywhere at once.
+const SETTLE: Ns = 100_000_000;
 /// How long the following goes on at the end so that it is known which of the last packets are late.
 const LAST: Ns = 100_000_000;
 /// Between two rounds then.
@@ -157,7 +158,7 @@ impl Follow {
             finder: RouteFinder::default(),
             layout: Layout::default(),
             laid_out: 0,
-            span: Span::new(now, options.window),
+            span: Span::new(now + SETTLE, now.saturating_add(options.window)),
             now,
             route_due: now + SEARCH_EVERY,
             meter: CostMeter::new(),
@@ -339,7 +340,7 @@ impl Follow {
     fn update_route(&mut self, sink: &mut impl JourneySink) {
         let points = &self.tables.points;
         let route = self.finder.route(points);
-        let layout = layout_of(route, points, &self.options.segments);
+        let layout = segments::layout(route, points, &self.options.segments);
         if layout == self.layout && points.len() == self.laid_out {
             return;
         }
@@ -418,16 +419,9 @@ impl Follow {
         let machines = machines.map(|((feed, counters), flight)| feed.record(*counters, flight));
         manifest.machines = machines.collect();
         let points = self.points();
-        let point = |id: PointId| points[usize::from(id)].point.clone();
         manifest.points = points.to_vec();
+        manifest.set_layout(&self.layout);
         manifest.drop_notes = self.drop_notes().to_vec();
-        let names = |route: &Vec<PointId>| route.iter().map(|id| point(*id)).collect();
-        manifest.route = names(&self.layout.route.points);
-        manifest.routes = self.layout.route.by_stream.iter().map(names).collect();
-        let segments = self.layout.segments.iter();
-        manifest.segments = segments
-            .map(|s| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) })
-            .collect();
         manifest.counters = sum(&counters);
         manifest.joined = self.all_totals();
         manifest.tool = self.cost(&counters);
@@ -487,19 +481,6 @@ impl Follow {
         }
         notes
     }
-}
-
-/// The layout of a route. `own` are the user's segments, `NAME=FROM..TO`.
-fn layout_of(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
-    let mut layout = segments::classic(route, points);
-    for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
-        match segments::parse(text, points, &layout.route) {
-            Ok(Some(segment)) => layout.segments.push(segment),
-            Ok(None) => layout.notes.push(format!("--segment {text}: no packet was seen at one of its ends yet")),
-            Err(why) => layout.notes.push(format!("--segment {why}")),
-        }
-    }
-    layout
 }
 
 fn joiner(options: &Options) -> Joiner {

@@ -9,7 +9,6 @@ mod flight;
 mod follow;
 mod live;
 mod merge;
-mod span;
 mod tables;
 
 pub use cost::CostMeter;

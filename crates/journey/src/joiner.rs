@@ -131,30 +131,33 @@ impl Joiner {
     pub fn new(rules: impl IntoIterator<Item = KeyRule>, options: Options) -> Self {
         let stride = 8;
         let options = Options { retain: options.retain.max(options.window), ..options };
-        let streams: Vec<_> = rules
-            .into_iter()
-            .enumerate()
-            .map(|(id, rule)| Stream {
-                id: id as StreamId,
-                ring: Ring::new(stride),
-                at: vec![Position::default(); stride],
-                sequence: Sequence::new(rule, options.reorder),
-                near: options.reorder,
-                ..Stream::default()
-            })
-            .collect();
-        let slots = streams.len() * MIN_SLOTS;
-        Self {
+        let mut joiner = Self {
             options,
-            streams,
+            streams: Vec::new(),
             stride,
             drops: 0,
             now: Ns::MIN,
-            slots,
-            heads: slots,
+            slots: 0,
+            heads: 0,
             refused: 0,
             hold: Hold::default(),
-        }
+        };
+        rules.into_iter().for_each(|rule| joiner.add_stream(rule));
+        joiner
+    }
+
+    /// Adds a stream with this key rule; its id is the next one.
+    pub fn add_stream(&mut self, rule: KeyRule) {
+        self.streams.push(Stream {
+            id: self.streams.len() as StreamId,
+            ring: Ring::new(self.stride),
+            at: vec![Position::default(); self.stride],
+            sequence: Sequence::new(rule, self.options.reorder),
+            near: self.options.reorder,
+            ..Stream::default()
+        });
+        self.slots += MIN_SLOTS;
+        self.heads += MIN_SLOTS;
     }
 
     /// Takes the points that there are; call it again whenever points were found.

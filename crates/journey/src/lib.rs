@@ -8,9 +8,11 @@ mod ring;
 pub mod route;
 mod schedule;
 pub mod segments;
+mod span;
 
 pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;
 pub use paths::{PathClass, Paths};
 pub use route::{Route, RouteFinder};
 pub use segments::{Layout, Segment};
+pub use span::Span;

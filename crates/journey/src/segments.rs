@@ -75,6 +75,19 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     Layout { route, ..all }
 }
 
+/// The layout of a route with the user's own segments, each `NAME=FROM..TO`.
+pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
+    let mut layout = classic(route, points);
+    for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
+        match parse(text, points, &layout.route) {
+            Ok(Some(segment)) => layout.segments.push(segment),
+            Ok(None) => layout.notes.push(format!("--segment {text}: no packet was seen at one of its ends yet")),
+            Err(why) => layout.notes.push(format!("--segment {why}")),
+        }
+    }
+    layout
+}
+
 /// That others read the packets too: the route leads to one reader, and the user may mean another.
 fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     const NAMED: usize = 3;

@@ -65,7 +65,9 @@ impl Findings<'_> {
         streams::pacing(&mut page, summary);
         worst::document(&mut page, summary, self.charts.typical.as_ref());
         header::route(&mut page, summary);
-        quality::tool(&mut page, summary);
+        if self.run.manifest().imported.is_empty() {
+            quality::tool(&mut page, summary);
+        }
         page.heading("Run, host and options");
         header::write(&mut page, self.run);
         page.item("SHA-256", self.sha256);

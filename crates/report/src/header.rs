@@ -1,7 +1,7 @@
 //! Where the figures are from: machine, kernel, options, path, clocks.
 
 use crate::page::Page;
-use latpath_model::{text::quoted, Point};
+use latpath_model::{text::quoted, Point, HOST};
 use latpath_run::{Manifest, Run, State};
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
@@ -29,7 +29,14 @@ pub(crate) fn write(page: &mut Page, run: &Run) {
     page.item("command", &page.clean(&manifest.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")));
     let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     page.item("streams", &page.clean(&streams.join(" ")));
-    host(page, manifest);
+    if manifest.imported.is_empty() {
+        host(page, manifest);
+    }
+    for (at, file) in manifest.imported.iter().enumerate() {
+        let unit = if file.resolution_ns >= 1000 { ", whole microseconds" } else { "" };
+        let text = format!("{} from {}, {} packets{unit}", file.point, file.path, page.count(file.packets));
+        page.item(if at == 0 { "imported" } else { "" }, &page.clean(&text));
+    }
     for (at, mark) in run.marks().iter().enumerate() {
         let since = elapsed(mark.t_ns.saturating_sub(manifest.start.monotonic_ns));
         page.item(if at == 0 { "marks" } else { "" }, &format!("{since}  {}", page.clean(&mark.text)));
@@ -135,7 +142,11 @@ pub(crate) fn route(page: &mut Page, summary: &Summary) {
     if others.is_empty() {
         return;
     }
-    page.heading("Clocks against the host's");
+    let reference = summary.machines.iter().find(|m| m.method == "same clock").map_or(HOST, |m| &m.machine);
+    page.heading(&match reference {
+        HOST => "Clocks against the host's".into(),
+        machine => format!("Clocks against that of {}", page.clean(machine)),
+    });
     let bound = format!("{}bound", page.letters.plus_minus());
     let mut table = Table::new(&["<machine", "<method", "offset", "drift", &bound, "exchanges", "<"]);
     for machine in others {

@@ -41,6 +41,8 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     quality::losses(&mut page, summary);
     streams::write(&mut page, summary);
     worst::write(&mut page, summary);
-    quality::tool(&mut page, summary);
+    if run.is_none_or(|run| run.manifest().imported.is_empty()) {
+        quality::tool(&mut page, summary);
+    }
     page.finish()
 }

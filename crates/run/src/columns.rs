@@ -61,21 +61,22 @@ pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result
 }
 
 /// Fills a group of [`table`] with rows, each stream's rows together.
-pub(crate) fn fill(rows: &Rows, group: &mut Group) {
-    group.columns.resize_with(4 + 3 * rows.points + RARE, Values::default);
+pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
+    let places = if details { 2 * rows.points } else { 0 };
+    group.columns.resize_with(4 + rows.points + places + RARE, Values::default);
     group.clear();
     group.rows = rows.len();
     let all = || 0..rows.len();
     let first: Vec<Ns> = all().map(|row| rows.first_time(row)).collect();
     let (fixed, rest) = group.columns.split_at_mut(4);
     let (times, rest) = rest.split_at_mut(rows.points);
-    let (places, rare) = rest.split_at_mut(2 * rows.points);
+    let (places, rare) = rest.split_at_mut(places);
     for (p, time) in times.iter_mut().enumerate() {
         let seen = |row: &usize| rows.seen[*row] >> p & 1 == 1;
         // Wrapping, so that the reader gets back the very same time whatever a broken clock made of it.
         time.i64.extend(all().filter(seen).map(|row| rows.t[p][row].wrapping_sub(first[row])));
         time.levels.extend(all().map(|row| i16::from(seen(&row))));
-        let [cpu, tid] = &mut places[2 * p..2 * p + 2] else { continue };
+        let Some([cpu, tid]) = places.get_mut(2 * p..2 * p + 2) else { continue };
         cpu.i32.extend(all().filter(seen).map(|row| i32::from(rows.cpu[p][row])));
         tid.i32.extend(all().filter(seen).map(|row| rows.tid[p][row] as i32));
         cpu.levels.clone_from(&time.levels);

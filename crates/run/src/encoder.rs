@@ -31,6 +31,8 @@ pub(crate) struct Encoder {
     pub free: Sender<Rows>,
     /// Closed parts go there to be merged.
     pub merger: Sender<Finished>,
+    /// Whether CPUs and threads are known: not of what files held.
+    pub details: bool,
     /// What was closed so far.
     pub stored: Arc<Stored>,
 }
@@ -46,17 +48,17 @@ impl Encoder {
     /// Works until the writer hangs up, or the first error.
     pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
         let names = Names::new(&self.run.join(JOURNEYS));
-        let (mut table, mut part, mut number) = (columns::table::<Point>(&[], true), None::<PartWriter>, 0);
+        let (mut table, mut part, mut number) = (columns::table::<Point>(&[], self.details), None::<PartWriter>, 0);
         let mut group = Group::default();
         for item in work {
             match item {
-                Work::Points(points) => table = columns::table(&points, true),
+                Work::Points(points) => table = columns::table(&points, self.details),
                 Work::Rows(rows) => {
                     let open = match &mut part {
                         Some(open) => open,
                         none => none.insert(columns::create(&names, Span::one(number), &table)?),
                     };
-                    columns::fill(&rows, &mut group);
+                    columns::fill(&rows, self.details, &mut group);
                     open.write(&group)?;
                     // The writer may be gone: then nobody needs them.
                     let _ = self.free.send(rows);

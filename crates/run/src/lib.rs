@@ -35,7 +35,8 @@ mod writer;
 pub use error::RunError;
 pub use latpath_partstore::StoreError;
 pub use manifest::{
-    ClockSample, FlightRecord, MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, State, ToolCost, FORMAT,
+    ClockSample, FlightRecord, ImportedFile, MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, State,
+    ToolCost, FORMAT,
 };
 pub use marks::Mark;
 pub use reader::{Condition, Run};

@@ -4,9 +4,9 @@ use crate::{facts::HostFacts, seal::Seal, spikes::SpikesRecord, RunError, MANIFE
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::Totals;
+use latpath_journey::{Layout, Segment, Totals};
 use latpath_model::{
-    stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
+    stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointId, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
 use latpath_partstore::{open_file, replace_file, StoreError};
 use schemars::JsonSchema;
@@ -61,6 +61,13 @@ impl Stamp {
         let ClockTie { monotonic_ns, realtime_ns: utc_ns, tai_ns, .. } = ClockTie::read();
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.unsigned_abs());
         Self { utc: humantime::format_rfc3339_nanos(utc).to_string(), utc_ns, tai_ns, monotonic_ns }
+    }
+
+    /// The instant of this UTC, ns since 1970, on a timeline that is UTC itself: of a run that was made of files.
+    pub fn of_utc(utc_ns: Ns) -> Self {
+        let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.max(0).unsigned_abs());
+        let utc = humantime::format_rfc3339_nanos(utc).to_string();
+        Self { utc, utc_ns, tai_ns: utc_ns, monotonic_ns: utc_ns }
     }
 
     /// Begins to watch the time of day at this instant, so that no step after it is missed.
@@ -147,6 +154,34 @@ pub struct ClockSample {
     pub error_bound_ns: Ns,
 }
 
+/// A file that a run was made of by `latpath import`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ImportedFile {
+    /// The point whose packets it holds.
+    pub point: String,
+    /// Its path as the user named it.
+    pub path: String,
+    /// `pcap` or `sv-log`.
+    pub format: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal digits.
+    pub sha256: String,
+    /// Packets of the streams that were imported.
+    pub packets: u64,
+    /// Packets of other streams and protocols, and those that are after the end of another file.
+    pub left_out: u64,
+    /// Time of the first of its packets that were imported, by its own clock, ns since 1970.
+    pub first_utc_ns: Ns,
+    /// Time of the last one, likewise.
+    pub last_utc_ns: Ns,
+    /// Its times are whole multiples of this: 1000 where they are whole microseconds.
+    pub resolution_ns: Ns,
+    /// What was subtracted from its times.
+    pub offset_ns: Ns,
+}
+
 /// What tracing itself cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -219,6 +254,9 @@ pub struct Manifest {
     pub tool: ToolCost,
     /// The XXH64 of `vms.json`; none where there is no such file.
     pub vms_xxh64: Option<String>,
+    /// The files that it was made of, where it was imported; its timeline is then UTC.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<ImportedFile>,
     /// What the reader must know.
     pub notes: Vec<String>,
 }
@@ -234,6 +272,18 @@ impl Manifest {
             host: HostFacts::read(),
             ..Self::default()
         }
+    }
+
+    /// Takes the route, each stream's own, and the segments; `points` must be known already.
+    pub fn set_layout(&mut self, layout: &Layout) {
+        let points = &self.points;
+        let point = |id: PointId| points[usize::from(id)].point.clone();
+        let names = |route: &Vec<PointId>| route.iter().map(|id| point(*id)).collect();
+        self.route = names(&layout.route.points);
+        self.routes = layout.route.by_stream.iter().map(names).collect();
+        let named =
+            |s: &Segment| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) };
+        self.segments = layout.segments.iter().map(named).collect();
     }
 
     /// UTC of the run's times.

@@ -78,6 +78,8 @@ pub struct Writer {
     /// Captures with late packets that were not even frozen.
     passed_over: u64,
     part_time: Duration,
+    /// When the run ends, where that is not when it is closed.
+    end: Option<Stamp>,
     closed: bool,
     _lock: Option<Flock<File>>,
 }
@@ -107,8 +109,14 @@ impl Writer {
         let (free_sender, free) = channel();
         let (merger_sender, finished) = channel();
         let stored = Arc::<Stored>::default();
-        let encoder =
-            Encoder { run: path.into(), clocks, free: free_sender, merger: merger_sender, stored: Arc::clone(&stored) };
+        let encoder = Encoder {
+            run: path.into(),
+            clocks,
+            free: free_sender,
+            merger: merger_sender,
+            details: manifest.imported.is_empty(),
+            stored: Arc::clone(&stored),
+        };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let encoder = thread("latpath-encode").spawn(|| encoder.run(items)).map_err(StoreError::write(path))?;
         let merger = thread("latpath-merge")
@@ -135,6 +143,7 @@ impl Writer {
             spikes: None,
             passed_over: 0,
             part_time: PART_TIME,
+            end: None,
             closed: false,
             _lock: lock,
         };
@@ -251,6 +260,11 @@ impl Writer {
     /// Notes a sample of a clock.
     pub fn clock_sample(&mut self, sample: ClockSample) {
         self.samples.push(sample);
+    }
+
+    /// Ends the run at this instant rather than when it is closed: of packets that came before.
+    pub fn end_at(&mut self, end: Stamp) {
+        self.end = Some(end);
     }
 
     /// Adds a journey. Waits where the disk is slower than the journeys come; how often is in the manifest.
@@ -407,7 +421,7 @@ impl Writer {
         self.closed = true;
         // On a full disk parts and spikes take each other's last room; this is the manifest's. That it is gone already is no matter.
         let _ = std::fs::remove_file(self.path.join(RESERVE));
-        let end = Stamp::now();
+        let end = self.end.take().unwrap_or_else(Stamp::now);
         self.manifest.state = if interrupted_by.is_some() { State::Interrupted } else { State::Finished };
         self.manifest.interrupted_by = interrupted_by;
         self.manifest.written_ns = end.monotonic_ns;

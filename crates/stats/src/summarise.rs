@@ -93,7 +93,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
 /// How wrong a machine's clock was against the host's at worst.
 fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
     let known = manifest.machines.iter().find(|m| m.clock.machine == machine);
-    known.map(|m| m.clock.error_bound_ns).or((machine == HOST).then_some(0))
+    known.map(|m| m.clock.error_bound_ns).or((machine == HOST && manifest.imported.is_empty()).then_some(0))
 }
 
 /// Says what the worst packets' threads do for the host's virtual machines.

@@ -82,7 +82,7 @@ fn machine(text: &str) -> Result<(String, Address), String> {
     Ok((name.into(), address.parse().map_err(|e| format!("{e}"))?))
 }
 
-fn segment(text: &str) -> Result<String, String> {
+pub(super) fn segment(text: &str) -> Result<String, String> {
     latpath_journey::segments::split(text).map(|_| text.into())
 }
 

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod explain;
 pub mod export;
 mod following;
+pub mod import;
 mod interrupt;
 mod limits;
 pub mod live;

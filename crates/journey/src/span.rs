@@ -1,30 +1,27 @@
 //! From when until when packets count.
 
-use latpath_journey::{Journey, Route};
+use crate::{Journey, Route};
 use latpath_model::Ns;
 
-/// Journeys that began less than this after the probes were attached are left out: a probe is not everywhere at once.
-pub const SETTLE: Ns = 100_000_000;
-
-/// The time in which packets are followed.
+/// The time in which packets are followed: at all points, by probes or by captures.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// From when on.
     pub begin: Ns,
-    /// When the probes were being detached.
+    /// Packets that set out from here on do not count: points may not be watched any more.
     pub end: Ns,
-    /// No packet that was on its way when the probes were attached can still be under way: it would be lost by now.
+    /// No packet that was on its way when the first point was watched can still be under way: it would be lost by now.
     settled: Ns,
 }
 
 impl Span {
-    /// Probes stand since `now`. A packet may take as long as `window`.
-    pub fn new(now: Ns, window: Ns) -> Self {
-        Self { begin: now.saturating_add(SETTLE), end: Ns::MAX, settled: now.saturating_add(window) }
+    /// All points are watched from `begin` on, and all packets that were under way before have arrived by `settled`.
+    pub fn new(begin: Ns, settled: Ns) -> Self {
+        Self { begin, end: Ns::MAX, settled }
     }
 
     /// Whether a packet counts. One that was on its way before is left out: it was first seen in the middle of its route. One that set out
-    /// while the probes were being detached may be seen by some of them.
+    /// after the end may be seen by some points only.
     pub fn counts(&self, j: &Journey, route: &Route) -> bool {
         let from_the_start = || route.of_stream(j.stream).first().is_none_or(|head| j.at(*head).is_some());
         j.first().is_some_and(|t| (self.begin..self.end).contains(&t) && (t >= self.settled || from_the_start()))
@@ -36,10 +33,11 @@ mod tests {
     use super::*;
 
     const S: Ns = 1_000_000_000;
+    const SETTLE: Ns = S / 10;
 
     #[test]
     fn packets_that_set_out_before_or_after_do_not_count() {
-        let mut span = Span::new(10 * S, S);
+        let mut span = Span::new(10 * S + SETTLE, 11 * S);
         span.end = 20 * S;
         let route = Route { points: vec![1, 0, 2], ..Route::default() };
         let counts = |seen: u64, first: Ns| {

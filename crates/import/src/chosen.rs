@@ -1,0 +1,85 @@
+//! Which of the streams in a file are imported, and under which name: the same packets must have the same in all files.
+
+use latpath_model::{stream::MAX_STREAMS, StreamId, StreamSpec};
+
+/// A stream as a file names it.
+pub(crate) enum Seen<'a> {
+    /// By frames of a capture, exactly.
+    Exact(&'a StreamSpec),
+    /// By a name alone, as logs do.
+    Name(&'a StreamSpec),
+}
+
+/// The streams that were asked for; empty for all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen(pub Vec<StreamSpec>);
+
+impl Chosen {
+    /// The stream under which such packets are imported; `None` where they are not.
+    pub fn stream(&self, seen: &Seen) -> Option<StreamSpec> {
+        let (Seen::Exact(found) | Seen::Name(found)) = seen;
+        if self.0.is_empty() {
+            return Some(found.by_name());
+        }
+        self.0.iter().find_map(|asked| match seen {
+            // A tag, an address or an APPID is in no log.
+            Seen::Name(_) if asked.is_pattern() => {
+                asked.by_name().choose(found).map(|named| StreamSpec { link: asked.link, key: asked.key, ..named })
+            }
+            Seen::Name(_) => (asked.by_name() == found.by_name()).then(|| asked.clone()),
+            Seen::Exact(_) if asked.is_pattern() => asked.choose(found),
+            Seen::Exact(_) => asked.includes(found).then(|| asked.clone()),
+        })
+    }
+
+    /// What was asked for, in a sentence.
+    pub fn text(&self) -> String {
+        self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The streams of all files together, in the order in which they appear.
+#[derive(Default)]
+pub(crate) struct Streams {
+    pub all: Vec<StreamSpec>,
+}
+
+impl Streams {
+    /// The number of a stream; `None` beyond those that a run can have.
+    pub fn number(&mut self, stream: StreamSpec) -> Option<StreamId> {
+        if let Some(known) = self.all.iter().position(|s| *s == stream) {
+            return Some(known as StreamId);
+        }
+        (self.all.len() < MAX_STREAMS).then(|| {
+            self.all.push(stream);
+            self.all.len() as StreamId - 1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> StreamSpec {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_log_and_a_capture_name_a_stream_alike() {
+        let exact = spec("svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01");
+        let named = spec("svid:MU01");
+        for (asked, found) in [
+            ("", Some("svid:MU01")),
+            ("svid:MU01", Some("svid:MU01")),
+            ("svid:MU*", Some("svid:MU01")),
+            ("svid:MU01,vlan=7", Some("svid:MU01,vlan=7")),
+            ("svid:MU02", None),
+        ] {
+            let chosen = Chosen(if asked.is_empty() { Vec::new() } else { vec![spec(asked)] });
+            let found = found.map(spec);
+            assert_eq!(chosen.stream(&Seen::Exact(&exact)), found, "{asked} in a capture");
+            assert_eq!(chosen.stream(&Seen::Name(&named)), found, "{asked} in a log");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! How the clocks of the files are put on one timeline: that of the first file's machine.
+
+use crate::ImportError;
+use latpath_model::{Ns, PointInfo, HOST};
+use latpath_run::{MachineFigures, MachineRecord};
+use std::str::FromStr;
+
+/// How far a machine's clock is ahead of the first file's, written `MACHINE=TIME` or `MACHINE=TIME±BOUND`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// The machine.
+    pub machine: String,
+    /// Its clock minus that of the first file's machine.
+    pub ns: Ns,
+    /// How wrong that can be, where it is known.
+    pub bound_ns: Option<Ns>,
+}
+
+fn time(text: &str) -> Result<Ns, String> {
+    let text = text.trim();
+    let (sign, digits) = match text.strip_prefix(['-', '\u{2212}']) {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let time =
+        humantime::parse_duration(digits).map_err(|error| format!("{text:?}: {error}; write a time as 120us"))?;
+    Ns::try_from(time.as_nanos()).map(|ns| sign * ns).map_err(|_| format!("{text:?}: longer than 292 years"))
+}
+
+impl FromStr for Offset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || format!("{text:?}: write MACHINE=TIME or MACHINE=TIME±BOUND, as relay=-250us+-10us");
+        let (machine, rest) = text.split_once('=').ok_or_else(form)?;
+        let (offset, bound) = match rest.split_once('±').or_else(|| rest.split_once("+-")) {
+            Some((offset, bound)) => (offset, Some(time(bound)?)),
+            None => (rest, None),
+        };
+        if machine.is_empty() || bound.is_some_and(|bound| bound < 0) {
+            return Err(form());
+        }
+        Ok(Self { machine: machine.into(), ns: time(offset)?, bound_ns: bound })
+    }
+}
+
+/// The clocks of the machines that have points.
+#[derive(Debug)]
+pub(crate) struct Clocks<'a> {
+    points: &'a [PointInfo],
+    offsets: &'a [Offset],
+}
+
+impl<'a> Clocks<'a> {
+    pub fn new(points: &'a [PointInfo], offsets: &'a [Offset]) -> Result<Self, ImportError> {
+        let clocks = Self { points, offsets };
+        let machines = clocks.machines();
+        match offsets.iter().find(|offset| !machines.contains(&offset.machine.as_str())) {
+            Some(Offset { machine, .. }) => {
+                Err(ImportError::NoMachine { machine: machine.clone(), there: machines.join(", ") })
+            }
+            None => Ok(clocks),
+        }
+    }
+
+    /// The machines, the first file's first.
+    fn machines(&self) -> Vec<&'a str> {
+        let mut machines: Vec<&str> = Vec::new();
+        for info in self.points {
+            if !machines.contains(&info.point.machine.as_str()) {
+                machines.push(&info.point.machine);
+            }
+        }
+        machines
+    }
+
+    fn of(&self, machine: &str) -> Option<&Offset> {
+        self.offsets.iter().rfind(|offset| offset.machine == machine)
+    }
+
+    /// What is subtracted from the times of a machine's files.
+    pub fn offset(&self, machine: &str) -> Ns {
+        self.of(machine).map_or(0, |offset| offset.ns)
+    }
+
+    /// Every machine whose clock's error is known. What is said of no machine, a report calls not known.
+    pub fn records(&self) -> Vec<MachineRecord> {
+        let machines = self.machines();
+        let known = |(at, machine): (usize, &&str)| {
+            let given = self.of(machine);
+            let bound = if at == 0 { Some(given.and_then(|g| g.bound_ns).unwrap_or(0)) } else { given?.bound_ns };
+            let method = if at == 0 { "same clock" } else { "given by --offset" };
+            let offset_ns = self.offset(machine);
+            let clock = MachineFigures {
+                machine: (*machine).into(),
+                method: method.into(),
+                offset_ns,
+                error_bound_ns: bound?,
+                ..MachineFigures::default()
+            };
+            Some(MachineRecord { clock, ..MachineRecord::default() })
+        };
+        machines.iter().enumerate().filter_map(known).collect()
+    }
+
+    /// What the reader must know about them.
+    pub fn notes(&self) -> Vec<String> {
+        let machines = self.machines();
+        let mut notes = Vec::new();
+        let unknown: Vec<&str> = machines.iter().skip(1).copied().filter(|m| self.of(m).is_none()).collect();
+        if let (Some(first), false) = (machines.first(), unknown.is_empty()) {
+            notes.push(format!(
+                "clocks: the times of {} and {first} are as their files have them: nothing here shows how far these clocks were \
+                 apart, and times between them are wrong by that",
+                unknown.join(", ")
+            ));
+        }
+        // The host's clock is the timeline of every other run.
+        if machines.iter().skip(1).any(|m| *m == HOST) {
+            notes.push(format!("clocks: the timeline is that of {}, the machine of the first file", machines[0]));
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_signed_and_may_have_a_bound() {
+        let read = |text: &str| text.parse::<Offset>().map(|o| (o.ns, o.bound_ns));
+        assert_eq!(read("relay=250us"), Ok((250_000, None)));
+        assert_eq!(read("relay=-1ms 5us±10us"), Ok((-1_005_000, Some(10_000))));
+        assert_eq!(read("relay=+37s+-20ns"), Ok((37_000_000_000, Some(20))));
+        for wrong in ["relay", "=5us", "relay=5", "relay=5us±-1us", "relay="] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_nobody_measured_has_no_bound() {
+        let points = ["pub/tx@a", "sub/app-read@b", "nic/nic-rx@c"]
+            .map(|p| PointInfo::from(p.parse::<latpath_model::Point>().unwrap()));
+        let offsets = ["sub=1ms±10us".parse().unwrap()];
+        let clocks = Clocks::new(&points, &offsets).unwrap();
+        let records: Vec<_> = clocks.records().into_iter().map(|r| (r.clock.machine, r.clock.error_bound_ns)).collect();
+        assert_eq!(records, [("pub".to_owned(), 0), ("sub".to_owned(), 10_000)]);
+        assert_eq!([clocks.offset("pub"), clocks.offset("sub")], [0, 1_000_000]);
+        assert!(clocks.notes()[0].contains("the times of nic and pub"));
+        let other = ["x=1ms".parse().unwrap()];
+        assert!(Clocks::new(&points, &other).unwrap_err().to_string().contains("pub, sub, nic"));
+    }
+}

@@ -1,0 +1,245 @@
+//! Reads one file from its beginning to its end, once: its packets, and its SHA-256.
+
+use crate::{
+    chosen::Seen,
+    packets::{FileEnd, Packet, Packets},
+    source::{self, Format},
+    sv_log::{is_trailer, Line},
+    ImportError,
+};
+use latpath_model::{text::cut, Matcher, StreamSpec};
+use latpath_protocols::Tag;
+use latpath_traffic::{Capture, CaptureError};
+use sha2::{Digest, Sha256};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    rc::Rc,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        Arc,
+    },
+};
+
+/// A log is read in pieces of so many bytes; no line is longer.
+const PIECE: usize = 1 << 18;
+
+/// The sum and the length of what was read.
+#[derive(Default)]
+struct Sum {
+    sha256: Sha256,
+    bytes: u64,
+}
+
+/// Reads a file, sums what it read, and says how far it is.
+struct Summed<T> {
+    file: T,
+    sum: Rc<RefCell<Sum>>,
+    read: Arc<AtomicU64>,
+}
+
+impl<T: Read> Read for Summed<T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(into)?;
+        let mut sum = self.sum.borrow_mut();
+        sum.sha256.update(&into[..n]);
+        sum.bytes += n as u64;
+        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+/// Reads all of a file and hands its packets over; `read` counts its bytes.
+pub(crate) fn read(path: &Path, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
+    match read_into(path, forced, &mut packets, read) {
+        Ok(Some((all, end))) => packets.end(all, end),
+        Ok(None) => {}
+        Err(error) => packets.fail(error),
+    }
+}
+
+/// How many packets the file holds, and what else is known at its end; `None` where nobody wants more.
+fn read_into(
+    path: &Path,
+    forced: Option<Format>,
+    packets: &mut Packets,
+    read: Arc<AtomicU64>,
+) -> Result<Option<(u64, FileEnd)>, ImportError> {
+    let broken = |cause| ImportError::Io { path: path.into(), cause };
+    let sum = Rc::new(RefCell::new(Sum::default()));
+    let file = Summed { file: File::open(path).map_err(broken)?, sum: Rc::clone(&sum), read };
+    let (source, start) = source::open(file).map_err(broken)?;
+    let unknown = || ImportError::Unknown { path: path.into(), found: source::beginning(&start) };
+    packets.format = forced.or_else(|| Format::recognise(&start)).ok_or_else(unknown)?;
+    let mut end = FileEnd::default();
+    let all = match packets.format {
+        Format::Pcap => read_capture(path, source, packets, &mut end)?,
+        Format::SvLog => read_log(path, source, packets, &mut end)?,
+    };
+    let sum = sum.take();
+    end.file.bytes = sum.bytes;
+    end.file.sha256 = sum.sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(all.map(|all| (all, end)))
+}
+
+fn read_capture(
+    path: &Path,
+    source: impl Read,
+    packets: &mut Packets,
+    end: &mut FileEnd,
+) -> Result<Option<u64>, ImportError> {
+    let mut capture = Capture::read(path, source)?;
+    let mut known: HashMap<StreamSpec, Option<u16>> = HashMap::new();
+    let mut all = 0;
+    loop {
+        let frame = match capture.next_packet() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(Some(all)),
+            Err(CaptureError::Cut { at, .. }) if at > 0 => {
+                let path = path.display();
+                end.notes
+                    .push(format!("{path}: ends in the middle of packet {}: those before it are imported", at + 1));
+                return Ok(Some(all));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        all += 1;
+        let (header, found) = match Matcher::read(&frame.bytes) {
+            Ok(read) => read,
+            Err(error) => {
+                end.malformed += u64::from(error.is_malformed());
+                continue;
+            }
+        };
+        let vlan = header.tags().last().copied().map(Tag::vlan);
+        for found in found {
+            let exact = StreamSpec::exact(found.stream, header.dst, vlan);
+            let stream = match known.get(&exact) {
+                Some(stream) => *stream,
+                None => {
+                    let stream = packets.stream(&Seen::Exact(&exact));
+                    if known.len() < crate::packets::MOST_STREAMS {
+                        known.insert(exact, stream);
+                    }
+                    stream
+                }
+            };
+            if let Some(stream) = stream {
+                if !packets.push(Packet { t: frame.t, key: found.key, stream }, all)? {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+/// The svIDs of a log; most lines have that of the line before.
+#[derive(Default)]
+struct Names {
+    newest: Vec<u8>,
+    stream: Option<u16>,
+    known: HashMap<Vec<u8>, Option<u16>>,
+}
+
+impl Names {
+    fn find(&mut self, svid: &[u8], packets: &mut Packets) {
+        self.stream = match self.known.get(svid) {
+            Some(stream) => *stream,
+            None => {
+                let sv = latpath_protocols::sv::Sv { svid: svid.to_vec(), appid: None };
+                let stream = packets.stream(&Seen::Name(&StreamSpec::new(Matcher::Sv(sv))));
+                if self.known.len() < crate::packets::MOST_STREAMS {
+                    self.known.insert(svid.to_vec(), stream);
+                }
+                stream
+            }
+        };
+        self.newest.clear();
+        self.newest.extend_from_slice(svid);
+    }
+}
+
+fn read_log(
+    path: &Path,
+    mut source: impl Read,
+    packets: &mut Packets,
+    end: &mut FileEnd,
+) -> Result<Option<u64>, ImportError> {
+    let (mut piece, mut filled) = (vec![0; PIECE], 0);
+    let (mut names, mut lines, mut all) = (Names::default(), 0, 0);
+    loop {
+        let n = match source.read(&mut piece[filled..]) {
+            Ok(n) => n,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+                end.notes.push(format!("{}:{}: its compressed data end in the middle", path.display(), lines + 1));
+                return Ok(Some(all));
+            }
+            Err(cause) => return Err(ImportError::Io { path: path.into(), cause }),
+        };
+        filled += n;
+        let whole = piece[..filled].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let mut text = &piece[..whole];
+        while !text.is_empty() {
+            lines += 1;
+            let (packet, taken) = next_line(text, (path, lines), &mut names, packets, end)?;
+            text = &text[taken..];
+            let Some(packet) = packet else { continue };
+            all += 1;
+            if let Some(stream) = names.stream {
+                if !packets.push(Packet { stream, ..packet }, lines)? {
+                    return Ok(None);
+                }
+            }
+        }
+        if n == 0 {
+            if whole < filled {
+                let path = path.display();
+                end.notes.push(format!("{path}:{}: ends in the middle of this line, which is left out", lines + 1));
+            }
+            return Ok(Some(all));
+        }
+        piece.copy_within(whole..filled, 0);
+        filled -= whole;
+        if filled == piece.len() {
+            return Err(line_error(path, lines + 1, &piece, "it is longer than any line of such a log"));
+        }
+    }
+}
+
+/// The packet of a line, if it is one, and how long the line is.
+#[inline]
+fn next_line(
+    text: &[u8],
+    (path, number): (&Path, u64),
+    names: &mut Names,
+    packets: &mut Packets,
+    end: &mut FileEnd,
+) -> Result<(Option<Packet>, usize), ImportError> {
+    if let Some((smp_cnt, t, taken)) = Line::parse_next(text, &names.newest) {
+        return Ok((Some(Packet { t, key: smp_cnt.into(), stream: 0 }), taken));
+    }
+    let length = text.iter().position(|b| *b == b'\n').unwrap_or(text.len());
+    let (line, taken) = (&text[..length], (length + 1).min(text.len()));
+    if is_trailer(line) {
+        let said = String::from_utf8_lossy(line);
+        end.notes.push(format!("{}:{number}: its logger counted by itself: {}", path.display(), cut(&said, 40)));
+        return Ok((None, taken));
+    }
+    if line.trim_ascii().is_empty() {
+        return Ok((None, taken));
+    }
+    let parsed = Line::parse(line).map_err(|why| line_error(path, number, line, why))?;
+    if names.newest != parsed.svid {
+        names.find(parsed.svid, packets);
+    }
+    Ok((Some(Packet { t: parsed.t, key: parsed.smp_cnt.into(), stream: 0 }), taken))
+}
+
+fn line_error(path: &Path, line: u64, text: &[u8], why: &'static str) -> ImportError {
+    let text = String::from_utf8_lossy(&text[..text.len().min(80)]).into_owned();
+    ImportError::Line { path: path.into(), line, text, why }
+}

@@ -1,0 +1,397 @@
+//! From files to a run: the packets of all files, joined and written.
+
+use crate::{
+    chosen::{Chosen, Streams},
+    clock::{Clocks, Offset},
+    file,
+    merge::Feed,
+    packets::{Packets, WAITING},
+    source::{Format, Source},
+    ImportError,
+};
+use latpath_journey::{segments, Joiner, Journey, Layout, Route, Span};
+use latpath_model::{Ns, Point, PointId, PointInfo, StreamId, StreamSpec};
+use latpath_run::{facts::HostFacts, ImportedFile, Manifest, RunError, Stamp, Writer};
+use latpath_stats::units::{count, number_of};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{channel, sync_channel},
+        Arc,
+    },
+};
+
+/// What to import.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Two files or more, in the order in which packets pass their points.
+    pub sources: Vec<Source>,
+    /// The format of all files, instead of what their first bytes say.
+    pub format: Option<Format>,
+    /// The streams; empty for all of protocols whose frames name them.
+    pub streams: Vec<StreamSpec>,
+    /// How far clocks are ahead of the first file's.
+    pub offsets: Vec<Offset>,
+    /// Segments that the user named: `NAME=FROM..TO`.
+    pub segments: Vec<String>,
+    /// Times over this are counted.
+    pub threshold: Ns,
+    /// A packet that takes longer than this counts as lost.
+    pub window: Ns,
+}
+
+/// How far the import is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Bytes of the files that were read.
+    pub read: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Journeys so far.
+    pub journeys: u64,
+}
+
+/// Sightings between two looks at what else there is to do.
+const ROUND: usize = 1 << 14;
+
+/// Imports files into a new run at `path`. `progress` is called now and then; once `stop` is set, the run ends there.
+///
+/// # Errors
+/// See [`ImportError`]. A run in which nothing could be joined is removed again.
+pub fn import(
+    options: &Options,
+    path: &Path,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Progress),
+) -> Result<Manifest, ImportError> {
+    let points = points(&options.sources)?;
+    let clocks = Clocks::new(&points, &options.offsets)?;
+    Writer::refuse_existing(path)?;
+    let chosen = Chosen(options.streams.clone());
+    let (read, bytes) = (Arc::new(AtomicU64::new(0)), bytes_of(&options.sources)?);
+    std::thread::scope(|scope| {
+        let mut feeds = Vec::new();
+        for (id, source) in options.sources.iter().enumerate() {
+            let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
+            let packets = Packets::new(&source.path, (&chosen, options.window), (to, emptied));
+            let read = Arc::clone(&read);
+            scope.spawn(move || file::read(&source.path, options.format, packets, read));
+            feeds.push(Feed::new(id as PointId, clocks.offset(&source.point.machine), (from, free)));
+        }
+        let mut import = Import::begin(options, &points, feeds, path)?;
+        while import.step()? && !stop.load(Ordering::Relaxed) {
+            progress(Progress { read: read.load(Ordering::Relaxed), bytes, journeys: import.joined.journeys });
+        }
+        import.finish(&clocks, stop.load(Ordering::Relaxed))
+    })
+}
+
+/// The points of the files, in their order.
+fn points(sources: &[Source]) -> Result<Vec<PointInfo>, ImportError> {
+    let mut points: Vec<PointInfo> = Vec::new();
+    for Source { point, path } in sources {
+        if points.iter().any(|known| known.point == *point) {
+            return Err(ImportError::SamePoint(point.clone()));
+        }
+        points.push(PointInfo { clock: format!("that of {}", path.display()), ..PointInfo::from(point.clone()) });
+    }
+    Ok(points)
+}
+
+fn bytes_of(sources: &[Source]) -> Result<u64, ImportError> {
+    let size = |path: &PathBuf| path.metadata().map(|m| m.len());
+    let sizes = sources
+        .iter()
+        .map(|Source { path, .. }| size(path).map_err(|cause| ImportError::Io { path: path.clone(), cause }));
+    sizes.sum()
+}
+
+/// What is known of a file before it was read.
+fn file_of(source: &Source) -> ImportedFile {
+    let (point, path) = (source.point.to_string(), source.path.display().to_string());
+    ImportedFile { point, path, ..ImportedFile::default() }
+}
+
+/// An import under way.
+struct Import<'a> {
+    options: &'a Options,
+    path: &'a Path,
+    feeds: Vec<Feed>,
+    /// Up to when all that a file holds was handed out, of each.
+    next: Vec<Ns>,
+    streams: Streams,
+    /// When each stream was seen for the first time.
+    since: Vec<Ns>,
+    joiner: Joiner,
+    joined: Joined,
+    /// From when on all files have packets.
+    begin: Ns,
+    /// No packet that comes later than this can be of one that counts.
+    until: Ns,
+    /// Up to when it is known what all points but the first saw.
+    known: Ns,
+}
+
+/// What becomes of the journeys.
+struct Joined {
+    writer: Writer,
+    span: Span,
+    layout: Layout,
+    journeys: u64,
+    /// Those that were seen at two points or more.
+    in_two: u64,
+    /// Those that not all files could have.
+    outside: u64,
+    sightings: u64,
+    /// The points that saw a packet of each stream.
+    seen: Vec<u64>,
+    failed: Option<RunError>,
+}
+
+impl Joined {
+    fn take(&mut self, journey: &Journey) {
+        // Where some file did not yet record, or no longer, only a packet that is in all of them counts.
+        let of_all = self.seen.get(usize::from(journey.stream)).is_some_and(|all| journey.seen == *all);
+        if !of_all && !self.span.counts(journey, &self.layout.route) {
+            self.outside += 1;
+            return;
+        }
+        self.journeys += 1;
+        self.in_two += u64::from(journey.seen.count_ones() > 1);
+        if self.failed.is_none() {
+            self.failed = self.writer.push(journey).err();
+        }
+    }
+}
+
+impl<'a> Import<'a> {
+    /// Waits for the first packets of all files, and makes the run.
+    fn begin(
+        options: &'a Options,
+        points: &[PointInfo],
+        mut feeds: Vec<Feed>,
+        path: &'a Path,
+    ) -> Result<Self, ImportError> {
+        let mut streams = Streams::default();
+        let next = feeds.iter_mut().map(|feed| feed.next(&mut streams)).collect::<Result<Vec<Ns>, _>>()?;
+        let begin = next.iter().copied().max().unwrap_or_default();
+        let first = next.iter().copied().min().unwrap_or_default();
+        let all: Vec<Point> = points.iter().map(|info| info.point.clone()).collect();
+        let layout = segments::layout(Route::from_points(&all, &[], points), points, &options.segments);
+        let manifest = Manifest {
+            start: Stamp::of_utc(first.max(begin.saturating_sub(options.window))),
+            imported: options.sources.iter().map(file_of).collect(),
+            host: HostFacts::default(),
+            threshold_ns: options.threshold,
+            points: points.to_vec(),
+            ..Manifest::begin()
+        };
+        let joining =
+            latpath_journey::Options { window: options.window, late: options.threshold, ..Default::default() };
+        let mut joiner = Joiner::new([], joining);
+        joiner.set_points(points);
+        let joined = Joined {
+            writer: Writer::create(path, manifest)?,
+            span: Span::new(begin, begin.saturating_add(options.window)),
+            layout,
+            journeys: 0,
+            in_two: 0,
+            outside: 0,
+            sightings: 0,
+            seen: Vec::new(),
+            failed: None,
+        };
+        let (since, until, known) = (Vec::new(), Ns::MAX, Ns::MAX);
+        let mut import = Self { options, path, feeds, next, streams, since, joiner, joined, begin, until, known };
+        import.add_streams()?;
+        Ok(import)
+    }
+
+    /// Joins some packets. False where there are no more.
+    fn step(&mut self) -> Result<bool, ImportError> {
+        for _ in 0..ROUND {
+            let (mut next, mut second, mut which) = (Ns::MAX, Ns::MAX, 0);
+            for (at, t) in self.next.iter().copied().enumerate() {
+                if t < next {
+                    (second, next, which) = (next, t, at);
+                } else {
+                    second = second.min(t);
+                }
+            }
+            if next > self.until || next == Ns::MAX {
+                self.hand_out(next)?;
+                return Ok(false);
+            }
+            let Self { feeds, joiner, joined, .. } = self;
+            let drained = feeds[which].drain(second.min(self.until), &mut |sighting| {
+                joined.sightings += 1;
+                joined.seen[usize::from(sighting.stream)] |= 1 << sighting.point;
+                joiner.push(sighting, &mut |journey| joined.take(journey));
+            });
+            match drained {
+                Some(t) => self.next[which] = t,
+                None => self.refill(which)?,
+            }
+        }
+        self.hand_out(self.next.iter().copied().min().unwrap_or(Ns::MAX))?;
+        Ok(true)
+    }
+
+    /// Waits for more packets of a file, and notes its end.
+    fn refill(&mut self, which: usize) -> Result<(), ImportError> {
+        let feed = &mut self.feeds[which];
+        self.next[which] = feed.next(&mut self.streams)?;
+        if self.next[which] == Ns::MAX {
+            let last = feed.newest();
+            self.joined.span.end = self.joined.span.end.min(last.saturating_add(1));
+            self.until = self.until.min(last.saturating_add(self.options.window));
+            if which > 0 {
+                self.known = self.known.min(last);
+            }
+        }
+        self.add_streams()
+    }
+
+    /// Makes the joiner and the run know the streams that were named since.
+    fn add_streams(&mut self) -> Result<(), ImportError> {
+        let known = self.since.len();
+        if self.streams.all.len() == known {
+            return Ok(());
+        }
+        let now = self.next.iter().copied().min().unwrap_or_default();
+        for stream in &self.streams.all[known..] {
+            self.joiner.add_stream(stream.key);
+            self.since.push(now);
+            self.joined.seen.push(0);
+        }
+        for id in known..self.streams.all.len() {
+            self.joiner.set_expected(id as StreamId, self.all_points());
+        }
+        let streams = self.streams.all.clone();
+        Ok(self.joined.writer.update(|manifest| manifest.streams = streams)?)
+    }
+
+    fn all_points(&self) -> u64 {
+        self.joined.layout.route.points.iter().fold(0, |mask, point| mask | 1 << point)
+    }
+
+    /// Hands out the journeys that are complete or overdue, where all files were read up to `now`.
+    fn hand_out(&mut self, now: Ns) -> Result<(), ImportError> {
+        let now = now.min(self.known).min(self.until);
+        // A stream need not come to all points. For as long as a packet may take, nobody knows.
+        for (id, since) in self.since.iter().enumerate() {
+            if now.saturating_sub(*since) > self.options.window {
+                self.joiner.set_expected(id as StreamId, self.joined.seen[id]);
+            }
+        }
+        let Self { joiner, joined, .. } = self;
+        joiner.advance(now, &mut |journey| joined.take(journey));
+        self.joined.failed.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Hands out the last journeys and closes the run.
+    fn finish(mut self, clocks: &Clocks, stopped: bool) -> Result<Manifest, ImportError> {
+        let ends = self.next.iter().copied().min().unwrap_or(Ns::MAX).min(self.until);
+        let Self { joiner, joined, known, .. } = &mut self;
+        joiner.finish(ends.min(*known), &mut |journey| joined.take(journey));
+        if let Some(error) = self.joined.failed.take() {
+            return Err(error.into());
+        }
+        if self.joined.in_two == 0 && !stopped {
+            return Err(self.remove());
+        }
+        let mut skipped = Vec::new();
+        for feed in self.feeds.iter_mut().filter(|_| !stopped) {
+            skipped.push(feed.skip()?);
+        }
+        let end = self.joined.span.end.min(ends);
+        self.describe(clocks, &skipped)?;
+        let mut writer = self.joined.writer;
+        writer.end_at(Stamp::of_utc(end));
+        Ok(if stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
+    }
+
+    /// Removes the run again, in which nothing is joined, and says why.
+    fn remove(self) -> ImportError {
+        let early = self.feeds.iter().position(|feed| feed.newest() < self.begin);
+        let path = |at: usize| self.options.sources[at].path.clone();
+        let late = self.feeds.iter().position(|feed| feed.first() == self.begin);
+        let window = self.options.window;
+        let error = match (early, late) {
+            (Some(early), Some(late)) => {
+                let by = self.begin.saturating_sub(self.feeds[early].newest());
+                ImportError::Apart { early: path(early), late: path(late), by }
+            }
+            _ => ImportError::NothingInCommon { window },
+        };
+        drop(self.joined);
+        // It was made a moment ago, and nobody else has reason to be in it.
+        std::fs::remove_dir_all(self.path).unwrap_or_default();
+        error
+    }
+
+    /// Brings the manifest up to date: route, clocks, files, counts, notes.
+    fn describe(&mut self, clocks: &Clocks, skipped: &[u64]) -> Result<(), ImportError> {
+        let Joined { layout, seen, .. } = &mut self.joined;
+        let points = layout.route.points.clone();
+        layout.route.by_stream =
+            seen.iter().map(|seen| points.iter().copied().filter(|p| seen >> p & 1 == 1).collect()).collect();
+        let notes = self.notes(clocks);
+        let mut files = Vec::new();
+        let mut malformed = 0;
+        for (at, feed) in self.feeds.iter_mut().enumerate() {
+            let Some(end) = feed.end.take() else { continue };
+            let late = skipped.get(at).copied().unwrap_or(0) + feed.beyond;
+            let source = &self.options.sources[at];
+            let mut file = ImportedFile { point: source.point.to_string(), ..end.file };
+            file.packets = file.packets.saturating_sub(late);
+            file.left_out += late;
+            file.offset_ns = clocks.offset(&source.point.machine);
+            malformed += end.malformed;
+            files.push(file);
+        }
+        let totals = (0..self.streams.all.len()).map(|id| self.joiner.totals(id as StreamId)).collect();
+        let Joined { writer, layout, sightings, .. } = &mut self.joined;
+        writer.update(|manifest| {
+            manifest.set_layout(layout);
+            manifest.machines = clocks.records();
+            manifest.joined = totals;
+            manifest.counters.sightings = *sightings;
+            manifest.counters.packets_seen = files.iter().map(|file| file.packets + file.left_out).sum();
+            manifest.counters.malformed = malformed;
+            manifest.tool.sightings = *sightings;
+            manifest.imported = files;
+            manifest.notes = notes;
+        })?;
+        Ok(())
+    }
+
+    /// What the reader must know.
+    fn notes(&self, clocks: &Clocks) -> Vec<String> {
+        let mut notes = clocks.notes();
+        for end in self.feeds.iter().filter_map(|feed| feed.end.as_ref()) {
+            notes.extend(end.notes.iter().cloned());
+        }
+        // The others say what a recording could see.
+        notes.extend(self.joined.layout.notes.iter().filter(|note| note.starts_with("--segment")).cloned());
+        for (stream, seen) in self.streams.all.iter().zip(&self.joined.seen) {
+            if let (1, at) = (seen.count_ones(), seen.trailing_zeros() as usize) {
+                notes.push(format!("{stream} is in {} alone", self.options.sources[at].path.display()));
+            }
+        }
+        if self.joined.outside > 0 {
+            let n = number_of(self.joined.outside, "packet");
+            notes.push(format!("left out: {n} at the beginning and the end, where not all files have packets"));
+        }
+        let beyond: u64 = self.feeds.iter().map(|feed| feed.beyond).sum();
+        if beyond > 0 {
+            let streams = self.streams.all.len();
+            notes.push(format!(
+                "{} packets are of streams beyond the {streams} that a run can have: choose with --stream",
+                count(beyond)
+            ));
+        }
+        notes
+    }
+}

@@ -1,0 +1,20 @@
+//! Makes a run of files that others wrote: captures of the same traffic at several points, and logs of `sv_timestamp_logger`.
+//!
+//! Each file is read, hashed and parsed on a thread of its own ([`file`]); their packets are merged by time ([`merge`]), joined by
+//! the one joiner of latpath and written by its writer ([`import()`]). Memory does not grow with the files.
+#![forbid(unsafe_code)]
+
+mod chosen;
+mod clock;
+mod error;
+mod file;
+mod import;
+mod merge;
+mod packets;
+mod source;
+mod sv_log;
+
+pub use clock::Offset;
+pub use error::ImportError;
+pub use import::{import, Options, Progress};
+pub use source::{Format, Source};

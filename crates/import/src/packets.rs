@@ -1,0 +1,173 @@
+//! Packets on their way from the thread that reads a file to the one that joins.
+
+use crate::{
+    chosen::{Chosen, Seen},
+    source::Format,
+    ImportError,
+};
+use latpath_model::{Ns, StreamSpec};
+use latpath_run::ImportedFile;
+use std::{
+    path::Path,
+    sync::mpsc::{Receiver, SyncSender},
+};
+
+/// Packets that are handed over at once.
+const BATCH: usize = 1 << 14;
+/// Batches that wait for the joiner, of each file.
+pub(crate) const WAITING: usize = 4;
+/// Streams that a file is searched for; packets of further ones are left out.
+pub(crate) const MOST_STREAMS: usize = 4096;
+
+/// One packet of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet {
+    /// By the file's clock, ns since 1970.
+    pub t: Ns,
+    pub key: u32,
+    /// The stream's place among those that this file has named so far.
+    pub stream: u16,
+}
+
+/// What a reading thread hands over.
+pub(crate) enum Message {
+    /// Packets in the order of the file, and streams that it names from here on.
+    Packets(Vec<Packet>, Vec<StreamSpec>),
+    /// The end of the file.
+    End(Box<FileEnd>),
+    /// It cannot be read.
+    Failed(Box<ImportError>),
+}
+
+/// What is known of a file at its end.
+#[derive(Debug, Default)]
+pub(crate) struct FileEnd {
+    pub file: ImportedFile,
+    /// Frames of a listed protocol that could not be read.
+    pub malformed: u64,
+    pub notes: Vec<String>,
+}
+
+/// Takes the packets of one file, in their order.
+pub(crate) struct Packets<'a> {
+    path: &'a Path,
+    /// Known once its first bytes were read.
+    pub format: Format,
+    chosen: &'a Chosen,
+    window: Ns,
+    to: SyncSender<Message>,
+    free: Receiver<Vec<Packet>>,
+    batch: Vec<Packet>,
+    streams: Vec<StreamSpec>,
+    named: Vec<StreamSpec>,
+    newest: Ns,
+    first: Option<Ns>,
+    taken: u64,
+    /// Times that lie before an earlier packet's, and by how much at most.
+    back: (u64, Ns),
+    whole_microseconds: bool,
+}
+
+impl<'a> Packets<'a> {
+    pub fn new(
+        path: &'a Path,
+        (chosen, window): (&'a Chosen, Ns),
+        (to, free): (SyncSender<Message>, Receiver<Vec<Packet>>),
+    ) -> Self {
+        let batch = Vec::with_capacity(BATCH);
+        Self {
+            path,
+            format: Format::Pcap,
+            chosen,
+            window,
+            to,
+            free,
+            batch,
+            streams: Vec::new(),
+            named: Vec::new(),
+            newest: Ns::MIN,
+            first: None,
+            taken: 0,
+            back: (0, 0),
+            whole_microseconds: true,
+        }
+    }
+
+    /// The place of a stream in this file; `None` where it is not imported.
+    pub fn stream(&mut self, seen: &Seen) -> Option<u16> {
+        let stream = self.chosen.stream(seen)?;
+        if let Some(known) = self.streams.iter().position(|s| *s == stream) {
+            return Some(known as u16);
+        }
+        if self.streams.len() == MOST_STREAMS {
+            return None;
+        }
+        self.streams.push(stream.clone());
+        self.named.push(stream);
+        Some(self.streams.len() as u16 - 1)
+    }
+
+    /// Takes a packet; `at` is its place in the file, from 1. False where nobody wants more.
+    #[inline]
+    pub fn push(&mut self, packet: Packet, at: u64) -> Result<bool, ImportError> {
+        if packet.t < self.newest {
+            self.note_backwards(packet.t, at)?;
+        }
+        self.newest = self.newest.max(packet.t);
+        self.whole_microseconds &= packet.t % 1000 == 0;
+        self.batch.push(packet);
+        if self.batch.len() < BATCH {
+            return Ok(true);
+        }
+        Ok(self.send())
+    }
+
+    #[cold]
+    fn note_backwards(&mut self, t: Ns, at: u64) -> Result<(), ImportError> {
+        let by = self.newest.saturating_sub(t);
+        if by > self.window {
+            let (unit, sort) = (self.format.unit(), self.format.sort());
+            return Err(ImportError::Backwards { path: self.path.into(), unit, at, by, sort });
+        }
+        self.back = (self.back.0 + 1, self.back.1.max(by));
+        Ok(())
+    }
+
+    /// Hands over what is there.
+    fn send(&mut self) -> bool {
+        self.first = self.first.or(self.batch.first().map(|packet| packet.t));
+        self.taken += self.batch.len() as u64;
+        let next = self.free.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
+        let full = std::mem::replace(&mut self.batch, next);
+        self.batch.clear();
+        self.to.send(Message::Packets(full, std::mem::take(&mut self.named))).is_ok()
+    }
+
+    /// Hands over what is left. `packets`: all that the file holds.
+    pub fn end(mut self, packets: u64, mut end: FileEnd) {
+        if !self.batch.is_empty() {
+            self.send();
+        }
+        if self.taken == 0 {
+            let none = ImportError::NoPackets { path: self.path.into(), packets, streams: self.chosen.text() };
+            return self.fail(none);
+        }
+        if let (n @ 1.., most) = self.back {
+            let most = latpath_stats::units::duration(most);
+            end.notes.push(format!("{}: its times go back {n} times, by {most} at most", self.path.display()));
+        }
+        end.file.format = self.format.name().into();
+        end.file.path = self.path.display().to_string();
+        end.file.packets = self.taken;
+        end.file.left_out = packets.saturating_sub(self.taken);
+        (end.file.first_utc_ns, end.file.last_utc_ns) = (self.first.unwrap_or_default(), self.newest);
+        end.file.resolution_ns = if self.whole_microseconds { 1000 } else { 1 };
+        // Where nobody listens, the import has failed already.
+        let _ = self.to.send(Message::End(Box::new(end)));
+    }
+
+    /// Says why there is no more.
+    pub fn fail(self, error: ImportError) {
+        let _ = self.to.send(Message::Failed(Box::new(error)));
+    }
+}

@@ -1,0 +1,150 @@
+//! What is imported: a file, and the point at which its packets were seen.
+
+use crate::sv_log;
+use flate2::bufread::MultiGzDecoder;
+use latpath_model::{text::cut, Point, PointKind};
+use std::{
+    fmt,
+    io::{self, BufRead, BufReader, Read},
+    path::PathBuf,
+    str::FromStr,
+};
+
+/// A format that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// pcap or pcapng.
+    Pcap,
+    /// Lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`.
+    SvLog,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Self; 2] = [Self::Pcap, Self::SvLog];
+
+    /// Its name on the command line and in a run.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pcap => "pcap",
+            Self::SvLog => "sv-log",
+        }
+    }
+
+    /// What one entry of such a file is called.
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Pcap => "packet",
+            Self::SvLog => "line",
+        }
+    }
+
+    /// A command that sorts such a file by time.
+    pub(crate) fn sort(self) -> &'static str {
+        match self {
+            Self::Pcap => "reordercap IN OUT",
+            Self::SvLog => "sort -s -t: -k4,4n IN",
+        }
+    }
+
+    /// The format of a file that begins with these bytes, decompressed.
+    pub(crate) fn recognise(start: &[u8]) -> Option<Self> {
+        // pcap by its magic numbers, in µs and ns and in both byte orders; pcapng by its first block's type.
+        const MAGIC: [[u8; 4]; 5] = [
+            [0xa1, 0xb2, 0xc3, 0xd4],
+            [0xd4, 0xc3, 0xb2, 0xa1],
+            [0xa1, 0xb2, 0x3c, 0x4d],
+            [0x4d, 0x3c, 0xb2, 0xa1],
+            [0x0a, 0x0d, 0x0d, 0x0a],
+        ];
+        if MAGIC.iter().any(|magic| start.starts_with(magic)) {
+            return Some(Self::Pcap);
+        }
+        let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
+        sv_log::Line::parse(line).is_ok().then_some(Self::SvLog)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A file of packets that were seen at one point, written `machine/kind@device=FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The point.
+    pub point: Point,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form =
+            || format!("{text:?}: write POINT=FILE, as publisher/tx@eth0=pub.pcap or relay/app-read@relay=sub.txt");
+        let (point, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
+        let point: Point = point.parse().map_err(|error| format!("{error}"))?;
+        if point.kind == PointKind::Drop || point.kind.is_optional() {
+            return Err(format!(
+                "{point}: a file cannot hold the packets of such a point; choose nic-rx, tx, vm-read or app-read"
+            ));
+        }
+        Ok(Self { point, path: path.into() })
+    }
+}
+
+/// Bytes that a format is recognised by: a line of a log is shorter.
+const START: usize = 4096;
+
+/// Undoes gzip where the bytes are compressed, and shows the first ones.
+pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Vec<u8>)> {
+    let mut raw = BufReader::with_capacity(1 << 18, source);
+    let mut plain: Box<dyn Read + 'a> = match raw.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
+        true => Box::new(MultiGzDecoder::new(raw)),
+        false => Box::new(raw),
+    };
+    let mut start = Vec::with_capacity(START);
+    plain.by_ref().take(START as u64).read_to_end(&mut start)?;
+    Ok((Box::new(io::Cursor::new(start.clone()).chain(plain)), start))
+}
+
+/// What a file that is not recognised begins with.
+pub(crate) fn beginning(start: &[u8]) -> String {
+    let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
+    match std::str::from_utf8(line) {
+        _ if start.is_empty() => "it is empty".into(),
+        Ok(text) if text.trim().parse::<f64>().is_ok() => {
+            format!("it begins with {:?}: times alone name no packet, and cannot be joined", cut(text, 60))
+        }
+        Ok(text) => format!("its first line is {:?}", cut(text, 60)),
+        Err(_) => format!("it begins with the bytes {:02x?}", &start[..start.len().min(8)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_names_a_point_and_a_file() {
+        let source: Source = "publisher/tx@eth0=a=b.pcap".parse().unwrap();
+        assert_eq!((source.point.to_string().as_str(), source.path.to_str()), ("publisher/tx@eth0", Some("a=b.pcap")));
+        for wrong in ["pub.pcap", "publisher/tx@eth0", "publisher/tx@eth0=", "a/b@c=d", "host/drop@eth0=x.pcap"] {
+            assert!(wrong.parse::<Source>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn formats_are_known_by_their_first_bytes() {
+        let known = |start: &[u8]| Format::recognise(start);
+        assert_eq!(known(&[0x4d, 0x3c, 0xb2, 0xa1, 2, 0]), Some(Format::Pcap));
+        assert_eq!(known(&[0x0a, 0x0d, 0x0d, 0x0a]), Some(Format::Pcap));
+        assert_eq!(known(b"0:svID0000:3999:1727698715978775\n0:sv"), Some(Format::SvLog));
+        assert_eq!([known(b""), known(b"57\n61\n"), known(&[0x7f, b'E', b'L', b'F'])], [None; 3]);
+        assert!(beginning(b"57\n61\n").contains("times alone"));
+    }
+}

@@ -1,0 +1,64 @@
+//! Files that cannot be imported: the error names the file, the place, the cause and the next step, and no run is left.
+
+use crate::captures::{frame, pcap};
+use crate::{Bench, PUB, SUB};
+
+const GOOD: &str = "0:MU01:1:1700000000000000\n0:MU01:2:1700000000000250\n0:MU01:3:1700000000000500\n";
+
+fn error(sub: &[u8]) -> String {
+    let bench = Bench::new();
+    bench.write("pub.txt", GOOD);
+    bench.write("sub.txt", sub);
+    let error = bench.import(&bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")])).unwrap_err().to_string();
+    assert!(!bench.path("run").exists(), "{error}");
+    error.replace(&format!("{}/", bench.path("").display()).replace("//", "/"), "")
+}
+
+#[test]
+fn each_error_says_where_and_what_to_do() {
+    for (sub, says) in [
+        (&b"57\n61\n"[..], &["sub.txt: neither", "times alone name no packet", "--format"][..]),
+        (b"", &["sub.txt: neither", "it is empty"]),
+        (b"\x7fELF\x02\x01\x01\x00\xff", &["sub.txt: neither", "7f, 45"]),
+        (b"0:MU01:1:1700000000000100\nhello\n", &["sub.txt:2: \"hello\" is no line", "no colon", "remove it"]),
+        (b"0:MU01:1:1700000000000100\n0:MU01:2:1600000000000000\n", &["go back by", "at line 2", "sort -s -t: -k4,4n"]),
+        (b"0:MU01:9:1700000000000100\n0:MU01:8:1700000000000300\n", &["no packet is in two", "--offset"]),
+        (b"0:MU01:1:1800000000000100\n", &["sub.txt begins", "pub.txt ends", "--offset"]),
+    ] {
+        let error = error(sub);
+        for part in says {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_log_that_was_cut_is_imported_up_to_its_last_whole_line() {
+    let bench = Bench::new();
+    bench.write("pub.txt", GOOD);
+    bench.write("sub.txt", "0:MU01:1:1700000000000100\n0:MU01:2:1700000000000350\n0:MU01:3:17000");
+    let (manifest, packets) = bench.import(&bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")])).unwrap();
+    assert_eq!(packets.len(), 2);
+    assert!(manifest.notes.iter().any(|note| note.contains("sub.txt:3: ends in the middle of this line")));
+}
+
+#[test]
+fn points_and_machines_are_named_once_and_are_there() {
+    let bench = Bench::new();
+    bench.write("pub.txt", GOOD);
+    let mut options = bench.options(&[(PUB, "pub.txt"), (PUB, "pub.txt")]);
+    assert!(bench.import(&options).unwrap_err().to_string().contains("publisher/tx@eth0 is named twice"));
+    options = bench.options(&[(PUB, "pub.txt"), (SUB, "none.txt")]);
+    assert!(bench.import(&options).unwrap_err().to_string().contains("none.txt: No such file"));
+    options.offsets = vec!["guest=1ms".parse().unwrap()];
+    assert!(bench.import(&options).unwrap_err().to_string().contains("machines here: publisher, relay"));
+}
+
+#[test]
+fn a_capture_of_other_protocols_says_so() {
+    let bench = Bench::new();
+    bench.write("pub.pcap", pcap(&[(1, frame("MU01", 1, None))]));
+    bench.write("sub.pcap", pcap(&[(1, vec![0; 60]), (2, vec![1; 60])]));
+    let error = bench.import(&bench.options(&[(PUB, "pub.pcap"), (SUB, "sub.pcap")])).unwrap_err().to_string();
+    assert!(error.contains("none of its 2 packets is of a stream of Sampled Values"), "{error}");
+}
