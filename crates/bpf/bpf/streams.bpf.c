@@ -24,6 +24,7 @@ struct trial {
 	__u32 known_key;
 	__u32 bad;
 	__u32 hash;
+	__u32 synch[4]; /* as the three fast paths and the slow one read it */
 	struct found found;
 	__u32 pad;
 	__u8 frame[TRIAL_BYTES];
@@ -65,27 +66,32 @@ int try_frame(void *ctx)
 	f->frag = t->paged ? f->base + f->linear : 0;
 	f->frag_len = t->paged;
 	f->len = len;
-	f->have = f->appid = f->ethertype = f->key = 0;
+	f->have = f->appid = f->ethertype = f->key = f->synch = 0;
 	f->vlan = NONE;
 	__builtin_memset(&s->found, 0, sizeof(s->found));
 	t->fast = t->fast_direct = t->known = SLOW_PATH;
 	t->bad = t->hash = 0;
+	__builtin_memset(t->synch, 0, sizeof(t->synch));
 	if (!fill(f)) {
 		t->fast = fast_path_in_window(f);
 		t->fast_key = f->key;
+		t->synch[0] = f->synch;
 		off = ethernet(f);
 	}
 	if (reads_directly() && f->linear >= 14) {
 		struct layout *l = &layouts[layout_of(f->base)];
 		struct fields at = {};
 
-		t->known = known_layout(l, f->base, f->linear, &t->known_key);
+		t->known = known_layout(l, f->base, f->linear, &t->known_key, &t->synch[2]);
 		t->fast_direct = fast_path(f->base, f->linear, 0, &t->fast_direct_key, &at);
+		t->synch[1] = at.synch ? synch_at(f->base, 0, at.synch) : 0;
 		if (t->fast_direct >= 0)
 			learn_layout(l, f->base, &at, t->fast_direct);
 	}
+	f->synch = 0;
 	if (off)
 		t->bad = !!match_frame(f, off, &s->found);
+	t->synch[3] = f->synch;
 	hash_bytes(f, 0, 128, &t->hash);
 	t->found = s->found;
 	release_scratch(s);

@@ -72,8 +72,32 @@ static __always_inline __u32 take_len(__u64 *w, __u32 *q)
 /* Where a frame that the fast path has read keeps what. */
 struct fields {
 	__u32 smp_cnt;
+	__u32 synch; /* 0 where it is not in its usual place */
 	__u32 end; /* of the PDU */
 };
+
+/*
+ * Where smpSynch stands: behind smpCnt and confRev, and refrTm if there is one. 0 where something else does; then nothing is known of
+ * the sender's clock.
+ */
+static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt, __u32 end)
+{
+	__u32 at = smp_cnt + 8;
+
+	if ((word_at(base, f, smp_cnt) >> 16 & 0xffff) != 0x0483)
+		return 0;
+	if ((word_at(base, f, at) & 0xffff) == 0x0884)
+		at += 10;
+	return at + 3 <= end ? at : 0;
+}
+
+/* smpSynch at this place, plus one; 0 where it is not there. */
+static __always_inline __u32 synch_at(__u64 base, struct frame *f, __u32 at)
+{
+	__u64 w = word_at(base, f, at);
+
+	return (w & 0xffff) == 0x0185 && (w >> 16 & 0xff) < 0xff ? (w >> 16 & 0xff) + 1 : 0;
+}
 
 #define IN_NO_STREAM -1
 #define SLOW_PATH -2
@@ -130,6 +154,7 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 		return SLOW_PATH;
 	*key = be16(w >> 16);
 	at->smp_cnt = q + n + 2;
+	at->synch = find_synch(base, f, at->smp_cnt, end);
 	id[0] = head_of(word_at(base, f, q), n);
 	if (n > 8)
 		id[1] = head_of(word_at(base, f, q + 8), n - 8);
@@ -154,6 +179,7 @@ struct layout {
 	__u32 stream;  /* plus one; 0 while there is none */
 	__u32 busy;
 	__u32 smp_cnt; /* where it stands */
+	__u32 synch;   /* likewise, 0 if nowhere */
 	__u32 end;     /* bytes that a frame must have */
 };
 
@@ -163,9 +189,9 @@ static __always_inline __u32 layout_of(__u64 base)
 }
 
 /* The stream of a frame of this layout, SLOW_PATH for any other. An interrupt may replace the layout at any time. */
-static __always_inline int known_layout(struct layout *l, __u64 base, __u32 linear, __u32 *key)
+static __always_inline int known_layout(struct layout *l, __u64 base, __u32 linear, __u32 *key, __u32 *synch)
 {
-	__u32 stream = *(volatile __u32 *)&l->stream;
+	__u32 stream = *(volatile __u32 *)&l->stream, at;
 
 	if (unlikely(!stream || linear < l->end))
 		return SLOW_PATH;
@@ -179,6 +205,8 @@ static __always_inline int known_layout(struct layout *l, __u64 base, __u32 line
 			return SLOW_PATH;
 	}
 	*key = be16(kernel_word(base + l->smp_cnt));
+	at = *(volatile __u32 *)&l->synch;
+	*synch = at ? synch_at(base, 0, at) : 0;
 	return likely(*(volatile __u32 *)&l->stream == stream) ? (int)stream - 1 : SLOW_PATH;
 }
 
@@ -197,6 +225,7 @@ static __always_inline void learn_layout(struct layout *l, __u64 base, struct fi
 		*(volatile __u64 *)&l->word[i] = kernel_word(base + 12 + 8 * i) & mask;
 	}
 	l->smp_cnt = at->smp_cnt;
+	l->synch = at->synch;
 	l->end = at->end;
 	*(volatile __u32 *)&l->stream = stream + 1;
 	*(volatile __u32 *)&l->busy = 0;
@@ -205,9 +234,12 @@ static __always_inline void learn_layout(struct layout *l, __u64 base, struct fi
 /* The same in the window: a function, since only there the verifier lets words stand at any address. */
 __noinline int fast_path_in_window(struct frame *f)
 {
-	struct fields at;
+	struct fields at = {};
+	int stream = f ? fast_path(0, f->linear, f, &f->key, &at) : SLOW_PATH;
 
-	return f ? fast_path(0, f->linear, f, &f->key, &at) : SLOW_PATH;
+	if (f && at.synch)
+		f->synch = synch_at(0, f, at.synch);
+	return stream;
 }
 
 #endif

@@ -23,6 +23,7 @@ struct frame {
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
 	__u32 key;      /* what the fast path read */
+	__u32 synch;    /* Sampled Values: smpSynch plus one, 0 where it was not read */
 	__u32 scratch;  /* where this lies in the table of scratch memory */
 	__u16 vlan;     /* VID, NONE if untagged */
 	__u16 ethertype;

@@ -5,10 +5,10 @@
 #define SV_ASDUS 16
 #define SV_FIELDS 10
 
-/* Reads the ASDU whose fields lie in [off, end). 0 if it has svID and smpCnt. */
+/* Reads the ASDU whose fields lie in [off, end). 0 if it has svID and smpCnt; smpSynch stands behind them. */
 __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 {
-	int have = 0;
+	int have = 0, synch;
 
 	if (!f || !a)
 		return -1;
@@ -17,10 +17,10 @@ __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 
 		off &= OFF_MASK;
 		if (off >= end)
-			return -1;
+			break;
 		tl = tlv(f, &off, end);
 		if (tl < 0)
-			return -1;
+			break;
 		if (value_tag(tl) == 0x80) {
 			a->name_off = off;
 			a->name_len = value_len(tl);
@@ -34,12 +34,14 @@ __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 				return -1;
 			a->key = cnt;
 			have |= 2;
+		} else if (value_tag(tl) == 0x85) {
+			synch = value_len(tl) == 1 ? byte_at(f, off) : -1;
+			f->synch = synch >= 0 && synch < 0xff ? synch + 1 : 0;
+			break;
 		}
-		if (have == 3)
-			return 0;
 		off += value_len(tl);
 	}
-	return -1;
+	return have == 3 ? 0 : -1;
 }
 
 /* Returns -1 for a malformed frame. */

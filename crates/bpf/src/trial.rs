@@ -24,6 +24,8 @@ pub struct Found {
     /// What the fast path says, from fetched bytes, by plain loads, and by the layout of a frame before: `None` that the frame takes
     /// the slow path.
     pub fast: [Option<Option<(StreamId, u32)>>; 3],
+    /// Its smpSynch, as the three fast paths and the slow path read it: `None` where one did not.
+    pub synch: [Option<u8>; 4],
     /// The hash of its first 128 bytes, 0 where it is shorter.
     pub hash: u32,
 }
@@ -92,6 +94,7 @@ impl Trial {
                 fast(trial.fast_direct, trial.fast_direct_key),
                 fast(trial.known, trial.known_key),
             ],
+            synch: trial.synch.map(|read| read.checked_sub(1).map(|value| value as u8)),
             hash: trial.hash,
         })
     }

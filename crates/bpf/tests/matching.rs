@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let tests = vec![
         trial("a_name_of_any_length_is_found_where_user_space_put_it", names),
         trial("the_fast_path_finds_what_the_slow_path_finds", fast_path),
+        trial("smpsynch_is_read_where_it_stands", smpsynch),
         trial("a_frame_is_malformed_where_the_parser_says_so_and_its_streams_are_the_parsers", broken_frames),
         trial("jumbo_frames_are_found_as_all_others", jumbo_frames),
         trial("a_hash_is_fnv_of_the_bytes", hashes),
@@ -111,6 +112,31 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 
 fn streams_of_sv() -> Vec<String> {
     vec!["svid:A".into(), "svid:MU01".into(), format!("svid:{}", "B".repeat(32)), format!("svid:{}", "B".repeat(33))]
+}
+
+/// With refrTm and without, of one ASDU and of several; a fast path may leave it out where it leaves the frame to the slow path.
+fn smpsynch() -> Result<(), Failed> {
+    let trial = load(&["svid:MU01"])?;
+    check(500, |runner| {
+        let frames = (1..4_usize, any::<bool>(), 0..255_u8, tags());
+        let whole = runner.run(&frames, |(asdus, has_refr_tm, smp_synch, tags)| {
+            let refr_tm = has_refr_tm.then_some([0x85; 8]);
+            let asdu =
+                AsduSpec { svid: b"MU01".to_vec(), smp_synch, refr_tm, data: vec![0; 64], ..AsduSpec::default() };
+            let link = FrameLink { tags, ..FrameLink::default() };
+            let frame =
+                FrameSpec { link, asdus: vec![asdu; asdus], ..FrameSpec::default() }.build().expect("a legal frame");
+            // The second time its layout is known.
+            run(&trial, &frame)?;
+            let found = run(&trial, &frame)?;
+            prop_assert_eq!(found.synch[3], Some(smp_synch));
+            for (read, taken) in found.synch.iter().zip(found.fast) {
+                prop_assert_eq!(*read, taken.map(|_| smp_synch), "{:?}", found);
+            }
+            Ok(())
+        });
+        whole.map_err(|e| e.to_string())
+    })
 }
 
 fn fast_path() -> Result<(), Failed> {

@@ -147,6 +147,7 @@ mod tests {
             key: 7,
             number,
             seen,
+            samples: 0,
             t,
             cpu,
             tid,

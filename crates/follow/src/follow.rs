@@ -5,6 +5,7 @@ use crate::counted::Counted;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, HostSource, Merge, Origin};
+use crate::sampling::Sampling;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
@@ -12,7 +13,7 @@ use latpath_counters::Difference;
 use latpath_flight::Figures;
 use latpath_journey::{segments, Joiner, Journey, Layout, RouteFinder, Span, Totals};
 use latpath_linux::{background::Background, monotonic};
-use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, HOST};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, SynchChange, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_run::{Manifest, ToolCost};
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub struct Options {
     pub window: Ns,
     /// Memory of the probe's rings, bytes.
     pub ring_bytes: usize,
+    /// How wrong this host's UTC can be, as the user says; without it, what the kernel says of it counts.
+    pub clock_error: Option<Ns>,
     /// Whether all machines' flight recorders run, and what is frozen.
     pub flight: Option<FlightOptions>,
 }
@@ -90,6 +93,10 @@ pub trait JourneySink {
 
     /// A finished journey; `points` has all points that it names.
     fn journey(&mut self, journey: &Journey, points: &[PointInfo]);
+
+    /// From here on the packets of a stream of Sampled Values say another thing of the clock that they are sampled by than
+    /// they said before.
+    fn synch(&mut self, _before: u8, _change: &SynchChange) {}
 }
 
 /// Streams being followed on all machines. Dropping it detaches everything.
@@ -100,6 +107,7 @@ pub struct Follow {
     joiner: Joiner,
     finder: RouteFinder,
     layout: Layout,
+    sampling: Sampling,
     /// Points that the layout knows.
     laid_out: usize,
     span: Span,
@@ -157,6 +165,7 @@ impl Follow {
             joiner,
             finder: RouteFinder::default(),
             layout: Layout::default(),
+            sampling: Sampling::new(options.streams.len(), options.clock_error),
             laid_out: 0,
             span: Span::new(now + SETTLE, now.saturating_add(options.window)),
             now,
@@ -181,8 +190,12 @@ impl Follow {
     /// second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
-        let Self { merge, tables, joiner, finder, span, flight, early, layout, background, .. } = self;
+        let Self { merge, tables, joiner, finder, span, flight, early, layout, sampling, background, .. } = self;
         let known = tables.points.len();
+        // Journeys of packets that say another thing are not handed over yet: they linger.
+        for (before, change) in sampling.update(merge.synch_changes(), joiner, &mut tables.points) {
+            sink.synch(before, &change);
+        }
         let (sightings, now) = merge.step(tables, background);
         self.now = now;
         if tables.points.len() != known {
@@ -195,7 +208,7 @@ impl Follow {
                 if let Some(flight) = flight.as_mut().filter(|_| !early.was_reported(j)) {
                     flight.take(j);
                 }
-                sink.journey(j, points);
+                sampling.with_sample(j, |j| sink.journey(j, points));
             }
         };
         for s in sightings {
@@ -305,11 +318,11 @@ impl Follow {
             // It was shorter than the window: without a route, packets in flight would be taken for lost.
             self.find_route_in_open_journeys(sink);
         }
-        let Self { joiner, finder, span, tables, layout, .. } = self;
+        let Self { joiner, finder, span, tables, layout, sampling, .. } = self;
         joiner.finish(end, &mut |j: &Journey| {
             if span.counts(j, &layout.route) {
                 finder.observe(j);
-                sink.journey(j, &tables.points);
+                sampling.with_sample(j, |j| sink.journey(j, &tables.points));
             }
         });
         self.update_route(sink);
@@ -417,7 +430,7 @@ impl Follow {
         let flights = self.flights();
         let machines = self.merge.feeds.iter().zip(&counters).zip(flights);
         let machines = machines.map(|((feed, counters), flight)| feed.record(*counters, flight));
-        manifest.machines = machines.collect();
+        manifest.machines = machines.chain(self.sampling.record()).collect();
         let points = self.points();
         manifest.points = points.to_vec();
         manifest.set_layout(&self.layout);
@@ -448,6 +461,7 @@ impl Follow {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
         notes.extend(self.layout.notes.iter().cloned());
+        notes.extend(self.sampling.notes(&self.options.streams));
         for feed in &self.merge.feeds {
             match &feed.origin {
                 Origin::Host(probe) => notes.extend(probe.notes()),

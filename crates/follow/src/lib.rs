@@ -9,6 +9,7 @@ mod flight;
 mod follow;
 mod live;
 mod merge;
+mod sampling;
 mod tables;
 
 pub use cost::CostMeter;

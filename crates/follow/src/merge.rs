@@ -4,7 +4,7 @@ use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_flight::Figures;
 use latpath_linux::background::Background;
-use latpath_model::{Counters, Ns, Sighting, Source, HOST};
+use latpath_model::{Counters, Ns, Sighting, Source, SynchChange, HOST};
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 use std::convert::Infallible;
@@ -32,6 +32,11 @@ pub trait HostSource: Source<Error = Infallible> {
 
     /// What cannot be seen on this kernel, and why.
     fn notes(&self) -> Vec<String>;
+
+    /// What Sampled Values said of the clock that they were sampled by, where that changed since the last call.
+    fn synch_changes(&mut self) -> Vec<SynchChange> {
+        Vec::new()
+    }
 }
 
 impl HostSource for Probe {
@@ -49,6 +54,10 @@ impl HostSource for Probe {
 
     fn notes(&self) -> Vec<String> {
         Probe::notes(self)
+    }
+
+    fn synch_changes(&mut self) -> Vec<SynchChange> {
+        Probe::synch_changes(self)
     }
 }
 
@@ -183,6 +192,14 @@ impl Merge {
     pub fn leave_out_before(&mut self, from: Ns) {
         self.from = from;
         self.feeds.iter_mut().for_each(|feed| feed.waiting.clear());
+    }
+
+    /// See [`HostSource::synch_changes`].
+    pub fn synch_changes(&mut self) -> Vec<SynchChange> {
+        match self.feeds.first_mut().map(|feed| &mut feed.origin) {
+            Some(Origin::Host(host)) => host.synch_changes(),
+            _ => Vec::new(),
+        }
     }
 
     /// The other machines.

@@ -16,6 +16,8 @@ pub struct Journey<'a> {
     pub number: u64,
     /// Points that saw it: bit `1 << PointId`.
     pub seen: u64,
+    /// Those of them that are moments before the packet was made, when its sample was taken: no sighting of it.
+    pub samples: u64,
     /// Time of the (first) sighting at each point, host timeline; meaningful where `seen` has the bit.
     pub t: &'a [Ns],
     /// CPU of each sighting, likewise.
@@ -49,7 +51,7 @@ impl Journey<'_> {
 
     /// The time of the first sighting.
     pub fn first(&self) -> Option<Ns> {
-        bits(self.seen).map(|point| self.t[point]).min()
+        bits(self.seen & !self.samples).map(|point| self.t[point]).min()
     }
 
     /// Time from one point to another, if both saw it. May be negative: a clock fault to report, never clamped.

@@ -146,6 +146,7 @@ impl Ring {
             key: head.key,
             number,
             seen: head.seen,
+            samples: 0,
             t: &self.t[row..row + self.stride],
             cpu: &self.cpu[row..row + self.stride],
             tid: &self.tid[row..row + self.stride],

@@ -2,6 +2,7 @@
 //!
 //! | name | from | to |
 //! |---|---|---|
+//! | `Tmu` | the sampling, where the sender's clock and this host's keep UTC | the first point |
 //! | `Tnet` | the publisher's `tx` | the host's NIC: its first `nic-rx` |
 //! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (`vm-read` where no agent looks into the guest; the container's `nic-rx` where there is no VM) |
 //! | `Tsub` | the VM's NIC | the application's `app-read`, or `xsk-rx` |
@@ -69,6 +70,7 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
             }
         }
     }
+    all.segments.splice(0..0, from_sampling(&route, points));
     all.segments.extend(upcalls(&route, points));
     all.notes.extend(other_readers(&route, points));
     all.notes.extend(two_entries(&route, points));
@@ -86,6 +88,23 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
         }
     }
     layout
+}
+
+/// From the sampling to where packets are first seen.
+fn from_sampling(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
+    let Some(sampled) = sampling(points) else { return Vec::new() };
+    let mut all: Vec<Segment> = Vec::new();
+    for first in route.distinct().iter().filter_map(|route| route.first()) {
+        if all.iter().all(|segment| segment.to != *first) {
+            all.push(Segment::classic(SegmentKind::Tmu, sampled, *first));
+        }
+    }
+    all
+}
+
+/// The point at which samples are taken, where that is known.
+fn sampling(points: &[PointInfo]) -> Option<PointId> {
+    points.iter().position(|info| info.point.kind == PointKind::Sampled).map(|at| at as PointId)
 }
 
 /// That others read the packets too: the route leads to one reader, and the user may mean another.
@@ -241,7 +260,7 @@ pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<S
     let (name, from, to) = split(text)?;
     let find = |pattern: &str| {
         let fits = |p: &&PointId| fits(pattern, points[usize::from(**p)].point.to_string());
-        route.order.iter().find(fits).copied()
+        route.order.iter().chain(&sampling(points)).find(fits).copied()
     };
     match (find(from), find(to)) {
         (Some(from), Some(to)) if from == to => Err(format!("{text}: begins and ends at the same point")),

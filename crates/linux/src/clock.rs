@@ -13,6 +13,18 @@ pub fn realtime() -> Ns {
     read_clock(ClockId::CLOCK_REALTIME)
 }
 
+/// How far `CLOCK_REALTIME` can be off UTC, ns, as whoever steers it told the kernel (`adjtimex`, `maxerror`); `None` where it is not
+/// synchronised.
+pub fn utc_error() -> Option<Ns> {
+    // SAFETY: all bytes zero are a value of this struct of numbers; without modes the call only fills it.
+    let (state, timex) = unsafe {
+        let mut timex: libc::timex = std::mem::zeroed();
+        (libc::adjtimex(&mut timex), timex)
+    };
+    let is_kept = state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
+    is_kept.then(|| timex.maxerror.saturating_mul(1000))
+}
+
 /// Reads one of the system's clocks, in ns. 0 if this kernel lacks it: every Linux has the clocks that latpath reads.
 pub fn read_clock(clock: ClockId) -> Ns {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())

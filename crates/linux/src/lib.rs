@@ -8,6 +8,6 @@ pub mod net;
 pub mod proc;
 mod undo;
 
-pub use clock::{monotonic, read_clock, realtime};
+pub use clock::{monotonic, read_clock, realtime, utc_error};
 pub use cpus::{BadCpus, Cpus};
 pub use undo::{make_private, private_directory, UNDO};

@@ -11,8 +11,10 @@ pub mod text;
 pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
-pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};
+pub use sighting::{Counters, DropNote, Sighting, Source, SynchChange, MAX_COUNT};
 pub use stream::StreamId;
 
 /// The name of the machine that latpath itself runs on.
 pub const HOST: &str = "host";
+/// The machine of [`PointKind::Sampled`]: whatever samples what a stream of Sampled Values carries.
+pub const MERGING_UNIT: &str = "MU";

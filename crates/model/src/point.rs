@@ -59,6 +59,8 @@ kinds! {
     XdpRedirect = "xdp-redirect",
     /// The packet is put into an AF_XDP socket's ring (fentry `__xsk_map_redirect`).
     XskRx = "xsk-rx",
+    /// The publisher takes the sample that smpCnt counts: a moment that is computed, not seen (docs/points.md).
+    Sampled = "sampled",
 }
 
 impl PointKind {
@@ -66,6 +68,11 @@ impl PointKind {
     /// Lacking such a point is no loss.
     pub fn is_optional(self) -> bool {
         matches!(self, Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn)
+    }
+
+    /// Whether a packet stands here at some moment of its way. The kernel's drops have no place in an order, and samples are no packets.
+    pub fn is_on_the_way(self) -> bool {
+        !matches!(self, Self::Drop | Self::Sampled)
     }
 
     /// Whether a machine that sees packets here alone sends them and does not get them.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
+    /// From the sampling to the first point.
+    Tmu,
     /// From the publisher to the host's NIC.
     Tnet,
     /// From the host's NIC to the VM's.
@@ -30,6 +32,7 @@ impl SegmentKind {
     /// The name of a classic segment; `None` of those that have their own.
     pub fn name(self) -> Option<&'static str> {
         match self {
+            Self::Tmu => Some("Tmu"),
             Self::Tnet => Some("Tnet"),
             Self::Thyp => Some("Thyp"),
             Self::Tsub => Some("Tsub"),
@@ -41,7 +44,7 @@ impl SegmentKind {
 
     /// The classic segment of this name.
     pub fn classic(name: &str) -> Option<Self> {
-        let classic = [Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
+        let classic = [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
         classic.into_iter().find(|kind| kind.name() == Some(name))
     }
 

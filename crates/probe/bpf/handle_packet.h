@@ -31,7 +31,7 @@ static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, _
 	f->base = base;
 	f->linear = f->len = linear;
 	f->frag = 0;
-	f->frag_len = f->have = f->appid = f->ethertype = 0;
+	f->frag_len = f->have = f->appid = f->ethertype = f->synch = 0;
 	f->vlan = NONE;
 	if (skb) {
 		__u32 tag = removed_tag(skb, skb->vlan_proto, skb->vlan_tci);
@@ -123,7 +123,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	struct seen_at w;
 	struct percpu *p;
 	__u64 mac, data, device = 0;
-	__u32 linear, key = 0, cpu;
+	__u32 linear, key = 0, synch = 0, cpu;
 	int point = -1, stream = SLOW_PATH;
 
 	w.cpu = cpu = bpf_get_smp_processor_id();
@@ -156,11 +156,12 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	if (reads_directly() && selection.fast_path) {
 		struct layout *l = &p->layouts[layout_of(mac)];
 
-		stream = known_layout(l, mac, linear, &key);
+		stream = known_layout(l, mac, linear, &key, &synch);
 		if (unlikely(stream == SLOW_PATH)) {
 			struct fields at = {};
 
 			stream = fast_path(mac, linear, 0, &key, &at);
+			synch = at.synch ? synch_at(mac, 0, at.synch) : 0;
 			/* Streams that share a layout's place replace it once in a while only. */
 			if (stream >= 0 && (!l->stream || (w.t >> 5 & 15) == 0))
 				learn_layout(l, mac, &at, stream);
@@ -179,6 +180,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		}
 		if (stream == SLOW_PATH && !slow_path(p, scratch, skb))
 			stream = IN_NO_STREAM;
+		synch = scratch->frame.synch;
 	}
 	if (unlikely(stream == IN_NO_STREAM)) {
 		__sync_fetch_and_add(&p->others, 1);
@@ -198,6 +200,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	w.point = point;
 	w.aux = aux;
 	w.tid = (__u32)bpf_get_current_pid_tgid();
+	w.synch = synch;
 	if (mode >= DEDUP_NOTE && (kind != POINT_APP_READ || selection.over_ip)) {
 		__u32 first = scratch ? scratch->found.at[0].stream : stream, its = scratch ? scratch->found.at[0].key : key;
 

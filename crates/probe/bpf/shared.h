@@ -39,7 +39,7 @@ struct record {
 	__u16 stream;
 	__u16 cpu;
 	__u8 point;
-	__u8 pad;
+	__u8 synch; /* Sampled Values: smpSynch plus one, 0 where it was not read */
 	__u16 generation; /* times that the ring was written round, with the top bit set */
 };
 

@@ -28,6 +28,7 @@ struct seen_at {
 	__u32 tid;
 	__u32 cpu;
 	__u32 point;
+	__u32 synch;
 };
 
 /* Makes the record whole for the reader: all other stores first. x86 keeps the order of stores by itself. */
@@ -37,9 +38,9 @@ static __always_inline void publish(struct record *r, __u16 generation)
 	asm volatile("" ::: "memory");
 	*(volatile __u16 *)&r->generation = generation;
 #else
-	/* point and generation share a word; exchange is a full barrier. */
+	/* point, synch and generation share a word; exchange is a full barrier. */
 	__u32 *word = (__u32 *)((void *)r + 28);
-	__u32 whole = (__u32)r->point | (__u32)generation << 16;
+	__u32 whole = (__u32)r->point | (__u32)r->synch << 8 | (__u32)generation << 16;
 
 	__sync_lock_test_and_set(word, whole);
 #endif
@@ -73,6 +74,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	r->stream = stream;
 	r->cpu = w->cpu;
 	r->point = w->point;
+	r->synch = w->synch;
 	publish(r, (__u16)(at / ring_size) | 1u << 15);
 }
 

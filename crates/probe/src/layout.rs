@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn plain_values_survive_as_bytes() {
-        let r = Record { t: 1, aux: 2, key: 3, tid: 4, stream: 5, cpu: 6, point: 7, pad: 0, generation: 8 };
+        let r = Record { t: 1, aux: 2, key: 3, tid: 4, stream: 5, cpu: 6, point: 7, synch: 0, generation: 8 };
         let back: Record = from_bytes(bytes_of(&r)).unwrap();
         assert_eq!((back.t, back.generation), (1, 8));
         assert!(from_bytes::<Record>(&[0; 31]).is_none());
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn plain_types_have_no_gaps() {
         assert_eq!(size_of::<Record>(), 32);
-        assert_eq!(size_of::<PerCpu>(), 192 + 16 * 112 + 16 * PointKind::ALL.len() * constants::CACHE);
+        assert_eq!(size_of::<PerCpu>(), 192 + 16 * 120 + 16 * PointKind::ALL.len() * constants::CACHE);
         assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
         assert_eq!(offset_of!(PerCpu, tail) % 64, 0, "user space writes to a cache line of its own");
         assert_eq!(offset_of!(Record, point), 28, "publish() in bpf/sight.h relies on it");

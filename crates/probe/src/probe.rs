@@ -5,9 +5,10 @@ use crate::hooks::Abilities;
 use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
+use crate::synch::SynchWatch;
 use latpath_bpf::{Functions, Reasons};
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, SynchChange};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::mem::offset_of;
@@ -44,6 +45,7 @@ pub struct Probe {
     pub(crate) notes: Notes,
     pub(crate) options: Options,
     reader: Reader,
+    synch: SynchWatch,
     detached: bool,
     tidied: Ns,
 }
@@ -62,6 +64,7 @@ impl Probe {
             notes: Notes::default(),
             options,
             reader,
+            synch: SynchWatch::default(),
             detached: false,
             tidied: 0,
         })
@@ -93,6 +96,11 @@ impl Probe {
             .for_each(|cpu| self.attached.percpu.set_field(cpu, offset_of!(PerCpu, sample_mask), mask));
     }
 
+    /// What Sampled Values said of the clock that they were sampled by, where that changed since the last call.
+    pub fn synch_changes(&mut self) -> Vec<SynchChange> {
+        std::mem::take(&mut self.synch.changes)
+    }
+
     /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
     pub fn detach(&mut self) {
         self.attached.links.clear();
@@ -119,7 +127,7 @@ impl Source for Probe {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
-        let Self { attached, points, notes, options, reader, detached, tidied } = self;
+        let Self { attached, points, notes, options, reader, synch, detached, tidied } = self;
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
             let (index, t) = (usize::from(r.point), r.t as Ns);
@@ -133,6 +141,7 @@ impl Source for Probe {
             else {
                 return;
             };
+            synch.see(r, stream);
             let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
             out.push(Sighting { t: r.t as Ns, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
         });

@@ -104,6 +104,7 @@ fn options() -> Options {
         machines: Vec::new(),
         points: PointFilter::default(),
         other_users: false,
+        clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,
         window: 500 * MS,

@@ -8,6 +8,8 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     pub(crate) points: usize,
+    /// See [`Journey::samples`].
+    pub(crate) samples: u64,
     /// Stream of each journey.
     pub stream: Vec<StreamId>,
     /// Key.
@@ -100,6 +102,7 @@ impl Rows {
         self.key.push(j.key);
         self.number.push(j.number);
         self.seen.push(j.seen);
+        self.samples |= j.samples;
         self.duplicates.push(j.duplicates);
         self.out_of_order.push(j.out_of_order);
         self.drop_note.push(j.drop_note);
@@ -135,6 +138,7 @@ impl Rows {
             key: self.key[row],
             number: self.number[row],
             seen: self.seen[row],
+            samples: self.samples,
             t: &all.t[..self.points],
             cpu: &all.cpu[..details],
             tid: &all.tid[..details],
@@ -147,7 +151,7 @@ impl Rows {
 
     /// Time of the earliest sighting of a row; 0 if nothing saw it.
     pub fn first_time(&self, row: usize) -> Ns {
-        let seen = self.seen[row];
+        let seen = self.seen[row] & !self.samples;
         let times = self.t.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
         times.map(|(_, column)| column[row]).min().unwrap_or(0)
     }

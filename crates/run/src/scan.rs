@@ -2,6 +2,7 @@
 
 use crate::{columns, part_reader::JourneyReader, reader::Run, rows::Rows, RunError, Select};
 use latpath_journey::Journey;
+use latpath_model::{PointInfo, PointKind};
 use latpath_partstore::{Column, Group, PartFile};
 use std::sync::{
     atomic::{AtomicUsize, Ordering},
@@ -98,7 +99,10 @@ impl<'a> Reading<'a> {
     fn new(run: &Run, select: &'a Select) -> Self {
         let names = run.point_names();
         let table = columns::table(names, select.cpus_and_threads);
-        Self { select, points: names.len(), table, group: Group::default(), rows: Rows::default() }
+        let is_sample = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Sampled;
+        let samples = run.points().iter().enumerate().filter(is_sample).fold(0, |set, (point, _)| set | 1 << point);
+        let rows = Rows { samples, ..Rows::default() };
+        Self { select, points: names.len(), table, group: Group::default(), rows }
     }
 
     /// One part; the first error is returned after all row groups were tried. `add` says whether to go on.

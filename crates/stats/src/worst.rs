@@ -47,7 +47,8 @@ impl Kept {
             let (cpu, tid) = (journey.cpu.get(at).copied().unwrap_or(0), journey.tid.get(at).copied().unwrap_or(0));
             Some(Step { t: journey.at(point)?, point, cpu, tid })
         };
-        let mut steps: Vec<Step> = (0..MAX_POINTS as PointId).filter_map(step).collect();
+        let is_sighting = |point: &PointId| journey.samples >> point & 1 == 0;
+        let mut steps: Vec<Step> = (0..MAX_POINTS as PointId).filter(is_sighting).filter_map(step).collect();
         steps.sort_by_key(|step| step.t);
         let Journey { stream, key, number, .. } = *journey;
         Self { total, first: steps.first().map_or(0, |s| s.t), stream, number, key, steps }

@@ -34,6 +34,8 @@ impl<F: Frames + ?Sized> Frames for Box<F> {
 /// How frames are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishOptions {
+    /// When the first deadline is, `CLOCK_MONOTONIC`; as soon as possible where there is none.
+    pub start: Option<Ns>,
     /// Stop before the first frame that is due later than this after the start; without a pace, after this time.
     pub duration: Option<Ns>,
     /// Stop after this many frames.
@@ -100,7 +102,7 @@ pub fn publish(
     result: &mut Punctuality,
 ) -> Result<(), DeviceError> {
     let deadlines = frames.deadlines();
-    let start = monotonic() + LEAD;
+    let start = options.start.unwrap_or_else(|| monotonic() + LEAD);
     let end = options.duration.map_or(Ns::MAX, |d| start.saturating_add(d));
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut queue = Queue { slots: (0..options.batch.max(1)).map(|_| Slot::default()).collect(), filled: 0 };

@@ -9,7 +9,7 @@ use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_model::text::printable;
-use latpath_model::{Ns, StreamSpec, HOST};
+use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +43,10 @@ pub struct What {
     /// Follow packets in network namespaces of other users too, as those of rootless containers
     #[arg(long)]
     other_users: bool,
+    /// How far this host's clock can be off UTC, as 1us: with it, Tmu tells how long packets took since their samples were taken
+    /// [default: what the kernel says, if the clock is synchronised]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    clock_error: Option<Duration>,
     /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
@@ -114,8 +118,9 @@ impl What {
             bail!(Usage(text.into()));
         }
         for (i, (name, _)) in self.machines.iter().enumerate() {
-            if name == HOST {
-                bail!(Usage(format!("--machine {name}=…: this machine is {HOST:?}; give the other another name")));
+            if name == HOST || name == MERGING_UNIT {
+                let taken = if name == HOST { "this machine" } else { "whatever takes the samples of a stream" };
+                bail!(Usage(format!("--machine {name}=…: {name:?} is {taken}; give the other another name")));
             }
             if self.machines[..i].iter().any(|(n, _)| n == name) {
                 bail!(Usage(format!("machine {name:?} is named twice")));
@@ -141,6 +146,7 @@ impl What {
             machines: self.machines.clone(),
             points: PointFilter::new(self.points.clone()),
             other_users: self.other_users,
+            clock_error: self.clock_error.map(ns),
             segments: self.segments.clone(),
             threshold: self.threshold().unwrap_or(THRESHOLD),
             window,

@@ -7,6 +7,7 @@ use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_clock::ClockTie;
 use latpath_model::stream::format_mac;
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec};
@@ -62,9 +63,13 @@ pub struct Args {
     /// Destination MAC of the first stream; the next ones count up from it [default: 01:0c:cd:04:00:01]
     #[arg(long, value_name = "MAC", value_parser = mac, conflicts_with = "replay")]
     dst: Option<[u8; 6]>,
-    /// smpSynch: 0 none, 1 local, 2 global
-    #[arg(long, value_name = "N", default_value_t = 2, conflicts_with = "replay")]
-    smp_synch: u8,
+    /// smpSynch: 0 none, 1 local, 2 global [default: 2 with --delay, else 1]
+    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    smp_synch: Option<u8>,
+    /// Sample by UTC as a synchronised merging unit does, smpCnt 0 on each whole second of this machine's clock, and send each
+    /// frame this long after its first sample; the first one on the next whole second
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with_all = ["replay", "stream", "first", "wrap", "rate", "burst"])]
+    delay: Option<Duration>,
     /// smpCnt of the first sample
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "replay")]
     first: u16,
@@ -120,6 +125,15 @@ pub struct Args {
     json: bool,
 }
 
+/// When the sample of the next whole second of UTC is sent, so long after it; there is time to prepare.
+fn on_the_second(delay: Duration) -> Ns {
+    const SECOND: Ns = 1_000_000_000;
+    const PREPARING: Ns = 50_000_000;
+    let tie = ClockTie::read();
+    let second = (tie.realtime_ns + PREPARING).div_euclid(SECOND) + 1;
+    second * SECOND + ns(delay) - (tie.realtime_ns - tie.monotonic_ns)
+}
+
 fn appid(text: &str) -> Result<u16, String> {
     let n = match text.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16).ok(),
@@ -159,6 +173,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let default_batch = if hz.is_none_or(|hz| hz > BATCH_ABOVE_HZ) { MOST_BATCH } else { 1 };
     let default_spin = if args.on_time.fifo.is_some() { 20_000 } else { 0 };
     let options = PublishOptions {
+        start: args.delay.map(on_the_second),
         duration: args.duration.map(ns),
         count: args.count,
         spin: args.spin.map_or(default_spin, ns),
@@ -243,7 +258,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         wrap,
         first: args.first,
         conf_rev: 1,
-        smp_synch: args.smp_synch,
+        smp_synch: args.smp_synch.unwrap_or(if args.delay.is_some() { 2 } else { 1 }),
         pace: rate.unwrap_or(Some(Pace::per_second(args.profile.frames_per_s()))),
         burst: args.burst,
     };

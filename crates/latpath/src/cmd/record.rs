@@ -14,9 +14,9 @@ use latpath_capture::CaptureKind;
 use latpath_follow::{sum, Follow, JourneySink};
 use latpath_journey::Journey;
 use latpath_linux::background::Background;
-use latpath_model::PointInfo;
+use latpath_model::{PointInfo, SynchChange};
 use latpath_report::{summarise, SummaryOptions};
-use latpath_run::{ClockSample, Manifest, Run, RunError, Writer, MANIFEST};
+use latpath_run::{ClockSample, Manifest, Mark, Run, RunError, Writer, MANIFEST};
 use latpath_stats::units::{bytes, count};
 use latpath_stats::utc_steps;
 use std::path::PathBuf;
@@ -184,6 +184,13 @@ impl JourneySink for Recorder {
         }
         self.seen[usize::from(journey.stream)] += 1;
         self.check(|writer| writer.push(journey));
+    }
+
+    fn synch(&mut self, before: u8, change: &SynchChange) {
+        let stream = self.writer.manifest().streams[usize::from(change.stream)].short();
+        let text = format!("{stream}: smpSynch {before} -> {}", change.synch);
+        let run = self.writer.path().to_owned();
+        self.check(|_| Mark::new(change.t, &text).add(&run));
     }
 }
 

@@ -5,6 +5,7 @@ mod breaks;
 mod guest;
 mod live;
 mod record;
+mod sampling;
 mod spikes;
 
 use latpath_lab::{APPLICATION, PUBLISHER};
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut tests = record::trials(&needs);
     tests.extend(live::trials(&needs));
+    tests.extend(sampling::trials(&needs));
     tests.extend(breaks::trials(&needs));
     tests.extend(spikes::trials(&needs));
     let mut in_guest = needs.to_vec();

@@ -283,6 +283,7 @@ fn live() -> Result<(), Failed> {
         machines: Vec::new(),
         points: PointFilter::default(),
         other_users: false,
+        clock_error: None,
         segments: Vec::new(),
         threshold: 20 * ms,
         window: 4_000 * ms,

@@ -21,6 +21,7 @@ fn live(stream: &str) -> Result<Live, Failed> {
         machines: Vec::new(),
         points: PointFilter::default(),
         other_users: false,
+        clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,
         // The longest that there is: a busy machine may keep a packet from its next point.
