@@ -94,10 +94,7 @@ fn take(detector: &mut LateDetector, p: &Made) {
         t: &p.t,
         cpu: &[1, 2, 3],
         tid: &[10, 0, 30],
-        duplicates: 0,
-        out_of_order: false,
-        drop_note: 0,
-        missing_before: 0,
+        ..Journey::default()
     });
 }
 

@@ -44,7 +44,7 @@ fn run(directory: &std::path::Path) -> Run {
             duplicates,
             out_of_order,
             drop_note,
-            missing_before: 0,
+            ..Journey::default()
         };
         writer.push(&j).unwrap();
     };

@@ -151,10 +151,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             t: &t[..points],
             cpu: &cpu[..points],
             tid: &tid[..points],
-            duplicates: 0,
-            out_of_order: false,
-            drop_note: 0,
-            missing_before: 0,
+            ..Journey::default()
         })?;
         if rate > 0 && i % 64 == 0 {
             let due = Duration::from_nanos(i * 1_000_000_000 / rate);

@@ -77,10 +77,7 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
         t: &t,
         cpu: &[0, 1],
         tid: &[0, (noise >> 33) as u32],
-        duplicates: 0,
-        out_of_order: false,
-        drop_note: 0,
-        missing_before: 0,
+        ..Journey::default()
     })
 }
 

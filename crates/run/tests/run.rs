@@ -70,7 +70,8 @@ impl Owned {
         let seen = self.at.iter().enumerate().map(|(p, s)| u64::from(s.is_some()) << p).sum();
         let Self { stream, key, number, duplicates, out_of_order, drop_note, missing_before, .. } = *self;
         let (t, cpu, tid) = (&t[..], &cpu[..], &tid[..]);
-        to(&Journey { stream, key, number, seen, t, cpu, tid, duplicates, out_of_order, drop_note, missing_before })
+        let all = Journey { seen, t, cpu, tid, ..Journey::default() };
+        to(&Journey { stream, key, number, duplicates, out_of_order, drop_note, missing_before, ..all })
     }
 }
 

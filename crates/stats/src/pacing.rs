@@ -180,10 +180,7 @@ mod tests {
                 t: &[*t, t + 10],
                 cpu: &[],
                 tid: &[],
-                duplicates: 0,
-                out_of_order: false,
-                drop_note: 0,
-                missing_before: 0,
+                ..Journey::default()
             });
         }
         rows

@@ -61,6 +61,7 @@ impl Own {
             out_of_order: self.out_of_order,
             drop_note: self.drop_note,
             missing_before: self.missing_before,
+            samples: 0,
         }
     }
 

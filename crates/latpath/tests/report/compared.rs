@@ -55,10 +55,7 @@ impl Like {
                 t: &t,
                 cpu: &[2, 2, 2, 3, 0, 1],
                 tid: &[0, 0, 0, 4711, 0, 815],
-                duplicates: 0,
-                out_of_order: false,
-                drop_note: 0,
-                missing_before: 0,
+                ..Journey::default()
             };
             writer.push(&journey).unwrap();
         }

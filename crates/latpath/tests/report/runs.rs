@@ -86,7 +86,7 @@ impl Packet {
             duplicates: self.duplicates,
             out_of_order: self.out_of_order,
             drop_note: self.drop_note,
-            missing_before: 0,
+            ..Journey::default()
         };
         writer.push(&journey).unwrap();
     }

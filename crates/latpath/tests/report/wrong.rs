@@ -197,10 +197,7 @@ fn clock_faults_are_shown_as_they_are() {
             t: &t,
             cpu: &[0; 6],
             tid: &[0; 6],
-            duplicates: 0,
-            out_of_order: false,
-            drop_note: 0,
-            missing_before: 0,
+            ..latpath_journey::Journey::default()
         };
         writer.push(&journey).unwrap();
     }
