@@ -56,7 +56,7 @@ pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Sum
         Some(OverTime::new(setup.streams, &segments, &setup.points, begin, end))
     };
     let add = |over_time: &mut Option<OverTime>, rows: &Rows| over_time.iter_mut().for_each(|o| o.add_rows(rows));
-    let Gathered { summary, counted, more } = gather(run, options, true, |_| Ok(()), make, add)?;
+    let Gathered { summary, counted, more, .. } = gather(run, options, true, |_| Ok(()), make, add)?;
     let merged = more.into_iter().flatten().reduce(|mut all, one| {
         all.merge(&one);
         all

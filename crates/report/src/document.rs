@@ -9,7 +9,7 @@ mod markdown;
 
 use crate::limit::LimitVerdict;
 use crate::page::{share, Block, Page, Style};
-use crate::{header, paths, quality, segments, streams, worst, Charts};
+use crate::{header, paths, patterns, quality, segments, streams, worst, Charts};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
 use latpath_stats::text::{short_stream, Table};
@@ -54,6 +54,7 @@ impl Findings<'_> {
         let summary = self.summary;
         verdict(&mut page, self);
         quality::write(&mut page, summary);
+        patterns::write(&mut page, summary);
         segments::document(&mut page, summary);
         if html {
             charts::write(&mut page, self);

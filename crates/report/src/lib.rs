@@ -18,6 +18,7 @@ mod limit;
 mod lines;
 mod page;
 mod paths;
+mod patterns;
 mod profile;
 mod quality;
 mod replay;

@@ -5,7 +5,7 @@ use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
 use latpath_model::{Ns, PointKind, StreamId};
 use latpath_run::{Manifest, Rows, Run, Select};
-use latpath_stats::{units::count, Aggregate, Facts, Pacing, Setup, Summary, Worst};
+use latpath_stats::{units::count, Aggregate, Facts, Pacing, Patterns, Setup, Summary, Worst};
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
 const HISTOGRAMS: usize = 8192;
@@ -44,12 +44,30 @@ pub(crate) struct Gathered<G> {
     pub more: Vec<G>,
 }
 
-/// The same, with the pacing or without it, over the segments that `choose` leaves; each batch of journeys also goes to the gatherers of
-/// the caller, of which each worker makes one.
+/// What a worker counts only for a report.
+struct OfReport {
+    pacing: Pacing,
+    patterns: Patterns,
+}
+
+impl OfReport {
+    fn add_rows(&mut self, rows: &Rows) {
+        self.pacing.add_rows(rows);
+        self.patterns.add_rows(rows);
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.pacing.merge(other.pacing);
+        self.patterns.merge(other.patterns);
+    }
+}
+
+/// The same, with pacing and patterns (for a `report`) or without, over the segments that `choose` leaves; each batch of journeys also goes
+/// to the gatherers of the caller, of which each worker makes one.
 pub(crate) fn gather<G: Send>(
     run: &Run,
     options: &SummaryOptions,
-    paced: bool,
+    report: bool,
     choose: impl FnOnce(&mut Vec<Segment>) -> Result<(), String>,
     make: impl Fn(&Setup) -> G + Sync,
     add: impl Fn(&mut G, &Rows) + Sync,
@@ -62,19 +80,28 @@ pub(crate) fn gather<G: Send>(
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
     let select = Select { cpus_and_threads: false, ..options.select.clone() };
-    let pacing = || paced.then(|| Pacing::new(setup.streams, points.len()));
-    let begin = || ((Aggregate::new(setup.clone()), pacing()), make(&setup));
-    let mut scan = run.scan_rows(&select, workers, begin, |((counted, pacing), more), rows| {
+    let (first, last) = span(run, &select).unwrap_or_default();
+    let of_report = || {
+        let (pacing, patterns) = (Pacing::new(setup.streams, points.len()), Patterns::new(&setup, first, last));
+        report.then_some(OfReport { pacing, patterns })
+    };
+    let begin = || ((Aggregate::new(setup.clone()), of_report()), make(&setup));
+    let mut scan = run.scan_rows(&select, workers, begin, |((counted, of_report), more), rows| {
         counted.add_rows(rows);
-        pacing.iter_mut().for_each(|pacing| pacing.add_rows(rows));
+        of_report.iter_mut().for_each(|of_report| of_report.add_rows(rows));
         add(more, rows);
     });
-    let (parts, more): (Vec<(Aggregate, Option<Pacing>)>, Vec<G>) = scan.gathered.drain(..).unzip();
-    let (mut all, mut pacing) = (Aggregate::new(setup.clone()), pacing());
+    let (parts, more): (Vec<(Aggregate, Option<OfReport>)>, Vec<G>) = scan.gathered.drain(..).unzip();
+    let (mut all, mut reports) = (Aggregate::new(setup.clone()), Vec::new());
     for (counted, one) in parts {
         all.merge(&counted);
-        pacing.iter_mut().zip(one).for_each(|(all, one)| all.merge(one));
+        reports.extend(one);
     }
+    let of_report = reports.into_iter().reduce(|mut all, one| {
+        all.merge(one);
+        all
+    });
+    let (pacing, patterns) = of_report.map(|one| (one.pacing, one.patterns)).unzip();
     add_details(run, &select, workers, &mut all);
 
     let mut unread = Vec::new();
@@ -94,6 +121,10 @@ pub(crate) fn gather<G: Send>(
             .pacing
             .sort_by_key(|at| stream.points.iter().position(|p| p.to_string() == at.point).unwrap_or(usize::MAX));
     }
+    let names: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
+    let find = |patterns: Patterns| patterns.find(all.setup(), manifest.start.monotonic_ns, &names);
+    let patterns = patterns.map_or(Vec::new(), find);
+    summary.patterns = patterns.into_iter().map(|found| found.pattern).collect();
     summary.notes.splice(0..0, run.notes().iter().cloned());
     if let Some(selected) = &select.streams {
         let mut id = 0..;

@@ -78,6 +78,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "notes",
         "out_of_order",
         "paths",
+        "patterns",
         "points",
         "run",
         "segments",
@@ -116,6 +117,23 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     assert_eq!(keys(&json["segments"][0]), BTreeSet::from(expected));
     let expected = ["cpu_percent", "max_rss_bytes", "ns_per_sighting", "sightings", "sightings_dropped"];
     assert_eq!(keys(&json["tool"]), BTreeSet::from(expected));
+    let expected = [
+        "count",
+        "from",
+        "from_ns",
+        "kind",
+        "occurrences",
+        "packets",
+        "segments",
+        "since_start_ns",
+        "size_ns",
+        "streams",
+        "text",
+        "to",
+        "to_ns",
+        "until_ns",
+    ];
+    assert_eq!(keys(&json["patterns"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["paths"][1]), BTreeSet::from(["journeys", "lost", "path", "segments"]));
     assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "kernel_count", "meaning", "place", "reason"]));
     let expected = [

@@ -1,5 +1,6 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
+use crate::patterns::Pattern;
 use crate::units::Letters;
 use crate::PacingFigures;
 use latpath_histogram::{Bucket, Histogram};
@@ -370,6 +371,10 @@ pub struct Summary {
     pub machines: Vec<MachineFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
+    /// What was found by itself: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path
+    /// (reports only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patterns: Vec<Pattern>,
     /// What held late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<LateFigures>,

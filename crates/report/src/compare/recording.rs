@@ -47,7 +47,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
     let by_stream = options.by_stream;
     let span = |tracks| Span::of(covered, tracks);
     let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).stretches, by_stream);
-    let Gathered { summary, counted, more } =
+    let Gathered { summary, counted, more, .. } =
         gather(run, &summary, false, |segments| choose(segments, run, options), make, Tracks::add_rows)?;
     let setup = counted.setup();
     let span = span(Tracks::count(setup, by_stream));

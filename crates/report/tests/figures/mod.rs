@@ -3,8 +3,8 @@
 use latpath_model::{Ns, SegmentKind};
 use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::{
-    Bucket, ConsecutiveFigures, Loss, MachineFigures, PacingFigures, PacketAt, PathFigures, SegmentFigures,
-    StreamFigures, Summary, TimeFigures, ToolCost, Worst, WorstStep,
+    patterns::Occurrence, Bucket, ConsecutiveFigures, Loss, MachineFigures, PacingFigures, PacketAt, PathFigures,
+    Pattern, PatternKind, SegmentFigures, StreamFigures, Summary, TimeFigures, ToolCost, Worst, WorstStep,
 };
 use std::path::Path;
 
@@ -200,6 +200,30 @@ pub fn summary() -> Summary {
             worst(2375, 14_612_008, [0, 9_100, 14_210_555, 14_331_004, 14_612_008]),
             worst(77, 2_100_640, [0, 7_700, 60_210, 180_990, 2_100_640]),
         ],
+        patterns: vec![Pattern {
+            kind: PatternKind::QueueRelease,
+            segments: vec!["host/tx@vnet0→host/vm-read@vnet0".into(), "Thyp".into(), "total".into()],
+            from: "host/tx@vnet0".into(),
+            to: "host/vm-read@vnet0".into(),
+            streams: vec!["svid:MU01".into(), "svid:MU02,vlan=7".into()],
+            from_ns: 1_000_012_340_000_000,
+            to_ns: 1_000_012_500_000_000,
+            since_start_ns: 12_340_000_000,
+            until_ns: 12_500_000_000,
+            count: 1,
+            packets: 1_280,
+            size_ns: Some(160_012_000),
+            occurrences: vec![Occurrence {
+                from_ns: 1_000_012_340_000_000,
+                to_ns: 1_000_012_500_000_000,
+                size_ns: 160_012_000,
+                packets: 1_280,
+            }],
+            text: "a queue was held for 160.0 ms, then released: 1280 packets that were sent one after the other arrived at \
+                   host/vm-read@vnet0 at once"
+                .into(),
+            ..Pattern::default()
+        }],
         late: None,
         tool: ToolCost {
             sightings: 1_199_946,

@@ -1,0 +1,62 @@
+//! Patterns that were found in a recording.
+
+use crate::page::Page;
+use latpath_model::Ns;
+use latpath_stats::text::{short_stream, Table};
+use latpath_stats::{Pattern, Summary};
+
+/// A row and a sentence for each pattern, if there are any.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    if summary.patterns.is_empty() {
+        return;
+    }
+    page.heading("Patterns");
+    let mut table = Table::new(&["<", "<pattern", "<where", "from", "to", "times", "packets", "<streams"]);
+    for (n, pattern) in (1..).zip(&summary.patterns) {
+        table.row(vec![
+            format!("{n}."),
+            pattern.kind.to_string(),
+            place(page, summary, pattern),
+            since(pattern.since_start_ns),
+            since(pattern.until_ns),
+            page.count(pattern.count),
+            page.count(pattern.packets),
+            streams(page, pattern),
+        ]);
+    }
+    page.table(&table);
+    for (n, pattern) in (1..).zip(&summary.patterns) {
+        let text = page.clean(&pattern.text);
+        page.wrapped(format!("  {n}. "), 5, &text);
+    }
+}
+
+/// The segments that show it by their names or the numbers of their ends; the points of the others.
+fn place(page: &Page, summary: &Summary, pattern: &Pattern) -> String {
+    let (from, to) = (summary.number(&pattern.from), summary.number(&pattern.to));
+    let ends = match (from, to) {
+        (Some(from), Some(to)) => format!("{from}{}{to}", page.letters.arrow()),
+        (None, Some(to)) if pattern.from.is_empty() => format!("before {to}"),
+        _ => String::new(),
+    };
+    let is_named = |name: &&String| !name.contains('/');
+    let names = pattern.segments.iter().filter(is_named).map(|name| page.clean(name));
+    let all: Vec<String> = [ends].into_iter().filter(|ends| !ends.is_empty()).chain(names).collect();
+    match (all.is_empty(), &pattern.path) {
+        (true, Some(path)) => page.clean(path),
+        _ => all.join(", "),
+    }
+}
+
+/// The one stream's name, or how many there are.
+fn streams(page: &Page, pattern: &Pattern) -> String {
+    match pattern.streams.as_slice() {
+        [one] => page.clean(&short_stream(one)),
+        several => page.number_of(several.len() as u64, "stream"),
+    }
+}
+
+/// Seconds since the recording began, to a hundredth.
+fn since(ns: Ns) -> String {
+    format!("{}.{:02} s", ns / 1_000_000_000, ns.rem_euclid(1_000_000_000) / 10_000_000)
+}

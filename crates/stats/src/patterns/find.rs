@@ -1,0 +1,138 @@
+//! Finds the patterns in what was gathered.
+
+mod flaps;
+mod paths;
+mod spikes;
+mod steps;
+mod swings;
+
+use super::gather::Patterns;
+use super::sentence::sentence;
+use super::{Occurrence, Pattern};
+use crate::aggregate::Setup;
+use latpath_model::{Ns, PointId, StreamId};
+
+/// Occurrences that a pattern lists.
+const LISTED: usize = 64;
+
+/// A pattern, and the packets that it touches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The pattern.
+    pub pattern: Pattern,
+    /// The packets.
+    pub touched: Vec<Touched>,
+}
+
+/// Packets of some streams that were first seen from one instant to another, both included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// The streams.
+    pub streams: Vec<StreamId>,
+    /// From here.
+    pub from: Ns,
+    /// To here.
+    pub to: Ns,
+}
+
+/// What names things, while patterns are found.
+pub(super) struct Names<'a> {
+    pub setup: &'a Setup,
+    streams: &'a [String],
+    /// When the recording began.
+    start: Ns,
+}
+
+impl Names<'_> {
+    pub fn point(&self, id: PointId) -> String {
+        self.setup.points.get(usize::from(id)).map_or(String::new(), |info| info.point.to_string())
+    }
+
+    pub fn stream(&self, id: StreamId) -> String {
+        self.streams.get(usize::from(id)).cloned().unwrap_or_else(|| format!("stream {id}"))
+    }
+
+    /// Those of the streams' names, in the order of their ids.
+    fn streams(&self, ids: impl Iterator<Item = StreamId>) -> Vec<String> {
+        let mut ids: Vec<StreamId> = ids.collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().map(|id| self.stream(id)).collect()
+    }
+
+    /// A pattern of a segment that is watched, with the segments that hold it: those from a point before it to one behind it on a route.
+    pub fn of_segment(&self, segment: usize, pattern: Pattern) -> Pattern {
+        let own = &self.setup.segments[segment];
+        let place = |route: &[PointId], p: PointId| route.iter().position(|other| *other == p);
+        let holds = |from: PointId, to: PointId| {
+            self.setup.routes.iter().any(|route| {
+                let ends = [from, own.from, own.to, to].map(|p| place(route, p));
+                ends.iter().all(Option::is_some) && ends.is_sorted()
+            })
+        };
+        let mut segments = vec![own.name.clone()];
+        for other in self.setup.segments.iter().filter(|s| holds(s.from, s.to)) {
+            if !segments.contains(&other.name) {
+                segments.push(other.name.clone());
+            }
+        }
+        Pattern { segments, from: self.point(own.from), to: self.point(own.to), ..pattern }
+    }
+
+    /// Completes a pattern by its instants, streams and sentence. Occurrences come in order.
+    pub fn finish(&self, pattern: Pattern, mut occurrences: Vec<Occurrence>, touched: Vec<Touched>) -> Found {
+        let streams = self.streams(touched.iter().flat_map(|t| t.streams.iter().copied()));
+        let from_ns = occurrences.iter().map(|o| o.from_ns).min().unwrap_or(0);
+        let to_ns = occurrences.iter().map(|o| o.to_ns).max().unwrap_or(0);
+        let since = |t: Ns| t.saturating_sub(self.start);
+        let packets = occurrences.iter().map(|o| o.packets).sum();
+        occurrences.truncate(LISTED);
+        let mut pattern = Pattern {
+            streams,
+            from_ns,
+            to_ns,
+            since_start_ns: since(from_ns),
+            until_ns: since(to_ns),
+            packets,
+            occurrences,
+            ..pattern
+        };
+        pattern.text = sentence(&pattern);
+        Found { pattern, touched }
+    }
+}
+
+impl Patterns {
+    /// The patterns, by kind, place and time. `start` is when the recording began, `streams` its streams' names by their ids.
+    pub fn find(self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<Found> {
+        let names = Names { setup, streams, start };
+        let mut found = swings::find(&self, &names);
+        found.extend(steps::find(&self, &names));
+        found.extend(paths::find(&self, &names));
+        found.extend(spikes::periodic(&self, &names));
+        let released = spikes::releases(&self, &names);
+        found.extend(flaps::find(&self, &names, &released));
+        found.extend(released);
+        let order = |f: &Found| (f.pattern.kind, f.pattern.from_ns, f.pattern.from.clone(), f.pattern.to.clone());
+        found.sort_by_cached_key(order);
+        found
+    }
+
+    /// The streams of a lane that cross a segment that is watched.
+    fn streams_of(&self, at: usize, lane: usize) -> Vec<StreamId> {
+        let ends = self.watched[at].ends;
+        let crosses = |id: &usize| {
+            let route = &self.streams[*id].route;
+            [ends.from, ends.to].iter().all(|p| route.iter().any(|q| usize::from(*q) == *p))
+        };
+        (lane..self.streams.len()).step_by(self.lanes).filter(crosses).map(|id| id as StreamId).collect()
+    }
+
+    /// The slots of one lane of a segment in which packets came: which, how many, and their quartiles.
+    fn levels_of(&self, at: usize, lane: usize) -> Vec<(usize, u64, [f64; 3])> {
+        let slots = self.slots.count();
+        let levels = &self.levels[(at * self.lanes + lane) * slots..][..slots];
+        let there = levels.iter().enumerate().filter_map(|(slot, l)| Some((slot, l.packets, l.quartiles()?)));
+        there.collect()
+    }
+}

@@ -1,0 +1,72 @@
+//! The level of a segment's times in each slot of a recording: its quartiles, from a sample of the packets.
+
+use latpath_model::Ns;
+
+/// Of so many packets one is in the sample, of so few and so many packets altogether.
+const ONE_IN: usize = 16;
+const SAMPLE: (usize, usize) = (32, 256);
+
+/// The quarters of a few times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quartiles {
+    pub low: Ns,
+    pub middle: Ns,
+    pub high: Ns,
+}
+
+impl Quartiles {
+    /// Of times of which each 16th is looked at; `buffer` is used again.
+    pub fn of(times: &[Ns], buffer: &mut Vec<Ns>) -> Option<Self> {
+        let n = (times.len() / ONE_IN).clamp(SAMPLE.0, SAMPLE.1).min(times.len());
+        buffer.clear();
+        buffer.extend((0..n).map(|i| times[i * times.len() / n]));
+        if n == 0 {
+            return None;
+        }
+        let (below, middle, above) = buffer.select_nth_unstable(n / 2);
+        let middle = *middle;
+        let low = if below.is_empty() { middle } else { *below.select_nth_unstable(n / 4).1 };
+        let at = (3 * n / 4).saturating_sub(n / 2 + 1).min(above.len().saturating_sub(1));
+        let high = if above.is_empty() { middle } else { *above.select_nth_unstable(at).1 };
+        Some(Self { low, middle, high })
+    }
+
+    /// How far the times spread, as the standard deviation of normal ones with these quarters; never 0.
+    pub fn scale(&self) -> Ns {
+        let half = self.high.saturating_sub(self.middle).max(self.middle.saturating_sub(self.low));
+        let least = (self.middle.saturating_abs() / 64).max(500);
+        half.saturating_mul(3).saturating_div(2).max(least)
+    }
+}
+
+/// The quartiles of a slot, each times the packets that it stands for. Only broken clocks reach the end of the range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    pub packets: u64,
+    low: Ns,
+    middle: Ns,
+    high: Ns,
+}
+
+impl Level {
+    pub fn add(&mut self, packets: usize, quartiles: Quartiles) {
+        let weighted = |t: Ns| t.saturating_mul(packets as Ns);
+        self.packets += packets as u64;
+        self.low = self.low.saturating_add(weighted(quartiles.low));
+        self.middle = self.middle.saturating_add(weighted(quartiles.middle));
+        self.high = self.high.saturating_add(weighted(quartiles.high));
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.low = self.low.saturating_add(other.low);
+        self.middle = self.middle.saturating_add(other.middle);
+        self.high = self.high.saturating_add(other.high);
+    }
+
+    /// The quarters, ns; `None` where no packet came.
+    pub fn quartiles(&self) -> Option<[f64; 3]> {
+        let mean = |sum: Ns| sum as f64 / self.packets as f64;
+        (self.packets > 0).then(|| [mean(self.low), mean(self.middle), mean(self.high)])
+    }
+}

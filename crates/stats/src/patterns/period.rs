@@ -1,0 +1,164 @@
+//! Instants that come periodically, among others that do not.
+
+use latpath_model::Ns;
+
+/// An instant is on time if it is no further from its turn than this part of the period.
+const TOLERANCE: f64 = 0.04;
+/// Fewest turns that were kept, and the least share of all turns.
+const FEWEST: usize = 6;
+const KEPT: f64 = 0.6;
+/// Instants that are there by chance must keep no more than this share of turns.
+const CHANCE: f64 = 0.25;
+/// So improbable must a train be by chance, after all that was tried: e to this power.
+const SIGNIFICANCE: f64 = -18.0;
+/// Neighbours whose distance may be the period.
+const NEIGHBOURS: usize = 4;
+/// Periods that are tried, and places to begin from.
+const PERIODS: usize = 8;
+const SEEDS: usize = 8;
+
+/// Instants that follow each other periodically.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Train {
+    pub period: f64,
+    /// The instants that are on time, by their places among those given.
+    pub hits: Vec<usize>,
+    /// The logarithm of the chance that there is such a train.
+    pub chance: f64,
+}
+
+/// The most significant train among instants in rising order, if there is one; `tried` is how many such searches are made.
+pub fn train(at: &[Ns], tried: usize) -> Option<Train> {
+    let periods = candidates(at);
+    let trials = (at.len() * at.len() * tried * 16).max(1) as f64;
+    let seeds = |period: f64| {
+        let pairs = (0..at.len()).filter_map(move |n| {
+            let next = (n + 1..at.len().min(n + 1 + NEIGHBOURS)).find(|next| near(at[*next] - at[n], period))?;
+            Some((n, next))
+        });
+        let pairs: Vec<(usize, usize)> = pairs.collect();
+        let step = pairs.len().div_ceil(SEEDS).max(1);
+        pairs.into_iter().step_by(step)
+    };
+    let all = periods.into_iter().flat_map(|period| seeds(period).map(move |seed| follow(at, seed)));
+    let judged = all.filter_map(|hits| judge(at, hits, trials.ln()));
+    judged.min_by(|a, b| a.chance.total_cmp(&b.chance))
+}
+
+fn near(distance: Ns, period: f64) -> bool {
+    (distance as f64 / period - 1.0).abs() < TOLERANCE / 2.0
+}
+
+/// The commonest distances between neighbours.
+fn candidates(at: &[Ns]) -> Vec<f64> {
+    let distance = |n: usize| (1..=NEIGHBOURS).filter_map(move |k| Some((at.get(n + k)? - at[n]) as f64));
+    let mut distances: Vec<f64> = (0..at.len()).flat_map(distance).filter(|d| *d > 0.0).collect();
+    distances.sort_by(f64::total_cmp);
+    let mut windows: Vec<(usize, f64)> = Vec::new();
+    let mut end = 0;
+    for (begin, distance) in distances.iter().enumerate() {
+        while distances.get(end).is_some_and(|d| *d <= distance * (1.0 + TOLERANCE / 2.0)) {
+            end += 1;
+        }
+        windows.push((end - begin, distances[(begin + end) / 2]));
+    }
+    windows.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.total_cmp(&b.1)));
+    let mut periods: Vec<f64> = Vec::new();
+    for (n, period) in windows {
+        if n >= 2 && periods.len() < PERIODS && periods.iter().all(|p| (p / period).ln().abs() > TOLERANCE / 2.0) {
+            periods.push(period);
+        }
+    }
+    periods
+}
+
+/// The instants that keep turn from a pair on, forwards and backwards. The period follows those that did, so that it may drift.
+fn follow(at: &[Ns], (first, second): (usize, usize)) -> Vec<(i64, usize)> {
+    let period = (at[second] - at[first]) as f64;
+    let mut hits = walk(at, period, first, &mut (0..first).rev());
+    hits.reverse();
+    hits.push((0, first));
+    hits.extend(walk(at, period, first, &mut (first + 1..at.len())));
+    hits
+}
+
+/// One direction of that: the turn of each hit, counted from `from`, and its place.
+fn walk(at: &[Ns], mut period: f64, from: usize, others: &mut dyn Iterator<Item = usize>) -> Vec<(i64, usize)> {
+    let (mut last, mut begin) = ((0_i64, at[from]), (0_i64, at[from]));
+    let mut hits: Vec<(i64, usize)> = Vec::new();
+    for n in others {
+        let turns = (at[n] - last.1) as f64 / period;
+        let turn = turns.round();
+        if turn == 0.0 || (turns - turn).abs() > TOLERANCE || turn.abs() > 16.0 {
+            if turn.abs() > 16.0 {
+                break;
+            }
+            continue;
+        }
+        last = (last.0 + turn as i64, at[n]);
+        hits.push((last.0, n));
+        // Over the last turns, so that the jitter of one does not lead astray.
+        let base = hits.len().checked_sub(32).map_or(begin, |n| (hits[n].0, at[hits[n].1]));
+        begin = base;
+        period = (last.1 - base.1) as f64 / (last.0 - base.0) as f64;
+    }
+    hits
+}
+
+/// Whether so many turns were kept as chance would not bring about.
+fn judge(at: &[Ns], hits: Vec<(i64, usize)>, trials: f64) -> Option<Train> {
+    let (first, last) = (*hits.first()?, *hits.last()?);
+    let turns = (last.0 - first.0) as f64;
+    if hits.len() < FEWEST || (hits.len() as f64) < KEPT * (turns + 1.0) {
+        return None;
+    }
+    let span = (at[last.1] - at[first.1]) as f64;
+    let period = span / turns;
+    // Instants that lie close together are one.
+    let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
+    let by_chance = 1.0 - (-(apart as f64) / turns * 2.0 * TOLERANCE).exp();
+    let of = |n: f64| if n < 1.0 { 0.0 } else { n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() };
+    let kept = hits.len() as f64;
+    let ways = of(turns + 1.0) - of(kept) - of(turns + 1.0 - kept);
+    let chance = ways + (kept - 2.0) * by_chance.ln() + trials;
+    let hits = hits.into_iter().map(|(_, n)| n).collect();
+    (by_chance <= CHANCE && chance < SIGNIFICANCE).then_some(Train { period, hits, chance })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_testkit::Noise;
+    use proptest::prelude::*;
+
+    fn chance(n: usize, span: f64, noise: &mut Noise) -> Vec<Ns> {
+        let mut at: Vec<Ns> = (0..n).map(|_| (noise.unit() * span) as Ns).collect();
+        at.sort_unstable();
+        at
+    }
+
+    proptest! {
+        #[test]
+        fn spikes_that_come_periodically_are_found_among_others(
+            seed in 1..u64::MAX,
+            period in 1e7..60e9_f64,
+            turns in 14..200_usize,
+            others in 0.0..0.5_f64,
+            missing in 0.0..0.2_f64,
+        ) {
+            let noise = &mut Noise(seed);
+            let mut at = chance((turns as f64 * others) as usize, period * turns as f64, noise);
+            let jitter = |noise: &mut Noise| (noise.unit() - 0.5) * 0.02 * period;
+            at.extend((0..turns).filter(|_| noise.unit() >= missing).map(|n| n as f64 * period).collect::<Vec<_>>().iter()
+                .map(|t| (t + jitter(noise)) as Ns));
+            at.sort_unstable();
+            let found = train(&at, 1).expect("a train");
+            prop_assert!((found.period / period - 1.0).abs() < 0.01, "{} for {period}", found.period);
+        }
+
+        #[test]
+        fn spikes_by_chance_are_no_train(seed in 1..u64::MAX, n in 0..300_usize) {
+            prop_assert_eq!(train(&chance(n, 1e12, &mut Noise(seed)), 1), None);
+        }
+    }
+}
