@@ -1,6 +1,6 @@
 //! What charts show beside a summary.
 
-use crate::summarise::{gather, slowest, span, Gathered, SummaryOptions};
+use crate::summarise::{gather, slowest, span, without, Gathered, SummaryOptions};
 use latpath_journey::segments::Segment;
 use latpath_model::{Ns, PointId, SegmentKind, StreamId};
 use latpath_run::{Rows, Run, Select};
@@ -56,7 +56,8 @@ pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Sum
         Some(OverTime::new(setup.streams, &segments, &setup.points, begin, end))
     };
     let add = |over_time: &mut Option<OverTime>, rows: &Rows| over_time.iter_mut().for_each(|o| o.add_rows(rows));
-    let Gathered { summary, counted, more, .. } = gather(run, options, true, |_| Ok(()), make, add)?;
+    let Gathered { mut summary, counted, patterns, more } = gather(run, options, true, |_| Ok(()), make, add)?;
+    summary.without = without(run, options, &summary, &patterns)?;
     let merged = more.into_iter().flatten().reduce(|mut all, one| {
         all.merge(&one);
         all

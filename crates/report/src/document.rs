@@ -9,7 +9,7 @@ mod markdown;
 
 use crate::limit::LimitVerdict;
 use crate::page::{share, Block, Page, Style};
-use crate::{header, paths, patterns, quality, segments, streams, worst, Charts};
+use crate::{header, paths, patterns, quality, segments, streams, without, worst, Charts};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
 use latpath_stats::text::{short_stream, Table};
@@ -59,6 +59,7 @@ impl Findings<'_> {
         if html {
             charts::write(&mut page, self);
         }
+        without::write(&mut page, summary);
         paths::write(&mut page, summary);
         self.explained.into_iter().for_each(|explained| explained.write(&mut page, self.run));
         quality::losses(&mut page, summary);

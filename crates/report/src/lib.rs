@@ -28,6 +28,7 @@ mod streams;
 mod summarise;
 mod text;
 mod warnings;
+mod without;
 mod worst;
 
 pub use captures::{RunCaptures, SelectError, Selection};

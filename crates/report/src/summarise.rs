@@ -4,8 +4,11 @@ use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
 use latpath_model::{Ns, PointKind, StreamId};
-use latpath_run::{Manifest, Rows, Run, Select};
-use latpath_stats::{units::count, Aggregate, Facts, Pacing, Patterns, Setup, Summary, Worst};
+use latpath_run::{Manifest, Rows, Run, Select, Spans};
+use latpath_stats::figures::packets;
+use latpath_stats::{
+    units::count, Aggregate, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
+};
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
 const HISTOGRAMS: usize = 8192;
@@ -21,6 +24,8 @@ pub struct SummaryOptions {
     pub worst: usize,
     /// Further segments; see [`layout_of`].
     pub segments: Vec<String>,
+    /// The figures are also computed without the packets that patterns of these kinds touch.
+    pub exclude: Vec<PatternKind>,
     /// Threads that read; 0 is one.
     pub workers: usize,
 }
@@ -32,7 +37,35 @@ pub struct SummaryOptions {
 /// # Errors
 /// Where one of the user's segments cannot be.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
-    Ok(gather(run, options, true, |_| Ok(()), |_| (), |(), _| ())?.summary)
+    let mut gathered = gather(run, options, true, |_| Ok(()), |_| (), |(), _| ())?;
+    gathered.summary.without = without(run, options, &gathered.summary, &gathered.patterns)?;
+    Ok(gathered.summary)
+}
+
+/// The figures without the packets that the patterns touch which the user names, if any are named.
+pub(crate) fn without(
+    run: &Run,
+    options: &SummaryOptions,
+    with: &Summary,
+    found: &[Found],
+) -> Result<Option<WithoutPatterns>, String> {
+    if options.exclude.is_empty() {
+        return Ok(None);
+    }
+    let named: Vec<&Found> = found.iter().filter(|f| options.exclude.contains(&f.pattern.kind)).collect();
+    let touched = named.iter().flat_map(|f| &f.touched);
+    let spans = touched.flat_map(|t| t.streams.iter().map(|stream| (*stream, t.from, t.to)));
+    let select = Select { except: Spans::of(spans), ..options.select.clone() };
+    let options = SummaryOptions { select, worst: 0, ..options.clone() };
+    let rest = gather(run, &options, false, |_| Ok(()), |_| (), |(), _| ())?.summary;
+    let lost = |summary: &Summary| packets(&summary.lost);
+    Ok(Some(WithoutPatterns {
+        kinds: options.exclude,
+        patterns: named.len() as u64,
+        packets: with.journeys.saturating_sub(rest.journeys),
+        lost: lost(with).saturating_sub(lost(&rest)),
+        segments: rest.segments,
+    }))
 }
 
 /// The figures of a run, and what else was gathered while its journeys were read.
@@ -40,6 +73,8 @@ pub(crate) struct Gathered<G> {
     pub summary: Summary,
     /// The counted journeys.
     pub counted: Aggregate,
+    /// The patterns of the summary, and the packets that they touch.
+    pub patterns: Vec<Found>,
     /// Of each worker.
     pub more: Vec<G>,
 }
@@ -106,7 +141,7 @@ pub(crate) fn gather<G: Send>(
 
     let mut unread = Vec::new();
     let manifest = &with_sampled_bounds(run, &mut unread);
-    let whole = select.streams.is_none() && select.from_ns == Ns::MIN && select.to_ns == Ns::MAX;
+    let whole = select.is_everything();
     let vms = run.vms();
     let elapsed = elapsed(run, &select);
     let facts = Facts { manifest, points, route: &route, before: &[], whole, vms: &vms, elapsed };
@@ -124,7 +159,7 @@ pub(crate) fn gather<G: Send>(
     let names: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     let find = |patterns: Patterns| patterns.find(all.setup(), manifest.start.monotonic_ns, &names);
     let patterns = patterns.map_or(Vec::new(), find);
-    summary.patterns = patterns.into_iter().map(|found| found.pattern).collect();
+    summary.patterns = patterns.iter().map(|found| found.pattern.clone()).collect();
     summary.notes.splice(0..0, run.notes().iter().cloned());
     if let Some(selected) = &select.streams {
         let mut id = 0..;
@@ -148,7 +183,7 @@ pub(crate) fn gather<G: Send>(
             "only some journeys were chosen; never seen, malformed, sightings and cost are those of the whole run";
         summary.notes.push(text.into());
     }
-    Ok(Gathered { summary, counted: all, more })
+    Ok(Gathered { summary, counted: all, patterns, more })
 }
 
 /// The slowest packet that was counted, as a summary shows it.

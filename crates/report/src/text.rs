@@ -5,7 +5,7 @@ use crate::{
     header, histogram,
     limit::LimitVerdict,
     page::{Page, Style},
-    paths, patterns, quality, segments, streams, worst,
+    paths, patterns, quality, segments, streams, without, worst,
 };
 use latpath_run::Run;
 use latpath_stats::Summary;
@@ -35,6 +35,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     quality::write(&mut page, summary);
     patterns::write(&mut page, summary);
     segments::write(&mut page, summary);
+    without::write(&mut page, summary);
     paths::write(&mut page, summary);
     for segment in histogram::chosen(summary, &options.histograms) {
         histogram::write(&mut page, segment, summary.threshold_ns);

@@ -42,7 +42,7 @@ pub use marks::Mark;
 pub use reader::{Condition, Run};
 pub use rows::Rows;
 pub use scan::Scan;
-pub use select::Select;
+pub use select::{Select, Spans};
 pub use spikes::{SpikeFile, SpikeFiles, SpikesRecord, SPIKES};
 pub use writer::Writer;
 

@@ -1,6 +1,7 @@
 //! Which journeys of a run are read.
 
 use latpath_model::{Ns, StreamId};
+use std::collections::HashMap;
 
 /// Which journeys to read.
 #[derive(Clone, Debug)]
@@ -13,13 +14,22 @@ pub struct Select {
     pub to_ns: Ns,
     /// Only journeys whose first sighting was at one of these instants, rising; all if there is no list.
     pub at_ns: Option<Vec<Ns>>,
+    /// No journeys whose first sighting was in these.
+    pub except: Spans,
     /// Whether CPUs and threads are read too. Without them reading is twice as fast, and `cpu` and `tid` are empty.
     pub cpus_and_threads: bool,
 }
 
 impl Default for Select {
     fn default() -> Self {
-        Self { streams: None, from_ns: Ns::MIN, to_ns: Ns::MAX, at_ns: None, cpus_and_threads: false }
+        Self {
+            streams: None,
+            from_ns: Ns::MIN,
+            to_ns: Ns::MAX,
+            at_ns: None,
+            except: Spans::default(),
+            cpus_and_threads: false,
+        }
     }
 }
 
@@ -42,6 +52,7 @@ impl Select {
         (t >= self.from_ns && self.is_before_end(t))
             && self.streams.as_ref().is_none_or(|s| s.contains(&stream))
             && self.at_ns.as_ref().is_none_or(|at| at.binary_search(&t).is_ok())
+            && !self.except.contain(stream, t)
     }
 
     /// `to_ns` is exclusive, but its greatest value leaves nothing out.
@@ -57,6 +68,62 @@ impl Select {
 
     /// Whether all journeys are selected.
     pub fn is_everything(&self) -> bool {
-        self.streams.is_none() && self.from_ns == Ns::MIN && self.to_ns == Ns::MAX && self.at_ns.is_none()
+        self.streams.is_none()
+            && self.from_ns == Ns::MIN
+            && self.to_ns == Ns::MAX
+            && self.at_ns.is_none()
+            && self.except.is_empty()
+    }
+}
+
+/// Spans of time, of each stream its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans(HashMap<StreamId, Vec<(Ns, Ns)>>);
+
+impl Spans {
+    /// Of these streams from one instant to another, both included.
+    pub fn of(spans: impl IntoIterator<Item = (StreamId, Ns, Ns)>) -> Self {
+        let mut all: HashMap<StreamId, Vec<(Ns, Ns)>> = HashMap::new();
+        spans.into_iter().for_each(|(stream, from, to)| all.entry(stream).or_default().push((from, to)));
+        for spans in all.values_mut() {
+            spans.sort_unstable();
+            spans.dedup_by(|next, one| {
+                let same = next.0 <= one.1;
+                one.1 = if same { one.1.max(next.1) } else { one.1 };
+                same
+            });
+        }
+        Self(all)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an instant is in one of the stream's.
+    pub fn contain(&self, stream: StreamId, t: Ns) -> bool {
+        let Some(spans) = self.0.get(&stream) else { return false };
+        let begun = spans.partition_point(|(from, _)| *from <= t);
+        begun > 0 && t <= spans[begun - 1].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_instant_is_in_spans_if_it_is_in_one_of_them(
+            spans in prop::collection::vec((0..2_u16, 0..60_i64, 0..9_i64), 0..12),
+            stream in 0..3_u16,
+            t in -2..70_i64,
+        ) {
+            let all = Spans::of(spans.iter().map(|(stream, from, long)| (*stream, *from, from + long)));
+            let expected = spans.iter().any(|(s, from, long)| *s == stream && (*from..=from + long).contains(&t));
+            prop_assert_eq!(all.contain(stream, t), expected);
+        }
     }
 }

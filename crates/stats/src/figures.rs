@@ -1,6 +1,6 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
 
-use crate::patterns::Pattern;
+use crate::patterns::{Pattern, PatternKind};
 use crate::units::Letters;
 use crate::PacingFigures;
 use latpath_histogram::{Bucket, Histogram};
@@ -331,6 +331,21 @@ pub struct CauseFigures {
     pub share_percent: f64,
 }
 
+/// Figures without the packets that patterns touch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WithoutPatterns {
+    /// The kinds of the patterns.
+    pub kinds: Vec<PatternKind>,
+    /// How many of these were found.
+    pub patterns: u64,
+    /// Packets that are left out.
+    pub packets: u64,
+    /// Of those left out, packets that did not reach the last point.
+    pub lost: u64,
+    /// The segments over all other packets: all streams together.
+    pub segments: Vec<SegmentFigures>,
+}
+
 /// Everything one screen, one JSON line or one report shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
@@ -375,6 +390,9 @@ pub struct Summary {
     /// (reports only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
+    /// The figures without the packets that some of the patterns touch (reports only, where that was asked for).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<WithoutPatterns>,
     /// What held late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<LateFigures>,

@@ -21,7 +21,7 @@ pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
     CauseFigures, ConsecutiveFigures, LateFigures, Loss, PacketAt, PathFigures, Percentile, SegmentFigures, ShownAfter,
-    StreamFigures, Summary, TimeFigures, Worst, WorstStep,
+    StreamFigures, Summary, TimeFigures, WithoutPatterns, Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};

@@ -12,7 +12,7 @@ use latpath_report::{
     text, Charts, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
-use latpath_stats::Summary;
+use latpath_stats::{PatternKind, Summary};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,10 @@ pub struct Args {
     /// A segment more, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
+    /// Show the times also without the packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap,
+    /// path-change, or all
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
+    exclude: Vec<Excluded>,
     /// Draw the histogram of this segment; several are allowed [default: total]
     #[arg(long = "histogram", value_name = "SEGMENT")]
     histograms: Vec<String>,
@@ -67,6 +71,17 @@ pub struct Args {
 
 pub(super) fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
+}
+
+/// Kinds of patterns under one name.
+type Excluded = &'static [PatternKind];
+
+fn patterns(name: &str) -> Result<Excluded, String> {
+    let one = |kind: &'static PatternKind| std::slice::from_ref(kind);
+    const ALL: Excluded = &PatternKind::ALL;
+    let names = || ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+    let found = if name == "all" { Some(ALL) } else { ALL.iter().find(|kind| kind.name() == name).map(one) };
+    found.ok_or_else(|| format!("no such pattern (there are: {}, all)", names()))
 }
 
 /// A document's format, and its file.
@@ -107,6 +122,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         threshold_ns: args.threshold,
         worst: args.worst.into(),
         segments: args.segments.clone(),
+        exclude: PatternKind::ALL.into_iter().filter(|kind| args.exclude.iter().any(|e| e.contains(kind))).collect(),
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let (summary, charts) = match args.documents().is_empty() {

@@ -36,6 +36,7 @@ pub struct RecordingOptions {
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, String> {
     let (manifest, select) = (run.manifest(), options.select.clone());
     let summary = SummaryOptions {
+        exclude: Vec::new(),
         select: select.clone(),
         threshold_ns: options.threshold_ns,
         worst: 0,

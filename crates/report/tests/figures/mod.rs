@@ -224,6 +224,7 @@ pub fn summary() -> Summary {
                 .into(),
             ..Pattern::default()
         }],
+        without: None,
         late: None,
         tool: ToolCost {
             sightings: 1_199_946,

@@ -1,0 +1,37 @@
+//! Figures both ways: of all packets, and without those that patterns touch.
+
+use crate::page::Page;
+use crate::segments::{label, percentile};
+use latpath_stats::text::Table;
+use latpath_stats::{SegmentFigures, Summary};
+
+/// Two rows for each segment: all packets, and those that are left.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    let Some(without) = &summary.without else { return };
+    let kinds: Vec<&str> = without.kinds.iter().map(|kind| kind.name()).collect();
+    page.heading("Segments with and without patterns");
+    let text = format!(
+        "without {}: {} found, {} left out, of them {} lost",
+        kinds.join(", "),
+        page.number_of(without.patterns, "pattern"),
+        page.number_of(without.packets, "packet"),
+        page.count(without.lost)
+    );
+    page.wrapped("  ".into(), 4, &text);
+    let over = format!("over {}", page.duration(summary.threshold_ns));
+    let percentiles = ["p50", "p99", "p99.9", "p99.99"];
+    let heads = [&["<segment", "<packets", "count", "mean"], &percentiles[..], &["max", over.as_str()]].concat();
+    let mut table = Table::new(&heads);
+    for all in &summary.segments {
+        let is_same = |s: &&SegmentFigures| (&s.name, &s.from, &s.to) == (&all.name, &all.from, &all.to);
+        let rest = without.segments.iter().find(is_same);
+        let rows = [(label(page, summary, all), "all", Some(all)), (String::new(), "without", rest)];
+        for (name, which, s) in rows.into_iter().filter_map(|(name, which, s)| Some((name, which, s?))) {
+            let mut row = vec![name, which.into(), page.count(s.times.count), page.time(s, s.times.mean_ns)];
+            row.extend(percentiles.map(|name| percentile(page, s, name)));
+            row.extend([page.time(s, s.times.max_ns), page.count(s.over_threshold)]);
+            table.row(row);
+        }
+    }
+    page.table(&table);
+}
