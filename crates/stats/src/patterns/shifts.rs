@@ -43,7 +43,11 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
         return Vec::new();
     }
     let medians: Vec<f64> = series.windows(width).map(|window| median(&mut window.to_vec())).collect();
-    let differences: Vec<f64> = medians.iter().zip(&medians[width..]).map(|(before, after)| after - before).collect();
+    let mut differences: Vec<f64> =
+        medians.iter().zip(&medians[width..]).map(|(before, after)| after - before).collect();
+    // A series that rises all the time has no step.
+    let drift = median(&mut differences.clone());
+    differences.iter_mut().for_each(|d| *d -= drift);
     let windows = series.len() as f64 / width as f64;
     let noise = robust_deviation(&differences).max(floor) * TIMES_NOISE * (1.0 + 4.0 / windows);
     let mut found = Vec::new();
