@@ -450,6 +450,8 @@ impl Pool {
             streams: self.many(9, Self::stream),
             machines: self.many(4, Self::machine),
             worst: Vec::new(),
+            patterns: Vec::new(),
+            without: None,
             late: Some(self.late()).filter(|late| late.late % 4 > 0),
             tool: ToolCost {
                 sightings: self.count(),
