@@ -146,7 +146,8 @@ fn figures(mut summary: Summary) -> Summary {
     rows.for_each(|row| row.time_ns = 0);
     let segments = summary.segments.iter_mut().chain(summary.streams.iter_mut().flat_map(|s| &mut s.segments));
     segments.flat_map(|s| s.min_at.iter_mut().chain(&mut s.max_at)).for_each(|packet| packet.time_ns = 0);
-    // Reports have it alone.
+    // Reports have these alone.
+    summary.patterns.clear();
     summary.streams.iter_mut().for_each(|stream| stream.pacing.clear());
     summary
 }
