@@ -59,7 +59,7 @@ pub enum ImportError {
     },
     /// Nothing in the file is of the streams.
     #[error("{}: none of its {packets} packets is of {}; latpath streams -r lists the streams of a capture", path.display(),
-            if streams.is_empty() { "a stream of Sampled Values, GOOSE or PTP" } else { streams })]
+            if streams.is_empty() { "a stream that frames name" } else { streams })]
     NoPackets {
         /// The file.
         path: PathBuf,

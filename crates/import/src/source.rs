@@ -102,7 +102,7 @@ const START: usize = 4096;
 
 /// Undoes gzip where the bytes are compressed, and shows the first ones.
 pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Vec<u8>)> {
-    let mut raw = BufReader::with_capacity(1 << 18, source);
+    let mut raw = BufReader::with_capacity(1 << 16, source);
     let mut plain: Box<dyn Read + 'a> = match raw.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
         true => Box::new(MultiGzDecoder::new(raw)),
         false => Box::new(raw),

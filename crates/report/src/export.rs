@@ -2,12 +2,15 @@
 
 mod csv;
 mod file;
+mod hdr;
+mod jsonl;
+mod parquet;
 mod perfetto;
 
 use crate::{SelectError, Selection};
 use latpath_run::{Run, RunError};
 use std::io::{self, Write};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use csv::write_csv;
 pub use file::{check_target, write_file};
@@ -32,6 +35,33 @@ pub const EXPORTERS: &[Exporter] = &[
         is_text: true,
         takes_selection: false,
         write: csv::write,
+    },
+    Exporter {
+        name: "jsonl",
+        about: "Every journey as an object on a line of its own: for jq and scripts",
+        noun: "file",
+        extension: "jsonl",
+        is_text: true,
+        takes_selection: false,
+        write: jsonl::write,
+    },
+    Exporter {
+        name: "parquet",
+        about: "Every journey as a row of one Parquet file, with names and UTC: for pandas, polars, DuckDB",
+        noun: "file",
+        extension: "parquet",
+        is_text: false,
+        takes_selection: false,
+        write: parquet::write,
+    },
+    Exporter {
+        name: "hdr",
+        about: "The times of all segments as a log of HdrHistogram, a line for each of 10 s: for its analyzers and plotters",
+        noun: "log",
+        extension: "hlog",
+        is_text: true,
+        takes_selection: false,
+        write: hdr::write,
     },
 ];
 
@@ -63,6 +93,28 @@ pub struct ExportRequest<'a> {
     pub stop: &'a AtomicBool,
     /// Takes a line from time to time that says how far it is.
     pub progress: &'a mut dyn FnMut(String),
+}
+
+/// The run's points: those of the route in its order, then the others as they appeared.
+fn points_in_order(run: &Run) -> Vec<usize> {
+    let route = &run.manifest().route;
+    let on_route = |p: &usize| route.iter().position(|point| *point == run.points()[*p].point);
+    let mut order: Vec<usize> = (0..run.points().len()).collect();
+    order.sort_by_key(|p| on_route(p).unwrap_or(usize::MAX));
+    order
+}
+
+/// Whether the user ended it.
+fn is_stopped(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
+}
+
+/// What was written until the user ended it is not whole.
+fn refuse_stopped(stop: &AtomicBool) -> io::Result<()> {
+    if is_stopped(stop) {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, "ended before it was whole"));
+    }
+    Ok(())
 }
 
 /// What was written.

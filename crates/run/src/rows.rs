@@ -75,7 +75,7 @@ impl Rows {
     }
 
     /// Empties it, for journeys over this many points. Memory is kept.
-    pub(crate) fn clear(&mut self, points: usize) {
+    pub fn clear(&mut self, points: usize) {
         let Self {
             stream, key, number, seen, duplicates, out_of_order, drop_note, missing_before, t, cpu, tid, ..
         } = self;

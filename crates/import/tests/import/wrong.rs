@@ -60,5 +60,5 @@ fn a_capture_of_other_protocols_says_so() {
     bench.write("pub.pcap", pcap(&[(1, frame("MU01", 1, None))]));
     bench.write("sub.pcap", pcap(&[(1, vec![0; 60]), (2, vec![1; 60])]));
     let error = bench.import(&bench.options(&[(PUB, "pub.pcap"), (SUB, "sub.pcap")])).unwrap_err().to_string();
-    assert!(error.contains("none of its 2 packets is of a stream of Sampled Values"), "{error}");
+    assert!(error.contains("none of its 2 packets is of a stream that frames name"), "{error}");
 }

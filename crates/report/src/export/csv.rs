@@ -1,6 +1,6 @@
 //! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
 
-use super::{ExportError, ExportRequest, Exported};
+use super::{points_in_order, ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
 use latpath_model::text::{printable, visible};
 use latpath_run::{Run, RunError, Select};
@@ -12,7 +12,7 @@ use std::{
 
 /// Writes all journeys of a run.
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    let select = Select { cpus_and_threads: true, ..Select::default() };
+    let select = Select { cpus_and_threads: request.run.manifest().imported.is_empty(), ..Select::default() };
     let damaged = write_csv(request.run, &select, out)?;
     let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the table"));
     let notes = notes.chain(utc_steps(request.run.manifest())).collect();
@@ -29,10 +29,7 @@ const PIECE: usize = 1 << 16;
 /// `out_of_order`, `drop_reason`, `path`.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     let manifest = run.manifest();
-    // Those of the route in its order, then the others as they appeared.
-    let on_route = |p: &usize| manifest.route.iter().position(|point| *point == run.points()[*p].point);
-    let mut order: Vec<usize> = (0..run.points().len()).collect();
-    order.sort_by_key(|p| on_route(p).unwrap_or(usize::MAX));
+    let order = points_in_order(run);
     let points: Vec<String> = order.iter().map(|p| run.points()[*p].point.to_string()).collect();
     let mut text = String::with_capacity(PIECE + 4096);
     text.push_str("stream,key,number,utc_ns,t_ns");

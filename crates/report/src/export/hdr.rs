@@ -1,0 +1,206 @@
+//! Segments' times as a log of HdrHistogram: version 1.3 of its text, histograms in its V2 encoding, compressed, in base64. The
+//! formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
+
+use super::{ExportError, ExportRequest, Exported};
+use flate2::{write::ZlibEncoder, Compression};
+use latpath_model::{Ns, Point, PointId, SegmentKind};
+use latpath_run::{Run, Select};
+use latpath_stats::units::count;
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
+
+/// A line covers this much time.
+const INTERVAL: Ns = 10_000_000_000;
+/// Intervals that stay open: journeys of several streams come back a little out of the order of time.
+const OPEN: usize = 16;
+/// Significant digits of a value, and what follows from them: values below 2048 have a bucket each.
+const DIGITS: u32 = 3;
+const HALF_BITS: u32 = 10;
+const COOKIE: u32 = 0x1c84_9313;
+const COMPRESSED: u32 = 0x1c84_9314;
+
+/// Writes the times of all segments, a line for each of 10 s.
+pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    let run = request.run;
+    let segments = Segment::all(run);
+    let start = run.manifest().start.monotonic_ns;
+    let utc = run.manifest().time_of_day().utc(start);
+    writeln!(out, "#[Histogram log format version 1.3]")?;
+    writeln!(
+        out,
+        "#[StartTime: {}.{:03} (seconds since epoch), {}]",
+        utc / 1_000_000_000,
+        utc / 1_000_000 % 1000,
+        run.manifest().start.utc
+    )?;
+    writeln!(out, "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"")?;
+    let mut open: BTreeMap<i64, Vec<Counts>> = BTreeMap::new();
+    let (mut negative, mut failed) = (0_u64, None::<io::Error>);
+    let damaged = run.for_each(&Select::default(), |journey| {
+        let Some(first) = journey.first() else { return true };
+        let counts =
+            open.entry((first - start).div_euclid(INTERVAL)).or_insert_with(|| vec![Counts::default(); segments.len()]);
+        for (segment, counts) in segments.iter().zip(counts) {
+            match segment.ends.iter().find_map(|(from, to)| journey.between(*from, *to)) {
+                Some(time @ 0..) => counts.add(time as u64),
+                // Before it had left, it was not with the daemon.
+                Some(_) => negative += u64::from(segment.kind != SegmentKind::Tupcall),
+                None => {}
+            }
+        }
+        while open.len() > OPEN && failed.is_none() {
+            failed = open
+                .pop_first()
+                .and_then(|(at, counts): (i64, Vec<Counts>)| write_interval(out, &segments, at, &counts).err());
+        }
+        failed.is_none() && !super::is_stopped(request.stop)
+    });
+    failed.map_or(Ok(()), Err)?;
+    super::refuse_stopped(request.stop)?;
+    for (at, counts) in open {
+        write_interval(out, &segments, at, &counts)?;
+    }
+    out.flush()?;
+    let mut notes: Vec<String> = damaged.iter().map(|e| format!("{e}; its other journeys are counted")).collect();
+    if negative > 0 {
+        notes.push(format!("{} negative times are left out: HdrHistogram has none", count(negative)));
+    }
+    Ok(Exported { summary: format!("the times of {} segments, a line for each of 10 s", segments.len()), notes })
+}
+
+/// A segment by its name. Where streams take different routes, a name stands for several ends.
+struct Segment {
+    tag: String,
+    kind: SegmentKind,
+    ends: Vec<(PointId, PointId)>,
+}
+
+impl Segment {
+    fn all(run: &Run) -> Vec<Self> {
+        let id = |point: &Point| run.points().iter().position(|info| info.point == *point).map(|id| id as PointId);
+        let mut all: Vec<Self> = Vec::new();
+        for segment in &run.manifest().segments {
+            let (Some(from), Some(to)) = (id(&segment.from), id(&segment.to)) else { continue };
+            // A tag ends at a comma, and a line at its end.
+            let plain = |c: char| if c == ',' || c.is_whitespace() || c.is_control() { '_' } else { c };
+            let tag: String = segment.name.chars().map(plain).collect();
+            match all.iter_mut().find(|known| known.tag == tag) {
+                Some(known) => known.ends.push((from, to)),
+                None => all.push(Self { tag, kind: segment.kind, ends: vec![(from, to)] }),
+            }
+        }
+        all
+    }
+}
+
+fn write_interval(out: &mut dyn Write, segments: &[Segment], at: i64, counts: &[Counts]) -> io::Result<()> {
+    for (segment, counts) in segments.iter().zip(counts).filter(|(_, counts)| !counts.buckets.is_empty()) {
+        let (begin, length): (f64, f64) = (at as f64 * (INTERVAL as f64 / 1e9), INTERVAL as f64 / 1e9);
+        let most = counts.greatest as f64 / 1e6;
+        writeln!(out, "Tag={},{begin:.3},{length:.3},{most:.3},{}", segment.tag, base64(&counts.compressed()?))?;
+    }
+    Ok(())
+}
+
+/// Counts of values as HdrHistogram has them, of three significant digits.
+#[derive(Clone, Default)]
+struct Counts {
+    buckets: Vec<u64>,
+    greatest: u64,
+}
+
+impl Counts {
+    fn add(&mut self, value: u64) {
+        let at = bucket(value);
+        if at >= self.buckets.len() {
+            self.buckets.resize(at + 1, 0);
+        }
+        self.buckets[at] += 1;
+        self.greatest = self.greatest.max(value);
+    }
+
+    /// The V2 encoding, compressed.
+    fn compressed(&self) -> io::Result<Vec<u8>> {
+        let mut payload = Vec::new();
+        let mut zeros = 0_i64;
+        for count in &self.buckets {
+            if *count == 0 {
+                zeros += 1;
+                continue;
+            }
+            if zeros > 0 {
+                put(&mut payload, -std::mem::take(&mut zeros));
+            }
+            put(&mut payload, *count as i64);
+        }
+        let mut whole = Vec::with_capacity(payload.len() + 40);
+        for word in [COOKIE, payload.len() as u32, 0, DIGITS] {
+            whole.extend(word.to_be_bytes());
+        }
+        for word in [1, self.greatest.max(2), 1.0_f64.to_bits()] {
+            whole.extend(word.to_be_bytes());
+        }
+        whole.extend(payload);
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
+        zlib.write_all(&whole)?;
+        let zlib = zlib.finish()?;
+        Ok([&COMPRESSED.to_be_bytes()[..], &(zlib.len() as u32).to_be_bytes(), &zlib].concat())
+    }
+}
+
+/// The place of a value: its 11 leading bits, behind those of all smaller values.
+fn bucket(value: u64) -> usize {
+    let above = 64 - (value | ((2 << HALF_BITS) - 1)).leading_zeros() - (HALF_BITS + 1);
+    ((above as usize) << HALF_BITS) + (value >> above) as usize
+}
+
+/// A signed number in ZigZag LEB128, of 9 bytes at most.
+fn put(out: &mut Vec<u8>, value: i64) {
+    let mut rest = ((value << 1) ^ (value >> 63)) as u64;
+    for _ in 0..8 {
+        if rest < 0x80 {
+            return out.push(rest as u8);
+        }
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let word = three.iter().enumerate().fold(0_u32, |word, (i, byte)| word | u32::from(*byte) << (16 - 8 * i));
+        for i in 0..4 {
+            let letter = LETTERS[(word >> (18 - 6 * i) & 63) as usize];
+            text.push(if i <= three.len() { letter.into() } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_in_base64_are_those_of_rfc_4648() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn buckets_rise_with_values_and_keep_three_digits() {
+        for value in (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) + 1, (1_u64 << bit).wrapping_sub(1)]) {
+            assert!(bucket(value) <= bucket(value.saturating_add(1)), "{value}");
+            assert!(
+                bucket(value) < bucket(value.saturating_add(value / 500).saturating_add(1)) || value > u64::MAX / 2
+            );
+        }
+        assert_eq!([bucket(0), bucket(2047), bucket(2048), bucket(2049), bucket(4096)], [0, 2047, 2048, 2048, 3072]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Journeys as JSON lines: an object each, with the names of streams, points and reasons.
+
+use super::{points_in_order, ExportError, ExportRequest, Exported};
+use latpath_journey::Journey;
+use latpath_run::{Run, Select};
+use latpath_stats::utc_steps;
+use serde_json::{json, Map, Value};
+use std::io::Write;
+
+/// Writes all journeys of a run.
+pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    let run = request.run;
+    let select = Select { cpus_and_threads: run.manifest().imported.is_empty(), ..Select::default() };
+    let order = points_in_order(run);
+    let mut failed = None;
+    let damaged = run.for_each(&select, |journey| {
+        let line = object(run, &order, journey);
+        failed = serde_json::to_writer(&mut *out, &line).map_err(Into::into).and_then(|()| out.write_all(b"\n")).err();
+        failed.is_none() && !super::is_stopped(request.stop)
+    });
+    failed.map_or(Ok(()), Err)?;
+    super::refuse_stopped(request.stop)?;
+    out.flush()?;
+    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are written"));
+    let notes = notes.chain(utc_steps(run.manifest())).collect();
+    Ok(Exported { summary: "all journeys, an object a line".into(), notes })
+}
+
+fn object(run: &Run, order: &[usize], j: &Journey) -> Value {
+    let manifest = run.manifest();
+    let first = j.first().unwrap_or(0);
+    let stream = manifest.streams.get(usize::from(j.stream)).map(ToString::to_string);
+    let mut points = Map::new();
+    for p in order.iter().copied().filter(|p| j.seen >> p & 1 == 1) {
+        let mut sighting = json!({ "offset_ns": j.t[p].wrapping_sub(first) });
+        if let (Some(cpu), Some(tid)) = (j.cpu.get(p), j.tid.get(p)) {
+            sighting["cpu"] = (*cpu).into();
+            sighting["tid"] = (*tid).into();
+        }
+        points.insert(run.points()[p].point.to_string(), sighting);
+    }
+    let note = usize::from(j.drop_note).checked_sub(1).and_then(|note| manifest.drop_notes.get(note));
+    json!({
+        "stream": stream,
+        "key": j.key,
+        "number": j.number,
+        "utc_ns": manifest.time_of_day().utc(first),
+        "t_ns": first,
+        "points": points,
+        "duplicates": j.duplicates,
+        "out_of_order": j.out_of_order,
+        "missing_before": j.missing_before,
+        "drop": note.map(|note| json!({ "reason": note.reason, "function": note.function })),
+    })
+}
