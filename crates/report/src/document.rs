@@ -18,9 +18,10 @@ use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
 pub use causes::{explain_run, Explained};
+pub(crate) use charts::{flat, without_markup};
 pub use digest::digest;
-pub(crate) use html::escaped;
 pub use html::html;
+pub(crate) use html::{escaped, sheet, Sheet};
 pub use markdown::markdown;
 
 /// What a document shows.

@@ -1,16 +1,19 @@
 //! `latpath compare`: what differs between recordings.
 
-use super::limits::broke;
+use super::limits;
 use super::report::{print, select, time};
 use super::{following, style, Outcome, Usage};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_compare::{compare, study, Recording};
 use latpath_model::Ns;
-use latpath_report::compare::{comparison_text, recording, study_text, DifferenceLimit, RecordingOptions};
-use latpath_report::When;
+use latpath_report::compare::{
+    comparison_html, comparison_text, recording, study_html, study_text, DifferenceLimit, RecordingOptions,
+};
+use latpath_report::export::{check_target, write_file};
+use latpath_report::{digest, When};
 use latpath_run::Run;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Compare recordings: what is faster, what is slower, what cannot be said (docs/compare.md).
 ///
@@ -55,6 +58,44 @@ pub struct Args {
     /// Fail with exit code 3 if a figure is greater by more than this, as total:p99<=+5% or total:mean<=+20us; several are allowed
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
     limits: Vec<DifferenceLimit>,
+    /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
+    #[arg(long, value_name = "FILE", requires = "limits")]
+    junit: Option<PathBuf>,
+    /// Write the comparison to this file too, as a page with charts that needs nothing else; "-" writes to stdout
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Replace the files of --html and --junit if they exist
+    #[arg(long)]
+    force: bool,
+}
+
+impl Args {
+    /// All files to write.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.junit, &self.html].into_iter().filter_map(|path| path.as_deref())
+    }
+
+    /// Prints what was found, unless a file goes to stdout, and writes the page if there is to be one.
+    fn show(
+        &self,
+        shown: impl FnOnce() -> Result<String>,
+        html: impl FnOnce(&[(String, String)]) -> String,
+        recordings: &[&Recording],
+    ) -> Result<()> {
+        if let Some(path) = &self.html {
+            let digest = |one: &&Recording| {
+                let hash = digest(Path::new(&one.path)).with_context(|| format!("{}: cannot be read", one.path))?;
+                Ok((one.path.clone(), hash))
+            };
+            let digests = recordings.iter().map(digest).collect::<Result<Vec<_>>>()?;
+            write_file(path, self.force, |out| out.write_all(html(&digests).as_bytes()))
+                .with_context(|| format!("{}: cannot write the page", path.display()))?;
+        }
+        if !self.files().any(|path| path.as_os_str() == "-") {
+            print(&shown()?)?;
+        }
+        Ok(())
+    }
 }
 
 /// A group of recordings as it was named.
@@ -98,6 +139,12 @@ fn side(named: &[String], otherwise: &str) -> Result<Group> {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    if args.files().filter(|path| path.as_os_str() == "-").count() > 1 {
+        return Err(Usage("--html and --junit cannot both write to stdout".into()).into());
+    }
+    for path in args.files().filter(|path| path.as_os_str() != "-") {
+        check_target(path, args.force).map_err(anyhow::Error::msg)?;
+    }
     let mut reader = Reader { args: &args, threshold: args.threshold };
     if args.against.is_empty() {
         return table(&args, reader);
@@ -107,14 +154,13 @@ pub fn run(args: Args) -> Result<Outcome> {
     let of_b = reader.group(&b)?;
     let name = |group: Group| group.name.unwrap_or_default();
     let page = compare((&name(a), &of_a), (&name(b), &of_b));
-    print(&if args.json { serde_json::to_string(&page)? + "\n" } else { comparison_text(&page, style()) })?;
-    let mut outcome = Outcome::Done;
-    for limit in &args.limits {
-        if let Some(broken) = limit.check(&page).map_err(|e| Usage(e.to_string()))? {
-            outcome = broke(&broken);
-        }
-    }
-    Ok(outcome)
+    let verdicts = args.limits.iter().map(|limit| limit.check(&page)).collect::<Result<Vec<_>, _>>();
+    let verdicts = verdicts.map_err(|e| Usage(e.to_string()))?;
+    let shown = || Ok(if args.json { serde_json::to_string(&page)? + "\n" } else { comparison_text(&page, style()) });
+    let recordings: Vec<&Recording> = of_a.iter().chain(&of_b).collect();
+    args.show(shown, |digests| comparison_html(&page, &verdicts, digests), &recordings)?;
+    let what = format!("{} against {}", page.a.name, page.b.name);
+    limits::announce(args.junit.as_deref(), &what, &verdicts, args.force)
 }
 
 /// Many groups.
@@ -128,7 +174,9 @@ fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
         groups.push((group.name.unwrap_or_else(|| group.paths.join(",")), recordings));
     }
     let table = study(&groups, args.only.first().map(String::as_str)).map_err(Usage)?;
-    print(&if args.json { serde_json::to_string(&table)? + "\n" } else { study_text(&table, style()) })?;
+    let shown = || Ok(if args.json { serde_json::to_string(&table)? + "\n" } else { study_text(&table, style()) });
+    let recordings: Vec<&Recording> = groups.iter().flat_map(|(_, recordings)| recordings).collect();
+    args.show(shown, |digests| study_html(&table, digests), &recordings)?;
     Ok(Outcome::Done)
 }
 

@@ -8,7 +8,7 @@ use latpath_report::export::{check_target, write_file};
 use latpath_report::{junit, profile_limits, Limit, LimitVerdict};
 use latpath_stats::Summary;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
 pub struct Limits {
@@ -41,22 +41,27 @@ impl Limits {
 
     /// Writes the verdicts where they were asked for, and names the limits that are broken. `what` was measured.
     pub fn announce(&self, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
-        if let Some(path) = &self.junit {
-            write_file(path, force, |out| out.write_all(junit(what, verdicts).as_bytes()))
-                .with_context(|| format!("{}: cannot write the verdicts", path.display()))?;
-        }
-        let mut outcome = Outcome::Done;
-        for LimitVerdict { limit, broken, .. } in verdicts {
-            if let Some(why) = broken {
-                outcome = broke(&format!("limit {limit} broken: {why}"));
-            }
-        }
-        Ok(outcome)
+        announce(self.junit.as_deref(), what, verdicts, force)
     }
 }
 
+/// Writes the verdicts to a file, if there is one, and names the limits that are broken. `what` was measured.
+pub fn announce(file: Option<&Path>, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
+    if let Some(path) = file {
+        write_file(path, force, |out| out.write_all(junit(what, verdicts).as_bytes()))
+            .with_context(|| format!("{}: cannot write the verdicts", path.display()))?;
+    }
+    let mut outcome = Outcome::Done;
+    for LimitVerdict { limit, broken, .. } in verdicts {
+        if let Some(why) = broken {
+            outcome = broke(&format!("limit {limit} broken: {why}"));
+        }
+    }
+    Ok(outcome)
+}
+
 /// Names a limit that is broken.
-pub fn broke(broken: &str) -> Outcome {
+fn broke(broken: &str) -> Outcome {
     let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
     let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
     eprintln!("{red}latpath: {}{end}", printable(broken));

@@ -1,5 +1,6 @@
 //! `latpath compare` on runs of known journeys.
 
+use crate::documents::row;
 use crate::runs::{manifest, stderr, stdout, Bench, START};
 use latpath_journey::Journey;
 use latpath_model::Ns;
@@ -204,6 +205,51 @@ fn what_cannot_be_read_is_said() {
     std::fs::write(&part, b"no part").unwrap();
     let page = json(&bench, &["compare", "a1", "--against", "b1"]);
     assert!(page["not_comparable"].to_string().contains("a1 has no packet"), "{page}");
+}
+
+#[test]
+fn the_page_of_a_comparison_has_its_figures_and_the_recordings_and_bears_hostile_names() {
+    let bench = groups(110);
+    let args = [&FIVE[..], &["--limit", "Thyp:p50<=+5%", "--html", "-"]].concat();
+    let out = bench.latpath(&args);
+    assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
+    let html = stdout(&out);
+    let page = json(&bench, &FIVE);
+    let of = |name: &str| page["segments"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap().clone();
+    for segment in ["Thyp", "Tsub"].map(of) {
+        let p50 = segment["rows"].as_array().unwrap().iter().find(|row| row["figure"] == "p50").unwrap();
+        let values = ["a", "b"].map(|side| latpath_stats::units::duration(p50[side].as_f64().unwrap().round() as Ns));
+        assert_eq!(row(&html, &["p50", &values[0], &values[1]]).len(), 8);
+    }
+    assert!(html.contains("A limit is broken"));
+    let command = "cd a1 && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum";
+    let digest = std::process::Command::new("sh").args(["-c", command]).current_dir(bench.dir.path()).output().unwrap();
+    let digest = String::from_utf8(digest.stdout).unwrap();
+    assert!(html.contains(digest.split(' ').next().unwrap()), "each recording is named by its content");
+    assert_eq!(bench.latpath(&args).stdout, out.stdout, "the same bytes");
+
+    let hostile = stdout(&bench.latpath(&["compare", "<script>x/y=a1", "b\u{1b}[2J=b1", "--html", "-"]));
+    assert_eq!(row(&hostile, &["<script>x"])[1], "y");
+    assert_eq!(hostile.matches("<script>").count(), 1, "the page's own");
+    assert!(!hostile.contains('\u{1b}'));
+}
+
+#[test]
+fn the_limits_of_a_comparison_become_tests_of_a_ci_server() {
+    let bench = groups(110);
+    let limits = ["--limit", "Thyp:p50<=+5%", "--limit", "Tsub:p50<=+5%", "--junit", "verdicts.xml"];
+    let args = [&FIVE[..], &limits].concat();
+    assert_eq!(bench.latpath(&args).status.code(), Some(3));
+    let xml = std::fs::read_to_string(bench.dir.path().join("verdicts.xml")).unwrap();
+    let document = roxmltree::Document::parse(&xml).unwrap();
+    let cases = document.descendants().filter(|node| node.has_tag_name("testcase"));
+    let found: Vec<_> = cases.map(|case| (case.attribute("name").unwrap(), case.has_children())).collect();
+    assert_eq!(found, [("Thyp:p50<=+5%", true), ("Tsub:p50<=+5%", false)]);
+    let again = bench.latpath(&args);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("verdicts.xml"), "{}", stderr(&again));
+    let both = [&FIVE[..], &limits[..4], &["--junit", "-", "--html", "-"]].concat();
+    assert_eq!(bench.latpath(&both).status.code(), Some(2));
 }
 
 #[test]

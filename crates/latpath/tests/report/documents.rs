@@ -9,7 +9,7 @@ fn written(bench: &Bench, more: &[&str]) -> Output {
 }
 
 /// The text of the cells of the row that begins with these cells.
-fn row(html: &str, begins: &[&str]) -> Vec<String> {
+pub fn row(html: &str, begins: &[&str]) -> Vec<String> {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     let document = roxmltree::Document::parse_with_options(html, options).unwrap();
     let text =

@@ -1,7 +1,9 @@
 //! Limits on a difference: `total:p99<=+5%`, `total:mean<=+20us`.
 
 use crate::parse_duration;
+use crate::LimitVerdict;
 use latpath_compare::comparison::Row;
+use latpath_compare::sentence::by;
 use latpath_compare::{Comparison, Figure, Verdict};
 use std::str::FromStr;
 
@@ -64,22 +66,27 @@ impl FromStr for DifferenceLimit {
 }
 
 impl DifferenceLimit {
-    /// Checks it: what is wrong, or `None` if it is kept. A difference that is not to be seen breaks none; what cannot be compared does.
+    /// Checks it. A difference that is not to be seen breaks none; what cannot be compared does.
     ///
     /// # Errors
     /// Where there is no such segment.
-    pub fn check(&self, comparison: &Comparison) -> Result<Option<String>, BadDifference> {
+    pub fn check(&self, comparison: &Comparison) -> Result<LimitVerdict, BadDifference> {
         let segments: Vec<_> = comparison.segments.iter().filter(|s| s.name == self.segment).collect();
         if segments.is_empty() {
             let known: Vec<_> = comparison.segments.iter().map(|s| s.name.as_str()).collect();
             return Err(BadDifference::Segment { segment: self.segment.clone(), known: known.join(", ") });
         }
-        let mut rows = segments.iter().flat_map(|s| &s.rows).filter(|row| row.figure == self.figure);
-        let broken = rows.find(|row| match row.verdict {
+        let rows: Vec<&Row> = segments.iter().flat_map(|s| &s.rows).filter(|row| row.figure == self.figure).collect();
+        let broken = rows.iter().find(|row| match row.verdict {
             Verdict::NotComparable | Verdict::TooFew => true,
             verdict => verdict.is_difference() && self.is_over(row),
         });
-        Ok(broken.map(|row| format!("limit {} broken: {}", self.text, row.sentence)))
+        Ok(LimitVerdict {
+            limit: self.text.clone(),
+            about: None,
+            measured: broken.or(rows.first()).and_then(|row| by(row).0),
+            broken: broken.map(|row| row.sentence.clone()),
+        })
     }
 
     fn is_over(&self, row: &Row) -> bool {

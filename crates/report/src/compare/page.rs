@@ -10,21 +10,27 @@ use latpath_stats::units::elapsed;
 /// Two groups side by side.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
     let mut page = Page::new(style);
-    group(&mut page, &comparison.a, "");
-    group(&mut page, &comparison.b, ", against which it is compared");
+    write(&mut page, comparison, |_, _| {});
+    page.finish()
+}
+
+/// The same on a page; `more` follows each segment, by its place.
+pub(super) fn write(page: &mut Page, comparison: &Comparison, more: impl Fn(&mut Page, usize)) {
+    group(page, &comparison.a, "");
+    group(page, &comparison.b, ", against which it is compared");
     for why in &comparison.not_comparable {
         page.warning(&format!("not comparable: {why}"));
     }
     for note in &comparison.notes {
         page.warning(note);
     }
-    losses(&mut page, comparison);
-    for one in &comparison.segments {
-        segment(&mut page, comparison, one);
+    losses(page, comparison);
+    for (at, one) in comparison.segments.iter().enumerate() {
+        segment(page, comparison, one);
+        more(page, at);
     }
     page.heading("What this says");
-    legend(&mut page, comparison);
-    page.finish()
+    legend(page, comparison);
 }
 
 fn group(page: &mut Page, group: &Group, more: &str) {
@@ -72,9 +78,14 @@ fn heads(page: &Page, comparison: &Comparison) -> (String, String) {
     (head(&comparison.a.name), head(&comparison.b.name))
 }
 
-fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
+/// `total`, or `total of MU01`.
+pub(super) fn label(page: &Page, segment: &Segment) -> String {
     let of = segment.stream.as_ref().map_or(String::new(), |s| format!(" of {}", short_stream(s)));
-    let name = page.clean(&format!("{}{of}", segment.name));
+    page.clean(&format!("{}{of}", segment.name))
+}
+
+fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
+    let name = label(page, segment);
     page.heading(&name);
     let (in_a, in_b) = ((&segment.from, &segment.to), (&segment.b_from, &segment.b_to));
     let arrow = page.letters.arrow();
@@ -169,6 +180,12 @@ fn legend(page: &mut Page, comparison: &Comparison) {
 /// Many groups in one table.
 pub fn study_text(study: &Study, style: Style) -> String {
     let mut page = Page::new(style);
+    write_study(&mut page, study);
+    page.finish()
+}
+
+/// The same on a page.
+pub(super) fn write_study(page: &mut Page, study: &Study) {
     let segment = page.clean(&study.segment);
     page.heading(&format!("Times of {segment}"));
     let over = format!("over {}", page.duration(study.threshold_ns));
@@ -197,5 +214,4 @@ pub fn study_text(study: &Study, style: Style) -> String {
     for note in &study.notes {
         page.warning(note);
     }
-    page.finish()
 }

@@ -106,10 +106,15 @@ pub(super) fn data(findings: &Findings) -> String {
         "threshold_ns": summary.threshold_ns,
         "segments": charts.segments.iter().map(segment).collect::<Vec<_>>(),
     });
+    without_markup(&data)
+}
+
+/// JSON that neither HTML nor XML takes for markup.
+pub(crate) fn without_markup(data: &Value) -> String {
     data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 /// From, to and count of each bucket.
-fn flat(buckets: &[Bucket]) -> Value {
+pub(crate) fn flat(buckets: &[Bucket]) -> Value {
     buckets.iter().flat_map(|b| [json!(b.from_ns), json!(b.to_ns), json!(b.count)]).collect()
 }

@@ -8,24 +8,31 @@ use std::path::{Path, PathBuf};
 /// Folders in a run's folder have no further ones below these.
 const DEPTH: usize = 4;
 
-/// The SHA-256 of a run's files, as `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` says it in the run's folder.
+/// The SHA-256 of a run's files, as `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` says it in the run's folder; of a log, that of the file.
 ///
 /// # Errors
 /// Where a file cannot be read. One that is no plain file is passed over.
 pub fn digest(run: &Path) -> io::Result<String> {
+    if run.is_file() {
+        return Ok(hex(&of_file(run)?));
+    }
     let mut files = Vec::new();
     collect(run, Path::new("."), DEPTH, &mut files)?;
     files.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
     let mut all = Sha256::new();
     for file in files {
-        let mut one = Sha256::new();
-        io::copy(&mut File::open(run.join(&file))?, &mut one)?;
-        all.update(hex(&one.finalize()));
+        all.update(hex(&of_file(&run.join(&file))?));
         all.update(b"  ");
         all.update(file.as_os_str().as_encoded_bytes());
         all.update(b"\n");
     }
     Ok(hex(&all.finalize()))
+}
+
+fn of_file(file: &Path) -> io::Result<impl AsRef<[u8]>> {
+    let mut one = Sha256::new();
+    io::copy(&mut File::open(file)?, &mut one)?;
+    Ok(one.finalize())
 }
 
 fn collect(run: &Path, folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -41,8 +48,8 @@ fn collect(run: &Path, folder: &Path, depth: usize, files: &mut Vec<PathBuf>) ->
     Ok(())
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+pub(super) fn hex(bytes: &impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a Content-Security-Policy allows a text by: `sha256-…`.

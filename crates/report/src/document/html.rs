@@ -3,6 +3,7 @@
 
 use super::digest::csp_source;
 use super::{charts, lines, runs_of_one_kind, Findings};
+use crate::limit::LimitVerdict;
 use crate::page::{Block, ChartPlace};
 use latpath_stats::text::Table;
 use std::fmt::Write;
@@ -10,26 +11,42 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
+/// What a page shows, whatever it is about.
+pub(crate) struct Sheet<'a> {
+    pub title: String,
+    pub blocks: Vec<Block>,
+    /// The limits that the user set.
+    pub limits: &'a [LimitVerdict],
+    /// The data of its charts, as JSON that neither HTML nor XML takes for markup.
+    pub data: String,
+    /// What it was written from.
+    pub source: String,
+}
+
 /// The document.
 pub fn html(findings: &Findings) -> String {
     let (title, blocks) = findings.blocks(true);
-    let title = escaped(&title);
+    let source = format!("the run with SHA-256 {}", findings.sha256);
+    sheet(&Sheet { title, blocks, limits: findings.limits, data: charts::data(findings), source })
+}
+
+/// The file of a page.
+pub(crate) fn sheet(sheet: &Sheet) -> String {
+    let (title, source, data) = (escaped(&sheet.title), escaped(&sheet.source), &sheet.data);
     let policy = format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         csp_source(STYLE),
         csp_source(SCRIPT)
     );
     let mut body = Body::default();
-    runs_of_one_kind(&blocks).for_each(|blocks| body.write(blocks));
+    runs_of_one_kind(&sheet.blocks).for_each(|blocks| body.write(blocks));
     let (contents, sections) = body.finish();
-    let state = match findings.limits.iter().any(|limit| limit.broken.is_some()) {
-        _ if findings.limits.is_empty() => "",
+    let state = match sheet.limits.iter().any(|limit| limit.broken.is_some()) {
+        _ if sheet.limits.is_empty() => "",
         true => "<p class=\"broken\">A limit is broken</p>",
         false => "<p class=\"kept\">All limits are kept</p>",
     };
     let version = env!("CARGO_PKG_VERSION");
-    let sha256 = findings.sha256;
-    let data = charts::data(findings);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\"/>\n\
@@ -39,7 +56,7 @@ pub fn html(findings: &Findings) -> String {
          <header>\n<h1>{title}</h1>\n{state}\n</header>\n\
          <nav aria-label=\"Contents\">\n<ul>\n{contents}</ul>\n</nav>\n<main>\n\
          <noscript><p>The charts need JavaScript; the tables do not.</p></noscript>\n{sections}</main>\n\
-         <footer><p>Written by latpath {version} from the run with SHA-256 <code>{sha256}</code></p></footer>\n\
+         <footer><p>Written by latpath {version} from {source}</p></footer>\n\
          <script type=\"application/json\" id=\"data\">{data}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 }

@@ -7,7 +7,7 @@ const block = document.getElementById("data");
 if (!block) return;
 const data = JSON.parse(block.textContent);
 const floats = text => new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
-for (const s of data.segments) for (const key of ["min", "mean", "max"]) s[key] = floats(s[key]);
+for (const s of data.segments) for (const key of ["min", "mean", "max"]) if (s[key]) s[key] = floats(s[key]);
 
 function node(parent, name, attributes, text) {
   const inSvg = name === "svg" || parent.namespaceURI === SVG;
@@ -214,15 +214,52 @@ function histogramKind(s) {
   return kind;
 }
 
+/* Groups of recordings over each other: the share of its packets that each has in a bucket. */
+function overlayKind(s) {
+  const lines = s.groups.map(([name, flat], i) => {
+    const all = buckets(flat);
+    return { name, style: "s" + i % 8, all, total: all.reduce((sum, b) => sum + b.count, 0) };
+  });
+  const least = Math.min(1, ...lines.filter(l => l.total).map(l => 1 / l.total));
+  return {
+    xTicks: latencyTicks, legend: lines.map(l => ["line " + l.style, `${l.name}: ${count(l.total)} packets`]),
+    prepare() {
+      const from = Math.log10(least) - 0.3, ticks = [];
+      for (let power = 0; power >= from; power--) ticks.push([power, percent(10 ** power)]);
+      return { from, to: 0.1, of: v => Math.log10(Math.max(v, 1e-20)), ticks };
+    },
+    paint(g, chart) {
+      const floor = HEIGHT - BOTTOM;
+      for (const { all, total, style } of lines) {
+        let d = "", end = null;
+        for (const b of all) {
+          if (b.from < 0) continue;
+          const from = chart.x(log(b.from)).toFixed(1), to = chart.x(log(b.to)).toFixed(1), y = chart.y(b.count / total).toFixed(1);
+          d += (end === b.from ? "" : `${end === null ? "" : `V${floor}`}M${from} ${floor}`) + `V${y}H${to}`;
+          end = b.to;
+        }
+        if (d) node(g, "path", { class: "line " + style, d: d + `V${floor}` });
+      }
+      chart.mark(g, log(data.threshold_ns));
+    },
+    read(x) {
+      const here = lines.map(l => [l, l.all.find(b => b.from >= 0 && log(b.from) <= x && x < log(b.to))]);
+      return `About ${duration(10 ** x)}: ${here.map(([l, b]) => `${l.name} ${b ? percent(b.count / l.total) : "no packet"}`).join(", ")}`;
+    },
+  };
+}
+
 function ccdfKind(s) {
   const curve = flat => {
     const all = buckets(flat), total = all.reduce((sum, b) => sum + b.count, 0);
     let above = total;
     return all.map(b => { const at = { from: b.from, share: above / total }; above -= b.count; return at; });
   };
-  const lines = [["packets", s.all, "rest"], ...s.paths.map(([name, flat], i) => [name, flat, "s" + i % 8])]
-    .map(([name, flat, style]) => ({ name, style, curve: curve(flat) }));
-  const total = buckets(s.all).reduce((sum, b) => sum + b.count, 0);
+  const named = (s.groups || s.paths).map(([name, flat], i) => [name, flat, "s" + i % 8]);
+  const lines = (s.groups ? named : [["packets", s.all, "rest"], ...named])
+    .map(([name, flat, style]) => ({ name, style, curve: curve(flat), total: buckets(flat).reduce((sum, b) => sum + b.count, 0) }));
+  const total = Math.max(...lines.map(l => l.total));
+  const under = ({ curve }, x) => { const at = curve.find(p => p.from >= 0 && log(p.from) >= x); return percent(1 - (at ? at.share : 0)); };
   return {
     xTicks: latencyTicks, legend: lines.length > 1 ? lines.map(l => ["line " + l.style, l.name]) : [],
     prepare() {
@@ -239,8 +276,8 @@ function ccdfKind(s) {
       chart.mark(g, log(data.threshold_ns));
     },
     read(x) {
-      const at = lines[0].curve.filter(p => p.from >= 0 && log(p.from) >= x)[0];
-      return `${percent(1 - (at ? at.share : 0))} of packets take less than about ${duration(10 ** x)}`;
+      const shares = s.groups ? lines.map(l => `${l.name} ${under(l, x)}`).join(", ") : under(lines[0], x);
+      return `${shares} of packets take less than about ${duration(10 ** x)}`;
     },
   };
 }
@@ -380,7 +417,7 @@ for (const figure of document.querySelectorAll("figure[data-chart]")) {
   charts.push(kind === "time" ? new Chart(figure, timeKind(s), timeView)
     : kind === "stack" ? new Chart(figure, stackKind(figure.dataset.parts.split(" ")), timeView)
     : kind === "histogram" ? new Chart(figure, histogramKind(s), latency())
-    : new Chart(figure, ccdfKind(s), latency()));
+    : new Chart(figure, kind === "overlay" ? overlayKind(s) : ccdfKind(s), latency()));
 }
 /* report.html#t=12.5-13 opens it at these seconds of the run. */
 const asked = /^#t=([\d.]+)-([\d.]+)$/.exec(location.hash);
