@@ -1,10 +1,10 @@
 //! Limits that figures must keep: `total:p99.9<=500us`, `lost<=0`.
 
-use latpath_model::Ns;
+use latpath_model::{pattern::fits, Ns};
 use latpath_stats::{
     figures::{longest_row, never_seen, packets},
     units::{count, duration},
-    Percentile, SegmentFigures, Summary, TimeFigures,
+    PacingFigures, Percentile, SegmentFigures, Summary, TimeFigures,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -47,6 +47,8 @@ enum What {
     Time(String, fn(&TimeFigures) -> Ns),
     /// A count of a segment.
     Count(String, fn(&SegmentFigures) -> u64),
+    /// A time between packets that follow each other, at all points or at those that fit a pattern.
+    Pacing(Option<String>, fn(&PacingFigures) -> Ns),
     /// A count over all journeys.
     All(fn(&Summary) -> u64),
 }
@@ -58,7 +60,7 @@ pub enum BadLimit {
     #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=TIME or COUNTER<=N, as in total:max<=3ms or lost<=0")]
     Form(String),
     /// The figure is unknown.
-    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; counts of all: lost, consecutive, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
+    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; pacing: min, mean, max; counts of all: lost, consecutive, incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
     Figure(String),
     /// The value is no time, or no number.
     #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]
@@ -84,6 +86,24 @@ pub(crate) fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     })
 }
 
+/// A figure of pacing by its name.
+fn pacing_figure(name: &str) -> Option<fn(&PacingFigures) -> Ns> {
+    Some(match name {
+        "min" => |p| p.min_ns,
+        "mean" => |p| p.mean_ns,
+        "max" => |p| p.max_ns,
+        _ => return None,
+    })
+}
+
+/// The points of `pacing` (all) or `pacing POINT`; `None` of anything else.
+fn paced(text: &str) -> Option<Option<String>> {
+    match text.strip_prefix("pacing")? {
+        "" => Some(None),
+        rest => rest.strip_prefix(' ').map(|point| Some(point.trim().into())),
+    }
+}
+
 /// The counts of all journeys by name.
 fn counter(name: &str) -> Option<fn(&Summary) -> u64> {
     Some(match name {
@@ -105,17 +125,18 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, BadLimit> {
         let (left, value) = text.rsplit_once("<=").ok_or_else(|| BadLimit::Form(text.into()))?;
         let (left, value) = (left.trim(), value.trim());
+        let time = || parse_duration(value).ok_or_else(|| BadLimit::Value(value.into()));
+        let unknown = |figure: &str| BadLimit::Figure(figure.into());
         let whole = || value.parse::<u32>().map(i64::from).map_err(|_| BadLimit::Value(value.into()));
         let (what, most) = match left.rsplit_once(':') {
-            None => (What::All(counter(left).ok_or_else(|| BadLimit::Figure(left.into()))?), whole()?),
+            None => (What::All(counter(left).ok_or_else(|| unknown(left))?), whole()?),
             Some(("", _)) => return Err(BadLimit::Form(text.into())),
             Some((segment, "over")) => (What::Count(segment.into(), |s| s.over_threshold), whole()?),
             Some((segment, "negative")) => (What::Count(segment.into(), |s| s.times.negative), whole()?),
-            Some((segment, figure)) => {
-                let figure = time_figure(figure).ok_or_else(|| BadLimit::Figure(figure.into()))?;
-                let most = parse_duration(value).ok_or_else(|| BadLimit::Value(value.into()))?;
-                (What::Time(segment.into(), figure), most)
-            }
+            Some((what, figure)) => match paced(what) {
+                Some(points) => (What::Pacing(points, pacing_figure(figure).ok_or_else(|| unknown(figure))?), time()?),
+                None => (What::Time(what.into(), time_figure(figure).ok_or_else(|| unknown(figure))?), time()?),
+            },
         };
         Ok(Self { text: text.into(), what, most, about: None })
     }
@@ -152,6 +173,14 @@ impl Limit {
         }
         let measured = match &self.what {
             What::All(counter) => Ok(of_count(counter(summary))),
+            What::Pacing(points, figure) => {
+                let is_meant = |at: &&PacingFigures| points.as_ref().is_none_or(|pattern| fits(pattern, &at.point));
+                let all = summary.streams.iter().flat_map(|stream| &stream.pacing).filter(is_meant);
+                match all.filter(|at| at.count > 0).map(figure).max() {
+                    Some(ns) => Ok(of_time(ns)),
+                    None => return Ok(verdict(None, Some("no pacing was measured there".into()))),
+                }
+            }
             What::Count(name, figure) => named(summary, name).map(figure).max().map(of_count).ok_or(name),
             What::Time(name, figure) => {
                 // A limit that nothing was measured against was not kept.
@@ -216,7 +245,7 @@ pub fn parse_duration(text: &str) -> Option<Ns> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_stats::Loss;
+    use latpath_stats::{Loss, StreamFigures};
     use proptest::prelude::*;
 
     fn summary() -> Summary {
@@ -229,7 +258,10 @@ mod tests {
         let empty = SegmentFigures { name: "Tsub".into(), ..Default::default() };
         let lost =
             vec![Loss { place: "host/tx@vnet0".into(), reason: None, meaning: None, kernel_count: None, count: 3 }];
-        Summary { segments: vec![total, empty], lost, ..Summary::default() }
+        let at = |point: &str, max_ns| PacingFigures { point: point.into(), count: 8, min_ns: 1, mean_ns: 2, max_ns };
+        let pacing = vec![at("host/nic-rx@eth0", 300_000), at("guest0/app-read@relay", 700_000)];
+        let streams = vec![StreamFigures { pacing, ..StreamFigures::default() }];
+        Summary { segments: vec![total, empty], lost, streams, ..Summary::default() }
     }
 
     fn check(limit: &str) -> Result<Option<String>, BadLimit> {
@@ -243,6 +275,16 @@ mod tests {
         assert_eq!(check("total:over<=2"), Ok(None));
         assert_eq!(check("lost <= 3"), Ok(None));
         assert_eq!(check("lost<=2"), Ok(Some("3".into())));
+    }
+
+    #[test]
+    fn the_time_between_packets_is_limited_at_all_points_or_at_some() {
+        assert_eq!(check("pacing:max<=700us"), Ok(None));
+        assert_eq!(check("pacing:max<=500us"), Ok(Some("700.0 µs".into())));
+        assert_eq!(check("pacing host/nic-rx@eth0:max<=300us"), Ok(None));
+        assert_eq!(check("pacing guest0/*:max<=699us"), Ok(Some("700.0 µs".into())));
+        assert_eq!(check("pacing:p99<=1ms"), Err(BadLimit::Figure("p99".into())));
+        assert_eq!(check("pacing guest1/*:max<=1s"), Ok(Some("no pacing was measured there".into())));
     }
 
     #[test]
