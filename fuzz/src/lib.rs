@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod capture;
+pub mod import;
 pub mod joiner;
 pub mod kernel_parser;
 pub mod pcap_file;
@@ -16,9 +17,10 @@ pub mod snapshot;
 pub mod sv_frame;
 
 /// Each target's name, which is also that of its folder in `seeds`.
-pub const TARGETS: [(&str, fn(&[u8])); 11] = [
+pub const TARGETS: [(&str, fn(&[u8])); 12] = [
     ("agent", agent::run),
     ("capture", capture::run),
+    ("import", import::run),
     ("joiner", joiner::run),
     ("kernel_parser", kernel_parser::run),
     ("pcap_file", pcap_file::run),
@@ -35,6 +37,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
         "agent" => agent::seeds(),
         "capture" | "perfetto" => capture::seeds(),
+        "import" => import::seeds(),
         "kernel_parser" => kernel_parser::seeds(),
         "ping" => ping::seeds(),
         "run_directory" => run_directory::seeds(),

@@ -7,12 +7,12 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Inputs that are made for each target; an emitter waits now and then.
+/// Inputs that are made for each target; an emitter waits now and then, and an import writes to the disk.
 fn made(name: &str) -> usize {
-    if name == "ping" {
-        4_000
-    } else {
-        20_000
+    match name {
+        "import" => 500,
+        "ping" => 4_000,
+        _ => 20_000,
     }
 }
 
@@ -74,4 +74,17 @@ macro_rules! targets {
     };
 }
 
-targets!(agent, capture, joiner, kernel_parser, pcap_file, perfetto, ping, received, run_directory, snapshot, sv_frame);
+targets!(
+    agent,
+    capture,
+    import,
+    joiner,
+    kernel_parser,
+    pcap_file,
+    perfetto,
+    ping,
+    received,
+    run_directory,
+    snapshot,
+    sv_frame
+);

@@ -14,6 +14,8 @@ pub struct Offset {
     pub ns: Ns,
     /// How wrong that can be, where it is known.
     pub bound_ns: Option<Ns>,
+    /// How it is known.
+    pub method: &'static str,
 }
 
 fn time(text: &str) -> Result<Ns, String> {
@@ -40,7 +42,7 @@ impl FromStr for Offset {
         if machine.is_empty() || bound.is_some_and(|bound| bound < 0) {
             return Err(form());
         }
-        Ok(Self { machine: machine.into(), ns: time(offset)?, bound_ns: bound })
+        Ok(Self { machine: machine.into(), ns: time(offset)?, bound_ns: bound, method: "given by --offset" })
     }
 }
 
@@ -55,9 +57,10 @@ impl<'a> Clocks<'a> {
     pub fn new(points: &'a [PointInfo], offsets: &'a [Offset]) -> Result<Self, ImportError> {
         let clocks = Self { points, offsets };
         let machines = clocks.machines();
-        match offsets.iter().find(|offset| !machines.contains(&offset.machine.as_str())) {
+        // The first file's clock is the timeline itself.
+        match offsets.iter().find(|offset| !machines[1..].contains(&offset.machine.as_str())) {
             Some(Offset { machine, .. }) => {
-                Err(ImportError::NoMachine { machine: machine.clone(), there: machines.join(", ") })
+                Err(ImportError::NoMachine { machine: machine.clone(), there: machines[1..].join(", ") })
             }
             None => Ok(clocks),
         }
@@ -89,7 +92,7 @@ impl<'a> Clocks<'a> {
         let known = |(at, machine): (usize, &&str)| {
             let given = self.of(machine);
             let bound = if at == 0 { Some(given.and_then(|g| g.bound_ns).unwrap_or(0)) } else { given?.bound_ns };
-            let method = if at == 0 { "same clock" } else { "given by --offset" };
+            let method = if at == 0 { "same clock" } else { given?.method };
             let offset_ns = self.offset(machine);
             let clock = MachineFigures {
                 machine: (*machine).into(),
@@ -107,6 +110,12 @@ impl<'a> Clocks<'a> {
     pub fn notes(&self) -> Vec<String> {
         let machines = self.machines();
         let mut notes = Vec::new();
+        for offset in self.offsets.iter().filter(|offset| offset.method == "estimated") {
+            notes.push(format!(
+                "clocks: the offset of {} is estimated from the packets, and true if the fastest ones take no longer than was said",
+                offset.machine
+            ));
+        }
         let unknown: Vec<&str> = machines.iter().skip(1).copied().filter(|m| self.of(m).is_none()).collect();
         if let (Some(first), false) = (machines.first(), unknown.is_empty()) {
             notes.push(format!(
@@ -149,6 +158,6 @@ mod tests {
         assert_eq!([clocks.offset("pub"), clocks.offset("sub")], [0, 1_000_000]);
         assert!(clocks.notes()[0].contains("the times of nic and pub"));
         let other = ["x=1ms".parse().unwrap()];
-        assert!(Clocks::new(&points, &other).unwrap_err().to_string().contains("pub, sub, nic"));
+        assert!(Clocks::new(&points, &other).unwrap_err().to_string().contains("sub, nic"));
     }
 }

@@ -90,12 +90,21 @@ pub enum ImportError {
     #[error("{0} is named twice: a point has one file; merge captures of one point with mergecap")]
     SamePoint(Point),
     /// A machine of an offset has no point.
-    #[error("--offset {machine}=…: no point is on {machine} (machines here: {there})")]
+    #[error("{machine}=…: no point is on such a machine (machines whose offset can be told: {there})")]
     NoMachine {
         /// The machine.
         machine: String,
         /// Those of the points.
         there: String,
+    },
+    /// An offset cannot be estimated.
+    #[error("--estimate-offset {machine}=…: no 10 s have 100 packets whose times in both files are less than {} apart (half of \
+             --window): give --offset", duration(*within))]
+    NoEstimate {
+        /// The machine.
+        machine: String,
+        /// Half of the window.
+        within: Ns,
     },
     /// The run cannot be written.
     #[error(transparent)]

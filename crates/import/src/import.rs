@@ -3,6 +3,7 @@
 use crate::{
     chosen::{Chosen, Streams},
     clock::{Clocks, Offset},
+    estimate::{estimate, Estimate},
     file,
     merge::Feed,
     packets::{Packets, WAITING},
@@ -33,6 +34,8 @@ pub struct Options {
     pub streams: Vec<StreamSpec>,
     /// How far clocks are ahead of the first file's.
     pub offsets: Vec<Offset>,
+    /// Machines whose offsets are estimated.
+    pub estimates: Vec<Estimate>,
     /// Segments that the user named: `NAME=FROM..TO`.
     pub segments: Vec<String>,
     /// Times over this are counted.
@@ -66,8 +69,10 @@ pub fn import(
     mut progress: impl FnMut(Progress),
 ) -> Result<Manifest, ImportError> {
     let points = points(&options.sources)?;
-    let clocks = Clocks::new(&points, &options.offsets)?;
     Writer::refuse_existing(path)?;
+    let estimated = options.estimates.iter().map(|request| estimate(options, request));
+    let offsets = options.offsets.iter().cloned().map(Ok).chain(estimated).collect::<Result<Vec<Offset>, _>>()?;
+    let clocks = Clocks::new(&points, &offsets)?;
     let chosen = Chosen(options.streams.clone());
     let (read, bytes) = (Arc::new(AtomicU64::new(0)), bytes_of(&options.sources)?);
     std::thread::scope(|scope| {

@@ -7,6 +7,7 @@
 mod chosen;
 mod clock;
 mod error;
+mod estimate;
 mod file;
 mod import;
 mod merge;
@@ -16,5 +17,6 @@ mod sv_log;
 
 pub use clock::Offset;
 pub use error::ImportError;
+pub use estimate::Estimate;
 pub use import::{import, Options, Progress};
 pub use source::{Format, Source};

@@ -26,7 +26,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             page.rate(s.rate_hz),
             page.count(s.over_threshold),
             page.count(s.times.negative),
-            page.duration(s.error_bound_ns),
+            bound_text(page, summary, s),
         ]);
     }
     page.table(&table);
@@ -74,7 +74,7 @@ pub(crate) fn document(page: &mut Page, summary: &Summary) {
             share(s.over_threshold, count),
             page.count(s.times.negative),
             share(s.times.negative, count),
-            page.duration(s.error_bound_ns),
+            bound_text(page, summary, s),
         ]);
     }
     page.table(&table);
@@ -162,4 +162,12 @@ pub(crate) fn short_name(page: &Page, segment: &SegmentFigures) -> String {
 /// A segment by the numbers of its ends; nothing where one is off the route.
 pub(crate) fn numbers(page: &Page, summary: &Summary, segment: &SegmentFigures) -> String {
     summary.numbers(segment, page.letters).unwrap_or_default()
+}
+
+/// How wrong a segment's times can be, where both its clocks are known.
+fn bound_text(page: &Page, summary: &Summary, s: &SegmentFigures) -> String {
+    match summary.is_bound_known(s) {
+        true => page.duration(s.error_bound_ns),
+        false => "not known".into(),
+    }
 }

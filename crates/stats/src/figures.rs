@@ -408,6 +408,14 @@ impl Summary {
         self.points.iter().position(|p| p.to_string() == point).map(|at| at + 1)
     }
 
+    /// Whether it is known how far the clocks of a segment's ends were apart.
+    pub fn is_bound_known(&self, segment: &SegmentFigures) -> bool {
+        let machine = |point: &str| point.split('/').next().unwrap_or_default().to_owned();
+        let (from, to) = (machine(&segment.from), machine(&segment.to));
+        let known = |name: &String| self.machines.is_empty() || self.machines.iter().any(|m| m.machine == *name);
+        from == to || (known(&from) && known(&to))
+    }
+
     /// A segment by the numbers of its ends: `2→3`.
     pub fn numbers(&self, segment: &SegmentFigures, letters: Letters) -> Option<String> {
         let (from, to) = (self.number(&segment.from)?, self.number(&segment.to)?);

@@ -53,6 +53,7 @@ impl Bench {
             format: None,
             streams: Vec::new(),
             offsets: Vec::new(),
+            estimates: Vec::new(),
             segments: Vec::new(),
             threshold: 200_000,
             window: 1_000_000_000,

@@ -106,6 +106,29 @@ fn an_offset_moves_a_machines_times_and_its_bound_is_kept() {
 }
 
 #[test]
+fn an_estimated_offset_is_as_wrong_as_its_bound_says_at_most() {
+    for drift_ppb in [0, 2_000, -5_000] {
+        let bench = Bench::new();
+        let (sent, got) = network(7, 200_000, 1);
+        let begin = sent[0].0;
+        let offset = |t: Ns| 123_456_000 + (t - begin) / 1_000_000 * drift_ppb / 1_000;
+        let ahead: Vec<Line> = got.iter().map(|(t, key, stream)| (t + offset(*t), *key, *stream)).collect();
+        bench.write("pub.txt", log(&sent));
+        bench.write("sub.txt", log(&ahead));
+        let mut options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
+        // The fastest packets of the network take 40 us, and logs cut times to whole microseconds.
+        options.estimates = vec!["relay=42us".parse().unwrap()];
+        let (manifest, packets) = bench.import(&options).unwrap();
+        let clock = &manifest.machines[1].clock;
+        for t in [begin, begin + 25_000_000_000, begin + 50_000_000_000] {
+            assert!((clock.offset_ns - offset(t)).abs() <= clock.error_bound_ns + 1000, "{clock:?}");
+        }
+        assert!(clock.error_bound_ns <= 21_000 + 40 * drift_ppb.abs() + 4000, "{clock:?}");
+        assert!(packets.len() > 190_000 && clock.method == "estimated");
+    }
+}
+
+#[test]
 fn where_one_file_begins_later_or_ends_sooner_nothing_counts_as_lost() {
     let (sent, got) = network(6, 40_000, 1);
     let whole = slow_join(&sent, &got);

@@ -8,7 +8,7 @@ use super::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
-use latpath_import::{import, Format, ImportError, Offset, Options, Source};
+use latpath_import::{import, Estimate, Format, ImportError, Offset, Options, Source};
 use latpath_model::StreamSpec;
 use latpath_stats::units::{bytes, count};
 use std::path::PathBuf;
@@ -34,6 +34,10 @@ pub struct Args {
     /// without it, times between machines are as the files have them, and have no bound
     #[arg(long = "offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     offsets: Vec<Offset>,
+    /// Estimate how far a machine's clock is ahead, given what the fastest packet of each 10 s takes at most to get there; what that
+    /// leaves open is the bound
+    #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
+    estimates: Vec<Estimate>,
     /// A segment of your own, as lan=publisher/tx@eth0..host/nic-rx@eth0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
@@ -70,11 +74,16 @@ pub fn run(args: Args) -> Result<Outcome> {
             )));
         }
     }
+    let given = |estimate: &&Estimate| args.offsets.iter().any(|offset| offset.machine == estimate.machine);
+    if let Some(Estimate { machine, .. }) = args.estimates.iter().find(given) {
+        bail!(Usage(format!("{machine}: give either --offset or --estimate-offset")));
+    }
     let options = Options {
         sources: args.sources,
         format: args.format,
         streams: args.streams,
         offsets: args.offsets,
+        estimates: args.estimates,
         segments: args.segments,
         threshold: args.threshold.map_or(THRESHOLD, ns),
         window,

@@ -1,9 +1,10 @@
-//! `latpath report`, `latpath compare`, `latpath segments` and `latpath explain` on runs of known journeys.
+//! `latpath report`, `latpath compare`, `latpath segments` and `latpath explain` on runs of known journeys; `latpath import`.
 
 mod chosen;
 mod compared;
 mod documents;
 mod explained;
 mod figures;
+mod imported;
 mod runs;
 mod wrong;

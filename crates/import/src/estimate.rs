@@ -1,0 +1,114 @@
+//! Estimates how far a machine's clock is ahead of the first file's, from the packets themselves.
+//!
+//! A packet cannot arrive before it was sent, and the user says how long the fastest one of each 10 s takes at most. So if `d` is
+//! the smallest difference of both files' times in such an interval, the offset there lies in `d - most ..= d`. The estimate is
+//! the middle of what all intervals allow together, and of what the offset moves from one to the next, its bound half of that.
+
+use crate::{
+    chosen::{Chosen, Streams},
+    clock::Offset,
+    file,
+    import::Options,
+    merge::Feed,
+    packets::{Packets, WAITING},
+    ImportError,
+};
+use latpath_model::{Ns, Sighting, StreamId};
+use std::{
+    collections::{BTreeMap, HashMap},
+    str::FromStr,
+    sync::{
+        atomic::AtomicU64,
+        mpsc::{channel, sync_channel},
+        Arc,
+    },
+};
+
+/// In each interval of this length the fastest packet takes at most what the user says.
+const INTERVAL: Ns = 10_000_000_000;
+/// An interval with fewer packets says nothing.
+const FEWEST: u64 = 100;
+
+/// How long the fastest packets to a machine take at most, written `MACHINE=TIME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// The machine.
+    pub machine: String,
+    /// What the fastest packet of each 10 s takes at most, from the first file's point to the machine's.
+    pub most_ns: Ns,
+}
+
+impl FromStr for Estimate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Offset { machine, ns, bound_ns, .. } = text.parse()?;
+        match (ns, bound_ns) {
+            (0.., None) => Ok(Self { machine, most_ns: ns }),
+            _ => Err(format!("{text:?}: write MACHINE=TIME, what the fastest packets take at most, as relay=60us")),
+        }
+    }
+}
+
+/// The smallest difference of both files' times in one interval.
+#[derive(Default)]
+struct Fastest {
+    packets: u64,
+    difference: Option<Ns>,
+}
+
+/// Reads the first file and the first one of the machine, and estimates the offset between their clocks.
+pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, ImportError> {
+    let other = options.sources.iter().position(|source| source.point.machine == request.machine);
+    let Some(other) = other.filter(|at| *at > 0) else {
+        let there: Vec<&str> = options.sources.iter().skip(1).map(|source| source.point.machine.as_str()).collect();
+        return Err(ImportError::NoMachine { machine: request.machine.clone(), there: there.join(", ") });
+    };
+    let chosen = Chosen(options.streams.clone());
+    let intervals = std::thread::scope(|scope| {
+        let mut feeds = [0, other].map(|at| {
+            let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
+            let path = &options.sources[at].path;
+            let packets = Packets::new(path, (&chosen, options.window), (to, emptied));
+            scope.spawn(move || file::read(path, options.format, packets, Arc::new(AtomicU64::new(0))));
+            Feed::new(u16::from(at > 0), 0, (from, free))
+        });
+        fastest(&mut feeds, options.window / 2)
+    })?;
+    let enough = intervals.values().filter(|interval| interval.packets >= FEWEST);
+    let differences: Vec<Ns> = enough.filter_map(|interval| interval.difference).collect();
+    let (Some(least), Some(most)) = (differences.iter().min(), differences.iter().max()) else {
+        return Err(ImportError::NoEstimate { machine: request.machine.clone(), within: options.window / 2 });
+    };
+    // Within an interval the offset may go on as it does from one to the next.
+    let step = differences.windows(2).map(|two| two[1].saturating_sub(two[0]).saturating_abs()).max().unwrap_or(0);
+    let (low, high) = (least.saturating_sub(request.most_ns).saturating_sub(step), most.saturating_add(step));
+    let bound = high.saturating_sub(low).saturating_add(1) / 2;
+    let ns = low.saturating_add(high.saturating_sub(low) / 2);
+    Ok(Offset { machine: request.machine.clone(), ns, bound_ns: Some(bound), method: "estimated" })
+}
+
+/// The smallest difference of each interval, of packets whose times in both files are at most `within` apart.
+fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, ImportError> {
+    let mut streams = Streams::default();
+    let mut newest: [HashMap<(StreamId, u32), Ns>; 2] = Default::default();
+    let mut intervals: BTreeMap<i64, Fastest> = BTreeMap::new();
+    loop {
+        let next = [feeds[0].next(&mut streams)?, feeds[1].next(&mut streams)?];
+        let which = usize::from(next[1] < next[0]);
+        if next[which] == Ns::MAX {
+            return Ok(intervals);
+        }
+        feeds[which].drain(next[1 - which], &mut |s: &Sighting| {
+            newest[which].insert((s.stream, s.key), s.t);
+            let Some(opposite) = newest[1 - which].get(&(s.stream, s.key)) else { return };
+            let (sent, arrived) = if which == 1 { (*opposite, s.t) } else { (s.t, *opposite) };
+            let difference = arrived.saturating_sub(sent);
+            if difference.saturating_abs() <= within {
+                let interval = intervals.entry(sent.div_euclid(INTERVAL)).or_default();
+                interval.packets += 1;
+                interval.difference = Some(interval.difference.map_or(difference, |least| least.min(difference)));
+            }
+        });
+    }
+}
