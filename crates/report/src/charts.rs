@@ -12,7 +12,9 @@ pub(crate) const CHARTED: usize = 24;
 /// What the charts of a report show.
 #[derive(Clone, Debug, Default)]
 pub struct Charts {
-    /// When the first slot begins, UTC.
+    /// When the first slot begins, on the run's timeline.
+    pub begin_ns: Ns,
+    /// The same instant in UTC.
     pub begin_utc_ns: Ns,
     /// How long each slot is.
     pub slot_ns: Ns,
@@ -65,6 +67,7 @@ pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Sum
     let Some(over_time) = merged else { return Ok((summary, Charts::default())) };
     let setup = counted.setup();
     let charts = Charts {
+        begin_ns: over_time.begin(),
         begin_utc_ns: run.manifest().time_of_day().utc(over_time.begin()),
         slot_ns: over_time.slot_ns(),
         segments: ChartedSegment::all(&counted, &charted(setup, CHARTED), &over_time),

@@ -5,9 +5,9 @@ use super::Findings;
 use crate::charts::ChartedSegment;
 use crate::page::{Block, ChartPlace, Page};
 use crate::segments::{label, percentile};
-use latpath_model::SegmentKind;
+use latpath_model::{Ns, SegmentKind};
 use latpath_stats::text::{date_time, short_stream};
-use latpath_stats::{Bucket, PacketAt, SegmentFigures, Slot};
+use latpath_stats::{Bucket, PacketAt, Pattern, SegmentFigures, Slot};
 use serde_json::{json, Value};
 
 /// Puts the charts' places on a page.
@@ -105,6 +105,8 @@ pub(super) fn data(findings: &Findings) -> String {
         "slots": charts.segments.first().map_or(0, |s| s.slots.len()),
         "threshold_ns": summary.threshold_ns,
         "segments": charts.segments.iter().map(segment).collect::<Vec<_>>(),
+        "patterns": patterns(findings),
+        "marks": marks(findings),
     });
     without_markup(&data)
 }
@@ -112,6 +114,33 @@ pub(super) fn data(findings: &Findings) -> String {
 /// JSON that neither HTML nor XML takes for markup.
 pub(crate) fn without_markup(data: &Value) -> String {
     data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+/// When each pattern occurred, since the first slot's beginning, and which charts show it: those of all segments where it names none.
+fn patterns(findings: &Findings) -> Vec<Value> {
+    let (summary, charts) = (findings.summary, findings.charts);
+    let since = |t: Ns| t.saturating_sub(charts.begin_ns);
+    let shows = |pattern: &Pattern, charted: &ChartedSegment| {
+        let figures = summary.segments.get(charted.figures);
+        figures.is_some_and(|s| pattern.segments.contains(&s.name))
+    };
+    let of = |(number, pattern): (usize, &Pattern)| {
+        let charted = charts.segments.iter().enumerate().filter(|(_, charted)| shows(pattern, charted));
+        json!({
+            "number": number,
+            "kind": pattern.kind.name(),
+            "segments": charted.map(|(at, _)| at).collect::<Vec<_>>(),
+            "spans": pattern.occurrences.iter().map(|o| [since(o.from_ns), since(o.to_ns)]).collect::<Vec<_>>(),
+        })
+    };
+    (1..).zip(&summary.patterns).map(of).collect()
+}
+
+/// The run's marks: when, since the first slot's beginning, and their texts.
+fn marks(findings: &Findings) -> Vec<Value> {
+    let page = Page::new(latpath_stats::units::Letters::Unicode);
+    let since = |t: Ns| t.saturating_sub(findings.charts.begin_ns);
+    findings.run.marks().iter().map(|mark| json!([since(mark.t_ns), page.clean(&mark.text)])).collect()
 }
 
 /// From, to and count of each bucket.

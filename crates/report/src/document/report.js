@@ -86,9 +86,25 @@ function columns(s, chart) {
 const span = chart => chart.view.now[1] - chart.view.now[0];
 const moment = (ns, chart) => timeOfDay(ns, span(chart) / 50) + " UTC";
 
+/* Patterns and marks: from, to, number or text. A chart of one segment shows the patterns of that segment. */
+function events(segment) {
+  const of = data.patterns.filter(p => segment === null || p.segments.length === 0 || p.segments.includes(segment));
+  const bands = of.flatMap(p => p.spans.map(([from, to]) => ({ from, to, label: String(p.number), text: `pattern ${p.number}, ${p.kind}`, style: "pattern" })));
+  const marks = data.marks.map(([at, text]) => ({ from: at, to: at, label: text.length > 24 ? text.slice(0, 23) + "…" : text, text: "mark: " + text, style: "mark" }));
+  const legend = [];
+  if (bands.length) legend.push(["pattern", "pattern, by its number"]);
+  if (marks.length) legend.push(["line mark", "mark"]);
+  return { all: [...bands, ...marks].sort((a, b) => a.from - b.from), legend };
+}
+function near(list, x, chart) {
+  const w = span(chart) / chart.plot, at = list.all.filter(e => e.from <= x + w && e.to >= x - w).slice(0, 3).map(e => e.text);
+  return at.length ? "; " + [...new Set(at)].join(", ") : "";
+}
+
 function timeKind(s) {
+  const list = events(data.segments.indexOf(s));
   return {
-    xTicks: timeTicks, legend: [["band", "least to greatest"], ["mean", "mean"]],
+    xTicks: timeTicks, legend: [["band", "least to greatest"], ["mean", "mean"], ...list.legend],
     prepare(chart) {
       chart.columns = columns(s, chart);
       const there = chart.columns.filter(c => c);
@@ -103,6 +119,7 @@ function timeKind(s) {
     },
     paint(g, chart) {
       let band = "", mean = "", gap = true;
+      chart.events(g, list.all);
       chart.columns.forEach((c, i) => {
         if (!c) { gap = true; return; }
         const x = LEFT + i + 0.5, top = chart.y(c.max), bottom = Math.max(chart.y(c.min), top + 1);
@@ -116,15 +133,16 @@ function timeKind(s) {
     },
     read(x, chart) {
       const w = span(chart) / chart.plot, c = column(s, x, x + w);
-      return c ? `${moment(x, chart)}: ${duration(c.min)} to ${duration(c.max)}, mean ${duration(c.mean)}` : `${moment(x, chart)}: no packet`;
+      const times = c ? `${duration(c.min)} to ${duration(c.max)}, mean ${duration(c.mean)}` : "no packet";
+      return `${moment(x, chart)}: ${times}${near(list, x, chart)}`;
     },
   };
 }
 
 function stackKind(parts) {
-  const of = parts.map(i => data.segments[i]);
+  const of = parts.map(i => data.segments[i]), list = events(null);
   return {
-    xTicks: timeTicks, legend: of.map((s, i) => ["s" + i % 8, s.label]),
+    xTicks: timeTicks, legend: [...of.map((s, i) => ["s" + i % 8, s.label]), ...list.legend],
     prepare(chart) {
       chart.stack = of.map(s => columns(s, chart).map(c => c ? c.mean : 0));
       let most = 1;
@@ -143,11 +161,12 @@ function stackKind(parts) {
         });
         node(g, "path", { class: "s" + i % 8, d: top + back + "Z" });
       });
+      chart.events(g, list.all);
     },
     read(x, chart) {
       const w = span(chart) / chart.plot;
       const texts = of.map(s => { const c = column(s, x, x + w); return `${s.label} ${c ? duration(c.mean) : "no packet"}`; });
-      return `${moment(x, chart)}: ${texts.join(", ")}`;
+      return `${moment(x, chart)}: ${texts.join(", ")}${near(list, x, chart)}`;
     },
   };
 }
@@ -326,6 +345,19 @@ class Chart {
   y(v) { const { from, to, of } = this.axis; return TOP + (to - of(v)) / (to - from) * (HEIGHT - TOP - BOTTOM); }
   rule(g, v) { const y = this.y(v); if (y >= TOP && y <= HEIGHT - BOTTOM) node(g, "path", { class: "limit", d: `M${LEFT} ${y}H${LEFT + this.plot}` }); }
   mark(g, u) { const x = this.x(u); if (x >= LEFT && x <= LEFT + this.plot) node(g, "path", { class: "limit", d: `M${x} ${TOP}V${HEIGHT - BOTTOM}` }); }
+  events(g, list) {
+    let free = 0;
+    for (const { from, to, label, style } of list) {
+      const a = this.x(from), b = this.x(to), end = LEFT + this.plot;
+      if (b < LEFT || a > end) continue;
+      if (style === "mark") node(g, "path", { class: "mark", d: `M${a.toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}` });
+      else node(g, "rect", { class: style, x: a.toFixed(1), width: Math.max(2, b - a).toFixed(1), y: TOP, height: HEIGHT - TOP - BOTTOM });
+      const place = Math.max(a, LEFT) + 3, width = label.length * 6.2;
+      if (place < free || place + width > end) continue;
+      free = place + width + 4;
+      node(g, "text", { class: "event", x: place.toFixed(1), y: TOP + 10 }, label);
+    }
+  }
   draw() {
     const { svg, kind, view } = this, width = this.width = this.figure.clientWidth;
     this.plot = Math.max(40, Math.floor(width - LEFT - RIGHT));

@@ -1,0 +1,110 @@
+//! Patterns of whole runs, and figures with and without the packets that they touch.
+
+use latpath_journey::Journey;
+use latpath_model::{Link, Ns, PointInfo};
+use latpath_report::{summarise, text, Options, SummaryOptions};
+use latpath_run::{Manifest, Run, Writer};
+use latpath_stats::units::Letters;
+use latpath_stats::{Pattern, PatternKind, Summary};
+
+const SECOND: Ns = 1_000_000_000;
+const START: Ns = 1_000 * SECOND;
+/// Packets, one each millisecond.
+const PACKETS: u64 = 60_000;
+const LATE: Ns = 30 * SECOND;
+
+/// A run over three points whose segments take 20 and 50 µs and a little; `change` may change a packet that was sent so long after the start.
+fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64)) -> Run {
+    let point = |name: &str| PointInfo {
+        point: name.parse().unwrap(),
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 1,
+        peer: 0,
+        clock: "CLOCK_MONOTONIC".into(),
+    };
+    let points = ["host/nic-rx@eth0", "host/tx@vnet0", "host/vm-read@vnet0"];
+    let mut manifest = Manifest {
+        points: points.iter().map(|p| point(p)).collect(),
+        streams: vec!["svid:MU01".parse().unwrap()],
+        threshold_ns: 1_000_000,
+        ..Manifest::begin()
+    };
+    manifest.start.monotonic_ns = START;
+    let mut writer = Writer::create(directory, manifest).unwrap();
+    for number in 0..PACKETS {
+        let (sent, noise) = (number as Ns * 1_000_000, (number * 7919 % 1009) as Ns * 4);
+        let (mut t, mut seen) = ([sent, sent + 20_000 + noise, sent + 70_000 + 3 * noise], 0b111);
+        change(sent, &mut t, &mut seen);
+        let t = t.map(|t| t + START);
+        let key = number as u32;
+        writer.push(&Journey { key, number, seen, t: &t, cpu: &[0; 3], tid: &[0; 3], ..Journey::default() }).unwrap();
+    }
+    writer.finish().unwrap();
+    Run::open(directory).unwrap()
+}
+
+/// The figures of one that reads, which those of three must equal.
+fn figures(run: &Run, exclude: &[PatternKind]) -> Summary {
+    let of = |workers| {
+        let options = SummaryOptions { exclude: exclude.to_vec(), workers, ..SummaryOptions::default() };
+        summarise(run, &options).unwrap()
+    };
+    let one = of(1);
+    assert_eq!(one, of(3), "whoever reads what");
+    one
+}
+
+/// The VM does not read for 100 ms.
+fn held(sent: Ns, t: &mut [Ns; 3], _: &mut u64) {
+    if (LATE..LATE + SECOND / 10).contains(&sent) {
+        t[2] = t[2].max(LATE + SECOND / 10 + (sent - LATE) / 500);
+    }
+}
+
+#[test]
+fn a_queue_that_was_held_is_named_and_left_out_where_that_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(&directory.path().join("run"), held);
+    let summary = figures(&run, &[]);
+    let [pattern] = summary.patterns.as_slice() else { panic!("{:?}", summary.patterns) };
+    assert_eq!(pattern.kind, PatternKind::QueueRelease);
+    assert_eq!((pattern.from.as_str(), pattern.to.as_str()), ("host/tx@vnet0", "host/vm-read@vnet0"));
+    assert!((LATE..LATE + 2_000_000).contains(&pattern.since_start_ns));
+    assert!((98_000_000..101_000_000).contains(&pattern.size_ns.unwrap()));
+    assert!((95..=100).contains(&pattern.packets), "{}", pattern.packets);
+    assert_eq!(summary.without, None);
+
+    let both = figures(&run, &[PatternKind::QueueRelease]);
+    let without = both.without.clone().expect("figures without");
+    assert_eq!((without.patterns, without.packets, without.lost), (1, pattern.packets, 0));
+    let max = |segments: &[latpath_stats::SegmentFigures]| segments.last().unwrap().times.max_ns;
+    assert!(max(&both.segments) > 90_000_000 && max(&without.segments) < 5_000_000);
+    assert_eq!(Summary { without: None, ..both.clone() }, summary, "all packets are in all other figures");
+    let options = Options { style: Letters::Unicode.into(), histograms: vec![], limits: vec![] };
+    let page = text(&both, Some(&run), &options);
+    assert!(page.contains("Segments with and without patterns"), "{page}");
+    assert!(page.contains("queue-release"), "{page}");
+
+    let none = figures(&run, &[PatternKind::LinkFlap]).without.expect("figures without");
+    assert_eq!((none.patterns, none.packets, &none.segments), (0, 0, &summary.segments));
+}
+
+#[test]
+fn a_link_that_flaps_is_named_and_nothing_in_a_run_without_a_pattern() {
+    let directory = tempfile::tempdir().unwrap();
+    let flap = |sent: Ns, _: &mut [Ns; 3], seen: &mut u64| {
+        if (LATE..LATE + SECOND / 5).contains(&sent) {
+            *seen = 0b001;
+        }
+    };
+    let summary = figures(&run(&directory.path().join("flap"), flap), &[]);
+    let [pattern] = summary.patterns.as_slice() else { panic!("{:?}", summary.patterns) };
+    let expected = (PatternKind::LinkFlap, "host/nic-rx@eth0", "host/tx@vnet0", 200, LATE);
+    let Pattern { kind, from, to, packets, since_start_ns, .. } = pattern;
+    assert_eq!((*kind, from.as_str(), to.as_str(), *packets, *since_start_ns), expected);
+    let pause =
+        |sent: Ns, t: &mut [Ns; 3], _: &mut u64| t.iter_mut().for_each(|t| *t += if sent > LATE { SECOND } else { 0 });
+    let summary = figures(&run(&directory.path().join("pause"), pause), &[]);
+    assert_eq!(summary.patterns, [], "the publisher paused");
+}
