@@ -19,14 +19,14 @@ fn cases(rate: u64) -> Vec<(PatternKind, Injected)> {
     let held = |packets: u64| Injected::Held((packets * 1000 / rate) as Ns * MS);
     let of = |kind: PatternKind| -> Vec<Injected> {
         match kind {
-            PatternKind::QueueRelease => vec![held(12), held(64), Injected::Held(160 * MS), Injected::Held(900 * MS)],
+            PatternKind::QueueRelease => vec![held(12), held(32), Injected::Held(160 * MS), Injected::Held(900 * MS)],
             PatternKind::PeriodicSpikes => vec![
                 Injected::Spikes(700 * MS, 3 * MS),
                 Injected::Spikes(10 * SECOND, 6 * MS),
                 Injected::Spikes(30 * SECOND, 6 * MS),
             ],
             PatternKind::ServoSwing => vec![Injected::Swing(1e5, 60 * SECOND), Injected::Swing(1e6, 150 * SECOND)],
-            PatternKind::Step => [0.6, 1.5, 3.0, 30.0].map(Injected::Step).into(),
+            PatternKind::Step => [0.5, 1.5, 3.0, 30.0].map(Injected::Step).into(),
             PatternKind::LinkFlap => [(30, true), (30, false), (500, true), (2000, false)]
                 .map(|(ms, tap)| Injected::Flap(ms * MS, tap))
                 .into(),

@@ -128,6 +128,15 @@ impl Patterns {
         (lane..self.streams.len()).step_by(self.lanes).filter(crosses).map(|id| id as StreamId).collect()
     }
 
+    /// From one packet of a stream to the next on a segment, ns: the mean of its streams.
+    fn interval(&self, at: usize) -> f64 {
+        let lanes = self.slots.count() * self.lanes;
+        let packets: u64 = self.levels[at * lanes..][..lanes].iter().map(|level| level.packets).sum();
+        let streams: usize = (0..self.lanes).map(|lane| self.streams_of(at, lane).len()).sum();
+        let span = self.slots.count() as f64 * self.slots.length() as f64;
+        span * streams as f64 / packets.max(1) as f64
+    }
+
     /// The slots of one lane of a segment in which packets came: which, how many, and their quartiles.
     fn levels_of(&self, at: usize, lane: usize) -> Vec<(usize, u64, [f64; 3])> {
         let slots = self.slots.count();

@@ -4,7 +4,7 @@ use latpath_model::Ns;
 
 /// Of so many packets one is in the sample, of so few and so many packets altogether.
 const ONE_IN: usize = 16;
-const SAMPLE: (usize, usize) = (32, 256);
+const SAMPLE: (usize, usize) = (64, 256);
 
 /// The quarters of a few times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

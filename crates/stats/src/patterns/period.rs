@@ -32,7 +32,8 @@ pub struct Train {
 }
 
 /// The most significant train among instants in rising order, if there is one; `tried` is how many such searches are made.
-pub fn train(at: &[Ns], tried: usize) -> Option<Train> {
+/// Instants are those of packets, which come at an `interval` themselves.
+pub fn train(at: &[Ns], tried: usize, interval: f64) -> Option<Train> {
     let periods = candidates(at);
     let trials = (at.len() * at.len() * tried * 16).max(1) as f64;
     let seeds = |period: f64| {
@@ -46,7 +47,8 @@ pub fn train(at: &[Ns], tried: usize) -> Option<Train> {
     };
     let all = periods.into_iter().flat_map(seeds);
     let each = all.flat_map(|seed| TOLERANCES.map(|tolerance| (seed, tolerance)));
-    let judged = each.filter_map(|(seed, tolerance)| judge(at, follow(at, seed, tolerance), tolerance, trials.ln()));
+    let judged =
+        each.filter_map(|(seed, tolerance)| judge(at, follow(at, seed, tolerance), (tolerance, interval), trials.ln()));
     judged.min_by(|a, b| a.chance.total_cmp(&b.chance))
 }
 
@@ -116,7 +118,7 @@ fn walk(
 }
 
 /// Whether so many turns were kept as chance would not bring about.
-fn judge(at: &[Ns], hits: Vec<(i64, usize)>, tolerance: f64, trials: f64) -> Option<Train> {
+fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), trials: f64) -> Option<Train> {
     let (first, last) = (*hits.first()?, *hits.last()?);
     let turns = (last.0 - first.0) as f64;
     if hits.len() < FEWEST || (hits.len() as f64) < KEPT * (turns + 1.0) {
@@ -126,7 +128,9 @@ fn judge(at: &[Ns], hits: Vec<(i64, usize)>, tolerance: f64, trials: f64) -> Opt
     let period = span / turns;
     // Instants that lie close together are one.
     let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
-    let by_chance = 1.0 - (-(apart as f64) / turns * 2.0 * tolerance).exp();
+    // A packet is on time if it is the nearest to its turn, however far that is.
+    let on_time = (2.0 * tolerance).max(interval / period);
+    let by_chance = 1.0 - (-(apart as f64) / turns * on_time).exp();
     let of = |n: f64| if n < 1.0 { 0.0 } else { n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() };
     let kept = hits.len() as f64;
     let ways = of(turns + 1.0) - of(kept) - of(turns + 1.0 - kept);
@@ -147,6 +151,15 @@ mod tests {
         at
     }
 
+    #[test]
+    fn late_packets_of_a_burst_are_no_train() {
+        // Of packets that come every 2.5 ms most are late for a while.
+        let noise = &mut Noise(7);
+        let burst: Vec<Ns> = (0..40).filter(|_| noise.unit() < 0.8).map(|n| n * 2_500_000).collect();
+        assert_eq!(train(&burst, 1, 2.5e6), None);
+        assert!(train(&burst, 1, 0.0).is_some());
+    }
+
     proptest! {
         #[test]
         fn spikes_that_come_periodically_are_found_among_others(
@@ -162,13 +175,13 @@ mod tests {
             at.extend((0..turns).filter(|_| noise.unit() >= missing).map(|n| n as f64 * period).collect::<Vec<_>>().iter()
                 .map(|t| (t + jitter(noise)) as Ns));
             at.sort_unstable();
-            let found = train(&at, 1).expect("a train");
+            let found = train(&at, 1, 0.0).expect("a train");
             prop_assert!((found.period / period - 1.0).abs() < 0.01, "{} for {period}", found.period);
         }
 
         #[test]
         fn spikes_by_chance_are_no_train(seed in 1..u64::MAX, n in 0..300_usize) {
-            prop_assert_eq!(train(&chance(n, 1e12, &mut Noise(seed)), 1), None);
+            prop_assert_eq!(train(&chance(n, 1e12, &mut Noise(seed)), 1, 0.0), None);
         }
     }
 }

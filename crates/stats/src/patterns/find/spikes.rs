@@ -42,7 +42,7 @@ pub fn periodic(gathered: &Patterns, names: &Names) -> Vec<Found> {
         let found = searches.filter_map(|most| {
             let spikes = spikes(&highest[..most]);
             let begin: Vec<Ns> = spikes.iter().map(|spike| spike[0].from).collect();
-            Some((train(&begin, tried)?, spikes))
+            Some((train(&begin, tried, gathered.interval(at))?, spikes))
         });
         let (Train { period, hits, .. }, spikes) = found.min_by(|a, b| a.0.chance.total_cmp(&b.0.chance))?;
         let spikes: Vec<Vec<Excursion>> = hits.iter().map(|hit| spikes[*hit].clone()).collect();

@@ -54,8 +54,8 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize) -> Vec<Step> {
 
 /// The same step of several streams.
 fn one(gathered: &Patterns, names: &Names, segment: usize, steps: &[Step]) -> Found {
-    let middle = |of: fn(&Step) -> f64| median(&mut steps.iter().map(of).collect::<Vec<_>>()) as Ns;
-    let levels = [middle(|s| s.before), middle(|s| s.after)];
+    let mean = |of: fn(&Step) -> f64| (steps.iter().map(of).sum::<f64>() / steps.len() as f64) as Ns;
+    let levels = [mean(|s| s.before), mean(|s| s.after)];
     let size = levels[1] - levels[0];
     let from = gathered.slots.begin(steps[0].slot);
     let to = gathered.slots.begin(steps.iter().map(|s| s.end).max().unwrap_or(0));
