@@ -90,7 +90,7 @@ pub enum ImportError {
     #[error("{0} is named twice: a point has one file; merge captures of one point with mergecap")]
     SamePoint(Point),
     /// A machine of an offset has no point.
-    #[error("{machine}=…: no point is on such a machine (machines whose offset can be told: {there})")]
+    #[error("{machine}=…: no point is on such a machine (machines that can be named here: {there})")]
     NoMachine {
         /// The machine.
         machine: String,

@@ -51,7 +51,7 @@ fn points_and_machines_are_named_once_and_are_there() {
     options = bench.options(&[(PUB, "pub.txt"), (SUB, "none.txt")]);
     assert!(bench.import(&options).unwrap_err().to_string().contains("none.txt: No such file"));
     options.offsets = vec!["guest=1ms".parse().unwrap()];
-    assert!(bench.import(&options).unwrap_err().to_string().contains("told: relay"));
+    assert!(bench.import(&options).unwrap_err().to_string().contains("named here: relay"));
 }
 
 #[test]

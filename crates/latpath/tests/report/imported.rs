@@ -54,7 +54,7 @@ fn wrong_usage_and_failures_have_their_codes() {
         (&[PUB][..], "2 values required"),
         (&[PUB, "sub.txt"], "write POINT=FILE"),
         (&[PUB, PUB], "is named twice"),
-        (&[PUB, SUB, "--offset", "guest=1ms"], "told: relay"),
+        (&[PUB, SUB, "--offset", "guest=1ms"], "named here: relay"),
         (
             &[PUB, SUB, "--offset", "relay=1ms", "--estimate-offset", "relay=1us"],
             "either --offset or --estimate-offset",
