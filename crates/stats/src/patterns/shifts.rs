@@ -23,15 +23,15 @@ pub struct Shift {
 /// All changes of a series that are more than its noise, which is taken as no less than `floor`, in order. The greatest is found first,
 /// then those on both sides of it, each side with its own noise. A level is the median of so many values beside its end.
 pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
-    let (mut places, mut open) = (Vec::new(), vec![0..series.len()]);
-    while let Some(part) = open.pop() {
-        let all = WINDOWS.into_iter().flat_map(|width| jumps(&series[part.clone()], width, floor));
+    let (mut places, mut open) = (Vec::new(), vec![(0, series.len())]);
+    while let Some((begin, end)) = open.pop() {
+        let all = WINDOWS.into_iter().flat_map(|width| jumps(&series[begin..end], width, floor));
         let Some((_, at)) = all.max_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
-        places.push(part.start + at);
+        places.push(begin + at);
         if places.len() == MOST {
             break;
         }
-        open.extend([part.start..part.start + at, part.start + at..part.end]);
+        open.extend([(begin, begin + at), (begin + at, end)]);
     }
     places.sort_unstable();
     levels(series, &places, floor, level)

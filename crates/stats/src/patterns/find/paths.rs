@@ -36,8 +36,11 @@ pub fn find(gathered: &Patterns, names: &Names) -> Vec<Found> {
     all.chunk_by(alike).map(|changes| one(gathered, names, changes)).collect()
 }
 
+/// What packets take, and its share in each slot.
+type Share = (String, Vec<f64>);
+
 /// The share of each class and each point of the route among a stream's packets, in each slot in which it has any.
-fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, Vec<(String, Vec<f64>)>) {
+fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, Vec<Share>) {
     let mut slots: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
     stream.taken.counts().for_each(|(slot, set, n)| slots.entry(slot).or_default().push((set, n)));
     let total = |sets: &Vec<(u64, u64)>| sets.iter().map(|(_, n)| n).sum::<u64>();
