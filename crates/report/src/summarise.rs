@@ -210,7 +210,7 @@ pub(crate) fn setup(run: &Run, layout: &Layout, threshold: Ns, worst: usize) -> 
 /// Reads CPUs and threads of the worst packets alone: to read those of all would take as long again.
 fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) {
     let slowest = all.slowest();
-    if slowest.is_empty() {
+    if slowest.is_empty() || !run.manifest().imported.is_empty() {
         return;
     }
     let times = slowest.iter().map(|(_, _, first)| *first).collect();

@@ -91,10 +91,11 @@ fn rows(page: &Page, worst: &Worst, summary: &Summary) -> Vec<(Ns, Vec<String>)>
             page.clean(&step.point),
             page.duration(step.since_first_ns),
             page.duration(step.since_last_ns),
-            step.cpu.to_string(),
-            match &step.role {
-                Some(role) => format!("{} {}", step.tid, page.clean(role)),
-                None => step.tid.to_string(),
+            step.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+            match (step.tid, &step.role) {
+                (Some(tid), Some(role)) => format!("{tid} {}", page.clean(role)),
+                (Some(tid), None) => tid.to_string(),
+                (None, _) => "-".into(),
             },
         ];
         (std::mem::replace(&mut before, step.since_first_ns), cells)

@@ -228,7 +228,7 @@ fn open(path: &Path) -> Result<(File, u64), RunError> {
     let file = open_file(path).map_err(StoreError::read(path))?;
     let metadata = file.metadata().map_err(StoreError::read(path))?;
     if !metadata.is_file() {
-        return Err(RunError::damaged(&path, "no file"));
+        return Err(RunError::damaged(path, "no file"));
     }
     Ok((file, metadata.len()))
 }

@@ -137,7 +137,9 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
         for step in &worst.steps {
             let (point, since_last) = (theme.clean(&step.point), theme.duration(step.since_last_ns));
             let role = step.role.as_ref().map_or(String::new(), |role| format!(" ({})", theme.clean(role)));
-            out.push(format!("      {since_last:>9}  {point}, CPU {}, thread {}{role}", step.cpu, step.tid));
+            let by =
+                step.cpu.zip(step.tid).map_or(String::new(), |(cpu, tid)| format!(", CPU {cpu}, thread {tid}{role}"));
+            out.push(format!("      {since_last:>9}  {point}{by}"));
         }
     }
     out.push(String::new());

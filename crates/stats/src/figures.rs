@@ -245,10 +245,10 @@ pub struct WorstStep {
     pub since_first_ns: Ns,
     /// Time since the step before.
     pub since_last_ns: Ns,
-    /// CPU that took it.
-    pub cpu: u16,
-    /// Thread that ran.
-    pub tid: u32,
+    /// CPU that took it; null in a run of files that do not say.
+    pub cpu: Option<u16>,
+    /// Thread that ran, likewise.
+    pub tid: Option<u32>,
     /// What that thread does for a virtual machine of the host, where it does: `vhost of relay1`.
     #[serde(default)]
     pub role: Option<String>,

@@ -110,7 +110,7 @@ fn name_threads(summary: &mut Summary, vms: &[Vm]) {
     };
     for step in summary.worst.iter_mut().flat_map(|worst| &mut worst.steps) {
         let on_host = step.point.split_once('/').is_some_and(|(machine, _)| machine == HOST);
-        step.role = if on_host { role(step.tid) } else { None };
+        step.role = step.tid.filter(|_| on_host).and_then(role);
     }
 }
 

@@ -36,15 +36,15 @@ pub(crate) struct Kept {
 struct Step {
     t: Ns,
     point: PointId,
-    cpu: u16,
-    tid: u32,
+    cpu: Option<u16>,
+    tid: Option<u32>,
 }
 
 impl Kept {
     fn of(journey: &Journey, total: Ns) -> Self {
         let step = |point: PointId| {
             let at = usize::from(point);
-            let (cpu, tid) = (journey.cpu.get(at).copied().unwrap_or(0), journey.tid.get(at).copied().unwrap_or(0));
+            let (cpu, tid) = (journey.cpu.get(at).copied(), journey.tid.get(at).copied());
             Some(Step { t: journey.at(point)?, point, cpu, tid })
         };
         let is_sighting = |point: &PointId| journey.samples >> point & 1 == 0;

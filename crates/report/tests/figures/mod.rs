@@ -98,8 +98,8 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
         point: POINTS[i].into(),
         since_first_ns: at[i],
         since_last_ns: if i == 0 { 0 } else { at[i] - at[i - 1] },
-        cpu: [2, 2, 3, 0, 1][i],
-        tid: [0, 0, 4711, 0, 815][i],
+        cpu: Some([2, 2, 3, 0, 1][i]),
+        tid: Some([0, 0, 4711, 0, 815][i]),
         role: (i == 2).then(|| "vhost of relay1".into()),
     };
     let time_ns = 1_767_323_045_000_000_006 + i64::from(key) * 250_000;
@@ -186,16 +186,19 @@ pub fn summary() -> Summary {
         segments: segments(),
         paths: paths(240_000),
         streams: vec![stream("svid:MU01", 0), stream("svid:MU02,vlan=7", 3)],
-        machines: vec![MachineFigures {
-            machine: "guest0".into(),
-            method: "timed exchanges".into(),
-            offset_ns: -81_220_118_004_771,
-            drift_ppb: 311,
-            error_bound_ns: 1_870,
-            exchanges: 6_012,
-            fault: None,
-            cpu_percent: Some(1.73),
-        }],
+        machines: vec![
+            MachineFigures {
+                machine: "guest0".into(),
+                method: "timed exchanges".into(),
+                offset_ns: -81_220_118_004_771,
+                drift_ppb: 311,
+                error_bound_ns: 1_870,
+                exchanges: 6_012,
+                fault: None,
+                cpu_percent: Some(1.73),
+            },
+            MachineFigures { machine: "host".into(), method: "same clock".into(), ..MachineFigures::default() },
+        ],
         worst: vec![
             worst(2375, 14_612_008, [0, 9_100, 14_210_555, 14_331_004, 14_612_008]),
             worst(77, 2_100_640, [0, 7_700, 60_210, 180_990, 2_100_640]),
