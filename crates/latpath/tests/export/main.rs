@@ -7,15 +7,17 @@ use latpath_testkit::names::own;
 use latpath_testkit::trace_processor::Processor;
 use latpath_testkit::waits::{listens, until, LIMIT};
 use latpath_testkit::Failed;
-use latpath_testkit::{bench, equal, latpath, need_btf, need_lab, need_root, trial};
+use latpath_testkit::{bench, equal, latpath, need_btf, need_lab, need_root, trial, Lack};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Output};
+use std::process::{Command, ExitCode, Output};
 use std::sync::OnceLock;
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut with_processor = needs.to_vec();
     with_processor.push(latpath_testkit::trace_processor::lack());
+    let mut with_python = needs.to_vec();
+    with_python.push(need_python("pandas, polars, duckdb, pyarrow, matplotlib"));
     let code = latpath_testkit::main(vec![
         trial("a_recorded_run_is_a_trace_without_errors", &with_processor, reads),
         trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
@@ -24,11 +26,43 @@ fn main() -> ExitCode {
         trial("one_packet_has_the_only_row_late_or_not", &with_processor, one_packet),
         trial("a_packet_is_named_as_explain_names_it", &needs, names),
         trial("what_is_not_there_is_refused_by_name", &needs, refuses),
+        trial("the_snippets_of_the_notebook_run", &with_python, notebook),
     ]);
     if let Some(folder) = RUN.get().and_then(|run| run.as_ref().ok()?.parent()) {
         let _ = std::fs::remove_dir_all(folder);
     }
     code
+}
+
+/// Packages that python3 finds.
+fn need_python(packages: &str) -> Lack {
+    let found = Command::new("python3").args(["-c", &format!("import {packages}")]).output();
+    let is_there = found.is_ok_and(|out| out.status.success());
+    (!is_there).then(|| format!("needs python3 with {packages} (pip install)"))
+}
+
+/// docs/notebook.md, snippet after snippet, on a run of late packets; the last one compares with `latpath report`.
+fn notebook() -> Result<(), Failed> {
+    let (run, folder) = (recorded()?, tempfile::tempdir()?);
+    std::os::unix::fs::symlink(run, folder.path().join("RUN"))?;
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/notebook.md"))?;
+    let snippets: Vec<&str> =
+        text.split("```python\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
+    equal("snippets", snippets.len() >= 10, true)?;
+    let mark = latpath(&format!("mark {} noon --at 100ms", run.display())).output()?;
+    equal("mark", mark.status.code(), Some(0))?;
+    let program = latpath("");
+    let beside = Path::new(program.get_program()).parent().ok_or("no folder of latpath")?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut python = Command::new("python3");
+    python.args(["-c", &snippets.join("\n")]).current_dir(folder.path());
+    let out = python.env("PATH", format!("{}:{path}", beside.display())).output()?;
+    let (said, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    equal(&format!("exit code; {wrong}"), out.status.code(), Some(0))?;
+    let journeys = Run::open(run)?.manifest().journeys;
+    equal("journeys", said.lines().next().is_some_and(|line| line.starts_with(&format!("{journeys} journeys"))), true)?;
+    equal("the mark", said.contains("from 'noon' on: "), true)?;
+    equal("the picture", std::fs::read(folder.path().join("total.png"))?.starts_with(b"\x89PNG"), true)
 }
 
 /// The run that all tests export.
