@@ -112,6 +112,7 @@ impl Following {
             routes: route.by_streams(streams().len()),
             segments,
             threshold: MS,
+            band: None,
             worst: 10,
         });
         let mut again = joiner();

@@ -134,6 +134,7 @@ impl Figures {
             routes: found.layout.route.by_streams(self.streams),
             segments: found.layout.segments.clone(),
             threshold: self.threshold,
+            band: None,
             worst: WORST,
         }
     }

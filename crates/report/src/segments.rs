@@ -30,6 +30,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         ]);
     }
     page.table(&table);
+    in_band(page, summary);
     page.line("");
     let heads = ["<segment", "<", "min", "mean", "stddev", "p50", "p90", "p99", "p99.9", "p99.99", "max"];
     let mut table = Table::new(&heads);
@@ -78,6 +79,7 @@ pub(crate) fn document(page: &mut Page, summary: &Summary) {
         ]);
     }
     page.table(&table);
+    in_band(page, summary);
     let mut table = Table::new(&[&["<segment"], &TIMES[..]].concat());
     let mut hidden = false;
     for s in &summary.segments {
@@ -129,6 +131,19 @@ fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> 
         }
     };
     TIMES.iter().filter(|head| heads.contains(head)).map(time).collect()
+}
+
+/// How many times are in the band that was asked for.
+fn in_band(page: &mut Page, summary: &Summary) {
+    let Some(band) = summary.band else { return };
+    let head = format!("{} to {}", page.duration(band.from_ns), page.duration(band.to_ns));
+    let mut table = Table::new(&["<segment", &head, "of all"]);
+    for s in &summary.segments {
+        let count = s.in_band.unwrap_or(0);
+        table.row(vec![label(page, summary, s), page.count(count), share(count, s.times.count)]);
+    }
+    page.line("");
+    page.table(&table);
 }
 
 fn over(page: &Page, summary: &Summary) -> String {

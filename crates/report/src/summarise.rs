@@ -7,7 +7,7 @@ use latpath_model::{Ns, PointKind, StreamId};
 use latpath_run::{Manifest, Rows, Run, Select, Spans};
 use latpath_stats::figures::packets;
 use latpath_stats::{
-    units::count, Aggregate, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
+    units::count, Aggregate, Band, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
 };
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -20,6 +20,8 @@ pub struct SummaryOptions {
     pub select: Select,
     /// Times over this are counted; what the recording said where there is none.
     pub threshold_ns: Option<Ns>,
+    /// Times in it are counted too.
+    pub band: Option<Band>,
     /// So many of the worst packets are shown.
     pub worst: usize,
     /// Further segments; see [`layout_of`].
@@ -110,7 +112,8 @@ pub(crate) fn gather<G: Send>(
     let mut layout = layout_of(run, &options.segments)?;
     choose(&mut layout.segments)?;
     let (manifest, points) = (run.manifest(), run.points());
-    let setup = setup(run, &layout, options.threshold_ns.unwrap_or(manifest.threshold_ns), options.worst);
+    let threshold = options.threshold_ns.unwrap_or(manifest.threshold_ns);
+    let setup = Setup { band: options.band, ..setup(run, &layout, threshold, options.worst) };
     let Layout { route, notes, .. } = layout;
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
@@ -203,6 +206,7 @@ pub(crate) fn setup(run: &Run, layout: &Layout, threshold: Ns, worst: usize) -> 
         routes: layout.route.by_streams(streams),
         segments: layout.segments.clone(),
         threshold,
+        band: None,
         worst,
     }
 }

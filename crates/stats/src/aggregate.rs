@@ -7,7 +7,7 @@ use crate::consecutive::Consecutive;
 use crate::figures::{rate, together};
 use crate::times::{between, bit, Crossing, Ends, Times};
 use crate::worst::Slowest;
-use crate::{Bucket, ConsecutiveFigures, Histogram, Loss, PacketAt, SegmentFigures, StreamFigures, Summary};
+use crate::{Band, Bucket, ConsecutiveFigures, Histogram, Loss, PacketAt, SegmentFigures, StreamFigures, Summary};
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
@@ -35,6 +35,8 @@ pub struct Setup {
     pub segments: Vec<Segment>,
     /// Times over this are counted.
     pub threshold: Ns,
+    /// Times in it are counted too.
+    pub band: Option<Band>,
     /// So many of the slowest journeys are kept.
     pub worst: usize,
 }
@@ -211,6 +213,7 @@ impl Aggregate {
                 let time = between(journey.t[ends.from], journey.t[ends.to]);
                 if ends.counts(time) {
                     times.record(time, self.setup.threshold);
+                    times.in_band += u64::from(self.setup.band.is_some_and(|band| band.contains(time)));
                     if times.extremes.may_take(time, time) {
                         let Journey { stream, number, key, .. } = *journey;
                         times.extremes.offer(time, Crossing { t: journey.t[ends.from], stream, number, key });
@@ -282,6 +285,9 @@ impl Aggregate {
                 }
             }
             times.over += self.times.iter().filter(|time| **time > self.setup.threshold).count() as u64;
+            if let Some(band) = self.setup.band {
+                times.in_band += self.times.iter().filter(|time| band.contains(**time)).count() as u64;
+            }
         }
         stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
         stream.out_of_order += rows.out_of_order[range.clone()].iter().filter(|is| **is).count() as u64;
@@ -378,7 +384,7 @@ impl Aggregate {
         let figures = |stream: &Stream, name: String| self.stream(stream, name, context, &bounds);
         let of = figures(&all, String::new());
         summary.elapsed_ns = context.elapsed;
-        summary.threshold_ns = self.setup.threshold;
+        (summary.threshold_ns, summary.band) = (self.setup.threshold, self.setup.band);
         (summary.journeys, summary.complete, summary.incomplete) = (of.journeys, of.complete, of.incomplete);
         (summary.duplicates, summary.out_of_order) = (of.duplicates, of.out_of_order);
         (summary.segments, summary.paths) = (of.segments, of.paths);
@@ -429,6 +435,7 @@ impl Aggregate {
             to: self.point(segment.to),
             rate_hz: rate(times.histogram.count(), context.elapsed),
             over_threshold: times.over,
+            in_band: self.setup.band.map(|_| times.in_band),
             error_bound_ns: bounds(segment.from, segment.to),
             min_at: times.extremes.packets().0.map(packet),
             max_at: times.extremes.packets().1.map(packet),

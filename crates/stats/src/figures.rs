@@ -104,6 +104,22 @@ impl Percentile {
     ];
 }
 
+/// Times from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Band {
+    /// The least.
+    pub from_ns: Ns,
+    /// The greatest.
+    pub to_ns: Ns,
+}
+
+impl Band {
+    /// Whether a time is in it.
+    pub fn contains(&self, time: Ns) -> bool {
+        (self.from_ns..=self.to_ns).contains(&time)
+    }
+}
+
 /// One row: the times of one segment. All times in ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentFigures {
@@ -123,6 +139,9 @@ pub struct SegmentFigures {
     pub rate_hz: f64,
     /// Journeys that took longer here than the threshold.
     pub over_threshold: u64,
+    /// Journeys whose time here is in [`Summary::band`]; none where no band was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_band: Option<u64>,
     /// How wrong a time here can be, because two machines' clocks took it. 0 on one machine.
     pub error_bound_ns: Ns,
     /// The packet that took the least time, the earliest of several; none where no packet crossed, and for one path by itself.
@@ -353,6 +372,9 @@ pub struct Summary {
     pub elapsed_ns: Ns,
     /// The threshold that `over_threshold` counts against.
     pub threshold_ns: Ns,
+    /// The band that `in_band` counts; none where none was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub band: Option<Band>,
     /// The points of the route, in the order in which packets pass.
     #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,

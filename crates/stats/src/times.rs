@@ -89,6 +89,8 @@ impl Extremes {
 pub(crate) struct Times {
     pub histogram: Histogram,
     pub over: u64,
+    /// Those in the setup's band; not of each path by itself.
+    pub in_band: u64,
     /// Not kept for each path by itself.
     pub extremes: Extremes,
 }
@@ -102,6 +104,7 @@ impl Times {
     pub fn merge(&mut self, other: &Self) {
         self.histogram.merge(&other.histogram);
         self.over += other.over;
+        self.in_band += other.in_band;
         self.extremes.merge(&other.extremes);
     }
 }

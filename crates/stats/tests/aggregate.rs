@@ -30,6 +30,7 @@ fn setup(worst: usize) -> Setup {
         routes: LINES.map(|line| line.to_vec()).to_vec(),
         segments: SEGMENTS.map(segment).to_vec(),
         threshold: THRESHOLD,
+        band: None,
         worst,
     }
 }
@@ -365,6 +366,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         routes: vec![vec![0, 3]],
         segments: vec![total, part],
         threshold: 1000,
+        band: None,
         worst: 1,
     };
     let mut aggregate = Aggregate::new(setup.clone());
@@ -429,6 +431,7 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
             segment("mine", 4, 3),
         ],
         threshold: 1000,
+        band: None,
         worst: 0,
     };
     let journey = |number, seen, slow: Ns| Own {

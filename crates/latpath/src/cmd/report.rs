@@ -12,7 +12,7 @@ use latpath_report::{
     text, Charts, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
-use latpath_stats::{PatternKind, Summary};
+use latpath_stats::{Band, PatternKind, Summary};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -52,6 +52,9 @@ pub struct Args {
     /// Count times over this, as 200us [default: what the recording said]
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<Ns>,
+    /// Count times in this band too, both ends included, as 40us..100us
+    #[arg(long, value_name = "TIME..TIME", value_parser = band)]
+    band: Option<Band>,
     /// A segment more, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
@@ -71,6 +74,14 @@ pub struct Args {
 
 pub(super) fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
+}
+
+fn band(text: &str) -> Result<Band, String> {
+    let ends = text.split_once("..").and_then(|(from, to)| Some((parse_duration(from)?, parse_duration(to)?)));
+    match ends {
+        Some((from_ns, to_ns)) if from_ns <= to_ns => Ok(Band { from_ns, to_ns }),
+        _ => Err("write a band as 40us..100us".into()),
+    }
 }
 
 /// Kinds of patterns under one name.
@@ -120,6 +131,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let options = SummaryOptions {
         select,
         threshold_ns: args.threshold,
+        band: args.band,
         worst: args.worst.into(),
         segments: args.segments.clone(),
         exclude: PatternKind::ALL.into_iter().filter(|kind| args.exclude.iter().any(|e| e.contains(kind))).collect(),

@@ -46,6 +46,31 @@ fn a_threshold_replaces_the_recorded_one() {
 }
 
 #[test]
+fn the_times_in_a_band_are_counted() {
+    let bench = Bench::with_run();
+    let csv = stdout(&bench.latpath(&["report", "run", "--stream", "MU01", "--csv", "-"]));
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let heads = lines.next().unwrap();
+    let at = |point: &str| heads.iter().position(|head| *head == point).unwrap();
+    let (from, to) = (at(POINTS[0]), at(POINTS[5]));
+    let times: Vec<i64> =
+        lines.filter_map(|line| Some(line[to].parse::<i64>().ok()? - line[from].parse::<i64>().ok()?)).collect();
+    let mut sorted = times.clone();
+    sorted.sort_unstable();
+    let (low, high) = (sorted[sorted.len() / 4], sorted[sorted.len() / 2]);
+    let within = times.iter().filter(|time| (low..=high).contains(time)).count();
+    let report = bench.json(&["--stream", "MU01", "--band", &format!("{low}ns..{high}ns")]);
+    assert_eq!((&report["band"]["from_ns"], &report["band"]["to_ns"]), (&low.into(), &high.into()));
+    assert_eq!(segment(&report, "total")["in_band"], within);
+    let text = stdout(&bench.latpath(&["report", "run", "--band", "1us..1s"]));
+    assert!(text.contains("1.000 µs to 1.000 s"), "{text}");
+    assert_eq!(bench.json(&[])["segments"][0].get("in_band"), None);
+    for wrong in ["40us", "2ms..1ms", "..1ms", "1..2"] {
+        assert_eq!(bench.latpath(&["report", "run", "--band", wrong]).status.code(), Some(2), "{wrong}");
+    }
+}
+
+#[test]
 fn a_segment_is_named_by_points_numbers_or_patterns() {
     let bench = Bench::with_run();
     for text in ["vhost=2..3", "vhost=host/tx@vnet0..host/vm-read@vnet0", "vhost=*tx@*..*/vm-read@*"] {

@@ -39,6 +39,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
         exclude: Vec::new(),
         select: select.clone(),
         threshold_ns: options.threshold_ns,
+        band: None,
         worst: 0,
         segments: options.segments.clone(),
         workers: options.workers,

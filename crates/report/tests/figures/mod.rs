@@ -42,6 +42,7 @@ fn segment(name: &str, from: usize, to: usize, times: [Ns; 9], over: u64, bound:
         },
         rate_hz: 3999.7833,
         over_threshold: over,
+        in_band: None,
         error_bound_ns: bound,
         min_at: Some(packet_at(1_207)),
         max_at: Some(packet_at(2_375)),
@@ -174,6 +175,7 @@ pub fn summary() -> Summary {
     Summary {
         elapsed_ns: 60_000_000_000,
         threshold_ns: 200_000,
+        band: None,
         points: POINTS.iter().map(|p| p.parse().unwrap()).collect(),
         off_route: vec!["host/nic-rx@br0".parse().unwrap()],
         journeys: 240_000,
