@@ -69,7 +69,7 @@ fn profile(name: &str) -> Result<()> {
         same("smpCnt", numbers(&row[1]), samples.clone().map(|n| n % wrap).collect())?;
         same("noASDU", numbers(&row[2]), vec![asdus])?;
         same("APPID", row[3].as_str(), "0x4000")?;
-        same("smpSynch", numbers(&row[4]), vec![2; asdus as usize])?;
+        same("smpSynch", numbers(&row[4]), vec![1; asdus as usize])?;
         same("confRev", numbers(&row[5]), vec![1; asdus as usize])?;
         let values = samples.flat_map(|n| {
             wave.sample(u64::from(n))
